@@ -1,0 +1,78 @@
+"""The rules that an episode and a dataset must keep, and what may be done about a breach."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Literal
+
+Policy = Literal["fail", "reject", "repair", "accept"]
+
+RULES: dict[str, str] = {
+    "corrupt_record": "the record's bytes do not match their checksum, or are cut short",
+    "not_an_example": "the record is not a tf.Example with RLDS steps",
+    "missing_field": "a field that the schema names is not in the record",
+    "unequal_lengths": "step fields have different numbers of steps",
+    "wrong_dtype_or_shape": "a field is of another dtype or shape than the schema says",
+    "empty_episode": "the episode has no steps",
+    "first_not_first": "the first step is not is_first",
+    "first_inside": "a step after the first is is_first",
+    "last_not_last": "the last step is not is_last (the episode never ends)",
+    "last_inside": "a step before the last is is_last (several episodes in one record)",
+    "terminal_not_last": "a step is is_terminal but not is_last",
+    "non_finite": "a float field holds NaN or infinity",
+    "discount_out_of_range": "a discount is not within [0, 1]",
+    "undecodable_image": "an image cannot be decoded",
+    "image_too_large": "an image has more pixels than allowed, or another size than the schema says",
+    "duplicate_episode": "the same bytes stand in the dataset a second time",
+    "missing_shard": "dataset_info.json names a shard that is not there",
+    "short_shard": "a shard holds fewer or more records than dataset_info.json says",
+    "extra_shard": "a shard is there that dataset_info.json does not name",
+    "schema_mismatch": "the dataset's files disagree on what they hold",
+}
+"""Every rule's id and what a breach of it means. The order is the order of reports."""
+
+DATASET_RULES = ("missing_shard", "short_shard", "extra_shard", "schema_mismatch")
+"""Rules of a whole dataset: looked at before any episode is."""
+
+REPAIRABLE = ("first_not_first", "first_inside", "last_not_last", "last_inside", "terminal_not_last")
+VALUE_RULES = ("non_finite", "discount_out_of_range", "duplicate_episode")
+
+POLICIES: dict[str, tuple[Policy, ...]] = {
+    rule: (
+        "fail",
+        "reject",
+        *(("repair",) if rule in REPAIRABLE else ()),
+        *(("accept",) if rule in VALUE_RULES + DATASET_RULES else ()),
+    )
+    for rule in RULES
+}  # type: ignore[assignment]
+"""The policies that make sense for each rule. What has no meaning as a trajectory cannot be accepted."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Violation:
+    """One breach of one rule.
+
+    Attributes:
+      rule: id from `RULES`.
+      detail: what exactly was found, for a person: `NaN at step 17`.
+      field: the step field, where there is one.
+      step: index of the first step concerned, where there is one.
+    """
+
+    rule: str
+    detail: str
+    field: str | None = None
+    step: int | None = None
+
+    def __str__(self) -> str:
+        where = f" in {self.field}" if self.field else ""
+        return f"{self.rule}{where}: {self.detail}"
+
+
+class BadEpisode(Exception):
+    """A record could not be read as an episode at all; carries the violations."""
+
+    def __init__(self, *violations: Violation):
+        super().__init__("; ".join(map(str, violations)))
+        self.violations = violations

@@ -1,0 +1,64 @@
+"""What a dataset says that its episodes look like: path -> dtype, shape, encoding."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+REQUIRED_STEP_FIELDS = ("observation", "action", "reward", "discount", "is_first", "is_last", "is_terminal")
+"""The RLDS step fields that a TF-Agents trajectory is made of (leaves, or prefixes of leaves)."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Field:
+    """One leaf of a dataset's `features.json`.
+
+    Attributes:
+      path: names joined with `/`, relative to the step (`observation/state`) or the episode.
+      dtype: numpy name of a decoded value (`float32`, `bool`, `uint8`, `bfloat16`), or `string`.
+      shape: of one step (without T); None is an unknown dimension.
+      encoding: how one value stands in the tf.Example: `none` (a list of numbers), `bytes`,
+        `zlib`, `png`, `jpeg`, `text`.
+      feature: the TFDS class name, for messages (`Tensor`, `Image`, `ClassLabel`).
+      fast: False where only TFDS's own decoder can read it (ragged, video, optional).
+      optional: True where a record may leave it out.
+    """
+
+    path: str
+    dtype: str
+    shape: tuple[int | None, ...] = ()
+    encoding: str = "none"
+    feature: str = "Tensor"
+    fast: bool = True
+    optional: bool = False
+
+    def __str__(self) -> str:
+        dims = ", ".join("?" if d is None else str(d) for d in self.shape)
+        return f"{self.path}: {self.dtype}({dims})" + (f" {self.encoding}" if self.encoding != "none" else "")
+
+
+@dataclasses.dataclass(frozen=True)
+class Schema:
+    """All leaves of a dataset: of a step, and of the episode around it (`metadata`).
+
+    `fast` is True when our own decoder reads every step field; otherwise `slow_reason` names
+    the first field that it cannot, and TFDS's decoder is used for the whole dataset.
+    """
+
+    steps: Mapping[str, Field]
+    metadata: Mapping[str, Field] = dataclasses.field(default_factory=dict)
+
+    @property
+    def slow_reason(self) -> str | None:
+        for field in (*self.steps.values(), *self.metadata.values()):
+            if not field.fast:
+                return f"{field.path} is a {field.feature}"
+        return None
+
+    @property
+    def fast(self) -> bool:
+        return self.slow_reason is None
+
+    def select(self, prefix: str) -> dict[str, Field]:
+        """The leaves at or below `prefix`: `select("observation")`, in name order."""
+        return {p: f for p, f in sorted(self.steps.items()) if p == prefix or p.startswith(prefix + "/")}
