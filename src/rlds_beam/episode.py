@@ -10,6 +10,7 @@ import numpy as np
 
 from rlds_beam.images import EncodedImages
 from rlds_beam.keys import EpisodeKey
+from rlds_beam.rules import Violation
 
 Column: TypeAlias = "np.ndarray[Any, Any] | EncodedImages"
 """One field of all steps: leading axis T. `EncodedImages` until somebody asks for pixels."""
@@ -28,12 +29,16 @@ class Episode:
       metadata: flat mapping from path (`episode_id`) to the value of an episode-level field.
       payload: the record exactly as it was read (a serialised tf.Example), so that a rejected
         episode can be kept as its original bytes. Empty for an episode made by hand.
+      faults: what reading found wrong. Where it is not empty the record could not be read as an
+        episode, `steps` is empty, and `validate_episode` rejects it: a bad record takes the same
+        way as all others, so that nothing is lost on it.
     """
 
     key: EpisodeKey
     steps: Mapping[str, Column]
     metadata: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     payload: bytes = b""
+    faults: tuple[Violation, ...] = ()
 
     def __len__(self) -> int:
         """Number of steps, T."""
