@@ -1,0 +1,88 @@
+# Everything a checkout needs, on a machine that has only Python 3.11 and make.
+# The environment is .venv, from requirements.lock with hashes; it is made once, and again when the lock changes.
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+SHELL := /bin/bash -o pipefail -e
+
+VENV := .venv
+PY := $(VENV)/bin/python
+BIN := $(VENV)/bin
+TESTS ?= tests
+# One process a core, and each test file in one of them: importing TensorFlow is the dear part.
+PYTEST_FLAGS ?= -n 2 --dist loadfile
+
+# Name a Python 3.11 that is somewhere else: make PYTHON=/path/to/python3.11
+PYTHON ?= $(shell for p in python3.11 python3 python; do \
+	"$$p" -c 'import ensurepip, sys, venv; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null && echo "$$p" && break; done)
+
+# A stamp's name carries the checksum of what it was made from, so a changed file makes a new stamp.
+sum = $(firstword $(shell cat $(1) | sha256sum))
+DEPENDENCIES := $(VENV)/.dependencies-$(call sum,requirements.lock)
+PROJECT := $(VENV)/.project-$(call sum,requirements.lock pyproject.toml setup.py)
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# Physics only: nothing here draws, and looking for a display would only warn.
+export MUJOCO_GL ?= disable
+export TF_CPP_MIN_LOG_LEVEL ?= 3
+export GRPC_VERBOSITY ?= NONE
+# No accelerator is of use here, and the memory of one is not grabbed by accident.
+export CUDA_VISIBLE_DEVICES ?=
+
+.PHONY: help setup demo test lint format bench wheel lock clean
+
+help:  ## this list
+	@sed -nE 's/^([a-z]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
+
+setup: $(PROJECT)  ## the environment, which the others make for themselves
+
+$(DEPENDENCIES): | requirements.lock
+	@test -n "$(PYTHON)" || { echo "Python 3.11 (with venv) was not found. Install it, or name it: make PYTHON=/path/to/python3.11" >&2; exit 2; }
+	@echo "Installing what requirements.lock names into $(VENV) (about two minutes, once)"
+	@"$(PYTHON)" -m venv $(VENV)
+	@# The lock is complete and its hashes were resolved together, so pip has nothing to resolve.
+	@$(PY) -m pip install --quiet --no-deps --require-hashes -r requirements.lock
+	@rm -f $(VENV)/.dependencies-* && touch $@
+
+$(PROJECT): $(DEPENDENCIES)
+	@$(PY) -m pip install --quiet --no-deps --no-build-isolation --editable .
+	@rm -f $(VENV)/.project-* && touch $@
+
+demo: $(PROJECT)  ## record episodes from a simulator, break two, check, convert, read back
+	@$(PY) examples/demo.py
+
+test: $(PROJECT)  ## the tests (TESTS=tests/test_x.py for some of them)
+	@$(PY) -m pytest -q $(PYTEST_FLAGS) $(TESTS)
+
+# The type checker sees what a user gets: the installed wheel, not this checkout.
+lint: $(PROJECT) wheel  ## ruff, and the type checker in strict mode over the installed wheel
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@rm -rf build/typecheck
+	@$(PY) -m pip install --quiet --no-deps --target build/typecheck dist/*.whl
+	@MYPYPATH=build/typecheck $(BIN)/mypy --package rlds_beam
+
+format: $(PROJECT)  ## let ruff format and fix
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+bench: $(PROJECT)  ## measured figures: ours and the peer's in one run
+	@$(PY) benchmarks/run.py
+
+wheel: $(PROJECT)  ## dist/: sdist, and the wheel built from it
+	@rm -rf dist
+	@$(PY) -m build --no-isolation --outdir dist . >build-wheel.log 2>&1 || { cat build-wheel.log >&2; exit 1; }
+	@rm build-wheel.log
+	@ls dist/*
+
+lock:  ## resolve again and write requirements.lock (UPGRADE=--upgrade for newer versions)
+	@"$(PYTHON)" -m venv build/lock-venv
+	@build/lock-venv/bin/python -m pip install --quiet uv
+	@build/lock-venv/bin/uv pip compile --quiet --extra dev --python-version 3.11 --python-platform x86_64-manylinux_2_28 \
+		--generate-hashes --no-header --no-annotate --no-emit-index-url --no-emit-find-links $(UPGRADE) \
+		--output-file requirements.lock pyproject.toml
+	@sed -i '1i # Python 3.11, Linux x86-64: rlds-beam[dev] and all it needs. Written by `make lock`.' requirements.lock
+
+clean:  ## remove what was built (the environment stays)
+	rm -rf build dist demo_data bench_data .pytest_cache .mypy_cache .ruff_cache .hypothesis src/*.egg-info *.egg-info
+	find . -path ./$(VENV) -prune -o -name __pycache__ -type d -exec rm -rf {} +
