@@ -1,0 +1,363 @@
+"""Small datasets for tests, whole or broken on purpose; numpy only.
+
+    episodes = [make_episode(10, seed=i) for i in range(20)] + [make_episode("F M M", seed=20)]
+    directory = write_dataset(tmp_path, episodes, shards=2)
+    flip_byte(shard_paths(directory)[0], record=3)
+
+`write_dataset` writes what TFDS writes: `tfds.builder_from_directory` reads it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import struct
+import zlib
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import google_crc32c
+import numpy as np
+
+from rlds_beam.episode import Column, Episode
+from rlds_beam.images import EncodedImages
+from rlds_beam.keys import EpisodeKey
+from rlds_beam.schema import Field, Schema
+
+Shape = tuple[int, ...]
+
+BREAKABLE = (
+    "empty_episode",
+    "first_not_first",
+    "first_inside",
+    "last_not_last",
+    "last_inside",
+    "terminal_not_last",
+    "non_finite",
+    "discount_out_of_range",
+)
+"""The rules that `make_episode(breaks=...)` knows how to break (the inner ones need three steps)."""
+
+
+def make_episode(
+    steps: int | str,
+    *,
+    key: EpisodeKey | None = None,
+    seed: int = 0,
+    observation: int | Shape | Mapping[str, int | Shape] = 3,
+    action: int | Shape | Mapping[str, int | Shape] = 2,
+    terminal: bool = True,
+    breaks: Collection[str] = (),
+    columns: Mapping[str, Any] | None = None,
+    metadata: Mapping[str, Any] | None = None,
+) -> Episode:
+    """A columnar episode of random float32 values, valid unless asked otherwise.
+
+    Args:
+      steps: the number of steps T, or the flags of each step in letters: `"F M LT"` is first, mid,
+        last and terminal; `"F M | F L"` (the bar is only for the eye) is two episodes in one record.
+      key: by default `testing/1.0.0:train:00000@<seed>`.
+      seed: of the random values; other values for another seed.
+      observation, action: the shape of one step (an int n is (n,), () is a scalar), or a mapping
+        from name to shape for a nested one (`{"state": 7}` gives `observation/state`).
+      terminal: the last step is `is_terminal` (not used where `steps` spells the flags). The
+        discount is 1, and 0 on the step that leads into the terminal state, as EnvLogger records it.
+      breaks: ids of rules (of `BREAKABLE`) that the episode shall break.
+      columns: more columns, or others in the place of the generated ones, by path.
+      metadata: episode-level fields.
+    """
+    first, last, ends = _flags(steps, terminal)
+    length = 0 if "empty_episode" in breaks else len(first)
+    rng = np.random.default_rng(seed)
+    made: dict[str, Any] = {}
+    for name, shapes in (("observation", observation), ("action", action)):
+        named = {f"{name}/{k}": v for k, v in shapes.items()} if isinstance(shapes, Mapping) else {name: shapes}
+        for path, shape in named.items():
+            tail = (shape,) if isinstance(shape, int) else tuple(shape)
+            made[path] = rng.standard_normal((length, *tail), dtype=np.float32)
+    made["reward"] = rng.standard_normal(length, dtype=np.float32)
+    made["discount"] = np.where(np.append(ends[1:], False), 0, 1).astype(np.float32)[:length]
+    made |= {"is_first": first[:length], "is_last": last[:length], "is_terminal": ends[:length]}
+    if length:
+        _break(made, breaks, length // 2)
+    made |= {path: _as_column(values) for path, values in (columns or {}).items()}
+    key = key or EpisodeKey("testing/1.0.0", "train", 0, seed)
+    return Episode(key, made, dict(metadata or {}))
+
+
+def _flags(steps: int | str, terminal: bool) -> tuple[np.ndarray[Any, Any], ...]:
+    """is_first, is_last, is_terminal, each bool [T]."""
+    if isinstance(steps, str):
+        letters = steps.replace("|", " ").split()
+        if set("".join(letters)) - set("FMLT"):
+            raise ValueError(f"{steps!r}: a step is written with the letters F, M, L, T, like in 'F M LT'")
+        return tuple(np.array([letter in step for step in letters], bool) for letter in "FLT")
+    first, last, ends = np.zeros((3, steps), bool)
+    first[:1], last[-1:], ends[-1:] = True, True, terminal
+    return first, last, ends
+
+
+def _break(columns: dict[str, Any], breaks: Collection[str], middle: int) -> None:
+    """Breaks the rules, in columns that nobody else holds yet."""
+    unknown = set(breaks) - set(BREAKABLE)
+    if unknown:
+        raise ValueError(f"breaks={unknown.pop()!r}: make_episode can break {', '.join(BREAKABLE)}")
+    if "first_not_first" in breaks:
+        columns["is_first"][0] = False
+    if "first_inside" in breaks:
+        columns["is_first"][middle] = True
+    if "last_not_last" in breaks:
+        columns["is_last"][-1] = columns["is_terminal"][-1] = False
+    if "last_inside" in breaks:
+        columns["is_last"][middle] = True
+    if "terminal_not_last" in breaks:
+        columns["is_terminal"][max(middle - 1, 0)] = True
+    if "non_finite" in breaks:
+        columns["reward"][middle] = np.nan
+    if "discount_out_of_range" in breaks:
+        columns["discount"][middle] = 7
+
+
+def _as_column(values: Any) -> Column:
+    """Text becomes an object array of bytes; arrays and EncodedImages stay as they are."""
+    if isinstance(values, EncodedImages | np.ndarray):
+        return values
+    if len(values) and isinstance(values[0], str | bytes):
+        return np.array([v.encode() if isinstance(v, str) else v for v in values] + [None], object)[:-1]
+    return np.asarray(values)
+
+
+# What TFDS writes: schema, features.json, tf.Example, TFRecord, dataset_info.json
+
+
+def schema_of(episode: Episode) -> Schema:
+    """The schema under which `encode_example` stores the episode, as TFDS would."""
+    metadata = {p: _field(p, _as_column([v]) if isinstance(v, str | bytes) else np.asarray(v)[None])
+                for p, v in episode.metadata.items()}  # fmt: skip
+    return Schema({path: _field(path, column) for path, column in episode.steps.items()}, metadata)
+
+
+def _field(path: str, column: Column) -> Field:
+    if isinstance(column, EncodedImages):
+        jpeg = len(column) and column.data[0][:2] == b"\xff\xd8"
+        return Field(path, column.dtype, column.shape, "jpeg" if jpeg else "png", "Image")
+    if column.dtype == object:
+        return Field(path, "string", (), "text", "Text")
+    # TFDS has no list of numbers for bfloat16, and stores it as bytes only.
+    encoding = "bytes" if column.dtype.name == "bfloat16" else "none"
+    return Field(path, column.dtype.name, column.shape[1:], encoding, "Tensor" if column.ndim > 1 else "Scalar")
+
+
+def features_json(schema: Schema) -> dict[str, Any]:
+    """The content of the `features.json` that TFDS writes for the schema."""
+    steps = {"feature": _dict_feature(schema.steps)}
+    features = {
+        "steps": {"pythonClassName": f"{_FEATURES}.dataset_feature.Dataset", "sequence": {**steps, "length": "-1"}}
+    }
+    if schema.metadata:
+        features["episode_metadata"] = _dict_feature(schema.metadata)
+    return {"pythonClassName": _DICT, "featuresDict": {"features": features}}
+
+
+_FEATURES = "tensorflow_datasets.core.features"
+_DICT = f"{_FEATURES}.features_dict.FeaturesDict"
+
+
+def _dict_feature(fields: Mapping[str, Field], prefix: str = "") -> dict[str, Any]:
+    """A FeaturesDict of the leaves below `prefix` (which ends in a slash)."""
+    features: dict[str, Any] = {}
+    for path, field in sorted(fields.items()):
+        name, *deeper = path[len(prefix) :].split("/") if path.startswith(prefix) else [""]
+        if name and name not in features:
+            features[name] = _dict_feature(fields, f"{prefix}{name}/") if deeper else _leaf_feature(field)
+    return {"pythonClassName": _DICT, "featuresDict": {"features": features}}
+
+
+def _leaf_feature(field: Field) -> dict[str, Any]:
+    if field.encoding == "text":
+        return {"pythonClassName": f"{_FEATURES}.text_feature.Text", "text": {}}
+    dimensions = {"dimensions": [str(-1 if d is None else d) for d in field.shape]} if field.shape else {}
+    content = {"shape": dimensions, "dtype": field.dtype}
+    if field.encoding in ("png", "jpeg"):
+        image = {**content, "encodingFormat": field.encoding}
+        return {"pythonClassName": f"{_FEATURES}.image_feature.Image", "image": image}
+    name = "tensor_feature.Tensor" if field.shape else "scalar.Scalar"
+    return {"pythonClassName": f"{_FEATURES}.{name}", "tensor": {**content, "encoding": field.encoding}}
+
+
+def encode_example(episode: Episode, schema: Schema | None = None) -> bytes:
+    """The episode as TFDS serialises it: a tf.Example with `steps/<path>` and `episode_metadata/<path>`.
+
+    A column that the schema (by default `schema_of(episode)`) does not name is stored all the same, and
+    one that it names may be missing: so a record can be made to disagree with its features.json.
+    """
+    schema, own = schema or schema_of(episode), schema_of(episode)
+    features = {
+        f"steps/{path}": _feature(column, schema.steps.get(path, own.steps[path]))
+        for path, column in episode.steps.items()
+    }
+    for path, value in episode.metadata.items():
+        column = _as_column([value]) if isinstance(value, str | bytes) else np.asarray(value)[None]
+        features[f"episode_metadata/{path}"] = _feature(column, schema.metadata.get(path, own.metadata[path]))
+    entries = [_message(1, _message(1, name.encode()) + _message(2, value)) for name, value in sorted(features.items())]
+    return _message(1, b"".join(entries))
+
+
+def _feature(column: Column, field: Field) -> bytes:
+    """The wire form of tf.train.Feature: 1 bytes_list, 2 float_list, 3 int64_list; numbers packed."""
+    if isinstance(column, EncodedImages) or column.dtype == object:
+        return _message(1, b"".join(_message(1, value) for value in column))
+    if not len(column):  # as protobuf has it: a list without values is not written, only its kind
+        return _message(1 if field.encoding != "none" else 2 if column.dtype.kind == "f" else 3, b"")
+    if field.encoding in ("bytes", "zlib"):
+        raw = [step.tobytes() for step in column]
+        return _message(1, b"".join(_message(1, zlib.compress(r) if field.encoding == "zlib" else r) for r in raw))
+    if column.dtype.kind == "f":
+        return _message(2, _message(1, column.astype("<f4").tobytes()))
+    return _message(3, _message(1, _varints(column.astype(np.int64).ravel())))
+
+
+def _varints(values: np.ndarray[Any, Any]) -> bytes:
+    """Protobuf varints of int64 [N], end to end."""
+    groups = values.view(np.uint64)[:, None] >> np.arange(0, 70, 7, dtype=np.uint64)
+    groups[:, 9] = values < 0  # a shift by 63 leaves the sign bit only
+    lengths = np.maximum(1, 10 - np.argmax(groups[:, ::-1] != 0, axis=1) - 10 * (values == 0))
+    place = np.arange(10)
+    out = (groups & np.uint64(0x7F)).astype(np.uint8) | ((place < lengths[:, None] - 1).astype(np.uint8) << 7)
+    return out[place < lengths[:, None]].tobytes()
+
+
+def _message(number: int, value: bytes) -> bytes:
+    """A length-delimited protobuf field."""
+    return bytes([number << 3 | 2]) + _varints(np.array([len(value)])) + value
+
+
+def _masked_crc(data: bytes) -> bytes:
+    crc = google_crc32c.value(data)
+    return struct.pack("<I", ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF)
+
+
+def _frame(payload: bytes) -> bytes:
+    length = struct.pack("<Q", len(payload))
+    return length + _masked_crc(length) + payload + _masked_crc(payload)
+
+
+def write_dataset(
+    directory: Path | str,
+    records: Iterable[Episode | bytes],
+    *,
+    name: str = "testing",
+    version: str = "1.0.0",
+    split: str = "train",
+    shards: int = 1,
+    schema: Schema | None = None,
+    numbered: bool = True,
+) -> Path:
+    """Writes one split of a TFDS dataset to `directory/name/version`, and returns that path.
+
+    Another call with another `split` adds it.
+
+    Args:
+      directory: the data_dir of TFDS.
+      records: in order; an Episode is encoded, `bytes` are a payload to be stored as they are.
+      name, version, split: as TFDS spells them (`name` may be `name/config`).
+      shards: number of TFRecord files; the records are spread evenly and in order.
+      schema: what features.json says; by default the schema of the first Episode.
+      numbered: shard names end in `-00000-of-00002`; otherwise in `-00000` as EnvLogger's backend has it.
+    """
+    records = list(records)
+    target = Path(directory) / name / version
+    target.mkdir(parents=True, exist_ok=True)
+    if schema is None:
+        schema = next((schema_of(r) for r in records if isinstance(r, Episode)), None)
+    if schema is not None:
+        (target / "features.json").write_text(json.dumps(features_json(schema), indent=1))
+    elif not (target / "features.json").exists():
+        raise ValueError("write_dataset needs an Episode among the records, or schema=...")
+    payloads = [r if isinstance(r, bytes) else encode_example(r, schema) for r in records]
+    bounds = [len(payloads) * i // shards for i in range(shards + 1)]
+    for i, (start, stop) in enumerate(itertools.pairwise(bounds)):
+        number = f"{i:05d}-of-{shards:05d}" if numbered else f"{i:05d}"
+        file = target / f"{name.partition('/')[0]}-{split}.tfrecord-{number}"
+        file.write_bytes(b"".join(map(_frame, payloads[start:stop])))
+    lengths = [stop - start for start, stop in itertools.pairwise(bounds)]
+    _add_split(target, name, version, split, lengths, sum(map(len, payloads)), numbered)
+    return target
+
+
+def _add_split(
+    target: Path, name: str, version: str, split: str, lengths: Sequence[int], size: int, numbered: bool
+) -> None:
+    """Names the split in dataset_info.json."""
+    shard = "{SHARD_X_OF_Y}" if numbered else "{SHARD_INDEX}"
+    path = target / "dataset_info.json"
+    dataset, _, config = name.partition("/")
+    info: dict[str, Any] = {"name": dataset, "version": version, "fileFormat": "tfrecord", "splits": []}
+    if config:
+        info["configName"] = config
+    if path.exists():
+        info = json.loads(path.read_text())
+    info["splits"] = [s for s in info["splits"] if s["name"] != split] + [
+        {
+            "filepathTemplate": "{DATASET}-{SPLIT}.{FILEFORMAT}-" + shard,
+            "name": split,
+            "numBytes": str(size),
+            "shardLengths": list(map(str, lengths)),
+        }
+    ]
+    path.write_text(json.dumps(info, indent=1))
+
+
+# Faults in files
+
+
+def shard_paths(directory: Path | str, split: str = "train") -> list[Path]:
+    """The shards of a split that stand in a dataset's directory, in order."""
+    return sorted(Path(directory).glob(f"*-{split}.tfrecord-*"))
+
+
+def record_offsets(shard: Path | str) -> list[int]:
+    """The byte offset of every record of a sound TFRecord file, and the file's size behind them."""
+    data, offsets = Path(shard).read_bytes(), [0]
+    while offsets[-1] < len(data):
+        offsets.append(offsets[-1] + 16 + struct.unpack_from("<Q", data, offsets[-1])[0])
+    return offsets
+
+
+def read_payloads(shard: Path | str) -> list[bytes]:
+    """The payloads of a sound TFRecord file (no checksum is looked at)."""
+    data, offsets = Path(shard).read_bytes(), record_offsets(shard)
+    return [data[start + 12 : stop - 4] for start, stop in itertools.pairwise(offsets)]
+
+
+_PARTS = {"length": 0, "length_crc": 8, "payload": 12, "payload_crc": -4}
+
+
+def flip_byte(shard: Path | str, record: int, part: str = "payload", at: int = 0) -> None:
+    """Inverts byte `at` of a record's `length`, `length_crc`, `payload` or `payload_crc`."""
+    data, offsets = bytearray(Path(shard).read_bytes()), record_offsets(shard)
+    start = offsets[record] if part != "payload_crc" else offsets[record + 1]
+    data[start + _PARTS[part] + at] ^= 0xFF
+    Path(shard).write_bytes(data)
+
+
+def set_length(shard: Path | str, record: int, length: int) -> None:
+    """Makes a record claim another length, with a checksum that agrees."""
+    data, start = bytearray(Path(shard).read_bytes()), record_offsets(shard)[record]
+    claim = struct.pack("<Q", length)
+    data[start : start + 12] = claim + _masked_crc(claim)
+    Path(shard).write_bytes(data)
+
+
+def cut(shard: Path | str, record: int, extra: int = 0) -> None:
+    """Ends the file before `record`, or `extra` bytes into it (negative: before its end)."""
+    offsets = record_offsets(shard)
+    size = offsets[record] + extra if extra >= 0 else offsets[record + 1] + extra
+    Path(shard).write_bytes(Path(shard).read_bytes()[:size])
+
+
+def insert_bytes(shard: Path | str, record: int, data: bytes) -> None:
+    """Puts bytes that belong to no record before `record`."""
+    whole, start = Path(shard).read_bytes(), record_offsets(shard)[record]
+    Path(shard).write_bytes(whole[:start] + data + whole[start:])
