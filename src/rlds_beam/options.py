@@ -70,6 +70,17 @@ class FrameOptions:
     observation_fields: tuple[str, ...] = option((), "observation fields to keep (all, if none is named)")
 
 
+def parse_max_rejected(text: str) -> int | float:
+    """`10` as a count of episodes, `0.01` as a fraction of them."""
+    try:
+        value = float(text) if "." in text else int(text)
+    except ValueError:
+        raise UsageError(f"--max_rejected={text}: expected a count (10) or a fraction (0.01)") from None
+    if value < 0 or (isinstance(value, float) and value > 1):
+        raise UsageError(f"--max_rejected={text}: a count is at least 0, a fraction between 0 and 1")
+    return value
+
+
 ItemKind = Literal["pairs", "sequences", "episodes", "frames"]
 
 
@@ -91,16 +102,21 @@ class ItemOptions:
             raise UsageError("--sequence_length and --stride_length must be at least 1")
         if self.tile_end_of_episodes and not self.pad_end_of_episodes:
             raise UsageError("--tile_end_of_episodes needs --pad_end_of_episodes")
-        if self.items != "sequences":
-            unused = [
-                n
-                for n in ("across_episodes", "pad_end_of_episodes")
-                if getattr(self, n)
-            ]
-            if unused:
-                raise UsageError(f"--{unused[0]} is for --items=sequences, not --items={self.items}")
-        if self.items != "episodes" and (self.max_sequence_length is not None or self.bypass_partial_episodes):
-            raise UsageError(f"--max_sequence_length is for --items=episodes, not --items={self.items}")
+        if self.max_sequence_length is not None and self.max_sequence_length < 1:
+            raise UsageError("--max_sequence_length must be at least 1")
+        if self.bypass_partial_episodes and self.max_sequence_length is None:
+            raise UsageError("--bypass_partial_episodes needs --max_sequence_length")
+        self._only_for(
+            "sequences", "sequence_length", "stride_length", "pad_end_of_episodes", "tile_end_of_episodes",
+            "across_episodes",
+        )  # fmt: skip
+        self._only_for("episodes", "max_sequence_length", "bypass_partial_episodes")
+
+    def _only_for(self, items: str, *names: str) -> None:
+        """Refuses options that would do nothing: those of another kind of items."""
+        for field in dataclasses.fields(ItemOptions):
+            if self.items != items and field.name in names and getattr(self, field.name) != field.default:
+                raise UsageError(f"--{field.name} is for --items={items}, not --items={self.items}")
 
     @property
     def length(self) -> int | None:
@@ -110,3 +126,31 @@ class ItemOptions:
     @property
     def stride(self) -> int:
         return self.stride_length if self.items == "sequences" else 1
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SourceOptions:
+    """What to read."""
+
+    split: str | None = option(None, "split or slice, in TFDS's notation: train, train[:10%], train+test (all splits)")
+    features: str | None = option(None, "path of a features.json, where it does not lie beside the input")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ReportOptions:
+    """What counts as success, and what is printed."""
+
+    max_rejected: int | float = option(
+        0, "episodes that may be rejected before the exit code is 3: a count, or a fraction such as 0.01",
+        parse=parse_max_rejected,
+    )  # fmt: skip
+    json: bool = option(False, "print the report as JSON instead of a summary")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    """Where the job runs; Beam's own flags go behind --."""
+
+    runner: str = option("local", "local, or the name of a Beam runner")
+    workers: int | None = option(None, "worker processes on this machine (one per core where the job is large enough)")
+    beam_options: tuple[str, ...] = option((), "Beam's own flags, as a list", hidden=True)

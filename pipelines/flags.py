@@ -1,0 +1,106 @@
+"""A job's config dataclass as its command line: every field a flag, every group of fields a section.
+
+Only argparse: `--help` has to answer at once, and a flag is spelled in exactly one way.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import difflib
+import types
+import typing
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from rlds_beam.errors import UsageError
+
+Config = TypeVar("Config")
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> typing.NoReturn:
+        raise UsageError(message)
+
+
+def new_parser(prog: str, description: str, **kwargs: Any) -> argparse.ArgumentParser:
+    """An argparse parser that raises UsageError where argparse would end the process."""
+    return _Parser(
+        prog=prog, description=description, allow_abbrev=False,
+        formatter_class=argparse.RawDescriptionHelpFormatter, **kwargs,
+    )  # fmt: skip
+
+
+def add_config(parser: argparse.ArgumentParser, config_class: type[Any]) -> None:
+    """Adds a flag for every field of `config_class`, grouped by the class that declares it."""
+    hints = typing.get_type_hints(config_class)
+    for owner in reversed(config_class.__mro__):
+        own = [f for f in _fields(config_class) if f.name in owner.__dict__.get("__annotations__", {})]
+        if not own:
+            continue
+        title = (owner.__doc__ or "").split("\n")[0].rstrip(".")
+        group = parser if owner is config_class else parser.add_argument_group(title)
+        for field in own:
+            _add_flag(group, field, hints[field.name])  # type: ignore[arg-type]
+
+
+def parse_config(parser: argparse.ArgumentParser, config_class: type[Config], argv: Sequence[str]) -> Config:
+    """Reads `argv` into a config.
+
+    Raises:
+      UsageError: a flag is unknown (the nearest name is suggested), or its value is not allowed.
+    """
+    namespace, unknown = parser.parse_known_args(list(argv))
+    if unknown:
+        raise UsageError(_unknown(unknown[0], parser))
+    names = {field.name for field in _fields(config_class)}
+    return config_class(**{k: v for k, v in vars(namespace).items() if k in names})
+
+
+def _fields(config_class: type[Any]) -> tuple[dataclasses.Field[Any], ...]:
+    return dataclasses.fields(config_class)
+
+
+def _unknown(argument: str, parser: argparse.ArgumentParser) -> str:
+    if not argument.startswith("-"):
+        return f"unexpected argument {argument!r}; see {parser.prog} --help"
+    flag = argument.split("=")[0]
+    near = difflib.get_close_matches(flag, parser._option_string_actions, n=1, cutoff=0.5)
+    hint = f"; did you mean {near[0]}?" if near else ""
+    return f"there is no flag {flag}{hint} (Beam's own flags go behind --; {parser.prog} --help lists ours)"
+
+
+def _add_flag(group: argparse._ActionsContainer, field: dataclasses.Field[Any], hint: Any) -> None:
+    help_text = field.metadata.get("help", "")
+    if field.metadata.get("positional"):
+        group.add_argument(field.name, metavar=field.name.upper(), help=help_text)
+        return
+    required = field.default is dataclasses.MISSING
+    if not required and field.default not in (None, (), False):
+        help_text += f" (default: {field.default})"
+    flag = f"--{field.name}"
+    base = _without_none(hint)
+    if base is bool:
+        group.add_argument(flag, action=argparse.BooleanOptionalAction if field.default else "store_true", help=help_text)  # type: ignore[arg-type]
+        return
+    choices = typing.get_args(base) if typing.get_origin(base) is typing.Literal else None
+    group.add_argument(
+        flag, type=_converter(base, field), choices=choices, default=field.default, required=required,
+        metavar=None if choices else field.metadata.get("metavar", field.name.split("_")[-1].upper()),
+        help=help_text.replace("%", "%%"),
+    )  # fmt: skip
+
+
+def _without_none(hint: Any) -> Any:
+    """`int` of `int | None`."""
+    if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
+        return next(a for a in typing.get_args(hint) if a is not type(None))
+    return hint
+
+
+def _converter(base: Any, field: dataclasses.Field[Any]) -> Callable[[str], Any]:
+    if "parse" in field.metadata:
+        return typing.cast("Callable[[str], Any]", field.metadata["parse"])
+    if typing.get_origin(base) is tuple:
+        return lambda text: tuple(part for part in text.split(",") if part)
+    return base if base in (int, float) else str

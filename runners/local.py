@@ -1,0 +1,88 @@
+"""This machine: Beam's in-process runner, with a process for each worker where the job pays for them."""
+
+from __future__ import annotations
+
+import os
+import queue
+import re
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import apache_beam as beam
+from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.runners.portability.fn_api_runner import FnApiRunner
+
+import rlds_beam.errors
+from rlds_beam.errors import RldsBeamError
+from rlds_beam.options import RunOptions
+
+WORTH_A_WORKER = 256 << 20
+"""Input bytes from which worker processes pay: starting them takes about as long as reading this much."""
+
+_OURS = re.compile(r"rlds_beam\.errors\.(?P<name>\w+): (?P<message>[^\n]*?)(?: \[while running|\\n|\n|$)")
+
+
+def run(define: Callable[[Any], Any], options: RunOptions, input_bytes: int) -> None:
+    """Runs the job on this machine and waits for its end.
+
+    Raises:
+      RldsBeamError: the job failed, or a worker process died.
+    """
+    workers = options.workers or (os.cpu_count() or 1 if input_bytes >= WORTH_A_WORKER else 1)
+    flags = [*options.beam_options]
+    if workers > 1:
+        flags = ["--direct_running_mode=multi_processing", f"--direct_num_workers={workers}", *flags]
+
+    def job() -> None:
+        # DirectRunner would first try to download another runner.
+        pipeline = beam.Pipeline(runner=FnApiRunner(), options=PipelineOptions(flags))
+        define(pipeline)
+        pipeline.run().wait_until_finish()
+
+    try:
+        _watched(job) if workers > 1 else job()
+    except RldsBeamError:
+        raise
+    except Exception as error:
+        raise _plain(error) from error
+
+
+def _watched(job: Callable[[], None]) -> None:
+    """Runs `job` in a thread and stops waiting for it when a worker process dies: Beam would wait forever."""
+    ended: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
+
+    def target() -> None:
+        try:
+            job()
+        except BaseException as error:
+            ended.put(error)
+        else:
+            ended.put(None)
+
+    def on_thread_error(args: threading.ExceptHookArgs) -> None:
+        if args.thread is not None and args.thread.name == "run_worker":
+            ended.put(RldsBeamError(f"a worker process died ({args.exc_value}); finished shards are kept, run again"))
+        else:
+            previous(args)
+
+    previous, threading.excepthook = threading.excepthook, on_thread_error
+    try:
+        threading.Thread(target=target, name="pipeline", daemon=True).start()
+        error = ended.get()
+    finally:
+        threading.excepthook = previous
+    if error is not None:
+        raise error
+
+
+def _plain(error: Exception) -> RldsBeamError:
+    """The error as the person at the terminal needs it: ours by its own class, others by their last line."""
+    match = _OURS.search(str(error))
+    if match is None and isinstance(error, rlds_beam.errors.RldsBeamError):
+        return error
+    if match is not None:
+        kind = getattr(rlds_beam.errors, match["name"], RldsBeamError)
+        return kind(match["message"])  # type: ignore[no-any-return]
+    lines = [line for line in str(error).strip().splitlines() if line.strip()]
+    return RldsBeamError(f"{type(error).__name__}: {lines[-1] if lines else error}")

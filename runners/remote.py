@@ -1,0 +1,22 @@
+"""Any runner that Beam knows by name, with Beam's own flags."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import apache_beam as beam
+from apache_beam.options.pipeline_options import PipelineOptions
+
+from rlds_beam.errors import RldsBeamError
+from rlds_beam.options import RunOptions
+
+
+def run(define: Callable[[Any], Any], options: RunOptions) -> None:
+    """Runs the job on `options.runner` and waits for its end."""
+    pipeline = beam.Pipeline(options=PipelineOptions([f"--runner={options.runner}", *options.beam_options]))
+    define(pipeline)
+    result = pipeline.run()
+    state = result.wait_until_finish()
+    if state not in (None, "DONE"):
+        raise RldsBeamError(f"{options.runner} ended the job in state {state}; its log says why")

@@ -1,0 +1,84 @@
+"""Finding episodes that stand in a dataset twice, without reading their bytes.
+
+A TFRecord's framing already holds the length and the CRC32C of its payload, so one look at the
+framing of all records gives a fingerprint of each. Only records whose fingerprints agree are
+read, and compared by SHA-256.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+
+from rlds_beam.formats import arrayrecord, tfrecord
+from rlds_beam.keys import EpisodeKey
+from rlds_beam.plan import Segment, WorkRange
+from rlds_beam.reading import read_segment
+
+Array = np.ndarray  # type: ignore[type-arg]
+
+
+@dataclasses.dataclass(frozen=True)
+class Fingerprints:
+    """Fingerprints of many records, column by column (20 bytes a record).
+
+    Attributes:
+      marks: uint64 [N], length and CRC32C of the payload mixed into one number.
+      places: int64 [N, 2], index of the work range's segment in the plan, and position.
+    """
+
+    marks: Array
+    places: Array
+
+    @classmethod
+    def concatenate(cls, parts: Iterable[Fingerprints]) -> Fingerprints:
+        parts = [cls(np.zeros(0, np.uint64), np.zeros((0, 2), np.int64)), *parts]
+        return cls(np.concatenate([p.marks for p in parts]), np.concatenate([p.places for p in parts]))
+
+    def suspects(self) -> Array:
+        """The places, int64 [M, 2], of records whose fingerprint another record has too."""
+        _, inverse, counts = np.unique(self.marks, return_inverse=True, return_counts=True)
+        return self.places[counts[inverse] > 1]
+
+
+def scan(file_format: str, segment_index: int, segment: Segment) -> Fingerprints:
+    """Fingerprints of a segment's records; damaged ones have none."""
+    if file_format == "array_record":
+        records = [r for r in arrayrecord.read_records(segment.shard.path, segment.start, segment.stop)]
+        lengths = np.array([len(r.payload) for r in records], np.uint64)
+        crcs = np.array([tfrecord.crc32c(r.payload) for r in records], np.uint64)
+        positions = np.array([r.position for r in records], np.int64)
+    else:
+        with tfrecord.open_tfrecord(segment.shard.path) as opened:
+            headers = tfrecord.scan_headers(opened, segment.start, segment.stop)
+        lengths, crcs, positions = headers.lengths.astype(np.uint64), headers.crcs.astype(np.uint64), headers.positions
+    marks = (lengths << np.uint64(32)) ^ crcs
+    return Fingerprints(marks, np.stack([np.full_like(positions, segment_index), positions], axis=1))
+
+
+def confirm(file_format: str, dataset: str, split: str, segment: Segment, positions: set[int]) -> Iterator[tuple[bytes, EpisodeKey]]:
+    """(SHA-256 of the payload, key) of the suspects among a segment's records."""
+    if not positions:
+        return
+    within = dataclasses.replace(segment, start=min(positions), stop=max(positions) + 1)
+    for record in read_segment(file_format, within):
+        if record.position in positions:
+            key = EpisodeKey(dataset, split, segment.shard.index, record.position)
+            yield hashlib.sha256(record.payload).digest(), key
+
+
+def duplicates_among(hashed: Iterable[tuple[bytes, EpisodeKey]]) -> dict[EpisodeKey, EpisodeKey]:
+    """Each duplicate, and the episode that it repeats: the one with the smallest key."""
+    groups: dict[bytes, list[EpisodeKey]] = defaultdict(list)
+    for digest, key in hashed:
+        groups[digest].append(key)
+    return {key: min(keys) for keys in groups.values() for key in keys if key != min(keys)}
+
+
+def segments_of(ranges: Iterable[WorkRange]) -> list[tuple[str, Segment]]:
+    """(split, segment) of a plan, in order; the index in this list is a place's first number."""
+    return [(work.split, segment) for work in ranges for segment in work.segments]

@@ -1,0 +1,91 @@
+"""Finding episodes that stand in a dataset twice."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import apache_beam as beam
+
+from rlds_beam.duplicates import Fingerprints, confirm, duplicates_among, scan, segments_of
+from rlds_beam.keys import EpisodeKey
+from rlds_beam.plan import Segment, WorkRange
+from rlds_beam.source import Source
+
+Numbered = tuple[int, tuple[str, Segment]]
+
+
+class FindDuplicateEpisodes(beam.PTransform):  # type: ignore[misc]
+    """A PCollection of one element: a dict from each duplicate's key to the key of what it repeats.
+
+    Reads the framing of all records, and the payload of those only whose fingerprints agree.
+    Give it to `ValidateEpisodes` as `beam.pvalue.AsSingleton(...)`. Pure twin: `rlds_beam.duplicates`.
+
+    Args:
+      source: the dataset.
+      ranges: the plan whose records are compared with each other.
+    """
+
+    def __init__(self, source: Source, ranges: Iterable[WorkRange]):
+        super().__init__()
+        self._source = source
+        self._segments = segments_of(ranges)
+
+    def expand(self, root: Any) -> Any:
+        source = self._source
+        suspects = (
+            root
+            | "Segments" >> beam.Create(list(enumerate(self._segments)), reshuffle=True)
+            | "Scan" >> beam.Map(_scan, source.file_format).with_output_types(Fingerprints)
+            # 20 bytes a record, all in one place: 50 MB for the episodes of the whole of Open X-Embodiment.
+            | "Compare" >> beam.CombineGlobally(_ConcatenateFn())
+        )
+        return (
+            suspects
+            | "Suspects" >> beam.FlatMap(_suspects, self._segments)
+            | "Spread" >> beam.Reshuffle()
+            | "Hash" >> beam.FlatMap(_confirm, source.file_format, source.dataset)
+            | "Collect" >> beam.CombineGlobally(_collect_all)
+            | "Duplicates" >> beam.Map(duplicates_among).with_output_types(dict[EpisodeKey, EpisodeKey])
+        )
+
+
+def _scan(numbered: Numbered, file_format: str) -> Fingerprints:
+    index, (_, segment) = numbered
+    return scan(file_format, index, segment)
+
+
+def _suspects(marks: Fingerprints, segments: list[tuple[str, Segment]]) -> Iterator[tuple[str, Segment, set[int]]]:
+    places: dict[int, set[int]] = defaultdict(set)
+    for index, position in marks.suspects().tolist():
+        places[index].add(position)
+    for index, positions in places.items():
+        yield (*segments[index], positions)
+
+
+def _confirm(suspect: tuple[str, Segment, set[int]], file_format: str, dataset: str) -> Iterator[tuple[bytes, EpisodeKey]]:
+    split, segment, positions = suspect
+    return confirm(file_format, dataset, split, segment, positions)
+
+
+def _collect_all(parts: Iterable[Any]) -> list[Any]:
+    """A combiner of both single hashes and lists of them."""
+    collected: list[Any] = []
+    for part in parts:
+        collected += part if isinstance(part, list) else [part]
+    return collected
+
+
+class _ConcatenateFn(beam.CombineFn):  # type: ignore[misc]
+    def create_accumulator(self) -> list[Fingerprints]:
+        return []
+
+    def add_input(self, accumulator: list[Fingerprints], marks: Fingerprints) -> list[Fingerprints]:
+        return [*accumulator, marks]
+
+    def merge_accumulators(self, accumulators: Iterable[list[Fingerprints]]) -> list[Fingerprints]:
+        return [Fingerprints.concatenate(part for accumulator in accumulators for part in accumulator)]
+
+    def extract_output(self, accumulator: list[Fingerprints]) -> Fingerprints:
+        return Fingerprints.concatenate(accumulator)

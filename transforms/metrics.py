@@ -1,0 +1,3 @@
+"""The one namespace of every Beam metric of this package."""
+
+METRICS_NAMESPACE = "rlds_beam"

@@ -1,0 +1,99 @@
+"""Reading RLDS datasets in parallel."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import apache_beam as beam
+from apache_beam.io.restriction_trackers import OffsetRange, OffsetRestrictionTracker
+from apache_beam.metrics import Metrics
+from apache_beam.transforms.core import RestrictionProvider
+
+from rlds_beam.episode import Episode
+from rlds_beam.formats import arrayrecord, tfrecord
+from rlds_beam.formats.tfrecord import Damage
+from rlds_beam.plan import Segment, plan_ranges
+from rlds_beam.reading import EpisodeReader, read_segment
+from rlds_beam.source import Source, open_source
+from rlds_beam.transforms.metrics import METRICS_NAMESPACE
+
+Piece = tuple[str, Segment]
+"""The element that is read: a split's name and a stretch of one of its shards."""
+
+
+class ReadFromRlds(beam.PTransform):  # type: ignore[misc]
+    """Reads the episodes of an RLDS dataset: a PCollection of `Episode`.
+
+    Every shard is read by as many workers as the runner gives it (a splittable DoFn over byte
+    ranges); each record comes out exactly once. A record that cannot be read comes out too, as an
+    Episode with `faults` and no steps: put `ValidateEpisodes` behind this, which sets it aside.
+
+    Args:
+      source: a dataset directory, shard files, or a `Source` that is open already.
+      split: TFDS's notation (`train[:10%]`); None reads every split.
+      features: path of a features.json, where it does not lie beside the input.
+
+    Raises:
+      UsageError: on construction, where the dataset cannot be opened.
+    """
+
+    def __init__(self, source: str | Sequence[str] | Source, split: str | None = None, features: str | None = None):
+        super().__init__()
+        self.source = source if isinstance(source, Source) else open_source(source, split, features)
+
+    def expand(self, root: Any) -> Any:
+        pieces = [(work.split, segment) for work in plan_ranges(self.source) for segment in work.segments]
+        return (
+            root
+            # The list of stretches is shuffled, never the episodes: that is all the balancing there is to do.
+            | "Stretches" >> beam.Create(pieces, reshuffle=True)
+            | "Read" >> beam.ParDo(_ReadEpisodesFn(EpisodeReader(self.source))).with_output_types(Episode)
+        )
+
+
+class _ReadEpisodesFn(beam.DoFn, RestrictionProvider):  # type: ignore[misc]
+    """Reads one stretch of a shard; the runner may cut it further: by bytes, or by record index."""
+
+    def __init__(self, reader: EpisodeReader):
+        self._reader = reader
+        self._records = Metrics.counter(METRICS_NAMESPACE, "records_read")
+        self._bytes = Metrics.counter(METRICS_NAMESPACE, "bytes_read")
+
+    def initial_restriction(self, piece: Piece) -> OffsetRange:
+        segment = piece[1]
+        if self._reader.file_format == "array_record":
+            stop = arrayrecord.num_records(segment.shard.path) if segment.stop is None else segment.stop
+            return OffsetRange(segment.start, stop)
+        if not self._splittable(segment):
+            return OffsetRange(0, 1)  # One claim for the whole: nobody can start in the middle of a gzip stream.
+        return OffsetRange(segment.start, segment.shard.size if segment.stop is None else segment.stop)
+
+    def create_tracker(self, restriction: OffsetRange) -> OffsetRestrictionTracker:
+        return OffsetRestrictionTracker(restriction)
+
+    def restriction_size(self, piece: Piece, restriction: OffsetRange) -> int:
+        return int(restriction.size())
+
+    def process(self, piece: Piece, tracker: Any = beam.DoFn.RestrictionParam()) -> Iterator[Episode]:  # noqa: B008
+        split, segment = piece
+        restriction = tracker.current_restriction()
+        splittable = self._reader.file_format == "array_record" or self._splittable(segment)
+        if splittable:
+            segment = dataclasses.replace(segment, start=restriction.start, stop=restriction.stop)
+        elif not tracker.try_claim(restriction.start):
+            return
+        for record in read_segment(self._reader.file_format, segment):
+            # What is damaged belongs to whoever read the record before it: nothing to claim.
+            if splittable and not isinstance(record, Damage) and not tracker.try_claim(record.position):
+                return
+            self._records.inc()
+            self._bytes.inc(len(record.payload))
+            yield self._reader.episode(split, segment, record)
+        tracker.try_claim(restriction.stop)  # Tells the tracker that the stretch was read to its end.
+
+    @staticmethod
+    def _splittable(segment: Segment) -> bool:
+        with tfrecord.open_tfrecord(segment.shard.path) as opened:
+            return opened.splittable
