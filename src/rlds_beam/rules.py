@@ -15,7 +15,7 @@ RULES: dict[str, str] = {
     "wrong_dtype_or_shape": "a field is of another dtype or shape than the schema says",
     "empty_episode": "the episode has no steps",
     "first_not_first": "the first step is not is_first",
-    "first_inside": "a step after the first is is_first",
+    "first_inside": "a step after the first is is_first, and the step before it is not is_last",
     "last_not_last": "the last step is not is_last (the episode never ends)",
     "last_inside": "a step before the last is is_last (several episodes in one record)",
     "terminal_not_last": "a step is is_terminal but not is_last",
@@ -23,6 +23,7 @@ RULES: dict[str, str] = {
     "discount_out_of_range": "a discount is not within [0, 1]",
     "undecodable_image": "an image cannot be decoded",
     "image_too_large": "an image has more pixels than allowed, or another size than the schema says",
+    "too_long": "the episode has more frames than --max_sequence_length allows in an item",
     "duplicate_episode": "the same bytes stand in the dataset a second time",
     "missing_shard": "dataset_info.json names a shard that is not there",
     "short_shard": "a shard holds fewer or more records than dataset_info.json says",
@@ -37,16 +38,40 @@ DATASET_RULES = ("missing_shard", "short_shard", "extra_shard", "schema_mismatch
 REPAIRABLE = ("first_not_first", "first_inside", "last_not_last", "last_inside", "terminal_not_last")
 VALUE_RULES = ("non_finite", "discount_out_of_range", "duplicate_episode")
 
-POLICIES: dict[str, tuple[Policy, ...]] = {
-    rule: (
-        "fail",
-        "reject",
-        *(("repair",) if rule in REPAIRABLE else ()),
-        *(("accept",) if rule in VALUE_RULES + DATASET_RULES else ()),
-    )
-    for rule in RULES
-}  # type: ignore[assignment]
+
+
+def _policies(rule: str) -> tuple[Policy, ...]:
+    repair: tuple[Policy, ...] = ("repair",) if rule in REPAIRABLE else ()
+    accept: tuple[Policy, ...] = ("accept",) if rule in VALUE_RULES + DATASET_RULES else ()
+    return ("fail", "reject", *repair, *accept)
+
+
+POLICIES: dict[str, tuple[Policy, ...]] = {rule: _policies(rule) for rule in RULES}
 """The policies that make sense for each rule. What has no meaning as a trajectory cannot be accepted."""
+
+ADVICE: dict[str, str] = {
+    "corrupt_record": "fetch the shard again, or leave these records out",
+    "not_an_example": "is this file one of this dataset's?",
+    "missing_field": "features.json does not describe these records",
+    "unequal_lengths": "features.json does not describe these records, or the writer was interrupted",
+    "wrong_dtype_or_shape": "features.json does not describe these records",
+    "empty_episode": "nothing can be made of an episode without steps",
+    "first_not_first": "--repair=first_not_first marks the first step as is_first",
+    "first_inside": "--repair=first_inside splits the record before each such step",
+    "last_not_last": "--repair=last_not_last marks the final step as a truncation",
+    "last_inside": "--repair=last_inside splits the record after each such step",
+    "terminal_not_last": "--repair=terminal_not_last marks such a step as is_last",
+    "non_finite": "--accept=non_finite lets them through",
+    "discount_out_of_range": "--accept=discount_out_of_range lets them through",
+    "undecodable_image": "fetch the dataset again, or leave these episodes out",
+    "image_too_large": "--max_image_pixels allows larger images, where features.json does",
+    "duplicate_episode": "--accept=duplicate_episode keeps every copy",
+    "missing_shard": "fetch the dataset again",
+    "short_shard": "fetch the shard again; dataset_info.json may be of another version",
+    "extra_shard": "remove what is left of an earlier write",
+    "schema_mismatch": "build the dataset again with one features.json",
+}
+"""What a user can do about a breach of each rule."""
 
 
 @dataclasses.dataclass(frozen=True)
