@@ -1,0 +1,146 @@
+"""The whole way on real data, from a simulator to what an agent trains on. Run it with: make demo.
+
+Records half-cheetah episodes with EnvLogger (two of them broken on purpose), looks at them, checks them, converts
+them with the commands that a user would type, and reads the result back with TF-Agents and with TFDS.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+HERE = Path(__file__).resolve().parent
+RULE = "=" * 100
+
+
+class Read(NamedTuple):
+    """What a reader found: enough to compare two of them."""
+
+    items: int
+    observation: tuple[int, ...]
+    reward: float
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--folder", type=Path, default=Path("demo_data"), help="is emptied first")
+    parser.add_argument("--episodes", type=int, default=20)
+    parser.add_argument("--steps", type=int, default=1000, help="transitions in an episode")
+    flags = parser.parse_args()
+    start = time.monotonic()
+    shutil.rmtree(flags.folder, ignore_errors=True)
+    recorded, output = flags.folder / "cheetah", flags.folder / "pairs"
+
+    heading("1. Record", "A lab records a simulator with EnvLogger. Two episodes go wrong, as they do in labs.")
+    run([sys.executable, str(HERE / "record_cheetah.py"), str(recorded),
+         f"--episodes={flags.episodes}", f"--steps={flags.steps}"])  # fmt: skip
+
+    heading("2. Inspect", "What is in there? Nothing is written.")
+    rlds_beam("inspect", recorded)
+
+    heading("3. Validate", "Is every episode whole? Exit code 3 says: some are not, and here is which and why.")
+    rlds_beam("validate", recorded, expect=3)
+
+    heading("4. Convert", "Good episodes become training items (pairs of frames); bad ones are kept aside, not lost.")
+    rlds_beam("convert", recorded, output, "--items=pairs", "--max_rejected=2")
+
+    heading("5. The rejected episodes", f"Their original bytes are in {output}/rejected; one line each says why.")
+    for line in rejected_lines(output):
+        say(f"{line['key']}: {line['rule']}: {line['detail']}")
+
+    heading("6. Read it back", "With TF-Agents and with TFDS, neither of which knows rlds-beam.")
+    compare(read_with_tf_agents(output), read_with_tfds(output), flags)
+
+    heading("What next", f"That took {time.monotonic() - start:.0f} s.")
+    for line in (
+        f"Convert your own dataset:        rlds-beam convert /data/my_dataset/1.0.0 {flags.folder}/mine",
+        "Mend what was interrupted:       rlds-beam convert ... --repair=last_not_last",
+        "Sequences for a recurrent agent: rlds-beam convert ... --items=sequences --sequence_length=20",
+        "All options:                     rlds-beam convert --help",
+        "From Python, in your pipeline:   README.md",
+    ):
+        say(line)
+
+
+def heading(title: str, text: str) -> None:
+    print(f"\n{RULE}\n{title}\n{text}\n", flush=True)
+
+
+def say(text: str) -> None:
+    print(f"  {text}", flush=True)
+
+
+def rlds_beam(*arguments: object, expect: int = 0) -> None:
+    """Runs `rlds-beam` as a user would, from the environment of this Python."""
+    run([str(Path(sys.executable).with_name("rlds-beam")), *map(str, arguments)], expect)
+
+
+def run(command: Sequence[str], expect: int = 0) -> None:
+    """Shows and runs a command; ends the demo if its exit code is not the expected one."""
+    print("$ " + " ".join([Path(command[0]).name, *command[1:]]), flush=True)
+    code = subprocess.run(command, check=False).returncode
+    if code != expect:
+        sys.exit(f"The demo ends here: exit code {code}, where {expect} was expected.")
+    if expect:
+        say(f"(exit code {code}, as expected)")
+
+
+def rejected_lines(output: Path) -> list[dict[str, Any]]:
+    """What is written about each rejected episode."""
+    files = sorted((output / "rejected").glob("*.jsonl"))
+    return [json.loads(line) for file in files for line in file.read_text().splitlines()]
+
+
+def read_with_tf_agents(output: Path) -> Read:
+    """Reads every item as TF-Agents does, batched to a Trajectory as `agent.train` takes it."""
+    import tensorflow as tf
+    from tf_agents.utils import example_encoding_dataset
+
+    files = sorted(str(path) for path in output.glob("*.tfrecord-*") if not path.name.endswith(".spec"))
+    dataset = example_encoding_dataset.load_tfrecord_dataset(files, as_trajectories=True, add_batch_dim=False)
+    items, reward, shape = 0, 0.0, tf.TensorShape(())
+    for batch in dataset.batch(1024):
+        items += batch.reward.shape[0]
+        reward += float(tf.reduce_sum(tf.cast(batch.reward, tf.float64)))
+        shape = batch.observation.shape[1:]
+    return Read(items, tuple(shape), reward)
+
+
+def read_with_tfds(output: Path) -> Read:
+    """Reads every item as TFDS does."""
+    import tensorflow as tf
+    import tensorflow_datasets as tfds
+
+    builder = tfds.builder_from_directory(str(output))
+    items, reward, shape = 0, 0.0, tf.TensorShape(())
+    for batch in builder.as_dataset(split="train").batch(1024):
+        items += batch["reward"].shape[0]
+        reward += float(tf.reduce_sum(tf.cast(batch["reward"], tf.float64)))
+        shape = batch["observation"].shape[1:]
+    return Read(items, tuple(shape), reward)
+
+
+def compare(agents: Read, tfds: Read, flags: argparse.Namespace) -> None:
+    """Prints what both readers found; ends the demo if they differ from each other or from what is due."""
+    for name, read in (("TF-Agents load_tfrecord_dataset", agents), ("TFDS builder_from_directory", tfds)):
+        say(f"{name:32} {read.items:,} items, observation {read.observation}, sum of rewards {read.reward:.4f}")
+    due = (flags.episodes - 2) * flags.steps
+    say(f"{'Due':32} {flags.episodes - 2} good episodes x {flags.steps} pairs = {due:,} items")
+    alike = agents.observation == tfds.observation and abs(agents.reward - tfds.reward) <= 1e-6 * abs(tfds.reward)
+    if not (agents.items == tfds.items == due and alike):
+        sys.exit("The demo ends here: the readers do not agree.")
+    say("Both agree.")
+
+
+if __name__ == "__main__":
+    main()
