@@ -29,3 +29,7 @@ class NotVerifiedError(RldsBeamError):
     """Something was written, but what is there is not what was predicted (exit code 4)."""
 
     exit_code = 4
+
+
+class FailedRuleError(RldsBeamError):
+    """An episode broke a rule whose policy is `fail`: the first breach ends the job (exit code 1)."""
