@@ -19,12 +19,16 @@ if TYPE_CHECKING:
     from rlds_beam.report import Report
 
 
+USAGE = "INPUT OUTPUT"
+
+
 @dataclasses.dataclass(frozen=True)
 class ConvertConfig(RunOptions, ReportOptions, ItemOptions, FrameOptions, CheckOptions, SourceOptions):
     """Converts an RLDS dataset to trajectory TFRecords that TF-Agents and TFDS read."""
 
     input: str = option(dataclasses.MISSING, "a TFDS or EnvLogger dataset directory, or shard files", positional=True)
     output: str = option(dataclasses.MISSING, "directory to write to", positional=True)
+    _: dataclasses.KW_ONLY
     images: Literal["raw", "jpeg"] = option("raw", "how images are written: decoded, or as JPEG")
     shards: int | None = option(None, "output shards of each split (chosen by size)")
     overwrite: bool = option(False, "replace what an earlier job wrote to the output")

@@ -35,7 +35,8 @@ def add_config(parser: argparse.ArgumentParser, config_class: type[Any]) -> None
     """Adds a flag for every field of `config_class`, grouped by the class that declares it."""
     hints = typing.get_type_hints(config_class)
     for owner in reversed(config_class.__mro__):
-        own = [f for f in _fields(config_class) if f.name in owner.__dict__.get("__annotations__", {})]
+        declared = owner.__dict__.get("__annotations__", {})
+        own = [f for f in _fields(config_class) if f.name in declared and not f.metadata.get("hidden")]
         if not own:
             continue
         title = (owner.__doc__ or "").split("\n")[0].rstrip(".")
@@ -44,8 +45,10 @@ def add_config(parser: argparse.ArgumentParser, config_class: type[Any]) -> None
             _add_flag(group, field, hints[field.name])  # type: ignore[arg-type]
 
 
-def parse_config(parser: argparse.ArgumentParser, config_class: type[Config], argv: Sequence[str]) -> Config:
-    """Reads `argv` into a config.
+def parse_config(
+    parser: argparse.ArgumentParser, config_class: type[Config], argv: Sequence[str], **extra: Any
+) -> Config:
+    """Reads `argv` into a config; `extra` are fields that no flag sets.
 
     Raises:
       UsageError: a flag is unknown (the nearest name is suggested), or its value is not allowed.
@@ -54,7 +57,7 @@ def parse_config(parser: argparse.ArgumentParser, config_class: type[Config], ar
     if unknown:
         raise UsageError(_unknown(unknown[0], parser))
     names = {field.name for field in _fields(config_class)}
-    return config_class(**{k: v for k, v in vars(namespace).items() if k in names})
+    return config_class(**{k: v for k, v in vars(namespace).items() if k in names}, **extra)
 
 
 def _fields(config_class: type[Any]) -> tuple[dataclasses.Field[Any], ...]:
@@ -71,12 +74,11 @@ def _unknown(argument: str, parser: argparse.ArgumentParser) -> str:
 
 
 def _add_flag(group: argparse._ActionsContainer, field: dataclasses.Field[Any], hint: Any) -> None:
-    help_text = field.metadata.get("help", "")
+    help_text = field.metadata.get("help", "").replace("%", "%%")
     if field.metadata.get("positional"):
         group.add_argument(field.name, metavar=field.name.upper(), help=help_text)
         return
-    required = field.default is dataclasses.MISSING
-    if not required and field.default not in (None, (), False):
+    if field.default not in (None, (), False):
         help_text += f" (default: {field.default})"
     flag = f"--{field.name}"
     base = _without_none(hint)
@@ -85,9 +87,9 @@ def _add_flag(group: argparse._ActionsContainer, field: dataclasses.Field[Any], 
         return
     choices = typing.get_args(base) if typing.get_origin(base) is typing.Literal else None
     group.add_argument(
-        flag, type=_converter(base, field), choices=choices, default=field.default, required=required,
+        flag, type=_converter(base, field), choices=choices, default=field.default,
         metavar=None if choices else field.metadata.get("metavar", field.name.split("_")[-1].upper()),
-        help=help_text.replace("%", "%%"),
+        help=help_text,
     )  # fmt: skip
 
 

@@ -10,14 +10,16 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 
+from rlds_beam.episode import Episode
 from rlds_beam.formats import arrayrecord, tfrecord
 from rlds_beam.keys import EpisodeKey
 from rlds_beam.plan import Segment, WorkRange
 from rlds_beam.reading import read_segment
+from rlds_beam.rules import Violation
 
 Array = np.ndarray  # type: ignore[type-arg]
 
@@ -82,3 +84,12 @@ def duplicates_among(hashed: Iterable[tuple[bytes, EpisodeKey]]) -> dict[Episode
 def segments_of(ranges: Iterable[WorkRange]) -> list[tuple[str, Segment]]:
     """(split, segment) of a plan, in order; the index in this list is a place's first number."""
     return [(work.split, segment) for work in ranges for segment in work.segments]
+
+
+def marked(episode: Episode, duplicates: Mapping[EpisodeKey, EpisodeKey]) -> Episode:
+    """The episode, with the fault that it is a duplicate, where it is one."""
+    original = duplicates.get(episode.key)
+    if original is None:
+        return episode
+    violation = Violation("duplicate_episode", f"the same bytes as {original}")
+    return episode.replace(faults=(*episode.faults, violation))

@@ -238,11 +238,11 @@ def _open_files(paths: list[str], split: str | None, features: str | None) -> So
     """Shard files by name: their order is the order given, and nothing says how many records each holds."""
     if not paths:
         raise UsageError("no shard files among what was given")
-    directory = storage.dirname(paths[0])
+    directory, first = storage.split(paths[0])
     text, schema = _features(features or storage.join(directory, "features.json"))
     if split is not None and not re.fullmatch(r"[\w-]+", split):
         raise UsageError(f"--split={split}: shard files given by name cannot be sliced; give the dataset's directory")
     shards = tuple(Shard(i, path, storage.size(path), None) for i, path in enumerate(paths))
-    name = re.sub(r"[^A-Za-z0-9_.-]", "_", storage.basename(paths[0]).split("-")[0].split(".")[0]) or "files"
-    file_format = "array_record" if ".array_record" in storage.basename(paths[0]) else "tfrecord"
+    name = re.sub(r"[^A-Za-z0-9_.-]", "_", first.split("-")[0].split(".")[0]) or "files"
+    file_format = "array_record" if ".array_record" in first else "tfrecord"
     return Source(name, text, schema, file_format, (Split(split or "train", shards),))

@@ -1,0 +1,99 @@
+"""The command `rlds-beam`: one subcommand a job. Imports nothing heavy until a job runs."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+import sys
+import warnings
+from collections.abc import Sequence
+
+from rlds_beam import __version__
+from rlds_beam.errors import RldsBeamError, UsageError
+from rlds_beam.pipelines import flags
+
+JOBS = {
+    "inspect": ("InspectConfig", "what a dataset holds, and what a plan would make of it"),
+    "validate": ("ValidateConfig", "check every episode of a dataset; write nothing"),
+    "convert": ("ConvertConfig", "check the episodes and write them as trajectory TFRecords"),
+}
+"""Each job's module under `rlds_beam.pipelines`: its config class, and its line in the help."""
+
+_EXIT_CODES = """exit codes:
+  0  clean
+  1  the pipeline failed
+  2  wrong usage, or the input or output cannot be used as it is; nothing was done
+  3  more was rejected than --max_rejected allows; everything else was done
+  4  something was written, but is not what was predicted"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command line; returns the exit code."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    try:
+        return _run(arguments)
+    except RldsBeamError as error:
+        print(f"rlds-beam: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("rlds-beam: interrupted; what is finished is kept, run the same command to go on", file=sys.stderr)
+        return 130
+
+
+def _run(arguments: list[str]) -> int:
+    parser = flags.new_parser(
+        "rlds-beam", "RLDS datasets in, training data out, as Apache Beam pipelines.", epilog=_EXIT_CODES
+    )
+    parser.add_argument("--version", action="version", version=f"rlds-beam {__version__}")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True, dest="command")
+    for name, (_, line) in JOBS.items():
+        commands.add_parser(name, help=line, add_help=False)
+    if not arguments or arguments[0] not in JOBS:
+        # Only the help, the version, and errors are left: argparse words them.
+        try:
+            parser.parse_args(arguments or ["--help"])
+        except SystemExit as done:
+            return int(done.code or 0)
+        raise UsageError(f"unknown command {arguments[0]!r}")
+    return _job(arguments[0], arguments[1:])
+
+
+def _job(name: str, arguments: list[str]) -> int:
+    job = importlib.import_module(f"rlds_beam.pipelines.{name}")
+    config_class = getattr(job, JOBS[name][0])
+    parser = flags.new_parser(
+        f"rlds-beam {name}", config_class.__doc__, epilog=_EXIT_CODES, usage=f"rlds-beam {name} {job.USAGE} [flags]"
+    )
+    flags.add_config(parser, config_class)
+    ours, beam_options = _split(arguments)
+    try:
+        config = flags.parse_config(parser, config_class, ours, beam_options=beam_options)
+    except SystemExit as done:  # --help
+        return int(done.code or 0)
+    _be_quiet()
+    return int(job.main(config))
+
+
+def _split(arguments: list[str]) -> tuple[list[str], tuple[str, ...]]:
+    """Our flags, and Beam's behind `--`."""
+    if "--" not in arguments:
+        return arguments, ()
+    at = arguments.index("--")
+    return arguments[:at], tuple(arguments[at + 1 :])
+
+
+def _be_quiet() -> None:
+    """No chatter of TensorFlow, gRPC or Beam, here and in worker processes, unless somebody asked for it."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
+    os.environ.setdefault("PYTHONWARNINGS", "ignore")
+    if not os.environ.get("RLDS_BEAM_VERBOSE"):
+        warnings.simplefilter("ignore")
+        logging.basicConfig(level=logging.CRITICAL)
+        logging.getLogger().setLevel(logging.CRITICAL)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,88 @@
+"""Checking episodes: what is good goes on, what is not is set aside, and all is counted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import apache_beam as beam
+from apache_beam.pvalue import TaggedOutput
+from apache_beam.transforms.window import GlobalWindow
+from apache_beam.utils.timestamp import MIN_TIMESTAMP
+from apache_beam.utils.windowed_value import WindowedValue
+
+from rlds_beam.checking import Rejection, validate_episode
+from rlds_beam.duplicates import marked
+from rlds_beam.episode import Episode
+from rlds_beam.keys import EpisodeKey
+from rlds_beam.options import CheckOptions
+from rlds_beam.report import Report
+
+
+class CheckResult(NamedTuple):
+    """The outputs of `ValidateEpisodes`.
+
+    Attributes:
+      accepted: PCollection of `Episode`, repaired where that was asked for.
+      rejected: PCollection of `Rejection`: the key, the violations and the original bytes.
+      report: PCollection of one `Report` on everything that was read.
+    """
+
+    accepted: Any
+    rejected: Any
+    report: Any
+
+
+class ValidateEpisodes(beam.PTransform):  # type: ignore[misc]
+    """Holds every episode against the rules, in one pass. Pure twin: `validate_episode`.
+
+    Args:
+      options: the policy of each rule; None rejects whatever breaks one.
+      duplicates: what `FindDuplicateEpisodes` gives, to reject the second of two equal episodes.
+
+    Raises:
+      FailedRuleError: while running, at the first breach of a rule whose policy is `fail`.
+    """
+
+    def __init__(self, options: CheckOptions | None = None, duplicates: Any = None):
+        super().__init__()
+        self._options = options or CheckOptions()
+        self._duplicates = duplicates
+
+    def expand(self, episodes: Any) -> CheckResult:
+        duplicates = {} if self._duplicates is None else beam.pvalue.AsSingleton(self._duplicates)
+        checked = episodes | "Check" >> beam.ParDo(_CheckFn(self._options), duplicates).with_outputs(
+            "rejected", "report", main="accepted"
+        )
+        report = checked.report | "MergeReports" >> beam.CombineGlobally(merge_reports)
+        return CheckResult(checked.accepted, checked.rejected, report)
+
+
+def merge_reports(reports: Iterable[Report]) -> Report:
+    """All of `reports` in one; an empty one where there are none."""
+    merged = Report()
+    for report in reports:
+        merged = merged.merge(report)
+    return merged
+
+
+class _CheckFn(beam.DoFn):  # type: ignore[misc]
+    def __init__(self, options: CheckOptions):
+        self._options = options
+
+    def start_bundle(self) -> None:
+        self._report = Report()
+
+    def process(self, episode: Episode, duplicates: Mapping[EpisodeKey, EpisodeKey]) -> Iterator[Any]:
+        verdict = validate_episode(marked(episode, duplicates), self._options)
+        self._report.add(verdict)
+        yield from verdict.episodes
+        if verdict.rejected is not None:
+            yield TaggedOutput("rejected", verdict.rejected)
+
+    def finish_bundle(self) -> Iterator[Any]:
+        # One report a bundle, not one an episode: what is merged stays small.
+        yield TaggedOutput("report", WindowedValue(self._report, MIN_TIMESTAMP, [GlobalWindow()]))
+
+
+__all__ = ["CheckResult", "Rejection", "ValidateEpisodes"]
