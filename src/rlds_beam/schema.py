@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
 
 REQUIRED_STEP_FIELDS = ("observation", "action", "reward", "discount", "is_first", "is_last", "is_terminal")
 """The RLDS step fields that a TF-Agents trajectory is made of (leaves, or prefixes of leaves)."""
@@ -31,6 +35,17 @@ class Field:
     feature: str = "Tensor"
     fast: bool = True
     optional: bool = False
+
+    @functools.cached_property
+    def numpy_dtype(self) -> np.dtype[Any]:
+        """The dtype of a column (object for strings). bfloat16 is that of ml_dtypes."""
+        if self.dtype == "string":
+            return np.dtype(object)
+        if self.dtype == "bfloat16":
+            import ml_dtypes
+
+            return np.dtype(ml_dtypes.bfloat16)
+        return np.dtype(self.dtype)
 
     def __str__(self) -> str:
         dims = ", ".join("?" if d is None else str(d) for d in self.shape)
