@@ -40,7 +40,8 @@ def concatenate(columns: Sequence[Column]) -> Column:
     if isinstance(first, EncodedImages):
         data = np.concatenate([cast(EncodedImages, column).data for column in columns])
         return dataclasses.replace(first, data=data)
-    return np.concatenate(cast("list[np.ndarray[Any, Any]]", columns))
+    joined: np.ndarray[Any, Any] = np.concatenate(cast("list[np.ndarray[Any, Any]]", columns))
+    return joined
 
 
 def _empty_bytes(length: int) -> np.ndarray[Any, Any]:

@@ -11,7 +11,6 @@ from rlds_beam.errors import UsageError
 from rlds_beam.options import FrameOptions
 from rlds_beam.schema import REQUIRED_STEP_FIELDS
 
-
 Names = tuple[str, ...]
 
 

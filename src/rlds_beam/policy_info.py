@@ -40,7 +40,7 @@ def policy_info_columns(name: str, steps: Mapping[str, Column], fields: Mapping[
     following = {path: concatenate([column[1:], zeros_like(column, 1)]) for path, column in steps.items()}
     cast("np.ndarray[Any, Any]", following["is_first"])[-1] = True
     returned = _flat(resolve(name)(_nest(steps), _nest(following)), "policy_info")
-    columns = {path: _checked(name, path, values, count) for path, values in returned.items()}
+    columns: dict[str, Column] = {path: _checked(name, path, values, count) for path, values in returned.items()}
     twice = sorted(columns.keys() & fields.keys())
     if twice or (fields and "policy_info" in columns):
         what = twice[0] if twice else "an array without a name"

@@ -94,8 +94,9 @@ class TrajectorySpec:
         from tf_agents.trajectories import trajectory
 
         nest: dict[str, Any] = {}
+        outer: Shape = () if per_frame else self.item_shape
         for leaf in self.leaves:
-            shape = leaf.shape if per_frame else (*self.item_shape, *leaf.shape)
+            shape = (*outer, *leaf.shape)
             if leaf.path == "discount":
                 spec: Any = tensor_spec.BoundedTensorSpec(shape, tf.float32, 0.0, 1.0, name="discount")
             else:
