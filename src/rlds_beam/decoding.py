@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import zlib
 from collections import Counter
 from collections.abc import Mapping
@@ -11,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from rlds_beam.episode import Column, Episode
-from rlds_beam.formats.example import Array, Feature, NotAnExample, not_an_example, parse_example
+from rlds_beam.formats.example import Array, Feature, NotAnExampleError, not_an_example, parse_example
 from rlds_beam.formats.features import Json
-from rlds_beam.formats.tfds_decoder import NotDecodable, TfdsDecoder
+from rlds_beam.formats.tfds_decoder import NotDecodableError, TfdsDecoder
 from rlds_beam.images import EncodedImages
 from rlds_beam.keys import EpisodeKey
 from rlds_beam.rules import BadEpisode, Violation
@@ -58,8 +57,8 @@ class EpisodeDecoder:
         try:
             record = parse_example(payload)
             if not any(name.startswith("steps/") for name in record):
-                raise NotAnExample(f"it has no steps, only {sorted(record)[:5]}")
-        except NotAnExample as error:
+                raise NotAnExampleError(f"it has no steps, only {sorted(record)[:5]}")
+        except NotAnExampleError as error:
             raise not_an_example(error) from None
         found = _Found()
         for field in self.schema.steps.values():
@@ -74,7 +73,7 @@ class EpisodeDecoder:
         if self._slow is not None:
             try:
                 slow, slow_metadata = self._slow.decode(payload)
-            except NotDecodable as error:
+            except NotDecodableError as error:
                 raise BadEpisode(Violation("wrong_dtype_or_shape", f"TFDS cannot decode it: {error}")) from None
             columns |= slow
             metadata |= slow_metadata
@@ -99,7 +98,7 @@ class _Found:
                 self.lengths[field.path] = _slow_length(name, field, record)
                 return
             column = _column(field, record[name])
-        except (NotAnExample, _WrongValue) as error:
+        except (NotAnExampleError, _WrongValueError) as error:
             self.violations.append(Violation("wrong_dtype_or_shape", str(error), field.path))
             return
         if column is not None:
@@ -137,7 +136,7 @@ class _Found:
             return _default(field)
         try:
             column = _column(field, record[field.path], episode_level=True)
-        except (NotAnExample, _WrongValue) as error:
+        except (NotAnExampleError, _WrongValueError) as error:
             self.violations.append(Violation("wrong_dtype_or_shape", str(error), field.path))
             return None
         if column is None:
@@ -149,7 +148,7 @@ class _Found:
         return column.data[0] if isinstance(column, EncodedImages) else column[0]
 
 
-class _WrongValue(ValueError):
+class _WrongValueError(ValueError):
     """A field's values are not what the schema says."""
 
 
@@ -166,16 +165,16 @@ def _column(field: Field, feature: Feature, episode_level: bool = False) -> Colu
         return _objects([values.reshape(shape)])
     if 0 in field.shape:
         if len(values):
-            raise _WrongValue(f"{len(values)} values for shape {field.shape}")
+            raise _WrongValueError(f"{len(values)} values for shape {field.shape}")
         return None
     _check_count(field, len(values))
     return values.reshape(-1, *field.shape)  # type: ignore[arg-type]
 
 
 def _check_count(field: Field, count: int) -> None:
-    size = math.prod(d for d in field.shape if d is not None)
-    if size == 0 and count or size and count % size:
-        raise _WrongValue(f"{count} values are not a multiple of {size}, the size of shape {field.shape}")
+    size = field.known_size
+    if count % size if size else count:
+        raise _WrongValueError(f"{count} values are not a multiple of {size}, the size of shape {field.shape}")
 
 
 def _plain_values(field: Field, feature: Feature) -> Array:
@@ -199,19 +198,21 @@ def _strings(field: Field, feature: Feature) -> Array:
 
 def _check_kind(field: Field, feature: Feature, kind: str) -> None:
     if feature.kind != kind:
-        raise _WrongValue(f"a {feature.kind} list, where {field.dtype} ({field.encoding}) stands in a {kind} list")
+        raise _WrongValueError(f"a {feature.kind} list, where {field.dtype} ({field.encoding}) stands in a {kind} list")
 
 
 def _encoded(field: Field, values: Array) -> Column:
     """Tensors stored as one byte string a step, plain or zlib."""
-    known = math.prod(d for d in field.shape if d is not None) * field.numpy_dtype.itemsize
+    known = field.known_size * field.numpy_dtype.itemsize
     limit = MAX_EXPANDED if None in field.shape else known
     if field.encoding == "zlib":
         values = _objects([_expand(value, limit, step) for step, value in enumerate(values)])
     for step, value in enumerate(values):
         size = len(value)
         if size != known and (None not in field.shape or known == 0 or size % known):
-            raise _WrongValue(f"{size} bytes at step {step}, where shape {field.shape} of {field.dtype} has {known}")
+            raise _WrongValueError(
+                f"{size} bytes at step {step}, where shape {field.shape} of {field.dtype} has {known}"
+            )
     if None in field.shape:
         shape = tuple(-1 if d is None else d for d in field.shape)
         return _objects([_from_bytes(field, value).reshape(shape) for value in values])
@@ -231,9 +232,9 @@ def _expand(value: bytes, limit: int, step: int) -> bytes:
         data = stream.decompress(value, limit + 1)
         finished = stream.eof or (len(data) == limit and not stream.decompress(stream.unconsumed_tail, 1))
     except zlib.error as error:
-        raise _WrongValue(f"the zlib stream at step {step} is broken: {error}") from None
+        raise _WrongValueError(f"the zlib stream at step {step} is broken: {error}") from None
     if len(data) > limit or not finished:
-        raise _WrongValue(f"the zlib stream at step {step} does not end after the {limit} bytes of its shape")
+        raise _WrongValueError(f"the zlib stream at step {step} does not end after the {limit} bytes of its shape")
     return data
 
 
@@ -245,13 +246,13 @@ def _slow_length(name: str, field: Field, record: Mapping[str, Feature]) -> int:
         return len(rows.ints())
     values = record.get(f"{name}/value", record.get(name))
     if values is None or values.kind != "bytes":
-        raise _WrongValue(f"{name} is not stored as TFDS stores a {field.feature}")
+        raise _WrongValueError(f"{name} is not stored as TFDS stores a {field.feature}")
     return len(values.strings())
 
 
 def _check_rows(rows: Feature) -> None:
     if rows.kind != "int64":
-        raise _WrongValue(f"its row lengths are a {rows.kind} list, not an int64 list")
+        raise _WrongValueError(f"its row lengths are a {rows.kind} list, not an int64 list")
 
 
 def _filled(column: Column | None, field: Field, length: int) -> Column:

@@ -65,7 +65,7 @@ class EncodedImages:
         for step, data in enumerate(self.data):
             try:
                 image = _decode(data, self.shape[-1], self.dtype)
-            except UndecodableImage as error:
+            except UndecodableImageError as error:
                 raise BadEpisode(Violation("undecodable_image", f"{error} at step {step}", field, step)) from None
             if pixels is None:
                 shape = tuple(s or d for s, d in zip(self.shape, image.shape, strict=True))
@@ -78,7 +78,7 @@ class EncodedImages:
         return pixels
 
 
-class UndecodableImage(ValueError):
+class UndecodableImageError(ValueError):
     """The bytes are not an image that TFDS would decode."""
 
 
@@ -109,7 +109,7 @@ def check_images(images: EncodedImages, max_pixels: int, field: str | None = Non
     for step, data in enumerate(images.data):
         try:
             header = read_header(data)
-        except UndecodableImage as error:
+        except UndecodableImageError as error:
             found.setdefault(
                 "undecodable_image", Violation("undecodable_image", f"{error} at step {step}", field, step)
             )
@@ -130,7 +130,7 @@ def _size(declared: tuple[int | None, ...]) -> str:
 
 
 def read_header(data: bytes) -> Header:
-    """Codec and size of an image; raises UndecodableImage where TensorFlow would not decode it."""
+    """Codec and size of an image; raises UndecodableImageError where TensorFlow would not decode it."""
     if data.startswith(b"\xff\xd8\xff"):
         return _jpeg_header(data)
     if data.startswith(b"\x89PNG\r\n\x1a\n"):
@@ -143,27 +143,26 @@ def read_header(data: bytes) -> Header:
             width, height = struct.unpack_from("<ii", data, 18)
             return Header("bmp", abs(height), abs(width))
     except struct.error:
-        raise UndecodableImage(f"the image ends after {len(data)} bytes") from None
-    raise UndecodableImage(f"no PNG, JPEG, GIF or BMP ({len(data)} bytes beginning {data[:8]!r})")
+        raise UndecodableImageError(f"the image ends after {len(data)} bytes") from None
+    raise UndecodableImageError(f"no PNG, JPEG, GIF or BMP ({len(data)} bytes beginning {data[:8]!r})")
 
 
 def _png_header(data: bytes) -> Header:
     """Walks the chunks to the end: their checksums tell damage at a fraction of a decoding."""
     if data[12:16] != b"IHDR" or len(data) < 33:
-        raise UndecodableImage("the PNG has no header")
+        raise UndecodableImageError("the PNG has no header")
     at, kind, view = 8, b"", memoryview(data)
     while kind != b"IEND":
         if at + 12 > len(data):
-            raise UndecodableImage("the PNG is cut short")
+            raise UndecodableImageError("the PNG is cut short")
         size = int.from_bytes(view[at : at + 4], "big")
         kind = bytes(view[at + 4 : at + 8])
         end = at + 8 + size
-        checksum = view[end : end + 4]
+        if end + 4 > len(data):
+            raise UndecodableImageError("the PNG is cut short")
         # Damage in an ancillary chunk (small first letter) does not keep libpng from decoding.
-        if len(checksum) < 4 or (
-            kind[0] & 0x20 == 0 and zlib.crc32(view[at + 4 : end]) != int.from_bytes(checksum, "big")
-        ):
-            raise UndecodableImage("the PNG is cut short" if len(checksum) < 4 else f"the PNG's {kind!r} is damaged")
+        if not kind[0] & 0x20 and zlib.crc32(view[at + 4 : end]) != int.from_bytes(view[end : end + 4], "big"):
+            raise UndecodableImageError(f"the PNG's {kind!r} is damaged")
         at = end + 4
     width, height = struct.unpack_from(">II", data, 16)
     return Header("png", height, width)
@@ -179,7 +178,7 @@ def _jpeg_header(data: bytes) -> Header:
         if marker in _JPEG_FRAMES:
             height, width = struct.unpack_from(">HH", data, at + 5)
             if data.rfind(b"\xff\xd9", at) < 0:
-                raise UndecodableImage("the JPEG is cut short")
+                raise UndecodableImageError("the JPEG is cut short")
             return Header("jpeg", height, width)
         if marker == 0xFF:  # fill byte
             at += 1
@@ -187,7 +186,7 @@ def _jpeg_header(data: bytes) -> Header:
             at += 2
         else:
             at += 2 + int.from_bytes(data[at + 2 : at + 4], "big")
-    raise UndecodableImage("the JPEG has no header, or is cut short")
+    raise UndecodableImageError("the JPEG has no header, or is cut short")
 
 
 def _decode(data: bytes, channels: int | None, dtype: str) -> Array:
@@ -244,9 +243,9 @@ def _decode_with_tensorflow(data: bytes, channels: int | None, dtype: str) -> Ar
         image: Array = tf.image.decode_image(data, channels=channels or 0, dtype=tf.dtypes.as_dtype(dtype)).numpy()
     except (tf.errors.OpError, ValueError) as error:
         message = str(getattr(error, "message", error)).partition("} ")[2] or str(error)
-        raise UndecodableImage(f"TensorFlow cannot decode it ({message.strip()[:120]})") from None
+        raise UndecodableImageError(f"TensorFlow cannot decode it ({message.strip()[:120]})") from None
     if image.ndim != 3:
-        raise UndecodableImage(f"it is an animation of {len(image)} frames")
+        raise UndecodableImageError(f"it is an animation of {len(image)} frames")
     return image
 
 

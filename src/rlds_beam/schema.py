@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -46,6 +47,11 @@ class Field:
 
             return np.dtype(ml_dtypes.bfloat16)
         return np.dtype(self.dtype)
+
+    @functools.cached_property
+    def known_size(self) -> int:
+        """Values in one step, with 1 for every unknown dimension."""
+        return math.prod(d for d in self.shape if d is not None)
 
     def __str__(self) -> str:
         dims = ", ".join("?" if d is None else str(d) for d in self.shape)

@@ -23,12 +23,13 @@ from rlds_beam.rules import BadEpisode, Violation
 Array: TypeAlias = "np.ndarray[Any, Any]"
 Kind = Literal["bytes", "float", "int64"]
 
+_Span: TypeAlias = "tuple[bytes, int, int]"
 _KINDS: dict[int, Kind] = {1: "bytes", 2: "float", 3: "int64"}
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _BLOCK = 1 << 16  # bytes of varints decoded at a time: the work arrays stay in the cache
 
 
-class NotAnExample(ValueError):
+class NotAnExampleError(ValueError):
     """The bytes are not those of a tf.Example; says where they stop making sense."""
 
 
@@ -38,167 +39,184 @@ class Feature:
 
     Attributes:
       kind: which list it holds; None where the writer put none in.
-      body: the bytes of that list's message.
+      data, start, end: the bytes of that list's message are `data[start:end]`.
     """
 
     kind: Kind | None
-    body: bytes | memoryview
+    data: bytes = b""
+    start: int = 0
+    end: int = 0
 
     def floats(self) -> Array:
         """The values of a float_list: float32 [N], a view of the record where it is packed."""
-        chunks = [
-            np.frombuffer(chunk, "<f4") if wire == _BYTES else np.frombuffer(chunk, "<f4", 1)
-            for wire, chunk in self._values(_FIXED32)
-        ]
+        chunks = []
+        for _, start, end in self._values(_FIXED32):
+            if (end - start) % 4:
+                raise NotAnExampleError(f"a float list of {end - start} bytes")
+            chunks.append(np.frombuffer(self.data, "<f4", (end - start) // 4, start))
         return chunks[0] if len(chunks) == 1 else np.concatenate([np.empty(0, "<f4"), *chunks])
 
     def ints(self, dtype: Any = np.int64) -> Array:
         """The values of an int64_list: [N] as `dtype`, by the conversion that `tf.cast` makes."""
-        chunks = [decode_varints(chunk, dtype) for _, chunk in self._values(_VARINT)]
+        chunks = [
+            decode_varints(np.frombuffer(self.data, np.uint8, end - start, start), dtype)
+            for _, start, end in self._values(_VARINT)
+        ]
         return chunks[0] if len(chunks) == 1 else np.concatenate([np.empty(0, dtype), *chunks])
 
     def strings(self) -> list[bytes]:
         """The values of a bytes_list."""
-        return [bytes(chunk) for _, chunk in self._values(_BYTES)]
+        return [self.data[start:end] for _, start, end in self._values(_BYTES)]
 
-    def _values(self, unpacked: int) -> Iterator[tuple[int, memoryview]]:
-        for number, wire, value in _fields(memoryview(self.body)):
+    def _values(self, unpacked: int) -> Iterator[tuple[int, int, int]]:
+        """(wire type, start, end) of each value, or packed list of values."""
+        for number, wire, start, end in _fields(self.data, self.start, self.end):
             if number == 1 and wire in (_BYTES, unpacked):
-                if unpacked == _FIXED32 and len(value) % 4:
-                    raise NotAnExample(f"a float list of {len(value)} bytes")
-                yield wire, value
+                yield wire, start, end
 
 
 def parse_example(payload: bytes) -> dict[str, Feature]:
     """Key -> feature of a serialised tf.Example; a later entry of a key replaces an earlier one.
 
     Raises:
-      NotAnExample: the bytes are not those of an Example, or of one without any entry (nothing
-        at all parses as an empty Example).
+      NotAnExampleError: the bytes are not those of an Example, or of one without any entry
+        (nothing at all parses as an empty Example).
     """
     found: dict[str, Feature] = {}
-    for number, wire, features in _fields(memoryview(payload)):
+    for number, wire, start, end in _fields(payload, 0, len(payload)):
         if number != 1 or wire != _BYTES:
             continue
-        for number, wire, entry in _fields(features):
+        for number, wire, first, last in _fields(payload, start, end):
             if number == 1 and wire == _BYTES:
-                key, feature = _entry(entry)
-                found[key] = feature
+                key, feature = _entry(payload, first, last)
+                try:
+                    found[key.decode()] = feature
+                except UnicodeDecodeError:
+                    raise NotAnExampleError(f"the key {key[:40]!r} is not UTF-8") from None
     if not found:
-        raise NotAnExample("it has no entries" if len(payload) else "it is empty")
+        raise NotAnExampleError("it has no entries" if payload else "it is empty")
     return found
 
 
-def not_an_example(error: NotAnExample) -> BadEpisode:
-    """What a `NotAnExample` means for an episode."""
+def not_an_example(error: NotAnExampleError) -> BadEpisode:
+    """What a `NotAnExampleError` means for an episode."""
     return BadEpisode(Violation("not_an_example", str(error)))
 
 
-def _entry(entry: memoryview) -> tuple[str, Feature]:
-    key, value = b"", None
-    for number, wire, content in _fields(entry):
+def _entry(data: bytes, at: int, end: int) -> tuple[bytes, Feature]:
+    """(key, feature) of one entry of the map."""
+    key, value = b"", (b"", 0, 0)
+    for number, wire, start, stop in _fields(data, at, end):
         if number == 1 and wire == _BYTES:
-            key = bytes(content)
+            key = data[start:stop]
         elif number == 2 and wire == _BYTES:
-            value = content if value is None else _join(value, content)
-    try:
-        return key.decode(), _feature(value)
-    except UnicodeDecodeError:
-        raise NotAnExample(f"the key {key[:40]!r} is not UTF-8") from None
+            value = _merge(value, (data, start, stop))
+    return key, _feature(*value)
 
 
-def _feature(value: memoryview | None) -> Feature:
+def _feature(data: bytes, at: int, end: int) -> Feature:
     kind: Kind | None = None
-    body: bytes | memoryview = b""
-    for number, wire, content in _fields(value) if value is not None else ():
+    body = (b"", 0, 0)
+    for number, wire, start, stop in _fields(data, at, end):
         new = _KINDS.get(number)
-        if new is None or wire != _BYTES:
-            continue
-        # Two messages in one field merge, and merging is writing one behind the other; a second
-        # member of a oneof replaces the first.
-        body = _join(body, content) if new == kind else content
-        kind = new
-    return Feature(kind, body)
+        if new is not None and wire == _BYTES:
+            # The second member of a oneof replaces the first; the same one again is merged.
+            body = _merge(body if new == kind else (b"", 0, 0), (data, start, stop))
+            kind = new
+    return Feature(kind, *body)
 
 
-def _join(first: bytes | memoryview, second: memoryview) -> memoryview:
-    return memoryview(bytes(first) + bytes(second))
+def _merge(first: _Span, second: _Span) -> _Span:
+    """Two messages in one field merge, and merging is writing one behind the other."""
+    if first[1] == first[2]:
+        return second
+    merged = first[0][first[1] : first[2]] + second[0][second[1] : second[2]]
+    return merged, 0, len(merged)
 
 
-def _fields(message: memoryview) -> Iterator[tuple[int, int, memoryview]]:
-    """(number, wire type, content) of each field of a message; a varint's content is its bytes."""
-    at, end = 0, len(message)
+def _fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int, int]]:
+    """(number, wire type, start, end) of each field of the message `data[at:end]`."""
     while at < end:
-        tag, at = _varint(message, at, end)
+        tag = data[at]
+        at += 1
+        if tag >= 0x80:
+            tag, at = _varint(data, at - 1, end)
         wire = tag & 7
         if wire == _BYTES:
-            size, at = _varint(message, at, end)
+            if at < end and data[at] < 0x80:
+                size = data[at]
+                at += 1
+            else:
+                size, at = _varint(data, at, end)
         elif wire == _VARINT:
-            size = _varint(message, at, end)[1] - at
+            size = _varint(data, at, end)[1] - at
         elif wire in (_FIXED64, _FIXED32):
             size = 8 if wire == _FIXED64 else 4
         else:
-            raise NotAnExample(f"wire type {wire} at byte {at}")
+            raise NotAnExampleError(f"wire type {wire} before byte {at}")
         if size > end - at:
-            raise NotAnExample(f"a field of {size} bytes where {end - at} are left")
+            raise NotAnExampleError(f"a field of {size} bytes at byte {at}, where {end - at} are left")
         if not 0 < tag >> 3 < 1 << 29:
-            raise NotAnExample(f"field number {tag >> 3}")
-        yield tag >> 3, wire, message[at : at + size]
+            raise NotAnExampleError(f"field number {tag >> 3} before byte {at}")
+        yield tag >> 3, wire, at, at + size
         at += size
 
 
-def _varint(message: memoryview, at: int, end: int) -> tuple[int, int]:
+def _varint(data: bytes, at: int, end: int) -> tuple[int, int]:
     """(value, where it ends) of one varint."""
     value = shift = 0
     while at < end and shift < 70:
-        byte = message[at]
+        byte = data[at]
         at += 1
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
             return value & 0xFFFFFFFFFFFFFFFF, at
         shift += 7
-    raise NotAnExample("a number that does not end")
+    raise NotAnExampleError(f"a number that does not end at byte {at}")
 
 
-def decode_varints(data: bytes | memoryview, dtype: Any = np.int64) -> Array:
-    """All varints in `data`: [N] as `dtype` (wrapping like a C cast; bool is "not 0").
+def decode_varints(raw: Array, dtype: Any = np.int64) -> Array:
+    """All varints in `raw` (uint8): [N] as `dtype`, wrapping like a C cast; bool is "not 0".
 
     Raises:
-      NotAnExample: the last one does not end, or one is longer than 10 bytes.
+      NotAnExampleError: the last one does not end, or one is longer than 10 bytes.
     """
-    raw = np.frombuffer(data, np.uint8)
     if not len(raw):
         return np.empty(0, dtype)
-    if raw[-1] >= 0x80:
-        raise NotAnExample("a number that does not end")
     last = raw < 0x80
+    if not last[-1]:
+        raise NotAnExampleError("a number that does not end")
     count = int(np.count_nonzero(last))
     if count == len(raw):  # bools, labels, small counts: a byte each
         return raw.astype(dtype)
     values = np.empty(count, dtype)
     done = at = 0
     while at < len(raw):
-        ends = np.flatnonzero(last[at : at + _BLOCK])
-        if not len(ends):
-            raise NotAnExample("a number longer than 10 bytes")
-        block = raw[at : at + int(ends[-1]) + 1]
-        values[done : done + len(ends)] = _varint_block(block, ends).astype(dtype)
-        done += len(ends)
-        at += len(block)
+        ends = last[at : at + _BLOCK]
+        size = len(ends) - int(ends[:-11:-1].argmax())  # up to the last number that ends in the block
+        block = _varint_block(raw[at : at + size], ends[:size])
+        values[done : done + len(block)] = block.astype(dtype)
+        done += len(block)
+        at += size
     return values
 
 
-def _varint_block(raw: Array, ends: Array) -> Array:
-    """The varints of a block, given where each ends: int64 [N]."""
-    starts = np.empty_like(ends)
-    starts[0] = 0
-    starts[1:] = ends[:-1] + 1
+def _varint_block(raw: Array, last: Array) -> Array:
+    """The varints of a block, given which bytes end one: unsigned or int64, [N]."""
+    if not (raw[1:] & raw[:-1] & 0x80).any():  # one or two bytes each: pixels, most counts
+        values = raw.astype(np.uint16)
+        more = raw[:-1] >= 0x80
+        values[1:] <<= more * np.uint8(7)
+        values[1:] |= (raw[:-1] & 0x7F) * more
+        return values[last]
+    ends = np.flatnonzero(last)
+    starts = np.concatenate([[0], ends[:-1] + 1])
     lengths = ends - starts
-    longest = int(lengths.max())
-    if longest > 9:
-        raise NotAnExample("a number longer than 10 bytes")
-    values = (raw[starts] & 0x7F).astype(np.uint64)
+    longest = int(lengths.max(initial=0))
+    if longest > 9 or not last[-1]:
+        raise NotAnExampleError("a number longer than 10 bytes")
+    wide = (raw[starts] & 0x7F).astype(np.uint64)
     for k in range(1, longest + 1):
         longer = np.flatnonzero(lengths >= k)
-        values[longer] |= (raw[starts[longer] + k] & 0x7F).astype(np.uint64) << np.uint64(7 * k)
-    return values.view(np.int64)
+        wide[longer] |= (raw[starts[longer] + k] & 0x7F).astype(np.uint64) << np.uint64(7 * k)
+    return wide.view(np.int64)

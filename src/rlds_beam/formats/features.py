@@ -6,6 +6,7 @@ ever compared with `FEATURES`, the list of what TFDS itself can put into a step.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 from collections.abc import Iterator, Mapping
@@ -39,9 +40,8 @@ FEATURES: dict[str, str] = {
 }
 """Every class that is read, by its full name in `pythonClassName`."""
 
-DTYPES = frozenset(
-    "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 bfloat16 float32 float64 string".split()
-)
+_INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
+DTYPES = frozenset(("bool", *_INTEGERS, "float16", "bfloat16", "float32", "float64", "string"))
 ENCODINGS = ("none", "bytes", "zlib")
 
 DEFAULT_DISCOUNT = Field("discount", "float32", feature="default 1", optional=True)
@@ -300,7 +300,7 @@ def features_json(fields: Mapping[str, Field]) -> dict[str, Any]:
 
     Args:
       fields: path -> leaf of one record: Tensors (encoding none, bytes or zlib), text, and
-        images (png, jpeg). Paths are nested at their `/`, as in the records' keys.
+        images (png, jpeg; of rank 4, a sequence of them). Paths are nested at their `/`, as in the records' keys.
 
     Raises:
       UsageError: a leaf that only TFDS's own decoder reads, or a path that is leaf and folder.
@@ -328,6 +328,10 @@ def _node(tree: Field | dict[str, Any]) -> dict[str, Any]:
     dimensions = [str(-1 if d is None else d) for d in tree.shape]
     shape = {"dimensions": dimensions} if dimensions else {}
     if tree.encoding in ("png", "jpeg"):
+        if len(tree.shape) == 4:  # a list of images, of any length
+            one = _node(dataclasses.replace(tree, shape=tree.shape[1:]))
+            sequence = {"feature": one, "length": "-1"}
+            return {"pythonClassName": _PACKAGE + "sequence_feature.Sequence", "sequence": sequence}
         image = {"shape": shape, "dtype": tree.dtype, "encodingFormat": tree.encoding}
         return {"pythonClassName": _PACKAGE + "image_feature.Image", "image": image}
     tensor = {"shape": shape, "dtype": tree.dtype, "encoding": tree.encoding}

@@ -6,6 +6,7 @@ TensorFlow and TFDS are imported when the first record comes, in the process tha
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeAlias
 
@@ -17,7 +18,7 @@ from rlds_beam.schema import Field, Schema
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
 
-class NotDecodable(ValueError):
+class NotDecodableError(ValueError):
     """TFDS could not decode the record; the message is its own."""
 
 
@@ -41,7 +42,7 @@ class TfdsDecoder:
         """(columns of the steps, values of the episode) of the slow fields of one record.
 
         Raises:
-          NotDecodable: TFDS refuses the record.
+          NotDecodableError: TFDS refuses the record.
         """
         import tensorflow as tf
 
@@ -50,7 +51,7 @@ class TfdsDecoder:
             steps = list(example["steps"].as_numpy_iterator()) if self._steps else []
         except (tf.errors.OpError, ValueError, TypeError) as error:
             message = getattr(error, "message", None) or str(error)
-            raise NotDecodable(message.strip().partition("\n")[0]) from None
+            raise NotDecodableError(message.strip().partition("\n")[0]) from None
         columns = {f.path: _column([_at(step, f.path) for step in steps], f) for f in self._steps}
         return columns, {f.path: _plain(_at(example, f.path)) for f in self._metadata}
 
@@ -109,7 +110,7 @@ def _column(values: list[Any], field: Field) -> Array:
     if None not in field.shape:
         for array in arrays:
             if np.shape(array) != field.shape:
-                raise NotDecodable(f"{field.path} has shape {np.shape(array)}, not {field.shape}")
+                raise NotDecodableError(f"{field.path} has shape {np.shape(array)}, not {field.shape}")
         return np.stack(arrays) if arrays else np.empty((0, *field.shape), field.numpy_dtype)
     return _objects(arrays)
 
@@ -119,7 +120,7 @@ def _plain(value: Any) -> Any:
     if hasattr(value, "row_splits"):  # tf.RaggedTensor, or its numpy twin RaggedTensorValue
         rows = np.asarray(value.row_splits)
         flat = _plain(value.values)
-        return _objects([flat[start:stop] for start, stop in zip(rows[:-1], rows[1:], strict=True)])
+        return _objects([flat[start:stop] for start, stop in itertools.pairwise(rows)])
     return value.numpy() if hasattr(value, "numpy") else value
 
 
