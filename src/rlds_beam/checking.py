@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from rlds_beam import images
 from rlds_beam.episode import Column, Episode
 from rlds_beam.errors import FailedRuleError
+from rlds_beam.images import EncodedImages, check_images
 from rlds_beam.keys import EpisodeKey
 from rlds_beam.options import CheckOptions
 from rlds_beam.repairing import repair_episode
@@ -131,16 +131,14 @@ def _look(episode: Episode, options: CheckOptions) -> Iterator[Violation]:
         return
     yield from _boundaries(episode.steps)
     for path, column in episode.steps.items():
-        if isinstance(column, images.EncodedImages):
-            for violation in images.check_images(column, options.max_image_pixels):
-                yield dataclasses.replace(violation, field=path)
+        if isinstance(column, EncodedImages):
+            yield from check_images(column, options.max_image_pixels, path)
         # bfloat16 is of no kind that numpy knows (V, like a structured dtype).
         elif (column.dtype.kind == "f" or column.dtype.name == "bfloat16") and not np.isfinite(column).all():
             yield from _element("non_finite", path, column, ~np.isfinite(column))
     discount = episode.steps.get("discount")
-    if isinstance(discount, np.ndarray) and not (0 <= discount.min() and discount.max() <= 1):
-        outside = (discount < 0) | (discount > 1)  # NaN is not: it is non_finite
-        yield from _element("discount_out_of_range", "discount", discount, outside)
+    if isinstance(discount, np.ndarray):
+        yield from _discount(discount)
 
 
 def _boundaries(steps: Mapping[str, Column]) -> Iterator[Violation]:
@@ -183,6 +181,12 @@ def _element(rule: str, path: str, column: np.ndarray[Any, Any], bad: np.ndarray
         yield Violation(rule, f"{float(value):g} at step {step}{_more(steps)}", path, step)
 
 
+def _discount(discount: np.ndarray[Any, Any]) -> Iterator[Violation]:
+    with np.errstate(invalid="ignore"):  # NaN in bfloat16: it is non_finite, not out of range
+        if not (discount.min() >= 0 and discount.max() <= 1):
+            yield from _element("discount_out_of_range", "discount", discount, (discount < 0) | (discount > 1))
+
+
 def _by_rule(violation: Violation) -> int:
     return _ORDER[violation.rule]
 
@@ -195,6 +199,6 @@ def _failure(key: EpisodeKey, violations: Iterable[Violation]) -> str:
     first = next(iter(violations))
     return (
         f"{key.dataset}, split {key.split}, shard {key.shard}, position {key.position}: {first}. "
-        f"--fail={first.rule} ends the job at the first such episode: without it the episode is kept aside in rejected/ "
-        f"and the job goes on. About the data: {ADVICE[first.rule]}."
+        f"--fail={first.rule} ends the job at the first such episode; without it the episode is kept aside in "
+        f"rejected/ and the job goes on. About the data: {ADVICE[first.rule]}."
     )

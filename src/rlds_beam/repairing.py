@@ -54,8 +54,5 @@ def repair_episode(episode: Episode, rules: Collection[str]) -> tuple[Episode, .
     if "last_not_last" in rules:
         last[bounds[1:] - 1] = True
     mended = episode.replace(steps={**episode.steps, "is_first": first, "is_last": last})
-    spans = itertools.pairwise(bounds.tolist())
-    return tuple(
-        mended.slice(start, stop).replace(key=dataclasses.replace(episode.key, part=part))
-        for part, (start, stop) in enumerate(spans)
-    )
+    parts = [mended.slice(start, stop) for start, stop in itertools.pairwise(bounds.tolist())]
+    return tuple(p.replace(key=dataclasses.replace(episode.key, part=i)) for i, p in enumerate(parts))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import heapq
-from collections.abc import Iterable
+from collections import Counter
 from typing import Any
 
 from rlds_beam.checking import Verdict
@@ -37,8 +37,12 @@ class RuleCount:
 
     def merge(self, other: RuleCount) -> RuleCount:
         samples = heapq.nsmallest(SAMPLES, (*self.samples, *other.samples))
-        counts = (getattr(self, name) + getattr(other, name) for name in OUTCOMES)
-        return RuleCount(*counts, tuple(samples))
+        return RuleCount(
+            self.accepted + other.accepted,
+            self.repaired + other.repaired,
+            self.rejected + other.rejected,
+            tuple(samples),
+        )
 
 
 @dataclasses.dataclass
@@ -55,6 +59,7 @@ class Report:
       items_predicted, items_written: training items, by calculation and by count.
       bytes_written: size of what was written.
       rules: the rules that were broken.
+      shards: records read of each shard, by `EpisodeKey.shard_name`.
     """
 
     records: int = 0
@@ -68,10 +73,12 @@ class Report:
     items_written: int = 0
     bytes_written: int = 0
     rules: dict[str, RuleCount] = dataclasses.field(default_factory=dict)
+    shards: Counter[str] = dataclasses.field(default_factory=Counter)
 
     def add(self, verdict: Verdict) -> Report:
         """Counts one record, in place; returns itself, as a Beam CombineFn wants it."""
         self.records += 1
+        self.shards[verdict.key.shard_name] += 1
         self.bytes += verdict.size
         self.episodes += len(verdict.episodes)
         self.steps += sum(map(len, verdict.episodes))
@@ -100,7 +107,10 @@ class Report:
         for report in reports:
             for rule, count in report.rules.items():
                 rules[rule] = rules.get(rule, RuleCount()).merge(count)
-        return Report(**{name: sum(getattr(r, name) for r in reports) for name in _NUMBERS}, rules=rules)
+        shards: Counter[str] = Counter()
+        for report in reports:
+            shards.update(report.shards)
+        return Report(**{name: sum(getattr(r, name) for r in reports) for name in _NUMBERS}, rules=rules, shards=shards)
 
     def exceeds(self, max_rejected: int | float) -> bool:
         """Whether more records were rejected than allowed: an int is a count, a float a fraction of those read."""
@@ -117,7 +127,11 @@ class Report:
             for rule in RULES
             if rule in self.rules
         }
-        return {**{name: getattr(self, name) for name in _NUMBERS}, "rules": rules}
+        return {
+            **{name: getattr(self, name) for name in _NUMBERS},
+            "rules": rules,
+            "shards": dict(sorted(self.shards.items())),
+        }
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> Report:
@@ -128,12 +142,12 @@ class Report:
             )
             for rule, count in content["rules"].items()
         }
-        return cls(**{name: content[name] for name in _NUMBERS}, rules=rules)
+        return cls(**{name: content[name] for name in _NUMBERS}, rules=rules, shards=Counter(content["shards"]))
 
     def summary(self) -> str:
         """The report for a terminal: what was read, what became of it, and what can be done."""
         lines = [
-            f"read      {_count(self.records, 'record')}, {_size(self.bytes)}",
+            f"read      {_count(self.records, 'record')}, {format_size(self.bytes)}",
             f"valid     {_count(self.valid, 'episode')}",
         ]
         if self.repaired:
@@ -146,18 +160,12 @@ class Report:
             lines.append(f"accepted  {_count(self.episodes, 'episode')}, {_count(self.steps, 'step')}")
         if self.items_predicted or self.items_written:
             agrees = "as" if self.items_written == self.items_predicted else f"NOT the {self.items_predicted:,}"
-            lines.append(
-                f"written   {_count(self.items_written, 'item')} ({agrees} predicted), {_size(self.bytes_written)}"
-            )
+            items = f"{_count(self.items_written, 'item')} ({agrees} predicted)"
+            lines.append(f"written   {items}, {format_size(self.bytes_written)}")
         return "\n".join(lines)
 
 
-_NUMBERS = tuple(f.name for f in dataclasses.fields(Report) if f.name != "rules")
-
-
-def merge_reports(reports: Iterable[Report]) -> Report:
-    """The sum of any number of reports."""
-    return Report().merge(*reports)
+_NUMBERS = tuple(f.name for f in dataclasses.fields(Report) if f.name not in ("rules", "shards"))
 
 
 def parse_max_rejected(text: str) -> int | float:
@@ -193,7 +201,8 @@ def _count(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-def _size(number: int) -> str:
+def format_size(number: int) -> str:
+    """Bytes for a person: `1.2 MB`."""
     size, unit = float(number), "B"
     for larger in ("kB", "MB", "GB", "TB"):
         if size < 1000:

@@ -39,7 +39,6 @@ REPAIRABLE = ("first_not_first", "first_inside", "last_not_last", "last_inside",
 VALUE_RULES = ("non_finite", "discount_out_of_range", "duplicate_episode")
 
 
-
 def _policies(rule: str) -> tuple[Policy, ...]:
     repair: tuple[Policy, ...] = ("repair",) if rule in REPAIRABLE else ()
     accept: tuple[Policy, ...] = ("accept",) if rule in VALUE_RULES + DATASET_RULES else ()
@@ -65,6 +64,7 @@ ADVICE: dict[str, str] = {
     "discount_out_of_range": "--accept=discount_out_of_range lets them through",
     "undecodable_image": "fetch the dataset again, or leave these episodes out",
     "image_too_large": "--max_image_pixels allows larger images, where features.json does",
+    "too_long": "--bypass_partial_episodes leaves them out; a larger --max_sequence_length takes them in",
     "duplicate_episode": "--accept=duplicate_episode keeps every copy",
     "missing_shard": "fetch the dataset again",
     "short_shard": "fetch the shard again; dataset_info.json may be of another version",

@@ -17,10 +17,11 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import google_crc32c
 import numpy as np
 
 from rlds_beam.episode import Column, Episode
+from rlds_beam.formats import tfrecord
+from rlds_beam.formats.tfrecord_framing import header
 from rlds_beam.images import EncodedImages
 from rlds_beam.keys import EpisodeKey
 from rlds_beam.schema import Field, Schema
@@ -225,22 +226,12 @@ def _varints(values: np.ndarray[Any, Any]) -> bytes:
     lengths = np.maximum(1, 10 - np.argmax(groups[:, ::-1] != 0, axis=1) - 10 * (values == 0))
     place = np.arange(10)
     out = (groups & np.uint64(0x7F)).astype(np.uint8) | ((place < lengths[:, None] - 1).astype(np.uint8) << 7)
-    return out[place < lengths[:, None]].tobytes()
+    return bytes(out[place < lengths[:, None]])
 
 
 def _message(number: int, value: bytes) -> bytes:
     """A length-delimited protobuf field."""
     return bytes([number << 3 | 2]) + _varints(np.array([len(value)])) + value
-
-
-def _masked_crc(data: bytes) -> bytes:
-    crc = google_crc32c.value(data)
-    return struct.pack("<I", ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF)
-
-
-def _frame(payload: bytes) -> bytes:
-    length = struct.pack("<Q", len(payload))
-    return length + _masked_crc(length) + payload + _masked_crc(payload)
 
 
 def write_dataset(
@@ -280,7 +271,7 @@ def write_dataset(
     for i, (start, stop) in enumerate(itertools.pairwise(bounds)):
         number = f"{i:05d}-of-{shards:05d}" if numbered else f"{i:05d}"
         file = target / f"{name.partition('/')[0]}-{split}.tfrecord-{number}"
-        file.write_bytes(b"".join(map(_frame, payloads[start:stop])))
+        file.write_bytes(tfrecord.frame_all(payloads[start:stop]))
     lengths = [stop - start for start, stop in itertools.pairwise(bounds)]
     _add_split(target, name, version, split, lengths, sum(map(len, payloads)), numbered)
     return target
@@ -345,8 +336,7 @@ def flip_byte(shard: Path | str, record: int, part: str = "payload", at: int = 0
 def set_length(shard: Path | str, record: int, length: int) -> None:
     """Makes a record claim another length, with a checksum that agrees."""
     data, start = bytearray(Path(shard).read_bytes()), record_offsets(shard)[record]
-    claim = struct.pack("<Q", length)
-    data[start : start + 12] = claim + _masked_crc(claim)
+    data[start : start + 12] = header(length)
     Path(shard).write_bytes(data)
 
 
