@@ -15,12 +15,16 @@ import pytest
 
 from rlds_beam.episode import Episode
 from rlds_beam.errors import UsageError
+from rlds_beam.formats.features import DEFAULT_DISCOUNT, parse_features
 from rlds_beam.frames import to_frames
 from rlds_beam.images import EncodedImages
 from rlds_beam.options import FrameOptions, ItemOptions
 from rlds_beam.schema import Field, Schema
 from rlds_beam.testing import make_episode, schema_of
 from rlds_beam.trajectory_spec import Leaf, TrajectorySpec, trajectory_spec
+
+REAL_DATA = Path(os.environ.get("RLDS_BEAM_REAL_DATA") or Path(__file__).parents[2] / "shared" / "data")
+REAL_FEATURES = REAL_DATA / "bridge_dataset" / "1.0.0" / "features.json"
 
 
 def rich_episode(length: int = 3) -> Episode:
@@ -95,11 +99,8 @@ def test_open_dimensions_are_refused_with_the_way_out() -> None:
         trajectory_spec(open_image, FrameOptions(), ItemOptions())
     chosen = trajectory_spec(open_image, FrameOptions(observation_fields=("state",)), ItemOptions())
     assert "observation/image" not in {leaf.path for leaf in chosen.leaves}
-    optional = Schema({**steps, "observation/state": Field("observation/state", "float32", (7,), optional=True)})
-    with pytest.raises(UsageError, match=r"observation/state.*may be missing.*--observation_fields=hand/left,image"):
-        trajectory_spec(optional, FrameOptions(), ItemOptions())
     open_action = Schema({**steps, "action": Field("action", "float32", (None,))})
-    with pytest.raises(UsageError, match=r"action: float32\(\?\).*of one size before converting"):
+    with pytest.raises(UsageError, match=r"action: float32\(\?\).*one size; make it of one size"):
         trajectory_spec(open_action, FrameOptions(), ItemOptions())
 
 
@@ -141,6 +142,22 @@ def test_policy_info_fn_that_changes_its_mind(monkeypatch: pytest.MonkeyPatch) -
     spec = spec_of(make_episode(3), options)
     with pytest.raises(UsageError, match=r"policy_info is float64\[\], where .* have float32\[\]"):
         spec.check(to_frames(make_episode(3), options))
+
+
+def test_a_dataset_without_discounts() -> None:
+    steps = {**schema_of(make_episode(3)).steps, "discount": DEFAULT_DISCOUNT}
+    assert trajectory_spec(Schema(steps), FrameOptions(), ItemOptions())["discount"] == Leaf("discount", "float32", ())
+
+
+@pytest.mark.skipif(not REAL_FEATURES.exists(), reason="needs ../shared/data or $RLDS_BEAM_REAL_DATA")
+def test_the_real_dataset() -> None:
+    schema = parse_features(REAL_FEATURES.read_text(), str(REAL_FEATURES))
+    spec = trajectory_spec(schema, FrameOptions(policy_info_fields=("language_embedding",)), ItemOptions())
+    assert {leaf.path: leaf.shape for leaf in spec.leaves if leaf.encoding == "jpeg"} == {
+        f"observation/image_{i}": (64, 64, 3) for i in range(4)
+    }
+    assert (spec["observation/state"].shape, spec["policy_info/language_embedding"].shape) == ((7,), (512,))
+    assert list(spec.left_out) == ["language_instruction"]
 
 
 def test_bfloat16_and_pickling() -> None:

@@ -39,7 +39,7 @@ class Leaf:
 
     @property
     def numpy_dtype(self) -> np.dtype[Any]:
-        """The dtype itself; raises TypeError where neither numpy nor ml_dtypes knows the name."""
+        """The dtype itself; bfloat16 is that of ml_dtypes."""
         return _numpy_dtype(self.dtype)
 
 
@@ -116,14 +116,14 @@ def trajectory_spec(schema: Schema, frame_options: FrameOptions, item_options: I
 
     Raises:
       UsageError: the options name what is not there; the schema lacks what a trajectory needs; a
-        field cannot stand in a trajectory (text, a dimension that the schema leaves open, a field
-        that a record may leave out); or `policy_info_fn` cannot be called.
+        field cannot stand in a trajectory (text, a dimension that the schema leaves open); or
+        `policy_info_fn` cannot be called.
     """
     text = tuple(path for path, field in schema.steps.items() if field.dtype == "string")
     plan = layout(tuple(schema.steps), text, frame_options)
     sources = {path: path for path in (*plan.observation, *plan.action, *plan.reward)} | dict(plan.policy_info)
     for path in (*sources.values(), "discount"):
-        _refuse_open(schema.steps[path], [p for p in plan.observation if _open(schema.steps[p]) is None])
+        _refuse_open(schema.steps[path], [p for p in plan.observation if None not in schema.steps[p].shape])
     leaves = []
     for path, column in _zero_frames(schema, frame_options).columns.items():
         field = schema.steps.get(sources.get(path, ""))
@@ -149,22 +149,14 @@ def _left_out(schema: Schema, used: Iterable[str], options: FrameOptions) -> dic
     return reasons
 
 
-def _open(field: Field) -> str | None:
-    """Why values of the field cannot be laid out in a trajectory; None where they can."""
-    if None in field.shape:
-        return "has a dimension that the dataset leaves open"
-    return "may be missing from a record" if field.optional else None
-
-
 def _refuse_open(field: Field, usable: list[str]) -> None:
-    reason = _open(field)
-    if reason is None:
+    if None not in field.shape:
         return
     remedy = "make it of one size before converting"
     if field.path.startswith("observation/") and usable:
         names = ",".join(path.removeprefix("observation/") for path in usable)
         remedy = f"leave it out: --observation_fields={names}"
-    raise UsageError(f"{field}: this field {reason}, and a trajectory needs every value to be of one size; {remedy}")
+    raise UsageError(f"{field}: the dataset leaves its size open, and a trajectory needs one size; {remedy}")
 
 
 def _zero_frames(schema: Schema, options: FrameOptions) -> Frames:
@@ -190,7 +182,7 @@ def _zeros(field: Field) -> Column:
         return np.full(2, b"", object)
     if field.encoding in ("png", "jpeg"):
         return EncodedImages(np.full(2, b"", object), field.shape, field.dtype)
-    return np.zeros((2, *(1 if d is None else d for d in field.shape)), _numpy_dtype(field.dtype))
+    return np.zeros((2, *(1 if d is None else d for d in field.shape)), field.numpy_dtype)
 
 
 def _dtype_and_shape(column: Column) -> tuple[np.dtype[Any], tuple[Any, ...]]:
@@ -206,9 +198,4 @@ def _text(pair: tuple[np.dtype[Any], tuple[int, ...]] | None) -> str:
 
 @functools.cache
 def _numpy_dtype(name: str) -> np.dtype[Any]:
-    try:
-        return np.dtype(name)
-    except TypeError:  # bfloat16 and the float8s, which numpy has from ml_dtypes only
-        import ml_dtypes
-
-        return np.dtype(getattr(ml_dtypes, name))
+    return Field("", name).numpy_dtype
