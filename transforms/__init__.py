@@ -2,9 +2,6 @@
 
 from rlds_beam.transforms.checking import CheckResult as CheckResult
 from rlds_beam.transforms.checking import ValidateEpisodes as ValidateEpisodes
-from rlds_beam.transforms.converting import ConvertToTrajectories as ConvertToTrajectories
 from rlds_beam.transforms.duplicates import FindDuplicateEpisodes as FindDuplicateEpisodes
-from rlds_beam.transforms.ranges import ConvertRanges as ConvertRanges
 from rlds_beam.transforms.reading import ReadFromRlds as ReadFromRlds
-from rlds_beam.transforms.writing import WriteRejected as WriteRejected
-from rlds_beam.transforms.writing import WriteToTrajectoryRecords as WriteToTrajectoryRecords
+from rlds_beam.transforms.reporting import WriteReport as WriteReport

@@ -8,9 +8,9 @@ from typing import Any
 
 import apache_beam as beam
 
-from rlds_beam.duplicates import Fingerprints, confirm, duplicates_among, scan, segments_of
+from rlds_beam.duplicates import Fingerprints, confirm, duplicates_among, scan
 from rlds_beam.keys import EpisodeKey
-from rlds_beam.plan import Segment, WorkRange
+from rlds_beam.plan import Segment, plan_ranges
 from rlds_beam.source import Source
 
 Numbered = tuple[int, tuple[str, Segment]]
@@ -23,14 +23,13 @@ class FindDuplicateEpisodes(beam.PTransform):  # type: ignore[misc]
     Give it to `ValidateEpisodes` as `beam.pvalue.AsSingleton(...)`. Pure twin: `rlds_beam.duplicates`.
 
     Args:
-      source: the dataset.
-      ranges: the plan whose records are compared with each other.
+      source: the dataset, all of whose (selected) records are compared with each other.
     """
 
-    def __init__(self, source: Source, ranges: Iterable[WorkRange]):
+    def __init__(self, source: Source):
         super().__init__()
         self._source = source
-        self._segments = segments_of(ranges)
+        self._segments = [(work.split, segment) for work in plan_ranges(source) for segment in work.segments]
 
     def expand(self, root: Any) -> Any:
         source = self._source

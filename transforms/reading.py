@@ -12,9 +12,9 @@ from apache_beam.metrics import Metrics
 from apache_beam.transforms.core import RestrictionProvider
 
 from rlds_beam.episode import Episode
-from rlds_beam.formats import arrayrecord, tfrecord
+from rlds_beam.formats import arrayrecord
 from rlds_beam.formats.tfrecord import Damage
-from rlds_beam.plan import Segment, plan_ranges
+from rlds_beam.plan import Segment, is_splittable, plan_ranges
 from rlds_beam.reading import EpisodeReader, read_segment
 from rlds_beam.source import Source, open_source
 from rlds_beam.transforms.metrics import METRICS_NAMESPACE
@@ -66,7 +66,7 @@ class _ReadEpisodesFn(beam.DoFn, RestrictionProvider):  # type: ignore[misc]
         if self._reader.file_format == "array_record":
             stop = arrayrecord.num_records(segment.shard.path) if segment.stop is None else segment.stop
             return OffsetRange(segment.start, stop)
-        if not self._splittable(segment):
+        if not is_splittable(self._reader.file_format, segment):
             return OffsetRange(0, 1)  # One claim for the whole: nobody can start in the middle of a gzip stream.
         return OffsetRange(segment.start, segment.shard.size if segment.stop is None else segment.stop)
 
@@ -79,7 +79,7 @@ class _ReadEpisodesFn(beam.DoFn, RestrictionProvider):  # type: ignore[misc]
     def process(self, piece: Piece, tracker: Any = beam.DoFn.RestrictionParam()) -> Iterator[Episode]:  # noqa: B008
         split, segment = piece
         restriction = tracker.current_restriction()
-        splittable = self._reader.file_format == "array_record" or self._splittable(segment)
+        splittable = is_splittable(self._reader.file_format, segment)
         if splittable:
             segment = dataclasses.replace(segment, start=restriction.start, stop=restriction.stop)
         elif not tracker.try_claim(restriction.start):
@@ -92,8 +92,3 @@ class _ReadEpisodesFn(beam.DoFn, RestrictionProvider):  # type: ignore[misc]
             self._bytes.inc(len(record.payload))
             yield self._reader.episode(split, segment, record)
         tracker.try_claim(restriction.stop)  # Tells the tracker that the stretch was read to its end.
-
-    @staticmethod
-    def _splittable(segment: Segment) -> bool:
-        with tfrecord.open_tfrecord(segment.shard.path) as opened:
-            return opened.splittable

@@ -12,12 +12,13 @@ import hashlib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 
+import google_crc32c
 import numpy as np
 
 from rlds_beam.episode import Episode
 from rlds_beam.formats import arrayrecord, tfrecord
 from rlds_beam.keys import EpisodeKey
-from rlds_beam.plan import Segment, WorkRange
+from rlds_beam.plan import Segment
 from rlds_beam.reading import read_segment
 from rlds_beam.rules import Violation
 
@@ -30,7 +31,7 @@ class Fingerprints:
 
     Attributes:
       marks: uint64 [N], length and CRC32C of the payload mixed into one number.
-      places: int64 [N, 2], index of the work range's segment in the plan, and position.
+      places: int64 [N, 2], number of the stretch that was scanned, and position in it.
     """
 
     marks: Array
@@ -50,15 +51,14 @@ class Fingerprints:
 def scan(file_format: str, segment_index: int, segment: Segment) -> Fingerprints:
     """Fingerprints of a segment's records; damaged ones have none."""
     if file_format == "array_record":
-        records = [r for r in arrayrecord.read_records(segment.shard.path, segment.start, segment.stop)]
-        lengths = np.array([len(r.payload) for r in records], np.uint64)
-        crcs = np.array([tfrecord.crc32c(r.payload) for r in records], np.uint64)
+        records = list(arrayrecord.read_records(segment.shard.path, segment.start, segment.stop))
+        lengths = np.array([len(r.payload) for r in records], np.int64)
+        crcs = np.array([google_crc32c.value(r.payload) for r in records], np.uint32)
         positions = np.array([r.position for r in records], np.int64)
     else:
-        with tfrecord.open_tfrecord(segment.shard.path) as opened:
-            headers = tfrecord.scan_headers(opened, segment.start, segment.stop)
-        lengths, crcs, positions = headers.lengths.astype(np.uint64), headers.crcs.astype(np.uint64), headers.positions
-    marks = (lengths << np.uint64(32)) ^ crcs
+        with tfrecord.open_tfrecord(segment.shard.path).file as file:
+            positions, lengths, crcs = tfrecord.scan_headers(file, segment.start, segment.stop)
+    marks = (lengths.astype(np.uint64) << np.uint64(32)) ^ crcs
     return Fingerprints(marks, np.stack([np.full_like(positions, segment_index), positions], axis=1))
 
 
@@ -79,11 +79,6 @@ def duplicates_among(hashed: Iterable[tuple[bytes, EpisodeKey]]) -> dict[Episode
     for digest, key in hashed:
         groups[digest].append(key)
     return {key: min(keys) for keys in groups.values() for key in keys if key != min(keys)}
-
-
-def segments_of(ranges: Iterable[WorkRange]) -> list[tuple[str, Segment]]:
-    """(split, segment) of a plan, in order; the index in this list is a place's first number."""
-    return [(work.split, segment) for work in ranges for segment in work.segments]
 
 
 def marked(episode: Episode, duplicates: Mapping[EpisodeKey, EpisodeKey]) -> Episode:

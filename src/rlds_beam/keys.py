@@ -34,6 +34,11 @@ class EpisodeKey:
         part = f".{self.part}" if self.part else ""
         return f"{self.dataset}:{self.split}:{self.shard:05d}@{self.position}{part}"
 
+    @property
+    def shard_name(self) -> str:
+        """`train:00000`: the shard within its dataset."""
+        return f"{self.split}:{self.shard:05d}"
+
     @classmethod
     def parse(cls, text: str) -> EpisodeKey:
         """Reads `str(key)` back; raises ValueError if `text` is not the string form of a key."""

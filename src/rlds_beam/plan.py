@@ -104,8 +104,8 @@ def _segment_of_records(source: Source, shard: Shard, low: int, high: int) -> Se
         return Segment(shard, low, high)
     if low == 0 and high == shard.records:
         return Segment(shard)
-    with tfrecord.open_tfrecord(shard.path) as opened:
-        positions = tfrecord.scan_headers(opened).positions
+    with tfrecord.open_tfrecord(shard.path).file as file:
+        positions = tfrecord.scan_headers(file).positions
     at = [int(positions[i]) if i < len(positions) else None for i in (low, high)]
     return Segment(shard, at[0] if at[0] is not None else shard.size, at[1])
 
@@ -136,7 +136,7 @@ def _weight(source: Source, segment: Segment) -> int:
 
 def _pieces(source: Source, segment: Segment, weight: int, inside: list[int]) -> Iterator[tuple[Segment, int]]:
     """The segment cut `inside` (byte offsets within it); each piece with the offset it starts at."""
-    if not inside or not _splittable(source, segment):
+    if not inside or not is_splittable(source.file_format, segment):
         yield segment, 0
         return
     if source.file_format == "array_record":
@@ -149,9 +149,10 @@ def _pieces(source: Source, segment: Segment, weight: int, inside: list[int]) ->
         yield dataclasses.replace(segment, start=low, stop=high), offset
 
 
-def _splittable(source: Source, segment: Segment) -> bool:
-    if source.file_format == "array_record":
+def is_splittable(file_format: str, segment: Segment) -> bool:
+    """Whether ranges of the shard can be read on their own: those of a gzip file cannot."""
+    if file_format == "array_record":
         return True
-    with tfrecord.open_tfrecord(segment.shard.path) as opened:
-        return opened.splittable
-
+    opened = tfrecord.open_tfrecord(segment.shard.path)
+    opened.file.close()
+    return opened.splittable

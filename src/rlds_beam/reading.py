@@ -23,8 +23,8 @@ def read_segment(file_format: str, segment: Segment) -> Iterator[Record | Damage
     if file_format == "array_record":
         yield from arrayrecord.read_records(segment.shard.path, segment.start, segment.stop)
         return
-    with tfrecord.open_tfrecord(segment.shard.path) as opened:
-        yield from tfrecord.read_records(opened, segment.start, segment.stop)
+    with tfrecord.open_tfrecord(segment.shard.path).file as file:
+        yield from tfrecord.read_records(file, segment.start, segment.stop)
 
 
 class EpisodeReader:

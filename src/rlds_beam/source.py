@@ -171,7 +171,7 @@ def _shards(
 ) -> tuple[tuple[Shard, ...], list[Violation]]:
     """The shards of `split` that are there, and a violation for each that is missing or too many."""
     shards, violations = [], []
-    expected = info.shard_names(split)
+    expected = [split.filename(info.name, info.file_format, i) for i in range(len(split.shard_lengths))]
     for index, (name, records) in enumerate(zip(expected, split.shard_lengths, strict=True)):
         path = storage.join(directory, name)
         if name in names:

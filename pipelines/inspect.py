@@ -1,0 +1,51 @@
+"""`rlds-beam inspect`: what a dataset holds, and what a plan would make of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import TYPE_CHECKING, Any
+
+from rlds_beam.options import CheckOptions, FrameOptions, ItemOptions, SourceOptions, option
+
+if TYPE_CHECKING:
+    from rlds_beam.survey import Survey
+
+USAGE = "INPUT"
+
+
+@dataclasses.dataclass(frozen=True)
+class InspectConfig(ItemOptions, FrameOptions, CheckOptions, SourceOptions):
+    """Shows the schema, shards, episodes and bytes of a dataset, and the items that a plan predicts."""
+
+    input: str = option(dataclasses.MISSING, "a TFDS or EnvLogger dataset directory, or shard files", positional=True)
+    _: dataclasses.KW_ONLY
+    sample_bytes: int = option(64 << 20, "bytes to read at most; of a larger dataset, predictions are estimates")
+    json: bool = option(False, "print JSON instead of text")
+    beam_options: tuple[str, ...] = option((), "not used: nothing runs on Beam here", hidden=True)
+
+
+def inspect(config: InspectConfig) -> Survey:
+    """Reads the metadata and a sample of the episodes, in this process.
+
+    Raises:
+      UsageError: the dataset cannot be opened.
+    """
+    from rlds_beam.source import open_source
+    from rlds_beam.survey import survey
+
+    return survey(open_source(config.input, config.split, config.features), config, config, config, config.sample_bytes)
+
+
+def main(config: InspectConfig) -> int:
+    """The command: prints what was found, returns the exit code."""
+    found = inspect(config)
+    print(json.dumps(found.to_json(), indent=2) if config.json else found.text(_plan(config)))
+    return 0
+
+
+def _plan(config: InspectConfig) -> str:
+    """The plan as flags: `--items=sequences --sequence_length=8`."""
+    fields: list[Any] = [f for f in dataclasses.fields(ItemOptions) if getattr(config, f.name) != f.default]
+    flags = [f"--{f.name}" + ("" if getattr(config, f.name) is True else f"={getattr(config, f.name)}") for f in fields]
+    return " ".join(flags or [f"--items={config.items}"])

@@ -1,0 +1,81 @@
+"""`rlds-beam validate`: check every episode of a dataset; write nothing."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import tempfile
+import time
+from typing import TYPE_CHECKING, Any
+
+from rlds_beam import storage
+from rlds_beam.options import CheckOptions, ReportOptions, RunOptions, SourceOptions, option
+
+if TYPE_CHECKING:
+    from rlds_beam.report import Report
+    from rlds_beam.source import Source
+
+USAGE = "INPUT"
+
+
+@dataclasses.dataclass(frozen=True)
+class ValidateConfig(RunOptions, ReportOptions, CheckOptions, SourceOptions):
+    """Checks every episode of an RLDS dataset against the rules."""
+
+    input: str = option(dataclasses.MISSING, "a TFDS or EnvLogger dataset directory, or shard files", positional=True)
+    _: dataclasses.KW_ONLY
+    report: str | None = option(None, "file to write the report to, as JSON")
+
+
+def define_pipeline(root: Any, config: ValidateConfig, source: Source | None = None) -> Any:
+    """Reads and checks the dataset under `root`.
+
+    Args:
+      root: a Beam pipeline.
+      config: what to check, and where to write the report.
+      source: the dataset, where it is open already.
+
+    Returns:
+      PCollection of one `Report`, written to `config.report` if that is set.
+    """
+    from rlds_beam.source import open_source
+    from rlds_beam.transforms import FindDuplicateEpisodes, ReadFromRlds, ValidateEpisodes, WriteReport
+
+    source = source or open_source(config.input, config.split, config.features)
+    episodes = root | ReadFromRlds(source)
+    duplicates = None if "duplicate_episode" in config.accept else root | FindDuplicateEpisodes(source)
+    checked = episodes | ValidateEpisodes(config, duplicates)
+    return checked.report if config.report is None else checked.report | WriteReport(config.report)
+
+
+def validate(config: ValidateConfig) -> Report:
+    """Runs the job to its end.
+
+    Raises:
+      RldsBeamError: the dataset cannot be read at all, or the pipeline failed.
+    """
+    from rlds_beam.preflight import check_counts, check_source
+    from rlds_beam.report import Report
+    from rlds_beam.runners import run_pipeline
+    from rlds_beam.source import open_source
+
+    source = open_source(config.input, config.split, config.features)
+    report = check_source(source, config)
+    with tempfile.TemporaryDirectory() as scratch:
+        path = config.report or storage.join(scratch, "report.json")
+        job = dataclasses.replace(config, report=path)
+        run_pipeline(lambda root: define_pipeline(root, job, source), config, source.size)
+        found = Report.from_json(json.loads(storage.read_text(path)))
+    return report.merge(found, check_counts(source, found.shards, config))
+
+
+def main(config: ValidateConfig) -> int:
+    """The command: prints the report, returns the exit code."""
+    from rlds_beam.pipelines import outcome
+
+    began = time.monotonic()
+    report = validate(config)
+    seconds = time.monotonic() - began
+    lines = [f"took      {seconds:.1f} s with start-up"]
+    outcome.show(report, config, {"seconds": round(seconds, 3)}, lines)
+    return outcome.exit_code(report, config)

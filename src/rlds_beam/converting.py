@@ -1,0 +1,119 @@
+"""One record in, its training items out, as the bytes that stand in a trajectory TFRecord."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+import numpy as np
+
+from rlds_beam.checking import Verdict, validate_episode
+from rlds_beam.duplicates import marked
+from rlds_beam.episode import Column, Episode
+from rlds_beam.formats.image_leaves import jpegs_of, pixels_of
+from rlds_beam.formats.trajectory_example import Encoded, TrajectoryEncoder
+from rlds_beam.formats.trajectory_layout import Images, is_jpeg
+from rlds_beam.frames import Frames, to_frames
+from rlds_beam.images import EncodedImages
+from rlds_beam.items import ItemMaker, item_count
+from rlds_beam.keys import EpisodeKey
+from rlds_beam.options import CheckOptions, FrameOptions, ItemOptions
+from rlds_beam.rules import BadEpisode
+from rlds_beam.trajectory_spec import TrajectorySpec
+
+JPEG_QUALITY = 95
+"""Of images that are not JPEGs yet; what TF-Agents writes."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Conversion:
+    """How records become items: the options, and what follows from them for one dataset. Pickles."""
+
+    check: CheckOptions
+    frames: FrameOptions
+    items: ItemOptions
+    spec: TrajectorySpec
+    images: Images = "raw"
+
+
+class Converter:
+    """Converts the records of one ordered stretch of a dataset.
+
+    With `across_episodes` the items run over the ends of episodes, so the records have to come in
+    order, and `finish` gives the last ones. In every other mode each record is on its own.
+
+    Attributes:
+      predicted: items that the closed form gives for the episodes so far.
+      written: items that were really encoded.
+    """
+
+    def __init__(self, conversion: Conversion):
+        self._conversion = conversion
+        self._spec = conversion.spec
+        self._maker = ItemMaker(conversion.items)
+        self._encoder = TrajectoryEncoder(conversion.spec, conversion.images, jpeg_quality=JPEG_QUALITY)
+        self._frames = 0
+        self.predicted = 0
+        self.written = 0
+
+    def convert(
+        self, episode: Episode, duplicates: Mapping[EpisodeKey, EpisodeKey]
+    ) -> tuple[Verdict, list[Encoded]]:
+        """Checks one record and encodes its items; all of them, or (where it is rejected) none.
+
+        Args:
+          episode: as read, with its faults.
+          duplicates: what `FindDuplicateEpisodes` found.
+
+        Raises:
+          FailedRuleError: it breaks a rule whose policy is `fail`.
+        """
+        episode = marked(episode, duplicates)
+        verdict = validate_episode(episode, self._conversion.check)
+        try:
+            return verdict, self._encode([self._frames_of(part) for part in verdict.episodes])
+        except BadEpisode as bad:
+            # Some faults show only now: a damaged image body, an episode too long for one item.
+            faults = (*episode.faults, *bad.violations)
+            return validate_episode(episode.replace(faults=faults), self._conversion.check), []
+
+    def finish(self) -> list[Encoded]:
+        """The items that only the end of the stretch completes."""
+        if self._conversion.items.across_episodes:
+            self.predicted += item_count(self._frames, self._conversion.items)
+        last = self._maker.finish()
+        return [] if last is None else [self._count(self._encoder.encode(last))]
+
+    def _frames_of(self, episode: Episode) -> Frames:
+        frames = to_frames(episode, self._conversion.frames)
+        if not self._conversion.items.across_episodes:
+            return frames
+        # A stream keeps frames of this episode for items of the next: its images have to be sound before they get in.
+        return dataclasses.replace(
+            frames, columns={path: self._settled(path, column) for path, column in frames.columns.items()}
+        )
+
+    def _settled(self, path: str, column: Column) -> Column:
+        """The column as it will be written, if it holds images."""
+        if not isinstance(column, EncodedImages):
+            return column
+        leaf = self._spec[path]
+        if not is_jpeg(leaf, self._conversion.images):
+            return pixels_of(column, leaf)
+        data = np.empty(len(column), object)
+        data[:] = jpegs_of(column, leaf, JPEG_QUALITY)
+        return dataclasses.replace(column, data=data)
+
+    def _encode(self, parts: list[Frames]) -> list[Encoded]:
+        encoded = [self._encoder.encode(self._maker.push(frames)) for frames in parts]
+        # Counted only here, behind all that can fail.
+        for frames, items in zip(parts, encoded, strict=True):
+            self._frames += len(frames)
+            if not self._conversion.items.across_episodes:
+                self.predicted += item_count(len(frames), self._conversion.items)
+            self._count(items)
+        return encoded
+
+    def _count(self, items: Encoded) -> Encoded:
+        self.written += items.count
+        return items

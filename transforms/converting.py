@@ -1,0 +1,72 @@
+"""Episodes to training items, for a pipeline of one's own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import apache_beam as beam
+from apache_beam.pvalue import TaggedOutput
+
+from rlds_beam.checking import Rejection
+from rlds_beam.episode import Episode
+from rlds_beam.errors import UsageError
+from rlds_beam.frames import to_frames
+from rlds_beam.items import ItemMaker, Items
+from rlds_beam.options import FrameOptions, ItemOptions
+from rlds_beam.rules import BadEpisode
+
+
+class ConvertToTrajectoriesResult(NamedTuple):
+    """The outputs of `ConvertToTrajectories`.
+
+    Attributes:
+      items: PCollection of `Items`: the items of one episode, column by column
+        (`items.gather("observation")` is [K, L, ...]); none for an episode that gives none.
+      rejected: PCollection of `Rejection`: episodes too long for an item.
+    """
+
+    items: Any
+    rejected: Any
+
+
+class ConvertToTrajectories(beam.PTransform):  # type: ignore[misc]
+    """Turns checked episodes into step pairs, sequences, whole episodes or single frames.
+
+    Pure twin: `to_frames` and `items.ItemMaker`.
+
+    Args:
+      frames: how steps become TF-Agents frames.
+      items: which frames make one item.
+
+    Raises:
+      UsageError: on construction, for `across_episodes`: a PCollection has no order, so sequences
+        over the ends of episodes exist only in `pipelines.convert`, which reads shard by shard.
+    """
+
+    def __init__(self, frames: FrameOptions | None = None, items: ItemOptions | None = None):
+        super().__init__()
+        self._frames, self._items = frames or FrameOptions(), items or ItemOptions()
+        if self._items.across_episodes:
+            raise UsageError("across_episodes needs the order of a shard, which a PCollection does not have")
+
+    def expand(self, episodes: Any) -> ConvertToTrajectoriesResult:
+        converted = episodes | "Convert" >> beam.ParDo(_ConvertFn(self._frames, self._items)).with_outputs(
+            "rejected", main="items"
+        )
+        return ConvertToTrajectoriesResult(converted.items, converted.rejected)
+
+
+class _ConvertFn(beam.DoFn):  # type: ignore[misc]
+    def __init__(self, frames: FrameOptions, items: ItemOptions):
+        self._frames, self._maker = frames, ItemMaker(items)
+
+    def process(self, episode: Episode) -> Iterator[Items | TaggedOutput]:
+        try:
+            items = self._maker.push(to_frames(episode, self._frames))
+        except BadEpisode as bad:
+            rejection = Rejection(episode.key, bad.violations[0].rule, bad.violations, episode.payload)
+            yield TaggedOutput("rejected", rejection)
+            return
+        if len(items):
+            yield items
