@@ -1,0 +1,286 @@
+"""TFRecord files: reading that survives damage and can start anywhere, and writing many records at once.
+
+Every byte of a file is accounted for: `read_records` gives each record whose checksums are right as a
+`Record` and everything else as `Damage`, and goes on behind it. A file can be read in ranges of bytes,
+each by another worker, and the ranges add up to what one reader of the whole file gives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import BinaryIO, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from rlds_beam import storage
+from rlds_beam.formats.gzip_stream import GzipStream
+from rlds_beam.formats.tfrecord_framing import (
+    BLOCK,
+    FOOTER,
+    HEADER,
+    OVERHEAD,
+    Frames,
+    header,
+    masked_crc,
+)
+from rlds_beam.formats.tfrecord_writing import FramedRows, frame, frame_all, frame_rows
+
+__all__ = [
+    "OVERHEAD",
+    "Damage",
+    "FramedRows",
+    "Headers",
+    "Record",
+    "TFRecordFile",
+    "frame",
+    "frame_all",
+    "frame_rows",
+    "open_tfrecord",
+    "read_records",
+    "scan_headers",
+]
+
+MAX_RECORD_BYTES = 1 << 30
+MAX_DAMAGE_BYTES = 1 << 24
+_FAR, _FEW = 1 << 15, 1 << 6  # behind a record this long, seek and read this little, rather than read on
+
+
+class Record(NamedTuple):
+    """A record whose length and data match their checksums.
+
+    Attributes:
+      position: offset of its first byte (of the length) in the uncompressed bytes of the file.
+      payload: its data.
+    """
+
+    position: int
+    payload: bytes
+
+
+class Damage(NamedTuple):
+    """A region of a file that holds no good record.
+
+    Attributes:
+      position: offset of its first byte in the uncompressed bytes of the file.
+      stop: offset behind its last byte. Equal to `position` where a gzip stream ends too early but
+        between two records.
+      reason: what is wrong, for a person.
+      payload: where a record's frame is intact but its data do not match their checksum, the data as
+        they are; else the bytes of the region, the first `max_damage_bytes` of them.
+    """
+
+    position: int
+    stop: int
+    reason: str
+    payload: bytes
+
+
+class Headers(NamedTuple):
+    """Where the records of a file are, in three arrays of equal length.
+
+    Attributes:
+      positions: int64, offsets of the records' first bytes, ascending.
+      lengths: int64, bytes of the records' data.
+      payload_crcs: uint32, the masked CRC32Cs of the data as the file states them (not checked).
+    """
+
+    positions: npt.NDArray[np.int64]
+    lengths: npt.NDArray[np.int64]
+    payload_crcs: npt.NDArray[np.uint32]
+
+
+class TFRecordFile(NamedTuple):
+    """An open TFRecord file.
+
+    Attributes:
+      file: its uncompressed bytes, seekable; the caller closes it.
+      splittable: whether ranges of it can be read on their own. A gzip file's cannot.
+      size: number of uncompressed bytes; None for a gzip file.
+    """
+
+    file: BinaryIO | GzipStream
+    splittable: bool
+    size: int | None
+
+
+def open_tfrecord(path: str) -> TFRecordFile:
+    """Opens a plain or gzip TFRecord file, told apart by their first bytes, whatever the name says.
+
+    Raises OSError if there is no such file, UsageError if nothing here can open the path.
+    """
+    file = storage.open_read(path)
+    start = file.read(HEADER.size)
+    file.seek(0)
+    # A plain file whose first record is 559,903 bytes long begins with the magic bytes of gzip, too.
+    plain = len(start) == HEADER.size and start == header(int.from_bytes(start[:8], "little"))
+    if start.startswith(b"\x1f\x8b\x08") and not plain:
+        return TFRecordFile(GzipStream(file), splittable=False, size=None)
+    return TFRecordFile(file, splittable=True, size=storage.size(path))
+
+
+def read_records(
+    file: BinaryIO | GzipStream,
+    start: int = 0,
+    stop: int | None = None,
+    *,
+    max_record_bytes: int = MAX_RECORD_BYTES,
+    max_damage_bytes: int = MAX_DAMAGE_BYTES,
+) -> Iterator[Record | Damage]:
+    """Reads the records whose first byte is in [start, stop), and the damage behind them.
+
+    Any offsets will do, they need not be boundaries of records. A damaged region belongs to the range
+    of the last good record before it, and before the first good record to the range that starts at 0;
+    so any partition of a file into ranges gives each record and each damaged region exactly once, in
+    the words of one reader of the whole file. A range that starts behind 0 and in which no good record
+    begins gives nothing.
+
+    Damage costs what it hits: behind it the next record is found by its checksums. Two things follow
+    from this. First, TFRecords *inside* a record's data are never mistaken for records by a reader that
+    starts at 0, nor by one that starts at a position from `scan_headers`; one that starts at any other
+    offset within such a record may take what is inside for records. Split files that hold TFRecords
+    within records at positions from `scan_headers`. Second, where a header is destroyed whose record
+    holds TFRecords, these are found.
+
+    Args:
+      file: a seekable binary file, or what `open_tfrecord` gave; it is not closed.
+      start: first byte of the range.
+      stop: behind the last byte of the range; None for the end of the file.
+      max_record_bytes: a longer record is damage; it bounds what is allocated.
+      max_damage_bytes: bytes of a region without frames to keep in `Damage.payload`.
+
+    Yields:
+      `Record` and `Damage` in the order of their positions. Memory holds one record and one block.
+
+    Raises:
+      ValueError: if max_record_bytes is not in [1, 2^32). OSError: if the file cannot be read.
+    """
+    if stop is not None and start >= stop:
+        return
+    frames = Frames(file, max_record_bytes)
+    position = frames.search(start, stop) if start else 0
+    owner = start == 0
+    last: Record | Damage | None = None
+    if stop is not None and position >= stop:
+        return
+    for last in _chain(frames, position, max_damage_bytes):
+        if stop is not None and last.position >= stop and (not owner or isinstance(last, Record)):
+            return
+        owner = owner or isinstance(last, Record)
+        if owner:
+            yield last
+    error = frames.window.error
+    if error and owner and not isinstance(last, Damage):  # else it is part of that one's reason
+        end = frames.window.size or 0
+        yield Damage(end, end, error, b"")
+
+
+def _chain(frames: Frames, position: int, max_damage_bytes: int) -> Iterator[Record | Damage]:
+    """All records and damaged regions from `position`, where an anchor or damage begins, to the file's end."""
+    window = frames.window
+    known, length = b"", 0  # a header that was checked, and its length: equal ones need no second check
+    while window.load(position, 1):
+        data, view, base = window.data, window.view, window.base
+        offset = position - base
+        last = window.filled - OVERHEAD
+        while offset <= last:
+            if data[offset : offset + HEADER.size] != known:
+                checked = frames.header(base + offset)
+                if checked is None or checked > frames.max_record_bytes:
+                    break
+                known, length = bytes(view[offset : offset + HEADER.size]), checked
+            footer = offset + HEADER.size + length
+            if footer > window.filled - FOOTER.size:
+                break
+            payload = bytes(view[offset + HEADER.size : footer])
+            if FOOTER.pack(masked_crc(payload)) != data[footer : footer + FOOTER.size]:
+                break
+            yield Record(base + offset, payload)
+            offset = footer + FOOTER.size
+        position = base + offset
+        unit = _next_unit(frames, position, max_damage_bytes)
+        if unit is None:
+            return
+        yield unit
+        position = unit.stop if isinstance(unit, Damage) else position + len(unit.payload) + OVERHEAD
+
+
+def _next_unit(frames: Frames, position: int, max_damage_bytes: int) -> Record | Damage | None:
+    """The record or damaged region at `position`, None at the file's end. May cross the window's end."""
+    if not frames.window.load(position, 1):
+        return None
+    expected = frames.header(position)
+    if expected is not None:
+        payload = frames.payload(position, expected)
+        if payload is not None:
+            return Record(position, payload)
+    stop = frames.follow(position, expected)
+    reason = _reason(frames, position, stop, expected)
+    window = frames.window
+    if not window.load(stop, 1) and window.error:
+        reason = f"{reason} ({window.error})"
+    if expected is not None and stop == position + expected + OVERHEAD and expected <= frames.max_record_bytes:
+        return Damage(position, stop, reason, window.bytes_at(position + HEADER.size, expected))
+    return Damage(position, stop, reason, window.bytes_at(position, min(stop - position, max_damage_bytes)))
+
+
+def _reason(frames: Frames, position: int, stop: int, length: int | None) -> str:
+    """What is wrong in [position, stop), which begins with a header of `length` (None: no header)."""
+    window = frames.window
+    if length is not None:
+        if length > frames.max_record_bytes:
+            return f"the record has {length} bytes, more than max_record_bytes={frames.max_record_bytes}"
+        there = window.load(position, length + OVERHEAD)
+        if there < length + OVERHEAD:
+            return f"the record is cut short: {length + OVERHEAD} bytes announced, {there} there"
+        return "the data do not match their checksum"
+    start = window.bytes_at(position, HEADER.size)
+    at_end = window.load(stop, 1) == 0
+    if at_end and position == 0:
+        return "there is no record in it; not a TFRecord file?"
+    if at_end and len(start) < HEADER.size:
+        return f"the record's header is cut short: {len(start)} of {HEADER.size} bytes there"
+    if len(start) == HEADER.size and start == header(int.from_bytes(start[:8], "little")):
+        return f"the record announces {int.from_bytes(start[:8], 'little')} bytes, more than a record can have"
+    if start == bytes(HEADER.size):
+        return "zeros where a record should begin"
+    return "the record's length does not match its checksum"
+
+
+def scan_headers(
+    file: BinaryIO | GzipStream, start: int = 0, stop: int | None = None, *, max_record_bytes: int = MAX_RECORD_BYTES
+) -> Headers:
+    """Lists the records whose first byte is in [start, stop) from their frames alone, seeking over the data.
+
+    The positions are those of the records that `read_records` gives and of damaged data in an intact frame that
+    is followed by another or by the file's end (data are not looked at there). Other damage is left out. Each
+    position is a good place to split the file, and ranges add up as those of `read_records` do.
+
+    Args and what is raised: as for `read_records`.
+    """
+    frames = Frames(file, max_record_bytes)
+    window = frames.window
+    rows: list[tuple[int, int, int]] = []
+    position = frames.search(start, stop) if start else 0
+    length = frames.header(position)
+    while stop is None or position < stop:
+        if length is not None:
+            window.block = _FEW if length > _FAR else BLOCK
+            footer = position + HEADER.size + length
+            there = window.load(footer, FOOTER.size + HEADER.size)
+            follower = frames.header(footer + FOOTER.size)
+            if there == FOOTER.size or follower is not None:
+                (crc,) = FOOTER.unpack_from(window.data, footer - window.base)
+                rows.append((position, length, crc))
+                position, length = footer + FOOTER.size, follower
+                continue
+        if not window.load(position, 1):
+            break
+        end = frames.anchor(position)
+        if end is not None and length is not None:
+            (crc,) = FOOTER.unpack(window.bytes_at(end - FOOTER.size, FOOTER.size))
+            rows.append((position, length, crc))
+        position = frames.follow(position, length) if end is None else end
+        length = frames.header(position)
+    positions, lengths, crcs = zip(*rows, strict=True) if rows else ((), (), ())
+    return Headers(np.array(positions, np.int64), np.array(lengths, np.int64), np.array(crcs, np.uint32))

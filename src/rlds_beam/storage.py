@@ -1,0 +1,178 @@
+"""Files by path: local ones by the operating system, `gs://` and `s3://` ones by Beam's filesystems.
+
+Beam is imported only when a path has a scheme, so the core reads local data without it. A remote
+path whose filesystem is not installed is a `UsageError` that names the extra to install. Errors of
+local files are the usual `OSError`s; Beam raises `BeamIOError`, which is an `OSError` as well.
+"""
+
+from __future__ import annotations
+
+import glob as _glob
+import os
+import re
+import shutil
+import uuid
+from collections.abc import Callable
+from typing import Any, BinaryIO, cast
+
+from rlds_beam.errors import UsageError
+
+_SCHEME = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*)://")
+_EXTRAS = {"gs": "gcs", "s3": "s3"}
+
+
+def scheme(path: str) -> str | None:
+    """The scheme of a remote path (`gs`), None for a local path."""
+    match = _SCHEME.match(path)
+    return match[1] if match else None
+
+
+def open_read(path: str) -> BinaryIO:
+    """Opens a file for reading its raw bytes (never decompressed because of its name); seekable."""
+    if scheme(path) is None:
+        return open(path, "rb")
+    stored_as_is = "application/octet-stream"
+    return cast(BinaryIO, _remote(path, "open", path, stored_as_is, _uncompressed()))
+
+
+def open_write(path: str) -> BinaryIO:
+    """Opens a file for writing; what was there before is replaced. Its directory must exist, if local."""
+    if scheme(path) is None:
+        return open(path, "wb")
+    stored_as_is = "application/octet-stream"
+    return cast(BinaryIO, _remote(path, "create", path, stored_as_is, _uncompressed()))
+
+
+def exists(path: str) -> bool:
+    """Whether there is a file or a directory of this name."""
+    if scheme(path) is None:
+        return os.path.exists(path)
+    return bool(_remote(path, "exists", path))
+
+
+def size(path: str) -> int:
+    """Bytes of a file."""
+    if scheme(path) is None:
+        return os.path.getsize(path)
+    found = _remote(path, "match", [path])[0].metadata_list
+    if not found:
+        raise FileNotFoundError(f"there is no file {path}")
+    return int(found[0].size_in_bytes)
+
+
+def glob(pattern: str) -> list[str]:
+    """The files that match a pattern (`*`, `?`, `[...]`), sorted; none at all is an empty list."""
+    if scheme(pattern) is None:
+        return sorted(path for path in _glob.glob(pattern) if os.path.isfile(path))
+    return sorted(str(found.path) for found in _remote(pattern, "match", [pattern])[0].metadata_list)
+
+
+def listdir(path: str) -> list[str]:
+    """The names in a directory, sorted. Remote stores have no directories: only files are named there."""
+    if scheme(path) is None:
+        return sorted(os.listdir(path))
+    return [found.rsplit("/", 1)[1] for found in glob(join(path, "*"))]
+
+
+def rename(source: str, destination: str) -> None:
+    """Moves a file over another or to a new name in the same store; locally in one atomic step."""
+    if scheme(source) != scheme(destination):
+        raise UsageError(f"cannot move {source} to {destination}: they are not in the same store")
+    if scheme(source) is None:
+        os.replace(source, destination)
+    else:
+        _remote(source, "rename", [source], [destination])
+
+
+def makedirs(path: str) -> None:
+    """Makes a directory and those above it; one that is there already is fine."""
+    if scheme(path) is None:
+        os.makedirs(path, exist_ok=True)
+    elif not exists(path):
+        _remote(path, "mkdirs", path)
+
+
+def remove(path: str) -> None:
+    """Removes a file; FileNotFoundError if it is not there."""
+    if scheme(path) is None:
+        os.remove(path)
+    elif not exists(path):
+        raise FileNotFoundError(f"there is no file {path}")
+    else:
+        _remote(path, "delete", [path])
+
+
+def rmtree(path: str) -> None:
+    """Removes a directory with all that is in it; nothing is done if it is not there."""
+    if scheme(path) is None:
+        if os.path.isdir(path):
+            shutil.rmtree(path)
+    elif exists(path) or glob(join(path, "*")):
+        _remote(path, "delete", [path])
+
+
+def join(path: str, *names: str) -> str:
+    """`path` with names behind it, in the spelling of its store."""
+    if scheme(path) is None:
+        return os.path.join(path, *names)
+    return "/".join([path.rstrip("/"), *(name.strip("/") for name in names)])
+
+
+def isdir(path: str) -> bool:
+    """Whether `path` is a directory (in a remote store: whether anything lies below it)."""
+    return os.path.isdir(path) if scheme(path) is None else bool(glob(join(path, "*")))
+
+
+def split(path: str) -> tuple[str, str]:
+    """(directory, name) of a file."""
+    if scheme(path) is None:
+        return os.path.split(path)
+    directory, _, name = path.rpartition("/")
+    return directory, name
+
+
+def read_text(path: str) -> str:
+    """The whole of a small text file."""
+    with open_read(path) as file:
+        return file.read().decode("utf-8")
+
+
+def write_text(path: str, text: str) -> None:
+    """Writes a small text file: whole, or (locally) not at all."""
+    directory, name = split(path)
+    temporary = join(directory, f".{name}.{uuid.uuid4().hex[:8]}.tmp")
+    with open_write(temporary) as file:
+        file.write(text.encode("utf-8"))
+    rename(temporary, path)
+
+
+def _uncompressed() -> str:
+    from apache_beam.io.filesystem import CompressionTypes
+
+    return str(CompressionTypes.UNCOMPRESSED)
+
+
+def _remote(path: str, operation: str, *arguments: Any) -> Any:
+    """Calls an operation of Beam's filesystem for the path; a filesystem that cannot work is a UsageError."""
+    try:
+        from apache_beam.io.filesystems import FileSystems
+    except ImportError as error:
+        raise _not_installed(path) from error
+    try:
+        FileSystems.get_filesystem(path)
+    except Exception as error:  # Beam raises ValueError for an unknown scheme, BeamIOError for a failed start
+        raise _not_installed(path) from error
+    call: Callable[..., Any] = getattr(FileSystems, operation)
+    try:
+        return call(*arguments)
+    except (AssertionError, ImportError, ValueError) as error:  # how Beam's S3 says that boto3 is not there
+        raise _not_installed(path, str(error)) from error
+
+
+def _not_installed(path: str, detail: str = "") -> UsageError:
+    name = scheme(path)
+    why = f"cannot open {path}" + (f" ({detail})" if detail else "")
+    if name in _EXTRAS:
+        return UsageError(f"{why}: reading {name}:// needs an extra: pip install rlds-beam[{_EXTRAS[name]}]")
+    known = ", ".join(f"{scheme}://" for scheme in _EXTRAS)
+    return UsageError(f"{why}: there is no filesystem for {name}://; use a local path or {known}")
