@@ -230,10 +230,9 @@ def _expand(value: bytes, limit: int, step: int) -> bytes:
     stream = zlib.decompressobj()
     try:
         data = stream.decompress(value, limit + 1)
-        finished = stream.eof or (len(data) == limit and not stream.decompress(stream.unconsumed_tail, 1))
     except zlib.error as error:
         raise _WrongValueError(f"the zlib stream at step {step} is broken: {error}") from None
-    if len(data) > limit or not finished:
+    if len(data) > limit or not stream.eof:
         raise _WrongValueError(f"the zlib stream at step {step} does not end after the {limit} bytes of its shape")
     return data
 
