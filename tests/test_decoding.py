@@ -126,7 +126,7 @@ def test_numbers_of_every_dtype_and_encoding_equal_tfds(tmp_path: Path) -> None:
     import tensorflow as tf
     import tensorflow_datasets as tfds
 
-    F = tfds.features
+    f = tfds.features
     steps: dict[str, Any] = {}
     values: dict[str, Any] = {}
     for name in (*INTEGERS, *FLOATS, "bool"):
@@ -135,13 +135,13 @@ def test_numbers_of_every_dtype_and_encoding_equal_tfds(tmp_path: Path) -> None:
             forms += [((2, 3), "bytes"), ((2, 3), "zlib"), ((None, 2), "zlib")]
         for shape, encoding in forms:
             key = f"{name}_{len(shape)}_{encoding}_{None in shape}"
-            steps[key] = F.Tensor(shape=shape, dtype=np.dtype(name).type, encoding=encoding)
+            steps[key] = f.Tensor(shape=shape, dtype=np.dtype(name).type, encoding=encoding)
             values[key] = [numbers(name, *(t if d is None else d for d in shape)) for t in range(T)]
     bfloat16 = tf.bfloat16.as_numpy_dtype
     for encoding in ("bytes", "zlib"):
-        steps[f"bfloat16_{encoding}"] = F.Tensor(shape=(3,), dtype=tf.bfloat16, encoding=encoding)
+        steps[f"bfloat16_{encoding}"] = f.Tensor(shape=(3,), dtype=tf.bfloat16, encoding=encoding)
         values[f"bfloat16_{encoding}"] = [RNG.normal(size=3).astype(bfloat16) for _ in range(T)]
-    steps["pixels"] = F.Tensor(shape=(6, 5, 3), dtype=np.uint8)
+    steps["pixels"] = f.Tensor(shape=(6, 5, 3), dtype=np.uint8)
     values["pixels"] = list(numbers("uint8", T, 6, 5, 3))
     features = tfds_features(steps)
     episode = {"steps": [required_fields(t) | {"observation": {k: v[t] for k, v in values.items()}} for t in range(T)]}
@@ -158,35 +158,35 @@ def image(*shape: int, dtype: Any = np.uint8) -> Any:
 def test_text_labels_and_images_equal_tfds(tmp_path: Path) -> None:
     import tensorflow_datasets as tfds
 
-    F = tfds.features
+    f = tfds.features
     steps = {
-        "text": F.Text(),
-        "string": F.Tensor(shape=(2,), dtype=np.str_),
-        "scalar": F.Scalar(np.int16),
-        "label": F.ClassLabel(num_classes=T),
-        "named": F.ClassLabel(names=["a", "b", "c", "d", "e"]),
-        "box": F.BBoxFeature(),
-        "audio": F.Audio(shape=(4,)),
-        "translation": F.Translation(["en", "fr"]),
-        "png": F.Image(shape=(6, 5, 3)),
-        "png_gray": F.Image(shape=(6, 5, 1), encoding_format="png"),
-        "png_rgba": F.Image(shape=(6, 5, 4), encoding_format="png"),
-        "png_16": F.Image(shape=(6, 5, 3), dtype=np.uint16, encoding_format="png"),
-        "png_16_gray": F.Image(shape=(6, 5, 1), dtype=np.uint16, encoding_format="png"),
-        "jpeg": F.Image(shape=(33, 47, 3), encoding_format="jpeg"),
-        "jpeg_gray": F.Image(shape=(33, 47, 1), encoding_format="jpeg"),
-        "any_size": F.Image(),
-        "labeled": F.LabeledImage(labels=3, shape=(6, 5, 1)),
+        "text": f.Text(),
+        "string": f.Tensor(shape=(2,), dtype=np.str_),
+        "scalar": f.Scalar(np.int16),
+        "label": f.ClassLabel(num_classes=T),
+        "named": f.ClassLabel(names=["a", "b", "c", "d", "e"]),
+        "box": f.BBoxFeature(),
+        "audio": f.Audio(shape=(4,)),
+        "translation": f.Translation(["en", "fr"]),
+        "png": f.Image(shape=(6, 5, 3)),
+        "png_gray": f.Image(shape=(6, 5, 1), encoding_format="png"),
+        "png_rgba": f.Image(shape=(6, 5, 4), encoding_format="png"),
+        "png_16": f.Image(shape=(6, 5, 3), dtype=np.uint16, encoding_format="png"),
+        "png_16_gray": f.Image(shape=(6, 5, 1), dtype=np.uint16, encoding_format="png"),
+        "jpeg": f.Image(shape=(33, 47, 3), encoding_format="jpeg"),
+        "jpeg_gray": f.Image(shape=(33, 47, 1), encoding_format="jpeg"),
+        "any_size": f.Image(),
+        "labeled": f.LabeledImage(labels=3, shape=(6, 5, 1)),
         "nested": {"deep": {"er": np.float32}},
     }
     metadata = {
-        "episode_metadata": {"id": np.int64, "name": F.Text(), "maybe": F.Scalar(np.int32, optional=True)},
-        "maybe_float": F.Tensor(shape=(2,), dtype=np.float32, optional=True),
-        "open": F.Tensor(shape=(None, 2), dtype=np.float32),
-        "sequence": F.Sequence(np.int32),
-        "fixed": F.Sequence(np.int32, length=2),
-        "words": F.Sequence(F.Text()),
-        "zlib": F.Tensor(shape=(2, 2), dtype=np.int16, encoding="zlib"),
+        "episode_metadata": {"id": np.int64, "name": f.Text(), "maybe": f.Scalar(np.int32, optional=True)},
+        "maybe_float": f.Tensor(shape=(2,), dtype=np.float32, optional=True),
+        "open": f.Tensor(shape=(None, 2), dtype=np.float32),
+        "sequence": f.Sequence(np.int32),
+        "fixed": f.Sequence(np.int32, length=2),
+        "words": f.Sequence(f.Text()),
+        "zlib": f.Tensor(shape=(2, 2), dtype=np.int16, encoding="zlib"),
     }
 
     def step(t: int) -> Any:
@@ -196,7 +196,7 @@ def test_text_labels_and_images_equal_tfds(tmp_path: Path) -> None:
             "scalar": np.int16(-t),
             "label": t,
             "named": "abcde"[t],
-            "box": F.BBox(0.0, 0.1 * t, 0.5, 1.0),
+            "box": f.BBox(0.0, 0.1 * t, 0.5, 1.0),
             "audio": np.arange(4) * t,
             "translation": {"en": "x" * t, "fr": "y"},
             "png": image(6, 5, 3),
@@ -232,21 +232,21 @@ def test_text_labels_and_images_equal_tfds(tmp_path: Path) -> None:
 def test_what_only_tfds_decodes_equals_tfds(tmp_path: Path) -> None:
     import tensorflow_datasets as tfds
 
-    F = tfds.features
+    f = tfds.features
     steps = {
-        "ragged": F.Sequence(np.int32),
-        "ragged_vectors": F.Sequence(F.Tensor(shape=(2,), dtype=np.float64)),
-        "words": F.Sequence(F.Text()),
-        "ragged_ragged": F.Sequence(F.Sequence(np.int32)),
-        "objects": F.Sequence({"id": np.int64, "name": F.Text()}),
-        "images": F.Sequence(F.Image(shape=(6, 5, 3))),
-        "video": F.Video(shape=(None, 6, 5, 3)),
-        "dynamic": F.Tensor(shape=(None, None), dtype=np.float32, encoding="zlib"),
-        "depth": F.Image(shape=(6, 5, 1), dtype=np.float32),
-        "languages": F.TranslationVariableLanguages(),
-        "fast_image": F.Image(shape=(6, 5, 3)),
+        "ragged": f.Sequence(np.int32),
+        "ragged_vectors": f.Sequence(f.Tensor(shape=(2,), dtype=np.float64)),
+        "words": f.Sequence(f.Text()),
+        "ragged_ragged": f.Sequence(f.Sequence(np.int32)),
+        "objects": f.Sequence({"id": np.int64, "name": f.Text()}),
+        "images": f.Sequence(f.Image(shape=(6, 5, 3))),
+        "video": f.Video(shape=(None, 6, 5, 3)),
+        "dynamic": f.Tensor(shape=(None, None), dtype=np.float32, encoding="zlib"),
+        "depth": f.Image(shape=(6, 5, 1), dtype=np.float32),
+        "languages": f.TranslationVariableLanguages(),
+        "fast_image": f.Image(shape=(6, 5, 3)),
     }
-    metadata = {"lists": F.Sequence(F.Sequence(np.int32)), "clip": F.Video(shape=(None, 6, 5, 3)), "id": np.int64}
+    metadata = {"lists": f.Sequence(f.Sequence(np.int32)), "clip": f.Video(shape=(None, 6, 5, 3)), "id": np.int64}
 
     def step(t: int) -> Any:
         observation = {
@@ -346,7 +346,11 @@ def example(**changes: Any) -> bytes:
         if values is None:
             continue
         feature = message.features.feature[path]
-        kind = "int64_list" if not values else {float: "float_list", bytes: "bytes_list", int: "int64_list"}[type(values[0])]
+        kind = (
+            "int64_list"
+            if not values
+            else {float: "float_list", bytes: "bytes_list", int: "int64_list"}[type(values[0])]
+        )
         getattr(feature, kind).value.extend(values)
     return message.SerializeToString()
 
@@ -377,7 +381,10 @@ def test_a_good_record() -> None:
         ({"state": [1.0] * 8}, [("wrong_dtype_or_shape", "observation/state")]),
         ({"state": [1] * 9}, [("wrong_dtype_or_shape", "observation/state")]),
         ({"action": [1, 2]}, [("unequal_lengths", "action")]),
-        ({"action": [1.0] * 3, "text": [b"t"]}, [("wrong_dtype_or_shape", "action"), ("unequal_lengths", "observation/text")]),
+        (
+            {"action": [1.0] * 3, "text": [b"t"]},
+            [("wrong_dtype_or_shape", "action"), ("unequal_lengths", "observation/text")],
+        ),
         ({"raw": [b"\0\1", b"\0", b"\0\1"]}, [("wrong_dtype_or_shape", "observation/raw")]),
         ({"packed": [b"not zlib"] * 3}, [("wrong_dtype_or_shape", "observation/packed")]),
         ({"packed": [zlib.compress(b"1234")[:-1]] * 3}, [("wrong_dtype_or_shape", "observation/packed")]),
@@ -404,7 +411,7 @@ def test_not_an_example(payload: bytes) -> None:
 
 
 def test_zero_steps() -> None:
-    nothing: dict[str, Any] = dict.fromkeys(("packed", "raw", "text", "image", "action"), [])
+    nothing: dict[str, Any] = {name: [] for name in ("packed", "raw", "text", "image", "action")}
     payload = example(**nothing, state=[])
     # Empty lists have a kind all the same; the helper writes them as int64, so only those are right.
     assert {rule for rule, _ in violations(payload)} == {"wrong_dtype_or_shape"}
@@ -438,10 +445,9 @@ def test_mutations_raise_nothing_but_bad_episode(data: st.DataObject) -> None:
             break
     try:
         episode = EpisodeDecoder(SCHEMA).decode(bytes(payload), KEY)
-    except BadEpisode as error:
-        assert error.violations
-    else:
-        assert {len(column) for column in episode.steps.values()} == {len(episode)}
+    except BadEpisode:
+        return
+    assert {len(column) for column in episode.steps.values()} == {len(episode)}
 
 
 # The wire format, against protobuf.

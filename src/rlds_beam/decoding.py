@@ -140,7 +140,7 @@ class _Found:
             self.violations.append(Violation("wrong_dtype_or_shape", str(error), field.path))
             return None
         if column is None:
-            return np.empty(field.shape, field.numpy_dtype)
+            return np.empty(field.closed_shape, field.numpy_dtype)
         if len(column) != 1:
             detail = f"{len(column)} values of shape {field.shape}, where an episode has one"
             self.violations.append(Violation("wrong_dtype_or_shape", detail, field.path))
@@ -168,7 +168,7 @@ def _column(field: Field, feature: Feature, episode_level: bool = False) -> Colu
             raise _WrongValueError(f"{len(values)} values for shape {field.shape}")
         return None
     _check_count(field, len(values))
-    return values.reshape(-1, *field.shape)  # type: ignore[arg-type]
+    return values.reshape(-1, *field.shape)
 
 
 def _check_count(field: Field, count: int) -> None:
@@ -216,12 +216,12 @@ def _encoded(field: Field, values: Array) -> Column:
     if None in field.shape:
         shape = tuple(-1 if d is None else d for d in field.shape)
         return _objects([_from_bytes(field, value).reshape(shape) for value in values])
-    return _from_bytes(field, b"".join(values)).reshape(len(values), *field.shape)  # type: ignore[arg-type]
+    return _from_bytes(field, b"".join(values)).reshape(len(values), *field.shape)
 
 
 def _from_bytes(field: Field, data: bytes) -> Array:
     if field.dtype == "bool":
-        return np.frombuffer(data, np.uint8) != 0
+        return np.frombuffer(data, np.uint8).astype(bool)
     return np.frombuffer(data, field.numpy_dtype)
 
 
@@ -261,14 +261,14 @@ def _filled(column: Column | None, field: Field, length: int) -> Column:
     """
     if column is not None:
         return column
-    shape = (length, *(d or 0 for d in field.shape))
+    shape = (length, *field.closed_shape)
     return np.ones(shape, field.numpy_dtype) if field.optional else np.empty(shape, field.numpy_dtype)
 
 
 def _default(field: Field) -> Any:
     """What TFDS gives for an optional value that a record leaves out: the lowest of its dtype."""
     if field.dtype == "string":
-        return b"" if not field.shape else np.full([d or 0 for d in field.shape], b"", object)
+        return b"" if not field.shape else np.full(field.closed_shape, b"", object)
     dtype = field.numpy_dtype
     if dtype.kind in "iu":
         lowest: Any = np.iinfo(dtype).min
@@ -276,7 +276,7 @@ def _default(field: Field) -> Any:
         lowest = False
     else:
         lowest = -float(np.finfo(np.float32 if field.dtype == "bfloat16" else dtype).max)
-    return np.full([d or 0 for d in field.shape], lowest, dtype)[()]
+    return np.full(field.closed_shape, lowest, dtype)[()]
 
 
 def _objects(values: list[Any]) -> Array:

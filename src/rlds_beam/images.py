@@ -224,16 +224,16 @@ def _fast_png(data: bytes, channels: int | None, dtype: str) -> Array | None:
         return None
     import cv2
 
-    image = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED)
+    image: Array | None = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED)
     if image is None:
         return None
     if image.ndim == 2:
         image = image[..., None]
     if image.shape[2] != stored or image.dtype != dtype:  # transparency made a channel of its own
         return None
-    if stored == 1:
-        return image
-    return cv2.cvtColor(image, cv2.COLOR_BGR2RGB if stored == 3 else cv2.COLOR_BGRA2RGBA)
+    if stored > 1:
+        image = cv2.cvtColor(image, cv2.COLOR_BGR2RGB if stored == 3 else cv2.COLOR_BGRA2RGBA)
+    return image
 
 
 def _decode_with_tensorflow(data: bytes, channels: int | None, dtype: str) -> Array:

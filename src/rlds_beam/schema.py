@@ -48,6 +48,11 @@ class Field:
             return np.dtype(ml_dtypes.bfloat16)
         return np.dtype(self.dtype)
 
+    @property
+    def closed_shape(self) -> tuple[int, ...]:
+        """The shape with 0 for every unknown dimension: that of nothing."""
+        return tuple(d or 0 for d in self.shape)
+
     @functools.cached_property
     def known_size(self) -> int:
         """Values in one step, with 1 for every unknown dimension."""

@@ -204,7 +204,7 @@ def decode_varints(raw: Array, dtype: Any = np.int64) -> Array:
 def _varint_block(raw: Array, last: Array) -> Array:
     """The varints of a block, given which bytes end one: unsigned or int64, [N]."""
     if not (raw[1:] & raw[:-1] & 0x80).any():  # one or two bytes each: pixels, most counts
-        values = raw.astype(np.uint16)
+        values: Array = raw.astype(np.uint16)
         more = raw[:-1] >= 0x80
         values[1:] <<= more * np.uint8(7)
         values[1:] |= (raw[:-1] & 0x7F) * more
@@ -219,4 +219,5 @@ def _varint_block(raw: Array, last: Array) -> Array:
     for k in range(1, longest + 1):
         longer = np.flatnonzero(lengths >= k)
         wide[longer] |= (raw[starts[longer] + k] & 0x7F).astype(np.uint64) << np.uint64(7 * k)
-    return wide.view(np.int64)
+    signed: Array = wide.view(np.int64)
+    return signed

@@ -111,7 +111,7 @@ def _column(values: list[Any], field: Field) -> Array:
         for array in arrays:
             if np.shape(array) != field.shape:
                 raise NotDecodableError(f"{field.path} has shape {np.shape(array)}, not {field.shape}")
-        return np.stack(arrays) if arrays else np.empty((0, *field.shape), field.numpy_dtype)
+        return np.stack(arrays) if arrays else np.empty((0, *field.closed_shape), field.numpy_dtype)
     return _objects(arrays)
 
 
