@@ -9,7 +9,7 @@ from rlds_beam.errors import UsageError
 from rlds_beam.options import RunOptions
 
 
-def run_pipeline(define: Callable[[Any], Any], options: RunOptions, input_bytes: int) -> None:
+def run_pipeline(define: Callable[[Any], Any], options: RunOptions, input_bytes: int) -> dict[str, Any]:
     """Builds a pipeline with `define(root)`, runs it to its end, and raises where it fails.
 
     Args:
@@ -17,14 +17,16 @@ def run_pipeline(define: Callable[[Any], Any], options: RunOptions, input_bytes:
       options: the runner, the worker processes and Beam's own flags.
       input_bytes: how much there is to read, which decides whether worker processes pay.
 
+    Returns:
+      What the job measured of itself, by name (`runners.metrics`).
+
     Raises:
       RldsBeamError: the job failed; the message says why.
     """
     from rlds_beam.runners import local, remote
 
     if options.runner in ("local", "FnApiRunner"):
-        local.run(define, options, input_bytes)
-    elif options.workers is not None:
+        return local.run(define, options, input_bytes)
+    if options.workers is not None:
         raise UsageError(f"--workers is for --runner=local; {options.runner} has flags of its own, behind --")
-    else:
-        remote.run(define, options)
+    return remote.run(define, options)

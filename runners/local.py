@@ -16,6 +16,7 @@ from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 import rlds_beam.errors
 from rlds_beam.errors import RldsBeamError
 from rlds_beam.options import RunOptions
+from rlds_beam.runners.metrics import read_metrics
 
 WORTH_A_WORKER = 256 << 20
 """Input bytes from which worker processes pay: starting them takes about as long as reading this much."""
@@ -23,7 +24,7 @@ WORTH_A_WORKER = 256 << 20
 _OURS = re.compile(r"rlds_beam\.errors\.(?P<name>\w+): (?P<message>[^\n]*?)(?: \[while running|\\n|\n|$)")
 
 
-def run(define: Callable[[Any], Any], options: RunOptions, input_bytes: int) -> None:
+def run(define: Callable[[Any], Any], options: RunOptions, input_bytes: int) -> dict[str, Any]:
     """Runs the job on this machine and waits for its end.
 
     Raises:
@@ -34,31 +35,31 @@ def run(define: Callable[[Any], Any], options: RunOptions, input_bytes: int) -> 
     if workers > 1:
         flags = ["--direct_running_mode=multi_processing", f"--direct_num_workers={workers}", *flags]
 
-    def job() -> None:
+    def job() -> dict[str, Any]:
         # DirectRunner would first try to download another runner.
         pipeline = beam.Pipeline(runner=FnApiRunner(), options=PipelineOptions(flags))
         define(pipeline)
-        pipeline.run().wait_until_finish()
+        result = pipeline.run()
+        result.wait_until_finish()
+        return read_metrics(result)
 
     try:
-        _watched(job) if workers > 1 else job()
+        return _watched(job) if workers > 1 else job()
     except RldsBeamError:
         raise
     except Exception as error:
         raise _plain(error) from error
 
 
-def _watched(job: Callable[[], None]) -> None:
+def _watched(job: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     """Runs `job` in a thread and stops waiting for it when a worker process dies: Beam would wait forever."""
-    ended: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
+    ended: queue.SimpleQueue[BaseException | dict[str, Any]] = queue.SimpleQueue()
 
     def target() -> None:
         try:
-            job()
+            ended.put(job())
         except BaseException as error:
             ended.put(error)
-        else:
-            ended.put(None)
 
     def on_thread_error(args: threading.ExceptHookArgs) -> None:
         if args.thread is not None and args.thread.name == "run_worker":
@@ -69,11 +70,12 @@ def _watched(job: Callable[[], None]) -> None:
     previous, threading.excepthook = threading.excepthook, on_thread_error
     try:
         threading.Thread(target=target, name="pipeline", daemon=True).start()
-        error = ended.get()
+        outcome = ended.get()
     finally:
         threading.excepthook = previous
-    if error is not None:
-        raise error
+    if isinstance(outcome, BaseException):
+        raise outcome
+    return outcome
 
 
 def _plain(error: Exception) -> RldsBeamError:

@@ -10,9 +10,10 @@ from apache_beam.options.pipeline_options import PipelineOptions
 
 from rlds_beam.errors import RldsBeamError
 from rlds_beam.options import RunOptions
+from rlds_beam.runners.metrics import read_metrics
 
 
-def run(define: Callable[[Any], Any], options: RunOptions) -> None:
+def run(define: Callable[[Any], Any], options: RunOptions) -> dict[str, Any]:
     """Runs the job on `options.runner` and waits for its end."""
     pipeline = beam.Pipeline(options=PipelineOptions([f"--runner={options.runner}", *options.beam_options]))
     define(pipeline)
@@ -20,3 +21,4 @@ def run(define: Callable[[Any], Any], options: RunOptions) -> None:
     state = result.wait_until_finish()
     if state not in (None, "DONE"):
         raise RldsBeamError(f"{options.runner} ended the job in state {state}; its log says why")
+    return read_metrics(result)

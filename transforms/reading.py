@@ -84,10 +84,12 @@ class _ReadEpisodesFn(beam.DoFn, RestrictionProvider):  # type: ignore[misc]
             segment = dataclasses.replace(segment, start=restriction.start, stop=restriction.stop)
         elif not tracker.try_claim(restriction.start):
             return
+        claimed = not splittable
         for record in read_segment(self._reader.file_format, segment):
-            # What is damaged belongs to whoever read the record before it: nothing to claim.
-            if splittable and not isinstance(record, Damage) and not tracker.try_claim(record.position):
+            # What is damaged belongs to whoever read what stands before it: it needs no claim of its own.
+            if not (claimed and isinstance(record, Damage)) and splittable and not tracker.try_claim(record.position):
                 return
+            claimed = True
             self._records.inc()
             self._bytes.inc(len(record.payload))
             yield self._reader.episode(split, segment, record)
