@@ -1,0 +1,182 @@
+"""Storage on local paths and, through Beam, on a remote one."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlds_beam import storage
+from rlds_beam.errors import UsageError
+
+
+@pytest.fixture(scope="module")
+def remote() -> str:
+    """The root of a store in memory, known to Beam as `mem://`."""
+    filesystem = pytest.importorskip("apache_beam.io.filesystem")
+    files: dict[str, bytes] = {}
+
+    class Writer(io.BytesIO):
+        def __init__(self, path: str) -> None:
+            super().__init__()
+            self.path = path
+
+        def close(self) -> None:
+            files[self.path] = self.getvalue()
+            super().close()
+
+    class MemoryFileSystem(filesystem.FileSystem):  # type: ignore[name-defined, misc]
+        @classmethod
+        def scheme(cls) -> str:
+            return "mem"
+
+        def join(self, basepath: str, *paths: str) -> str:
+            return "/".join([basepath, *paths])
+
+        def split(self, path: str) -> tuple[str, str]:
+            head, _, tail = path.rpartition("/")
+            return head, tail
+
+        def mkdirs(self, path: str) -> None:
+            pass
+
+        def has_dirs(self) -> bool:
+            return False
+
+        def _list(self, dir_or_prefix: str) -> Any:
+            for path, data in list(files.items()):
+                if path.startswith(dir_or_prefix):
+                    yield filesystem.FileMetadata(path, len(data))
+
+        def create(self, path: str, mime_type: str = "", compression_type: str = "") -> Any:
+            assert compression_type == "uncompressed"
+            return Writer(path)
+
+        def open(self, path: str, mime_type: str = "", compression_type: str = "") -> Any:
+            assert compression_type == "uncompressed"
+            return io.BytesIO(files[path])
+
+        def copy(self, source_file_names: list[str], destination_file_names: list[str]) -> None:
+            raise NotImplementedError
+
+        def rename(self, source_file_names: list[str], destination_file_names: list[str]) -> None:
+            for source, destination in zip(source_file_names, destination_file_names, strict=True):
+                files[destination] = files.pop(source)
+
+        def exists(self, path: str) -> bool:
+            return path in files
+
+        def size(self, path: str) -> int:
+            return len(files[path])
+
+        def last_updated(self, path: str) -> float:
+            return 0.0
+
+        def checksum(self, path: str) -> str:
+            return ""
+
+        def metadata(self, path: str) -> Any:
+            return filesystem.FileMetadata(path, len(files[path]))
+
+        def delete(self, paths: list[str]) -> None:
+            for path in paths:
+                for name in [n for n in files if n == path or n.startswith(path + "/")]:
+                    del files[name]
+
+    return "mem://bucket"
+
+
+@pytest.fixture(params=["local", "remote"])
+def root(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "local":
+        return str(tmp_path / "store")
+    return f"{request.getfixturevalue('remote')}/{tmp_path.name}"
+
+
+def put(path: str, data: bytes) -> None:
+    with storage.open_write(path) as file:
+        file.write(data)
+
+
+def get(path: str) -> bytes:
+    with storage.open_read(path) as file:
+        return file.read()
+
+
+def test_life_of_a_directory(root: str) -> None:
+    storage.makedirs(root)
+    storage.makedirs(root)
+    one, two = storage.join(root, "one.gz"), storage.join(root, "two")
+    put(one, b"first")
+    put(two, b"second")
+    assert get(one) == b"first"
+    assert storage.size(two) == 6
+    assert storage.listdir(root) == ["one.gz", "two"]
+    assert storage.glob(storage.join(root, "t*")) == [two]
+    assert storage.glob(storage.join(root, "x*")) == []
+    storage.rename(one, two)
+    assert not storage.exists(one) and get(two) == b"first"
+    storage.remove(two)
+    assert not storage.exists(two)
+    put(two, b"again")
+    storage.rmtree(root)
+    storage.rmtree(root)
+    assert not storage.exists(two)
+
+
+def test_what_is_not_there(root: str) -> None:
+    missing = storage.join(root, "missing")
+    for operation in (storage.size, storage.remove):
+        with pytest.raises(FileNotFoundError):
+            operation(missing)
+
+
+def test_reading_can_seek(root: str) -> None:
+    storage.makedirs(root)
+    put(storage.join(root, "a"), b"0123456789")
+    with storage.open_read(storage.join(root, "a")) as file:
+        assert (file.seek(0, io.SEEK_END), file.seek(4), file.read(2)) == (10, 4, b"45")
+
+
+def test_a_move_stays_in_its_store() -> None:
+    with pytest.raises(UsageError, match="not in the same store"):
+        storage.rename("here", "gs://there")
+
+
+@pytest.mark.parametrize(
+    ("path", "hint"),
+    [
+        ("gs://bucket/a", r"pip install rlds-beam\[gcs\]"),
+        ("s3://bucket/a", r"pip install rlds-beam\[s3\]"),
+        ("nosuch://bucket/a", "no filesystem for nosuch://; use a local path or gs://, s3://"),
+    ],
+)
+def test_a_store_that_is_not_installed(path: str, hint: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    filesystems = pytest.importorskip("apache_beam.io.filesystems")
+
+    def none(_: str) -> None:
+        raise ValueError("Unable to get filesystem from specified path")
+
+    monkeypatch.setattr(filesystems.FileSystems, "get_filesystem", staticmethod(none))
+    for operation in (storage.open_read, storage.exists, storage.size, storage.glob, storage.open_write):
+        with pytest.raises(UsageError, match=hint):
+            operation(path)
+
+
+def test_joins_by_store() -> None:
+    assert storage.join("a", "b", "c") == "a/b/c"
+    assert storage.join("gs://a/", "b", "c/") == "gs://a/b/c"
+
+
+def test_local_paths_need_no_beam(tmp_path: Path) -> None:
+    program = (
+        "import sys; from rlds_beam import storage; from rlds_beam.formats import tfrecord, arrayrecord;"
+        f"storage.open_write({str(tmp_path / 'a')!r}).close(); storage.listdir({str(tmp_path)!r});"
+        f"list(tfrecord.read_records(tfrecord.open_tfrecord({str(tmp_path / 'a')!r}).file));"
+        "assert not {'apache_beam', 'tensorflow', 'array_record'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
