@@ -38,10 +38,9 @@ setup: $(PROJECT)  ## the environment, which the others make for themselves
 
 $(DEPENDENCIES): | requirements.lock
 	@test -n "$(PYTHON)" || { echo "Python 3.11 (with venv) was not found. Install it, or name it: make PYTHON=/path/to/python3.11" >&2; exit 2; }
-	@echo "Installing what requirements.lock names into $(VENV) (about two minutes, once)"
+	@echo "Installing what requirements.lock names into $(VENV) (a minute or two, once)"
 	@"$(PYTHON)" -m venv $(VENV)
-	@# The lock is complete and its hashes were resolved together, so pip has nothing to resolve.
-	@$(PY) -m pip install --quiet --no-deps --require-hashes -r requirements.lock
+	@PYTHON=$(PY) ./.ci/install_lock requirements.lock
 	@rm -f $(VENV)/.dependencies-* && touch $@
 
 $(PROJECT): $(DEPENDENCIES)
@@ -75,10 +74,8 @@ wheel: $(PROJECT)  ## dist/: sdist, and the wheel built from it
 	@rm build-wheel.log
 	@ls dist/*
 
-lock:  ## resolve again and write requirements.lock (UPGRADE=--upgrade for newer versions)
-	@"$(PYTHON)" -m venv build/lock-venv
-	@build/lock-venv/bin/python -m pip install --quiet uv
-	@build/lock-venv/bin/uv pip compile --quiet --extra dev --python-version 3.11 --python-platform x86_64-manylinux_2_28 \
+lock: $(DEPENDENCIES)  ## resolve again and write requirements.lock (UPGRADE=--upgrade for newer versions)
+	@$(BIN)/uv pip compile --quiet --extra dev --python-version 3.11 --python-platform x86_64-manylinux_2_28 \
 		--generate-hashes --no-header --no-annotate --no-emit-index-url --no-emit-find-links $(UPGRADE) \
 		--output-file requirements.lock pyproject.toml
 	@sed -i '1i # Python 3.11, Linux x86-64: rlds-beam[dev] and all it needs. Written by `make lock`.' requirements.lock
