@@ -1,0 +1,163 @@
+"""Writing one shard: complete under its name, or not there at all."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+import uuid
+from collections.abc import Iterable
+from types import TracebackType
+from typing import Any
+
+from rlds_beam import storage
+from rlds_beam.formats.tfrecord_writing import frame
+
+Chunk = bytes | memoryview
+
+
+@dataclasses.dataclass(frozen=True)
+class ShardInfo:
+    """What a finished shard holds.
+
+    Attributes:
+      records: number of records.
+      bytes: size of the file.
+      sha256: of the file, in hex.
+      first_key, last_key: of the first and last episode with a record in it; None where there is none.
+    """
+
+    records: int
+    bytes: int
+    sha256: str
+    first_key: str | None = None
+    last_key: str | None = None
+
+    @classmethod
+    def from_json(cls, content: dict[str, Any]) -> ShardInfo:
+        """Reads `dataclasses.asdict(info)` back."""
+        return cls(**content)
+
+
+class ShardWriter:
+    """Writes a file under a temporary name beside the final one, and gives it its name on `commit`.
+
+    A context manager: what is not committed at the end of the block is removed. A worker that is
+    killed leaves only a temporary file (`is_temporary`), which `manifest.commit_dataset` removes.
+
+        with ShardWriter(path) as writer:
+            writer.write(encoded.chunks, encoded.count, key)
+            info = writer.commit()
+    """
+
+    def __init__(self, path: str):
+        self._path = path
+        self._temporary = temporary_name(path)
+        self._file = storage.open_write(self._temporary)
+        self._hash = hashlib.sha256()
+        self._records = self._bytes = 0
+        self._keys: tuple[str, str] | None = None
+        self._open = True
+
+    def write(self, chunks: Iterable[Chunk], records: int, key: object = None) -> None:
+        """Appends `records` records; `str(key)` is the episode they come from, if any."""
+        for chunk in chunks:
+            self._file.write(chunk)
+            self._hash.update(chunk)
+            self._bytes += len(chunk)
+        self._records += records
+        if records and key is not None:
+            first = self._keys[0] if self._keys else str(key)
+            self._keys = (first, str(key))
+
+    def commit(self) -> ShardInfo:
+        """Makes the file durable and gives it its name, replacing what had it."""
+        local = storage.scheme(self._path) is None
+        self._file.flush()
+        if local:
+            os.fsync(self._file.fileno())
+        self._file.close()
+        storage.rename(self._temporary, self._path)
+        self._open = False
+        if local:
+            _sync_directory(os.path.dirname(self._path) or ".")
+        first, last = self._keys or (None, None)
+        return ShardInfo(self._records, self._bytes, self._hash.hexdigest(), first, last)
+
+    def abort(self) -> None:
+        """Removes what was written so far; nothing is done after `commit`."""
+        if self._open:
+            self._open = False
+            try:
+                self._file.close()
+            finally:
+                storage.remove(self._temporary)
+
+    def __enter__(self) -> ShardWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.abort()
+
+
+class RejectedWriter:
+    """Keeps rejected records: `<path>.tfrecord`, their bytes as they were read, and `<path>.jsonl`, a line for each.
+
+    No file is made until there is a record. A context manager, as ShardWriter is.
+    """
+
+    def __init__(self, path: str):
+        self._path = path
+        self._writers: tuple[ShardWriter, ShardWriter] | None = None
+
+    def write(self, payload: bytes, line: dict[str, Any], key: object) -> None:
+        """Appends one record and the line that says why it is here."""
+        if self._writers is None:
+            self._writers = ShardWriter(self._path + ".tfrecord"), ShardWriter(self._path + ".jsonl")
+        records, lines = self._writers
+        records.write([frame(payload)], 1, key)
+        lines.write([json.dumps(line, ensure_ascii=False).encode() + b"\n"], 1, key)
+
+    def commit(self) -> ShardInfo | None:
+        """Makes both files durable; what is in the first of them, None where nothing was rejected."""
+        if self._writers is None:
+            return None
+        records, lines = self._writers
+        lines.commit()
+        return records.commit()
+
+    def abort(self) -> None:
+        """Removes what was written so far; nothing is done after `commit`."""
+        for writer in self._writers or ():
+            writer.abort()
+
+    def __enter__(self) -> RejectedWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.abort()
+
+
+def temporary_name(path: str) -> str:
+    """A name beside `path` that no other writer takes, as `storage.write_text` makes them."""
+    directory, name = storage.split(path)
+    return storage.join(directory, f".{name}.{uuid.uuid4().hex[:8]}.tmp")
+
+
+def is_temporary(name: str) -> bool:
+    """Whether a file of this name is what a writer left behind that was killed."""
+    return name.startswith(".") and name.endswith(".tmp")
+
+
+def _sync_directory(path: str) -> None:
+    """A rename is durable once its directory is."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
