@@ -401,7 +401,7 @@ def test_messages_give_numbers() -> None:
         EpisodeDecoder(SCHEMA).decode(example(action=[1, 2]), KEY)
     with pytest.raises(BadEpisode, match=r"8 values are not a multiple of 3, the size of shape \(3,\)"):
         EpisodeDecoder(SCHEMA).decode(example(state=[1.0] * 8), KEY)
-    with pytest.raises(BadEpisode, match=r"does not end after the 4 bytes of its shape"):
+    with pytest.raises(BadEpisode, match=r"does not end within the 4 bytes of its shape"):
         EpisodeDecoder(SCHEMA).decode(example(packed=[zlib.compress(bytes(10**7))] * 3), KEY)
 
 

@@ -106,6 +106,7 @@ def test_no_features(text: str) -> None:
         (tensor("float32", shape={"dimensions": ["x"]}), "dimension 'x'"),
         (tensor("float32", shape=3), "not a list of dimensions"),
         (dataset(tensor("float32", 0), "sequence_feature.Sequence"), "dimension of 0"),
+        (tensor("float32", -1, 0, encoding="zlib"), "dimension of 0"),
         (dataset(features_dict(a=tensor())), "only `steps` may be one"),
         (features_dict(**{"a": features_dict(b=tensor()), "a/b": tensor()}), "declared twice"),
         ({"pythonClassName": CORE + "tensor_feature.Tensor", "tensor": 3}, "not its description"),

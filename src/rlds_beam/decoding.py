@@ -19,7 +19,7 @@ from rlds_beam.rules import BadEpisode, Violation
 from rlds_beam.schema import Field, Schema
 
 MAX_EXPANDED = 1 << 28
-"""Bytes that one compressed value of unknown shape may expand to."""
+"""Bytes that the compressed values of one field of unknown shape may expand to, all steps together."""
 
 _IMAGES = ("png", "jpeg")
 
@@ -204,9 +204,12 @@ def _check_kind(field: Field, feature: Feature, kind: str) -> None:
 def _encoded(field: Field, values: Array) -> Column:
     """Tensors stored as one byte string a step, plain or zlib."""
     known = field.known_size * field.numpy_dtype.itemsize
-    limit = MAX_EXPANDED if None in field.shape else known
     if field.encoding == "zlib":
-        values = _objects([_expand(value, limit, step) for step, value in enumerate(values)])
+        expanded, left = [], MAX_EXPANDED
+        for step, value in enumerate(values):
+            expanded.append(_expand(value, left if None in field.shape else known, step))
+            left -= len(expanded[-1])
+        values = _objects(expanded)
     for step, value in enumerate(values):
         size = len(value)
         if size != known and (None not in field.shape or known == 0 or size % known):
@@ -233,7 +236,7 @@ def _expand(value: bytes, limit: int, step: int) -> bytes:
     except zlib.error as error:
         raise _WrongValueError(f"the zlib stream at step {step} is broken: {error}") from None
     if len(data) > limit or not stream.eof:
-        raise _WrongValueError(f"the zlib stream at step {step} does not end after the {limit} bytes of its shape")
+        raise _WrongValueError(f"the zlib stream at step {step} does not end within the {limit} bytes of its shape")
     return data
 
 

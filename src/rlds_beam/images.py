@@ -3,7 +3,7 @@
 What an image is, its first bytes say, not the schema (TFDS keeps whatever file it was given).
 Pixels are those of `tf.image.decode_image`, which TFDS decodes with, bit for bit. simplejpeg and
 OpenCV give the same ones several times faster where the stored form is the usual one; TensorFlow
-decodes the rest (palettes, 16 bits read as 8, alpha dropped, GIF, BMP, CMYK), and has the last
+decodes the rest (palettes, 16 bits read as 8, alpha dropped, BMP, CMYK), and has the last
 word on bytes that the fast decoders refuse.
 """
 
@@ -136,15 +136,12 @@ def read_header(data: bytes) -> Header:
     if data.startswith(b"\x89PNG\r\n\x1a\n"):
         return _png_header(data)
     try:
-        if data.startswith(b"GIF8"):
-            width, height = struct.unpack_from("<HH", data, 6)
-            return Header("gif", height, width)
         if data.startswith(b"BM"):
             width, height = struct.unpack_from("<ii", data, 18)
             return Header("bmp", abs(height), abs(width))
     except struct.error:
         raise UndecodableImageError(f"the image ends after {len(data)} bytes") from None
-    raise UndecodableImageError(f"no PNG, JPEG, GIF or BMP ({len(data)} bytes beginning {data[:8]!r})")
+    raise UndecodableImageError(f"no PNG, JPEG or BMP ({len(data)} bytes beginning {data[:8]!r})")
 
 
 def _png_header(data: bytes) -> Header:
@@ -245,7 +242,7 @@ def _decode_with_tensorflow(data: bytes, channels: int | None, dtype: str) -> Ar
         message = str(getattr(error, "message", error)).partition("} ")[2] or str(error)
         raise UndecodableImageError(f"TensorFlow cannot decode it ({message.strip()[:120]})") from None
     if image.ndim != 3:
-        raise UndecodableImageError(f"it is an animation of {len(image)} frames")
+        raise UndecodableImageError("it is a GIF, which TFDS decodes as a video")
     return image
 
 

@@ -67,8 +67,8 @@ class Field:
 class Schema:
     """All leaves of a dataset: of a step, and of the episode around it (`metadata`).
 
-    `fast` is True when our own decoder reads every step field; otherwise `slow_reason` names
-    the first field that it cannot, and TFDS's decoder is used for the whole dataset.
+    `fast` is True when our own decoder reads every field; otherwise `slow_reason` names the
+    first one that it cannot, and TFDS's decoder (and TensorFlow) is used for these fields.
     """
 
     steps: Mapping[str, Field]

@@ -78,10 +78,11 @@ def parse_features(features: str | bytes | Json, where: str) -> Schema:
             if name != "discount":
                 raise UsageError(f"{where}: the steps have no `{name}`, which RLDS requires; they have {sorted(steps)}")
             steps[name] = DEFAULT_DISCOUNT
-    schema = Schema(steps=steps, metadata=metadata)
-    if not schema.fast and any(0 in f.shape for f in (*steps.values(), *metadata.values()) if not f.fast):
-        raise UsageError(f"{where}: {schema.slow_reason} with a dimension of 0, which TensorFlow cannot decode")
-    return schema
+    for field in (*steps.values(), *metadata.values()):
+        if 0 in field.shape and (None in field.shape or not field.fast):
+            # With an unknown dimension there is no telling it; TensorFlow divides by 0 and dies.
+            raise UsageError(f"{where}: {field.path} has shape {field.shape}, whose dimension of 0 cannot be decoded")
+    return Schema(steps=steps, metadata=metadata)
 
 
 def load_features(features: str | bytes | Json, where: str) -> Json:

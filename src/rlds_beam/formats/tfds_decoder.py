@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import json
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeAlias
 
@@ -31,7 +32,7 @@ class TfdsDecoder:
 
     def __init__(self, schema: Schema, features: str | bytes | Json):
         """`features`: the features.json. It must have passed `parse_features`."""
-        self._json = load_features(features, "features.json")
+        self._json = json.dumps(load_features(features, "features.json"))
         self._steps = [f for f in schema.steps.values() if not f.fast]
         self._metadata = [f for f in schema.metadata.values() if not f.fast]
 
@@ -61,7 +62,7 @@ class TfdsDecoder:
         import tensorflow as tf
         import tensorflow_datasets as tfds
 
-        features = tfds.features.FeatureConnector.from_json(self._json)
+        features = tfds.features.FeatureConnector.from_json(json.loads(self._json))
         wanted = _prune(features, {f.path for f in self._metadata})
         if self._steps:
             steps = _prune(features["steps"].feature, {f.path for f in self._steps})
