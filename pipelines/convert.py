@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from rlds_beam.options import (
@@ -16,6 +17,7 @@ from rlds_beam.options import (
 )
 
 if TYPE_CHECKING:
+    from rlds_beam.job import ConvertJob
     from rlds_beam.report import Report
 
 
@@ -39,9 +41,103 @@ class ConvertResult(NamedTuple):
     """The outputs of the job.
 
     Attributes:
-      written: PCollection of `RangeResult`, one for each output shard.
-      report: PCollection of one `Report`, after the dataset is committed.
+      written: PCollection of `RangeCommit`, one for each output shard that this run wrote.
+      report: PCollection of one `Report` on the whole dataset, when it is committed.
     """
 
     written: Any
     report: Any
+
+
+def define_pipeline(root: Any, config: ConvertConfig, job: ConvertJob | None = None) -> ConvertResult:
+    """Converts a dataset under `root`.
+
+    Args:
+      root: a Beam pipeline.
+      config: the job.
+      job: the job, where it is prepared already.
+
+    Raises:
+      UsageError: the input or the output cannot be used as it is. Nothing was read or written yet.
+    """
+    import apache_beam as beam
+
+    from rlds_beam.job import prepare
+    from rlds_beam.transforms import CommitDataset, ConvertRanges, FindDuplicateEpisodes
+
+    job = job or prepare(config)
+    # Duplicates can be told only when all of the dataset was looked at: at its framing, that is, not at its episodes.
+    duplicates = None if "duplicate_episode" in config.accept else root | FindDuplicateEpisodes(job.source)
+    # What is spread over the workers is the list of ranges still to do; no episode is ever shuffled.
+    ranges = root | "Ranges" >> beam.Create(job.open(config.overwrite), reshuffle=True)
+    written = ranges | ConvertRanges(job.converter, duplicates)
+    return ConvertResult(written, written | CommitDataset(job.committer))
+
+
+def convert(config: ConvertConfig) -> ConvertOutcome:
+    """Runs the job to its end; what an earlier run of it finished is not done again.
+
+    Raises:
+      UsageError: the input or the output cannot be used as it is.
+      FailedRuleError: a rule whose policy is `fail` was broken.
+      NotVerifiedError: what was written is not what was predicted.
+      RldsBeamError: the pipeline failed.
+    """
+    from rlds_beam.job import prepare
+    from rlds_beam.runners import run_pipeline
+
+    began = time.monotonic()
+    job, metrics = prepare(config), {}
+    if config.overwrite or not job.complete:
+        metrics = run_pipeline(lambda root: define_pipeline(root, config, job), config, job.source.size)
+    return ConvertOutcome(job, job.read_report(), metrics, time.monotonic() - began)
+
+
+@dataclasses.dataclass(frozen=True)
+class ConvertOutcome:
+    """A finished job.
+
+    Attributes:
+      job: what was done.
+      report: on the whole dataset, earlier runs included.
+      metrics: what this run measured of itself.
+      seconds: that this run took, start-up included.
+    """
+
+    job: ConvertJob
+    report: Report
+    metrics: dict[str, Any]
+    seconds: float
+
+    def figures(self) -> dict[str, Any]:
+        """For `--json`: steps of this run, and how fast it did them once it had started."""
+        steps, working = self.metrics.get("steps", 0), 0.0
+        if "range_ended_msec" in self.metrics:
+            working = (self.metrics["range_ended_msec"].max - self.metrics["range_began_msec"].min) / 1000
+        return {
+            "seconds": round(self.seconds, 3),
+            "working_seconds": round(working, 3),
+            "steps_this_run": steps,
+            "steps_per_second": round(steps / working) if working else None,
+            "peak_memory_mb": round(self.metrics["peak_memory_kb"].max / 1024) if "peak_memory_kb" in self.metrics else None,
+            "shards": len(self.job.ranges),
+            "output": self.job.output,
+        }
+
+
+def main(config: ConvertConfig) -> int:
+    """The command: runs the job, prints its summary, returns the exit code."""
+    from rlds_beam.job import prepare
+    from rlds_beam.pipelines import outcome
+
+    if config.dry_run:
+        print(prepare(config).text())
+        return 0
+    done = convert(config)
+    figures = done.figures()
+    speed = f", {figures['steps_per_second']:,} steps/s at work" if figures["steps_per_second"] else ""
+    lines = [f"took      {done.seconds:.1f} s with start-up{speed}", f"output    {config.output}"]
+    if not done.metrics:
+        lines.insert(0, "nothing was left to do: an earlier run had finished it")
+    outcome.show(done.report, config, figures, lines)
+    return outcome.exit_code(done.report, config)

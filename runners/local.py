@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import queue
 import re
+import shlex
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any
 
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.transforms.environments import SubprocessSDKEnvironment
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
 import rlds_beam.errors
@@ -31,13 +34,15 @@ def run(define: Callable[[Any], Any], options: RunOptions, input_bytes: int) -> 
       RldsBeamError: the job failed, or a worker process died.
     """
     workers = options.workers or (os.cpu_count() or 1 if input_bytes >= WORTH_A_WORKER else 1)
-    flags = [*options.beam_options]
+    flags = [f"--direct_num_workers={workers}", *options.beam_options]
+    environment = None
     if workers > 1:
-        flags = ["--direct_running_mode=multi_processing", f"--direct_num_workers={workers}", *flags]
+        command = f"{shlex.quote(sys.executable)} -m rlds_beam.runners.worker"
+        environment = SubprocessSDKEnvironment.from_command_string(command)
 
     def job() -> dict[str, Any]:
         # DirectRunner would first try to download another runner.
-        pipeline = beam.Pipeline(runner=FnApiRunner(), options=PipelineOptions(flags))
+        pipeline = beam.Pipeline(runner=FnApiRunner(environment), options=PipelineOptions(flags))
         define(pipeline)
         result = pipeline.run()
         result.wait_until_finish()

@@ -2,6 +2,9 @@
 
 from rlds_beam.transforms.checking import CheckResult as CheckResult
 from rlds_beam.transforms.checking import ValidateEpisodes as ValidateEpisodes
+from rlds_beam.transforms.converting import ConvertToTrajectories as ConvertToTrajectories
 from rlds_beam.transforms.duplicates import FindDuplicateEpisodes as FindDuplicateEpisodes
+from rlds_beam.transforms.ranges import CommitDataset as CommitDataset
+from rlds_beam.transforms.ranges import ConvertRanges as ConvertRanges
 from rlds_beam.transforms.reading import ReadFromRlds as ReadFromRlds
 from rlds_beam.transforms.reporting import WriteReport as WriteReport

@@ -54,16 +54,12 @@ class ValidateEpisodes(beam.PTransform):  # type: ignore[misc]
         checked = episodes | "Check" >> beam.ParDo(_CheckFn(self._options), duplicates).with_outputs(
             "rejected", "report", main="accepted"
         )
-        report = checked.report | "MergeReports" >> beam.CombineGlobally(merge_reports)
+        report = checked.report | "MergeReports" >> beam.CombineGlobally(_merge)
         return CheckResult(checked.accepted, checked.rejected, report)
 
 
-def merge_reports(reports: Iterable[Report]) -> Report:
-    """All of `reports` in one; an empty one where there are none."""
-    merged = Report()
-    for report in reports:
-        merged = merged.merge(report)
-    return merged
+def _merge(reports: Iterable[Report]) -> Report:
+    return Report().merge(*reports)
 
 
 class _CheckFn(beam.DoFn):  # type: ignore[misc]

@@ -43,6 +43,7 @@ class Converter:
     order, and `finish` gives the last ones. In every other mode each record is on its own.
 
     Attributes:
+      fields: what a record of the output holds.
       predicted: items that the closed form gives for the episodes so far.
       written: items that were really encoded.
     """
@@ -53,6 +54,7 @@ class Converter:
         self._maker = ItemMaker(conversion.items)
         self._encoder = TrajectoryEncoder(conversion.spec, conversion.images, jpeg_quality=JPEG_QUALITY)
         self._frames = 0
+        self.fields = self._encoder.fields
         self.predicted = 0
         self.written = 0
 

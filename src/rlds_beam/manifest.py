@@ -104,8 +104,8 @@ def rejected_path(output: str, work: WorkRange) -> str:
     return storage.join(output, REJECTED, str(work))
 
 
-def open_output(output: str, plan: Mapping[str, Any], *, overwrite: bool = False) -> Finished:
-    """Makes the output directory ready to be written to, or finds out how far an earlier run of the plan came.
+def check_output(output: str, plan: Mapping[str, Any], *, overwrite: bool = False) -> None:
+    """Says whether `open_output` would take the directory, and touches nothing.
 
     Args:
       output: a directory that is not there, is empty, or was written by rlds-beam.
@@ -119,27 +119,39 @@ def open_output(output: str, plan: Mapping[str, Any], *, overwrite: bool = False
     """
     names = [name for name in _listdir(output) if not is_temporary(name)]
     existing = _read_plan(output)
+    wanted = json.loads(json.dumps(plan))  # as it reads back: lists for tuples
     if names and existing is None:
         raise UsageError(
             f"{output} is not empty, and rlds-beam did not write what is in it: name another directory, or an empty "
             "one (--overwrite replaces only what rlds-beam wrote)"
         )
-    if existing is not None and overwrite:
-        _remove_output(output)
-        existing = None
-    wanted = json.loads(json.dumps(plan))  # as it reads back: lists for tuples
-    if existing is not None and existing != wanted:
+    if existing is not None and existing != wanted and not overwrite:
         differences = "; ".join(_differences(existing, wanted))
         raise UsageError(
             f"{output} holds the output of another plan ({differences}): name another directory, or replace it whole "
             "with --overwrite"
         )
+
+
+def open_output(output: str, plan: Mapping[str, Any], *, overwrite: bool = False) -> Finished:
+    """Makes the output directory ready to be written to, or finds out how far an earlier run of the plan came.
+
+    Args and what is raised: as for `check_output`.
+    """
+    check_output(output, plan, overwrite=overwrite)
+    if overwrite:
+        _remove_output(output)
     storage.makedirs(output)
-    if existing is None:  # the plan comes first: from then on the directory is known as ours
-        storage.write_text(storage.join(output, PLAN), _json({"kind": _KIND, "plan": wanted}))
+    if _read_plan(output) is None:  # the plan comes first: from then on the directory is known as ours
+        storage.write_text(storage.join(output, PLAN), _json({"kind": _KIND, "plan": plan}))
     storage.makedirs(storage.join(output, COMMITS))
     storage.makedirs(storage.join(output, REJECTED))
     return _finished(output)
+
+
+def is_complete(output: str) -> bool:
+    """Whether the dataset is committed, and all that it names is there. The plan was checked before."""
+    return storage.exists(storage.join(output, MANIFEST)) and _finished(output).complete
 
 
 def commit_range(
@@ -202,7 +214,7 @@ def commit_dataset(
       NotVerifiedError: a shard is missing, of another size than it was written, or holds another
         number of items than predicted. No manifest is left then.
     """
-    commits = _commits(output)
+    commits = read_commits(output)
     missing = [str(work) for work in ranges if str(work) not in commits]
     done = [commits[str(work)] for work in ranges if str(work) in commits]
     wrong = [problem for commit in done for problem in _problems(output, commit)]
@@ -274,7 +286,7 @@ def _manifest(
 
 def _finished(output: str) -> Finished:
     """The ranges whose commit and files are there; a manifest that names any other is removed."""
-    ranges = {name: commit for name, commit in _commits(output).items() if not list(_problems(output, commit))}
+    ranges = {name: commit for name, commit in read_commits(output).items() if not list(_problems(output, commit))}
     manifest = _load(storage.join(output, MANIFEST)) if storage.exists(storage.join(output, MANIFEST)) else None
     complete = manifest is not None and {shard["range"] for shard in manifest["shards"]} <= ranges.keys()
     if not complete:
@@ -282,7 +294,7 @@ def _finished(output: str) -> Finished:
     return Finished(ranges, complete)
 
 
-def _commits(output: str) -> dict[str, RangeCommit]:
+def read_commits(output: str) -> dict[str, RangeCommit]:
     directory = storage.join(output, COMMITS)
     read = (_load(storage.join(directory, name)) for name in _listdir(directory) if not is_temporary(name))
     commits = [RangeCommit.from_json(content) for content in read if content is not None]

@@ -1,0 +1,155 @@
+"""A conversion, prepared: everything that can be known and checked before the first episode is read."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from typing import Any, Protocol
+
+from rlds_beam import manifest, storage
+from rlds_beam.converting import Conversion
+from rlds_beam.errors import UsageError
+from rlds_beam.formats.trajectory_layout import Images, record_fields
+from rlds_beam.options import CheckOptions, FrameOptions, ItemOptions
+from rlds_beam.plan import WorkRange, plan_ranges
+from rlds_beam.preflight import check_source
+from rlds_beam.ranges import REPORT, DatasetCommitter, RangeConverter
+from rlds_beam.reading import EpisodeReader
+from rlds_beam.report import Report, format_size
+from rlds_beam.source import Source, open_source
+from rlds_beam.trajectory_spec import trajectory_spec
+
+FORMAT = 1
+"""Of the files that a conversion writes; a change of their bytes makes it another."""
+
+
+class ConvertOptions(Protocol):
+    """What of `pipelines.convert.ConvertConfig` is looked at here (it is the options of each group as well)."""
+
+    @property
+    def input(self) -> str: ...
+    @property
+    def output(self) -> str: ...
+    @property
+    def split(self) -> str | None: ...
+    @property
+    def features(self) -> str | None: ...
+    @property
+    def images(self) -> Images: ...
+    @property
+    def shards(self) -> int | None: ...
+    @property
+    def overwrite(self) -> bool: ...
+    @property
+    def across_episodes(self) -> bool: ...
+
+
+@dataclasses.dataclass(frozen=True)
+class ConvertJob:
+    """What is to be done, and what of it is done already.
+
+    Attributes:
+      source: the dataset.
+      ranges: all of the plan.
+      conversion: how records become items.
+      output: the directory to write to.
+      preflight: the report on the dataset as a whole.
+      plan: what the output's bytes depend on, as JSON.
+    """
+
+    source: Source
+    ranges: tuple[WorkRange, ...]
+    conversion: Conversion
+    output: str
+    preflight: Report
+    plan: dict[str, Any]
+
+    def open(self, overwrite: bool = False) -> list[WorkRange]:
+        """Makes the output ready, and says which ranges are still to do."""
+        finished = manifest.open_output(self.output, self.plan, overwrite=overwrite)
+        return [work for work in self.ranges if str(work) not in finished.ranges]
+
+    @property
+    def complete(self) -> bool:
+        """Whether an earlier run did all of it."""
+        return manifest.is_complete(self.output)
+
+    def text(self) -> str:
+        """The plan, for a terminal."""
+        episodes = "an unknown number of" if self.source.episodes is None else f"{self.source.episodes:,}"
+        lines = [
+            f"input     {self.source.dataset}: {episodes} episodes, {format_size(self.source.size)}",
+            f"output    {self.output}: {len(self.ranges)} shards",
+            "records",
+            *(f"  {leaf}" for leaf in self.conversion.spec.leaves),
+        ]
+        lines += [f"left out  {path}: {why}" for path, why in self.conversion.spec.left_out.items()]
+        return "\n".join([*lines, "nothing was written (--dry_run)"])
+
+    @property
+    def converter(self) -> RangeConverter:
+        return RangeConverter(EpisodeReader(self.source), self.conversion, self.output, self.source.name)
+
+    @property
+    def committer(self) -> DatasetCommitter:
+        return DatasetCommitter(
+            self.output, self.source.name, self.source, self.conversion, self.ranges, self.preflight
+        )  # fmt: skip
+
+    def read_report(self) -> Report:
+        """The report of the finished job."""
+        return Report.from_json(json.loads(storage.read_text(storage.join(self.output, REPORT))))
+
+
+def prepare(options: ConvertOptions) -> ConvertJob:
+    """Opens the input, plans the work, and checks all that can be checked; writes nothing.
+
+    Raises:
+      UsageError: the input, the options or the output cannot be used as they are.
+    """
+    assert isinstance(options, CheckOptions) and isinstance(options, FrameOptions) and isinstance(options, ItemOptions)
+    source = open_source(options.input, options.split, options.features)
+    if not source.splits:
+        raise UsageError(f"{options.input} names no splits: there is nothing to convert")
+    conversion = Conversion(
+        CheckOptions(**_group(options, CheckOptions)),
+        FrameOptions(**_group(options, FrameOptions)),
+        ItemOptions(**_group(options, ItemOptions)),
+        trajectory_spec(source.schema, options, options),
+        options.images,
+    )
+    record_fields(conversion.spec, options.images)  # raises where the format cannot hold a leaf
+    ranges = plan_ranges(source, options.shards, whole_shards=options.across_episodes)
+    preflight = check_source(source, options)
+    plan = _plan(source, ranges, conversion)
+    manifest.check_output(options.output, plan, overwrite=options.overwrite)
+    return ConvertJob(source, ranges, conversion, options.output, preflight, plan)
+
+
+def _group(options: Any, group: type[Any]) -> dict[str, Any]:
+    return {field.name: getattr(options, field.name) for field in dataclasses.fields(group)}
+
+
+def _plan(source: Source, ranges: tuple[WorkRange, ...], conversion: Conversion) -> dict[str, Any]:
+    check = _group(conversion.check, CheckOptions)
+    del check["fail"]  # ends a job, but changes nothing of what it writes
+    return {
+        "format": FORMAT,
+        "dataset": source.dataset,
+        "features_sha256": hashlib.sha256(source.features.encode()).hexdigest(),
+        "splits": {
+            split.name: {
+                "slice": [split.start, split.stop],
+                "shards": [[storage.split(shard.path)[1], shard.size] for shard in split.shards],
+            }
+            for split in source.splits
+        },
+        "ranges": {
+            str(work): [[s.shard.index, s.start, s.stop] for s in work.segments] for work in ranges
+        },
+        "check": check,
+        "frames": _group(conversion.frames, FrameOptions),
+        "items": _group(conversion.items, ItemOptions),
+        "images": conversion.images,
+    }  # fmt: skip

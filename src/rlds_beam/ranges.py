@@ -1,0 +1,105 @@
+"""The work of a conversion: one range of input after the other, and the dataset at the end."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+
+from rlds_beam import manifest, storage
+from rlds_beam.converting import Conversion, Converter
+from rlds_beam.keys import EpisodeKey
+from rlds_beam.manifest import RangeCommit, rejected_path, shard_path
+from rlds_beam.plan import WorkRange
+from rlds_beam.preflight import check_counts
+from rlds_beam.reading import EpisodeReader
+from rlds_beam.report import Report
+from rlds_beam.shards import RejectedWriter, ShardWriter
+from rlds_beam.source import Source
+
+REPORT = "report.json"
+
+
+@dataclasses.dataclass(frozen=True)
+class RangeConverter:
+    """Turns a range of input into a finished shard. Pickles.
+
+    Attributes:
+      reader: of the dataset.
+      conversion: how records become items.
+      output: directory that `manifest.open_output` made ready.
+      name: of the dataset that is written.
+    """
+
+    reader: EpisodeReader
+    conversion: Conversion
+    output: str
+    name: str
+
+    def convert(self, work: WorkRange, duplicates: Mapping[EpisodeKey, EpisodeKey]) -> RangeCommit:
+        """Reads, checks, converts and writes one range, and commits it.
+
+        Nothing of it is there under its final name before all of it is; a range that is converted
+        again gives the same bytes.
+
+        Raises:
+          FailedRuleError: a rule whose policy is `fail` is broken.
+          NotVerifiedError: another number of items was written than predicted.
+        """
+        report, converter = Report(), Converter(self.conversion)
+        path = shard_path(self.output, self.name, work)
+        with ShardWriter(path) as shard, RejectedWriter(rejected_path(self.output, work)) as rejected:
+            for segment in work.segments:
+                for episode in self.reader.read(work.split, segment):
+                    verdict, encoded = converter.convert(episode, duplicates)
+                    report.add(verdict)
+                    if verdict.rejected is not None:
+                        rejected.write(verdict.rejected.payload, verdict.rejected.to_json(), episode.key)
+                    for items in encoded:
+                        shard.write(items.chunks, items.count, episode.key)
+            for items in converter.finish():
+                shard.write(items.chunks, items.count)
+            kept, written = rejected.commit(), shard.commit()
+        report.items_predicted, report.items_written = converter.predicted, written.records
+        report.bytes_written = written.bytes
+        return manifest.commit_range(
+            self.output, work, path, written,
+            fields=converter.fields, predicted=converter.predicted, rejected=kept, report=report.to_json(),
+        )  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class DatasetCommitter:
+    """Finishes the dataset when all of its ranges are. Pickles.
+
+    Attributes:
+      output, name: as of the ranges.
+      source: what was read.
+      conversion: how.
+      ranges: all of the plan.
+      preflight: the report on the dataset as a whole (`preflight.check_source`).
+    """
+
+    output: str
+    name: str
+    source: Source
+    conversion: Conversion
+    ranges: tuple[WorkRange, ...]
+    preflight: Report
+
+    def commit(self) -> Report:
+        """Checks what is there, writes the report and the metadata, and the manifest last.
+
+        Raises:
+          NotVerifiedError: what is there is not what was predicted.
+          FailedRuleError: a shard holds another number of records than it should, and
+            `short_shard` is to fail.
+        """
+        commits = manifest.read_commits(self.output)
+        report = self.preflight.merge(*(Report.from_json(c.report) for c in commits.values()))
+        report = report.merge(check_counts(self.source, report.shards, self.conversion.check))
+        storage.write_text(storage.join(self.output, REPORT), json.dumps(report.to_json(), indent=2) + "\n")
+        fields = Converter(self.conversion).fields
+        description = f"Trajectories of {self.source.dataset}, made by rlds-beam."
+        manifest.commit_dataset(self.output, self.name, self.ranges, fields, description=description)
+        return report

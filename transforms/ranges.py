@@ -1,0 +1,82 @@
+"""One input range in, one finished output shard out."""
+
+from __future__ import annotations
+
+import resource
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import apache_beam as beam
+from apache_beam.metrics import Metrics
+
+from rlds_beam.keys import EpisodeKey
+from rlds_beam.manifest import RangeCommit
+from rlds_beam.plan import WorkRange
+from rlds_beam.ranges import DatasetCommitter, RangeConverter
+from rlds_beam.report import Report
+from rlds_beam.transforms.metrics import METRICS_NAMESPACE
+
+
+class ConvertRanges(beam.PTransform):  # type: ignore[misc]
+    """Reads, checks, converts and writes whole ranges: a PCollection of `RangeCommit`.
+
+    Everything that happens to a range happens in one place, one episode after the other, because a
+    shard is finished only when all of its range is: it then takes its name at once, and a run that
+    is killed loses no more than the ranges it was on. No episode ever leaves the worker that read it.
+    Pure twin: `ranges.RangeConverter`.
+
+    Args:
+      converter: what to do with a range.
+      duplicates: what `FindDuplicateEpisodes` gives; None looks for none.
+    """
+
+    def __init__(self, converter: RangeConverter, duplicates: Any = None):
+        super().__init__()
+        self._converter = converter
+        self._duplicates = duplicates
+
+    def expand(self, ranges: Any) -> Any:
+        duplicates = {} if self._duplicates is None else beam.pvalue.AsSingleton(self._duplicates)
+        return ranges | "Convert" >> beam.ParDo(_ConvertRangeFn(self._converter), duplicates)
+
+
+class _ConvertRangeFn(beam.DoFn):  # type: ignore[misc]
+    def __init__(self, converter: RangeConverter):
+        self._converter = converter
+        self._steps = Metrics.counter(METRICS_NAMESPACE, "steps")
+        self._began = Metrics.distribution(METRICS_NAMESPACE, "range_began_msec")
+        self._ended = Metrics.distribution(METRICS_NAMESPACE, "range_ended_msec")
+        self._memory = Metrics.distribution(METRICS_NAMESPACE, "peak_memory_kb")
+
+    def process(self, work: WorkRange, duplicates: Mapping[EpisodeKey, EpisodeKey]) -> Iterator[RangeCommit]:
+        self._began.update(int(time.time() * 1000))
+        commit = self._converter.convert(work, duplicates)
+        self._ended.update(int(time.time() * 1000))
+        self._steps.inc(commit.report["steps"])
+        self._memory.update(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+        yield commit
+
+
+class CommitDataset(beam.PTransform):  # type: ignore[misc]
+    """Waits for all ranges, checks what is there, and writes the manifest last: a PCollection of one `Report`.
+
+    Pure twin: `ranges.DatasetCommitter`.
+    """
+
+    def __init__(self, committer: DatasetCommitter):
+        super().__init__()
+        self._committer = committer
+
+    def expand(self, commits: Any) -> Any:
+        return (
+            commits
+            # Only the fact that a range is done travels here; what was written stays where it is.
+            | "Done" >> beam.CombineGlobally(beam.combiners.CountCombineFn())
+            | "Commit" >> beam.Map(_commit, self._committer)
+        )
+
+
+def _commit(done: int, committer: DatasetCommitter) -> Report:
+    del done
+    return committer.commit()
