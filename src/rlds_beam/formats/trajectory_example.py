@@ -33,7 +33,7 @@ Array = np.ndarray[Any, Any]
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 Index = np.ndarray[Any, np.dtype[np.int64]]
 
-_BLOCK_BYTES = 1 << 19
+_BLOCK_BYTES = 1 << 18
 """Bytes of records filled and framed at a time: what fits the second-level cache."""
 
 _RECORD_LIMIT = 1 << 31
