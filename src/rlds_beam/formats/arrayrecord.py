@@ -57,10 +57,12 @@ def read_records(path: str, start: int = 0, stop: int | None = None) -> Iterator
 
 def _read_batch(reader: Any, path: str, indices: range) -> Iterator[Record | Damage]:
     try:
-        yield from map(Record, indices, reader.read(list(indices)))
-        return
+        payloads = reader.read(list(indices))
     except (RuntimeError, IndexError):  # which record it was is not said: ask for each, with a reader that is well
         pass
+    else:
+        yield from map(Record, indices, payloads)
+        return
     for index in indices:
         with _reader(path) as single:
             try:

@@ -33,7 +33,7 @@ _U32 = 0xFFFFFFFF
 
 def masked_crc(data: bytes) -> int:
     """The CRC32C of data in the masked form that TFRecord stores."""
-    crc = crc32c(data)
+    crc: int = crc32c(data)
     return ((crc >> 15 | crc << 17) + _MASK) & _U32
 
 
@@ -92,17 +92,17 @@ class Window:
         self._at = -1
         self.block = BLOCK
         self.base = self.filled = 0
-        self._allocate(BLOCK if self.size is None else max(1, min(BLOCK, self.size)))
+        self.data = bytearray(BLOCK if self.size is None else max(1, min(BLOCK, self.size)))
+        self.view = memoryview(self.data)
 
     @property
     def error(self) -> str | None:
         """Why the file ended before its time, once it has: only a gzip stream says so."""
         return self._file.error if isinstance(self._file, GzipStream) else None
 
-    def _allocate(self, count: int) -> None:
+    def _grow(self, count: int) -> None:
         data = bytearray(count)
-        if self.filled:
-            data[: self.filled] = self.view[: self.filled]
+        data[: self.filled] = self.view[: self.filled]
         self.data, self.view = data, memoryview(data)
 
     def load(self, position: int, count: int) -> int:
@@ -118,7 +118,7 @@ class Window:
         want = max(count, self.block)
         while self.filled < count:
             if self.filled == len(self.data):  # double, so that a length that lies does not allocate
-                self._allocate(min(want, 2 * len(self.data)))
+                self._grow(min(want, 2 * len(self.data)))
             got = self._file.readinto(self.view[self.filled : want])  # type: ignore[union-attr]
             if not got:
                 self.size = position + self.filled
