@@ -10,7 +10,7 @@ from rlds_beam.errors import UsageError
 from rlds_beam.formats.trajectory_example import TrajectoryEncoder
 from rlds_beam.frames import Frames
 from rlds_beam.images import EncodedImages, encode_jpeg
-from rlds_beam.items import Items, windows
+from rlds_beam.items import Items, Windows
 from rlds_beam.keys import EpisodeKey
 from rlds_beam.options import ItemOptions
 from rlds_beam.plan import WorkRange
@@ -51,7 +51,7 @@ def write_dataset(output, options, images="raw", splits=("train",), lengths=LENG
     encoder = TrajectoryEncoder(TrajectorySpec(LEAVES, item_shape), images)
     manifest.open_output(str(output), {"options": str(options)})
     episodes = [make_frames(n, seed) for seed, n in enumerate(lengths)]
-    batches = [Items(frames, windows(len(frames), options)) for frames in episodes]
+    batches = [Items(frames, Windows.of(len(frames), options)) for frames in episodes]
     ranges = [WorkRange(split, i, 2, ()) for split in splits for i in range(2)]
     for work in ranges:
         path = manifest.shard_path(str(output), "data", work)
@@ -69,7 +69,7 @@ def write_dataset(output, options, images="raw", splits=("train",), lengths=LENG
         decoded = Frames(
             {**items.frames.columns, "observation/camera": items.frames["observation/camera"].decode()}, KEY
         )
-        columns = {leaf.path: Items(decoded, items.index).gather(leaf.path) for leaf in LEAVES}
+        columns = {leaf.path: Items(decoded, items.windows).gather(leaf.path) for leaf in LEAVES}
         if options.items == "frames":
             columns = {path: column[:, 0] for path, column in columns.items()}
         expected += [{path: column[k] for path, column in columns.items()} for k in range(len(items))]
@@ -195,7 +195,7 @@ def test_an_agent_trains_on_it(tmp_path):
     work = WorkRange("train", 0, 1, ())
     path = manifest.shard_path(str(tmp_path), "data", work)
     with ShardWriter(path) as writer:
-        encoded = encoder.encode(Items(Frames(columns, KEY), windows(9, ItemOptions())))
+        encoded = encoder.encode(Items(Frames(columns, KEY), Windows.of(9, ItemOptions())))
         writer.write(encoded.chunks, encoded.count, KEY)
         shard = writer.commit()
     manifest.commit_range(

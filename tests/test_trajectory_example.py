@@ -16,7 +16,7 @@ from rlds_beam.formats.dataset_info import SplitInfo, dataset_info_json
 from rlds_beam.formats.trajectory_example import Encoded, TrajectoryEncoder
 from rlds_beam.frames import Frames
 from rlds_beam.images import EncodedImages, encode_jpeg
-from rlds_beam.items import Items, windows
+from rlds_beam.items import Items, Windows
 from rlds_beam.keys import EpisodeKey
 from rlds_beam.options import ItemOptions
 from rlds_beam.trajectory_spec import Leaf, TrajectorySpec
@@ -70,7 +70,7 @@ def make_frames(leaves: tuple[Leaf, ...], n: int, seed: int = 0) -> Frames:
 
 
 def make_items(leaves: tuple[Leaf, ...], options: ItemOptions, n: int = 7, seed: int = 0) -> Items:
-    return Items(make_frames(leaves, n, seed), windows(n, options))
+    return Items(make_frames(leaves, n, seed), Windows.of(n, options))
 
 
 def spec_of(leaves: tuple[Leaf, ...], options: ItemOptions) -> TrajectorySpec:
@@ -191,14 +191,6 @@ def test_int64_of_any_size(tmp_path, extremes):
     assert_same(read_with_tf_agents(path), expected)
 
 
-def test_an_index_in_any_order_is_gathered(tmp_path):
-    leaves = every_dtype()
-    index = np.array([[5, 2], [-1, 0], [3, 3], [1, -1]])
-    items = Items(make_frames(leaves, 6), index)
-    write(tmp_path, TrajectoryEncoder(spec_of(leaves, PAIRS)), [items])
-    assert_same(read_with_tfds(tmp_path), expected_of(leaves, [items], PAIRS))
-
-
 def test_columns_may_be_views(tmp_path):
     leaves = standard_leaves()
     frames = make_frames(leaves, 6)
@@ -206,8 +198,8 @@ def test_columns_may_be_views(tmp_path):
     strided = np.repeat(frames["observation"], 2, axis=0)[::2]
     viewed = Frames({**frames.columns, "action": unaligned, "observation": strided}, KEY)
     encoder = TrajectoryEncoder(spec_of(leaves, PAIRS))
-    index = windows(6, PAIRS)
-    got, want = (b"".join(encoder.encode(Items(f, index)).chunks) for f in (viewed, frames))
+    windows = Windows.of(6, PAIRS)
+    got, want = (b"".join(encoder.encode(Items(f, windows)).chunks) for f in (viewed, frames))
     assert got == want
 
 
@@ -234,7 +226,7 @@ def test_a_column_of_another_shape_is_refused():
     frames = make_frames(leaves, 4)
     wrong = Frames({**frames.columns, "action": np.zeros((4, 5), np.float32)}, KEY)
     with pytest.raises(ValueError, match=r"action is float32\[5\].*float32\[6\]"):
-        TrajectoryEncoder(spec_of(leaves, PAIRS)).encode(Items(wrong, windows(4, PAIRS)))
+        TrajectoryEncoder(spec_of(leaves, PAIRS)).encode(Items(wrong, Windows.of(4, PAIRS)))
 
 
 IMAGE = Leaf("observation/camera", "uint8", (16, 24, 3), "jpeg")
@@ -251,7 +243,7 @@ def image_items(options, n=5, gray=False):
     data[-1] = ZERO_IMAGE
     frames.columns["observation/camera"] = EncodedImages(data, (16, 24, 3))
     frames.columns["observation/depth"][:] = smooth[:, :8, :8]
-    return leaves, Items(frames, windows(n, options))
+    return leaves, Items(frames, Windows.of(n, options))
 
 
 @pytest.mark.parametrize("name", ["pairs", "frames", "tiled", "episodes"])
@@ -261,7 +253,7 @@ def test_encoded_images_as_pixels(tmp_path, name):
     write(tmp_path, TrajectoryEncoder(spec_of(leaves, options)), [items])
     pixels = items.frames["observation/camera"][:-1].decode()
     camera = np.concatenate([pixels, np.zeros_like(pixels[:1])])
-    decoded = Items(Frames({**items.frames.columns, "observation/camera": camera}, KEY), items.index)
+    decoded = Items(Frames({**items.frames.columns, "observation/camera": camera}, KEY), items.windows)
     assert_same(read_with_tfds(tmp_path), expected_of(leaves, [decoded], options))
 
 

@@ -23,7 +23,7 @@ import dataclasses
 import functools
 from collections import Counter
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -61,8 +61,7 @@ def windows(n_frames: int, options: ItemOptions) -> Index:
     L is 1 for single frames, and n_frames for whole episodes. An episode longer than
     `max_sequence_length` gives none.
     """
-    length = n_frames if options.items == "episodes" else _length(options)
-    return _windows(0, item_count(n_frames, options), length, options.stride, n_frames)
+    return Windows.of(n_frames, options).index()
 
 
 def predict_items(n_frames: Iterable[int], options: ItemOptions) -> int:
@@ -75,21 +74,63 @@ def predict_items(n_frames: Iterable[int], options: ItemOptions) -> int:
     return sum(item_count(n, options) * times for n, times in Counter(n_frames).items())
 
 
+class Windows(NamedTuple):
+    """Windows over frames, in closed form: window k is the frames from `start + k * stride` on.
+
+    Attributes:
+      start: first frame of the first window.
+      count: number of windows, K.
+      length: frames in a window, L.
+      stride: frames between the starts of two windows.
+      frames: how many frames there are; a window that runs over them goes on with padding frames.
+    """
+
+    start: int
+    count: int
+    length: int
+    stride: int
+    frames: int
+
+    @classmethod
+    def of(cls, n_frames: int, options: ItemOptions) -> Windows:
+        """The windows of an episode; see `windows`."""
+        length = n_frames if options.items == "episodes" else _length(options)
+        return cls(0, item_count(n_frames, options), length, options.stride, n_frames)
+
+    @property
+    def padding(self) -> int:
+        """How many padding frames have to stand behind the frames for all windows to be whole."""
+        return max(0, self.start + (self.count - 1) * self.stride + self.length - self.frames) if self.count else 0
+
+    def index(self) -> Index:
+        """int64 [K, L] of frame indices; `PAD` is the padding frame."""
+        starts = np.arange(self.start, self.start + self.count * self.stride, self.stride, dtype=np.int64)
+        index: Index = starts[:, None] + np.arange(self.length, dtype=np.int64)
+        if self.padding:
+            index[index >= self.frames] = PAD
+        return index
+
+
 @dataclasses.dataclass(frozen=True)
 class Items:
     """K items over some frames.
 
     Attributes:
-      frames: the frames that the index counts; with `across_episodes`, a piece of the stream.
-      index: int64 [K, L] of frame indices; `PAD` is the padding frame.
+      frames: the frames that the windows run over; with `across_episodes`, a piece of the stream.
+      windows: which of them make each item.
     """
 
     frames: Frames
-    index: Index
+    windows: Windows
 
     def __len__(self) -> int:
         """Number of items, K."""
-        return len(self.index)
+        return self.windows.count
+
+    @functools.cached_property
+    def index(self) -> Index:
+        """int64 [K, L] of frame indices; `PAD` is the padding frame."""
+        return self.windows.index()
 
     @functools.cached_property
     def padding(self) -> np.ndarray[Any, Any] | None:
@@ -135,7 +176,7 @@ class ItemMaker:
         if _too_long(len(frames), self._options) and not self._options.bypass_partial_episodes:
             detail = f"{len(frames)} frames, more than --max_sequence_length={self._options.max_sequence_length}"
             raise BadEpisode(Violation("too_long", detail))
-        return Items(frames, windows(len(frames), self._options))
+        return Items(frames, Windows.of(len(frames), self._options))
 
     def finish(self) -> Items | None:
         """The items that only the end of the shard completes; None where there are none."""
@@ -160,11 +201,11 @@ class StreamWindower:
         self._seen += len(frames)
         buffer = frames if self._tail is None else self._tail.append(frames)
         count = max(0, (len(buffer) - self._skip - length) // stride + 1)
-        index = _windows(self._skip, count, length, stride, len(buffer))
+        windows = Windows(self._skip, count, length, stride, len(buffer))
         start = self._skip + count * stride
         self._tail = buffer.slice(start) if start < len(buffer) else None
         self._skip = max(0, start - len(buffer))
-        return Items(buffer, index)
+        return Items(buffer, windows)
 
     def finish(self) -> Items | None:
         """Ends the stream: pads what is left, as the options say, and starts afresh."""
@@ -174,7 +215,7 @@ class StreamWindower:
             return None
         if not options.tile_end_of_episodes and seen >= _length(options):
             return None
-        return Items(tail, windows(len(tail), options))
+        return Items(tail, Windows.of(len(tail), options))
 
 
 def _length(options: ItemOptions) -> int:
@@ -184,12 +225,3 @@ def _length(options: ItemOptions) -> int:
 
 def _too_long(n_frames: int, options: ItemOptions) -> bool:
     return options.max_sequence_length is not None and n_frames > options.max_sequence_length
-
-
-def _windows(start: int, count: int, length: int, stride: int, n_frames: int) -> Index:
-    """`count` windows from `start` on, as an index into n_frames frames."""
-    starts = np.arange(start, start + count * stride, stride, dtype=np.int64)
-    index: Index = starts[:, None] + np.arange(length, dtype=np.int64)
-    if count and index[-1, -1] >= n_frames:
-        index[index >= n_frames] = PAD
-    return index

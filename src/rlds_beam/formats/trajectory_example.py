@@ -26,12 +26,11 @@ from rlds_beam.rules import BadEpisode, Violation
 
 if TYPE_CHECKING:
     from rlds_beam.episode import Column
-    from rlds_beam.items import Items
+    from rlds_beam.items import Items, Windows
     from rlds_beam.trajectory_spec import Leaf, TrajectorySpec
 
 Array = np.ndarray[Any, Any]
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
-Index = np.ndarray[Any, np.dtype[np.int64]]
 
 _BLOCK_BYTES = 1 << 18
 """Bytes of records filled and framed at a time: what fits the second-level cache."""
@@ -90,13 +89,12 @@ class TrajectoryEncoder:
           BadEpisode: an image cannot be decoded, or an item takes 2 GiB or more, which no tf.Example can.
           ValueError: a column is not of the spec's dtype and shape.
         """
-        count, length = items.index.shape
+        windows, count = items.windows, items.windows.count
         if not count:
             return Encoded([], 0)
-        windows = _Windows.of(items.index, len(items.frames))
-        sources = [_source(leaf, items.frames[leaf.path], windows) for leaf in self._leaves]
+        sources = [_source(leaf, items.frames[leaf.path], windows.padding) for leaf in self._leaves]
         holes = tuple(
-            (leaf.path, _LISTS.get(leaf.dtype, _BYTES_LIST), source.shape[1] * length)
+            (leaf.path, _LISTS.get(leaf.dtype, _BYTES_LIST), source.shape[1] * windows.length)
             for leaf, source in zip(self._leaves, sources, strict=True)
         )
         template = _template(holes, whole=not self._jpegs)
@@ -106,7 +104,7 @@ class TrajectoryEncoder:
             framed = FramedRows(min(step, count - first), len(template.row))
             framed.payload[:] = template.row
             for offset, source in zip(template.offsets, sources, strict=True):
-                windows.copy(source, first, length, framed.payload, offset)
+                _copy(windows, first, source, framed.payload, offset)
             if self._jpegs:
                 chunks += map(np.ndarray.tobytes, framed.payload)
             else:
@@ -132,58 +130,27 @@ class TrajectoryEncoder:
             yield b"".join(entries)
 
 
-class _Windows(NamedTuple):
-    """Items as windows over rows: item k is the rows from `start + k * stride` on.
-
-    Attributes:
-      pad: how many padding frames are to stand behind the frames, so that windows that run over
-        their end find them there.
-      gather: for an index without such an order: the rows to take first, -1 for the padding frame.
-    """
-
-    start: int
-    stride: int
-    pad: int = 0
-    gather: Index | None = None
-
-    @classmethod
-    def of(cls, index: Index, frames: int) -> _Windows:
-        count, length = index.shape
-        start = int(index[0, 0])
-        stride = int(index[1, 0]) - start if count > 1 else length
-        if start >= 0 and stride > 0:
-            end = start + (count - 1) * stride + length
-            line = np.arange(end)
-            line[frames:] = -1
-            expected = np.lib.stride_tricks.sliding_window_view(line, length)[start::stride]
-            if _equal(index, expected):
-                return cls(start, stride, max(0, end - frames))
-        return cls(0, length, 1, index.ravel())
-
-    def rows(self, values: Array, padding: int) -> Array:
-        """What the windows run over: the values [n, ...] of the frames, then those of the padding frames."""
-        if self.pad:
-            values = np.concatenate([values, np.full((self.pad, *values.shape[1:]), padding, values.dtype)])
-        return values if self.gather is None else values[self.gather]
-
-    def copy(self, source: Bytes, first: int, length: int, block: Bytes, offset: int) -> None:
-        """Copies the items from `first` on, `length` rows of `source` each, to `offset` in each row of `block`."""
-        width = source.shape[1]
-        kind = np.dtype((np.void, width * length))
-        start = (self.start + first * self.stride) * width
-        window: Array = np.ndarray((len(block),), kind, source, start, (self.stride * width,))
-        block[:, offset : offset + kind.itemsize].view(kind)[:, 0] = window
+def _copy(windows: Windows, first: int, source: Bytes, block: Bytes, offset: int) -> None:
+    """Copies the windows from `first` on, `windows.length` rows of `source` each, to `offset` in each row of `block`."""
+    width = source.shape[1]
+    kind = np.dtype((np.void, width * windows.length))
+    start = (windows.start + first * windows.stride) * width
+    window: Array = np.ndarray((len(block),), kind, source, start, (windows.stride * width,))
+    block[:, offset : offset + kind.itemsize].view(kind)[:, 0] = window
 
 
-def _source(leaf: Leaf, column: Column, windows: _Windows) -> Bytes:
-    """The bytes of a leaf as they stand in a record: [rows, bytes a frame], C-contiguous."""
+def _source(leaf: Leaf, column: Column, padding: int) -> Bytes:
+    """The bytes of a leaf as they stand in a record: [frames + padding, bytes a frame], C-contiguous."""
     values = pixels_of(column, leaf) if isinstance(column, EncodedImages) else column
     if values.dtype != leaf.dtype or values.shape[1:] != leaf.shape:
         raise ValueError(
             f"{leaf.path} is {values.dtype.name}{list(values.shape[1:])}, where the dataset's trajectories have "
             f"{leaf.dtype}{list(leaf.shape)}"
         )
-    rows = windows.rows(values, _LAST if leaf.path == "step_type" else 0).reshape(-1, math.prod(leaf.shape))
+    if padding:
+        pad = _LAST if leaf.path == "step_type" else 0
+        values = np.concatenate([values, np.full((padding, *values.shape[1:]), pad, values.dtype)])
+    rows = values.reshape(-1, math.prod(leaf.shape))
     if leaf.dtype == "int64":
         return _varints(rows)
     return np.ascontiguousarray(rows).view(np.uint8)
@@ -201,13 +168,6 @@ def _varints(values: Array) -> Bytes:
     groups = (bits[..., None] >> shifts).astype(np.uint8) & np.uint8(0x7F)
     groups[..., :-1] |= np.uint8(0x80)
     return groups.reshape(len(values), -1)
-
-
-def _equal(a: Array, b: Array) -> bool:
-    """np.array_equal of two [K, L], along the longer axis: ten times as fast for pairs."""
-    if len(a) > a.shape[1]:
-        a, b = a.T, b.T
-    return all(np.array_equal(x, y) for x, y in zip(a, b, strict=True))
 
 
 class _Template(NamedTuple):
