@@ -7,6 +7,9 @@ them with the commands that a user would type, and reads the result back with TF
 from __future__ import annotations
 
 import argparse
+import contextlib
+import importlib
+import io
 import json
 import os
 import shutil
@@ -42,7 +45,7 @@ def main() -> None:
     recorded, output = flags.folder / "cheetah", flags.folder / "pairs"
 
     heading("1. Record", "A lab records a simulator with EnvLogger. Two episodes go wrong, as they do in labs.")
-    run([sys.executable, str(HERE / "record_cheetah.py"), str(recorded),
+    run([sys.executable, os.path.relpath(HERE / "record_cheetah.py"), str(recorded),
          f"--episodes={flags.episodes}", f"--steps={flags.steps}"])  # fmt: skip
 
     heading("2. Inspect", "What is in there? Nothing is written.")
@@ -59,6 +62,7 @@ def main() -> None:
         say(f"{line['key']}: {line['rule']}: {line['detail']}")
 
     heading("6. Read it back", "With TF-Agents and with TFDS, neither of which knows rlds-beam.")
+    hush()
     compare(read_with_tf_agents(output), read_with_tfds(output), flags)
 
     heading("What next", f"That took {time.monotonic() - start:.0f} s.")
@@ -93,6 +97,15 @@ def run(command: Sequence[str], expect: int = 0) -> None:
         sys.exit(f"The demo ends here: exit code {code}, where {expect} was expected.")
     if expect:
         say(f"(exit code {code}, as expected)")
+
+
+def hush() -> None:
+    """Imports the readers without what their dependencies say about their own future."""
+    import absl.logging
+
+    with contextlib.redirect_stderr(io.StringIO()):
+        importlib.import_module("tf_agents.utils.example_encoding_dataset")
+    absl.logging.set_verbosity(absl.logging.ERROR)
 
 
 def rejected_lines(output: Path) -> list[dict[str, Any]]:
