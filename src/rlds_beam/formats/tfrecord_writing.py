@@ -10,7 +10,6 @@ from google_crc32c import value as crc32c
 
 from rlds_beam.formats.tfrecord_framing import FOOTER, HEADER, OVERHEAD, header, mask_crcs, masked_crc
 
-_ROWS = 1024  # rows whose bytes are copied out at a time: they stay in a core's cache
 
 
 def frame(payload: bytes) -> bytes:
@@ -50,11 +49,10 @@ class FramedRows:
         The room can be filled and finished again for the next N records: what was returned is then overwritten.
         """
         count, length = self.payload.shape
-        crcs = np.empty(count, np.uint32)
-        for first in range(0, count, _ROWS):
-            data = np.ascontiguousarray(self.payload[first : first + _ROWS])
-            rows = data.view(f"V{length}").ravel().tolist() if length else [b""] * len(data)
-            crcs[first : first + _ROWS] = np.fromiter(map(crc32c, rows), np.uint32, len(rows))
+        # Each payload as one `bytes` object, all made in one call: half of the time is the call of crc32c itself.
+        kind = np.dtype({"names": ["payload"], "formats": [f"V{length}"], "offsets": [HEADER.size], "itemsize": length + OVERHEAD})
+        payloads = self._framed.reshape(-1).view(kind)["payload"].tolist() if length else [b""] * count
+        crcs = np.fromiter(map(crc32c, payloads), np.uint32, count)
         self._framed[:, : HEADER.size] = np.frombuffer(header(length), np.uint8)
         self._framed[:, -FOOTER.size :] = mask_crcs(crcs).astype("<u4").view(np.uint8).reshape(count, FOOTER.size)
         return self._framed
