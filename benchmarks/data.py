@@ -1,0 +1,89 @@
+"""Generates the datasets of the benchmarks, once: `python benchmarks/data.py KIND STEPS [FILES] [--into DIR]`.
+
+Prints the dataset's directory. What is there already is not made again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+
+from rlds_beam.episode import Episode
+from rlds_beam.images import EncodedImages
+from rlds_beam.testing import make_episode, write_dataset
+
+VERSION = "1.0.0"
+STATE_STEPS = 1000
+"""Steps of a half-cheetah episode."""
+IMAGE_STEPS = 100
+CAMERAS = 4
+SIZE = 64
+
+
+def dataset(kind: str, steps: int, files: int, into: Path) -> Path:
+    """The dataset's directory; made on the first call.
+
+    Args:
+      kind: `state` (observation 17, action 6, float32), `png` or `jpeg` (4 cameras of 64x64x3, a
+        state of 7, action 7).
+      steps: in all, in episodes of 1,000 (100 with images).
+      files: shards.
+      into: where the datasets lie.
+    """
+    name = f"{kind}_{steps}_in_{files}"
+    if not (into / name).exists():
+        making = into / f".{name}.{os.getpid()}"
+        shutil.rmtree(making, ignore_errors=True)
+        length = STATE_STEPS if kind == "state" else IMAGE_STEPS
+        write_dataset(making, episodes(kind, steps // length), name=name, version=VERSION, shards=files)
+        (making / name).rename(into / name)
+        making.rmdir()
+    return into / name / VERSION
+
+
+def episodes(kind: str, count: int) -> Iterator[Episode]:
+    """`count` episodes, each of other values."""
+    for seed in range(count):
+        if kind == "state":
+            yield make_episode(STATE_STEPS, seed=seed, observation=17, action=6)
+        else:
+            cameras = {f"observation/image_{i}": camera(kind, CAMERAS * seed + i) for i in range(CAMERAS)}
+            yield make_episode(IMAGE_STEPS, seed=seed, observation={"state": 7}, action=7, columns=cameras)
+
+
+def camera(encoding: str, seed: int) -> EncodedImages:
+    """What a camera saw in an episode: a soft background under a little noise, and boxes that move."""
+    rng = np.random.default_rng(seed)
+    background = cv2.resize(rng.uniform(0, 255, (6, 6, 3)), (SIZE, SIZE), interpolation=cv2.INTER_CUBIC)
+    background += rng.normal(0, 1.5, background.shape)
+    pixels = np.repeat(background.clip(0, 255).astype(np.uint8)[None], IMAGE_STEPS, axis=0)
+    for _ in range(5):
+        color, (height, width) = rng.integers(0, 255, 3), rng.integers(6, 24, 2)
+        rows = np.linspace(*rng.integers(0, SIZE - height, 2), IMAGE_STEPS).astype(int)
+        columns = np.linspace(*rng.integers(0, SIZE - width, 2), IMAGE_STEPS).astype(int)
+        for step, (row, column) in enumerate(zip(rows, columns, strict=True)):
+            pixels[step, row : row + height, column : column + width] = color
+    data = np.empty(IMAGE_STEPS, object)
+    data[:] = [cv2.imencode(f".{encoding}", image)[1].tobytes() for image in pixels]
+    return EncodedImages(data, (SIZE, SIZE, 3), "uint8")
+
+
+def main() -> None:
+    parser: Any = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("kind", choices=("state", "png", "jpeg"))
+    parser.add_argument("steps", type=int)
+    parser.add_argument("files", type=int, nargs="?", default=1)
+    parser.add_argument("--into", type=Path, default=Path("bench_data"))
+    args = parser.parse_args()
+    print(dataset(args.kind, args.steps, args.files, args.into))
+
+
+if __name__ == "__main__":
+    main()

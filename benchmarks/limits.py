@@ -1,0 +1,162 @@
+"""What the machine could do at best, in a process of its own: `python benchmarks/limits.py KIND DATASET CONVERTED`.
+
+DATASET is what was converted, CONVERTED a conversion of it: both halves move the same bytes as it did.
+
+- `state`: read the input with both checksums and forget it; write the output's bytes, records copied out of
+  memory episode by episode and framed with both checksums (`best`), or framed one by one with a call of
+  `google_crc32c` and of `file.write` each (`naive`). Nothing is parsed, checked, converted, hashed or synced.
+- `images`: decode every image with `cv2.imdecode`, and write the output's bytes from memory, without checksums.
+
+Prints JSON; rates are in input steps per second.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+
+from rlds_beam.formats.tfrecord import Record, frame, open_tfrecord, read_records
+from rlds_beam.formats.tfrecord_writing import FramedRows
+from rlds_beam.images import EncodedImages
+from rlds_beam.plan import plan_ranges
+from rlds_beam.reading import EpisodeReader
+from rlds_beam.source import open_source
+
+BLOCK = 1 << 18  # bytes framed at a time, what stays in a core's cache
+
+
+def timed(function: Callable[..., Any], *args: Any) -> float:
+    """Seconds."""
+    began = time.perf_counter()
+    function(*args)
+    return time.perf_counter() - began
+
+
+def shards(directory: Path) -> list[Path]:
+    return sorted(path for path in directory.glob("*.tfrecord-*") if path.suffix != ".spec")
+
+
+def read(directory: Path) -> int:
+    """Reads every record with its checksums; their number."""
+    count = 0
+    for shard in shards(directory):
+        with open_tfrecord(str(shard)).file as file:
+            for record in read_records(file):
+                assert isinstance(record, Record)
+                count += 1
+    return count
+
+
+def payloads_of(converted: Path, count: int) -> np.ndarray[Any, Any]:
+    """The first `count` records of a conversion (all of one size), as rows."""
+    with open_tfrecord(str(shards(converted)[0])).file as file:
+        records = [record.payload for _, record in zip(range(count), read_records(file), strict=False)]
+    return np.frombuffer(b"".join(records), np.uint8).reshape(len(records), -1)
+
+
+def write_blocks(output: Path, rows: np.ndarray[Any, Any], episodes: int) -> None:
+    """Writes the records of an episode `episodes` times."""
+    step = max(1, BLOCK // rows.shape[1])
+    with open(output, "wb", buffering=0) as file:
+        for _ in range(episodes):
+            for first in range(0, len(rows), step):
+                block = rows[first : first + step]
+                framed = FramedRows(*block.shape)
+                framed.payload[:] = block
+                file.write(framed.finish().reshape(-1).data)
+
+
+def write_records(output: Path, rows: np.ndarray[Any, Any], episodes: int) -> None:
+    """The same bytes, record by record."""
+    payloads = [row.tobytes() for row in rows]
+    with open(output, "wb") as file:
+        for _ in range(episodes):
+            for payload in payloads:
+                file.write(frame(payload))
+
+
+def state(directory: Path, converted: Path, scratch: Path) -> dict[str, float]:
+    episodes, steps = counts(converted)
+    rows = payloads_of(converted, report(converted)["items_written"] // episodes)
+    reading = timed(read, directory)
+    best, naive = timed(write_blocks, scratch, rows, episodes), timed(write_records, scratch, rows, episodes)
+    return {
+        "steps": steps,
+        "read_seconds": reading,
+        "best": steps / (reading + best),
+        "naive": steps / (reading + naive),
+    }
+
+
+def images(directory: Path, converted: Path, scratch: Path) -> dict[str, float]:
+    _, steps = counts(converted)
+    encoded = images_of(directory)
+    output = [shard.read_bytes() for shard in shards(converted)]
+    decoding = timed(decode, encoded)
+    writing = timed(write_bytes, scratch, output)
+    return {
+        "steps": steps,
+        "images": len(encoded),
+        "decode": steps / decoding,
+        "best": steps / (decoding + writing),
+    }
+
+
+def images_of(directory: Path) -> list[np.ndarray[Any, Any]]:
+    """Every encoded image of a dataset."""
+    source = open_source(str(directory), None, None)
+    reader, found = EpisodeReader(source), []
+    for work in plan_ranges(source):
+        for segment in work.segments:
+            for episode in reader.read(work.split, segment):
+                for column in episode.steps.values():
+                    if isinstance(column, EncodedImages):
+                        found += [np.frombuffer(data, np.uint8) for data in column.data]
+    return found
+
+
+def decode(encoded: list[np.ndarray[Any, Any]]) -> None:
+    for image in encoded:
+        cv2.imdecode(image, cv2.IMREAD_COLOR)
+
+
+def write_bytes(output: Path, chunks: list[bytes]) -> None:
+    with open(output, "wb", buffering=0) as file:
+        for chunk in chunks:
+            file.write(chunk)
+
+
+def report(converted: Path) -> dict[str, Any]:
+    return dict(json.loads((converted / "report.json").read_text()))
+
+
+def counts(converted: Path) -> tuple[int, int]:
+    """(episodes, steps) that were converted."""
+    found = report(converted)
+    return found["episodes"], found["steps"]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("kind", choices=("state", "images"))
+    parser.add_argument("dataset", type=Path)
+    parser.add_argument("converted", type=Path)
+    args = parser.parse_args()
+    cv2.setNumThreads(1)
+    scratch = args.converted.parent / f"limit-{os.getpid()}"
+    try:
+        print(json.dumps({"state": state, "images": images}[args.kind](args.dataset, args.converted, scratch)))
+    finally:
+        scratch.unlink(missing_ok=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,201 @@
+"""Measures rlds-beam, its peer and the machine's limit on the same data, in one run.
+
+    python benchmarks/run.py [SECTION ...] [--quick] [--repeats N]
+
+Each command runs in a process of its own, `--repeats` times, ours and the others' in turn; the best of each counts,
+since whatever else the machine does only ever makes a run slower. Start-up is left out on all sides, and reported.
+Data are generated on the first run into bench_data/, and results.json is written there. Close everything else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+import platform
+import shutil
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from measuring import COMMAND, DATA, Figure, Measurement, at_least, below, best, command, convert, make, script, table
+
+ROOT = Path(__file__).resolve().parent.parent
+REAL = Path(os.environ.get("RLDS_BEAM_REAL_DATA", ROOT.parent / "shared" / "data")) / "bridge_dataset" / "1.0.0"
+COLD = [
+    ("convert, 25 real episodes", ["convert", str(REAL), str(DATA / "real"), "--repair=last_not_last"], 10.0),
+    ("--help", ["--help"], 0.5),
+    ("convert --help", ["convert", "--help"], 0.5),
+]
+
+
+@dataclasses.dataclass(frozen=True)
+class Sizes:
+    """How much is measured: `quick` shows that it all works, and says little about speed."""
+
+    repeats: int
+    quick: bool
+
+    def of(self, full: int, quick: int) -> int:
+        return quick if self.quick else full
+
+
+def state(sizes: Sizes) -> list[Figure]:
+    """Half-cheetah episodes against TF-Agents' rlds_to_reverb and TFRecordObserver."""
+    steps, peer_steps = sizes.of(1_000_000, 200_000), sizes.of(3_000, 1_000)
+    data, small = make("state", steps), make("state", steps // 5)
+    runs: dict[str, list[Measurement]] = {"frames": [], "pairs": [], "small": [], "peer": []}
+    for _ in range(sizes.repeats):
+        runs["peer"].append(script("peers.py", data, DATA / "peer.tfrecord", "--steps", peer_steps))
+        for items in ("frames", "pairs"):
+            runs[items].append(convert(data, f"--items={items}", "--workers=1"))
+        runs["small"].append(convert(small, "--items=pairs", "--workers=1"))
+    peer, ours = best(runs["peer"]), {items: best(runs[items]) for items in ("frames", "pairs")}
+    everything = _seconds(runs["pairs"]), _seconds(runs["small"])
+    growth = (steps - steps // 5) / (everything[0] - everything[1])
+    table(
+        f"half-cheetah, {steps:,} steps (TF-Agents: {peer_steps:,}), one worker",
+        ["", "steps/s", "start-up s", "ratio"],
+        ["TF-Agents, frames", f"{peer.rate:,.0f}", f"{peer.start_up:.1f}", ""],
+        *([f"ours, {k}", f"{m.rate:,.0f}", f"{m.start_up:.1f}", f"{m.rate / peer.rate:,.0f}"] for k, m in ours.items()),
+        ["ours, pairs, last 80 % of the job", f"{growth:,.0f}", "", f"{growth / peer.rate:,.0f}"],
+    )
+    print("  The last line is by the clock on the wall, and counts planning, the search for duplicates and the commit.")
+    return [at_least(f"state, {k}: times TF-Agents", m.rate / peer.rate, 300) for k, m in ours.items()]
+
+
+def limit(sizes: Sizes) -> list[Figure]:
+    """Half-cheetah episodes against reading and writing the same bytes with checksums, and nothing else."""
+    data, figures, rows = make("state", sizes.of(1_000_000, 200_000)), [], []
+    for items in ("frames", "pairs"):
+        ours, limits = [], []
+        for _ in range(sizes.repeats):
+            ours.append(convert(data, f"--items={items}", "--workers=1"))
+            limits.append(script("limits.py", "state", data, ours[-1].output).content)
+        rate = best(ours).rate
+        fast, naive = (max(found[name] for found in limits) for name in ("best", "naive"))
+        rows.append(
+            [items, f"{rate:,.0f}", f"{fast:,.0f}", f"{rate / fast:.2f}", f"{naive:,.0f}", f"{rate / naive:.2f}"]
+        )
+        figures.append(at_least(f"state, {items}: of the limit", rate / fast, 0.5))
+    table("the limit: checksums and bytes only", ["", "steps/s", "limit", "ratio", "naive limit", "ratio"], *rows)
+    return figures
+
+
+def workers(sizes: Sizes) -> list[Figure]:
+    """Two worker processes against one."""
+    data = make("state", sizes.of(4_000_000, 1_000_000), files=4)
+    runs: dict[int, list[Measurement]] = {1: [], 2: []}
+    for _ in range(sizes.repeats):
+        for count, found in runs.items():
+            found.append(convert(data, "--items=pairs", "--shards=16", f"--workers={count}"))
+    one, two = best(runs[1]), best(runs[2])
+    table(
+        f"workers: {one.content['steps']:,} steps, 16 ranges",
+        ["workers", "steps/s", "at work s", "start-up s", "ratio"],
+        ["1", f"{one.rate:,.0f}", f"{one.working:.2f}", f"{one.start_up:.1f}", ""],
+        ["2", f"{two.rate:,.0f}", f"{two.working:.2f}", f"{two.start_up:.1f}", f"{two.rate / one.rate:.2f}"],
+    )
+    return [at_least("two workers: times one", two.rate / one.rate, 1.7)]
+
+
+def memory(sizes: Sizes) -> list[Figure]:
+    """Peak memory of a worker, over the size of the dataset and of its shards."""
+    small, large = sizes.of(200_000, 100_000), sizes.of(2_000_000, 500_000)
+    cases = {
+        f"{small:,} steps, 1 shard": (small, 1),
+        f"{large:,} steps, 1 shard": (large, 1),
+        f"{large:,} steps, 10 shards": (large, 10),
+    }
+    peaks: dict[str, float] = {}
+    for name, (steps, files) in cases.items():
+        data = make("state", steps, files)
+        # Of a peak, the typical one counts: there is no noise that only ever adds to it.
+        found = sorted(convert(data, "--items=pairs", "--workers=1").peak_mb for _ in range(sizes.repeats))
+        peaks[name] = found[len(found) // 2]
+    few, whole, cut = peaks.values()
+    rows = ([name, f"{peak:.1f}", f"{peak / few:.3f}"] for name, peak in peaks.items())
+    table("peak memory of a worker (whole process)", ["", "MB", "ratio"], *rows)
+    return [
+        below(f"memory, {large:,} steps: times {small:,}", whole / few, 1.05),
+        below("memory, one shard: times ten shards", whole / cut, 1.05),
+    ]
+
+
+def images(sizes: Sizes) -> list[Figure]:
+    """4 cameras of 64x64: against TF-Agents with TFDS decoding, and against the bare decoder."""
+    steps, peer_steps, figures = sizes.of(4_000, 500), sizes.of(1_000, 200), []
+    for encoding in ("png", "jpeg"):
+        data, rows = make(encoding, steps), []
+        peers = [script("peers.py", data, DATA / "peer.tfrecord", "--steps", peer_steps) for _ in range(sizes.repeats)]
+        peer = best(peers)
+        rows.append(["TF-Agents, frames", f"{peer.rate:,.0f}", f"{peer.start_up:.1f}", "", ""])
+        for items in ("frames", "pairs"):
+            ours, limits = [], []
+            for _ in range(sizes.repeats):
+                ours.append(convert(data, f"--items={items}", "--workers=1"))
+                limits.append(script("limits.py", "images", data, ours[-1].output).content["best"])
+            mine = best(ours)
+            ratio, share = mine.rate / peer.rate, mine.rate / max(limits)
+            rows.append([f"ours, {items}", f"{mine.rate:,.0f}", f"{mine.start_up:.1f}", f"{ratio:.1f}", f"{share:.2f}"])
+            if encoding == "png":
+                figures.append(at_least(f"images, {items}: times TF-Agents", ratio, 4))
+                figures.append(Figure(f"images, {items}: of cv2.imdecode and write", share))
+        title = f"{encoding}, 4 cameras of 64x64, {steps:,} steps (TF-Agents: {peer_steps:,}), one worker"
+        table(title, ["", "steps/s", "start-up s", "ratio", "of the decoder's limit"], *rows)
+    return figures
+
+
+def cold(sizes: Sizes) -> list[Figure]:
+    """From nothing: seconds a user waits."""
+    figures = []
+    for name, arguments, target in COLD:
+        if arguments[0] == "convert" and len(arguments) > 2 and not REAL.is_dir():
+            print(f"\n{name}: skipped, there is no {REAL} ($RLDS_BEAM_REAL_DATA names another place)")
+            continue
+        seconds = []
+        for _ in range(sizes.repeats):
+            shutil.rmtree(DATA / "real", ignore_errors=True)
+            began = time.perf_counter()
+            command([COMMAND, *arguments])
+            seconds.append(time.perf_counter() - began)
+        figures.append(below(f"cold: seconds for {name}", min(seconds), target))
+    table("from a cold process", ["", "seconds"], *([f.name, f"{f.measured:.2f}"] for f in figures))
+    return figures
+
+
+SECTIONS: dict[str, Callable[[Sizes], list[Figure]]] = {
+    "state": state, "limit": limit, "workers": workers, "memory": memory, "images": images, "cold": cold,
+}  # fmt: skip
+
+
+def _seconds(runs: list[Measurement]) -> float:
+    return min(run.working + run.start_up for run in runs)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("section", nargs="*", metavar="SECTION", help=f"of {', '.join(SECTIONS)} (all)")
+    parser.add_argument("--quick", action="store_true", help="small data, once")
+    parser.add_argument("--repeats", type=int, help="runs of each, of which the best counts (3; 1 if quick)")
+    args = parser.parse_args()
+    unknown = [name for name in args.section if name not in SECTIONS]
+    if unknown:
+        parser.error(f"there is no section {unknown[0]}: {', '.join(SECTIONS)}")
+    sizes = Sizes(args.repeats or (1 if args.quick else 3), args.quick)
+    DATA.mkdir(exist_ok=True)
+    load = os.getloadavg()[0]
+    print(f"{os.cpu_count()} cores, load {load:.1f} before the start, Python {platform.python_version()}")
+    figures = [f for name in args.section or SECTIONS for f in SECTIONS[name](sizes)]
+    rows = [[f.name, f.target_text, f"{f.measured:,.2f}", f.verdict] for f in figures]
+    table("summary", ["", "target", "measured", ""], *rows)
+    result = {"quick": args.quick, "repeats": sizes.repeats, "cores": os.cpu_count(), "load_before": load,
+              "figures": [dataclasses.asdict(f) for f in figures]}  # fmt: skip
+    (DATA / "results.json").write_text(json.dumps(result, indent=2) + "\n")
+    return int(any(f.verdict == "MISSED" for f in figures) and not args.quick)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
