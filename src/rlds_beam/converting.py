@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -73,18 +73,38 @@ class Converter:
         episode = marked(episode, duplicates)
         verdict = validate_episode(episode, self._conversion.check)
         try:
-            return verdict, self._encode([self._frames_of(part) for part in verdict.episodes])
+            return verdict, self.encode(verdict.episodes)
         except BadEpisode as bad:
             # Some faults show only now: a damaged image body, an episode too long for one item.
             faults = (*episode.faults, *bad.violations)
             return validate_episode(episode.replace(faults=faults), self._conversion.check), []
+
+    def encode(self, episodes: Sequence[Episode]) -> list[Encoded]:
+        """Encodes the items of valid episodes: of all of them, or of none.
+
+        Raises:
+          BadEpisode: an image cannot be decoded, or an episode is too long for an item.
+        """
+        parts = [self._frames_of(episode) for episode in episodes]
+        encoded = [self._encoder.encode(self._maker.push(frames)) for frames in parts]
+        # Counted only here, behind all that can fail.
+        for frames, items in zip(parts, encoded, strict=True):
+            self._frames += len(frames)
+            if not self._conversion.items.across_episodes:
+                self.predicted += item_count(len(frames), self._conversion.items)
+            self.written += items.count
+        return encoded
 
     def finish(self) -> list[Encoded]:
         """The items that only the end of the stretch completes."""
         if self._conversion.items.across_episodes:
             self.predicted += item_count(self._frames, self._conversion.items)
         last = self._maker.finish()
-        return [] if last is None else [self._count(self._encoder.encode(last))]
+        if last is None:
+            return []
+        encoded = self._encoder.encode(last)
+        self.written += encoded.count
+        return [encoded]
 
     def _frames_of(self, episode: Episode) -> Frames:
         frames = to_frames(episode, self._conversion.frames)
@@ -105,17 +125,3 @@ class Converter:
         data = np.empty(len(column), object)
         data[:] = jpegs_of(column, leaf, JPEG_QUALITY)
         return dataclasses.replace(column, data=data)
-
-    def _encode(self, parts: list[Frames]) -> list[Encoded]:
-        encoded = [self._encoder.encode(self._maker.push(frames)) for frames in parts]
-        # Counted only here, behind all that can fail.
-        for frames, items in zip(parts, encoded, strict=True):
-            self._frames += len(frames)
-            if not self._conversion.items.across_episodes:
-                self.predicted += item_count(len(frames), self._conversion.items)
-            self._count(items)
-        return encoded
-
-    def _count(self, items: Encoded) -> Encoded:
-        self.written += items.count
-        return items

@@ -21,6 +21,7 @@ import numpy as np
 
 from rlds_beam.episode import Column, Episode
 from rlds_beam.formats import tfrecord
+from rlds_beam.formats.example import Feature, parse_example
 from rlds_beam.formats.tfrecord_framing import header
 from rlds_beam.images import EncodedImages
 from rlds_beam.keys import EpisodeKey
@@ -351,3 +352,32 @@ def insert_bytes(shard: Path | str, record: int, data: bytes) -> None:
     """Puts bytes that belong to no record before `record`."""
     whole, start = Path(shard).read_bytes(), record_offsets(shard)[record]
     Path(shard).write_bytes(whole[:start] + data + whole[start:])
+
+
+# What a conversion wrote
+
+
+def read_items(output: Path | str) -> list[dict[str, Any]]:
+    """The items of a finished output directory, in order, by the paths of their leaves; a JPEG is its bytes."""
+    manifest = json.loads((Path(output) / "manifest.json").read_text())
+    files = [Path(output) / shard["file"] for shard in manifest["shards"] if shard["records"]]
+    examples = (parse_example(payload) for file in files for payload in read_payloads(file))
+    return [{field["path"]: _leaf(example[field["path"]], field) for field in manifest["fields"]} for example in examples]
+
+
+def _leaf(feature: Feature, field: Mapping[str, Any]) -> Any:
+    if field["encoding"] == "jpeg":
+        return feature.strings()[0] if None not in field["shape"] else feature.strings()
+    shape = [-1 if d is None else d for d in field["shape"]]
+    if field["encoding"] == "bytes":
+        return np.frombuffer(feature.strings()[0], field["dtype"]).reshape(shape)
+    return (feature.floats() if field["dtype"] == "float32" else feature.ints()).reshape(shape)
+
+
+def read_rejected(output: Path | str) -> list[tuple[dict[str, Any], bytes]]:
+    """The rejected records of an output directory, in order: the line about each, and its bytes."""
+    found: list[tuple[dict[str, Any], bytes]] = []
+    for lines in sorted((Path(output) / "rejected").glob("*.jsonl")):
+        about = [json.loads(line) for line in lines.read_text().splitlines()]
+        found += zip(about, read_payloads(lines.with_suffix(".tfrecord")), strict=True)
+    return found

@@ -1,0 +1,95 @@
+"""WriteToTrajectoryRecords and WriteRejected in a pipeline of one's own."""
+
+import json
+
+import apache_beam as beam
+import numpy as np
+import pytest
+from apache_beam.options.pipeline_options import PipelineOptions
+
+from rlds_beam.errors import UsageError
+from rlds_beam.formats.example import parse_example
+from rlds_beam.keys import EpisodeKey
+from rlds_beam.manifest import read_manifest
+from rlds_beam.options import ItemOptions
+from rlds_beam.source import open_source
+from rlds_beam.testing import make_episode, read_payloads, shard_paths, write_dataset
+from rlds_beam.transforms import ReadFromRlds, ValidateEpisodes, WriteRejected, WriteToTrajectoryRecords
+
+
+def double_reward(episode):
+    return episode.replace(steps={**episode.steps, "reward": 2 * episode.steps["reward"]})
+
+
+def run(path, output, items=None, flags=(), shuffle=False, **options):
+    with beam.Pipeline("FnApiRunner", PipelineOptions([*flags])) as root:
+        read = ReadFromRlds(str(path))
+        checked = root | read | ValidateEpisodes()
+        accepted = checked.accepted | beam.Map(double_reward)
+        if shuffle:
+            accepted |= beam.Reshuffle()
+        written = accepted | WriteToTrajectoryRecords(str(output), read.source.schema, items=items, **options)
+        (checked.rejected, written.rejected) | beam.Flatten() | WriteRejected(str(output))
+
+
+def rewards(output):
+    found = []
+    for shard in shard_paths(output):
+        if shard.suffix != ".spec":
+            found += [parse_example(p)["reward"].floats() for p in read_payloads(shard)]
+    return sorted(map(tuple, np.round(found, 5).tolist()))
+
+
+@pytest.fixture
+def dataset(tmp_path):
+    episodes = [make_episode(4, seed=i, breaks=["last_not_last"] if i == 3 else []) for i in range(10)]
+    path = write_dataset(tmp_path / "in", episodes, shards=3)
+    pairs = [e.steps["reward"][[t, t + 1]] * 2 for i, e in enumerate(episodes) if i != 3 for t in range(3)]
+    return path, sorted(map(tuple, np.round(pairs, 5).tolist())), episodes
+
+
+@pytest.mark.parametrize("flags", [(), ("--direct_runner_bundle_repeat=1",)])
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_what_is_written_is_what_went_in(tmp_path, dataset, flags, shuffle):
+    path, expected, _ = dataset
+    output = tmp_path / "out"
+    run(path, output, flags=flags, shuffle=shuffle)
+    assert rewards(output) == expected
+    manifest = read_manifest(str(output))
+    assert manifest["items"] == 27
+    assert not [p for p in output.rglob("*") if p.name.startswith("_parts") or p.suffix == ".tmp"]
+    kept = json.loads((output / "rejected" / "rejected.json").read_text())
+    assert kept["records"] == 1
+    line = json.loads((output / "rejected" / "train-00000-of-00001.jsonl").read_text())
+    assert line["rule"] == "last_not_last"
+    key = EpisodeKey.parse(line["key"])
+    source = open_source(str(path))
+    with open(source.split("train").shards[key.shard].path, "rb") as shard:
+        shard.seek(key.position + 12)
+        payload = read_payloads(output / "rejected" / "train-00000-of-00001.tfrecord")[0]
+        assert shard.read(len(payload)) == payload
+
+
+def test_too_long_episodes_are_rejected_at_the_sink(tmp_path, dataset):
+    path, _, _ = dataset
+    output = tmp_path / "out"
+    run(path, output, ItemOptions(items="episodes", max_sequence_length=3))
+    assert read_manifest(str(output))["items"] == 0
+    assert json.loads((output / "rejected" / "rejected.json").read_text())["records"] == 10
+
+
+def test_an_output_is_not_overwritten_unasked(tmp_path, dataset):
+    path, expected, _ = dataset
+    output = tmp_path / "out"
+    run(path, output)
+    with pytest.raises(UsageError, match="--overwrite"):
+        run(path, output)
+    run(path, output, overwrite=True)
+    assert rewards(output) == expected
+
+
+def test_across_episodes_needs_an_order(tmp_path, dataset):
+    schema = open_source(str(dataset[0])).schema
+    items = ItemOptions(items="sequences", sequence_length=3, across_episodes=True)
+    with pytest.raises(UsageError, match="order of a shard"):
+        WriteToTrajectoryRecords(str(tmp_path / "out"), schema, items=items)

@@ -1,0 +1,163 @@
+"""Writing checked episodes, from a pipeline of one's own."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+import apache_beam as beam
+from apache_beam.pvalue import TaggedOutput
+from apache_beam.transforms.window import GlobalWindow
+from apache_beam.utils.timestamp import MIN_TIMESTAMP
+from apache_beam.utils.windowed_value import WindowedValue
+
+from rlds_beam import manifest
+from rlds_beam.checking import Rejection
+from rlds_beam.converting import Conversion
+from rlds_beam.episode import Episode
+from rlds_beam.errors import UsageError
+from rlds_beam.formats.trajectory_layout import Images
+from rlds_beam.options import CheckOptions, FrameOptions, ItemOptions
+from rlds_beam.parts import Part, PartWriter, commit_parts, commit_rejections, write_rejections
+from rlds_beam.rules import BadEpisode
+from rlds_beam.schema import Schema
+from rlds_beam.trajectory_spec import trajectory_spec
+
+
+class WriteToTrajectoryRecordsResult(NamedTuple):
+    """The outputs of `WriteToTrajectoryRecords`.
+
+    Attributes:
+      written: PCollection of one dict, the manifest of the finished dataset.
+      rejected: PCollection of `Rejection`: episodes that could not be written (too long for an item,
+        or an image that cannot be decoded).
+    """
+
+    written: Any
+    rejected: Any
+
+
+class WriteToTrajectoryRecords(beam.PTransform):  # type: ignore[misc]
+    """Writes checked episodes as trajectory TFRecords that TF-Agents and TFDS read.
+
+    One shard for each bundle of episodes and split; no episode is shuffled. Which episodes share a
+    shard is up to the runner. `pipelines.convert` writes the same shards on every run and can go on
+    after a crash; this transform is for a pipeline that does something of its own to the episodes.
+    Pure twin: `parts`.
+
+    Args:
+      output: a directory that is not there yet, or is empty.
+      schema: of the episodes (`ReadFromRlds(...).source.schema`).
+      frames, items, images: as in `ConvertConfig`.
+      name: of the dataset.
+      overwrite: replace what rlds-beam wrote there before.
+
+    Raises:
+      UsageError: on construction, where the output or an option cannot be used.
+    """
+
+    def __init__(
+        self,
+        output: str,
+        schema: Schema,
+        frames: FrameOptions | None = None,
+        items: ItemOptions | None = None,
+        *,
+        images: Images = "raw",
+        name: str = "trajectories",
+        overwrite: bool = False,
+    ):
+        super().__init__()
+        frames, items = frames or FrameOptions(), items or ItemOptions()
+        if items.across_episodes:
+            raise UsageError("across_episodes needs the order of a shard, which a PCollection does not have")
+        self._output, self._name = output, name
+        self._conversion = Conversion(CheckOptions(), frames, items, trajectory_spec(schema, frames, items), images)
+        # Nobody can tell what an earlier pipeline did to its episodes, so every run is a plan of its own.
+        self._plan = {"pipeline": uuid.uuid4().hex}
+        self._overwrite = overwrite
+        manifest.check_output(output, self._plan, overwrite=overwrite)
+
+    def expand(self, episodes: Any) -> WriteToTrajectoryRecordsResult:
+        manifest.open_output(self._output, self._plan, overwrite=self._overwrite)
+        parts = episodes | "Write" >> beam.ParDo(_WritePartsFn(self._output, self._conversion)).with_outputs(
+            "rejected", main="parts"
+        )
+        written = (
+            parts.parts
+            | "All" >> beam.CombineGlobally(beam.combiners.ToListCombineFn())
+            | "Commit" >> beam.Map(_commit_parts, self._output, self._name, self._conversion)
+        )
+        return WriteToTrajectoryRecordsResult(written, parts.rejected)
+
+
+class WriteRejected(beam.PTransform):  # type: ignore[misc]
+    """Keeps rejected records in `output/rejected/`: their original bytes, and a JSON line for each.
+
+    Gives a PCollection of one dict, what `rejected/rejected.json` says. Pure twin: `parts`.
+    """
+
+    def __init__(self, output: str):
+        super().__init__()
+        self._output = output
+
+    def expand(self, rejected: Any) -> Any:
+        return (
+            rejected
+            | "Write" >> beam.ParDo(_WriteRejectedFn(self._output))
+            | "All" >> beam.CombineGlobally(beam.combiners.ToListCombineFn())
+            | "Commit" >> beam.Map(_commit_rejections, self._output)
+        )
+
+
+class _WritePartsFn(beam.DoFn):  # type: ignore[misc]
+    def __init__(self, output: str, conversion: Conversion):
+        self._output, self._conversion = output, conversion
+        self._writer: PartWriter | None = None
+
+    def start_bundle(self) -> None:
+        self.teardown()  # of a bundle that failed
+        self._writer = PartWriter(self._output, self._conversion)
+
+    def process(self, episode: Episode) -> Iterator[TaggedOutput]:
+        assert self._writer is not None
+        try:
+            self._writer.add(episode)
+        except BadEpisode as bad:
+            rejection = Rejection(episode.key, bad.violations[0].rule, bad.violations, episode.payload)
+            yield TaggedOutput("rejected", rejection)
+
+    def finish_bundle(self) -> Iterator[WindowedValue]:
+        assert self._writer is not None
+        yield from map(_in_global_window, self._writer.finish())
+
+    def teardown(self) -> None:
+        if self._writer is not None:
+            self._writer.abort()
+
+
+class _WriteRejectedFn(beam.DoFn):  # type: ignore[misc]
+    def __init__(self, output: str):
+        self._output = output
+
+    def start_bundle(self) -> None:
+        self._rejections: list[Rejection] = []
+
+    def process(self, rejection: Rejection) -> None:
+        self._rejections.append(rejection)
+
+    def finish_bundle(self) -> Iterator[WindowedValue]:
+        yield from map(_in_global_window, write_rejections(self._output, self._rejections))
+
+
+def _in_global_window(value: Any) -> WindowedValue:
+    return WindowedValue(value, MIN_TIMESTAMP, [GlobalWindow()])
+
+
+def _commit_parts(parts: Iterable[Part], output: str, name: str, conversion: Conversion) -> dict[str, Any]:
+    return commit_parts(output, name, conversion, list(parts))
+
+
+def _commit_rejections(parts: Iterable[Part], output: str) -> dict[str, Any]:
+    return commit_rejections(output, list(parts))
