@@ -111,7 +111,7 @@ class ConvertOutcome:
 
     def figures(self) -> dict[str, Any]:
         """For `--json`: steps of this run, and how fast it did them once it had started."""
-        steps, working = self.metrics.get("steps", 0), 0.0
+        steps, working, memory = self.metrics.get("steps", 0), 0.0, self.metrics.get("peak_memory_kb")
         if "range_ended_msec" in self.metrics:
             working = (self.metrics["range_ended_msec"].max - self.metrics["range_began_msec"].min) / 1000
         return {
@@ -119,7 +119,7 @@ class ConvertOutcome:
             "working_seconds": round(working, 3),
             "steps_this_run": steps,
             "steps_per_second": round(steps / working) if working else None,
-            "peak_memory_mb": round(self.metrics["peak_memory_kb"].max / 1024) if "peak_memory_kb" in self.metrics else None,
+            "peak_memory_mb": round(memory.max / 1024) if memory else None,
             "shards": len(self.job.ranges),
             "output": self.job.output,
         }

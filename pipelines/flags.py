@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import difflib
+import inspect
 import types
 import typing
 from collections.abc import Callable, Sequence
@@ -35,14 +36,14 @@ def add_config(parser: argparse.ArgumentParser, config_class: type[Any]) -> None
     """Adds a flag for every field of `config_class`, grouped by the class that declares it."""
     hints = typing.get_type_hints(config_class)
     for owner in reversed(config_class.__mro__):
-        declared = owner.__dict__.get("__annotations__", {})
+        declared = inspect.get_annotations(owner)
         own = [f for f in _fields(config_class) if f.name in declared and not f.metadata.get("hidden")]
         if not own:
             continue
         title = (owner.__doc__ or "").split("\n")[0].rstrip(".")
         group = parser if owner is config_class else parser.add_argument_group(title)
         for field in own:
-            _add_flag(group, field, hints[field.name])  # type: ignore[arg-type]
+            _add_flag(group, field, hints[field.name])
 
 
 def parse_config(
@@ -83,7 +84,7 @@ def _add_flag(group: argparse._ActionsContainer, field: dataclasses.Field[Any], 
     flag = f"--{field.name}"
     base = _without_none(hint)
     if base is bool:
-        group.add_argument(flag, action=argparse.BooleanOptionalAction if field.default else "store_true", help=help_text)  # type: ignore[arg-type]
+        group.add_argument(flag, action="store_true", help=help_text)
         return
     choices = typing.get_args(base) if typing.get_origin(base) is typing.Literal else None
     group.add_argument(
@@ -102,7 +103,9 @@ def _without_none(hint: Any) -> Any:
 
 def _converter(base: Any, field: dataclasses.Field[Any]) -> Callable[[str], Any]:
     if "parse" in field.metadata:
-        return typing.cast("Callable[[str], Any]", field.metadata["parse"])
+        parse: Callable[[str], Any] = field.metadata["parse"]
+        return parse
     if typing.get_origin(base) is tuple:
         return lambda text: tuple(part for part in text.split(",") if part)
-    return base if base in (int, float) else str
+    convert: Callable[[str], Any] = base if base in (int, float) else str
+    return convert

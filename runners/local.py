@@ -13,8 +13,8 @@ from typing import Any
 
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
-from apache_beam.transforms.environments import SubprocessSDKEnvironment
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
+from apache_beam.transforms.environments import SubprocessSDKEnvironment
 
 import rlds_beam.errors
 from rlds_beam.errors import RldsBeamError
@@ -90,6 +90,6 @@ def _plain(error: Exception) -> RldsBeamError:
         return error
     if match is not None:
         kind = getattr(rlds_beam.errors, match["name"], RldsBeamError)
-        return kind(match["message"])  # type: ignore[no-any-return]
+        return kind(match["message"])
     lines = [line for line in str(error).strip().splitlines() if line.strip()]
     return RldsBeamError(f"{type(error).__name__}: {lines[-1] if lines else error}")

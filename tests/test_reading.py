@@ -86,8 +86,12 @@ def test_find_duplicates_across_shards(tmp_path, pipeline):
     source = open_source(str(path))
     offsets = [record_offsets(p) for p in shard_paths(path)]
     with pipeline as root:
-        found = root | FindDuplicateEpisodes(source) | beam.FlatMap(
-            lambda duplicates: [(k.shard, k.position, v.shard, v.position) for k, v in duplicates.items()]
+        found = (
+            root
+            | FindDuplicateEpisodes(source)
+            | beam.FlatMap(
+                lambda duplicates: [(k.shard, k.position, v.shard, v.position) for k, v in duplicates.items()]
+            )
         )
         place = [(shard, offset) for shard, ends in enumerate(offsets) for offset in ends[:-1]]
         expected = [(*place[6], *place[2]), (*place[7], *place[5]), (*place[8], *place[2])]

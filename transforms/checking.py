@@ -33,7 +33,7 @@ class CheckResult(NamedTuple):
     report: Any
 
 
-class ValidateEpisodes(beam.PTransform):  # type: ignore[misc]
+class ValidateEpisodes(beam.PTransform):
     """Holds every episode against the rules, in one pass. Pure twin: `validate_episode`.
 
     Args:
@@ -62,7 +62,7 @@ def _merge(reports: Iterable[Report]) -> Report:
     return Report().merge(*reports)
 
 
-class _CheckFn(beam.DoFn):  # type: ignore[misc]
+class _CheckFn(beam.DoFn):
     def __init__(self, options: CheckOptions):
         self._options = options
 

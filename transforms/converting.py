@@ -30,7 +30,7 @@ class ConvertToTrajectoriesResult(NamedTuple):
     rejected: Any
 
 
-class ConvertToTrajectories(beam.PTransform):  # type: ignore[misc]
+class ConvertToTrajectories(beam.PTransform):
     """Turns checked episodes into step pairs, sequences, whole episodes or single frames.
 
     Pure twin: `to_frames` and `items.ItemMaker`.
@@ -57,7 +57,7 @@ class ConvertToTrajectories(beam.PTransform):  # type: ignore[misc]
         return ConvertToTrajectoriesResult(converted.items, converted.rejected)
 
 
-class _ConvertFn(beam.DoFn):  # type: ignore[misc]
+class _ConvertFn(beam.DoFn):
     def __init__(self, frames: FrameOptions, items: ItemOptions):
         self._frames, self._maker = frames, ItemMaker(items)
 

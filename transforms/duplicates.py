@@ -8,7 +8,7 @@ from typing import Any
 
 import apache_beam as beam
 
-from rlds_beam.duplicates import Fingerprints, confirm, duplicates_among, scan
+from rlds_beam.duplicates import Fingerprints, Hashed, confirm, duplicates_among, scan
 from rlds_beam.keys import EpisodeKey
 from rlds_beam.plan import Segment, plan_ranges
 from rlds_beam.source import Source
@@ -16,7 +16,7 @@ from rlds_beam.source import Source
 Numbered = tuple[int, tuple[str, Segment]]
 
 
-class FindDuplicateEpisodes(beam.PTransform):  # type: ignore[misc]
+class FindDuplicateEpisodes(beam.PTransform):
     """A PCollection of one element: a dict from each duplicate's key to the key of what it repeats.
 
     Reads the framing of all records, and the payload of those only whose fingerprints agree.
@@ -63,7 +63,7 @@ def _suspects(marks: Fingerprints, segments: list[tuple[str, Segment]]) -> Itera
         yield (*segments[index], positions)
 
 
-def _confirm(suspect: tuple[str, Segment, set[int]], file_format: str, dataset: str) -> Iterator[tuple[bytes, EpisodeKey]]:
+def _confirm(suspect: tuple[str, Segment, set[int]], file_format: str, dataset: str) -> Iterator[Hashed]:
     split, segment, positions = suspect
     return confirm(file_format, dataset, split, segment, positions)
 
@@ -76,7 +76,7 @@ def _collect_all(parts: Iterable[Any]) -> list[Any]:
     return collected
 
 
-class _ConcatenateFn(beam.CombineFn):  # type: ignore[misc]
+class _ConcatenateFn(beam.CombineFn):
     def create_accumulator(self) -> list[Fingerprints]:
         return []
 

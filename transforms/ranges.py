@@ -18,7 +18,7 @@ from rlds_beam.report import Report
 from rlds_beam.transforms.metrics import METRICS_NAMESPACE
 
 
-class ConvertRanges(beam.PTransform):  # type: ignore[misc]
+class ConvertRanges(beam.PTransform):
     """Reads, checks, converts and writes whole ranges: a PCollection of `RangeCommit`.
 
     Everything that happens to a range happens in one place, one episode after the other, because a
@@ -41,7 +41,7 @@ class ConvertRanges(beam.PTransform):  # type: ignore[misc]
         return ranges | "Convert" >> beam.ParDo(_ConvertRangeFn(self._converter), duplicates)
 
 
-class _ConvertRangeFn(beam.DoFn):  # type: ignore[misc]
+class _ConvertRangeFn(beam.DoFn):
     def __init__(self, converter: RangeConverter):
         self._converter = converter
         self._steps = Metrics.counter(METRICS_NAMESPACE, "steps")
@@ -58,7 +58,7 @@ class _ConvertRangeFn(beam.DoFn):  # type: ignore[misc]
         yield commit
 
 
-class CommitDataset(beam.PTransform):  # type: ignore[misc]
+class CommitDataset(beam.PTransform):
     """Waits for all ranges, checks what is there, and writes the manifest last: a PCollection of one `Report`.
 
     Pure twin: `ranges.DatasetCommitter`.

@@ -23,7 +23,7 @@ Piece = tuple[str, Segment]
 """The element that is read: a split's name and a stretch of one of its shards."""
 
 
-class ReadFromRlds(beam.PTransform):  # type: ignore[misc]
+class ReadFromRlds(beam.PTransform):
     """Reads the episodes of an RLDS dataset: a PCollection of `Episode`.
 
     Every shard is read by as many workers as the runner gives it (a splittable DoFn over byte
@@ -53,7 +53,7 @@ class ReadFromRlds(beam.PTransform):  # type: ignore[misc]
         )
 
 
-class _ReadEpisodesFn(beam.DoFn, RestrictionProvider):  # type: ignore[misc]
+class _ReadEpisodesFn(beam.DoFn, RestrictionProvider):
     """Reads one stretch of a shard; the runner may cut it further: by bytes, or by record index."""
 
     def __init__(self, reader: EpisodeReader):

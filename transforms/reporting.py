@@ -11,7 +11,7 @@ from rlds_beam import storage
 from rlds_beam.report import Report
 
 
-class WriteReport(beam.PTransform):  # type: ignore[misc]
+class WriteReport(beam.PTransform):
     """Writes a PCollection of one `Report` to a file, as JSON; gives the report on."""
 
     def __init__(self, path: str):

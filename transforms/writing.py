@@ -38,7 +38,7 @@ class WriteToTrajectoryRecordsResult(NamedTuple):
     rejected: Any
 
 
-class WriteToTrajectoryRecords(beam.PTransform):  # type: ignore[misc]
+class WriteToTrajectoryRecords(beam.PTransform):
     """Writes checked episodes as trajectory TFRecords that TF-Agents and TFDS read.
 
     One shard for each bundle of episodes and split; no episode is shuffled. Which episodes share a
@@ -92,7 +92,7 @@ class WriteToTrajectoryRecords(beam.PTransform):  # type: ignore[misc]
         return WriteToTrajectoryRecordsResult(written, parts.rejected)
 
 
-class WriteRejected(beam.PTransform):  # type: ignore[misc]
+class WriteRejected(beam.PTransform):
     """Keeps rejected records in `output/rejected/`: their original bytes, and a JSON line for each.
 
     Gives a PCollection of one dict, what `rejected/rejected.json` says. Pure twin: `parts`.
@@ -111,7 +111,7 @@ class WriteRejected(beam.PTransform):  # type: ignore[misc]
         )
 
 
-class _WritePartsFn(beam.DoFn):  # type: ignore[misc]
+class _WritePartsFn(beam.DoFn):
     def __init__(self, output: str, conversion: Conversion):
         self._output, self._conversion = output, conversion
         self._writer: PartWriter | None = None
@@ -137,7 +137,7 @@ class _WritePartsFn(beam.DoFn):  # type: ignore[misc]
             self._writer.abort()
 
 
-class _WriteRejectedFn(beam.DoFn):  # type: ignore[misc]
+class _WriteRejectedFn(beam.DoFn):
     def __init__(self, output: str):
         self._output = output
 

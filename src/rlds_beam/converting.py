@@ -58,9 +58,7 @@ class Converter:
         self.predicted = 0
         self.written = 0
 
-    def convert(
-        self, episode: Episode, duplicates: Mapping[EpisodeKey, EpisodeKey]
-    ) -> tuple[Verdict, list[Encoded]]:
+    def convert(self, episode: Episode, duplicates: Mapping[EpisodeKey, EpisodeKey]) -> tuple[Verdict, list[Encoded]]:
         """Checks one record and encodes its items; all of them, or (where it is rejected) none.
 
         Args:

@@ -11,6 +11,7 @@ import dataclasses
 import hashlib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 import google_crc32c
 import numpy as np
@@ -22,7 +23,7 @@ from rlds_beam.plan import Segment
 from rlds_beam.reading import read_segment
 from rlds_beam.rules import Violation
 
-Array = np.ndarray  # type: ignore[type-arg]
+Array = np.ndarray[Any, Any]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,7 +46,8 @@ class Fingerprints:
     def suspects(self) -> Array:
         """The places, int64 [M, 2], of records whose fingerprint another record has too."""
         _, inverse, counts = np.unique(self.marks, return_inverse=True, return_counts=True)
-        return self.places[counts[inverse] > 1]
+        suspects: Array = self.places[counts[inverse] > 1]
+        return suspects
 
 
 def scan(file_format: str, segment_index: int, segment: Segment) -> Fingerprints:
@@ -62,8 +64,12 @@ def scan(file_format: str, segment_index: int, segment: Segment) -> Fingerprints
     return Fingerprints(marks, np.stack([np.full_like(positions, segment_index), positions], axis=1))
 
 
-def confirm(file_format: str, dataset: str, split: str, segment: Segment, positions: set[int]) -> Iterator[tuple[bytes, EpisodeKey]]:
-    """(SHA-256 of the payload, key) of the suspects among a segment's records."""
+Hashed = tuple[bytes, EpisodeKey]
+"""The SHA-256 of a record's payload, and the record's key."""
+
+
+def confirm(file_format: str, dataset: str, split: str, segment: Segment, positions: set[int]) -> Iterator[Hashed]:
+    """The hash of each of the suspects among a segment's records."""
     if not positions:
         return
     within = dataclasses.replace(segment, start=min(positions), stop=max(positions) + 1)
@@ -73,7 +79,7 @@ def confirm(file_format: str, dataset: str, split: str, segment: Segment, positi
             yield hashlib.sha256(record.payload).digest(), key
 
 
-def duplicates_among(hashed: Iterable[tuple[bytes, EpisodeKey]]) -> dict[EpisodeKey, EpisodeKey]:
+def duplicates_among(hashed: Iterable[Hashed]) -> dict[EpisodeKey, EpisodeKey]:
     """Each duplicate, and the episode that it repeats: the one with the smallest key."""
     groups: dict[bytes, list[EpisodeKey]] = defaultdict(list)
     for digest, key in hashed:

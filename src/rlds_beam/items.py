@@ -23,7 +23,7 @@ import dataclasses
 import functools
 from collections import Counter
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -74,7 +74,8 @@ def predict_items(n_frames: Iterable[int], options: ItemOptions) -> int:
     return sum(item_count(n, options) * times for n, times in Counter(n_frames).items())
 
 
-class Windows(NamedTuple):
+@dataclasses.dataclass(frozen=True, slots=True)
+class Windows:
     """Windows over frames, in closed form: window k is the frames from `start + k * stride` on.
 
     Attributes:

@@ -111,9 +111,10 @@ def commit_parts(output: str, name: str, conversion: Conversion, parts: Sequence
     for work, part in _numbered(parts):
         path = manifest.shard_path(output, name, work)
         _rename(part.path, path)
+        report = Report(items_written=part.info.records).to_json()
         manifest.commit_range(
             output, work, path, part.info,
-            fields=fields, predicted=part.predicted, rejected=None, report=Report(items_written=part.info.records).to_json(),
+            fields=fields, predicted=part.predicted, rejected=None, report=report,
         )  # fmt: skip
         ranges.append(work)
     committed = manifest.commit_dataset(output, name, ranges, fields, description="Trajectories, made by rlds-beam.")

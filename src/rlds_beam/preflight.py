@@ -64,7 +64,9 @@ def check_counts(source: Source, read: Mapping[str, int], options: CheckOptions)
             detail = f"{shard.path} holds {found:,} records; dataset_info.json says {shard.records:,}"
             if policy == "fail":
                 raise FailedRuleError(f"short_shard: {detail}. {ADVICE['short_shard'].capitalize()}")
-            report.add_violation(Violation("short_shard", detail), key, "accepted" if policy == "accept" else "rejected")
+            report.add_violation(
+                Violation("short_shard", detail), key, "accepted" if policy == "accept" else "rejected"
+            )
     return report
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import heapq
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
 from rlds_beam.checking import Verdict
@@ -134,7 +135,7 @@ class Report:
         }
 
     @classmethod
-    def from_json(cls, content: dict[str, Any]) -> Report:
+    def from_json(cls, content: Mapping[str, Any]) -> Report:
         rules = {
             rule: RuleCount(
                 **{name: count[name] for name in OUTCOMES},

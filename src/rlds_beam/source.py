@@ -190,7 +190,7 @@ def _selection(split: str | None, info: DatasetInfo) -> list[tuple[str, str | No
     """(split name, start, stop) of each part of TFDS's notation."""
     if split is None:
         return [(name, None, None) for name in info.splits]
-    parts = []
+    parts: list[tuple[str, str | None, str | None]] = []
     for text in split.replace(" ", "").split("+"):
         match = _SPLIT.fullmatch(text)
         if match is None:
@@ -225,7 +225,7 @@ def _boundary(text: str | None, total: int, default: int) -> int:
 
 def _expand(input: str | Sequence[str]) -> list[str]:
     patterns: Iterable[str] = input.split(",") if isinstance(input, str) else input
-    paths = []
+    paths: list[str] = []
     for pattern in patterns:
         found = storage.glob(pattern)
         if not found:

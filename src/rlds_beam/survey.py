@@ -88,9 +88,7 @@ class Survey:
         return "\n".join(lines)
 
 
-def survey(
-    source: Source, check: CheckOptions, frames: FrameOptions, items: ItemOptions, sample_bytes: int
-) -> Survey:
+def survey(source: Source, check: CheckOptions, frames: FrameOptions, items: ItemOptions, sample_bytes: int) -> Survey:
     """Reads up to `sample_bytes` of each split's records and predicts what a plan would give.
 
     The sample is spread over the ranges of the dataset, so that an estimate is not one of its first
@@ -100,7 +98,8 @@ def survey(
     reader, report, predicted = EpisodeReader(source), Report(), 0
     complete, each = True, max(1, sample_bytes // max(1, len(ranges)))
     for work in ranges:
-        lengths, size = [], 0
+        lengths: list[int] = []
+        size = 0
         for segment in work.segments:
             for episode in reader.read(work.split, segment):
                 size += len(episode.payload)

@@ -362,7 +362,9 @@ def read_items(output: Path | str) -> list[dict[str, Any]]:
     manifest = json.loads((Path(output) / "manifest.json").read_text())
     files = [Path(output) / shard["file"] for shard in manifest["shards"] if shard["records"]]
     examples = (parse_example(payload) for file in files for payload in read_payloads(file))
-    return [{field["path"]: _leaf(example[field["path"]], field) for field in manifest["fields"]} for example in examples]
+    return [
+        {field["path"]: _leaf(example[field["path"]], field) for field in manifest["fields"]} for example in examples
+    ]
 
 
 def _leaf(feature: Feature, field: Mapping[str, Any]) -> Any:

@@ -11,7 +11,6 @@ from google_crc32c import value as crc32c
 from rlds_beam.formats.tfrecord_framing import FOOTER, HEADER, OVERHEAD, header, mask_crcs, masked_crc
 
 
-
 def frame(payload: bytes) -> bytes:
     """One record as it stands in a TFRecord file."""
     return b"".join((header(len(payload)), payload, FOOTER.pack(masked_crc(payload))))
@@ -50,7 +49,13 @@ class FramedRows:
         """
         count, length = self.payload.shape
         # Each payload as one `bytes` object, all made in one call: half of the time is the call of crc32c itself.
-        kind = np.dtype({"names": ["payload"], "formats": [f"V{length}"], "offsets": [HEADER.size], "itemsize": length + OVERHEAD})
+        place = {
+            "names": ["payload"],
+            "formats": [f"V{length}"],
+            "offsets": [HEADER.size],
+            "itemsize": length + OVERHEAD,
+        }
+        kind = np.dtype(place)  # type: ignore[call-overload]
         payloads = self._framed.reshape(-1).view(kind)["payload"].tolist() if length else [b""] * count
         crcs = np.fromiter(map(crc32c, payloads), np.uint32, count)
         self._framed[:, : HEADER.size] = np.frombuffer(header(length), np.uint8)

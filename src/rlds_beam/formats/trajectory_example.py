@@ -131,7 +131,7 @@ class TrajectoryEncoder:
 
 
 def _copy(windows: Windows, first: int, source: Bytes, block: Bytes, offset: int) -> None:
-    """Copies the windows from `first` on, `windows.length` rows of `source` each, to `offset` in each row of `block`."""
+    """Copies the windows from `first` on, rows of `source`, to `offset` in each row of `block`."""
     width = source.shape[1]
     kind = np.dtype((np.void, width * windows.length))
     start = (windows.start + first * windows.stride) * width
