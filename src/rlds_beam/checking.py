@@ -71,12 +71,18 @@ class Verdict:
     repaired: tuple[str, ...] = ()
     size: int = 0
 
+    @property
+    def breaches(self) -> dict[str, Violation]:
+        """The first breach of each broken rule, those included that only a repair brought to light."""
+        everything = (*self.violations, *(self.rejected.violations if self.rejected else ()))
+        return {v.rule: v for v in reversed(everything)}
+
     def outcomes(self) -> dict[str, str]:
         """What was done about each broken rule: `accepted`, `repaired` or `rejected`."""
         reasons = {v.rule for v in self.rejected.violations} if self.rejected else set()
         return {
-            v.rule: "rejected" if v.rule in reasons else "repaired" if v.rule in self.repaired else "accepted"
-            for v in self.violations
+            rule: "rejected" if rule in reasons else "repaired" if rule in self.repaired else "accepted"
+            for rule in self.breaches
         }
 
 

@@ -184,9 +184,7 @@ def _plain_values(field: Field, feature: Feature) -> Array:
     dtype = field.numpy_dtype
     if field.dtype in ("float16", "bfloat16", "float32", "float64"):
         _check_kind(field, feature, "float")
-        values = feature.floats()
-        # Aligned: a column is read many times, and numpy reads unaligned floats slowly.
-        return values.astype(dtype, copy=values.dtype != dtype or not values.flags.aligned)
+        return feature.floats().astype(dtype, copy=False)
     _check_kind(field, feature, "int64")
     return feature.ints(dtype)
 

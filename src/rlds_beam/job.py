@@ -66,8 +66,15 @@ class ConvertJob:
     plan: dict[str, Any]
 
     def open(self, overwrite: bool = False) -> list[WorkRange]:
-        """Makes the output ready, and says which ranges are still to do."""
-        finished = manifest.open_output(self.output, self.plan, overwrite=overwrite)
+        """Makes the output ready, and says which ranges are still to do.
+
+        Raises:
+          UsageError: the output cannot be written to.
+        """
+        try:
+            finished = manifest.open_output(self.output, self.plan, overwrite=overwrite)
+        except OSError as error:
+            raise UsageError(f"{self.output} cannot be written to: {error}") from error
         return [work for work in self.ranges if str(work) not in finished.ranges]
 
     @property

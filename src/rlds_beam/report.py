@@ -90,8 +90,7 @@ class Report:
         else:
             self.valid += 1
         for rule, outcome in verdict.outcomes().items():
-            violation = next(v for v in verdict.violations if v.rule == rule)
-            self.add_violation(violation, verdict.key, outcome)
+            self.add_violation(verdict.breaches[rule], verdict.key, outcome)
         return self
 
     def add_violation(self, violation: Violation, key: EpisodeKey, outcome: str = "rejected") -> Report:

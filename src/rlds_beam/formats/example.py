@@ -48,12 +48,13 @@ class Feature:
     end: int = 0
 
     def floats(self) -> Array:
-        """The values of a float_list: float32 [N], a view of the record where it is packed."""
+        """The values of a float_list: float32 [N]."""
         chunks = []
         for _, start, end in self._values(_FIXED32):
             if (end - start) % 4:
                 raise NotAnExampleError(f"a float list of {end - start} bytes")
-            chunks.append(np.frombuffer(self.data, "<f4", (end - start) // 4, start))
+            # Sliced out, the values are aligned: a column is read many times, and numpy reads unaligned floats slowly.
+            chunks.append(np.frombuffer(self.data[start:end], "<f4"))
         return chunks[0] if len(chunks) == 1 else np.concatenate([np.empty(0, "<f4"), *chunks])
 
     def ints(self, dtype: Any = np.int64) -> Array:

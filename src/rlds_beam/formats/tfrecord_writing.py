@@ -32,7 +32,7 @@ def frame_rows(rows: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
 
 
 class FramedRows:
-    """Room for N framed records of R bytes each: fill `payload` in place, then `finish`.
+    """Room for N framed records of R bytes each: fill `payload` in place, then `finish`; and again.
 
     Attributes:
       payload: uint8 [N, R], a view into the frames, not initialised.
@@ -40,24 +40,29 @@ class FramedRows:
 
     def __init__(self, count: int, length: int):
         self._framed = np.empty((count, length + OVERHEAD), np.uint8)
+        self._framed[:, : HEADER.size] = np.frombuffer(header(length), np.uint8)
         self.payload: npt.NDArray[np.uint8] = self._framed[:, HEADER.size : HEADER.size + length]
-
-    def finish(self) -> npt.NDArray[np.uint8]:
-        """Writes headers and checksums; returns uint8 [N, R + 16], whose buffer is what goes into the file.
-
-        The room can be filled and finished again for the next N records: what was returned is then overwritten.
-        """
-        count, length = self.payload.shape
-        # Each payload as one `bytes` object, all made in one call: half of the time is the call of crc32c itself.
         place = {
             "names": ["payload"],
             "formats": [f"V{length}"],
             "offsets": [HEADER.size],
             "itemsize": length + OVERHEAD,
         }
-        kind = np.dtype(place)  # type: ignore[call-overload]
-        payloads = self._framed.reshape(-1).view(kind)["payload"].tolist() if length else [b""] * count
-        crcs = np.fromiter(map(crc32c, payloads), np.uint32, count)
-        self._framed[:, : HEADER.size] = np.frombuffer(header(length), np.uint8)
-        self._framed[:, -FOOTER.size :] = mask_crcs(crcs).astype("<u4").view(np.uint8).reshape(count, FOOTER.size)
-        return self._framed
+        self._kind = np.dtype(place)  # type: ignore[call-overload]
+
+    def finish(self, count: int | None = None) -> npt.NDArray[np.uint8]:
+        """Writes the checksums of the first `count` records (all of them, by default).
+
+        Returns:
+          uint8 [count, R + 16], whose buffer is what goes into the file. It is overwritten when the
+          room is filled and finished again.
+        """
+        framed = self._framed[:count]
+        if not self.payload.shape[1]:
+            payloads = [b""] * len(framed)
+        else:
+            # Each payload as one `bytes` object, all made in one call: calling crc32c is most of what is left.
+            payloads = framed.reshape(-1).view(self._kind)["payload"].tolist()
+        crcs = np.fromiter(map(crc32c, payloads), np.uint32, len(framed))
+        framed[:, -FOOTER.size :] = mask_crcs(crcs).astype("<u4").view(np.uint8).reshape(-1, FOOTER.size)
+        return framed

@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -48,15 +48,16 @@ _LISTS = {"float32": 2, "int64": 3}
 
 @dataclasses.dataclass(frozen=True)
 class Encoded:
-    """Framed records: `chunks` one after another are what stands in the file; `count` records."""
+    """Framed records.
 
-    chunks: list[memoryview | bytes]
+    Attributes:
+      chunks: one after another they are what stands in the file. To be taken once, and each is
+        written or copied before the next is taken: they share one buffer.
+      count: number of records.
+    """
+
+    chunks: Iterable[memoryview | bytes]
     count: int
-
-    @property
-    def size(self) -> int:
-        """Bytes of all chunks."""
-        return sum(len(chunk) for chunk in self.chunks)
 
 
 class TrajectoryEncoder:
@@ -81,6 +82,7 @@ class TrajectoryEncoder:
         self._jpegs = tuple(leaf for leaf in spec.leaves if is_jpeg(leaf, images))
         self._jpeg_by_frame = spec.item_shape not in ((), (None,))
         self._quality = jpeg_quality
+        self._room: tuple[_Template, FramedRows] | None = None
 
     def encode(self, items: Items) -> Encoded:
         """The records of the items, in their order.
@@ -98,21 +100,26 @@ class TrajectoryEncoder:
             for leaf, source in zip(self._leaves, sources, strict=True)
         )
         template = _template(holes, whole=not self._jpegs)
+        blocks = self._blocks(windows, template, sources)
+        if not self._jpegs:
+            return Encoded((room.finish(rows).reshape(-1).data for room, rows in blocks), count)
+        entries = (row.tobytes() for room, rows in blocks for row in room.payload[:rows])
+        both = zip(entries, self._jpeg_entries(items), strict=True)
+        return Encoded([_frame(b"".join(entries)) for entries in both], count)
+
+    def _blocks(self, windows: Windows, template: _Template, sources: list[Bytes]) -> Iterator[tuple[FramedRows, int]]:
+        """The payloads of all items, a block after the other in the same room; with how many rows of it are filled."""
         step = max(1, _BLOCK_BYTES // len(template.row))
-        chunks: list[memoryview | bytes] = []
-        for first in range(0, count, step):
-            framed = FramedRows(min(step, count - first), len(template.row))
-            framed.payload[:] = template.row
+        if self._room is None or self._room[0] is not template:
+            room = FramedRows(step, len(template.row))
+            room.payload[:] = template.row  # stays, whatever is written into the holes
+            self._room = (template, room)
+        room = self._room[1]
+        for first in range(0, windows.count, step):
+            rows = min(step, windows.count - first)
             for offset, source in zip(template.offsets, sources, strict=True):
-                _copy(windows, first, source, framed.payload, offset)
-            if self._jpegs:
-                chunks += map(np.ndarray.tobytes, framed.payload)
-            else:
-                chunks.append(framed.finish().reshape(-1).data)
-        if self._jpegs:
-            both = zip(chunks, self._jpeg_entries(items), strict=True)
-            chunks = [_frame(b"".join(entries)) for entries in both]
-        return Encoded(chunks, count)
+                _copy(windows, first, source, room.payload[:rows], offset)
+            yield room, rows
 
     def _jpeg_entries(self, items: Items) -> Iterator[bytes]:
         """The entries of the JPEG leaves of each item."""
