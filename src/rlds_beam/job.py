@@ -88,10 +88,10 @@ class ConvertJob:
         lines = [
             f"input     {self.source.dataset}: {episodes} episodes, {format_size(self.source.size)}",
             f"output    {self.output}: {len(self.ranges)} shards",
-            "records",
+            "frame",
             *(f"  {leaf}" for leaf in self.conversion.spec.leaves),
         ]
-        lines += [f"left out  {path}: {why}" for path, why in self.conversion.spec.left_out.items()]
+        lines += [f"  left out: {path} ({why})" for path, why in self.conversion.spec.left_out.items()]
         return "\n".join([*lines, "nothing was written (--dry_run)"])
 
     @property

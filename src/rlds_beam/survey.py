@@ -82,7 +82,8 @@ class Survey:
         lines += ["", "all episodes were read" if self.complete else "a sample was read", self.sampled.summary(), ""]
         lines.append(f"{plan} gives {about}{self.items:,} items of {about}{self.steps:,} steps")
         if self.spec is not None:
-            lines += ["trajectory", *(f"  {leaf}" for leaf in self.spec.leaves)]
+            lines += ["frame", *(f"  {leaf}" for leaf in self.spec.leaves)]
+            lines += [f"  left out: {path} ({why})" for path, why in self.spec.left_out.items()]
         else:
             lines.append(f"cannot be converted: {self.spec_error}")
         return "\n".join(lines)

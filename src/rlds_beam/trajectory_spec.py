@@ -37,6 +37,10 @@ class Leaf:
     shape: tuple[int, ...]
     encoding: str = "none"
 
+    def __str__(self) -> str:
+        encoded = "" if self.encoding == "none" else f" ({self.encoding} in the dataset)"
+        return f"{self.path}: {self.dtype}({', '.join(map(str, self.shape))}){encoded}"
+
     @property
     def numpy_dtype(self) -> np.dtype[Any]:
         """The dtype itself; bfloat16 is that of ml_dtypes."""
