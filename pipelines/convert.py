@@ -120,7 +120,7 @@ class ConvertOutcome:
             "steps_this_run": steps,
             "steps_per_second": round(steps / working) if working else None,
             "peak_memory_mb": round(memory.max / 1024) if memory else None,
-            "shards": len(self.job.ranges),
+            "output_shards": len(self.job.ranges),
             "output": self.job.output,
         }
 

@@ -5,16 +5,38 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import threading
+import time
+
+_WATCH_SECONDS = 0.2
 
 
 def main() -> None:
-    """Serves the runner that started this process."""
+    """Serves the runner that started this process, for as long as the file `sys.argv[1]` and its process are there."""
+    alive = sys.argv.pop(1)
+    threading.Thread(target=_end_with, args=(alive, os.getppid()), daemon=True).start()
     if not os.environ.get("RLDS_BEAM_VERBOSE"):
-        # A handler on the root logger keeps Beam's imports from installing one that prints.
-        logging.getLogger().addHandler(logging.NullHandler())
+        try:
+            _be_quiet(f"{alive}-{os.getpid()}.log")
+        except FileNotFoundError:  # The runner is through already.
+            sys.exit(1)
     from apache_beam.runners.worker import sdk_worker_main
 
     sdk_worker_main.main(sys.argv)
+
+
+def _end_with(alive: str, parent: int) -> None:
+    while os.path.exists(alive) and os.getppid() == parent:
+        time.sleep(_WATCH_SECONDS)
+    os._exit(1)
+
+
+def _be_quiet(log: str) -> None:
+    """What this process says goes to a file, whose last line the runner shows if it dies."""
+    # A handler on the root logger keeps Beam's imports from installing one that prints.
+    logging.getLogger().addHandler(logging.NullHandler())
+    with open(log, "w") as file:
+        os.dup2(file.fileno(), sys.stderr.fileno())
 
 
 if __name__ == "__main__":

@@ -209,7 +209,7 @@ def test_a_repair_that_leaves_a_breach_rejects_with_both() -> None:
     assert verdict.rejected is not None
     assert verdict.rejected.rule == "last_not_last"
     assert [v.rule for v in verdict.rejected.violations] == ["first_inside", "last_not_last"]
-    assert verdict.outcomes() == {"first_inside": "rejected"}
+    assert verdict.outcomes() == {"first_inside": "rejected", "last_not_last": "rejected"}
 
 
 # Repairs: what goes in, which rules, and the flags that come out
@@ -347,3 +347,16 @@ def test_verdicts_pickle() -> None:
     again: Verdict = pickle.loads(pickle.dumps(verdict))
     assert again.rejected == verdict.rejected
     assert again.violations == verdict.violations
+
+
+def test_the_body_of_an_image_is_looked_at_only_when_asked() -> None:
+    import cv2
+
+    png = cv2.imencode(".jpg", np.random.default_rng(0).integers(0, 255, (32, 32, 3), np.uint8))[1].tobytes()
+    broken = png[: len(png) // 2] + png[-2:]  # header and end are there
+    data = np.array([png, broken, png, None], object)[:3]
+    episode = make_episode(3, columns={"observation/camera": EncodedImages(data, (32, 32, 3))}, observation={"x": 1})
+    assert validate_episode(episode, CheckOptions()).rejected is None
+    rejected = validate_episode(episode, CheckOptions(decode_images=True)).rejected
+    assert rejected is not None
+    assert [(v.rule, v.field, v.step) for v in rejected.violations] == [("undecodable_image", "observation/camera", 1)]
