@@ -28,6 +28,9 @@ class CheckOptions:
     repair: tuple[str, ...] = option((), "rules whose breach is mended where it can be (comma separated)")
     fail: tuple[str, ...] = option((), "rules whose first breach ends the job (comma separated)")
     max_image_pixels: int = option(1 << 26, "an image of more pixels is image_too_large")
+    decode_images: bool = option(
+        False, "decode every image while checking, not only its header (convert decodes those that it writes anyway)"
+    )
 
     def __post_init__(self) -> None:
         for policy in ("accept", "repair", "fail"):
