@@ -14,7 +14,7 @@ from rlds_beam.images import EncodedImages, check_images
 from rlds_beam.keys import EpisodeKey
 from rlds_beam.options import CheckOptions
 from rlds_beam.repairing import repair_episode
-from rlds_beam.rules import ADVICE, RULES, VALUE_RULES, Violation
+from rlds_beam.rules import ADVICE, RULES, VALUE_RULES, BadEpisode, Violation
 
 _ORDER = {rule: i for i, rule in enumerate(RULES)}
 _FLAGS = ("is_first", "is_last", "is_terminal")
@@ -138,13 +138,23 @@ def _look(episode: Episode, options: CheckOptions) -> Iterator[Violation]:
     yield from _boundaries(episode.steps)
     for path, column in episode.steps.items():
         if isinstance(column, EncodedImages):
-            yield from check_images(column, options.max_image_pixels, path)
+            yield from _images(path, column, options)
         # bfloat16 is of no kind that numpy knows (V, like a structured dtype).
         elif (column.dtype.kind == "f" or column.dtype.name == "bfloat16") and not np.isfinite(column).all():
             yield from _element("non_finite", path, column, ~np.isfinite(column))
     discount = episode.steps.get("discount")
     if isinstance(discount, np.ndarray):
         yield from _discount(discount)
+
+
+def _images(path: str, column: EncodedImages, options: CheckOptions) -> Iterator[Violation]:
+    found = check_images(column, options.max_image_pixels, path)
+    if options.decode_images and not found:  # never the pixels of an image whose header is not trusted
+        try:
+            column.decode(path)
+        except BadEpisode as bad:
+            found = list(bad.violations)
+    yield from found
 
 
 def _boundaries(steps: Mapping[str, Column]) -> Iterator[Violation]:
