@@ -352,9 +352,10 @@ def test_verdicts_pickle() -> None:
 def test_the_body_of_an_image_is_looked_at_only_when_asked() -> None:
     import cv2
 
-    png = cv2.imencode(".jpg", np.random.default_rng(0).integers(0, 255, (32, 32, 3), np.uint8))[1].tobytes()
-    broken = png[: len(png) // 2] + png[-2:]  # header and end are there
-    data = np.array([png, broken, png, None], object)[:3]
+    jpeg = cv2.imencode(".jpg", np.random.default_rng(0).integers(0, 255, (32, 32, 3), np.uint8))[1].tobytes()
+    tables = jpeg.index(b"\xff\xc4") + 5
+    broken = jpeg[:tables] + b"\xff" * 16 + jpeg[tables + 16 :]  # no Huffman table; header and end are there
+    data = np.array([jpeg, broken, jpeg, None], object)[:3]
     episode = make_episode(3, columns={"observation/camera": EncodedImages(data, (32, 32, 3))}, observation={"x": 1})
     assert validate_episode(episode, CheckOptions()).rejected is None
     rejected = validate_episode(episode, CheckOptions(decode_images=True)).rejected

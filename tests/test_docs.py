@@ -45,7 +45,9 @@ def test_commands_of_the_readme_run(toy, capsys):
     commands = [shlex.split(line, comments=True) for line in commands if line.startswith("rlds-beam")]
     assert len(commands) >= 4
     for command in commands:
-        arguments = [a.replace("/data/bridge_dataset/1.0.0", "data/toy/1.0.0").replace("/data/", "") for a in command[1:]]
+        arguments = [
+            a.replace("/data/bridge_dataset/1.0.0", "data/toy/1.0.0").replace("/data/", "") for a in command[1:]
+        ]
         expected = 0 if "--repair=last_not_last" in arguments or arguments[0] == "inspect" else 3
         assert cli.main(arguments) == expected, command
 
