@@ -53,6 +53,8 @@ def run(define: Callable[[Any], Any], options: RunOptions, input_bytes: int) -> 
     except RldsBeamError:
         raise
     except Exception as error:
+        if "KeyboardInterrupt [while running" in str(error):  # Beam's wording of one that met a step at work
+            raise KeyboardInterrupt from error
         raise _plain(error) from error
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import sys
 import threading
 import time
@@ -14,6 +15,8 @@ _WATCH_SECONDS = 0.2
 def main() -> None:
     """Serves the runner that started this process, for as long as the file `sys.argv[1]` and its process are there."""
     alive = sys.argv.pop(1)
+    # Ctrl-C goes to all processes at a terminal: the runner's alone is to answer it.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with, args=(alive, os.getppid()), daemon=True).start()
     if not os.environ.get("RLDS_BEAM_VERBOSE"):
         try:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import importlib
+import os
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
@@ -54,10 +56,12 @@ def policy_info_columns(name: str, steps: Mapping[str, Column], fields: Mapping[
 
 @functools.lru_cache(maxsize=8)
 def resolve(name: str) -> PolicyInfoFn:
-    """The function that `module:function` names; raises UsageError where there is none."""
+    """The function that `module:function` names, installed or in the current directory; UsageError where there is none."""
     module, colon, attribute = name.partition(":")
     if not (module and colon and attribute):
         raise UsageError(f"--policy_info_fn={name}: expected module:function, like my_project.policies:log_probability")
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())  # the last place to look: nothing there stands in for what is installed
     try:
         found = functools.reduce(getattr, attribute.split("."), importlib.import_module(module))
     except (ImportError, AttributeError) as error:
