@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from rlds_beam import __version__
 from rlds_beam.errors import RldsBeamError, UsageError
 from rlds_beam.pipelines import flags
+from rlds_beam.rules import POLICIES, RULES
 
 JOBS = {
     "inspect": ("InspectConfig", "what a dataset holds, and what a plan would make of it"),
@@ -63,7 +64,10 @@ def _job(name: str, arguments: list[str]) -> int:
     job = importlib.import_module(f"rlds_beam.pipelines.{name}")
     config_class = getattr(job, JOBS[name][0])
     parser = flags.new_parser(
-        f"rlds-beam {name}", config_class.__doc__, epilog=_EXIT_CODES, usage=f"rlds-beam {name} {job.USAGE} [flags]"
+        f"rlds-beam {name}",
+        config_class.__doc__,
+        epilog=f"{_rules()}\n\n{_EXIT_CODES}",
+        usage=f"rlds-beam {name} {job.USAGE} [flags] [-- Beam's own flags]",
     )
     flags.add_config(parser, config_class)
     ours, beam_options = _split(arguments)
@@ -73,6 +77,14 @@ def _job(name: str, arguments: list[str]) -> int:
         return int(done.code or 0)
     _be_quiet()
     return int(job.main(config))
+
+
+def _rules() -> str:
+    """The rules, each with what may be done about a breach besides rejecting the episode."""
+    lines = ["rules, and what may be done about a breach besides rejecting the episode:"]
+    for rule, meaning in RULES.items():
+        lines.append(f"  {rule:<22}{', '.join(p for p in POLICIES[rule] if p != 'reject'):<14}{meaning}")
+    return "\n".join(lines)
 
 
 def _split(arguments: list[str]) -> tuple[list[str], tuple[str, ...]]:

@@ -22,7 +22,10 @@ def option(default: Any, help: str, **metadata: Any) -> Any:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CheckOptions:
-    """What is done with an episode that breaks a rule. Later groups win: accept, repair, fail."""
+    """What is done with an episode that breaks a rule.
+
+    Where a rule is named several times, fail wins over repair, and repair over accept.
+    """
 
     accept: tuple[str, ...] = option((), "rules whose breach is let through (comma separated)")
     repair: tuple[str, ...] = option((), "rules whose breach is mended where it can be (comma separated)")
