@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import time
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -131,7 +132,8 @@ def main(config: ConvertConfig) -> int:
     from rlds_beam.pipelines import outcome
 
     if config.dry_run:
-        print(prepare(config).text())
+        job = prepare(config)
+        print(json.dumps(job.to_json(), indent=2) if config.json else job.text())
         return 0
     done = convert(config)
     figures = done.figures()

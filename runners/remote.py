@@ -8,14 +8,22 @@ from typing import Any
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
 
-from rlds_beam.errors import RldsBeamError
+from rlds_beam.errors import RldsBeamError, UsageError
 from rlds_beam.options import RunOptions
 from rlds_beam.runners.metrics import read_metrics
 
 
 def run(define: Callable[[Any], Any], options: RunOptions) -> dict[str, Any]:
-    """Runs the job on `options.runner` and waits for its end."""
-    pipeline = beam.Pipeline(options=PipelineOptions([f"--runner={options.runner}", *options.beam_options]))
+    """Runs the job on `options.runner` and waits for its end.
+
+    Raises:
+      UsageError: Beam knows no such runner, or its flags are not right for it.
+      RldsBeamError: the job failed.
+    """
+    try:
+        pipeline = beam.Pipeline(options=PipelineOptions([f"--runner={options.runner}", *options.beam_options]))
+    except (ImportError, ValueError) as error:
+        raise UsageError(f"--runner={options.runner}: " + " ".join(str(error).split())) from error
     define(pipeline)
     result = pipeline.run()
     state = result.wait_until_finish()

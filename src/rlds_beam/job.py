@@ -94,6 +94,18 @@ class ConvertJob:
         lines += [f"  left out: {path} ({why})" for path, why in self.conversion.spec.left_out.items()]
         return "\n".join([*lines, "nothing was written (--dry_run)"])
 
+    def to_json(self) -> dict[str, Any]:
+        """The plan, for programs."""
+        return {
+            "input": self.source.dataset,
+            "episodes": self.source.episodes,
+            "bytes": self.source.size,
+            "output": self.output,
+            "output_shards": len(self.ranges),
+            "records": [str(leaf) for leaf in self.conversion.spec.leaves],
+            "left_out": dict(self.conversion.spec.left_out),
+        }
+
     @property
     def converter(self) -> RangeConverter:
         return RangeConverter(EpisodeReader(self.source), self.conversion, self.output, self.source.name)

@@ -20,8 +20,14 @@ def option(default: Any, help: str, **metadata: Any) -> Any:
     return dataclasses.field(default=default, metadata={"help": help, **metadata})
 
 
+class Options:
+    """The root of all groups: a job's config runs the checks of each group that it mixes."""
+
+    def __post_init__(self) -> None: ...
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class CheckOptions:
+class CheckOptions(Options):
     """What is done with an episode that breaks a rule.
 
     Where a rule is named several times, fail wins over repair, and repair over accept.
@@ -36,6 +42,7 @@ class CheckOptions:
     )
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         for policy in ("accept", "repair", "fail"):
             for rule in getattr(self, policy):
                 if rule not in RULES:
@@ -56,7 +63,7 @@ class CheckOptions:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class FrameOptions:
+class FrameOptions(Options):
     """How the steps of an episode become TF-Agents frames (one `Trajectory` a step)."""
 
     terminal_discount: Literal["transition", "boundary"] = option(
@@ -91,7 +98,7 @@ ItemKind = Literal["pairs", "sequences", "episodes", "frames"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ItemOptions:
+class ItemOptions(Options):
     """Which frames make one training item; the names are those of TF-Agents' Reverb observers."""
 
     items: ItemKind = option("pairs", "what one item is")
@@ -104,6 +111,7 @@ class ItemOptions:
     bypass_partial_episodes: bool = option(False, "leave out longer episodes instead of rejecting them (episodes)")
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.sequence_length < 1 or self.stride_length < 1:
             raise UsageError("--sequence_length and --stride_length must be at least 1")
         if self.tile_end_of_episodes and not self.pad_end_of_episodes:
@@ -135,7 +143,7 @@ class ItemOptions:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class SourceOptions:
+class SourceOptions(Options):
     """What to read."""
 
     split: str | None = option(None, "split or slice, in TFDS's notation: train, train[:10%], train+test (all splits)")
@@ -143,7 +151,7 @@ class SourceOptions:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ReportOptions:
+class ReportOptions(Options):
     """What counts as success, and what is printed."""
 
     max_rejected: int | float = option(
@@ -154,9 +162,14 @@ class ReportOptions:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class RunOptions:
+class RunOptions(Options):
     """Where the job runs; Beam's own flags go behind --."""
 
     runner: str = option("local", "local, or the name of a Beam runner")
     workers: int | None = option(None, "worker processes on this machine (one per core where the job is large enough)")
     beam_options: tuple[str, ...] = option((), "Beam's own flags, as a list", hidden=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.workers is not None and self.workers < 1:
+            raise UsageError(f"--workers={self.workers}: at least one is needed")

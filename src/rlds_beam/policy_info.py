@@ -56,7 +56,7 @@ def policy_info_columns(name: str, steps: Mapping[str, Column], fields: Mapping[
 
 @functools.lru_cache(maxsize=8)
 def resolve(name: str) -> PolicyInfoFn:
-    """The function that `module:function` names, installed or in the current directory; UsageError where there is none."""
+    """The function `module:function`, installed or in the current directory; UsageError where there is none."""
     module, colon, attribute = name.partition(":")
     if not (module and colon and attribute):
         raise UsageError(f"--policy_info_fn={name}: expected module:function, like my_project.policies:log_probability")
