@@ -51,17 +51,18 @@ def measure(directory: str, output: str, steps: int, warm_up: int) -> dict[str, 
     stream = dataset.as_numpy_iterator()
     for _ in range(warm_up):
         observer(next(stream))
-    warm = time.perf_counter()
+    warm, cpu = time.perf_counter(), time.process_time()
     for _ in range(steps):
         observer(next(stream))
     observer.flush()
-    seconds = time.perf_counter() - warm
+    seconds, cpu = time.perf_counter() - warm, time.process_time() - cpu
     observer.close()
     return {
         "steps": steps,
         "seconds": seconds,
         "steps_per_second": steps / seconds,
         "start_up": warm - began,
+        "cores": cpu / seconds,
         "bytes_per_step": os.path.getsize(output) / (steps + warm_up),
     }
 
