@@ -30,7 +30,7 @@ from rlds_beam.formats.agents_spec import encode_spec_file
 from rlds_beam.formats.dataset_info import SplitInfo, dataset_info_json
 from rlds_beam.formats.features import features_json
 from rlds_beam.schema import Field
-from rlds_beam.shards import ShardInfo, ShardWriter, is_temporary
+from rlds_beam.shards import ShardInfo, is_temporary
 
 if TYPE_CHECKING:
     from rlds_beam.plan import WorkRange
@@ -178,7 +178,7 @@ def commit_range(
     """
     if shard.records != predicted:
         raise NotVerifiedError(f"{file} holds {shard.records} items where {predicted} were predicted")
-    _write_bytes(file + ".spec", encode_spec_file(fields))
+    storage.write_bytes(file + ".spec", encode_spec_file(fields))
     name = storage.split(file)[1]
     commit = RangeCommit(work.split, work.index, work.of, name, shard, predicted, rejected, report)
     path = storage.join(output, COMMITS, f"{commit.range}.json")
@@ -379,12 +379,6 @@ def _remove_files(directory: str, names: Iterable[str]) -> None:
 
 def _listdir(path: str) -> list[str]:
     return storage.listdir(path) if storage.isdir(path) else []
-
-
-def _write_bytes(path: str, content: bytes) -> None:
-    with ShardWriter(path) as writer:
-        writer.write([content], 1)
-        writer.commit()
 
 
 def _json(content: Any) -> str:

@@ -8,6 +8,7 @@ import json
 import os
 import uuid
 from collections.abc import Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 from typing import Any
 
@@ -56,6 +57,8 @@ class ShardWriter:
         self._temporary = temporary_name(path)
         self._file = storage.open_write(self._temporary)
         self._hash = hashlib.sha256()
+        self._hasher = ThreadPoolExecutor(1, "sha256")
+        self._hashing: Future[None] | None = None
         self._records = self._bytes = 0
         self._keys: tuple[str, str] | None = None
         self._open = True
@@ -63,13 +66,20 @@ class ShardWriter:
     def write(self, chunks: Iterable[Chunk], records: int, key: object = None) -> None:
         """Appends `records` records; `str(key)` is the episode they come from, if any."""
         for chunk in chunks:
+            # The hash of a chunk is taken beside the making of the next one (hashing lets go of the interpreter), and
+            # is done before the one after that: a chunk may be in a room that its maker fills again by then.
+            self._wait_for_hash()
+            self._hashing = self._hasher.submit(self._hash.update, chunk)
             self._file.write(chunk)
-            self._hash.update(chunk)
             self._bytes += len(chunk)
         self._records += records
         if records and key is not None:
             first = self._keys[0] if self._keys else str(key)
             self._keys = (first, str(key))
+
+    def _wait_for_hash(self) -> None:
+        if self._hashing is not None:
+            self._hashing.result()
 
     def commit(self) -> ShardInfo:
         """Makes the file durable and gives it its name, replacing what had it."""
@@ -82,6 +92,8 @@ class ShardWriter:
         self._open = False
         if local:
             _sync_directory(os.path.dirname(self._path) or ".")
+        self._wait_for_hash()
+        self._hasher.shutdown()
         first, last = self._keys or (None, None)
         return ShardInfo(self._records, self._bytes, self._hash.hexdigest(), first, last)
 
@@ -89,6 +101,7 @@ class ShardWriter:
         """Removes what was written so far; nothing is done after `commit`."""
         if self._open:
             self._open = False
+            self._hasher.shutdown()
             try:
                 self._file.close()
             finally:

@@ -139,10 +139,15 @@ def read_text(path: str) -> str:
 
 def write_text(path: str, text: str) -> None:
     """Writes a small text file: whole, or (locally) not at all."""
+    write_bytes(path, text.encode("utf-8"))
+
+
+def write_bytes(path: str, content: bytes) -> None:
+    """Writes a small file: whole, or (locally) not at all."""
     directory, name = split(path)
     temporary = join(directory, f".{name}.{uuid.uuid4().hex[:8]}.tmp")
     with open_write(temporary) as file:
-        file.write(text.encode("utf-8"))
+        file.write(content)
     rename(temporary, path)
 
 

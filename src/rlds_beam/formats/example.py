@@ -12,9 +12,8 @@ are untrusted: every length is checked against what is there.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -26,6 +25,7 @@ Kind = Literal["bytes", "float", "int64"]
 _Span: TypeAlias = "tuple[bytes, int, int]"
 _KINDS: dict[int, Kind] = {1: "bytes", 2: "float", 3: "int64"}
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+_PACKED = 1 << 3 | _BYTES  # the tag of field 1 as a packed list
 _BLOCK = 1 << 16  # bytes of varints decoded at a time: the work arrays stay in the cache
 
 
@@ -33,8 +33,7 @@ class NotAnExampleError(ValueError):
     """The bytes are not those of a tf.Example; says where they stop making sense."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Feature:
+class Feature(NamedTuple):
     """One entry of an Example, still undecoded.
 
     Attributes:
@@ -71,9 +70,15 @@ class Feature:
 
     def _values(self, unpacked: int) -> Iterator[tuple[int, int, int]]:
         """(wire type, start, end) of each value, or packed list of values."""
-        for number, wire, start, end in _fields(self.data, self.start, self.end):
+        at, end = self.start, self.end
+        if unpacked != _BYTES and at < end and self.data[at] == _PACKED:
+            size, start = _varint(self.data, at + 1, end)
+            if start + size == end:  # one packed list and nothing else, as everybody writes it
+                yield _BYTES, start, end
+                return
+        for number, wire, start, stop in _fields(self.data, at, end):
             if number == 1 and wire in (_BYTES, unpacked):
-                yield wire, start, end
+                yield wire, start, stop
 
 
 def parse_example(payload: bytes) -> dict[str, Feature]:

@@ -39,7 +39,9 @@ def masked_crc(data: bytes) -> int:
 
 def mask_crcs(crcs: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
     """Masks an array of CRC32Cs, as `masked_crc` does."""
-    masked: npt.NDArray[np.uint32] = (crcs >> np.uint32(15) | crcs << np.uint32(17)) + np.uint32(_MASK)
+    masked: npt.NDArray[np.uint32] = crcs >> np.uint32(15)
+    masked |= crcs << np.uint32(17)
+    masked += np.uint32(_MASK)
     return masked
 
 
