@@ -65,14 +65,14 @@ def payloads_of(converted: Path, count: int) -> np.ndarray[Any, Any]:
 
 def write_blocks(output: Path, rows: np.ndarray[Any, Any], episodes: int) -> None:
     """Writes the records of an episode `episodes` times."""
-    step = max(1, BLOCK // rows.shape[1])
+    step = min(len(rows), max(1, BLOCK // rows.shape[1]))
+    room = FramedRows(step, rows.shape[1])
     with open(output, "wb", buffering=0) as file:
         for _ in range(episodes):
             for first in range(0, len(rows), step):
                 block = rows[first : first + step]
-                framed = FramedRows(*block.shape)
-                framed.payload[:] = block
-                file.write(framed.finish().reshape(-1).data)
+                room.payload[: len(block)] = block
+                file.write(room.finish(len(block)).reshape(-1).data)
 
 
 def write_records(output: Path, rows: np.ndarray[Any, Any], episodes: int) -> None:
