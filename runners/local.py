@@ -64,8 +64,10 @@ def _with_workers(job: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
         # A worker ends when this file does: Beam leaves workers waiting when a pipeline ends badly.
         alive = os.path.join(home, "alive")
         open(alive, "x").close()
-        # In place of the shell that Beam starts it by, so that a worker sees when this process is no more.
-        command = f"exec {shlex.quote(sys.executable)} -m rlds_beam.runners.worker {shlex.quote(alive)}"
+        # In place of the shell that Beam starts it by, so that a worker sees when this process is no more; and with
+        # a safe path, so that no module in the current directory stands in for one that is installed.
+        python = f"exec env PYTHONSAFEPATH=1 {shlex.quote(sys.executable)}"
+        command = f"{python} -m rlds_beam.runners.worker {shlex.quote(alive)}"
         return _watched(lambda: job(SubprocessSDKEnvironment.from_command_string(command)), home)
 
 

@@ -76,7 +76,7 @@ def plan_ranges(source: Source, shards: int | None = None, *, whole_shards: bool
             groups = _cut(source, segments, shards)
             if shards is not None and len(groups) != shards:
                 raise UsageError(
-                    f"--shards={shards}: split {split.name} can be cut into {len(groups)} at most, since "
+                    f"--shards={shards}: split {split.name} comes out as {len(groups)}, since "
                     "compressed or empty shards cannot be cut"
                 )
         ranges += (WorkRange(split.name, i, len(groups), tuple(group)) for i, group in enumerate(groups))
@@ -122,8 +122,8 @@ def _cut(source: Source, segments: list[Segment], shards: int | None) -> list[li
     offsets = itertools.accumulate(weights, initial=0)
     for segment, offset, weight in zip(segments, offsets, weights, strict=False):
         inside = [b - offset for b in bounds if offset < b < offset + weight]
-        for piece, start in _pieces(source, segment, weight, inside):
-            groups[bisect.bisect_right(bounds, offset + start)].append(piece)
+        for piece, middle in _pieces(source, segment, weight, inside):
+            groups[bisect.bisect_right(bounds, offset + middle)].append(piece)
     return [group for group in groups if group]
 
 
@@ -135,9 +135,9 @@ def _weight(source: Source, segment: Segment) -> int:
 
 
 def _pieces(source: Source, segment: Segment, weight: int, inside: list[int]) -> Iterator[tuple[Segment, int]]:
-    """The segment cut `inside` (byte offsets within it); each piece with the offset it starts at."""
+    """The segment cut `inside` (byte offsets within it); each piece with the offset of its middle."""
     if not inside or not is_splittable(source.file_format, segment):
-        yield segment, 0
+        yield segment, weight // 2
         return
     if source.file_format == "array_record":
         stop = arrayrecord.num_records(segment.shard.path) if segment.stop is None else segment.stop
@@ -145,8 +145,9 @@ def _pieces(source: Source, segment: Segment, weight: int, inside: list[int]) ->
     else:
         stop = segment.shard.size if segment.stop is None else segment.stop
         cuts = [segment.start + b for b in inside]
-    for (low, high), offset in zip(itertools.pairwise([segment.start, *cuts, stop]), [0, *inside], strict=True):
-        yield dataclasses.replace(segment, start=low, stop=high), offset
+    offsets = itertools.pairwise([0, *inside, weight])
+    for (low, high), (left, right) in zip(itertools.pairwise([segment.start, *cuts, stop]), offsets, strict=True):
+        yield dataclasses.replace(segment, start=low, stop=high), (left + right) // 2
 
 
 def is_splittable(file_format: str, segment: Segment) -> bool:

@@ -1,0 +1,266 @@
+"""The conversion end to end: what is written is what the core makes of each episode, for every kind of item."""
+
+from __future__ import annotations
+
+import dataclasses
+import gzip
+import json
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import apache_beam as beam
+import numpy as np
+import pytest
+from apache_beam.runners.portability.fn_api_runner import FnApiRunner
+from apache_beam.testing.util import assert_that, equal_to
+
+from rlds_beam.episode import Episode
+from rlds_beam.errors import UsageError
+from rlds_beam.frames import Frames, to_frames
+from rlds_beam.items import Items, Windows, item_count
+from rlds_beam.options import CheckOptions, FrameOptions, ItemOptions
+from rlds_beam.pipelines.cli import main
+from rlds_beam.pipelines.convert import ConvertConfig, convert, define_pipeline
+from rlds_beam.testing import make_episode, read_items, read_payloads, read_rejected, shard_paths, write_dataset
+from rlds_beam.transforms import ConvertToTrajectories, ReadFromRlds, ValidateEpisodes
+
+LENGTHS = (4, 1, 6, 3, 5, 2, 7)
+SHAPES: dict[str, Any] = {"observation": {"camera/state": (2, 2), "goal": 3}, "action": 2}
+
+
+@pytest.fixture
+def episodes() -> list[Episode]:
+    return [make_episode(n, seed=i, terminal=i % 2 == 0, **SHAPES) for i, n in enumerate(LENGTHS)]
+
+
+@pytest.fixture
+def source(tmp_path, episodes) -> Path:
+    return write_dataset(tmp_path / "data", episodes, shards=2)
+
+
+def run(source: object, output: Path, *flags: str) -> list[dict[str, Any]]:
+    assert main(["convert", str(source), str(output), "--accept=duplicate_episode", *flags]) == 0
+    return read_items(output)
+
+
+def made(frames: list[Frames], options: ItemOptions) -> list[dict[str, Any]]:
+    """The items of each stretch of frames, by the core alone."""
+    found = []
+    for one in frames:
+        items = Items(one, Windows.of(len(one), options))
+        columns = {path: items.gather(path) for path in one.columns}
+        if options.items == "frames":
+            columns = {path: column[:, 0] for path, column in columns.items()}  # type: ignore[index]
+        found += [{path: column[k] for path, column in columns.items()} for k in range(len(items))]
+    return found
+
+
+def joined(frames: list[Frames]) -> Frames:
+    stream, *others = frames
+    for one in others:
+        stream = stream.append(one)
+    return stream
+
+
+def assert_same(got: list[dict[str, Any]], expected: list[dict[str, Any]]) -> None:
+    assert len(got) == len(expected)
+    for a, b in zip(got, expected, strict=True):
+        assert a.keys() == b.keys()
+        for path, value in b.items():
+            assert a[path].dtype == value.dtype
+            np.testing.assert_array_equal(a[path], value, err_msg=path)
+
+
+def flags_of(options: ItemOptions) -> list[str]:
+    changed = [f.name for f in dataclasses.fields(options) if getattr(options, f.name) != f.default]
+    return [f"--{name}" + ("" if getattr(options, name) is True else f"={getattr(options, name)}") for name in changed]
+
+
+SEQUENCES: dict[str, Any] = {"items": "sequences", "sequence_length": 3}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ItemOptions(),
+        ItemOptions(items="frames"),
+        ItemOptions(items="episodes"),
+        ItemOptions(**SEQUENCES),
+        ItemOptions(**SEQUENCES, stride_length=2),
+        ItemOptions(**SEQUENCES, pad_end_of_episodes=True),
+        ItemOptions(**SEQUENCES, stride_length=2, pad_end_of_episodes=True, tile_end_of_episodes=True),
+        ItemOptions(items="episodes", max_sequence_length=5, bypass_partial_episodes=True),
+    ],
+    ids=lambda options: " ".join(flags_of(options)) or "pairs",
+)
+def test_items(tmp_path, source, episodes, options):
+    got = run(source, tmp_path / "out", *flags_of(options))
+    frames = [to_frames(episode, FrameOptions()) for episode in episodes]
+    assert len(got) == sum(item_count(n, options) for n in LENGTHS)
+    assert_same(got, made(frames, options))
+
+
+@pytest.mark.parametrize("pad", [{}, {"pad_end_of_episodes": True, "tile_end_of_episodes": True}])
+def test_across_episodes(tmp_path, source, episodes, pad):
+    options = ItemOptions(**SEQUENCES, stride_length=2, across_episodes=True, **pad)
+    got = run(source, tmp_path / "out", *flags_of(options))
+    frames = [to_frames(episode, FrameOptions()) for episode in episodes]
+    streams = [joined(frames[:3]), joined(frames[3:])]  # each shard is a stream of its own
+    assert len(got) == sum(item_count(sum(lengths), options) for lengths in (LENGTHS[:3], LENGTHS[3:]))
+    assert_same(got, made(streams, options))
+
+
+@pytest.mark.parametrize("options", [FrameOptions(terminal_discount="boundary"), FrameOptions(last_step="absorbing")])
+def test_frames_as_asked(tmp_path, source, episodes, options):
+    got = run(source, tmp_path / "out", f"--terminal_discount={options.terminal_discount}",
+              f"--last_step={options.last_step}")  # fmt: skip
+    assert_same(got, made([to_frames(episode, options) for episode in episodes], ItemOptions()))
+
+
+def test_too_long_episodes_are_kept_aside(tmp_path, source):
+    output = tmp_path / "out"
+    code = main(["convert", str(source), str(output), "--items=episodes", "--max_sequence_length=5"])
+    assert code == 3
+    assert [line["rule"] for line, _ in read_rejected(output)] == ["too_long"] * 2
+    assert len(read_items(output)) == 5
+
+
+# What is read
+
+
+def states(items: list[dict[str, Any]]) -> list[bytes]:
+    return [item["observation/goal"].tobytes() for item in items]
+
+
+def goals(episodes: list[Episode]) -> list[bytes]:
+    return [step.tobytes() for episode in episodes for step in np.asarray(episode.steps["observation/goal"])]
+
+
+def test_splits(tmp_path, episodes):
+    source = write_dataset(tmp_path / "data", episodes[:4], shards=2)
+    write_dataset(tmp_path / "data", episodes[4:], split="test")
+    assert sorted(states(run(source, tmp_path / "both", "--items=frames"))) == sorted(goals(episodes))
+    info = json.loads((tmp_path / "both" / "dataset_info.json").read_text())
+    assert {s["name"]: s["shardLengths"] for s in info["splits"]} == {"train": ["14"], "test": ["14"]}
+    assert states(run(source, tmp_path / "test", "--items=frames", "--split=test")) == goals(episodes[4:])
+    both = run(source, tmp_path / "named", "--items=frames", "--split=test+train")
+    assert sorted(states(both)) == sorted(goals(episodes))
+
+
+@pytest.mark.parametrize(
+    ("split", "chosen"),
+    [("train[:2]", slice(0, 2)), ("train[2:5]", slice(2, 5)), ("train[-2:]", slice(5, 7)), ("train[:50%]", slice(0, 4)),
+     ("train[5:5]", slice(5, 5))],
+)  # fmt: skip
+def test_slices_count_episodes(tmp_path, source, episodes, split, chosen):
+    assert states(run(source, tmp_path / "out", "--items=frames", f"--split={split}")) == goals(episodes[chosen])
+
+
+def test_envlogger_names(tmp_path, episodes):
+    source = write_dataset(tmp_path / "data", episodes, shards=3, numbered=False)
+    assert shard_paths(source)[0].name == "testing-train.tfrecord-00000"
+    assert states(run(source, tmp_path / "out", "--items=frames")) == goals(episodes)
+
+
+def test_files_by_name(tmp_path, source, episodes):
+    pattern = source / "testing-train.tfrecord-0000?-of-*"
+    assert states(run(pattern, tmp_path / "glob", "--items=frames")) == goals(episodes)
+    second = shard_paths(source)[1]
+    assert states(run(second, tmp_path / "one", "--items=frames")) == goals(episodes[3:])
+    moved = tmp_path / "elsewhere.tfrecord"
+    moved.write_bytes(second.read_bytes())
+    features = f"--features={source / 'features.json'}"
+    assert states(run(moved, tmp_path / "moved", "--items=frames", features)) == goals(episodes[3:])
+
+
+def test_gzip(tmp_path, source, episodes):
+    for path in shard_paths(source):
+        path.write_bytes(gzip.compress(path.read_bytes()))
+    assert states(run(source, tmp_path / "out", "--items=frames", "--shards=2")) == goals(episodes)
+    with pytest.raises(UsageError, match="cannot be cut"):
+        convert(ConvertConfig(str(source), str(tmp_path / "three"), shards=3))
+
+
+def test_array_record(tmp_path, source, episodes):
+    module = pytest.importorskip("array_record.python.array_record_module")
+    for path in shard_paths(source):
+        writer = module.ArrayRecordWriter(str(path).replace(".tfrecord", ".array_record"), "group_size:1")
+        for payload in read_payloads(path):
+            writer.write(payload)
+        writer.close()
+        path.unlink()
+    info = json.loads((source / "dataset_info.json").read_text())
+    (source / "dataset_info.json").write_text(json.dumps({**info, "fileFormat": "array_record"}))
+    assert states(run(source, tmp_path / "out", "--items=frames", "--shards=3")) == goals(episodes)
+
+
+def test_observation_fields(tmp_path, source):
+    (item, *_) = run(source, tmp_path / "out", "--observation_fields=camera")
+    assert [path for path in item if path.startswith("observation")] == ["observation/camera/state"]
+
+
+# policy_info
+
+
+@pytest.fixture
+def own_module(tmp_path, monkeypatch) -> str:
+    """A module in the current directory, beside one that would break the job if it stood in for ours."""
+    (tmp_path / "my_policies.py").write_text(
+        textwrap.dedent("""
+        import numpy as np
+
+        def value(current, following):
+            goal = current["observation"]["goal"]
+            return {"value": goal.sum(axis=1), "ahead": following["observation"]["goal"][:, 0].astype(np.float64)}
+        """)
+    )
+    (tmp_path / "transforms.py").write_text("raise RuntimeError('the wrong transforms')")
+    (tmp_path / "numpy.py").write_text("raise RuntimeError('the wrong numpy')")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path / "nothing")  # so that what the job appends is undone
+    return "my_policies:value"
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_policy_info_fn_from_the_current_directory(tmp_path, source, episodes, own_module, workers):
+    got = run(source, tmp_path / "out", "--items=frames", f"--policy_info_fn={own_module}", f"--workers={workers}")
+    expected = np.concatenate([np.asarray(e.steps["observation/goal"]).sum(axis=1) for e in episodes])
+    np.testing.assert_array_equal([item["policy_info/value"] for item in got], expected)
+    assert got[0]["policy_info/ahead"].dtype == np.float64
+
+
+def test_policy_info_fields(tmp_path, episodes):
+    extra = [make_episode(4, seed=i, columns={"embedding": np.full((4, 2), i, np.float64)}, **SHAPES) for i in range(3)]
+    source = write_dataset(tmp_path / "data", extra)
+    got = run(source, tmp_path / "out", "--policy_info_fields=embedding")
+    assert [item["policy_info/embedding"].tolist() for item in got[::3]] == [[[i, i]] * 2 for i in range(3)]
+
+
+# In a pipeline of the user's own
+
+
+def test_define_pipeline_in_ones_own_pipeline(tmp_path, source, episodes):
+    config = ConvertConfig(str(source), str(tmp_path / "out"), items="frames", shards=2)
+    with beam.Pipeline(runner=FnApiRunner()) as root:
+        result = define_pipeline(root, config)
+        counted = result.written | beam.Map(lambda commit: commit.shard.records) | beam.CombineGlobally(sum)
+        assert_that(counted, equal_to([sum(LENGTHS)]), label="items")
+        assert_that(result.report | beam.Map(lambda report: report.valid), equal_to([len(LENGTHS)]), label="report")
+    assert states(read_items(tmp_path / "out")) == goals(episodes)
+
+
+def test_transforms_in_ones_own_pipeline(tmp_path, episodes):
+    source = write_dataset(tmp_path / "data", [*episodes, make_episode("F M M", seed=50, **SHAPES)], shards=2)
+    options = ItemOptions(**SEQUENCES, pad_end_of_episodes=True)
+    frames = [to_frames(episode, FrameOptions()) for episode in episodes]
+    expected = sorted(items["observation/goal"].tobytes() for items in made(frames, options))
+    with beam.Pipeline(runner=FnApiRunner()) as root:
+        checked = root | ReadFromRlds(str(source)) | ValidateEpisodes(CheckOptions())
+        converted = checked.accepted | ConvertToTrajectories(items=options)
+        found = converted.items | beam.FlatMap(lambda items: [x.tobytes() for x in items.gather("observation/goal")])
+        assert_that(found, equal_to(expected), label="items")
+        assert_that(checked.rejected | beam.Map(lambda r: r.rule), equal_to(["last_not_last"]), label="rejected")
+        assert_that(checked.report | beam.Map(lambda r: (r.records, r.valid)), equal_to([(8, 7)]), label="report")
+    with pytest.raises(UsageError, match="across_episodes"):
+        ConvertToTrajectories(items=ItemOptions(**SEQUENCES, across_episodes=True))
