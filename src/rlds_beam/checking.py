@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -139,12 +140,17 @@ def _look(episode: Episode, options: CheckOptions) -> Iterator[Violation]:
     for path, column in episode.steps.items():
         if isinstance(column, EncodedImages):
             yield from _images(path, column, options)
-        # bfloat16 is of no kind that numpy knows (V, like a structured dtype).
-        elif (column.dtype.kind == "f" or column.dtype.name == "bfloat16") and not np.isfinite(column).all():
+        elif _is_float(column.dtype) and not np.isfinite(column).all():
             yield from _element("non_finite", path, column, ~np.isfinite(column))
     discount = episode.steps.get("discount")
     if isinstance(discount, np.ndarray):
         yield from _discount(discount)
+
+
+@functools.cache
+def _is_float(dtype: np.dtype[Any]) -> bool:
+    # bfloat16 is of no kind that numpy knows (V, like a structured dtype).
+    return dtype.kind == "f" or dtype.name == "bfloat16"
 
 
 def _images(path: str, column: EncodedImages, options: CheckOptions) -> Iterator[Violation]:
@@ -200,7 +206,7 @@ def _element(rule: str, path: str, column: np.ndarray[Any, Any], bad: np.ndarray
 def _discount(discount: np.ndarray[Any, Any]) -> Iterator[Violation]:
     if (
         discount.dtype == np.float32
-        and 0 <= np.minimum.reduce(discount, None)
+        and np.minimum.reduce(discount, None) >= 0
         and np.maximum.reduce(discount, None) <= 1
     ):
         return

@@ -238,7 +238,9 @@ def commit_dataset(
         info = dataset_info_json(name, version, splits, description=description)
         storage.write_text(storage.join(output, "dataset_info.json"), _json(info))
     manifest = _manifest(output, name, version, done, fields)
+    storage.sync(output)  # a manifest that survives a power failure tells the truth
     storage.write_text(storage.join(output, MANIFEST), _json(manifest))
+    storage.sync(output)
     return manifest
 
 

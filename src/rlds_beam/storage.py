@@ -151,6 +151,19 @@ def write_bytes(path: str, content: bytes) -> None:
     rename(temporary, path)
 
 
+def sync(directory: str) -> None:
+    """Writes a local directory and all that is in it through to the disk; a remote store has done so at its close."""
+    if scheme(directory) is not None:
+        return
+    for parent, _, names in os.walk(directory):
+        for path in (*(os.path.join(parent, name) for name in names), parent):
+            descriptor = os.open(path, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+
+
 def _uncompressed() -> str:
     from apache_beam.io.filesystem import CompressionTypes
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -52,8 +51,8 @@ class Encoded:
     """Framed records.
 
     Attributes:
-      chunks: one after another they are what stands in the file. To be taken once; they lie in two
-        rooms by turns, so that one is overwritten when the second after it is taken.
+      chunks: one after another they are what stands in the file. To be taken once, and each is
+        written or copied before the next is taken: they share one room.
       count: number of records.
     """
 
@@ -83,7 +82,7 @@ class TrajectoryEncoder:
         self._jpegs = tuple(leaf for leaf in spec.leaves if is_jpeg(leaf, images))
         self._jpeg_by_frame = spec.item_shape not in ((), (None,))
         self._quality = jpeg_quality
-        self._rooms: tuple[_Template, Iterator[FramedRows]] | None = None
+        self._room: tuple[_Template, FramedRows] | None = None
 
     def encode(self, items: Items) -> Encoded:
         """The records of the items, in their order.
@@ -109,14 +108,14 @@ class TrajectoryEncoder:
         return Encoded([_frame(b"".join(entries)) for entries in both], count)
 
     def _blocks(self, windows: Windows, template: _Template, sources: list[Bytes]) -> Iterator[tuple[FramedRows, int]]:
-        """The payloads of all items, a block after the other: the room it is in, and how many rows of it are filled."""
+        """The payloads of all items, a block after the other in one room, and how many rows of it are filled."""
         step = max(1, _BLOCK_BYTES // len(template.row))
-        if self._rooms is None or self._rooms[0] is not template:
-            rooms = [FramedRows(step, len(template.row)) for _ in range(2)]
-            for room in rooms:
-                room.payload[:] = template.row  # stays, whatever is written into the holes
-            self._rooms = (template, itertools.cycle(rooms))
-        for first, room in zip(range(0, windows.count, step), self._rooms[1]):  # noqa: B905 - the rooms never end
+        if self._room is None or self._room[0] is not template:
+            room = FramedRows(step, len(template.row))
+            room.payload[:] = template.row  # stays, whatever is written into the holes
+            self._room = (template, room)
+        room = self._room[1]
+        for first in range(0, windows.count, step):
             rows = min(step, windows.count - first)
             for offset, source in zip(template.offsets, sources, strict=True):
                 _copy(windows, first, source, room.payload[:rows], offset)
