@@ -48,7 +48,7 @@ class Field:
             return np.dtype(ml_dtypes.bfloat16)
         return np.dtype(self.dtype)
 
-    @property
+    @functools.cached_property
     def closed_shape(self) -> tuple[int, ...]:
         """The shape with 0 for every unknown dimension: that of nothing."""
         return tuple(d or 0 for d in self.shape)
