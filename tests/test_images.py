@@ -3,6 +3,7 @@
 import io
 import os
 import struct
+import sys
 import zlib
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlds_beam.images import EncodedImages, check_images, encode_jpeg, read_header
+from rlds_beam.images import EncodedImages, _fast_png, check_images, encode_jpeg, read_header
 from rlds_beam.rules import BadEpisode
 
 RNG = np.random.default_rng(0)
@@ -59,6 +60,25 @@ def png(chunks: list[tuple[bytes, bytes]]) -> bytes:
     return b"\x89PNG\r\n\x1a\n" + b"".join(body)
 
 
+def interlaced(image: Any) -> bytes:
+    """The seven passes of Adam7, no filters."""
+    height, width, channels = image.shape
+    lines = b""
+    for y, x, dy, dx in (
+        (0, 0, 8, 8),
+        (0, 4, 8, 8),
+        (4, 0, 8, 4),
+        (0, 2, 4, 4),
+        (2, 0, 4, 2),
+        (0, 1, 2, 2),
+        (1, 0, 2, 1),
+    ):
+        for row in image[y::dy, x::dx]:
+            lines += b"\0" + row.astype(row.dtype.newbyteorder(">")).tobytes()
+    header = struct.pack(">IIBBBBB", width, height, 8 * image.itemsize, {1: 0, 3: 2, 4: 6}[channels], 0, 0, 1)
+    return png([(b"IHDR", header), (b"IDAT", zlib.compress(lines)), (b"IEND", b"")])
+
+
 def with_pillow(image: Any, form: str, **options: Any) -> bytes:
     from PIL import Image
 
@@ -88,6 +108,14 @@ def files() -> dict[str, bytes]:
     chunks = png_chunks(found["png 3"])
     found["png tRNS"] = png([chunks[0], (b"tRNS", b"\0\1\0\2\0\3"), *chunks[1:]])
     found["png gAMA"] = png([chunks[0], (b"gAMA", struct.pack(">I", 30000)), *chunks[1:]])
+    for dtype in (np.uint8, np.uint16):
+        found[f"png interlaced {dtype.__name__}"] = interlaced(picture(dtype=dtype))
+        for channels in (1, 3, 4):  # one of them just beyond 64 kB, where a stored block ends
+            found[f"png large {channels} {dtype.__name__}"] = tf.io.encode_png(
+                picture(333, 197, channels, dtype)
+            ).numpy()
+    found["png 65535"] = with_pillow(picture(5 * 257, 50, 1), "png")
+    found["png 196605"] = with_pillow(picture(771, 254, 1), "png")
     found["png trailing"] = found["png 3"] + b"trailing"
     found["png damaged text"] = png([*chunks[:-1], (b"tEXt", b"a\0b"), chunks[-1]]).replace(b"a\0b", b"a\0c")
     found["jpeg trailing"] = found["jpeg 3 95 {}"] + b"trailing"
@@ -159,6 +187,106 @@ def test_damage_is_found_where_tensorflow_finds_it(files: dict[str, bytes]) -> N
             faults = [v.rule for v in check_images(column(data), 1 << 26)]
             assert not (accepted and "undecodable_image" in faults), name
             assert accepted or faults or not name.startswith("png")
+
+
+def odd_pngs() -> dict[str, bytes]:
+    """PNGs of whole chunks, in which something is not as encoders write it."""
+    image = picture()
+    header = (b"IHDR", struct.pack(">IIBBBBB", 47, 33, 8, 2, 0, 0, 0))
+    lines = b"".join(
+        bytes([y % 2]) + np.diff(row, axis=0, prepend=row[:1] * 0).tobytes() if y % 2 else b"\0" + row.tobytes()
+        for y, row in enumerate(image)
+    )
+    stream, end, text = zlib.compress(lines), (b"IEND", b""), (b"tEXt", b"a\0b")
+    data = (b"IDAT", stream)
+    small_window = b"\x08\x1d" + stream[2:]
+
+    def with_header(**fields: int) -> tuple[bytes, bytes]:
+        names = ("width", "height", "depth", "colour", "compression", "filter", "interlace")
+        values = dict(zip(names, struct.unpack(">IIBBBBB", header[1]), strict=True)) | fields
+        return b"IHDR", struct.pack(">IIBBBBB", *values.values())
+
+    return {
+        name: png(chunks)
+        for name, chunks in {
+            "sound": [header, data, end],
+            "a part a byte": [header, *((b"IDAT", bytes([b])) for b in stream), end],
+            "an empty part": [header, (b"IDAT", b""), data, (b"IDAT", b""), end],
+            "text between parts": [header, (b"IDAT", stream[:99]), text, (b"IDAT", stream[99:]), end],
+            "text around": [header, text, data, text, end],
+            "parts too many": [header, data, text, data, end],
+            "no part": [header, end],
+            "nothing in it": [header, (b"IDAT", b""), end],
+            "trailing bytes": [header, (b"IDAT", stream + b"trailing"), end],
+            "lines too many": [header, (b"IDAT", zlib.compress(lines + b"\0" * 142)), end],
+            "lines too few": [header, (b"IDAT", zlib.compress(lines[:-142])), end],
+            "one byte too few": [header, (b"IDAT", zlib.compress(lines[:-1])), end],
+            "another checksum": [header, (b"IDAT", stream[:-1] + bytes([stream[-1] ^ 1])), end],
+            "no checksum": [header, (b"IDAT", stream[:-4]), end],
+            "a small window": [header, (b"IDAT", small_window), end],
+            "an unknown filter": [header, (b"IDAT", zlib.compress(b"\7" + lines[1:])), end],
+            "two headers": [header, header, data, end],
+            "a long header": [(b"IHDR", header[1] + b"\0"), data, end],
+            "an unknown chunk": [header, (b"teSt", b"?"), data, end],
+            "an unknown chunk that matters": [header, (b"TeST", b"?"), data, end],
+            "an unknown chunk late that matters": [header, data, (b"TeST", b"?"), end],
+            "a background": [header, (b"bKGD", b"\0\1\0\2\0\3"), (b"eXIf", b"II*\0"), data, end],
+            "no name of a chunk": [header, (b"t\x01St", b"?"), data, end],
+            "a palette that is none": [header, (b"PLTE", b"1234"), data, end],
+            "a suggested palette": [header, (b"PLTE", b"123"), data, end],
+            "colours": [header, (b"sBIT", b"\5\6\5"), (b"gAMA", b"\0\0\0\0"), (b"cHRM", b"\0" * 32), data, end],
+            "transparency late": [header, data, (b"tRNS", b"\0\1\0\2\0\3"), end],
+            "no width": [with_header(width=0), data, end],
+            "no height": [with_header(height=0), data, end],
+            "a negative width": [with_header(width=1 << 31), data, end],
+            "wider": [with_header(width=48), data, end],
+            "interlaced, so it says": [with_header(interlace=1), data, end],
+            "another compression": [with_header(compression=1), data, end],
+            "another way to filter": [with_header(filter=1), data, end],
+        }.items()
+    }
+
+
+@pytest.mark.parametrize("channels", [None, 3])
+def test_odd_pngs_as_tensorflow_takes_them(channels: int | None) -> None:
+    taken = 0
+    for name, image in odd_pngs().items():
+        if not tensorflow_accepts(image, channels):
+            with pytest.raises(BadEpisode, match="undecodable_image"):
+                raise AssertionError(f"{name}: {column(image, shape=(None, None, channels)).decode().shape}")
+            continue
+        pixels = column(image, shape=(None, None, channels)).decode()
+        np.testing.assert_array_equal(pixels[0], tensorflow(image, channels), err_msg=name)
+        taken += 1
+    assert 8 < taken < 25
+
+
+def test_usual_pngs_need_no_tensorflow(files: dict[str, bytes], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tensorflow", None)
+    for name, image in files.items():
+        kind, _, form = name.partition(" ")
+        if kind == "png" and form not in ("2", "2 16", "tRNS", "palette", "bilevel"):
+            dtype = "uint16" if form.endswith("16") else "uint8"
+            assert len(column(image, shape=(None, None, None), dtype=dtype).decode()) == 1, name
+
+
+def test_a_bomb_is_not_inflated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A body has room for what its header tells, and no header is believed that tells more than a body can hold."""
+    import imagecodecs
+
+    inflate, room = imagecodecs.deflate_decode, []
+
+    def watched(stream: bytes, out: int) -> Any:
+        room.append(out)
+        return inflate(stream, out=out)
+
+    monkeypatch.setattr(imagecodecs, "deflate_decode", watched)
+    zeros = (b"IDAT", zlib.compress(bytes(1 << 26)))
+    for size, asked in ((8, [8 * 25]), (30_000, [])):
+        room.clear()
+        header = struct.pack(">IIBBBBB", size, size, 8, 2, 0, 0, 0)
+        assert _fast_png(png([(b"IHDR", header), zeros, (b"IEND", b"")]), 3, "uint8") is None
+        assert room == asked
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 What an image is, its first bytes say, not the schema (TFDS keeps whatever file it was given).
 Pixels are those of `tf.image.decode_image`, which TFDS decodes with, bit for bit. simplejpeg and
-OpenCV give the same ones several times faster where the stored form is the usual one; TensorFlow
+imagecodecs give the same ones several times faster where the stored form is the usual one; TensorFlow
 decodes the rest (palettes, 16 bits read as 8, alpha dropped, BMP, CMYK), and has the last
 word on bytes that the fast decoders refuse.
 """
@@ -22,6 +22,12 @@ from rlds_beam.rules import BadEpisode, Violation
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
 _PNG_CHANNELS = {0: 1, 2: 3, 6: 4}  # colour type -> channels, without palette and gray + alpha
+# Chunks that say nothing of how the pixels are stored. (libpng, as TensorFlow calls it, corrects no colours.)
+_PNG_REMARKS = frozenset(b"IEND bKGD cHRM eXIf gAMA iCCP iTXt pHYs sBIT sRGB tEXt tIME zTXt".split())
+_PNG_CHUNK = struct.Struct(">I4s")  # size of the content, kind
+_PNG_END = b"\0\0\0\0IEND\xaeB`\x82"
+_MOST_INFLATION = 1032  # bytes that deflate makes of one, at most
+_STORED_BLOCK = 65535  # bytes in a block that is not compressed, at most
 _JPEG_FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}  # the SOF markers
 
 
@@ -146,23 +152,35 @@ def read_header(data: bytes) -> Header:
 
 def _png_header(data: bytes) -> Header:
     """Walks the chunks to the end: their checksums tell damage at a fraction of a decoding."""
-    if data[12:16] != b"IHDR" or len(data) < 33:
-        raise UndecodableImageError("the PNG has no header")
-    at, kind, view = 8, b"", memoryview(data)
-    while kind != b"IEND":
-        if at + 12 > len(data):
-            raise UndecodableImageError("the PNG is cut short")
-        size = int.from_bytes(view[at : at + 4], "big")
-        kind = bytes(view[at + 4 : at + 8])
-        end = at + 8 + size
-        if end + 4 > len(data):
-            raise UndecodableImageError("the PNG is cut short")
-        # Damage in an ancillary chunk (small first letter) does not keep libpng from decoding.
-        if not kind[0] & 0x20 and zlib.crc32(view[at + 4 : end]) != int.from_bytes(view[end : end + 4], "big"):
-            raise UndecodableImageError(f"the PNG's {kind!r} is damaged")
-        at = end + 4
+    _png_chunks(data)
     width, height = struct.unpack_from(">II", data, 16)
     return Header("png", height, width)
+
+
+def _png_chunks(data: bytes) -> list[tuple[bytes, int, int]]:
+    """The chunks to the end: kind, where its content begins and ends; raises UndecodableImageError."""
+    if data[12:16] != b"IHDR" or len(data) < 33:
+        raise UndecodableImageError("the PNG has no header")
+    import imagecodecs
+
+    chunks = []
+    at, kind, length = 8, b"", len(data)
+    while kind != b"IEND":
+        if at + 12 > length:
+            raise UndecodableImageError("the PNG is cut short")
+        size, kind = _PNG_CHUNK.unpack_from(data, at)
+        start, end = at + 8, at + 8 + size
+        at = end + 4
+        if at > length:
+            raise UndecodableImageError("the PNG is cut short")
+        # Damage in an ancillary chunk (small first letter) does not keep libpng from decoding.
+        if not kind[0] & 0x20:
+            # libdeflate's is the faster by far, but dearer to call.
+            crc32 = zlib.crc32 if size < 4096 else imagecodecs.deflate_crc32
+            if crc32(data[start - 4 : end]) != int.from_bytes(data[end:at], "big"):
+                raise UndecodableImageError(f"the PNG's {kind!r} is damaged")
+        chunks.append((kind, start, end))
+    return chunks
 
 
 def _jpeg_header(data: bytes) -> Header:
@@ -216,21 +234,64 @@ def _fast_jpeg(data: bytes, channels: int | None) -> Array | None:
 def _fast_png(data: bytes, channels: int | None, dtype: str) -> Array | None:
     if len(data) < 33:
         return None
-    depth, stored = data[24], _PNG_CHANNELS.get(data[25])
+    width, height, depth, colour, _, _, interlaced = struct.unpack_from(">IIBBBBB", data, 16)
+    stored = _PNG_CHANNELS.get(colour)
     if depth != (8 if dtype == "uint8" else 16) or stored is None or channels not in (stored, None):
         return None
-    import cv2
+    # A header that tells more than so few bytes can hold gets no memory.
+    if height * width * stored * (depth // 8) > _MOST_INFLATION * len(data):
+        return None
+    import imagecodecs
 
-    image: Array | None = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED)
-    if image is None:
+    image: Array
+    try:
+        stream = _png_stream(data)
+        if not stream:
+            return None
+        size = height * (1 + width * stored)
+        # zlib looks back no further than its window, which the first byte tells; libdeflate does not mind it.
+        if depth == 8 and not interlaced and min(size, 1 << 15) <= 256 << (stream[0] >> 4):
+            image = imagecodecs.spng_decode(_inflated_png(data[:33], stream, size))
+        else:
+            image = imagecodecs.png_decode(data)
+    except (RuntimeError, ValueError):  # imagecodecs' own, and where it cannot read libpng's message
         return None
     if image.ndim == 2:
         image = image[..., None]
-    if image.shape[2] != stored or image.dtype != dtype:  # transparency made a channel of its own
-        return None
-    if stored > 1:
-        image = cv2.cvtColor(image, cv2.COLOR_BGR2RGB if stored == 3 else cv2.COLOR_BGRA2RGBA)
     return image
+
+
+def _png_stream(data: bytes) -> bytes | None:
+    """The compressed scanlines; None of a PNG in which there is more than those and remarks."""
+    _, *chunks = _png_chunks(data)
+    kinds = [kind for kind, _, _ in chunks]
+    count = kinds.count(b"IDAT")
+    first = kinds.index(b"IDAT") if count else 0
+    if not _PNG_REMARKS.issuperset(kinds[:first] + kinds[first + count :]):
+        return None
+    return b"".join([data[start:end] for _, start, end in chunks[first : first + count]])
+
+
+def _inflated_png(header: bytes, stream: bytes, size: int) -> bytes:
+    """The same PNG with its scanlines, `size` bytes, not compressed.
+
+    Inflating is most of a PNG's decoding, and libdeflate does it in a third of the time that the
+    zlib inside every PNG decoder takes. What is left to spng is to undo the filters.
+    """
+    import imagecodecs
+
+    scanlines = imagecodecs.deflate_decode(stream, out=size)  # RuntimeError if there are more
+    if len(scanlines) != size:
+        raise UndecodableImageError("the PNG has too few scanlines")
+    parts = [b"IDAT\x78\x01"]
+    for start in range(0, size, _STORED_BLOCK):
+        block = scanlines[start : start + _STORED_BLOCK]
+        last = start + len(block) == size
+        parts += struct.pack("<?HH", last, len(block), len(block) ^ 0xFFFF), block
+    parts.append(stream[-4:])  # the checksum, which libdeflate has compared
+    body = b"".join(parts)
+    checksum = imagecodecs.deflate_crc32(body).to_bytes(4, "big")
+    return b"".join((header, (len(body) - 4).to_bytes(4, "big"), body, checksum, _PNG_END))
 
 
 def _decode_with_tensorflow(data: bytes, channels: int | None, dtype: str) -> Array:
