@@ -264,3 +264,19 @@ def test_transforms_in_ones_own_pipeline(tmp_path, episodes):
         assert_that(checked.report | beam.Map(lambda r: (r.records, r.valid)), equal_to([(8, 7)]), label="report")
     with pytest.raises(UsageError, match="across_episodes"):
         ConvertToTrajectories(items=ItemOptions(**SEQUENCES, across_episodes=True))
+
+
+def test_cast_writes_what_the_format_cannot_hold(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    columns = {"observation/gripper_open": np.array([True, False, True]), "reward": np.arange(3, dtype=np.float64)}
+    episodes = [make_episode(3, seed=i, observation={"state": 2}, columns=columns) for i in range(4)]
+    path, output = str(write_dataset(tmp_path, episodes)), str(tmp_path / "out")
+    assert main(["convert", path, output]) == 2
+    assert "--cast=observation/gripper_open=uint8" in capsys.readouterr().err
+    assert main(["convert", path, output, "--cast=observation/gripper_open=uint8,reward=float32"]) == 0
+    items = read_items(output)
+    assert items[0]["observation/gripper_open"].dtype == np.uint8
+    assert items[0]["observation/gripper_open"].tolist() == [1, 0]
+    assert items[0]["reward"].dtype == np.float32
+    for wrong in ("observation/griper_open=uint8", "discount=float64", "reward=complex64", "reward"):
+        assert main(["convert", path, str(tmp_path / "wrong"), f"--cast={wrong}"]) == 2
+        assert f"--cast={wrong}" in capsys.readouterr().err

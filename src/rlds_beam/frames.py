@@ -27,6 +27,7 @@ really seen and never from a made-up one.
 from __future__ import annotations
 
 import dataclasses
+import difflib
 from collections.abc import Mapping
 from typing import Any, cast
 
@@ -34,6 +35,8 @@ import numpy as np
 
 from rlds_beam.columns import concatenate, is_text, zeros_like
 from rlds_beam.episode import Column, Episode
+from rlds_beam.errors import UsageError
+from rlds_beam.images import EncodedImages
 from rlds_beam.keys import EpisodeKey
 from rlds_beam.layout import Layout, layout
 from rlds_beam.options import FrameOptions
@@ -107,7 +110,20 @@ def to_frames(episode: Episode, options: FrameOptions) -> Frames:
     columns["next_step_type"] = next_step_types
     columns |= {path: steps[path] for path in plan.reward}
     columns["discount"] = _discounts(steps, options)
+    for path, dtype in options.casts.items():
+        columns[path] = _cast(path, dtype, columns)
     return Frames(columns, episode.key)
+
+
+def _cast(path: str, dtype: str, columns: Mapping[str, Column]) -> Column:
+    column = columns.get(path)
+    if column is None:
+        near = difflib.get_close_matches(path, columns, n=1)
+        hint = f"did you mean {near[0]}? " if near else ""
+        raise UsageError(f"--cast={path}={dtype}: there is no such leaf; {hint}There are: {', '.join(columns)}")
+    if isinstance(column, EncodedImages) or path in ("step_type", "next_step_type", "discount"):
+        raise UsageError(f"--cast={path}={dtype}: images, step types and the discount cannot be cast")
+    return column.astype(dtype, copy=False)
 
 
 def _step_types(n: int) -> tuple[Array, Array]:

@@ -62,6 +62,10 @@ class CheckOptions(Options):
         return "reject"
 
 
+CASTS = ("float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "uint16")
+"""The dtypes that trajectory records can hold: those that TF-Agents reads (example_encoding._validate_dtype)."""
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FrameOptions(Options):
     """How the steps of an episode become TF-Agents frames (one `Trajectory` a step)."""
@@ -81,6 +85,19 @@ class FrameOptions(Options):
     )
     policy_info_fields: tuple[str, ...] = option((), "extra numeric step fields to carry in policy_info")
     observation_fields: tuple[str, ...] = option((), "observation fields to keep (all, if none is named)")
+    cast: tuple[str, ...] = option((), "leaves to write as another dtype: observation/grip=uint8,reward=float32")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for text in self.cast:
+            path, _, dtype = text.partition("=")
+            if not path or dtype not in CASTS:
+                raise UsageError(f"--cast={text}: expected LEAF=DTYPE, the dtype one of {', '.join(CASTS)}")
+
+    @property
+    def casts(self) -> dict[str, str]:
+        """From a trajectory leaf's path to the dtype that it is written in."""
+        return dict(text.split("=") for text in self.cast)
 
 
 def parse_max_rejected(text: str) -> int | float:

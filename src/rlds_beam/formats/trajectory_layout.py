@@ -23,6 +23,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal
 
 from rlds_beam.errors import UsageError
+from rlds_beam.options import CASTS
 from rlds_beam.schema import Field
 
 if TYPE_CHECKING:
@@ -31,10 +32,7 @@ if TYPE_CHECKING:
 Images = Literal["raw", "jpeg"]
 
 _LISTS = ("float32", "int64")
-"""What stands in a record as a list of numbers."""
-
-_RAW = ("float16", "float64", "int8", "int16", "int32", "uint8", "uint16")
-"""What TF-Agents reads from raw bytes (example_encoding._validate_dtype)."""
+"""What stands in a record as a list of numbers; all else that TF-Agents reads (`CASTS`) stands as raw bytes."""
 
 _CASTS = {"bool": "uint8", "uint32": "int64", "uint64": "int64", "bfloat16": "float32"}
 
@@ -82,10 +80,10 @@ def _leaf_fields(leaf: Leaf, item_shape: tuple[int | None, ...], images: Images)
 
 
 def _check(leaf: Leaf) -> None:
-    if leaf.dtype not in (*_LISTS, *_RAW):
+    if leaf.dtype not in CASTS:
         raise UsageError(
-            f"{_text(leaf)}: TF-Agents cannot read {leaf.dtype} from a TFRecord; cast the field to "
-            f"{_CASTS.get(leaf.dtype, 'float32')} in the dataset, or leave it out (--observation_fields)"
+            f"{_text(leaf)}: TF-Agents cannot read {leaf.dtype} from a TFRecord; ask for a cast, "
+            f"--cast={leaf.path}={_CASTS.get(leaf.dtype, 'float32')}, or leave the field out (--observation_fields)"
         )
     if 0 in leaf.shape:
         raise UsageError(f"{_text(leaf)} holds nothing (a dimension of 0); leave it out (--observation_fields)")
