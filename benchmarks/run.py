@@ -75,13 +75,22 @@ def limit(sizes: Sizes) -> list[Figure]:
             ours.append(convert(data, f"--items={items}", "--workers=1"))
             limits.append(script("limits.py", "state", data, ours[-1].output).content)
         rate = best(ours).rate
-        fast, *others = (max(found[name] for found in limits) for name in ("best", "durable", "naive"))
-        against = [cell for other in (fast, *others) for cell in (f"{other:,.0f}", f"{rate / other:.2f}")]
-        rows.append([items, f"{rate:,.0f}", *against])
-        figures.append(at_least(f"state, {items}: of the limit", rate / fast, 0.5))
+        records, blocks = (max(found[name] for found in limits) for name in ("records", "blocks"))
+        rows.append(
+            [
+                items,
+                f"{rate:,.0f}",
+                f"{records:,.0f}",
+                f"{rate / records:.2f}",
+                f"{blocks:,.0f}",
+                f"{rate / blocks:.2f}",
+            ]
+        )
+        figures.append(at_least(f"state, {items}: of the limit, record by record", rate / records, 0.5))
+        figures.append(Figure(f"state, {items}: of the limit, block by block in our own room", rate / blocks))
     table(
-        "the limit: checksums and bytes only",
-        ["", "steps/s", "limit", "ratio", "with fsync", "ratio", "naive", "ratio"],
+        "the limit: read with checksums, write the same bytes with checksums, nothing else",
+        ["", "steps/s", "record by record", "ratio", "block by block", "ratio"],
         *rows,
     )
     return figures
@@ -152,9 +161,10 @@ def images(sizes: Sizes) -> list[Figure]:
             ratio, share = ours.rate / peer.rate, ours.rate / limits[items] / count
             label = f"ours, {items}, {count} worker{'s' * (count > 1)}"
             rows.append([label, f"{ours.rate:,.0f}", f"{ours.start_up:.1f}", f"{ratio:.1f}", f"{share:.2f}"])
-            if encoding == "png":
-                figures.append(at_least(f"images, {items}, {count} worker(s): times TF-Agents", ratio, 4))
-                figures.append(Figure(f"images, {items}, {count} worker(s): of the decoder's limit", share))
+            # TF-Agents' side decodes on all cores, so the target is for as many workers.
+            target = 4 if encoding == "png" and count == 2 else None
+            figures.append(Figure(f"{encoding}, {items}, {count} worker(s): times TF-Agents", ratio, target))
+            figures.append(Figure(f"{encoding}, {items}, {count} worker(s): of the decoder's limit", share))
         title = f"{encoding}, 4 cameras of 64x64, {steps:,} steps (TF-Agents: {peer_steps:,}, on all cores)"
         table(title, ["", "steps/s", "start-up s", "ratio", "of the decoder's limit"], *rows)
     return figures

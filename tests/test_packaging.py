@@ -19,7 +19,17 @@ FOLDERS = {
     "rlds_beam": ROOT / "src" / "rlds_beam",
     **{f"rlds_beam.{top}": ROOT / top for top in ("transforms", "pipelines", "runners")},
 }
-HEAVY = ("apache_beam", "tensorflow", "tensorflow_datasets", "tf_agents", "reverb", "pyarrow", "cv2", "grpc")
+HEAVY = (
+    "apache_beam",
+    "grpc",
+    "imagecodecs",
+    "pyarrow",
+    "reverb",
+    "simplejpeg",
+    "tensorflow",
+    "tensorflow_datasets",
+    "tf_agents",
+)
 
 
 def our_modules() -> set[str]:
