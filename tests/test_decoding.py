@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from rlds_beam.decoding import EpisodeDecoder
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.dataset_info import SplitInfo, dataset_info_json
-from rlds_beam.formats.example import NotAnExampleError, decode_varints, parse_example
 from rlds_beam.formats.features import DEFAULT_DISCOUNT, parse_features
 from rlds_beam.images import EncodedImages
 from rlds_beam.keys import EpisodeKey
@@ -459,86 +458,3 @@ def test_mutations_raise_nothing_but_bad_episode(data: st.DataObject) -> None:
     except BadEpisode:
         return
     assert {len(column) for column in episode.steps.values()} == {len(episode)}
-
-
-# The wire format, against protobuf.
-
-
-@given(st.lists(st.integers(-(2**63), 2**63 - 1)))
-def test_int64_lists_are_what_protobuf_wrote(values: list[int]) -> None:
-    from tensorflow_datasets.proto import tf_example_pb2
-
-    message = tf_example_pb2.Example()
-    message.features.feature["x"].int64_list.value.extend(values)
-    feature = parse_example(message.SerializeToString())["x"]
-    np.testing.assert_array_equal(feature.ints(), np.array(values, np.int64))
-    np.testing.assert_array_equal(feature.ints(np.uint8), np.array(values, np.int64).astype(np.uint8))
-    np.testing.assert_array_equal(feature.ints(np.bool_), np.array(values, np.int64) != 0)
-
-
-@pytest.mark.parametrize("high", [2, 128, 1 << 14, 1 << 21, 1 << 62])
-def test_long_lists_of_every_width(high: int) -> None:
-    check_varints(np.random.default_rng(high % 97).integers(-high if high > 1 << 20 else 0, high, 100_000))
-
-
-def check_varints(values: Any) -> None:
-    from tensorflow_datasets.proto import tf_example_pb2
-
-    body = tf_example_pb2.Example()
-    body.features.feature["x"].int64_list.value.extend(values.tolist())
-    feature = parse_example(body.SerializeToString())["x"]
-    np.testing.assert_array_equal(feature.ints(), values)
-    np.testing.assert_array_equal(feature.ints(np.uint8), values.astype(np.uint8))
-
-
-@pytest.mark.parametrize("raw", [b"\x80", b"\x01\x80", b"\x80" * 10 + b"\x01", b"\x80" * 100_000 + b"\x01"])
-def test_endless_numbers_are_refused(raw: bytes) -> None:
-    with pytest.raises(NotAnExampleError):
-        decode_varints(np.frombuffer(raw, np.uint8))
-
-
-def message(number: int, content: bytes) -> bytes:
-    size = len(content)
-    length = bytes([size]) if size < 128 else bytes([size & 127 | 128, size >> 7])
-    return bytes([number << 3 | 2]) + length + content
-
-
-@st.composite
-def wire_features(draw: st.DrawFn) -> bytes:
-    """A Feature as an odd writer may put it: packed or not, in pieces, one kind after another."""
-    feature = b""
-    for kind in draw(st.lists(st.integers(1, 3), max_size=3)):
-        body = b""
-        for _ in range(draw(st.integers(0, 3))):
-            if kind == 1:
-                body += message(1, draw(st.binary(max_size=4)))
-            elif kind == 2:
-                one = draw(st.binary(min_size=4, max_size=4))
-                body += draw(st.sampled_from((bytes([13]) + one, message(1, one * 2), message(1, b""))))
-            else:
-                one = draw(st.sampled_from((b"\x05", b"\xac\x02", b"\xff" * 9 + b"\x01")))
-                body += draw(st.sampled_from((b"\x08" + one, message(1, one * 3))))
-        feature += message(kind, body)
-    return feature
-
-
-@given(st.lists(st.tuples(st.sampled_from(("a", "b")), st.lists(wire_features(), max_size=2)), min_size=1, max_size=3))
-def test_any_wire_form_means_what_protobuf_says(entries: list[tuple[str, list[bytes]]]) -> None:
-    from tensorflow_datasets.proto import tf_example_pb2
-
-    wire = b"".join(
-        message(1, message(1, message(1, key.encode()) + b"".join(message(2, v) for v in values)))
-        for key, values in entries
-    )
-    expected = tf_example_pb2.Example.FromString(wire)
-    ours = parse_example(wire)
-    assert set(ours) == set(expected.features.feature)
-    for key, feature in expected.features.feature.items():
-        kind = feature.WhichOneof("kind")
-        assert (ours[key].kind and f"{ours[key].kind}_list") == kind
-        if kind == "bytes_list":
-            assert ours[key].strings() == list(feature.bytes_list.value)
-        elif kind == "float_list":
-            assert ours[key].floats().tobytes() == np.array(feature.float_list.value, np.float32).tobytes()
-        elif kind == "int64_list":
-            assert ours[key].ints().tolist() == list(feature.int64_list.value)

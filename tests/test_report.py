@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from rlds_beam.checking import Verdict, validate_episode
 from rlds_beam.errors import UsageError
 from rlds_beam.keys import EpisodeKey
-from rlds_beam.options import CheckOptions
-from rlds_beam.report import SAMPLES, Report, parse_max_rejected
+from rlds_beam.options import CheckOptions, parse_max_rejected
+from rlds_beam.report import SAMPLES, Report
 from rlds_beam.rules import Violation
 from rlds_beam.testing import BREAKABLE, make_episode
 

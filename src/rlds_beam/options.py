@@ -101,14 +101,20 @@ class FrameOptions(Options):
 
 
 def parse_max_rejected(text: str) -> int | float:
-    """`10` as a count of episodes, `0.01` as a fraction of them."""
+    """Reads `--max_rejected`: `12` is a count; `0.05` and `5%` are a fraction of the records read.
+
+    Raises:
+      UsageError: it is neither, or is negative, or a fraction above 1.
+    """
     try:
-        value = float(text) if "." in text else int(text)
+        if text.strip().isdecimal():
+            return int(text)
+        fraction = float(text[:-1]) / 100 if text.endswith("%") else float(text)
     except ValueError:
-        raise UsageError(f"--max_rejected={text}: expected a count (10) or a fraction (0.01)") from None
-    if value < 0 or (isinstance(value, float) and value > 1):
-        raise UsageError(f"--max_rejected={text}: a count is at least 0, a fraction between 0 and 1")
-    return value
+        fraction = -1.0
+    if not 0 <= fraction <= 1:
+        raise UsageError(f"--max_rejected={text}: expected a count (12) or a fraction of the records (0.05 or 5%)")
+    return fraction
 
 
 ItemKind = Literal["pairs", "sequences", "episodes", "frames"]

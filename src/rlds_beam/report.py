@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from rlds_beam.checking import Verdict
-from rlds_beam.errors import UsageError
 from rlds_beam.keys import EpisodeKey
 from rlds_beam.rules import ADVICE, RULES, Violation
 
@@ -166,23 +165,6 @@ class Report:
 
 
 _NUMBERS = tuple(f.name for f in dataclasses.fields(Report) if f.name not in ("rules", "shards"))
-
-
-def parse_max_rejected(text: str) -> int | float:
-    """Reads `--max_rejected`: `12` is a count; `0.05` and `5%` are a fraction of the records read.
-
-    Raises:
-      UsageError: it is neither, or is negative, or a fraction above 1.
-    """
-    try:
-        if text.strip().isdecimal():
-            return int(text)
-        fraction = float(text[:-1]) / 100 if text.endswith("%") else float(text)
-    except ValueError:
-        fraction = -1.0
-    if not 0 <= fraction <= 1:
-        raise UsageError(f"--max_rejected={text}: expected a count (12) or a fraction of the records (0.05 or 5%)")
-    return fraction
 
 
 def _rule_lines(rule: str, count: RuleCount) -> list[str]:

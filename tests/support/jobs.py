@@ -1,0 +1,85 @@
+"""Small datasets, and commands that ran on them: what the fault cases have in common."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+from rlds_beam.keys import EpisodeKey
+from rlds_beam.testing import (
+    make_episode,
+    read_items,
+    read_rejected,
+    write_dataset,
+)
+
+STEPS = 5
+EPISODES = 6
+
+
+def episodes(count: int = EPISODES) -> list[Any]:
+    return [make_episode(STEPS, seed=i) for i in range(count)]
+
+
+@dataclasses.dataclass
+class Ran:
+    """A command that ran: its exit code, what it printed, and where it wrote."""
+
+    code: int
+    out: str
+    err: str
+    output: Path
+
+    @property
+    def report(self) -> dict[str, Any]:
+        return json.loads((self.output / "report.json").read_text())
+
+    @property
+    def rules(self) -> dict[str, int]:
+        return {rule: count["rejected"] for rule, count in self.report["rules"].items()}
+
+    @property
+    def rejected(self) -> list[tuple[dict[str, Any], bytes]]:
+        return read_rejected(self.output)
+
+    @property
+    def items(self) -> list[dict[str, Any]]:
+        return read_items(self.output)
+
+    def assert_nothing_done(self, *mentioned: str) -> None:
+        """Exit code 2: refused before any work, with a message that names what is wrong."""
+        assert self.code == 2, self.err
+        assert self.out == ""
+        assert self.err.startswith("rlds-beam: ")
+        assert len(self.err.splitlines()) == 1
+        for text in mentioned:
+            assert text in self.err
+        assert not self.output.exists()
+
+    def assert_one_rejected(self, rule: str, *mentioned: str, field: str | None = None) -> tuple[dict[str, Any], bytes]:
+        """Exit code 3: one record is set aside for `rule`, and all others are written."""
+        assert self.code == 3, self.err
+        assert self.err == ""
+        ((line, payload),) = self.rejected
+        assert line["rule"] == rule
+        assert rule in self.out
+        if field is not None:
+            assert field in [v.get("field") for v in line["violations"]]
+        for text in mentioned:
+            assert text in line["detail"]
+        report = self.report
+        assert report["records"] == report["valid"] + report["rejected"]
+        assert report["rejected"] == 1
+        assert report["items_written"] == len(self.items) == report["items_predicted"]
+        EpisodeKey.parse(line["key"])
+        return line, payload
+
+
+def dataset(tmp_path: Path, records: Any = None, shards: int = 2, **kwargs: Any) -> Path:
+    return write_dataset(tmp_path / "data", episodes() if records is None else records, shards=shards, **kwargs)
+
+
+def pairs(records: int) -> int:
+    return records * (STEPS - 1)

@@ -1,0 +1,190 @@
+"""Fault case 28, through the real command: disks that are full, renames that fail, workers that die."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jobs import dataset
+
+from rlds_beam.testing import (
+    make_episode,
+    read_items,
+    read_payloads,
+    schema_of,
+    shard_paths,
+    write_dataset,
+)
+
+
+def command(*arguments: object) -> list[str]:
+    return [sys.executable, "-m", "rlds_beam", *map(str, arguments)]
+
+
+def bytes_of(output: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(output)): p.read_bytes() for p in sorted(output.rglob("*")) if p.is_file()}
+
+
+@pytest.fixture
+def big(tmp_path):
+    """About 1 MB of output."""
+    return dataset(tmp_path, [make_episode(200, seed=i, observation=100) for i in range(6)])
+
+
+def assert_failed_cleanly(output: Path, code: int, err: str, mentioned: str) -> None:
+    assert code in (1, 2, 4), err
+    assert mentioned in err
+    assert len(err.splitlines()) == 1
+    assert not (output / "manifest.json").exists()
+    assert not (output / "dataset_info.json").exists()
+
+
+@contextlib.contextmanager
+def small_filesystem(path: Path, size: str):
+    path.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", path], capture_output=True)
+    if mounted.returncode:
+        pytest.skip(f"no filesystem of its own to be had: {mounted.stderr.decode().strip()}")
+    try:
+        yield path
+    finally:
+        subprocess.run(["umount", path], check=True)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting takes root")
+def test_28_disk_full(tmp_path, convert, big):
+    whole = convert(big, "--shards=3", output=tmp_path / "whole")
+    assert whole.code == 0
+    with small_filesystem(tmp_path / "disk", "700k") as disk:
+        ran = convert(big, "--shards=3", output=disk / "out")
+        assert_failed_cleanly(ran.output, ran.code, ran.err, "No space left on device")
+        subprocess.run(["mount", "-o", "remount,size=16m", disk], check=True)
+        again = convert(big, "--shards=3", output=disk / "out")
+        assert again.code == 0
+        assert bytes_of(again.output) == bytes_of(whole.output)
+
+
+def test_28_file_too_large(tmp_path, convert, big):
+    whole = convert(big, "--shards=2", output=tmp_path / "whole")
+    output = tmp_path / "out"
+    limited = subprocess.run(
+        command("convert", big, output, "--shards=2"), capture_output=True, text=True, timeout=60, check=False,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000)),
+    )  # fmt: skip
+    assert_failed_cleanly(output, limited.returncode, limited.stderr, "File too large")
+    assert convert(big, "--shards=2").code == 0
+    assert bytes_of(output) == bytes_of(whole.output)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="root writes into a read-only directory, but not a read-only filesystem")
+def test_28_read_only_output(tmp_path, convert, big):
+    with small_filesystem(tmp_path / "disk", "16m") as disk:
+        subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
+        ran = convert(big, output=disk / "out")
+        assert_failed_cleanly(ran.output, ran.code, ran.err, "Read-only file system")
+        assert ran.code == 2
+        assert str(disk) in ran.err
+
+
+def test_28_output_below_a_file(tmp_path, convert, big):
+    (tmp_path / "file").write_text("")
+    ran = convert(big, output=tmp_path / "file" / "out")
+    assert_failed_cleanly(ran.output, ran.code, ran.err, str(tmp_path / "file"))
+    assert ran.code == 2
+
+
+def test_28_blocked_rename(tmp_path, convert, big):
+    whole = bytes_of(convert(big, "--shards=2").output)
+    output = tmp_path / "out"
+    for name in ("manifest.json", "dataset_info.json", "_commits/train-00001-of-00002.json"):
+        (output / name).unlink()
+    shard = shard_paths(output)[2]
+    assert shard.name == "testing-train.tfrecord-00001-of-00002"
+    shard.unlink()
+    (shard / "inside").mkdir(parents=True)
+    ran = convert(big, "--shards=2")
+    assert_failed_cleanly(output, ran.code, ran.err, shard.name)
+    shutil.rmtree(shard)
+    assert convert(big, "--shards=2").code == 0
+    assert bytes_of(output) == whole
+
+
+def workers_below(pid: int) -> list[int]:
+    """The worker processes of a running command."""
+    parents, found = {}, []
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError, ValueError):
+            one = int(entry.name)
+            parents[one] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+            line = (entry / "cmdline").read_bytes().split(b"\0")
+            if b"rlds_beam.runners.worker" in line and line[0] != b"/bin/sh":
+                found.append(one)
+
+    def is_below(one: int) -> bool:
+        while one in parents:
+            if one == pid:
+                return True
+            one = parents[one]
+        return False
+
+    return [one for one in found if is_below(one)]
+
+
+def wait_for(condition, process: subprocess.Popen[str], seconds: float = 30) -> Any:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline and process.poll() is None:
+        if found := condition():
+            return found
+        time.sleep(0.005)
+    raise AssertionError(f"did not happen; exit code {process.poll()}: {process.communicate()}")
+
+
+@pytest.mark.parametrize("moment", ["starting", "working"])
+def test_28_worker_killed_by_a_fault(tmp_path, convert, big, moment):
+    output = tmp_path / "out"
+    process = subprocess.Popen(
+        command("convert", big, output, "--shards=6", "--workers=2"),
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+    )  # fmt: skip
+    try:
+        workers = wait_for(lambda: workers_below(process.pid), process)
+        if moment == "working":
+            wait_for(lambda: list(output.glob("*.tfrecord-*")) if output.exists() else [], process)
+        os.kill(workers[0], signal.SIGSEGV)
+        began = time.monotonic()
+        _, err = process.communicate(timeout=60)
+        assert time.monotonic() - began < 20
+        if process.returncode == 0:
+            assert moment == "working"  # it was faster than the signal
+        else:
+            assert_failed_cleanly(output, process.returncode, err, "a worker process died")
+            assert not [pid for pid in workers if Path(f"/proc/{pid}").exists()]
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    assert convert(big, "--shards=6").code == 0
+    assert bytes_of(output) == bytes_of(convert(big, "--shards=6", output=tmp_path / "whole").output)
+    assert Counter(len(item["reward"]) for item in read_items(output)) == {2: 6 * 199}
+
+
+def test_rejected_records_are_the_originals(tmp_path, convert):
+    """What `rejected/` holds is enough to make a dataset of it again."""
+    source = dataset(tmp_path, [make_episode("F M M", seed=i) for i in range(4)])
+    ran = convert(source)
+    assert ran.code == 3
+    originals = [payload for shard in shard_paths(source) for payload in read_payloads(shard)]
+    assert [payload for _, payload in ran.rejected] == originals
+    again = write_dataset(tmp_path / "again", [p for _, p in ran.rejected], schema=schema_of(make_episode(3)))
+    mended = convert(again, "--repair=last_not_last", output=tmp_path / "mended")
+    assert mended.code == 0
+    assert len(mended.items) == 4 * 2
