@@ -72,7 +72,7 @@ def _job(name: str, arguments: list[str]) -> int:
     flags.add_config(parser, config_class)
     ours, beam_options = _split(arguments)
     try:
-        config = flags.parse_config(parser, config_class, ours, beam_options=beam_options)
+        config = flags.parse_config(parser, config_class, ours, beam_options)
     except SystemExit as done:  # --help
         return int(done.code or 0)
     _be_quiet()

@@ -43,13 +43,13 @@ def add_config(parser: argparse.ArgumentParser, config_class: type[Any]) -> None
         title = (owner.__doc__ or "").split("\n")[0].rstrip(".")
         group = parser if owner is config_class else parser.add_argument_group(title)
         for field in own:
-            _add_flag(group, field, hints[field.name])
+            _add_flag(parser if field.metadata.get("positional") else group, field, hints[field.name])
 
 
 def parse_config(
-    parser: argparse.ArgumentParser, config_class: type[Config], argv: Sequence[str], **extra: Any
+    parser: argparse.ArgumentParser, config_class: type[Config], argv: Sequence[str], beam_options: tuple[str, ...] = ()
 ) -> Config:
-    """Reads `argv` into a config; `extra` are fields that no flag sets.
+    """Reads `argv` into a config; `beam_options` are what stood behind `--`.
 
     Raises:
       UsageError: a flag is unknown (the nearest name is suggested), or its value is not allowed.
@@ -57,8 +57,11 @@ def parse_config(
     namespace, unknown = parser.parse_known_args(list(argv))
     if unknown:
         raise UsageError(_unknown(unknown[0], parser))
+    values = {**vars(namespace), "beam_options": beam_options}
     names = {field.name for field in _fields(config_class)}
-    return config_class(**{k: v for k, v in vars(namespace).items() if k in names}, **extra)
+    if beam_options and "beam_options" not in names:
+        raise UsageError(f"{parser.prog} runs nothing on Beam: it takes no flags behind --")
+    return config_class(**{name: values[name] for name in names if name in values})
 
 
 def _fields(config_class: type[Any]) -> tuple[dataclasses.Field[Any], ...]:

@@ -22,7 +22,6 @@ class InspectConfig(ItemOptions, FrameOptions, CheckOptions, SourceOptions):
     _: dataclasses.KW_ONLY
     sample_bytes: int = option(64 << 20, "bytes to read at most; of a larger dataset, predictions are estimates")
     json: bool = option(False, "print JSON instead of text")
-    beam_options: tuple[str, ...] = option((), "not used: nothing runs on Beam here", hidden=True)
 
 
 def inspect(config: InspectConfig) -> Survey:

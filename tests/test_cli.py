@@ -300,3 +300,8 @@ def test_errors_from_python(broken, tmp_path, changes, error):
 def test_options_are_checked_when_they_are_made(options):
     with pytest.raises(UsageError):
         ConvertConfig("in", "out", **options)
+
+
+def test_inspect_takes_no_flags_of_beam(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["inspect", "anything", "--", "--direct_num_workers=2"]) == 2
+    assert "it takes no flags behind --" in capsys.readouterr().err

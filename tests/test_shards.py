@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from rlds_beam import manifest
+from rlds_beam import manifest, storage
 from rlds_beam.errors import NotVerifiedError, UsageError
 from rlds_beam.formats.tfrecord import Record, open_tfrecord, read_records
 from rlds_beam.formats.tfrecord_writing import frame
 from rlds_beam.plan import WorkRange
 from rlds_beam.schema import Field
-from rlds_beam.shards import RejectedWriter, ShardInfo, ShardWriter, is_temporary
+from rlds_beam.shards import RejectedWriter, ShardInfo, ShardWriter
 
 FIELDS = (Field("step_type", "int32", (2,), "bytes"), Field("observation", "float32", (2, 3)))
 PLAN = {"source": {"dataset": "data/1.0.0", "bytes": 123}, "options": {"items": "pairs", "shards": [1, 2]}}
@@ -54,7 +54,7 @@ def test_a_shard_is_there_when_committed_and_not_before(tmp_path):
         writer.write([], 0, "empty")
         writer.write([b"d"], 1, "last")
         assert not path.exists()
-        assert all(is_temporary(p.name) for p in tmp_path.iterdir())
+        assert all(storage.is_temporary(p.name) for p in tmp_path.iterdir())
         info = writer.commit()
     assert path.read_bytes() == b"abcd"
     assert info == ShardInfo(3, 4, hashlib.sha256(b"abcd").hexdigest(), "first", "last")

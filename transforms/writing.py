@@ -17,8 +17,7 @@ from rlds_beam.checking import Rejection
 from rlds_beam.converting import Conversion
 from rlds_beam.episode import Episode
 from rlds_beam.errors import UsageError
-from rlds_beam.formats.trajectory_layout import Images
-from rlds_beam.options import CheckOptions, FrameOptions, ItemOptions
+from rlds_beam.options import CheckOptions, FrameOptions, Images, ItemOptions
 from rlds_beam.parts import Part, PartWriter, commit_parts, commit_rejections, write_rejections
 from rlds_beam.rules import BadEpisode
 from rlds_beam.schema import Schema

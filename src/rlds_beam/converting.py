@@ -12,13 +12,14 @@ from rlds_beam.duplicates import marked
 from rlds_beam.episode import Column, Episode
 from rlds_beam.formats.image_leaves import jpegs_of, pixels_of
 from rlds_beam.formats.trajectory_example import Encoded, TrajectoryEncoder
-from rlds_beam.formats.trajectory_layout import Images, is_jpeg
+from rlds_beam.formats.trajectory_layout import is_jpeg, record_fields
 from rlds_beam.frames import Frames, to_frames
 from rlds_beam.images import EncodedImages
 from rlds_beam.items import ItemMaker, item_count
 from rlds_beam.keys import EpisodeKey
-from rlds_beam.options import CheckOptions, FrameOptions, ItemOptions
+from rlds_beam.options import CheckOptions, FrameOptions, Images, ItemOptions
 from rlds_beam.rules import BadEpisode
+from rlds_beam.schema import Field
 from rlds_beam.trajectory_spec import TrajectorySpec
 
 JPEG_QUALITY = 95
@@ -35,6 +36,11 @@ class Conversion:
     spec: TrajectorySpec
     images: Images = "raw"
 
+    @property
+    def fields(self) -> tuple[Field, ...]:
+        """What a record of the output holds; raises UsageError where the format cannot hold a leaf."""
+        return record_fields(self.spec, self.images)
+
 
 class Converter:
     """Converts the records of one ordered stretch of a dataset.
@@ -43,20 +49,15 @@ class Converter:
     order, and `finish` gives the last ones. In every other mode each record is on its own.
 
     Attributes:
-      fields: what a record of the output holds.
       predicted: items that the closed form gives for the episodes so far.
-      written: items that were really encoded.
     """
 
     def __init__(self, conversion: Conversion):
         self._conversion = conversion
-        self._spec = conversion.spec
         self._maker = ItemMaker(conversion.items)
         self._encoder = TrajectoryEncoder(conversion.spec, conversion.images, jpeg_quality=JPEG_QUALITY)
         self._frames = 0
-        self.fields = self._encoder.fields
         self.predicted = 0
-        self.written = 0
 
     def convert(self, episode: Episode, duplicates: Mapping[EpisodeKey, EpisodeKey]) -> tuple[Verdict, list[Encoded]]:
         """Checks one record and encodes its items; all of them, or (where it is rejected) none.
@@ -86,11 +87,10 @@ class Converter:
         parts = [self._frames_of(episode) for episode in episodes]
         encoded = [self._encoder.encode(self._maker.push(frames)) for frames in parts]
         # Counted only here, behind all that can fail.
-        for frames, items in zip(parts, encoded, strict=True):
+        for frames in parts:
             self._frames += len(frames)
             if not self._conversion.items.across_episodes:
                 self.predicted += item_count(len(frames), self._conversion.items)
-            self.written += items.count
         return encoded
 
     def finish(self) -> list[Encoded]:
@@ -98,11 +98,7 @@ class Converter:
         if self._conversion.items.across_episodes:
             self.predicted += item_count(self._frames, self._conversion.items)
         last = self._maker.finish()
-        if last is None:
-            return []
-        encoded = self._encoder.encode(last)
-        self.written += encoded.count
-        return [encoded]
+        return [] if last is None else [self._encoder.encode(last)]
 
     def _frames_of(self, episode: Episode) -> Frames:
         frames = to_frames(episode, self._conversion.frames)
@@ -117,7 +113,7 @@ class Converter:
         """The column as it will be written, if it holds images."""
         if not isinstance(column, EncodedImages):
             return column
-        leaf = self._spec[path]
+        leaf = self._conversion.spec[path]
         if not is_jpeg(leaf, self._conversion.images):
             return pixels_of(column, leaf)
         data = np.empty(len(column), object)

@@ -5,16 +5,15 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from typing import Any, Protocol
+from typing import Any
 
 from rlds_beam import manifest, storage
 from rlds_beam.converting import Conversion
 from rlds_beam.errors import UsageError
-from rlds_beam.formats.trajectory_layout import Images, record_fields
-from rlds_beam.options import CheckOptions, FrameOptions, ItemOptions
+from rlds_beam.options import CheckOptions, ConvertOptions, FrameOptions, ItemOptions
 from rlds_beam.plan import WorkRange, plan_ranges
 from rlds_beam.preflight import check_source
-from rlds_beam.ranges import REPORT, DatasetCommitter, RangeConverter
+from rlds_beam.ranges import DatasetCommitter, RangeConverter
 from rlds_beam.reading import EpisodeReader
 from rlds_beam.report import Report, format_size
 from rlds_beam.source import Source, open_source
@@ -22,27 +21,6 @@ from rlds_beam.trajectory_spec import trajectory_spec
 
 FORMAT = 1
 """Of the files that a conversion writes; a change of their bytes makes it another."""
-
-
-class ConvertOptions(Protocol):
-    """What of `pipelines.convert.ConvertConfig` is looked at here (it is the options of each group as well)."""
-
-    @property
-    def input(self) -> str: ...
-    @property
-    def output(self) -> str: ...
-    @property
-    def split(self) -> str | None: ...
-    @property
-    def features(self) -> str | None: ...
-    @property
-    def images(self) -> Images: ...
-    @property
-    def shards(self) -> int | None: ...
-    @property
-    def overwrite(self) -> bool: ...
-    @property
-    def across_episodes(self) -> bool: ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,7 +96,7 @@ class ConvertJob:
 
     def read_report(self) -> Report:
         """The report of the finished job."""
-        return Report.from_json(json.loads(storage.read_text(storage.join(self.output, REPORT))))
+        return Report.from_json(json.loads(storage.read_text(storage.join(self.output, manifest.REPORT))))
 
 
 def prepare(options: ConvertOptions) -> ConvertJob:
@@ -127,7 +105,6 @@ def prepare(options: ConvertOptions) -> ConvertJob:
     Raises:
       UsageError: the input, the options or the output cannot be used as they are.
     """
-    assert isinstance(options, CheckOptions) and isinstance(options, FrameOptions) and isinstance(options, ItemOptions)
     source = open_source(options.input, options.split, options.features)
     if not source.splits:
         raise UsageError(f"{options.input} names no splits: there is nothing to convert")
@@ -138,7 +115,7 @@ def prepare(options: ConvertOptions) -> ConvertJob:
         trajectory_spec(source.schema, options, options),
         options.images,
     )
-    record_fields(conversion.spec, options.images)  # raises where the format cannot hold a leaf
+    _ = conversion.fields  # raises where the format cannot hold a leaf
     ranges = plan_ranges(source, options.shards, whole_shards=options.across_episodes)
     preflight = check_source(source, options)
     plan = _plan(source, ranges, conversion)

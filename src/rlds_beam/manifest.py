@@ -30,13 +30,13 @@ from rlds_beam.formats.agents_spec import encode_spec_file
 from rlds_beam.formats.dataset_info import SplitInfo, dataset_info_json
 from rlds_beam.formats.features import features_json
 from rlds_beam.schema import Field
-from rlds_beam.shards import ShardInfo, is_temporary
+from rlds_beam.shards import ShardInfo
 
 if TYPE_CHECKING:
     from rlds_beam.plan import WorkRange
 
-PLAN, MANIFEST, COMMITS, REJECTED = "plan.json", "manifest.json", "_commits", "rejected"
-METADATA = ("features.json", "dataset_info.json", "report.json")
+PLAN, MANIFEST, REPORT, COMMITS, REJECTED = "plan.json", "manifest.json", "report.json", "_commits", "rejected"
+METADATA = ("features.json", "dataset_info.json", REPORT)
 _SHARD = re.compile(r".+\.tfrecord-\d{5}-of-\d{5}(\.spec)?")
 _KIND = "rlds-beam plan"
 
@@ -117,7 +117,7 @@ def check_output(output: str, plan: Mapping[str, Any], *, overwrite: bool = Fals
     Raises:
       UsageError: the directory holds something else, or the output of another plan.
     """
-    names = [name for name in _listdir(output) if not is_temporary(name)]
+    names = [name for name in _listdir(output) if not storage.is_temporary(name)]
     existing = _read_plan(output)
     wanted = json.loads(json.dumps(plan))  # as it reads back: lists for tuples
     if names and existing is None:
@@ -298,7 +298,7 @@ def _finished(output: str) -> Finished:
 
 def read_commits(output: str) -> dict[str, RangeCommit]:
     directory = storage.join(output, COMMITS)
-    read = (_load(storage.join(directory, name)) for name in _listdir(directory) if not is_temporary(name))
+    read = (_load(storage.join(directory, name)) for name in _listdir(directory) if not storage.is_temporary(name))
     commits = [RangeCommit.from_json(content) for content in read if content is not None]
     return {commit.range: commit for commit in commits}
 
@@ -369,7 +369,7 @@ def _remove_output(output: str) -> None:
 def _remove_leftovers(output: str) -> None:
     """Removes the temporary files of writers that were killed."""
     for directory in (output, storage.join(output, COMMITS), storage.join(output, REJECTED)):
-        _remove_files(directory, [name for name in _listdir(directory) if is_temporary(name)])
+        _remove_files(directory, [name for name in _listdir(directory) if storage.is_temporary(name)])
 
 
 def _remove_files(directory: str, names: Iterable[str]) -> None:

@@ -173,6 +173,21 @@ class SourceOptions(Options):
     features: str | None = option(None, "path of a features.json, where it does not lie beside the input")
 
 
+Images = Literal["raw", "jpeg"]
+
+
+@dataclasses.dataclass(frozen=True)
+class ConvertOptions(ItemOptions, FrameOptions, CheckOptions, SourceOptions):
+    """What a conversion reads and writes."""
+
+    input: str = option(dataclasses.MISSING, "a TFDS or EnvLogger dataset directory, or shard files", positional=True)
+    output: str = option(dataclasses.MISSING, "directory to write to", positional=True)
+    _: dataclasses.KW_ONLY
+    images: Images = option("raw", "how images are written: decoded, or as JPEG")
+    shards: int | None = option(None, "output shards of each split (chosen by size)")
+    overwrite: bool = option(False, "replace what an earlier job wrote to the output")
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ReportOptions(Options):
     """What counts as success, and what is printed."""

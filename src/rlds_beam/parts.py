@@ -106,7 +106,7 @@ def commit_parts(output: str, name: str, conversion: Conversion, parts: Sequence
     Raises:
       NotVerifiedError: another number of items was written than predicted.
     """
-    fields = Converter(conversion).fields
+    fields = conversion.fields
     ranges = []
     for work, part in _numbered(parts):
         path = manifest.shard_path(output, name, work)

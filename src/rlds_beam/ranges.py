@@ -9,15 +9,13 @@ from collections.abc import Mapping
 from rlds_beam import manifest, storage
 from rlds_beam.converting import Conversion, Converter
 from rlds_beam.keys import EpisodeKey
-from rlds_beam.manifest import RangeCommit, rejected_path, shard_path
+from rlds_beam.manifest import REPORT, RangeCommit, rejected_path, shard_path
 from rlds_beam.plan import WorkRange
 from rlds_beam.preflight import check_counts
 from rlds_beam.reading import EpisodeReader
 from rlds_beam.report import Report
 from rlds_beam.shards import RejectedWriter, ShardWriter
 from rlds_beam.source import Source
-
-REPORT = "report.json"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,7 +62,7 @@ class RangeConverter:
         report.bytes_written = written.bytes
         return manifest.commit_range(
             self.output, work, path, written,
-            fields=converter.fields, predicted=converter.predicted, rejected=kept, report=report.to_json(),
+            fields=self.conversion.fields, predicted=converter.predicted, rejected=kept, report=report.to_json(),
         )  # fmt: skip
 
 
@@ -99,7 +97,6 @@ class DatasetCommitter:
         report = self.preflight.merge(*(Report.from_json(c.report) for c in commits.values()))
         report = report.merge(check_counts(self.source, report.shards, self.conversion.check))
         storage.write_text(storage.join(self.output, REPORT), json.dumps(report.to_json(), indent=2) + "\n")
-        fields = Converter(self.conversion).fields
         description = f"Trajectories of {self.source.dataset}, made by rlds-beam."
-        manifest.commit_dataset(self.output, self.name, self.ranges, fields, description=description)
+        manifest.commit_dataset(self.output, self.name, self.ranges, self.conversion.fields, description=description)
         return report

@@ -84,7 +84,3 @@ class Schema:
     @property
     def fast(self) -> bool:
         return self.slow_reason is None
-
-    def select(self, prefix: str) -> dict[str, Field]:
-        """The leaves at or below `prefix`: `select("observation")`, in name order."""
-        return {p: f for p, f in sorted(self.steps.items()) if p == prefix or p.startswith(prefix + "/")}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import uuid
 from collections.abc import Iterable
 from types import TracebackType
 from typing import Any
@@ -43,7 +42,7 @@ class ShardWriter:
     """Writes a file under a temporary name beside the final one, and gives it its name on `commit`.
 
     A context manager: what is not committed at the end of the block is removed. A worker that is
-    killed leaves only a temporary file (`is_temporary`), which `manifest.commit_dataset` removes.
+    killed leaves only a temporary file (`storage.is_temporary`), which `manifest.commit_dataset` removes.
 
         with ShardWriter(path) as writer:
             writer.write(encoded.chunks, encoded.count, key)
@@ -52,7 +51,7 @@ class ShardWriter:
 
     def __init__(self, path: str):
         self._path = path
-        self._temporary = temporary_name(path)
+        self._temporary = storage.temporary_name(path)
         self._file = storage.open_write(self._temporary)
         self._hash = hashlib.sha256()
         self._records = self._bytes = 0
@@ -139,14 +138,3 @@ class RejectedWriter:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.abort()
-
-
-def temporary_name(path: str) -> str:
-    """A name beside `path` that no other writer takes, as `storage.write_text` makes them."""
-    directory, name = storage.split(path)
-    return storage.join(directory, f".{name}.{uuid.uuid4().hex[:8]}.tmp")
-
-
-def is_temporary(name: str) -> bool:
-    """Whether a file of this name is what a writer left behind that was killed."""
-    return name.startswith(".") and name.endswith(".tmp")

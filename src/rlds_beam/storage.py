@@ -137,6 +137,17 @@ def read_text(path: str) -> str:
         return file.read().decode("utf-8")
 
 
+def temporary_name(path: str) -> str:
+    """A name beside `path` that no other writer takes."""
+    directory, name = split(path)
+    return join(directory, f".{name}.{uuid.uuid4().hex[:8]}.tmp")
+
+
+def is_temporary(name: str) -> bool:
+    """Whether a file of this name is what a writer left behind that was killed."""
+    return name.startswith(".") and name.endswith(".tmp")
+
+
 def write_text(path: str, text: str) -> None:
     """Writes a small text file: whole, or (locally) not at all."""
     write_bytes(path, text.encode("utf-8"))
@@ -144,8 +155,7 @@ def write_text(path: str, text: str) -> None:
 
 def write_bytes(path: str, content: bytes) -> None:
     """Writes a small file: whole, or (locally) not at all."""
-    directory, name = split(path)
-    temporary = join(directory, f".{name}.{uuid.uuid4().hex[:8]}.tmp")
+    temporary = temporary_name(path)
     with open_write(temporary) as file:
         file.write(content)
     rename(temporary, path)

@@ -90,7 +90,7 @@ class Survey:
 
 
 def survey(source: Source, check: CheckOptions, frames: FrameOptions, items: ItemOptions, sample_bytes: int) -> Survey:
-    """Reads up to `sample_bytes` of each split's records and predicts what a plan would give.
+    """Reads about `sample_bytes` of the records and predicts what a plan would give.
 
     The sample is spread over the ranges of the dataset, so that an estimate is not one of its first
     shard alone.
@@ -101,15 +101,14 @@ def survey(source: Source, check: CheckOptions, frames: FrameOptions, items: Ite
     for work in ranges:
         lengths: list[int] = []
         size = 0
-        for segment in work.segments:
-            for episode in reader.read(work.split, segment):
-                size += len(episode.payload)
-                if size > each and lengths:
-                    complete = False
-                    break
-                verdict = validate_episode(episode, check)
-                report.add(verdict)
-                lengths += [frame_count(len(part), frames) for part in verdict.episodes]
+        for episode in (e for segment in work.segments for e in reader.read(work.split, segment)):
+            size += len(episode.payload)
+            if size > each and lengths:
+                complete = False
+                break
+            verdict = validate_episode(episode, check)
+            report.add(verdict)
+            lengths += [frame_count(len(part), frames) for part in verdict.episodes]
         predicted += predict_items(lengths, items)
     spec, error = _spec(source, frames, items)
     scale = _scale(source, report) if not complete else 1.0

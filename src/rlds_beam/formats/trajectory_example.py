@@ -19,9 +19,10 @@ import numpy as np
 
 from rlds_beam.formats.image_leaves import jpegs_of, pixels_of, zero_jpeg
 from rlds_beam.formats.tfrecord_writing import FramedRows, frame
-from rlds_beam.formats.trajectory_layout import Images, is_jpeg, record_fields
+from rlds_beam.formats.trajectory_layout import is_jpeg, record_fields
 from rlds_beam.formats.wire import delimited, header, text
 from rlds_beam.images import EncodedImages
+from rlds_beam.options import Images
 from rlds_beam.rules import BadEpisode, Violation
 
 if TYPE_CHECKING:

@@ -20,16 +20,15 @@ however many items it is in, and a JPEG of the input goes through untouched. Sta
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from rlds_beam.errors import UsageError
-from rlds_beam.options import CASTS
+from rlds_beam.options import CASTS, Images
 from rlds_beam.schema import Field
 
 if TYPE_CHECKING:
     from rlds_beam.trajectory_spec import Leaf, TrajectorySpec
 
-Images = Literal["raw", "jpeg"]
 
 _LISTS = ("float32", "int64")
 """What stands in a record as a list of numbers; all else that TF-Agents reads (`CASTS`) stands as raw bytes."""
