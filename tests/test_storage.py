@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from rlds_beam.errors import UsageError
 
 
 @pytest.fixture(scope="module")
-def remote() -> str:
+def remote() -> Iterator[str]:
     """The root of a store in memory, known to Beam as `mem://`."""
     filesystem = pytest.importorskip("apache_beam.io.filesystem")
     files: dict[str, bytes] = {}
@@ -87,7 +88,8 @@ def remote() -> str:
                 for name in [n for n in files if n == path or n.startswith(path + "/")]:
                     del files[name]
 
-    return "mem://bucket"
+    yield "mem://bucket"
+    del MemoryFileSystem  # Beam knows its filesystems by weak references; up to here this frame has kept the class
 
 
 @pytest.fixture(params=["local", "remote"])
