@@ -28,7 +28,7 @@ Array = np.ndarray[Any, Any]
 
 @dataclasses.dataclass(frozen=True)
 class Fingerprints:
-    """Fingerprints of many records, column by column (20 bytes a record).
+    """Fingerprints of many records, column by column (24 bytes a record).
 
     Attributes:
       marks: uint64 [N], length and CRC32C of the payload mixed into one number.
