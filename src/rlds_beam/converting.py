@@ -1,9 +1,10 @@
-"""One record in, its training items out, as the bytes that stand in a trajectory TFRecord."""
+"""One record in, its training items out, as the bytes that a sink takes."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Generic, TypeVar
 
 import numpy as np
 
@@ -15,7 +16,7 @@ from rlds_beam.formats.trajectory_example import Encoded, TrajectoryEncoder
 from rlds_beam.formats.trajectory_layout import is_jpeg, record_fields
 from rlds_beam.frames import Frames, to_frames
 from rlds_beam.images import EncodedImages
-from rlds_beam.items import ItemMaker, item_count
+from rlds_beam.items import ItemMaker, Items, item_count
 from rlds_beam.keys import EpisodeKey
 from rlds_beam.options import CheckOptions, FrameOptions, Images, ItemOptions
 from rlds_beam.rules import BadEpisode
@@ -24,6 +25,8 @@ from rlds_beam.trajectory_spec import TrajectorySpec
 
 JPEG_QUALITY = 95
 """Of images that are not JPEGs yet; what TF-Agents writes."""
+
+T = TypeVar("T")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,24 +45,33 @@ class Conversion:
         return record_fields(self.spec, self.images)
 
 
-class Converter:
-    """Converts the records of one ordered stretch of a dataset.
+def record_encoder(conversion: Conversion) -> Callable[[Items], Encoded]:
+    """Items as the records of a trajectory TFRecord."""
+    return TrajectoryEncoder(conversion.spec, conversion.images, jpeg_quality=JPEG_QUALITY).encode
+
+
+class Converter(Generic[T]):
+    """Converts the records of one ordered stretch of a dataset to what a sink takes.
 
     With `across_episodes` the items run over the ends of episodes, so the records have to come in
     order, and `finish` gives the last ones. In every other mode each record is on its own.
+
+    Args:
+      conversion: how records become items.
+      encode: makes of items what the sink takes (`record_encoder`, `reverb.writing.ItemRequests`); raises
+        BadEpisode where an episode cannot be written after all.
 
     Attributes:
       predicted: items that the closed form gives for the episodes so far.
     """
 
-    def __init__(self, conversion: Conversion):
-        self._conversion = conversion
+    def __init__(self, conversion: Conversion, encode: Callable[[Items], T]):
+        self._conversion, self._encode = conversion, encode
         self._maker = ItemMaker(conversion.items)
-        self._encoder = TrajectoryEncoder(conversion.spec, conversion.images, jpeg_quality=JPEG_QUALITY)
         self._frames = 0
         self.predicted = 0
 
-    def convert(self, episode: Episode, duplicates: Mapping[EpisodeKey, EpisodeKey]) -> tuple[Verdict, list[Encoded]]:
+    def convert(self, episode: Episode, duplicates: Mapping[EpisodeKey, EpisodeKey]) -> tuple[Verdict, list[T]]:
         """Checks one record and encodes its items; all of them, or (where it is rejected) none.
 
         Args:
@@ -78,14 +90,14 @@ class Converter:
             faults = (*episode.faults, *bad.violations)
             return validate_episode(episode.replace(faults=faults), self._conversion.check), []
 
-    def encode(self, episodes: Sequence[Episode]) -> list[Encoded]:
+    def encode(self, episodes: Sequence[Episode]) -> list[T]:
         """Encodes the items of valid episodes: of all of them, or of none.
 
         Raises:
           BadEpisode: an image cannot be decoded, or an episode is too long for an item.
         """
         parts = [self._frames_of(episode) for episode in episodes]
-        encoded = [self._encoder.encode(self._maker.push(frames)) for frames in parts]
+        encoded = [self._encode(self._maker.push(frames)) for frames in parts]
         # Counted only here, behind all that can fail.
         for frames in parts:
             self._frames += len(frames)
@@ -93,12 +105,12 @@ class Converter:
                 self.predicted += item_count(len(frames), self._conversion.items)
         return encoded
 
-    def finish(self) -> list[Encoded]:
+    def finish(self) -> list[T]:
         """The items that only the end of the stretch completes."""
         if self._conversion.items.across_episodes:
             self.predicted += item_count(self._frames, self._conversion.items)
         last = self._maker.finish()
-        return [] if last is None else [self._encoder.encode(last)]
+        return [] if last is None else [self._encode(last)]
 
     def _frames_of(self, episode: Episode) -> Frames:
         frames = to_frames(episode, self._conversion.frames)

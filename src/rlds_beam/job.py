@@ -109,9 +109,9 @@ def prepare(options: ConvertOptions) -> ConvertJob:
     if not source.splits:
         raise UsageError(f"{options.input} names no splits: there is nothing to convert")
     conversion = Conversion(
-        CheckOptions(**_group(options, CheckOptions)),
-        FrameOptions(**_group(options, FrameOptions)),
-        ItemOptions(**_group(options, ItemOptions)),
+        CheckOptions.of(options),
+        FrameOptions.of(options),
+        ItemOptions.of(options),
         trajectory_spec(source.schema, options, options),
         options.images,
     )
@@ -123,12 +123,8 @@ def prepare(options: ConvertOptions) -> ConvertJob:
     return ConvertJob(source, ranges, conversion, options.output, preflight, plan)
 
 
-def _group(options: Any, group: type[Any]) -> dict[str, Any]:
-    return {field.name: getattr(options, field.name) for field in dataclasses.fields(group)}
-
-
 def _plan(source: Source, ranges: tuple[WorkRange, ...], conversion: Conversion) -> dict[str, Any]:
-    check = _group(conversion.check, CheckOptions)
+    check = dataclasses.asdict(conversion.check)
     del check["fail"]  # ends a job, but changes nothing of what it writes
     return {
         "format": FORMAT,
@@ -145,7 +141,7 @@ def _plan(source: Source, ranges: tuple[WorkRange, ...], conversion: Conversion)
             str(work): [[s.shard.index, s.start, s.stop] for s in work.segments] for work in ranges
         },
         "check": check,
-        "frames": _group(conversion.frames, FrameOptions),
-        "items": _group(conversion.items, ItemOptions),
+        "frames": dataclasses.asdict(conversion.frames),
+        "items": dataclasses.asdict(conversion.items),
         "images": conversion.images,
     }  # fmt: skip

@@ -244,6 +244,11 @@ def commit_dataset(
     return manifest
 
 
+def is_output(path: str) -> bool:
+    """Whether rlds-beam wrote the directory, finished or not."""
+    return _read_plan(path) is not None
+
+
 def read_manifest(path: str) -> dict[str, Any]:
     """The manifest of a finished dataset.
 

@@ -9,10 +9,13 @@ The text in a field's metadata (`help`) is the flag's help.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from rlds_beam.errors import UsageError
 from rlds_beam.rules import POLICIES, RULES, Policy
+
+if TYPE_CHECKING:
+    from typing_extensions import Self  # of typing from Python 3.11 on
 
 
 def option(default: Any, help: str, **metadata: Any) -> Any:
@@ -24,6 +27,11 @@ class Options:
     """The root of all groups: a job's config runs the checks of each group that it mixes."""
 
     def __post_init__(self) -> None: ...
+
+    @classmethod
+    def of(cls, options: Any) -> Self:
+        """The options of this group alone, out of a job's that mixes it in."""
+        return cls(**{field.name: getattr(options, field.name) for field in dataclasses.fields(cast(Any, cls))})
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -186,6 +194,59 @@ class ConvertOptions(ItemOptions, FrameOptions, CheckOptions, SourceOptions):
     images: Images = option("raw", "how images are written: decoded, or as JPEG")
     shards: int | None = option(None, "output shards of each split (chosen by size)")
     overwrite: bool = option(False, "replace what an earlier job wrote to the output")
+
+
+WriterKind = Literal["stream", "observer"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ReverbOptions(Options):
+    """Which tables of which Reverb servers items go to, and how."""
+
+    reverb: tuple[str, ...] = option((), "host:port of a server, or of several (comma separated)", metavar="SERVERS")
+    table: tuple[str, ...] = option((), "table to fill, or several: every item goes into each", metavar="TABLES")
+    writer: WriterKind = option(
+        "stream",
+        "stream writes each item once, however often the job is retried or run again; observer writes through "
+        "TF-Agents' own observers, at least once",
+    )
+    priority: str = option(
+        "1", "of each item: a number, a leaf of the frames (reward, observation/progress), or module:function"
+    )
+    chunk_length: int | None = option(None, "frames in a chunk, the least that a sampler is sent (chosen by size)")
+    timeout: float = option(60.0, "seconds that any wait for a server may take without progress")
+    allow_eviction: bool = option(False, "push more than a table holds: it drops its oldest items, or what it likes")
+    allow_blocking: bool = option(False, "push into tables that take items only while somebody samples (queues)")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.timeout <= 0:
+            raise UsageError(f"--timeout={self.timeout:g}: it must be more than 0 seconds")
+        if self.chunk_length is not None and self.chunk_length < 1:
+            raise UsageError(f"--chunk_length={self.chunk_length}: at least one frame is needed")
+        for name in ("reverb", "table"):
+            if not getattr(self, name):
+                raise UsageError(f"--{name} is needed: " + _NEEDED[name])
+            if len(set(getattr(self, name))) < len(getattr(self, name)):
+                raise UsageError(f"--{name}={','.join(getattr(self, name))}: one of them is named twice")
+
+
+_NEEDED = {
+    "reverb": "host:port of a Reverb server (`rlds-beam serve` starts one), or embedded",
+    "table": "the name of the table to fill",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class PushOptions(ReverbOptions, ItemOptions, FrameOptions, CheckOptions, SourceOptions):
+    """What a push reads and writes."""
+
+    input: str = option(
+        dataclasses.MISSING, "a TFDS or EnvLogger dataset directory, shard files, or what convert wrote",
+        positional=True,
+    )  # fmt: skip
+    _: dataclasses.KW_ONLY
+    rejected: str | None = option(None, "directory to keep the original bytes of rejected records in")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

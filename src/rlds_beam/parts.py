@@ -15,8 +15,9 @@ from typing import Any
 
 from rlds_beam import manifest, storage
 from rlds_beam.checking import Rejection
-from rlds_beam.converting import Conversion, Converter
+from rlds_beam.converting import Conversion, Converter, record_encoder
 from rlds_beam.episode import Episode
+from rlds_beam.formats.trajectory_example import Encoded
 from rlds_beam.keys import EpisodeKey
 from rlds_beam.plan import WorkRange
 from rlds_beam.report import Report
@@ -52,7 +53,7 @@ class PartWriter:
 
     def __init__(self, output: str, conversion: Conversion):
         self._output, self._conversion = output, conversion
-        self._open: dict[str, tuple[str, ShardWriter, Converter]] = {}
+        self._open: dict[str, tuple[str, ShardWriter, Converter[Encoded]]] = {}
 
     def add(self, episode: Episode) -> None:
         """Writes the items of one valid episode.
@@ -63,7 +64,7 @@ class PartWriter:
         split = episode.key.split
         if split not in self._open:
             path = _part_path(self._output, split)
-            self._open[split] = (path, ShardWriter(path), Converter(self._conversion))
+            self._open[split] = (path, ShardWriter(path), Converter(self._conversion, record_encoder(self._conversion)))
         _, shard, converter = self._open[split]
         for items in converter.encode([episode]):
             shard.write(items.chunks, items.count, episode.key)

@@ -41,7 +41,8 @@ def policy_info_columns(name: str, steps: Mapping[str, Column], fields: Mapping[
     count = len(steps["is_first"])
     following = {path: concatenate([column[1:], zeros_like(column, 1)]) for path, column in steps.items()}
     cast("np.ndarray[Any, Any]", following["is_first"])[-1] = True
-    returned = _flat(resolve(name)(_nest(steps), _nest(following)), "policy_info")
+    function: PolicyInfoFn = resolve(name)
+    returned = _flat(function(nest(steps), nest(following)), "policy_info")
     columns: dict[str, Column] = {path: _checked(name, path, values, count) for path, values in returned.items()}
     twice = sorted(columns.keys() & fields.keys())
     if twice or (fields and "policy_info" in columns):
@@ -55,23 +56,28 @@ def policy_info_columns(name: str, steps: Mapping[str, Column], fields: Mapping[
 
 
 @functools.lru_cache(maxsize=8)
-def resolve(name: str) -> PolicyInfoFn:
-    """The function `module:function`, installed or in the current directory; UsageError where there is none."""
+def resolve(name: str, flag: str = "--policy_info_fn") -> Callable[..., Any]:
+    """The function `module:function`, installed or in the current directory; UsageError where there is none.
+
+    Args:
+      flag: what `name` is the value of, for messages.
+    """
     module, colon, attribute = name.partition(":")
     if not (module and colon and attribute):
-        raise UsageError(f"--policy_info_fn={name}: expected module:function, like my_project.policies:log_probability")
+        raise UsageError(f"{flag}={name}: expected module:function, like my_project.policies:log_probability")
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())  # the last place to look: nothing there stands in for what is installed
     try:
         found = functools.reduce(getattr, attribute.split("."), importlib.import_module(module))
     except (ImportError, AttributeError) as error:
-        raise UsageError(f"--policy_info_fn={name}: {error}") from error
+        raise UsageError(f"{flag}={name}: {error}") from error
     if not callable(found):
-        raise UsageError(f"--policy_info_fn={name}: it is a {type(found).__name__}, not a function")
-    return cast(PolicyInfoFn, found)
+        raise UsageError(f"{flag}={name}: it is a {type(found).__name__}, not a function")
+    return cast("Callable[..., Any]", found)
 
 
-def _nest(steps: Mapping[str, Column]) -> dict[str, Any]:
+def nest(steps: Mapping[str, Column]) -> dict[str, Any]:
+    """Columns by path as nested dicts (`Nest`)."""
     nested: dict[str, Any] = {}
     for path, column in steps.items():
         *parents, leaf = path.split("/")

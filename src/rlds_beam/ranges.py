@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 
 from rlds_beam import manifest, storage
-from rlds_beam.converting import Conversion, Converter
+from rlds_beam.converting import Conversion, Converter, record_encoder
 from rlds_beam.keys import EpisodeKey
 from rlds_beam.manifest import REPORT, RangeCommit, rejected_path, shard_path
 from rlds_beam.plan import WorkRange
@@ -44,7 +44,7 @@ class RangeConverter:
           FailedRuleError: a rule whose policy is `fail` is broken.
           NotVerifiedError: another number of items was written than predicted.
         """
-        report, converter = Report(), Converter(self.conversion)
+        report, converter = Report(), Converter(self.conversion, record_encoder(self.conversion))
         path = shard_path(self.output, self.name, work)
         with ShardWriter(path) as shard, RejectedWriter(rejected_path(self.output, work)) as rejected:
             for segment in work.segments:

@@ -145,13 +145,15 @@ class Report:
 
     def summary(self) -> str:
         """The report for a terminal: what was read, what became of it, and what can be done."""
-        lines = [
-            f"read      {_count(self.records, 'record')}, {format_size(self.bytes)}",
-            f"valid     {_count(self.valid, 'episode')}",
-        ]
-        if self.repaired:
-            lines.append(f"repaired  {_count(self.repaired, 'record')}")
-        lines.append(f"rejected  {_count(self.rejected, 'record')}")
+        lines = []
+        if self.records or not self.items_written:  # else converted items were pushed, which are no episodes any more
+            lines = [
+                f"read      {_count(self.records, 'record')}, {format_size(self.bytes)}",
+                f"valid     {_count(self.valid, 'episode')}",
+            ]
+            if self.repaired:
+                lines.append(f"repaired  {_count(self.repaired, 'record')}")
+            lines.append(f"rejected  {_count(self.rejected, 'record')}")
         for rule in RULES:
             if rule in self.rules:
                 lines += _rule_lines(rule, self.rules[rule])

@@ -19,11 +19,11 @@ TRAJECTORY_FIELDS = ("step_type", "observation", "action", "policy_info", "next_
 """The fields of tf_agents.trajectories.Trajectory, in its order."""
 
 # tensorflow/core/framework/types.proto
-_DATA_TYPES = {
+DATA_TYPES = {
     "float32": 1, "float64": 2, "int32": 3, "uint8": 4, "int16": 5, "int8": 6, "string": 7, "int64": 9, "bool": 10,
     "bfloat16": 14, "uint16": 17, "float16": 19, "uint32": 22, "uint64": 23,
 }  # fmt: skip
-_FLOAT = _DATA_TYPES["float32"]
+_FLOAT = DATA_TYPES["float32"]
 
 # Fields of StructuredValue.
 _TENSOR_SPEC, _BOUNDED_SPEC, _TUPLE, _DICT, _NAMED_TUPLE = 33, 35, 52, 53, 54
@@ -82,7 +82,7 @@ def _value(node: Mapping[str, Tree | Field] | Field) -> bytes:
 
 def _tensor_spec(field: Field) -> bytes:
     dims = (delimited(2, integer(1, -1 if size is None else size)) for size in field.shape)
-    spec = text(1, _NAMES.get(field.path)) + delimited(2, b"".join(dims)) + integer(3, _DATA_TYPES[field.dtype])
+    spec = text(1, _NAMES.get(field.path)) + delimited(2, b"".join(dims)) + integer(3, DATA_TYPES[field.dtype])
     if field.path != "discount":
         return delimited(_TENSOR_SPEC, spec)
     return delimited(_BOUNDED_SPEC, spec + delimited(4, _scalar(0.0)) + delimited(5, _scalar(1.0)))

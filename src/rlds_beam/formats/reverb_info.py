@@ -1,0 +1,207 @@
+"""What a Reverb server says of itself and its tables, read without TensorFlow.
+
+Source: ServerInfoResponse and CheckpointResponse in reverb/cc/reverb_service.proto, TableInfo in
+reverb/cc/schema.proto (https://github.com/google-deepmind/reverb), StructuredValue in
+tensorflow/core/protobuf/struct.proto. Held to Reverb's own client by tests against dm-reverb 0.14.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+from rlds_beam.formats.agents_spec import DATA_TYPES
+from rlds_beam.formats.wire import Message
+
+SERVER_INFO = "/deepmind.reverb.ReverbService/ServerInfo"
+CHECKPOINT = "/deepmind.reverb.ReverbService/Checkpoint"
+
+# tensorflow/core/framework/types.proto, by the names that tf.DType has
+_DTYPES = {number: name for name, number in DATA_TYPES.items()} | {
+    8: "complex64", 11: "qint8", 12: "quint8", 13: "qint32", 15: "qint16", 16: "quint16", 18: "complex128",
+    20: "resource", 21: "variant", 24: "float8_e5m2", 25: "float8_e4m3fn", 29: "int4", 30: "uint4",
+}  # fmt: skip
+
+# Fields of StructuredValue.
+_TENSOR_SPECS, _SEQUENCES, _DICT, _NAMED_TUPLE = (33, 35), (51, 52), 53, 54
+
+
+@dataclasses.dataclass(frozen=True)
+class SignatureLeaf:
+    """One leaf of a table's signature: one column of its items.
+
+    Attributes:
+      path: `observation/state`: names and indices joined with `/`; empty where the signature is a single leaf.
+      dtype: TensorFlow's name, which is numpy's for all that a trajectory may hold; `unknown` for what is no tensor.
+      shape: of a whole item, its time axis included; None for a size, or for all of it, that is left open.
+    """
+
+    path: str
+    dtype: str
+    shape: tuple[int | None, ...] | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Limiter:
+    """A table's rate limiter, and what went through it.
+
+    An insert waits while `inserts * samples_per_insert - samples` would pass `max_diff`, a sample while it would
+    fall below `min_diff`; below `min_size_to_sample` items inserts are free and nothing is sampled.
+
+    Attributes:
+      inserts: items that were ever inserted. An item that was there already is not counted again.
+      samples: items that were ever sampled.
+    """
+
+    samples_per_insert: float
+    min_diff: float
+    max_diff: float
+    min_size_to_sample: int
+    inserts: int
+    samples: int
+
+
+@dataclasses.dataclass(frozen=True)
+class TableInfo:
+    """A table at one moment.
+
+    Attributes:
+      name: of the table.
+      sampler: `uniform`, `prioritized`, `fifo`, `lifo`, `min_heap` or `max_heap`: who is sampled.
+      remover: one of the same: who goes when an item comes to a full table.
+      max_size: items that it holds at most.
+      max_times_sampled: after how many times an item goes; not above 0: it stays.
+      current_size: items in it.
+      num_episodes: episodes that its items refer to.
+      num_deleted_episodes: episodes that items of it once referred to.
+      limiter: its rate limiter.
+      signature: its leaves in the order of `tf.nest`, which is that of an item's columns; None: anything goes.
+    """
+
+    name: str
+    sampler: str
+    remover: str
+    max_size: int
+    max_times_sampled: int
+    current_size: int
+    num_episodes: int
+    num_deleted_episodes: int
+    limiter: Limiter
+    signature: tuple[SignatureLeaf, ...] | None
+
+
+@dataclasses.dataclass(frozen=True)
+class ServerInfo:
+    """A server at one moment.
+
+    Attributes:
+      state_id: a random number of 128 bits: another one after each start.
+      tables: by name, in alphabetical order.
+    """
+
+    state_id: int
+    tables: dict[str, TableInfo]
+
+
+def parse_server_info(response: bytes) -> ServerInfo:
+    """Reads a serialised ServerInfoResponse; raises ValueError where it is none."""
+    message = Message(response)
+    state = message.message(1)
+    tables = sorted((_table(table) for table in message.messages(2)), key=lambda table: table.name)
+    return ServerInfo(state.unsigned(1) << 64 | state.unsigned(2), {table.name: table for table in tables})
+
+
+def parse_checkpoint(response: bytes) -> str:
+    """The path in a serialised CheckpointResponse; raises ValueError where it is none."""
+    return Message(response).text(1)
+
+
+def parse_table_checkpoint(record: bytes) -> TableInfo:
+    """Reads a serialised PriorityTableCheckpoint (reverb/cc/checkpointing/checkpoint.proto): a table in a checkpoint.
+
+    It holds what was inserted less what was deleted. Its episodes are not counted there (0).
+
+    Raises:
+      ValueError: it is none.
+    """
+    message = Message(record)
+    limiter = message.message(3)
+    inserts, deletes = limiter.integer(7), limiter.integer(8)
+    return TableInfo(
+        name=message.text(1),
+        sampler=_selector(message.message(4)),
+        remover=_selector(message.message(5)),
+        max_size=message.integer(6),
+        max_times_sampled=message.integer(7),
+        current_size=inserts - deletes,
+        num_episodes=0,
+        num_deleted_episodes=message.integer(8),
+        limiter=Limiter(
+            limiter.double(2), limiter.double(3), limiter.double(4), limiter.integer(5), inserts, limiter.integer(6)
+        ),
+        signature=tuple(_leaves(message.message(9), ())) if 9 in message else None,
+    )
+
+
+def _table(message: Message) -> TableInfo:
+    return TableInfo(
+        name=message.text(8),
+        sampler=_selector(message.message(1)),
+        remover=_selector(message.message(2)),
+        max_size=message.integer(3),
+        max_times_sampled=message.integer(4),
+        current_size=message.integer(7),
+        num_episodes=message.integer(9),
+        num_deleted_episodes=message.integer(10),
+        limiter=_limiter(message.message(5)),
+        signature=tuple(_leaves(message.message(6), ())) if 6 in message else None,
+    )
+
+
+def _limiter(message: Message) -> Limiter:
+    return Limiter(
+        samples_per_insert=message.double(1),
+        min_diff=message.double(2),
+        max_diff=message.double(3),
+        min_size_to_sample=message.integer(4),
+        inserts=message.message(5).integer(2),
+        samples=message.message(6).integer(2),
+    )
+
+
+def _selector(message: Message) -> str:
+    """KeyDistributionOptions: a oneof."""
+    if 4 in message:
+        return "min_heap" if message.message(4).integer(1) else "max_heap"
+    names = {1: "fifo", 2: "uniform", 3: "prioritized", 6: "lifo"}
+    return next((name for field, name in names.items() if field in message), "unknown")
+
+
+def _leaves(value: Message, path: tuple[str, ...]) -> Iterator[SignatureLeaf]:
+    """The leaves of a StructuredValue, in the order of `tf.nest`."""
+    for name, child in _children(value):
+        yield from _leaves(child, (*path, name))
+    spec = next((field for field in _TENSOR_SPECS if field in value), None)
+    if spec is not None:
+        tensor = value.message(spec)
+        yield SignatureLeaf("/".join(path), _DTYPES.get(tensor.unsigned(3), "unknown"), _shape(tensor.message(2)))
+    elif not any(field in value for field in (*_SEQUENCES, _DICT, _NAMED_TUPLE)):
+        yield SignatureLeaf("/".join(path), "unknown", None)
+
+
+def _children(value: Message) -> list[tuple[str, Message]]:
+    for field in _SEQUENCES:
+        if field in value:
+            return [(str(i), child) for i, child in enumerate(value.message(field).messages(1))]
+    if _DICT in value:  # tf.nest sorts dicts; protobuf keeps no order
+        entries = value.message(_DICT).messages(1)
+        return sorted(((e.text(1), e.message(2)) for e in entries), key=lambda entry: entry[0])
+    return [(pair.text(1), pair.message(2)) for pair in value.message(_NAMED_TUPLE).messages(2)]
+
+
+def _shape(message: Message) -> tuple[int | None, ...] | None:
+    """TensorShapeProto."""
+    if message.integer(3):
+        return None
+    sizes = (dim.integer(1) for dim in message.messages(2))
+    return tuple(None if size < 0 else size for size in sizes)

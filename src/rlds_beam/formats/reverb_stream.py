@@ -1,0 +1,219 @@
+"""Reverb's insert protocol: chunks of frames, and items that are slices of them, as bytes.
+
+Source: reverb/cc/schema.proto, reverb/cc/reverb_service.proto and the server's reactor in
+reverb/cc/reverb_service_impl.cc (https://github.com/google-deepmind/reverb). Undocumented, and pinned by
+tests against dm-reverb 0.14: everything this project assumes of it is on this page.
+
+`/deepmind.reverb.ReverbService/InsertStream` is a stream of `InsertStreamRequest`s one way and of
+`InsertStreamResponse`s the other.
+
+- A *chunk* (`ChunkData`) is a run of frames: one snappy-compressed tensor [n, ...] for each column, a key of
+  its own, and its place in an episode (`sequence_range`: episode id, first and last step, both included). The
+  table counts episodes by that id. `delta_encoded` stays unset: Reverb's TrajectoryWriter never sets it
+  (chunker.h, `delta_encode = false`), and snappy does the work.
+- An *item* (`PrioritizedItem`) names its table, its priority, and for each column (in the order of the
+  table's flattened signature) the slices of chunks that make it up. Its key is the client's choice. An item
+  whose key is in the table already only sets the priority again: that is what makes a retry harmless.
+- Chunks come before the items that use them, in the same request or in an earlier one that named them in
+  `keep_chunk_keys`. A request of ours holds all that its items need and keeps nothing, so that any of them
+  can be sent again, to the same server or to one that was restarted.
+- The response holds the keys of items that are in their tables now. They may come in any order, and late:
+  a table whose rate limiter blocks acknowledges when the limiter lets the item in.
+- The server checks nothing but that tables and chunks exist. Slices that run over the end of their chunk, or
+  columns that are not those of the signature, are taken, acknowledged, and break whoever samples them. So
+  all of it has to be right before it is sent.
+
+Wherever a number differs from item to item it is written as a varint of fixed width, with continuation bits
+on zeros where it is short (protobuf reads that): all items of a request are then rows of one matrix, filled
+column by column.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import struct
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow
+
+from rlds_beam.formats.agents_spec import DATA_TYPES
+from rlds_beam.formats.wire import delimited, header, integer, varint
+
+METHOD = "/deepmind.reverb.ReverbService/InsertStream"
+
+Array = np.ndarray[Any, Any]
+Keys = np.ndarray[Any, np.dtype[np.uint64]]
+
+_KEY_WIDTH = 10  # bytes of a uint64 as a varint, at most
+_SNAPPY = pyarrow.Codec("snappy")
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+    """One message of the stream: items, and all the chunks that they are slices of.
+
+    Attributes:
+      payload: the serialised InsertStreamRequest, but for `keep`. Payloads end to end are one request.
+      keys: uint64 [K], of its items: what the server acknowledges.
+      keep: its last field, the chunks that the server is to hold for the request that follows, which has them too.
+    """
+
+    payload: bytes
+    keys: Keys
+    keep: bytes = b""
+
+
+@dataclasses.dataclass(frozen=True)
+class Slices:
+    """Where items lie in chunks: all of these K items spread over m chunks each.
+
+    Attributes:
+      chunk_keys: uint64 [K, m], of the chunks of each item, in order.
+      offsets: int [K, m]: the first frame taken of each chunk.
+      lengths: int [K, m]: how many frames are taken of it.
+    """
+
+    chunk_keys: Keys
+    offsets: Array
+    lengths: Array
+
+
+def chunk(key: int, columns: Sequence[Array], episode_id: int, start: int) -> bytes:
+    """A run of frames, as an element of a request.
+
+    Args:
+      key: of the chunk, uint64; no other chunk in the server may have it, unless it is the same one.
+      columns: [n, ...] each, of the signature's dtypes.
+      episode_id: uint64.
+      start: which frame of its episode the first one is.
+    """
+    count = len(columns[0])
+    place = integer(1, episode_id) + integer(2, start) + integer(3, start + count - 1)
+    # One list and one join: a chunk of a whole episode is megabytes, and each copy of it counts.
+    tensors: list[bytes] = []
+    for column in columns:
+        content: bytes = _SNAPPY.compress(np.ascontiguousarray(column).tobytes(), asbytes=True)
+        head = _tensor_head(column.dtype, column.shape) + header(4, len(content))
+        tensors += (header(1, len(head) + len(content)), head, content)
+    size = sum(map(len, tensors))
+    before = integer(1, key) + delimited(2, place) + header(5, size)
+    after = integer(6, len(columns)) + integer(7, sum(column.nbytes for column in columns))
+    return b"".join((header(1, len(before) + size + len(after)), before, *tensors, after))
+
+
+def items(table: str, keys: Keys, priorities: Array, slices: Slices, columns: int, *, squeeze: bool = False) -> Array:
+    """Items of one table, as elements of a request: uint8 [K, W], one a row.
+
+    Args:
+      table: its name.
+      keys: uint64 [K].
+      priorities: float64 [K].
+      slices: of the K items.
+      columns: how many columns (tensors of each chunk) an item has.
+      squeeze: give single frames without a time axis (one slice of length 1).
+    """
+    count, spread = slices.offsets.shape
+    width = _varint_width(max(int(slices.offsets.max()), int(slices.lengths.max()), columns))
+    template = _item_template(table, spread, columns, width, squeeze)
+    rows = np.empty((count, len(template.row)), np.uint8)
+    rows[:] = template.row
+    rows[:, template.key : template.key + _KEY_WIDTH] = _varints(keys, _KEY_WIDTH)
+    rows[:, template.priority : template.priority + 8] = priorities.astype("<f8")[:, None].view(np.uint8)
+    # All columns take the same slices; only the index of the tensor differs, and that is in the template.
+    cells = rows[:, template.slices :].reshape(count, columns, -1)
+    for i, place in enumerate(template.places):
+        cut = np.empty((count, _KEY_WIDTH + 2 * (1 + width)), np.uint8)  # one write to all columns, not one a number
+        cut[:, :_KEY_WIDTH] = _varints(slices.chunk_keys[:, i], _KEY_WIDTH)
+        for at, tag, values in ((_KEY_WIDTH, 0x10, slices.offsets), (_KEY_WIDTH + 1 + width, 0x18, slices.lengths)):
+            cut[:, at] = tag
+            cut[:, at + 1 : at + 1 + width] = _varints(values[:, i], width)
+        cells[:, :, place : place + cut.shape[1]] = cut[:, None]
+    return rows
+
+
+def acknowledged(responses: Iterable[bytes]) -> Keys:
+    """The keys in serialised InsertStreamResponses: uint64 [n]."""
+    packed = np.frombuffer(b"".join(_packed_keys(response) for response in responses), np.uint8)
+    ends = np.flatnonzero(packed < 0x80)
+    starts = np.concatenate([[0], ends[:-1] + 1]) if len(ends) else ends
+    keys = np.zeros(len(ends), np.uint64)
+    for place in range(_KEY_WIDTH):
+        there = starts + place <= ends
+        keys[there] |= (packed[starts[there] + place] & np.uint64(0x7F)).astype(np.uint64) << np.uint64(7 * place)
+    return keys
+
+
+def acknowledged_count(response: bytes) -> int:
+    """How many keys a serialised InsertStreamResponse holds."""
+    return int((np.frombuffer(_packed_keys(response), np.uint8) < 0x80).sum())
+
+
+def _packed_keys(response: bytes) -> bytes:
+    """The bytes of the repeated field `keys`, which is all that a response has."""
+    if not response:
+        return b""
+    assert response[0] == 0x0A, "InsertStreamResponse.keys is a packed list"
+    at = 1
+    while response[at] >= 0x80:
+        at += 1
+    return response[at + 1 :]
+
+
+@functools.lru_cache(maxsize=4096)
+def _tensor_head(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
+    """A TensorProto but for its content, which is compressed as reverb/cc/tensor_compression.cc does."""
+    dims = b"".join(delimited(2, integer(1, size)) for size in shape)
+    return integer(1, DATA_TYPES[dtype.name]) + delimited(2, dims)
+
+
+@dataclasses.dataclass(frozen=True)
+class _ItemTemplate:
+    """An item with holes: `row` is its bytes, the rest say where the holes are.
+
+    `places` are those of the chunk keys within one column's stretch of bytes; offset and length follow each, behind
+    their tags.
+    """
+
+    row: Array
+    key: int
+    priority: int
+    slices: int
+    places: tuple[int, ...]
+
+
+@functools.lru_cache(maxsize=1024)
+def _item_template(table: str, spread: int, columns: int, width: int, squeeze: bool) -> _ItemTemplate:
+    hole, number = b"\x80" * (_KEY_WIDTH - 1) + b"\0", b"\x80" * (width - 1) + b"\0"
+    stretches, places = [], []
+    for column in range(columns):
+        index = _varints(np.array([column]), width).tobytes()
+        one = b"\x08" + hole + b"\x10" + number + b"\x18" + number + b"\x20" + index
+        parts = delimited(1, one) * spread
+        stretches.append(delimited(1, parts + (b"\x10\x01" if squeeze else b"")))
+    head = len(stretches[0]) - spread * len(delimited(1, one)) - (2 if squeeze else 0)
+    for i in range(spread):
+        places.append(head + i * len(delimited(1, one)) + len(header(1, len(one))) + 1)
+    trajectory = b"".join(stretches)
+    before = b"\x08" + hole + delimited(2, table.encode()) + b"\x29"
+    body = before + struct.pack("<d", 0) + delimited(8, trajectory)
+    row = header(2, len(body)) + body
+    start = len(row) - len(body)
+    return _ItemTemplate(
+        np.frombuffer(row, np.uint8), start + 1, start + len(before), len(row) - len(trajectory), tuple(places)
+    )
+
+
+def _varint_width(largest: int) -> int:
+    return len(varint(largest))
+
+
+def _varints(values: Array, width: int) -> Array:
+    """uint8 [K, width]: each value as a varint of exactly `width` bytes."""
+    shifts = np.arange(0, 7 * width, 7, dtype=np.uint64)
+    digits = (values.astype(np.uint64, copy=False)[:, None] >> shifts).astype(np.uint8)
+    digits[:, :-1] |= 0x80
+    digits[:, -1] &= 0x7F
+    return digits

@@ -1,0 +1,121 @@
+"""A Reverb server on loopback alone.
+
+Reverb asks nobody for a password: whoever reaches its port can read and destroy all tables. It always
+listens on `[::]:port` (reverb/cc/platform/default/server.cc), and there is nothing to ask it for another
+address. So, in the server's process:
+
+- the port is bound for us alone first. gRPC binds with SO_REUSEPORT, so that Reverb by itself would
+  share a port with another server that is there already, and each would get some of the clients.
+- as soon as Reverb listens, its socket is bound to the device `lo` (SO_BINDTODEVICE, socket(7): since Linux
+  5.7 without privileges). From then on the kernel answers connections from elsewhere as if nobody listened.
+- a connection that came from elsewhere in the milliseconds between would be one of those that are there
+  now (/proc/net/tcp, tcp6): if there is one, the server does not start.
+"""
+
+from __future__ import annotations
+
+import errno
+import ipaddress
+import os
+import socket
+import stat
+from collections.abc import Iterator
+
+from rlds_beam.errors import RldsBeamError, UsageError
+
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+EVERYWHERE = ("0.0.0.0", "::")
+"""The hosts that can be listened on: the two that the kernel knows how to tell apart for a socket on `[::]`."""
+
+_ESTABLISHED = "01"
+
+
+def reserve_port(port: int | None) -> socket.socket:
+    """Takes a port, which Reverb can then listen on while the socket is open.
+
+    Args:
+      port: a free one, if None.
+
+    Raises:
+      UsageError: somebody else listens on it, or it is not to be had.
+    """
+    dual = socket.has_dualstack_ipv6()
+    reserved = socket.socket(socket.AF_INET6 if dual else socket.AF_INET)
+    reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections of an earlier server may linger
+    if dual:
+        reserved.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+    try:
+        reserved.bind(("::" if dual else "0.0.0.0", port or 0))
+    except OSError as error:
+        reserved.close()
+        if error.errno == errno.EADDRINUSE:
+            raise UsageError(
+                f"--port={port}: another process listens on it; leave --port out to get a free one"
+            ) from error
+        raise UsageError(f"--port={port}: {error.strerror}") from error
+    reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    return reserved
+
+
+def keep_to_loopback(port: int) -> None:
+    """Lets nothing but loopback reach the sockets of this process that listen on `port`.
+
+    Raises:
+      RldsBeamError: the kernel does not let us, or somebody was connected from elsewhere already.
+    """
+    listeners = _listeners(port)
+    try:
+        for listener in listeners:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, b"lo\0")
+    except OSError as error:
+        raise RldsBeamError(
+            f"this kernel does not let Reverb be kept to loopback ({error.strerror}; Linux 5.7 or newer does). "
+            "--host=0.0.0.0 serves everybody who can reach this machine, without a password"
+        ) from error
+    finally:
+        for listener in listeners:
+            listener.close()
+    if not listeners:
+        raise RldsBeamError(f"Reverb's socket on port {port} was not found, so it could not be kept to loopback")
+    for peer in connected(port):
+        if not peer.is_loopback:
+            raise RldsBeamError(f"{peer} connected while the server was starting; start it again")
+
+
+def connected(port: int) -> Iterator[ipaddress.IPv4Address | ipaddress.IPv6Address]:
+    """Who is connected to a port of this machine."""
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        if not os.path.exists(table):  # IPv6 is switched off
+            continue
+        with open(table) as file:
+            rows = [line.split() for line in file][1:]
+        for _, local, remote, state, *_ in rows:
+            if state == _ESTABLISHED and int(local.rpartition(":")[2], 16) == port:
+                yield _address(remote.rpartition(":")[0])
+
+
+def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+    """An address as /proc/net writes it: words of four bytes, each in this machine's order."""
+    words = [bytes.fromhex(text[i : i + 8])[::-1] for i in range(0, len(text), 8)]
+    address = ipaddress.ip_address(b"".join(words))
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return mapped or address
+
+
+def _listeners(port: int) -> list[socket.socket]:
+    """The sockets of this process that listen on a port, each as a duplicate to be closed."""
+    found = []
+    for descriptor in map(int, os.listdir("/proc/self/fd")):
+        try:
+            if not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
+                continue
+            candidate = socket.socket(fileno=os.dup(descriptor))
+        except OSError:  # closed meanwhile
+            continue
+        inet = candidate.family in (socket.AF_INET, socket.AF_INET6)
+        listens = inet and candidate.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+        if listens and candidate.getsockname()[1] == port:
+            found.append(candidate)
+        else:
+            candidate.close()
+    return found

@@ -1,0 +1,193 @@
+"""What priority an item gets in a table: a number, a leaf of its frames, or a function of the user's.
+
+The value of an item that is taken from a leaf is the mean over the transitions that a learner trains on,
+since that is where a TD error or a progress stands: frame t for the step from t to t+1. So the last frame,
+which is only where the last transition leads, does not count, nor do boundary frames (step_type LAST,
+padding included), whose action leads nowhere. In a pair it is the value of the first frame. Where no frame
+is left (single frames, an item that begins with a boundary) it is the value of the first frame, too.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import math
+from typing import Any, Protocol, cast
+
+import numpy as np
+
+from rlds_beam.columns import concatenate, zeros_like
+from rlds_beam.episode import Column
+from rlds_beam.errors import UsageError
+from rlds_beam.frames import LAST, Frames
+from rlds_beam.images import EncodedImages
+from rlds_beam.items import Items, Windows
+from rlds_beam.keys import EpisodeKey
+from rlds_beam.policy_info import nest, resolve
+from rlds_beam.rules import BadEpisode, Violation
+from rlds_beam.trajectory_spec import Leaf, TrajectorySpec
+
+Array = np.ndarray[Any, Any]
+_FLAG = "--priority"
+
+
+class Priority(Protocol):
+    """A rule that gives each item its priority. Pickles."""
+
+    def check(self, spec: TrajectorySpec) -> None:
+        """Raises UsageError where items of this spec can have no such priority."""
+
+    def of(self, items: Items) -> Array:
+        """float64 [K]: the priorities of the items, finite and not negative.
+
+        Raises:
+          BadEpisode: bad_priority; a value of the data or of the function is negative, NaN or infinite.
+          UsageError: a function does not return one number an item.
+        """
+
+
+def resolve_priority(text: str) -> Priority:
+    """Reads `--priority`: `1.5`, a leaf (`policy_info/td_error`), or `module:function`.
+
+    Raises:
+      UsageError: the number is negative or not finite. What only data can tell, `Priority.check` says.
+    """
+    if ":" in text:
+        return FunctionPriority(text)
+    try:
+        value = float(text)
+    except ValueError:
+        return LeafPriority(text)
+    if not 0 <= value < math.inf:
+        raise UsageError(f"{_FLAG}={text}: a priority is a finite number that is not negative")
+    return ConstantPriority(value)
+
+
+@dataclasses.dataclass(frozen=True)
+class ConstantPriority:
+    """The same for every item."""
+
+    value: float
+
+    def check(self, spec: TrajectorySpec) -> None:
+        """Any item can have it."""
+
+    def of(self, items: Items) -> Array:
+        return np.full(len(items), self.value)
+
+
+@dataclasses.dataclass(frozen=True)
+class LeafPriority:
+    """The mean of a leaf over an item's transitions, as this module describes it.
+
+    Attributes:
+      path: of a leaf that is one number a frame.
+    """
+
+    path: str
+
+    def check(self, spec: TrajectorySpec) -> None:
+        usable = [leaf.path for leaf in spec.leaves if math.prod(leaf.shape) == 1 and leaf.encoding == "none"]
+        if self.path in usable:
+            return
+        leaves = {leaf.path: leaf for leaf in spec.leaves}
+        if self.path in leaves:
+            reason = f"{leaves[self.path]} is not one number a frame; use module:function to make one of it"
+        else:
+            near = difflib.get_close_matches(self.path, usable, n=3, cutoff=0.5)
+            hint = f"; did you mean {' or '.join(near)}?" if near else ""
+            reason = f"there is no such leaf{hint} (--policy_info_fields=NAME carries a step field as policy_info/NAME)"
+        raise UsageError(f"{_FLAG}={self.path}: {reason}. There are: {', '.join(usable)}")
+
+    def of(self, items: Items) -> Array:
+        if not len(items):
+            return np.zeros(0)
+        values = cast(Array, _windowed(items, self.path)).reshape(len(items), -1).astype(np.float64)
+        counts = cast(Array, _windowed(items, "step_type")) != LAST
+        counts[:, -1] = False
+        counts[:, 0] |= ~counts.any(axis=1)
+        with np.errstate(invalid="ignore", over="ignore"):  # what comes of NaN and infinity is refused below
+            means = np.where(counts, values, 0).sum(axis=1) / counts.sum(axis=1)
+        return _checked(means, self.path)
+
+
+@dataclasses.dataclass(frozen=True)
+class FunctionPriority:
+    """What a function returns for the items of an episode.
+
+    It is called once an episode with nested dicts of columns, `{"observation": {"state": [K, L, ...]}, ...}`,
+    padding frames included, and returns one number for each of the K items. Single frames have L = 1; encoded
+    images are `EncodedImages` whose `data` is [K, L]. The columns are views, which cannot be written to.
+
+    Attributes:
+      name: `module:function`, installed or in the current directory.
+    """
+
+    name: str
+
+    def check(self, spec: TrajectorySpec) -> None:
+        """Finds the function, and calls it with two items of zeros."""
+        resolve(self.name, _FLAG)
+        items = _zero_items(spec)
+        try:
+            self._call(items)
+        except UsageError:
+            raise
+        except Exception as error:
+            raise UsageError(
+                f"{_FLAG}={self.name}: called with {len(items)} items of zeros, to see what it returns, it raised "
+                f"{type(error).__name__}: {error}"
+            ) from error
+
+    def of(self, items: Items) -> Array:
+        return _checked(self._call(items), self.name) if len(items) else np.zeros(0)
+
+    def _call(self, items: Items) -> Array:
+        columns = nest({path: _windowed(items, path) for path in items.frames.columns})
+        values = np.asarray(resolve(self.name, _FLAG)(columns))
+        if values.dtype.kind not in "fiu" or values.shape != (len(items),):
+            raise UsageError(
+                f"{_FLAG}={self.name}: it returned {values.dtype}{list(values.shape)} for {len(items)} items; "
+                f"return one number for each, float[{len(items)}]"
+            )
+        return values.astype(np.float64)
+
+
+def _windowed(items: Items, path: str) -> Column:
+    """`items.gather(path)` without copying a frame for each item that it is in."""
+    windows, column = items.windows, items.frames[path]
+    if windows.padding:
+        padding = zeros_like(column, windows.padding)
+        if path == "step_type":
+            cast(Array, padding)[:] = LAST
+        column = concatenate([column, padding])
+    if isinstance(column, EncodedImages):
+        return dataclasses.replace(column, data=_views(column.data, windows))
+    return _views(column, windows)
+
+
+def _views(values: Array, windows: Windows) -> Array:
+    views = np.lib.stride_tricks.sliding_window_view(values, windows.length, axis=0)
+    stop = windows.start + windows.count * windows.stride
+    return np.moveaxis(views, -1, 1)[windows.start : stop : windows.stride]
+
+
+def _checked(values: Array, source: str) -> Array:
+    bad = np.flatnonzero(~(np.isfinite(values) & (values >= 0)))
+    if len(bad):
+        more = f" ({len(bad)} such items)" if len(bad) > 1 else ""
+        detail = f"{values[bad[0]]:g} from {_FLAG}={source} for item {bad[0]}, of {len(values)}{more}"
+        raise BadEpisode(Violation("bad_priority", detail))
+    return values
+
+
+def _zero_items(spec: TrajectorySpec) -> Items:
+    length = (spec.item_shape[0] or 2) if spec.item_shape else 1
+    columns = {leaf.path: _zeros(leaf, 2 * length) for leaf in spec.leaves}
+    return Items(Frames(columns, EpisodeKey("zeros", "zeros", 0, 0)), Windows(0, 2, length, length, 2 * length))
+
+
+def _zeros(leaf: Leaf, count: int) -> Column:
+    if leaf.encoding != "none":
+        return EncodedImages(np.full(count, b"", object), leaf.shape, leaf.dtype)
+    return np.zeros((count, *leaf.shape), leaf.numpy_dtype)

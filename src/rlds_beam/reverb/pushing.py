@@ -1,0 +1,185 @@
+"""The work of a push: one range of input after the other, into the tables."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from rlds_beam.checking import validate_episode
+from rlds_beam.converting import Conversion, Converter
+from rlds_beam.duplicates import marked
+from rlds_beam.errors import RldsBeamError
+from rlds_beam.frames import frame_count
+from rlds_beam.items import item_count
+from rlds_beam.keys import EpisodeKey
+from rlds_beam.manifest import rejected_path
+from rlds_beam.plan import WorkRange
+from rlds_beam.reading import EpisodeReader
+from rlds_beam.report import Report
+from rlds_beam.reverb.replay import Replay, ReplayRange
+from rlds_beam.reverb.target import Target
+from rlds_beam.reverb.writing import Writer
+from rlds_beam.rules import BadEpisode
+from rlds_beam.shards import RejectedWriter
+
+
+@dataclasses.dataclass(frozen=True)
+class Pushed:
+    """What became of a range, or of several.
+
+    Attributes:
+      report: on the records.
+      predicted: items that the closed form gives each server, in each table.
+      acknowledged: items that each server confirmed, in each table.
+    """
+
+    report: Report = dataclasses.field(default_factory=Report)
+    predicted: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    acknowledged: Mapping[str, int] = dataclasses.field(default_factory=dict)
+
+    def merge(self, *others: Pushed) -> Pushed:
+        """The sum; neither order nor grouping makes a difference."""
+        all_of = (self, *others)
+        return Pushed(
+            Report().merge(*(pushed.report for pushed in all_of)),
+            _sum(pushed.predicted for pushed in all_of),
+            _sum(pushed.acknowledged for pushed in all_of),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        counts = {"predicted": dict(self.predicted), "acknowledged": dict(self.acknowledged)}
+        return {"report": self.report.to_json(), **counts}
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> Pushed:
+        return cls(Report.from_json(content["report"]), content["predicted"], content["acknowledged"])
+
+
+@dataclasses.dataclass(frozen=True)
+class EpisodePusher:
+    """Pushes ranges of an RLDS dataset. Pickles.
+
+    Attributes:
+      reader: of the dataset.
+      conversion: how records become items.
+      target: where they go.
+      rejected: directory for the rejected records; None keeps none.
+    """
+
+    reader: EpisodeReader
+    conversion: Conversion
+    target: Target
+    rejected: str | None = None
+
+    def push(self, work: WorkRange, duplicates: Mapping[EpisodeKey, EpisodeKey], writer: Writer) -> Pushed:
+        """Reads, checks, converts and writes one range, and waits until the servers have it.
+
+        Raises:
+          FailedRuleError: a rule whose policy is `fail` is broken.
+          NotVerifiedError: a server did not confirm what it was sent.
+        """
+        report, predicted = Report(), Counter[str]()
+        converter = Converter(self.conversion, writer.encode)
+        before, sent = Counter(writer.acknowledged), writer.sent_bytes
+        key = EpisodeKey(self.reader.dataset, work.split, 0, 0)
+        with contextlib.ExitStack() as stack:
+            rejected = None
+            if self.rejected is not None:
+                rejected = stack.enter_context(RejectedWriter(rejected_path(self.rejected, work)))
+            for segment in work.segments:
+                for episode in self.reader.read(work.split, segment):
+                    key, counted = episode.key, converter.predicted
+                    verdict, encoded = converter.convert(episode, duplicates)
+                    report.add(verdict)
+                    if verdict.rejected is not None and rejected is not None:
+                        rejected.write(verdict.rejected.payload, verdict.rejected.to_json(), key)
+                    predicted[self.target.server_of(key)] += converter.predicted - counted
+                    for items in encoded:
+                        writer.write(items)
+            counted = converter.predicted
+            for items in converter.finish():
+                writer.write(items)
+            writer.finish(key)
+            predicted[self.target.server_of(key)] += converter.predicted - counted
+            writer.flush()
+            if rejected is not None:
+                rejected.commit()
+        report.bytes_written = writer.sent_bytes - sent
+        return _pushed(report, predicted, writer.acknowledged - before, self.target)
+
+    def count(self, work: WorkRange, duplicates: Mapping[EpisodeKey, EpisodeKey]) -> Pushed:
+        """How many items the range gives at most: reads and checks it, writes nothing."""
+        predicted, frames = Counter[str](), 0
+        key = EpisodeKey(self.reader.dataset, work.split, 0, 0)
+        for segment in work.segments:
+            for record in self.reader.read(work.split, segment):
+                key = record.key
+                for episode in validate_episode(marked(record, duplicates), self.conversion.check).episodes:
+                    length = frame_count(len(episode), self.conversion.frames)
+                    frames += length
+                    if not self.conversion.items.across_episodes:
+                        predicted[self.target.server_of(key)] += item_count(length, self.conversion.items)
+        if self.conversion.items.across_episodes:
+            predicted[self.target.server_of(key)] += item_count(frames, self.conversion.items)
+        return Pushed(predicted=dict(predicted))
+
+
+@dataclasses.dataclass(frozen=True)
+class ReplayPusher:
+    """Pushes ranges of a converted dataset, as they are. Pickles.
+
+    Attributes:
+      replay: the dataset.
+      target: where its items go.
+    """
+
+    replay: Replay
+    target: Target
+
+    def push(self, work: ReplayRange, duplicates: object, writer: Writer) -> Pushed:
+        """Reads and writes one range, and waits until the servers have it.
+
+        Raises:
+          RldsBeamError: the range's file is not what was written.
+          NotVerifiedError: a server did not confirm what it was sent.
+        """
+        del duplicates
+        predicted, before, sent = Counter[str](), Counter(writer.acknowledged), writer.sent_bytes
+        for items in self.replay.read_items(work):
+            try:
+                encoded = writer.encode(items)
+            except BadEpisode as bad:  # what was converted has no original record to set aside
+                where = f"{work.path}, in the items from byte {items.frames.key.position} on"
+                raise RldsBeamError(f"{where}: {bad}") from bad
+            writer.write(encoded)
+            predicted[self.target.server_of(items.frames.key)] += len(items)
+        writer.flush()
+        report = Report(bytes_written=writer.sent_bytes - sent)
+        return _pushed(report, predicted, writer.acknowledged - before, self.target)
+
+    def count(self, work: ReplayRange, duplicates: object) -> Pushed:
+        """How many items of the range each server is sent."""
+        del duplicates
+        predicted = Counter[str]()
+        for items in self.replay.read_items(work):
+            predicted[self.target.server_of(items.frames.key)] += len(items)
+        return Pushed(predicted=dict(predicted))
+
+
+Pusher = EpisodePusher | ReplayPusher
+
+
+def _pushed(report: Report, predicted: Counter[str], acknowledged: Counter[str], target: Target) -> Pushed:
+    report.items_predicted = predicted.total() * len(target.tables)
+    report.items_written = acknowledged.total() * len(target.tables)
+    return Pushed(report, dict(+predicted), dict(+acknowledged))
+
+
+def _sum(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    total: Counter[str] = Counter()
+    for count in counts:
+        total.update(count)
+    return dict(sorted(total.items()))

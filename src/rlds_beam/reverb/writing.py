@@ -1,0 +1,173 @@
+"""Items into Reverb tables: which keys, which requests; and the writer that sends them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any, NamedTuple, Protocol
+
+import google_crc32c
+import numpy as np
+
+from rlds_beam.formats.image_leaves import pixels_of
+from rlds_beam.formats.reverb_stream import Request
+from rlds_beam.frames import LAST
+from rlds_beam.images import EncodedImages
+from rlds_beam.items import Items
+from rlds_beam.keys import EpisodeKey
+from rlds_beam.reverb.encoding import ItemEncoder, chunk_length_of, digest, mixed
+from rlds_beam.reverb.stream import InsertStream
+from rlds_beam.reverb.target import Target
+
+Array = np.ndarray[Any, Any]
+
+
+class Batch(NamedTuple):
+    """Items, ready to be sent.
+
+    Attributes:
+      server: where to.
+      requests: in which form.
+      items: how many they are, in each table.
+    """
+
+    server: str
+    requests: list[Request]
+    items: int
+
+
+class Writer(Protocol):
+    """Puts items into the tables of a target. One for each DoFn instance: never shared, never pickled.
+
+    Attributes:
+      acknowledged: items that each server has confirmed, in each of the tables.
+      sent_bytes: what went over the wire, where that is known.
+    """
+
+    acknowledged: Counter[str]
+    sent_bytes: int
+
+    def encode(self, items: Items) -> Any:
+        """What `write` takes; nothing is sent. Raises BadEpisode where the items cannot be written."""
+
+    def write(self, encoded: Any) -> None:
+        """Sends items, or gives them to the thread that does."""
+
+    def finish(self, key: EpisodeKey) -> None:
+        """Ends the ordered stream of items that `across_episodes` makes of the shard of `key`."""
+
+    def flush(self) -> None:
+        """Waits until the servers confirm all that was written.
+
+        Raises:
+          NotVerifiedError: they do not.
+        """
+
+    def close(self) -> None:
+        """Lets go of the connections; does not wait."""
+
+
+def new_writer(target: Target) -> Writer:
+    """A writer of the kind that the target names."""
+    if target.writer == "stream":
+        return StreamWriter(target)
+    from rlds_beam.reverb.observing import ObserverWriter  # takes TF-Agents
+
+    return ObserverWriter(target)
+
+
+class StreamWriter:
+    """Writes over Reverb's InsertStream: a retry, a restarted worker or a second run changes nothing."""
+
+    def __init__(self, target: Target):
+        self.acknowledged: Counter[str] = Counter()
+        self.sent_bytes = 0
+        self._target = target
+        self._encoder = RequestEncoder(target)
+        self._streams: dict[str, InsertStream] = {}
+        self._sent: Counter[str] = Counter()
+
+    def encode(self, items: Items) -> Batch:
+        return self._encoder.encode(items)
+
+    def write(self, encoded: Batch) -> None:
+        for request in encoded.requests:
+            self._stream(encoded.server).send(request)
+            self.sent_bytes += len(request.payload)
+        self._sent[encoded.server] += encoded.items
+
+    def finish(self, key: EpisodeKey) -> None:
+        """Nothing to do: all items were made before they got here."""
+
+    def flush(self) -> None:
+        for server, stream in self._streams.items():
+            stream.flush()
+            self.acknowledged[server] += self._sent.pop(server, 0)
+
+    def close(self) -> None:
+        for stream in self._streams.values():
+            stream.close()
+        self._streams = {}
+
+    def _stream(self, server: str) -> InsertStream:
+        if server not in self._streams:
+            target = self._target
+            self._streams[server] = InsertStream(
+                server, timeout=target.timeout, state_id=target.state_ids.get(server)
+            )  # fmt: skip
+        return self._streams[server]
+
+
+class RequestEncoder:
+    """Turns items into keyed requests. The same items give the same keys on every run.
+
+    A key is a hash of the episode's key, its frames as they are sent, the salt, the table, and the number of
+    the item. The frames are part of it because the server keeps the first item of a key in silence: a dataset
+    that was recorded again under its old name must not vanish behind the old one.
+    """
+
+    def __init__(self, target: Target):
+        self._target = target
+        self._leaves = [(leaf.numpy_dtype, leaf.shape) for leaf in target.spec.leaves]
+        frame_bytes = sum(dtype.itemsize * int(np.prod(shape)) for dtype, shape in self._leaves)
+        length = target.chunk_length or chunk_length_of(frame_bytes, target.items.length)
+        self._encoder = ItemEncoder(self._leaves, target.tables, length, target.squeeze)
+
+    def encode(self, items: Items) -> Batch:
+        """The requests that carry all of `items`.
+
+        Raises:
+          BadEpisode: an image cannot be decoded, or a priority is none.
+          UsageError: `policy_info_fn` gave other leaves than it is to.
+        """
+        target, key, windows = self._target, items.frames.key, items.windows
+        server = target.server_of(key)
+        if not windows.count:
+            return Batch(server, [], 0)
+        target.spec.check(items.frames)
+        columns = [self._column(items, path) for path in (leaf.path for leaf in target.spec.leaves)]
+        priorities = target.priority.of(items)
+        identity = (str(key), target.salt, *(_checksum(column) for column in columns))
+        stream = key.shard_name if target.items.across_episodes else str(key)
+        requests = self._encoder.encode(
+            columns,
+            windows,
+            priorities=priorities,
+            item_keys=np.stack([mixed(digest("item", table, *identity), windows.count) for table in target.tables]),
+            chunk_seed=digest("chunk", *identity),
+            episode_id=digest("episode", key.dataset, stream),
+        )
+        return Batch(server, requests, windows.count)
+
+    def _column(self, items: Items, path: str) -> Array:
+        """A leaf of the frames, and of the padding frames that the windows need behind them."""
+        column = items.frames[path]
+        values = pixels_of(column, self._target.spec[path]) if isinstance(column, EncodedImages) else column
+        if not items.windows.padding:
+            return values
+        pad = np.full((items.windows.padding, *values.shape[1:]), LAST if path == "step_type" else 0, values.dtype)
+        return np.concatenate([values, pad])
+
+
+def _checksum(column: Array) -> str:
+    content = np.ascontiguousarray(column).tobytes()
+    return f"{len(content)}:{google_crc32c.value(content)}"
