@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import logging
 import os
+import signal
 import sys
+import threading
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from rlds_beam import __version__
 from rlds_beam.errors import RldsBeamError, UsageError
@@ -18,6 +21,8 @@ JOBS = {
     "inspect": ("InspectConfig", "what a dataset holds, and what a plan would make of it"),
     "validate": ("ValidateConfig", "check every episode of a dataset; write nothing"),
     "convert": ("ConvertConfig", "check the episodes and write them as trajectory TFRecords"),
+    "push": ("PushConfig", "check the episodes, or take what convert wrote, and fill Reverb tables"),
+    "serve": ("ServeConfig", "start a Reverb server whose tables fit a dataset"),
 }
 """Each job's module under `rlds_beam.pipelines`: its config class, and its line in the help."""
 
@@ -63,11 +68,12 @@ def _run(arguments: list[str]) -> int:
 def _job(name: str, arguments: list[str]) -> int:
     job = importlib.import_module(f"rlds_beam.pipelines.{name}")
     config_class = getattr(job, JOBS[name][0])
+    fields = config_class.__dataclass_fields__
     parser = flags.new_parser(
         f"rlds-beam {name}",
         config_class.__doc__,
-        epilog=f"{_rules()}\n\n{_EXIT_CODES}",
-        usage=f"rlds-beam {name} {job.USAGE} [flags] [-- Beam's own flags]",
+        epilog=f"{_rules()}\n\n{_EXIT_CODES}" if "repair" in fields else _EXIT_CODES,
+        usage=f"rlds-beam {name} {job.USAGE} [flags]" + (" [-- Beam's own flags]" if "beam_options" in fields else ""),
     )
     flags.add_config(parser, config_class)
     ours, beam_options = _split(arguments)
@@ -76,7 +82,8 @@ def _job(name: str, arguments: list[str]) -> int:
     except SystemExit as done:  # --help
         return int(done.code or 0)
     _be_quiet()
-    return int(job.main(config))
+    with _sigterm_as_ctrl_c():
+        return int(job.main(config))
 
 
 def _rules() -> str:
@@ -93,6 +100,19 @@ def _split(arguments: list[str]) -> tuple[list[str], tuple[str, ...]]:
         return arguments, ()
     at = arguments.index("--")
     return arguments[:at], tuple(arguments[at + 1 :])
+
+
+@contextlib.contextmanager
+def _sigterm_as_ctrl_c() -> Iterator[None]:
+    """SIGTERM ends a job as Ctrl-C does: servers and worker processes of ours go with it."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _be_quiet() -> None:

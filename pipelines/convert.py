@@ -99,15 +99,10 @@ class ConvertOutcome:
 
     def figures(self) -> dict[str, Any]:
         """For `--json`: steps of this run, and how fast it did them once it had started."""
-        steps, working, memory = self.metrics.get("steps", 0), 0.0, self.metrics.get("peak_memory_kb")
-        if "range_ended_msec" in self.metrics:
-            working = (self.metrics["range_ended_msec"].max - self.metrics["range_began_msec"].min) / 1000
+        from rlds_beam.pipelines import outcome
+
         return {
-            "seconds": round(self.seconds, 3),
-            "working_seconds": round(working, 3),
-            "steps_this_run": steps,
-            "steps_per_second": round(steps / working) if working else None,
-            "peak_memory_mb": round(memory.max / 1024) if memory else None,
+            **outcome.figures(self.metrics, self.seconds),
             "output_shards": len(self.job.ranges),
             "output": self.job.output,
         }
@@ -124,8 +119,7 @@ def main(config: ConvertConfig) -> int:
         return 0
     done = convert(config)
     figures = done.figures()
-    speed = f", {figures['steps_per_second']:,} steps/s at work" if figures["steps_per_second"] else ""
-    lines = [f"took      {done.seconds:.1f} s with start-up{speed}", f"output    {config.output}"]
+    lines = [outcome.took(figures), f"output    {config.output}"]
     if not done.metrics:
         lines.insert(0, "nothing was left to do: an earlier run had finished it")
     outcome.show(done.report, config, figures, lines)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from rlds_beam.errors import RejectedError
@@ -15,6 +16,26 @@ def exit_code(report: Report, options: ReportOptions) -> int:
     """0, or 3 where more was rejected than allowed, or a shard is not what the dataset says."""
     broken = any(report.rules[rule].rejected for rule in DATASET_RULES if rule in report.rules)
     return RejectedError.exit_code if broken or report.exceeds(options.max_rejected) else 0
+
+
+def figures(metrics: Mapping[str, Any], seconds: float) -> dict[str, Any]:
+    """How fast a run was, start-up included and apart, from what it measured of itself (`runners.run_pipeline`)."""
+    steps, working, memory = metrics.get("steps", 0), 0.0, metrics.get("peak_memory_kb")
+    if "range_ended_msec" in metrics:
+        working = (metrics["range_ended_msec"].max - metrics["range_began_msec"].min) / 1000
+    return {
+        "seconds": round(seconds, 3),
+        "working_seconds": round(working, 3),
+        "steps_this_run": steps,
+        "steps_per_second": round(steps / working) if working else None,
+        "peak_memory_mb": round(memory.max / 1024) if memory else None,
+    }
+
+
+def took(figures: Mapping[str, Any]) -> str:
+    """The line of a summary that says how long it took."""
+    speed = f", {figures['steps_per_second']:,} steps/s at work" if figures["steps_per_second"] else ""
+    return f"took      {figures['seconds']:.1f} s with start-up{speed}"
 
 
 def show(report: Report, options: ReportOptions, extra: dict[str, Any], lines: list[str]) -> None:

@@ -29,6 +29,8 @@ WORTH_A_WORKER = 256 << 20
 """Input bytes from which worker processes pay: starting them takes about as long as reading this much."""
 
 _OURS = re.compile(r"rlds_beam\.errors\.(?P<name>\w+): (?P<message>[^\n]*?)(?: \[while running|\\n|\n|$)")
+_STEP = re.compile(r" \[while running '[^']*'\]$")
+"""What Beam adds to the message of an error that met a step."""
 
 
 def run(define: Callable[[Any], Any], options: RunOptions, input_bytes: int) -> dict[str, Any]:
@@ -50,8 +52,8 @@ def run(define: Callable[[Any], Any], options: RunOptions, input_bytes: int) -> 
 
     try:
         return _with_workers(job) if workers > 1 else job()
-    except RldsBeamError:
-        raise
+    except RldsBeamError as error:
+        raise type(error)(_STEP.sub("", str(error))) from error
     except Exception as error:
         if "KeyboardInterrupt [while running" in str(error):  # Beam's wording of one that met a step at work
             raise KeyboardInterrupt from error
@@ -84,7 +86,7 @@ def _watched(job: Callable[[], dict[str, Any]], home: str) -> dict[str, Any]:
     def on_thread_error(args: threading.ExceptHookArgs) -> None:
         if args.thread is not None and args.thread.name == "run_worker":
             ended.put(
-                RldsBeamError(f"a worker process died ({_cause(args, home)}); finished shards are kept, run again")
+                RldsBeamError(f"a worker process died ({_cause(args, home)}); what is finished is kept, run again")
             )
         elif not isinstance(args.exc_value, grpc.RpcError) or os.environ.get("RLDS_BEAM_VERBOSE"):
             previous(args)

@@ -8,5 +8,6 @@ from rlds_beam.transforms.ranges import CommitDataset as CommitDataset
 from rlds_beam.transforms.ranges import ConvertRanges as ConvertRanges
 from rlds_beam.transforms.reading import ReadFromRlds as ReadFromRlds
 from rlds_beam.transforms.reporting import WriteReport as WriteReport
+from rlds_beam.transforms.reverb import WriteToReverb as WriteToReverb
 from rlds_beam.transforms.writing import WriteRejected as WriteRejected
 from rlds_beam.transforms.writing import WriteToTrajectoryRecords as WriteToTrajectoryRecords

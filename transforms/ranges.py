@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import resource
-import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import apache_beam as beam
-from apache_beam.metrics import Metrics
 
 from rlds_beam.keys import EpisodeKey
 from rlds_beam.manifest import RangeCommit
 from rlds_beam.plan import WorkRange
 from rlds_beam.ranges import DatasetCommitter, RangeConverter
 from rlds_beam.report import Report
-from rlds_beam.transforms.metrics import METRICS_NAMESPACE
+from rlds_beam.transforms.metrics import RangeMetrics
 
 
 class ConvertRanges(beam.PTransform):
@@ -44,17 +41,12 @@ class ConvertRanges(beam.PTransform):
 class _ConvertRangeFn(beam.DoFn):
     def __init__(self, converter: RangeConverter):
         self._converter = converter
-        self._steps = Metrics.counter(METRICS_NAMESPACE, "steps")
-        self._began = Metrics.distribution(METRICS_NAMESPACE, "range_began_msec")
-        self._ended = Metrics.distribution(METRICS_NAMESPACE, "range_ended_msec")
-        self._memory = Metrics.distribution(METRICS_NAMESPACE, "peak_memory_kb")
+        self._metrics = RangeMetrics()
 
     def process(self, work: WorkRange, duplicates: Mapping[EpisodeKey, EpisodeKey]) -> Iterator[RangeCommit]:
-        self._began.update(int(time.time() * 1000))
+        self._metrics.begin()
         commit = self._converter.convert(work, duplicates)
-        self._ended.update(int(time.time() * 1000))
-        self._steps.inc(commit.report["steps"])
-        self._memory.update(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+        self._metrics.end(commit.report["steps"])
         yield commit
 
 

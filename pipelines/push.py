@@ -1,0 +1,243 @@
+"""`rlds-beam push`: checked RLDS, or what convert wrote, into Reverb tables."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from rlds_beam import storage
+from rlds_beam.errors import UsageError
+from rlds_beam.options import PushOptions, ReportOptions, RunOptions, option
+
+if TYPE_CHECKING:
+    from rlds_beam.report import Report
+    from rlds_beam.reverb.job import PushInput, PushJob
+    from rlds_beam.reverb.serving import EmbeddedServer
+    from rlds_beam.reverb.verifying import Verified
+
+USAGE = "INPUT --reverb=SERVERS --table=TABLES"
+
+EMBEDDED = "embedded"
+"""In place of a server's address: one of our own, for as long as the job runs."""
+
+_LOOK_SECONDS = 0.2
+
+
+@dataclasses.dataclass(frozen=True)
+class PushConfig(RunOptions, ReportOptions, PushOptions):
+    """Pushes an RLDS dataset, or what convert wrote, into tables of Reverb servers, each item once."""
+
+    _: dataclasses.KW_ONLY
+    report: str | None = option(None, "file to write the report to, as JSON")
+    checkpoint: str | None = option(None, "directory for the checkpoint that an embedded server leaves behind")
+    dry_run: bool = option(False, "check everything, tables included, print the plan, write nothing")
+    keep_serving: bool = option(False, "let an embedded server go on until Ctrl-C when all is pushed")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.embedded and not (self.checkpoint or self.keep_serving):
+            raise UsageError(
+                "--reverb=embedded ends with the job, and what it holds with it: --checkpoint=DIR leaves that on the "
+                "disk, --keep_serving lets it go on"
+            )
+        if not self.embedded and (self.checkpoint or self.keep_serving):
+            raise UsageError("--checkpoint and --keep_serving are for --reverb=embedded; other servers are not ours")
+
+    @property
+    def embedded(self) -> bool:
+        return self.reverb == (EMBEDDED,)
+
+
+def define_pipeline(root: Any, config: PushConfig, job: PushJob | None = None) -> Any:
+    """Pushes a dataset under `root`.
+
+    Args:
+      root: a Beam pipeline.
+      config: the job; its servers are up.
+      job: the job, where it is prepared already.
+
+    Returns:
+      PCollection of one `Verified`: what was predicted, acknowledged, and found in the tables at the end.
+
+    Raises:
+      UsageError: the input or the tables cannot be used as they are. Nothing was written yet.
+    """
+    import apache_beam as beam
+
+    from rlds_beam.reverb.job import open_input, prepare
+    from rlds_beam.transforms.reverb import PushRanges, VerifyTables
+
+    job = job or prepare(config, open_input(config))
+    # What is spread over the workers is the list of ranges; no episode is ever shuffled.
+    ranges = root | "Ranges" >> beam.Create(job.open(config.rejected), reshuffle=True)
+    pushed = ranges | PushRanges(job.pusher, job.target, _duplicates(root, config, job))
+    return pushed | VerifyTables(job.target, job.baseline)
+
+
+def _define_count(root: Any, config: PushConfig, job: PushJob) -> Any:
+    import apache_beam as beam
+
+    from rlds_beam.transforms.reverb import CountItems
+
+    ranges = root | "Ranges" >> beam.Create(job.input.ranges, reshuffle=True)
+    return ranges | CountItems(job.pusher, _duplicates(root, config, job))
+
+
+def _duplicates(root: Any, config: PushConfig, job: PushJob) -> Any:
+    from rlds_beam.transforms import FindDuplicateEpisodes
+
+    if job.input.source is None or "duplicate_episode" in config.accept:
+        return None
+    return root | FindDuplicateEpisodes(job.input.source)
+
+
+@dataclasses.dataclass(frozen=True)
+class PushOutcome:
+    """A finished job.
+
+    Attributes:
+      verified: what was pushed, and what the tables hold.
+      report: on the dataset.
+      metrics: what this run measured of itself.
+      seconds: that this run took, start-up included.
+      checkpoint: of the embedded server, if it was to leave one.
+    """
+
+    verified: Verified
+    report: Report
+    metrics: dict[str, Any]
+    seconds: float
+    checkpoint: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """For `--json` and `--report`."""
+        from rlds_beam.pipelines import outcome
+
+        tables = [check.to_json() for check in self.verified.checks]
+        figures = outcome.figures(self.metrics, self.seconds)
+        return {**self.report.to_json(), "tables": tables, **figures, "checkpoint": self.checkpoint}
+
+
+def push(config: PushConfig) -> PushOutcome:
+    """Runs the job to its end; running it again writes nothing twice (`writer=stream`).
+
+    Raises:
+      UsageError: the input, the options or the tables cannot be used as they are; nothing was written.
+      FailedRuleError: a rule whose policy is `fail` was broken.
+      NotVerifiedError: what the tables hold is not what was predicted.
+      RldsBeamError: the pipeline failed.
+    """
+    return _push(config, _end)
+
+
+def _push(config: PushConfig, filled: Callable[[EmbeddedServer, Verified], None]) -> PushOutcome:
+    """Runs the job; `filled` is called when all is in the embedded server, and before that ends."""
+    from rlds_beam.reverb.job import open_input
+    from rlds_beam.reverb.served_tables import parse_tables
+    from rlds_beam.reverb.serving import EmbeddedServer, verify_checkpoint
+
+    began = time.monotonic()
+    source = open_input(config)
+    if not config.embedded:
+        return _keep(config, PushOutcome(*_fill(config, source), time.monotonic() - began))
+    with EmbeddedServer(parse_tables(config.table), source.spec, checkpoint=config.checkpoint) as server:
+        names = tuple(table.split(":")[0] for table in config.table)
+        own = dataclasses.replace(config, reverb=(server.address,), table=names, checkpoint=None, keep_serving=False)
+        verified, report, metrics = _fill(own, source)
+        checkpoint = None if config.checkpoint is None else server.checkpoint()
+        filled(server, verified)
+    if checkpoint is not None:
+        # By another server that loads it, when the first one has given its memory back.
+        verify_checkpoint(checkpoint, {check.table: check.size for check in verified.checks})
+    return _keep(config, PushOutcome(verified, report, metrics, time.monotonic() - began, checkpoint))
+
+
+def _keep(config: PushConfig, outcome: PushOutcome) -> PushOutcome:
+    """Writes the report, if that was asked for."""
+    if config.report is not None:
+        storage.write_text(config.report, json.dumps(outcome.to_json(), indent=2) + "\n")
+    return outcome
+
+
+def _fill(config: PushConfig, source: PushInput) -> tuple[Verified, Report, dict[str, Any]]:
+    """Fills the tables of servers that are up; what they hold, what was read, what the run measured of itself."""
+    from rlds_beam.preflight import check_counts
+    from rlds_beam.reverb.job import prepare
+    from rlds_beam.reverb.pushing import Pushed
+    from rlds_beam.reverb.verifying import Verified
+
+    job = prepare(config, source)
+    if not job.fits:
+        # The tables might not hold all that may come of the input, so what does come of it is counted first.
+        counted, _ = _run(config, source.size, lambda root: _define_count(root, config, job))
+        job = prepare(config, source, Pushed.from_json(counted).predicted)
+    result, metrics = _run(config, source.size, lambda root: define_pipeline(root, config, job))
+    verified = Verified.from_json(result)
+    report = source.preflight.merge(verified.pushed.report)
+    if source.source is not None:
+        report = report.merge(check_counts(source.source, report.shards, config))
+    return verified, report, metrics
+
+
+def _run(config: PushConfig, size: int, define: Callable[[Any], Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Runs a pipeline whose one result has a `to_json`; gives that, and what the run measured of itself."""
+    import apache_beam as beam
+
+    from rlds_beam.runners import run_pipeline
+
+    with tempfile.TemporaryDirectory() as scratch:
+        path = config.report or storage.join(scratch, "report.json")
+        metrics = run_pipeline(lambda root: define(root) | "Result" >> beam.Map(_write_json, path), config, size)
+        content: dict[str, Any] = json.loads(storage.read_text(path))
+    return content, metrics
+
+
+def _write_json(result: Any, path: str) -> None:
+    storage.write_text(path, json.dumps(result.to_json()))
+
+
+def main(config: PushConfig) -> int:
+    """The command: runs the job, prints its summary, returns the exit code."""
+    from rlds_beam.pipelines import outcome
+
+    if config.dry_run:
+        return _plan(config)
+    done = _push(config, _serve_on if config.keep_serving else _end)
+    figures = done.to_json()
+    lines = [*done.verified.lines(), outcome.took(figures)]
+    if done.checkpoint is not None:
+        lines.append(f"kept      {done.checkpoint}, proved by loading it (rlds-beam serve --load={config.checkpoint})")
+    outcome.show(done.report, config, figures, lines)
+    return outcome.exit_code(done.report, config)
+
+
+def _plan(config: PushConfig) -> int:
+    """Prints what would be done; an embedded server is not started for it."""
+    from rlds_beam.reverb.job import open_input, prepare
+
+    source = open_input(config)
+    if not config.embedded:
+        prepare(config, source)
+    plan = source.to_json() | {"servers": config.reverb, "tables": config.table}
+    print(json.dumps(plan, indent=2) if config.json else source.text(config.reverb, config.table))
+    return 0
+
+
+def _end(server: EmbeddedServer, verified: Verified) -> None:
+    """Lets the embedded server end with the job."""
+
+
+def _serve_on(server: EmbeddedServer, verified: Verified) -> None:
+    """Keeps the embedded server up until Ctrl-C."""
+    lines = [*verified.lines(), f"serving   {server.address}, for this machine alone; Ctrl-C ends it"]
+    print("\n".join(lines), file=sys.stderr, flush=True)
+    with contextlib.suppress(KeyboardInterrupt):
+        while True:
+            time.sleep(_LOOK_SECONDS)
+            server.check()

@@ -1,0 +1,152 @@
+"""`rlds-beam serve`: a Reverb server with tables that fit a dataset."""
+
+from __future__ import annotations
+
+import dataclasses
+import signal
+import sys
+import threading
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from rlds_beam.errors import UsageError
+from rlds_beam.options import FrameOptions, ItemOptions, option
+
+if TYPE_CHECKING:
+    from rlds_beam.formats.reverb_info import ServerInfo
+    from rlds_beam.reverb.serving import EmbeddedServer
+    from rlds_beam.trajectory_spec import TrajectorySpec
+
+USAGE = "--like=INPUT --tables=NAME:KIND"
+
+_LOOK_SECONDS = 0.2
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ServeConfig(FrameOptions):
+    """Serves Reverb tables whose signatures fit the trajectories of a dataset, until it is interrupted."""
+
+    like: str | None = option(
+        None, "what the tables are for: an RLDS dataset, or a directory that convert wrote", metavar="INPUT"
+    )
+    features: str | None = option(None, "path of a features.json, where it does not lie beside the input")
+    tables: tuple[str, ...] = option(
+        (),
+        "NAME[:KIND[:MAX_SIZE]], comma separated (uniform_table:uniform:1000000000). Kinds: "
+        "uniform (what TF-Agents' ReverbReplayBuffer is used with) and prioritized: an item is sampled as often as "
+        "wanted, and the oldest is dropped when the table is full; queue and stack: each item is sampled once, and "
+        "inserting waits when the table is full",
+    )
+    priority_exponent: float = option(1.0, "of prioritized tables: 1 samples in proportion to priorities, 0 uniformly")
+    host: str = option(
+        "127.0.0.1",
+        "127.0.0.1 for this machine alone; 0.0.0.0 for everybody who can reach it: Reverb knows no passwords, and "
+        "whoever reaches the port can read and destroy all tables",
+    )
+    port: int | None = option(None, "port to listen on (a free one)")
+    checkpoint: str | None = option(
+        None,
+        "directory for checkpoints: the latest one there is loaded, and one is written and proved at the end",
+        metavar="DIR",
+    )
+    load: str | None = option(
+        None, "checkpoint to start from, or a directory of them; its tables need not be named again", metavar="DIR"
+    )
+
+
+def serve(config: ServeConfig) -> EmbeddedServer:
+    """The server, not yet started: enter its context.
+
+    Raises:
+      UsageError: the dataset, the tables or the directories cannot be used as they are.
+    """
+    from rlds_beam.reverb.served_tables import parse_tables
+    from rlds_beam.reverb.serving import EmbeddedServer
+
+    tables = config.tables or (() if config.like is None else ("uniform_table",))
+    return EmbeddedServer(
+        parse_tables(tables, config.priority_exponent),
+        None if config.like is None else spec_of(config.like, config, config.features),
+        host=config.host,
+        port=config.port,
+        checkpoint=config.checkpoint,
+        load=config.load,
+    )
+
+
+def spec_of(like: str, options: FrameOptions, features: str | None = None) -> TrajectorySpec:
+    """What the frames of a dataset look like, converted or yet to be.
+
+    Raises:
+      UsageError: it cannot be opened; or it is converted already, so that the options would do nothing.
+    """
+    from rlds_beam.reverb.replay import is_replay, open_replay
+    from rlds_beam.source import open_source
+    from rlds_beam.trajectory_spec import trajectory_spec
+
+    if not is_replay(like):
+        return trajectory_spec(open_source(like, None, features).schema, options, ItemOptions())
+    for field in dataclasses.fields(FrameOptions):
+        if getattr(options, field.name) != field.default:
+            raise UsageError(f"--{field.name}: {like} is converted already, and with what it was converted stands")
+    return open_replay(like).spec
+
+
+def main(config: ServeConfig) -> int:
+    """The command: serves until SIGINT or SIGTERM, returns the exit code."""
+    from rlds_beam.reverb.checkpoints import read_tables, sizes_of
+    from rlds_beam.reverb.serving import verify_checkpoint
+
+    with serve(config) as server:
+        info = server.wait_ready()
+        ended = _ends_with_signal()
+        print(_text(config, server, info), flush=True)
+        while not ended.wait(_LOOK_SECONDS):
+            server.check()
+        if config.checkpoint is None:
+            return 0
+        try:
+            path = server.checkpoint()
+        except KeyboardInterrupt:
+            print("rlds-beam: interrupted; no checkpoint was written", file=sys.stderr)
+            return 130
+        sizes = sizes_of(read_tables(path))
+    verify_checkpoint(path, sizes)
+    print(f"wrote     {path}: {_sizes(sizes)}; proved by loading it into another server")
+    return 0
+
+
+def _ends_with_signal() -> threading.Event:
+    """Set by the first SIGINT or SIGTERM; another one is a KeyboardInterrupt."""
+    ended = threading.Event()
+
+    def end(*_: Any) -> None:
+        if ended.is_set():
+            raise KeyboardInterrupt
+        ended.set()
+
+    signal.signal(signal.SIGINT, end)
+    signal.signal(signal.SIGTERM, end)
+    return ended
+
+
+def _text(config: ServeConfig, server: EmbeddedServer, info: ServerInfo) -> str:
+    """What is served where, for a terminal."""
+    from rlds_beam.reverb.listening import EVERYWHERE
+    from rlds_beam.reverb.served_tables import kind_of
+
+    port = server.address.rpartition(":")[2]
+    if config.host in EVERYWHERE:
+        lines = [f"serving   0.0.0.0:{port}, for everybody who can reach this machine; there is no password"]
+    else:
+        lines = [f"serving   {server.address}, for this machine alone"]
+    if server.loaded_from is not None:
+        lines.append(f"loaded    {server.loaded_from}")
+    lines.append("tables")
+    for name, table in info.tables.items():
+        lines.append(f"  {name}: {kind_of(table)}, {table.current_size:,} items of at most {table.max_size:,}")
+    return "\n".join(lines)
+
+
+def _sizes(sizes: Mapping[str, int]) -> str:
+    return ", ".join(f"{size:,} items in {name}" for name, size in sizes.items())

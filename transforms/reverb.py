@@ -1,0 +1,217 @@
+"""Putting items into Reverb tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import apache_beam as beam
+from apache_beam.pvalue import TaggedOutput
+from apache_beam.transforms.window import GlobalWindow
+from apache_beam.utils.timestamp import MIN_TIMESTAMP
+from apache_beam.utils.windowed_value import WindowedValue
+
+from rlds_beam.checking import Rejection
+from rlds_beam.converting import Conversion, Converter
+from rlds_beam.episode import Episode
+from rlds_beam.errors import UsageError
+from rlds_beam.keys import EpisodeKey
+from rlds_beam.options import CheckOptions, FrameOptions, ItemOptions, ReverbOptions
+from rlds_beam.reverb.job import open_target, salt_of
+from rlds_beam.reverb.pushing import Pushed, Pusher
+from rlds_beam.reverb.tables import Baseline
+from rlds_beam.reverb.target import Target
+from rlds_beam.reverb.verifying import Verified, verify
+from rlds_beam.reverb.writing import Writer, new_writer
+from rlds_beam.rules import BadEpisode
+from rlds_beam.schema import Schema
+from rlds_beam.trajectory_spec import trajectory_spec
+from rlds_beam.transforms.metrics import RangeMetrics
+
+
+class WriteToReverbResult(NamedTuple):
+    """The outputs of `WriteToReverb`.
+
+    Attributes:
+      written: PCollection of one `Verified`: what was predicted, acknowledged and found, by server and table.
+      rejected: PCollection of `Rejection`: episodes that could not be written (too long for an item, an
+        image that cannot be decoded, a priority that is none).
+    """
+
+    written: Any
+    rejected: Any
+
+
+class WriteToReverb(beam.PTransform):
+    """Puts the items of checked episodes into tables of Reverb servers, each item once.
+
+    With the stream writer a bundle that is retried, a worker that is restarted or a pipeline that is run
+    again writes nothing twice, as long as the episodes are the same. With the observer writer (TF-Agents'
+    own observers) items are written at least once. Pure twin: `reverb.writing.RequestEncoder`.
+
+    Args:
+      servers: `host:port`, or several of them: each episode goes to one.
+      tables: a table's name, or several: every item goes into each of them.
+      schema: of the episodes (`ReadFromRlds(...).source.schema`).
+      frames: how steps become TF-Agents frames.
+      items: which frames make one item.
+      **options: the fields of `ReverbOptions`: `writer`, `priority`, `chunk_length`, `timeout`, ...
+
+    Raises:
+      UsageError: on construction, where a server does not answer, a table is not there or of another
+        signature, or an option cannot be used.
+      NotVerifiedError: while running, where a server did not take what it was sent.
+    """
+
+    def __init__(
+        self,
+        servers: str | Sequence[str],
+        tables: str | Sequence[str],
+        schema: Schema,
+        frames: FrameOptions | None = None,
+        items: ItemOptions | None = None,
+        **options: Any,
+    ):
+        super().__init__()
+        frames, items = frames or FrameOptions(), items or ItemOptions()
+        if items.across_episodes:
+            raise UsageError("across_episodes needs the order of a shard, which a PCollection does not have")
+        reverb = ReverbOptions(reverb=_several(servers), table=_several(tables), **options)
+        self._conversion = Conversion(CheckOptions(), frames, items, trajectory_spec(schema, frames, items))
+        self._target, self._baseline = open_target(
+            reverb, self._conversion.spec, items, salt_of(self._conversion)
+        )  # fmt: skip
+
+    def expand(self, episodes: Any) -> WriteToReverbResult:
+        written = episodes | "Write" >> beam.ParDo(_WriteEpisodesFn(self._conversion, self._target)).with_outputs(
+            "rejected", main="pushed"
+        )
+        verified = written.pushed | "Verify" >> VerifyTables(self._target, self._baseline)
+        return WriteToReverbResult(verified, written.rejected)
+
+
+class PushRanges(beam.PTransform):
+    """Reads, checks, converts and writes whole ranges into Reverb tables: a PCollection of `Pushed`.
+
+    A range is one element for the sake of order: sequences across episodes need all of a shard in one place.
+    Pure twin: `reverb.pushing`.
+
+    Args:
+      pusher: what to do with a range.
+      target: where its items go.
+      duplicates: what `FindDuplicateEpisodes` gives; None looks for none.
+    """
+
+    def __init__(self, pusher: Pusher, target: Target, duplicates: Any = None):
+        super().__init__()
+        self._pusher, self._target, self._duplicates = pusher, target, duplicates
+
+    def expand(self, ranges: Any) -> Any:
+        duplicates = {} if self._duplicates is None else beam.pvalue.AsSingleton(self._duplicates)
+        return ranges | "Push" >> beam.ParDo(_PushRangeFn(self._pusher, self._target), duplicates)
+
+
+class CountItems(beam.PTransform):
+    """How many items each server would be sent: a PCollection of one `Pushed`. Pure twin: `reverb.pushing`.
+
+    Args:
+      pusher, duplicates: as for `PushRanges`.
+    """
+
+    def __init__(self, pusher: Pusher, duplicates: Any = None):
+        super().__init__()
+        self._pusher, self._duplicates = pusher, duplicates
+
+    def expand(self, ranges: Any) -> Any:
+        duplicates = {} if self._duplicates is None else beam.pvalue.AsSingleton(self._duplicates)
+        return ranges | "Count" >> beam.Map(self._pusher.count, duplicates) | "Add" >> beam.CombineGlobally(_merge)
+
+
+class VerifyTables(beam.PTransform):
+    """Waits until all is written and asks the servers what they hold: a PCollection of one `Verified`.
+
+    Pure twin: `reverb.verifying.verify`.
+    """
+
+    def __init__(self, target: Target, baseline: Baseline):
+        super().__init__()
+        self._target, self._baseline = target, baseline
+
+    def expand(self, pushed: Any) -> Any:
+        return (
+            pushed
+            | "Add" >> beam.CombineGlobally(_merge)
+            | "Ask" >> beam.Map(verify, self._target, self._baseline).with_output_types(Verified)
+        )
+
+
+def _merge(pushed: Iterable[Pushed]) -> Pushed:
+    return Pushed().merge(*pushed)
+
+
+def _several(names: str | Sequence[str]) -> tuple[str, ...]:
+    return (names,) if isinstance(names, str) else tuple(names)
+
+
+class _WriterFn(beam.DoFn):
+    """A DoFn with a writer of its own."""
+
+    def __init__(self, target: Target):
+        self._target = target
+        self._writer: Writer | None = None
+
+    def setup(self) -> None:
+        self._writer = new_writer(self._target)
+
+    def teardown(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+
+
+class _PushRangeFn(_WriterFn):
+    def __init__(self, pusher: Pusher, target: Target):
+        super().__init__(target)
+        self._pusher = pusher
+        self._metrics = RangeMetrics()
+
+    def process(self, work: Any, duplicates: Mapping[EpisodeKey, EpisodeKey]) -> Iterator[Pushed]:
+        assert self._writer is not None
+        self._metrics.begin()
+        pushed = self._pusher.push(work, duplicates, self._writer)
+        self._metrics.end(pushed.report.steps)
+        yield pushed
+
+
+class _WriteEpisodesFn(_WriterFn):
+    def __init__(self, conversion: Conversion, target: Target):
+        super().__init__(target)
+        self._conversion = conversion
+
+    def start_bundle(self) -> None:
+        assert self._writer is not None
+        self._converter = Converter(self._conversion, self._writer.encode)
+        self._acknowledged = dict(self._writer.acknowledged)
+        self._predicted: dict[str, int] = {}
+
+    def process(self, episode: Episode) -> Iterator[TaggedOutput]:
+        assert self._writer is not None
+        before = self._converter.predicted
+        try:
+            encoded = self._converter.encode([episode])
+        except BadEpisode as bad:
+            rejection = Rejection(episode.key, bad.violations[0].rule, bad.violations, episode.payload)
+            yield TaggedOutput("rejected", rejection)
+            return
+        for items in encoded:
+            self._writer.write(items)
+        server = self._target.server_of(episode.key)
+        self._predicted[server] = self._predicted.get(server, 0) + self._converter.predicted - before
+
+    def finish_bundle(self) -> Iterator[WindowedValue]:
+        assert self._writer is not None
+        self._writer.flush()
+        now = self._writer.acknowledged
+        acknowledged = {server: now[server] - self._acknowledged.get(server, 0) for server in now}
+        pushed = Pushed(predicted=self._predicted, acknowledged=acknowledged)
+        yield WindowedValue(pushed, MIN_TIMESTAMP, [GlobalWindow()])
