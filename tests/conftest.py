@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 from jobs import Ran
 
 from rlds_beam.pipelines.cli import main
+
+# No test is to depend on how fast the machine is.
+settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any machine")
 
 
 @pytest.fixture
@@ -40,3 +46,18 @@ def validate(tmp_path, capsys):
         return code, json.loads(captured.out) if captured.out else {}, captured.err
 
     return run
+
+
+@pytest.fixture
+def table():
+    """Starts a Reverb server in this process with the tables that are given; its address."""
+    import reverb
+
+    with contextlib.ExitStack() as stack:
+
+        def serve(*tables: Any) -> str:
+            server = reverb.Server(list(tables))
+            stack.callback(server.stop)
+            return f"127.0.0.1:{server.port}"
+
+        yield serve

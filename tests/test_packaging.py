@@ -134,7 +134,9 @@ def core_modules() -> Iterable[str]:
 
 
 def test_the_core_imports_neither_beam_nor_tensorflow(tmp_path: Path) -> None:
-    modules = imported("import " + ", ".join(core_modules()), tmp_path)
+    """Save for what is to stand in for a module of TF-Agents that has TensorFlow in its signatures."""
+    core = [name for name in core_modules() if name not in ("rlds_beam.rlds_to_reverb", "rlds_beam.frame_blocks")]
+    modules = imported("import " + ", ".join(core), tmp_path)
     assert modules & {"apache_beam", "tensorflow", "tensorflow_datasets", "tf_agents", "reverb"} == set()
     assert not any(name.startswith(("rlds_beam.transforms", "rlds_beam.pipelines")) for name in modules)
 
@@ -157,15 +159,15 @@ def test_a_users_modules_of_the_same_names_are_left_alone(tmp_path: Path) -> Non
     imported("import rlds_beam.transforms, rlds_beam.pipelines, rlds_beam.runners", tmp_path)
 
 
-@pytest.mark.parametrize("arguments", [[], ["inspect"], ["validate"], ["convert"]], ids=lambda a: " ".join(a) or "all")
-def test_help_imports_nothing_heavy(arguments: list[str], tmp_path: Path) -> None:
+@pytest.mark.parametrize("command", ["", "inspect", "validate", "convert", "push", "serve"])
+def test_help_imports_nothing_heavy(command: str, tmp_path: Path) -> None:
     run = f"""
 import contextlib, io, sys
 from rlds_beam.pipelines.cli import main
 out = io.StringIO()
 try:
     with contextlib.redirect_stdout(out):
-        main({[*arguments, "--help"]!r})
+        main({[*command.split(), "--help"]!r})
 except SystemExit as end:
     assert not end.code, end.code
 assert "usage" in out.getvalue(), out.getvalue()

@@ -168,3 +168,26 @@ def test_our_own_reader(converted):
 
     batches = list(load_trajectories(str(converted("--images=jpeg")), batch_size=75))
     assert [batch.observation["image_0"].shape.as_list() for batch in batches] == [[75, 2, 64, 64, 3]] * 3
+
+
+def test_pushed_into_reverb_the_frames_are_those_that_tfds_decodes(decoded, capsys) -> None:
+    """Four cameras of JPEGs, as pixels: into a table, and out of it by Reverb's own client."""
+    reverb = pytest.importorskip("reverb")
+    from servers import drain
+
+    selectors, limiter = reverb.selectors, reverb.rate_limiters.MinSize(1)
+    table = reverb.Table("t", selectors.Fifo(), selectors.Fifo(), 1000, limiter, max_times_sampled=1)
+    server = reverb.Server([table])
+    address = f"127.0.0.1:{server.port}"
+    assert main(["push", str(REAL), f"--reverb={address}", "--table=t"]) == 3  # none of them ends
+    assert main(["push", str(REAL), "--repair=last_not_last", f"--reverb={address}", "--table=t", "--dry_run"]) == 0
+    out = capsys.readouterr().out
+    assert main(["push", str(REAL), "--repair=last_not_last", f"--reverb={address}", "--table=t"]) == 0
+    leaves = [line.split(":")[0].strip() for line in out.partition("frame\n")[2].splitlines()]
+    camera = leaves.index(CAMERA)
+    items = drain(address, "t")
+    assert len(items) == PAIRS
+    seen = {item.data[camera].tobytes() for item in items}
+    expected = {steps[CAMERA][i : i + 2].tobytes() for steps in decoded for i in range(STEPS - 1)}
+    assert seen == expected
+    server.stop()

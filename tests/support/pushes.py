@@ -1,0 +1,175 @@
+"""What the fault tests of `rlds-beam push` have in common: a dataset, what is due of it, and commands that run."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from servers import drain
+
+from rlds_beam.formats.reverb_info import TableInfo
+from rlds_beam.frames import to_frames
+from rlds_beam.items import ItemMaker
+from rlds_beam.options import FrameOptions, ItemOptions
+from rlds_beam.pipelines.cli import main
+from rlds_beam.reverb.connection import Connection
+from rlds_beam.testing import make_episode, write_dataset
+
+STEPS, EPISODES, SHARDS = 61, 60, 3
+PAIRS = EPISODES * (STEPS - 1)
+STREAM_BYTES = 2_400_000
+"""No push of all of it sends less. Of each half of it the server has had one message whole, at least."""
+DEADLINE = 90.0
+"""Seconds that a command may take, on a machine that is busy."""
+
+
+def episodes() -> list[Any]:
+    return [make_episode(STEPS, seed=i, observation=128) for i in range(EPISODES)]
+
+
+def dataset(directory: Path) -> Path:
+    return write_dataset(directory, episodes(), shards=SHARDS)
+
+
+def due(options: ItemOptions | None = None) -> collections.Counter[bytes]:
+    """The items of the dataset, each by its bytes in the order of a table's columns."""
+    options = options or ItemOptions()
+    shards = np.array_split(np.arange(EPISODES), SHARDS)
+    every = episodes()
+    found: collections.Counter[bytes] = collections.Counter()
+    for shard in shards:
+        maker = ItemMaker(options)
+        made = [maker.push(to_frames(every[i], FrameOptions())) for i in shard]
+        for items in [*made, *(last for last in [maker.finish()] if last is not None)]:
+            columns = [np.asarray(items.gather(path)) for path in items.frames.columns]
+            found.update(b"".join(column[k].tobytes() for column in columns) for k in range(len(items)))
+    return found
+
+
+def held(server: str, table: str = "t") -> collections.Counter[bytes]:
+    """The items of a table that gives each once; they are gone from it then."""
+    return collections.Counter(
+        b"".join(column.tobytes() for column in item.data) for item in drain(server, table, timeout=60)
+    )
+
+
+def look(server: str, table: str = "t") -> TableInfo:
+    with Connection(server) as connection:
+        return connection.info(DEADLINE).tables[table]
+
+
+def size(server: str, table: str = "t") -> int:
+    return look(server, table).current_size
+
+
+def grown(server: str, table: str = "t") -> None:
+    """Returns when the table has items: from here on, something was written."""
+    deadline = time.monotonic() + DEADLINE
+    while look(server, table).limiter.inserts == 0:
+        assert time.monotonic() < deadline, "nothing arrives"
+
+
+def one_table(max_size: int = 1_000_000, name: str = "t") -> list[Any]:
+    """A table that gives each item once."""
+    import reverb
+
+    fifo = reverb.selectors.Fifo
+    return [reverb.Table(name, fifo(), fifo(), max_size, reverb.rate_limiters.MinSize(1), max_times_sampled=1)]
+
+
+def arguments(source: Path, servers: Sequence[str], *flags: str, table: str = "t") -> list[str]:
+    return ["push", str(source), f"--reverb={','.join(servers)}", f"--table={table}", "--json", *flags]
+
+
+@contextlib.contextmanager
+def running(command: Sequence[str]) -> Iterator[subprocess.Popen[str]]:
+    """The command in a process group of its own, which is gone at the end."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "rlds_beam", *command],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+        # A shell's background job ignores Ctrl-C, and so would its children.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )  # fmt: skip
+    try:
+        yield process
+    finally:
+        kill(process)
+        process.communicate()
+
+
+def kill(process: subprocess.Popen[str], number: int = signal.SIGKILL) -> None:
+    """The whole group: a command and its workers."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, number)
+
+
+def run(command: Sequence[str]) -> tuple[int, str, str]:
+    """Exit code, output and errors of a command; fails where it hangs."""
+    with running(command) as process:
+        out, err = process.communicate(timeout=DEADLINE)
+        return process.returncode, out, err
+
+
+RUN_AGAIN = re.compile("run (the same command )?again", re.IGNORECASE)
+
+
+class Ran(NamedTuple):
+    """A command that ran: its exit code, its report, and what it said of a failure."""
+
+    code: int
+    report: dict[str, Any]
+    said: str
+
+    def assert_refused(self, *mentioned: str) -> None:
+        """Exit code 2, and one line that names what is wrong."""
+        assert (self.code, self.report) == (2, {}), self.said
+        self._assert_says(*mentioned)
+
+    def assert_not_verified(self, *mentioned: str) -> None:
+        """Exit code 4, and one line that says what is wrong and what to do."""
+        assert (self.code, self.report) == (4, {}), self.said
+        self._assert_says(*mentioned)
+        assert RUN_AGAIN.search(self.said), self.said
+
+    def assert_clean(self) -> dict[str, Any]:
+        """Exit code 0; the check of the only table."""
+        assert (self.code, self.said) == (0, "")
+        (table,) = self.report["tables"]
+        assert table["predicted"] == table["acknowledged"] == PAIRS
+        assert self.report["items_written"] == PAIRS
+        return table
+
+    def _assert_says(self, *mentioned: str) -> None:
+        assert self.said.startswith("rlds-beam: ")
+        assert len(self.said.splitlines()) == 1, self.said
+        for text in mentioned:
+            assert text in self.said
+
+
+class Push:
+    """The command in this process, with a deadline."""
+
+    def __init__(self, data: Path, capsys: Any):
+        self._data, self._capsys = data, capsys
+
+    def __call__(self, server: str, *flags: str, table: str = "t") -> Ran:
+        codes: list[int] = []
+        command = arguments(self._data, [server], *flags, table=table)
+        thread = threading.Thread(target=lambda: codes.append(main(command)), daemon=True)
+        thread.start()
+        thread.join(DEADLINE)
+        assert codes, "the command hangs"
+        captured = self._capsys.readouterr()
+        return Ran(codes[0], json.loads(captured.out or "{}"), captured.err)

@@ -1,0 +1,288 @@
+"""Fault cases 21 to 24, through the real command: Reverb servers that are gone, stopped, killed or restarted.
+
+What has to happen in the middle of a push happens at a byte of it (`proxy.Proxy`), whatever the time.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import json
+import random
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import grpc
+import pytest
+import reverb
+from proxy import Proxy
+from pushes import DEADLINE, PAIRS, STREAM_BYTES, Push, Ran, arguments, dataset, due, grown, held, one_table, run, size
+from servers import ServerProcess, free_port, tight
+
+from rlds_beam.options import ItemOptions
+from rlds_beam.reverb.connection import Connection
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory) -> Path:
+    return dataset(tmp_path_factory.mktemp("data"))
+
+
+@pytest.fixture(scope="module")
+def pairs() -> collections.Counter[bytes]:
+    return due()
+
+
+@pytest.fixture
+def push(data, capsys) -> Push:
+    return Push(data, capsys)
+
+
+@pytest.fixture
+def process() -> Iterator[ServerProcess]:
+    with ServerProcess(one_table) as process:
+        yield process
+
+
+class TestUnreachable:
+    """Case 21: nobody there, or nobody who answers: exit code 2 within the deadline."""
+
+    @pytest.mark.parametrize("workers", [(), ("--workers=2",)])
+    def test_21_nobody_listens(self, push, workers) -> None:
+        address, began = f"127.0.0.1:{free_port()}", time.monotonic()
+        push(address, "--timeout=1", *workers).assert_refused(address, "no Reverb server is reached there", "serve")
+        assert time.monotonic() - began < DEADLINE / 3
+
+    def test_21_another_server_listens(self, push) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            address = f"127.0.0.1:{listener.getsockname()[1]}"
+            threading.Thread(target=_answer_as_http, args=(listener,), daemon=True).start()
+            push(address, "--timeout=1").assert_refused(address, "no Reverb server is reached there")
+
+    def test_21_another_service_listens(self, push) -> None:
+        other = grpc.server(ThreadPoolExecutor(1))
+        address = f"127.0.0.1:{other.add_insecure_port('127.0.0.1:0')}"
+        other.start()
+        push(address, "--timeout=5").assert_refused(address, "what listens there is not a Reverb server")
+        other.stop(0).wait(DEADLINE)
+
+    def test_21_nobody_answers(self, push) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            address = f"127.0.0.1:{listener.getsockname()[1]}"
+            push(address, "--timeout=1").assert_refused(address, "is it a Reverb server")
+
+    def test_21_a_stopped_server(self, push, process) -> None:
+        process.stop()
+        push(process.address, "--timeout=1").assert_refused(process.address, "no answer within", "stopped")
+        process.resume()
+        assert size(process.address) == 0
+
+    def test_21_one_of_two_servers(self, push, table) -> None:
+        there, gone = table(tight(10**6)), f"127.0.0.1:{free_port()}"
+        push(f"{there},{gone}", "--timeout=1").assert_refused(gone)
+        assert size(there) == 0
+
+    def test_21_no_address(self, push) -> None:
+        push("127.0.0.1").assert_refused("'127.0.0.1'", "host:port")
+
+
+def _answer_as_http(listener: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        while True:
+            client, _ = listener.accept()
+            client.sendall(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n")
+            client.close()
+
+
+class TestKilled:
+    """Case 22: the server dies or hangs in the middle: exit code 4, never 0, never a hang."""
+
+    def test_22_killed(self, push, process, pairs) -> None:
+        def die() -> None:
+            grown(process.address)
+            process.kill()
+
+        with Proxy(process.address) as proxy:
+            proxy.at_byte(STREAM_BYTES // 2, die)
+            push(proxy.address, "--timeout=2").assert_not_verified(
+                proxy.address, "the connection was lost and did not come back within 2 s"
+            )
+        process.start()
+        assert push(process.address).assert_clean()["inserted"] == PAIRS
+        assert held(process.address) == pairs
+
+    def test_22_stopped(self, push, process, pairs) -> None:
+        def stop() -> None:
+            grown(process.address)
+            process.stop()
+
+        with Proxy(process.address) as proxy:
+            proxy.at_byte(STREAM_BYTES // 2, stop)
+            push(proxy.address, "--timeout=2").assert_not_verified(proxy.address, "no item acknowledged for 2 s")
+        process.resume()
+        push(process.address).assert_clean()
+        assert held(process.address) == pairs
+
+    @pytest.mark.parametrize("harm", ["kill", "stop"])
+    def test_22_with_worker_processes(self, data, process, harm) -> None:
+        """What a worker raises is what the command says."""
+        with Proxy(process.address) as proxy:
+
+            def strike() -> None:
+                grown(process.address)
+                getattr(process, harm)()
+
+            proxy.at_byte(STREAM_BYTES * 9 // 10, strike)  # of two streams
+            code, out, err = run(arguments(data, [proxy.address], "--timeout=2", "--workers=2"))
+            Ran(code, json.loads(out or "{}"), err).assert_not_verified(proxy.address)
+
+    @pytest.mark.parametrize("harm", ["kill", "stop"])
+    def test_22_with_observers(self, data, process, harm) -> None:
+        """In a process of its own: an observer that is left behind goes on trying, and says so, for as long as it."""
+
+        def strike() -> None:
+            grown(process.address)
+            getattr(process, harm)()
+
+        with Proxy(process.address) as proxy:
+            proxy.at_byte(100_000, strike)
+            code, out, err = run(arguments(data, [proxy.address], "--timeout=5", "--writer=observer"))
+        (said,) = (line for line in err.splitlines() if line.startswith("rlds-beam: "))  # among what Reverb says
+        Ran(code, json.loads(out or "{}"), said).assert_not_verified("TF-Agents observer", "written twice")
+
+    @pytest.mark.parametrize("harm", ["kill", "stop"])
+    def test_22_when_all_is_acknowledged(self, push, process, harm) -> None:
+        """The third connection is the one that asks what the tables hold."""
+        with Proxy(process.address) as proxy:
+            proxy.at_connection(3, getattr(process, harm))
+            push(proxy.address, "--timeout=2").assert_not_verified("what became of them is not known", proxy.address)
+
+
+class TestRestarted:
+    """Case 23: what a server had acknowledged is gone with it, and the job says so; run again, all is there."""
+
+    @pytest.mark.parametrize("moment", [0.5, 0.9])
+    def test_23_empty(self, push, process, pairs, moment) -> None:
+        def restart() -> None:
+            grown(process.address)
+            process.kill()
+            process.start()
+
+        with Proxy(process.address) as proxy:
+            proxy.at_byte(int(moment * STREAM_BYTES), restart)
+            push(proxy.address).assert_not_verified(proxy.address, "was restarted while items were written")
+            assert size(process.address) == 0
+            assert push(proxy.address).assert_clean()["inserted"] == PAIRS
+        assert held(process.address) == pairs
+
+    @pytest.mark.parametrize("connection", [2, 3])
+    def test_23_when_nobody_is_connected(self, push, process, pairs, connection) -> None:
+        """Between the look at the tables and the first item (2), and between the last item and the proof (3)."""
+
+        def restart() -> None:
+            process.kill()
+            process.start()
+
+        with Proxy(process.address) as proxy:
+            proxy.at_connection(connection, restart)
+            push(proxy.address).assert_not_verified(proxy.address, "was restarted")
+            push(proxy.address).assert_clean()
+        assert held(process.address) == pairs
+
+    def test_23_from_a_checkpoint(self, push, tmp_path, pairs) -> None:
+        saved = []
+
+        def save() -> None:
+            grown(process.address)
+            with Connection(process.address) as connection:
+                connection.checkpoint(DEADLINE)
+            saved.append(size(process.address))
+
+        def restart() -> None:
+            process.kill()
+            process.start()
+
+        with ServerProcess(one_table, checkpoint=str(tmp_path)) as process, Proxy(process.address) as proxy:
+            proxy.at_byte(STREAM_BYTES // 2, save)
+            proxy.at_byte(STREAM_BYTES * 9 // 10, restart)
+            push(proxy.address).assert_not_verified(proxy.address, "was restarted")
+            there = size(process.address)
+            assert 0 < there <= saved[0]
+            assert push(proxy.address).assert_clean()["already_there"] == there
+            assert held(process.address) == pairs
+
+    def test_23_reset_by_somebody(self, push, table, pairs) -> None:
+        address = table(tight(10**6, max_times_sampled=1))
+
+        def reset() -> None:
+            grown(address)
+            reverb.Client(address).reset("t")
+
+        with Proxy(address) as proxy:
+            proxy.at_byte(STREAM_BYTES // 2, reset)
+            push(proxy.address).assert_not_verified("it was reset")
+            push(proxy.address).assert_clean()
+        assert held(address) == pairs
+
+
+class TestLostAcknowledgements:
+    """Case 24: what is sent again is not there twice."""
+
+    @pytest.fixture
+    def server(self):
+        server = reverb.Server(one_table())
+        yield f"127.0.0.1:{server.port}"
+        server.stop()
+
+    @pytest.mark.parametrize("seed", range(3))
+    def test_24_the_connection_breaks(self, push, server, pairs, seed) -> None:
+        rng = random.Random(seed)
+        with Proxy(server) as proxy:
+            for _ in range(rng.randrange(1, 5)):
+                proxy.at_byte(rng.randrange(2_000, STREAM_BYTES), proxy.cut)
+            assert push(proxy.address).assert_clean()["inserted"] == PAIRS
+            assert proxy.connections > 3
+        assert held(server) == pairs
+
+    @pytest.mark.parametrize("seed", range(2))
+    @pytest.mark.parametrize("flags", [(), ("--items=sequences", "--sequence_length=7", "--across_episodes")])
+    def test_24_acknowledgements_are_lost(self, push, server, seed, flags) -> None:
+        rng = random.Random(seed)
+        kind = ItemOptions(items="sequences", sequence_length=7, across_episodes=True) if flags else ItemOptions()
+        with Proxy(server) as proxy:
+            for begin in (rng.randrange(5_000, 500_000), rng.randrange(1_000_000, 1_700_000)):
+                proxy.at_byte(begin, proxy.swallow)
+            ran = push(proxy.address, *flags)
+            assert (ran.code, ran.said) == (0, "")
+            assert proxy.swallowed  # once or twice: the second may fall into the first
+        expected = due(kind)
+        (check,) = ran.report["tables"]
+        assert check["inserted"] == check["acknowledged"] == check["size"] == expected.total()
+        assert held(server) == expected
+
+    def test_24_a_connection_that_never_lasts(self, push, server, pairs) -> None:
+        """Made again and again, and always broken before a request is through: that has an end."""
+        with Proxy(server) as proxy:
+            proxy.at_byte(STREAM_BYTES // 2, lambda: proxy.cut_every(5_000))
+            push(proxy.address, "--timeout=2").assert_not_verified(proxy.address, "2 s")
+            assert proxy.connections > 5
+        push(server).assert_clean()
+        assert held(server) == pairs
+
+    def test_24_all_at_once(self, push, data, server, pairs) -> None:
+        """Worker processes, each bundle twice, acknowledgements lost, and the same again."""
+        with Proxy(server) as proxy:
+            proxy.at_byte(STREAM_BYTES // 4, proxy.swallow)
+            code, out, err = run(
+                arguments(data, [proxy.address], "--workers=2", "--", "--direct_runner_bundle_repeat=1")
+            )
+            ran = Ran(code, json.loads(out or "{}"), err)
+            check = ran.assert_clean()
+            assert (check["inserted"], check["size"]) == (PAIRS, PAIRS)
+            assert proxy.swallowed
+            assert push(proxy.address).assert_clean()["already_there"] == PAIRS
+        assert held(server) == pairs

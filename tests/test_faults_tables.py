@@ -1,0 +1,169 @@
+"""Fault cases 25 and 26, through the real command: tables that are full, that wait, or that are for something else."""
+
+from __future__ import annotations
+
+import collections
+import threading
+from pathlib import Path
+
+import pytest
+import reverb
+import tensorflow as tf
+from proxy import Proxy
+from pushes import DEADLINE, PAIRS, STREAM_BYTES, Push, dataset, due, grown, held, look, size
+from servers import tight
+
+from rlds_beam.options import FrameOptions, ItemOptions
+from rlds_beam.source import open_source
+from rlds_beam.trajectory_spec import TrajectorySpec, trajectory_spec
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory) -> Path:
+    return dataset(tmp_path_factory.mktemp("data"))
+
+
+@pytest.fixture(scope="module")
+def pairs() -> collections.Counter[bytes]:
+    return due()
+
+
+@pytest.fixture
+def push(data, capsys) -> Push:
+    return Push(data, capsys)
+
+
+class TestNoRoom:
+    """Case 25: a table that would drop items or make the writer wait is refused, unless it is asked for."""
+
+    def test_25_too_small(self, push, table) -> None:
+        address = table(tight(100))
+        push(address).assert_refused(
+            address, f"'t' holds 100 items and has 0; with the {PAIRS:,} to come it would drop {PAIRS - 100:,}",
+            f"serve --tables=t:uniform:{PAIRS}", "--allow_eviction",
+        )  # fmt: skip
+        assert look(address).limiter.inserts == 0
+        check = push(address, "--allow_eviction").assert_clean()
+        assert (check["inserted"], check["size"]) == (PAIRS, 100)
+        assert check["note"].startswith(f"{PAIRS - 100:,} items were dropped")
+
+    def test_25_to_the_item(self, push, table, pairs) -> None:
+        address = table(tight(PAIRS - 1))
+        push(address).assert_refused("it would drop 1 without a word", f"--tables=t:uniform:{PAIRS}")
+        assert look(address).limiter.inserts == 0
+        address = table(tight(PAIRS, max_times_sampled=1))
+        assert push(address).assert_clean()["size"] == PAIRS
+        # They are there already, which nobody can know before: the same again may be asked for, and drops nothing.
+        push(address).assert_refused(f"--tables=t:uniform:{2 * PAIRS}", "these very items from an earlier run")
+        check = push(address, "--allow_eviction").assert_clean()
+        assert (check["inserted"], check["already_there"]) == (0, PAIRS)
+        assert held(address) == pairs
+
+    def test_25_a_limiter_that_would_wait(self, push, table) -> None:
+        ratio = reverb.rate_limiters.SampleToInsertRatio(1.0, 10, 20.0)
+        uniform, fifo = reverb.selectors.Uniform(), reverb.selectors.Fifo()
+        address = table(reverb.Table.queue("t", 50), reverb.Table("ratio", uniform, fifo, 10**6, ratio))
+        for name, room in {"t": 50, "ratio": 30}.items():
+            ran = push(address, table=name)
+            ran.assert_refused(f"'{name}' lets {room} of the {PAIRS:,} items in", "--allow_blocking", "uniform")
+            assert look(address, name).limiter.inserts == 0
+            push(address, "--allow_blocking", "--timeout=1", table=name).assert_not_verified(
+                "no item acknowledged for 1 s", "rate limiter"
+            )
+            assert size(address, name) == room
+
+    def test_25_a_limiter_and_somebody_who_samples(self, push, table, pairs) -> None:
+        address = table(reverb.Table.queue("t", 50))
+        sampled: collections.Counter[bytes] = collections.Counter()
+
+        def sample() -> None:
+            for item in reverb.Client(address).sample("t", PAIRS, emit_timesteps=False):
+                sampled[b"".join(column.tobytes() for column in item.data)] += 1
+
+        sampler = threading.Thread(target=sample, daemon=True)
+        sampler.start()
+        check = push(address, "--allow_blocking").assert_clean()
+        sampler.join(DEADLINE)
+        assert sampled == pairs
+        assert "sampled" in check["note"]
+
+    def test_25_filled_by_somebody_else(self, push, table) -> None:
+        address = table(tight(PAIRS + 10))
+
+        def fill() -> None:
+            grown(address)
+            with reverb.Client(address).writer(1) as writer:
+                for i in range(50):
+                    writer.append([float(i)])
+                    writer.create_item("t", 1, 1.0)
+
+        with Proxy(address) as proxy:
+            proxy.at_byte(STREAM_BYTES // 2, fill)
+            push(proxy.address).assert_not_verified("40 items left it: it is full, and has to be larger")
+        assert size(address) == PAIRS + 10
+
+
+def _spec(data: Path) -> TrajectorySpec:
+    return trajectory_spec(open_source(str(data)).schema, FrameOptions(), ItemOptions())
+
+
+class TestOtherTables:
+    """Case 26: a table of another signature, or none of that name: refused, and nothing is written."""
+
+    @pytest.fixture(scope="class")
+    def server(self, data):
+        """Tables that are nearly right."""
+        right = _spec(data).to_tf()
+        other = tf.TensorSpec
+        signatures = {
+            "replay": right,
+            "dtype": right._replace(action=other((2, 2), tf.float64)),
+            "shape": right._replace(observation=other((2, 9), tf.float32)),
+            "length": tf.nest.map_structure(lambda leaf: other((5, *leaf.shape[1:]), leaf.dtype), right),
+            "more": right._replace(policy_info={"log_prob": other((2,), tf.float32)}),
+            "fewer": right._replace(reward=()),
+            "order": tuple(reversed(tf.nest.flatten(right))),
+        }
+        fifo = reverb.selectors.Fifo
+        server = reverb.Server([
+            reverb.Table(name, fifo(), fifo(), 10**6, reverb.rate_limiters.MinSize(1), signature=signature)
+            for name, signature in signatures.items()
+        ])  # fmt: skip
+        yield f"127.0.0.1:{server.port}"
+        server.stop()
+
+    @pytest.mark.parametrize(
+        ("table", "mentioned"),
+        [
+            ("dtype", ("action: the table wants float64[2, 2], the dataset gives float32[2, 2]", "--cast=action=")),
+            ("shape", ("observation: the table wants float32[2, 9], the dataset gives float32[2, 128]",)),
+            ("length", ("step_type: the table wants int32[5]", "--items=sequences --sequence_length=5")),
+            ("more", ("it wants policy_info/log_prob", "--policy_info_fields=log_prob")),
+            ("fewer", ("it has no reward",)),
+            ("order", ("the table wants", "the dataset gives")),
+        ],
+    )  # fmt: skip
+    @pytest.mark.parametrize("writer", ["stream", "observer"])
+    def test_26_another_signature(self, push, server, table, mentioned, writer) -> None:
+        ran = push(server, f"--writer={writer}", table=table)
+        ran.assert_refused(server, f"table '{table}' does not take these items", *mentioned, "rlds-beam serve --like")
+        assert look(server, table).limiter.inserts == 0
+
+    def test_26_one_of_two_tables(self, push, server) -> None:
+        push(server, table="replay,shape").assert_refused("table 'shape'")
+        assert look(server, "replay").limiter.inserts == 0
+
+    @pytest.mark.parametrize("writer", ["stream", "observer"])
+    def test_26_no_such_table(self, push, server, writer) -> None:
+        ran = push(server, f"--writer={writer}", table="replays")
+        ran.assert_refused(server, "there is no table 'replays'; did you mean replay?")
+        ran = push(server, f"--writer={writer}", table="replay,nope")
+        ran.assert_refused("there is no table 'nope'; There are: dtype, fewer")
+        assert look(server, "replay").limiter.inserts == 0
+
+    def test_26_the_remedy_is_one(self, push, server, data) -> None:
+        """What the message says to give makes it go."""
+        ran = push(server, "--cast=action=float64", table="dtype")
+        assert ran.assert_clean()["size"] == PAIRS
+        ran = push(server, "--items=sequences", "--sequence_length=5", table="length")
+        assert (ran.code, ran.said) == (0, "")

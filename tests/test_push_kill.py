@@ -1,0 +1,187 @@
+"""`rlds-beam push`, killed at any moment and run again: each item is there once in the end.
+
+The moments are bytes of the stream (`proxy.Proxy`), so each of them is hit, however fast the machine is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import subprocess
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import reverb
+from proxy import Proxy
+from pushes import DEADLINE, PAIRS, STREAM_BYTES, arguments, dataset, due, held, kill, look, one_table, running
+
+from rlds_beam.options import ItemOptions
+from rlds_beam.pipelines.cli import main
+
+ACROSS = ("--items=sequences", "--sequence_length=7", "--stride_length=2", "--across_episodes")
+ACROSS_ITEMS = ItemOptions(items="sequences", sequence_length=7, stride_length=2, across_episodes=True)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory) -> Path:
+    return dataset(tmp_path_factory.mktemp("data"))
+
+
+@pytest.fixture(scope="module")
+def servers() -> Iterator[list[str]]:
+    """Two servers, which nobody harms, and whose tables each test leaves empty."""
+    running = [reverb.Server(one_table()) for _ in range(2)]
+    yield [f"127.0.0.1:{server.port}" for server in running]
+    for server in running:
+        server.stop()
+
+
+def strike(
+    command: list[str], proxy: Proxy, byte: int, blow: Callable[[subprocess.Popen[str]], None]
+) -> tuple[int, str, str]:
+    """Runs a command and deals it a blow when it has sent so many bytes; not one byte more comes through before.
+
+    The server answers nothing until the command is through, so it cannot have been faster.
+    """
+    with running(command) as process:
+
+        def at_byte() -> None:
+            blow(process)
+            process.wait(DEADLINE)
+
+        proxy.at_byte(proxy.sent + byte, at_byte)
+        out, err = process.communicate(timeout=DEADLINE)
+    return process.returncode, out, err
+
+
+def sizes(servers: list[str]) -> int:
+    return sum(look(server).current_size for server in servers)
+
+
+def assert_killed_and_completed(
+    data: Path, servers: list[str], flags: tuple[str, ...], items: ItemOptions, lives: list[tuple[str, ...]], seed: int
+) -> None:
+    """As many lives as there are flags for, each ended at a byte of chance, and one that is not."""
+    rng, expected, seen = random.Random(seed), due(items), 0
+    with contextlib.ExitStack() as stack:
+        proxies = [stack.enter_context(Proxy(server)) for server in servers]
+        addresses = [proxy.address for proxy in proxies]
+        for life, extra in enumerate(lives):
+            share = STREAM_BYTES // len(servers)
+            byte = rng.randrange(20_000, share * 4 // 5) if life else share // 2
+            code, out, _ = strike(arguments(data, addresses, *flags, *extra), proxies[0], byte, kill)
+            assert (code, out) == (-signal.SIGKILL, "")
+            assert seen <= sizes(servers) <= expected.total()
+            seen = sizes(servers)
+        assert seen > 0 or len(servers) > 1
+        assert main(arguments(data, addresses, *flags)) == 0
+    assert sum(look(server).limiter.inserts for server in servers) >= sizes(servers) == expected.total()
+    found = [held(server) for server in servers]
+    assert sum(found[1:], found[0]) == expected
+
+
+def test_pairs(data, servers) -> None:
+    lives: list[tuple[str, ...]] = [(), (), (), ("--workers=2",)]
+    assert_killed_and_completed(data, servers[:1], (), ItemOptions(), lives, seed=1)
+
+
+def test_across_episodes(data, servers) -> None:
+    assert_killed_and_completed(data, servers[:1], ACROSS, ACROSS_ITEMS, [(), ()], seed=2)
+
+
+def test_two_servers(data, servers) -> None:
+    assert_killed_and_completed(data, servers, (), ItemOptions(), [(), ()], seed=3)
+
+
+def test_only_the_command_is_killed_and_run_again_at_once(data, servers) -> None:
+    """Its workers live on for a moment, and write what the next run writes too."""
+    command = arguments(data, servers[:1], "--timeout=30")
+    with Proxy(servers[0]) as proxy:
+        workers = running(arguments(data, [proxy.address], "--workers=2"))
+        with workers as process:
+            proxy.at_byte(STREAM_BYTES // 3, process.kill)
+            process.wait(DEADLINE)
+            assert process.returncode == -signal.SIGKILL
+            assert main(command) == 0
+    assert held(servers[0]) == due()
+
+
+def test_a_table_without_room_for_a_second_copy(data, capsys) -> None:
+    """What a killed run leaves in a table makes it seem too small for the next one; --allow_eviction is the way."""
+    server = reverb.Server(one_table(PAIRS))
+    address = f"127.0.0.1:{server.port}"
+    with Proxy(address) as proxy:
+        strike(arguments(data, [proxy.address]), proxy, STREAM_BYTES // 2, kill)
+        there = look(address).current_size
+        assert 0 < there < PAIRS
+        assert main(arguments(data, [proxy.address])) == 2
+        assert "--allow_eviction, which drops nothing where it holds these very items" in capsys.readouterr().err
+        assert main(arguments(data, [proxy.address], "--allow_eviction")) == 0
+    assert look(address).limiter.inserts == PAIRS
+    assert held(address) == due()
+    server.stop()
+
+
+@pytest.mark.parametrize(("number", "workers"), [(signal.SIGINT, 1), (signal.SIGINT, 2), (signal.SIGTERM, 2)])
+def test_interrupted(data, servers, number, workers) -> None:
+    """A push that waits for a server which does not answer; its workers end with it."""
+    with Proxy(servers[0]) as proxy:
+        groups = []
+
+        def blow(process: subprocess.Popen[str]) -> None:
+            groups.append(process.pid)
+            # A terminal sends Ctrl-C to everybody, `kill` sends SIGTERM to one.
+            (kill if number == signal.SIGINT else subprocess.Popen.send_signal)(process, number)
+
+        code, out, err = strike(
+            arguments(data, [proxy.address], f"--workers={workers}"), proxy, STREAM_BYTES // 3, blow
+        )  # fmt: skip
+        assert (code, out) == (130, ""), err
+        assert err == "rlds-beam: interrupted; what is finished is kept, run the same command to go on\n"
+        assert members(groups[0]) == []
+        assert main(arguments(data, [proxy.address])) == 0
+    assert held(servers[0]) == due()
+
+
+def test_observers_write_at_least_once(data, servers) -> None:
+    """Killed and run again, they leave nothing out; what was written before is there twice."""
+    with Proxy(servers[0]) as proxy:
+        command = arguments(data, [proxy.address], "--writer=observer")
+        code, _, _ = strike(command, proxy, 150_000, kill)
+        assert code == -signal.SIGKILL
+        there = sizes(servers[:1])
+        assert 0 < there < PAIRS
+        assert main(command) == 0
+    found, expected = held(servers[0]), due()
+    assert expected - found == Counter()
+    assert set(found) == set(expected)
+    assert found.total() >= PAIRS + there  # the server may not have been through with what it was sent
+
+
+def test_a_worker_dies(data, servers) -> None:
+    with Proxy(servers[0]) as proxy:
+
+        def blow(process: subprocess.Popen[str]) -> None:
+            os.kill(members(process.pid, b"rlds_beam.runners.worker")[-1], signal.SIGKILL)
+
+        code, out, err = strike(arguments(data, [proxy.address], "--workers=2"), proxy, STREAM_BYTES // 3, blow)
+        assert (code, out) == (1, "")
+        assert err.startswith("rlds-beam: a worker process died")
+        assert err.endswith("run again\n")
+        assert main(arguments(data, [proxy.address])) == 0
+    assert held(servers[0]) == due()
+
+
+def members(group: int, running: bytes = b"") -> list[int]:
+    """The living processes of a process group, oldest first, that run something."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError, ValueError):
+            state, _, pgrp = (entry / "stat").read_text().rpartition(")")[2].split()[:3]
+            if int(pgrp) == group and state != "Z" and running in (entry / "cmdline").read_bytes():
+                found.append(int(entry.name))
+    return sorted(found)

@@ -1,0 +1,249 @@
+"""Served tables: what TF-Agents makes of them, and who can reach them."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from serving import DEADLINE, Serve, a_table, refused
+
+from rlds_beam.errors import UsageError
+from rlds_beam.options import FrameOptions
+from rlds_beam.pipelines.serve import spec_of
+from rlds_beam.reverb.connection import Connection
+from rlds_beam.reverb.listening import reserve_port
+from rlds_beam.reverb.served_tables import ServedTable, parse_tables
+from rlds_beam.reverb.serving import signature_leaves
+from rlds_beam.testing import make_episode, write_dataset
+from rlds_beam.trajectory_spec import TrajectorySpec
+
+KINDS = "replay:uniform,all:prioritized:1000,line:queue:100,pile:stack:100"
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory) -> Path:
+    return write_dataset(tmp_path_factory.mktemp("rlds"), [make_episode(5, seed=i) for i in range(4)])
+
+
+@pytest.fixture(scope="module")
+def spec(dataset) -> TrajectorySpec:
+    return spec_of(str(dataset), FrameOptions())
+
+
+@pytest.fixture(scope="module")
+def served(dataset) -> Iterator[Serve]:
+    with Serve(f"--like={dataset}", f"--tables={KINDS}") as command:
+        yield command.wait_ready(4)
+
+
+# Tables
+
+
+def test_says_what_is_served_and_to_whom(served):
+    assert "for this machine alone" in served.text
+    for line in (
+        "replay: uniform, 0 items of at most 1,000,000,000", "all: prioritized, 0 items of at most 1,000",
+        "line: queue, 0 items of at most 100", "pile: stack, 0 items of at most 100",
+    ):  # fmt: skip
+        assert line in served.text
+
+
+def test_kinds_are_those_that_reverb_and_the_tutorials_of_tf_agents_have(served):
+    """uniform: tf_agents/examples/sac/haarnoja18/sac_train_eval.py."""
+    import reverb
+
+    theirs = [
+        a_table("replay", max_size=10**9),
+        a_table("all", sampler=reverb.selectors.Prioritized(1.0)),
+        reverb.Table.queue("line", 100),
+        reverb.Table.stack("pile", 100),
+    ]
+    ours = reverb.Client(served.address).server_info(timeout=10)
+    for table in theirs:
+        expected, found = (dataclasses.asdict(i) for i in (table.info, ours[table.name]))
+        for field in ("sampler_options", "remover_options", "max_size", "max_times_sampled"):
+            assert found[field] == expected[field], (table.name, field)
+        for field in ("samples_per_insert", "min_diff", "max_diff", "min_size_to_sample"):
+            limits = (getattr(i["rate_limiter_info"], field) for i in (expected, found))
+            assert len(set(limits)) == 1, (table.name, field)
+
+
+def test_tf_agents_pushes_into_it_and_its_replay_buffer_samples_from_it(served, dataset, spec):
+    import reverb
+    import tensorflow_datasets as tfds
+    from tf_agents.replay_buffers import reverb_replay_buffer, reverb_utils, rlds_to_reverb
+
+    episodes = tfds.builder_from_directory(str(dataset)).as_dataset(split="train")
+    observer = reverb_utils.ReverbAddTrajectoryObserver(
+        reverb.Client(served.address), ["replay", "all"], sequence_length=2
+    )
+    # Raises unless the tables' signature equals the spec that it makes of the data, names and bounds included.
+    assert rlds_to_reverb.push_rlds_to_reverb(episodes, observer) == 20
+    observer.close()
+    assert Connection(served.address).info(10).tables["all"].signature == signature_leaves(spec)
+
+    buffer = reverb_replay_buffer.ReverbReplayBuffer(
+        spec.to_tf(per_frame=True), table_name="replay", sequence_length=2, server_address=served.address
+    )
+    assert buffer.num_frames() == 4 * 4
+    batch, _ = next(iter(buffer.as_dataset(sample_batch_size=8, num_steps=2)))
+    assert batch.observation.shape == (8, 2, 3)
+    seen = np.concatenate([make_episode(5, seed=i).steps["observation"] for i in range(4)])
+    assert {row.tobytes() for row in batch.observation.numpy().reshape(-1, 3)} <= {row.tobytes() for row in seen}
+
+
+def test_a_converted_dataset_says_the_same_of_its_tables(convert_only, dataset, spec, capsys):
+    converted = convert_only(dataset, "--items=sequences", "--sequence_length=3").output
+    assert signature_leaves(spec_of(str(converted), FrameOptions())) == signature_leaves(spec)
+    text = refused(capsys, f"--like={converted}", "--last_step=absorbing")
+    assert "--last_step" in text and "converted already" in text
+
+
+def test_frame_options_are_in_the_signature(dataset):
+    spec = spec_of(str(dataset), FrameOptions(cast=("reward=float16",)))
+    assert {leaf.path: leaf.dtype for leaf in signature_leaves(spec)}["reward"] == "float16"
+
+
+@pytest.mark.parametrize(
+    ("flags", "mentioned"),
+    [
+        (["--tables=:uniform"], ["table :uniform", "NAME[:KIND"]),
+        (["--tables=replay:heap"], ["heap", "uniform, prioritized, queue, stack"]),
+        (["--tables=replay:uniform:0"], ["replay:uniform:0", "1 item"]),
+        (["--tables=replay:uniform:many"], ["replay:uniform:many"]),
+        (["--tables=replay:uniform,replay:queue"], ["table replay is named twice"]),
+        (["--tables=replay:prioritized", "--priority_exponent=-1"], ["--priority_exponent=-1"]),
+        (["--host=10.0.0.1"], ["--host=10.0.0.1", "127.0.0.1", "0.0.0.0"]),
+        (["--port=65536"], ["--port=65536"]),
+        (["--load=nowhere"], ["nowhere", "no finished checkpoint"]),
+        (["--checkpoint=s3://bucket/checkpoints"], ["s3://bucket/checkpoints", "directory of this machine"]),
+    ],
+)
+def test_wrong_flags(dataset, capsys, monkeypatch, tmp_path, flags, mentioned):
+    monkeypatch.chdir(tmp_path)
+    text = refused(capsys, f"--like={dataset}", *flags)
+    for part in mentioned:
+        assert part in text
+    assert not any(tmp_path.iterdir())
+
+
+def test_nothing_says_what_the_tables_are_for(capsys):
+    assert "--like" in refused(capsys, "--tables=replay:uniform")
+    assert "--load" in refused(capsys)
+
+
+def test_tables_are_read_as_they_are_written():
+    assert parse_tables(["a", "b c:queue:1_000"], 0.6) == (
+        ServedTable("a", "uniform", None, 0.6), ServedTable("b c", "queue", 1000, 0.6),
+    )  # fmt: skip
+
+
+# Who can reach it
+
+
+def test_a_port_that_is_taken(served, dataset):
+    """Reverb itself would start, and share the clients of the other server."""
+    port = served.address.rpartition(":")[2]
+    with Serve(f"--like={dataset}", f"--port={port}") as command:
+        code, out, err = command.end()
+    assert (code, out) == (2, "")
+    assert err.startswith(f"rlds-beam: --port={port}: another process listens on it")
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "0.0.0.0", "::1"])
+def test_a_port_is_taken_on_whatever_address_somebody_listens(address):
+    with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as other:
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        other.bind((address, 0))
+        other.listen()
+        with pytest.raises(UsageError, match="another process listens on it"):
+            reserve_port(other.getsockname()[1])
+
+
+OUTSIDE = """
+    # A network of two machines: this one, and one that lasts as long as the sleep.
+    set -e
+    ip link set lo up
+    unshare --net sleep 60 & outside=$!
+    trap "kill $outside" EXIT
+    until [ "$(readlink /proc/$outside/ns/net)" != "$(readlink /proc/self/ns/net)" ]; do sleep 0.01; done
+    ip link add here type veth peer name there netns $outside
+    ip addr add 10.9.9.1/24 dev here
+    ip link set here up
+    nsenter --target $outside --net sh -c "ip addr add 10.9.9.2/24 dev there; ip link set there up"
+    "$0" -c "$1" $outside
+"""
+
+INSIDE = """
+import socket, subprocess, sys
+from rlds_beam.errors import RldsBeamError
+from rlds_beam.reverb.connection import Connection
+from rlds_beam.reverb.listening import keep_to_loopback
+from rlds_beam.reverb.served_tables import ServedTable
+from rlds_beam.reverb.server_process import ServerConfig, start
+
+def from_outside(port):
+    connect = f"import socket; socket.create_connection(('10.9.9.1', {port}), 5).recv(1)"
+    enter = ["nsenter", "--target", sys.argv[1], "--net", sys.executable, "-c", connect]
+    return subprocess.Popen(enter, stderr=subprocess.PIPE, text=True)
+
+def refused(port):
+    return "ConnectionRefusedError" in from_outside(port).communicate()[1]
+
+with socket.create_server(("::", 0), family=socket.AF_INET6, dualstack_ipv6=True) as open_to_all:
+    port = open_to_all.getsockname()[1]
+    stranger = from_outside(port)
+    accepted, peer = open_to_all.accept()
+    assert peer[0] == "::ffff:10.9.9.2", peer
+    try:
+        keep_to_loopback(port)
+        raise AssertionError("somebody was there already")
+    except RldsBeamError as error:
+        assert "10.9.9.2" in str(error)
+    accepted.close()
+    stranger.communicate()
+
+def server(loopback):
+    return start(ServerConfig(0, (ServedTable("replay"),), None, None, loopback, sys.argv[2], None))
+"""
+
+
+def test_nobody_reaches_it_from_another_machine(tmp_path):
+    script = INSIDE.replace("sys.argv[2]", repr(str(tmp_path))) + textwrap.dedent("""
+        closed, everybody = server(True), server(False)
+        assert refused(closed.port)
+        for host in ("127.0.0.1", "[::1]"):
+            assert list(Connection(f"{host}:{closed.port}").info(10).tables) == ["replay"]
+        guest = from_outside(everybody.port)
+        try:
+            guest.communicate(timeout=1)
+        except subprocess.TimeoutExpired:  # it is connected, and waits for what Reverb says
+            guest.kill()
+        assert "ConnectionRefusedError" not in guest.communicate()[1]
+        print("as expected")
+    """)
+    command = ["unshare", "--user", "--map-root-user", "--net", "bash", "-c", OUTSIDE, sys.executable, script]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE, check=False)
+    if result.returncode and "unshare" in result.stderr:
+        pytest.skip(f"no namespaces here: {result.stderr}")
+    assert "as expected" in result.stdout, result.stderr
+
+
+def test_ctrl_c_ends_it(served):
+    """The last of the tests that are served from it."""
+    server = served.server
+    (ignored,) = re.findall(r"SigIgn:\s+(\w+)", Path(f"/proc/{server}/status").read_text())
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # a terminal sends them to both processes
+        assert int(ignored, 16) >> number - 1 & 1
+    assert served.end(signal.SIGINT) == (0, "", "")
+    assert not os.path.exists(f"/proc/{server}")
