@@ -47,7 +47,7 @@ $(PROJECT): $(DEPENDENCIES)
 	@$(PY) -m pip install --quiet --no-deps --no-build-isolation --editable .
 	@rm -f $(VENV)/.project-* && touch $@
 
-demo: $(PROJECT)  ## record episodes from a simulator, break two, check, convert, read back
+demo: $(PROJECT)  ## record episodes from a simulator, break two, check, convert, push into Reverb, train an agent
 	@$(PY) examples/demo.py
 
 test: $(PROJECT)  ## the tests (TESTS=tests/test_x.py for some of them)

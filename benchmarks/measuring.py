@@ -19,6 +19,17 @@ COMMAND = Path(sys.executable).parent / "rlds-beam"
 
 
 @dataclasses.dataclass(frozen=True)
+class Sizes:
+    """How much is measured: `quick` shows that it all works, and says little about speed."""
+
+    repeats: int
+    quick: bool
+
+    def of(self, full: int, quick: int) -> int:
+        return quick if self.quick else full
+
+
+@dataclasses.dataclass(frozen=True)
 class Measurement:
     """What one process did.
 

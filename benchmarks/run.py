@@ -20,7 +20,22 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from measuring import COMMAND, DATA, Figure, Measurement, at_least, below, best, command, convert, make, script, table
+import reverb_section
+from measuring import (
+    COMMAND,
+    DATA,
+    Figure,
+    Measurement,
+    Sizes,
+    at_least,
+    below,
+    best,
+    command,
+    convert,
+    make,
+    script,
+    table,
+)  # fmt: skip
 
 ROOT = Path(__file__).resolve().parent.parent
 REAL = Path(os.environ.get("RLDS_BEAM_REAL_DATA", ROOT.parent / "shared" / "data")) / "bridge_dataset" / "1.0.0"
@@ -29,17 +44,6 @@ COLD = [
     ("--help", ["--help"], 0.5),
     ("convert --help", ["convert", "--help"], 0.5),
 ]
-
-
-@dataclasses.dataclass(frozen=True)
-class Sizes:
-    """How much is measured: `quick` shows that it all works, and says little about speed."""
-
-    repeats: int
-    quick: bool
-
-    def of(self, full: int, quick: int) -> int:
-        return quick if self.quick else full
 
 
 def state(sizes: Sizes) -> list[Figure]:
@@ -190,6 +194,7 @@ def cold(sizes: Sizes) -> list[Figure]:
 
 SECTIONS: dict[str, Callable[[Sizes], list[Figure]]] = {
     "state": state, "limit": limit, "workers": workers, "memory": memory, "images": images, "cold": cold,
+    "reverb": reverb_section.reverb,
 }  # fmt: skip
 
 

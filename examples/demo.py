@@ -1,29 +1,37 @@
-"""The whole way on real data, from a simulator to what an agent trains on. Run it with: make demo.
+"""The whole way on real data, from a simulator to an agent that learns. Run it with: make demo.
 
 Records half-cheetah episodes with EnvLogger (two of them broken on purpose), looks at them, checks them, converts
-them with the commands that a user would type, and reads the result back with TF-Agents and with TFDS.
+them with the commands that a user would type, reads the result back with TF-Agents and with TFDS, pushes it into a
+Reverb server, and trains a TF-Agents agent on what it samples there.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import importlib
-import io
 import json
 import os
+import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from train import hush, say
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 HERE = Path(__file__).resolve().parent
+RLDS_BEAM = str(Path(sys.executable).with_name("rlds-beam"))
 RULE = "=" * 100
+TABLE = "replay"
+
+END_SECONDS = 30
+"""That a server may take to end."""
 
 
 class Read(NamedTuple):
@@ -61,16 +69,28 @@ def main() -> None:
     for line in rejected_lines(output):
         say(f"{line['key']}: {line['rule']}: {line['detail']}")
 
-    heading("6. Read it back", "With TF-Agents and with TFDS, neither of which knows rlds-beam.")
-    hush()
-    compare(read_with_tf_agents(output), read_with_tfds(output), flags)
+    push = [RLDS_BEAM, "push", str(output), "--reverb=embedded", f"--table={TABLE}", "--keep_serving"]
+    with background(push) as pushing:  # its server takes some seconds to start: meanwhile the files are read
+        heading("6. Read it back", "With TF-Agents and with TFDS, neither of which knows rlds-beam.")
+        hush()
+        compare(read_with_tf_agents(output), read_with_tfds(output), flags)
+
+        heading("7. Push into Reverb", "The items go into a table of a server, each once, and the server goes on.")
+        show(push)
+        address = served_address(pushing)
+
+        heading("8. Train", "TF-Agents samples batches of the table, and an agent learns to do what was done.")
+        run([sys.executable, os.path.relpath(HERE / "train.py"),
+             f"--reverb={address}", f"--table={TABLE}", f"--like={output}"])  # fmt: skip
 
     heading("What next", f"That took {time.monotonic() - start:.0f} s.")
     for line in (
         f"Convert your own dataset:        rlds-beam convert /data/my_dataset/1.0.0 {flags.folder}/mine",
         "Mend what was interrupted:       rlds-beam convert ... --repair=last_not_last",
         "Sequences for a recurrent agent: rlds-beam convert ... --items=sequences --sequence_length=20",
-        "All options:                     rlds-beam convert --help",
+        "A Reverb server that stays:      rlds-beam serve --like=... --tables=replay --port=8000",
+        "Into Reverb in one go:           rlds-beam push /data/my_dataset/1.0.0 --reverb=127.0.0.1:8000 --table=replay",
+        "All options:                     rlds-beam convert --help, push --help",
         "From Python, in your pipeline:   README.md",
     ):
         say(line)
@@ -80,18 +100,14 @@ def heading(title: str, text: str) -> None:
     print(f"\n{RULE}\n{title}\n{text}\n", flush=True)
 
 
-def say(text: str) -> None:
-    print(f"  {text}", flush=True)
-
-
 def rlds_beam(*arguments: object, expect: int = 0) -> None:
     """Runs `rlds-beam` as a user would, from the environment of this Python."""
-    run([str(Path(sys.executable).with_name("rlds-beam")), *map(str, arguments)], expect)
+    run([RLDS_BEAM, *map(str, arguments)], expect)
 
 
 def run(command: Sequence[str], expect: int = 0) -> None:
     """Shows and runs a command; ends the demo if its exit code is not the expected one."""
-    print("$ " + " ".join([Path(command[0]).name, *command[1:]]), flush=True)
+    show(command)
     code = subprocess.run(command, check=False).returncode
     if code != expect:
         sys.exit(f"The demo ends here: exit code {code}, where {expect} was expected.")
@@ -99,13 +115,37 @@ def run(command: Sequence[str], expect: int = 0) -> None:
         say(f"(exit code {code}, as expected)")
 
 
-def hush() -> None:
-    """Imports the readers without what their dependencies say about their own future."""
-    import absl.logging
+def show(command: Sequence[str]) -> None:
+    print("$ " + " ".join([Path(command[0]).name, *command[1:]]), flush=True)
 
-    with contextlib.redirect_stderr(io.StringIO()):
-        importlib.import_module("tf_agents.utils.example_encoding_dataset")
-    absl.logging.set_verbosity(absl.logging.ERROR)
+
+@contextlib.contextmanager
+def background(command: Sequence[str]) -> Iterator[subprocess.Popen[str]]:
+    """A command that goes on until the context is left, which ends it as Ctrl-C does."""
+    # Of a shell's background job Ctrl-C is ignored, and of what such a job starts. It has to arrive here.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    try:
+        yield process
+    finally:
+        process.send_signal(signal.SIGINT)
+        try:
+            rest, _ = process.communicate(timeout=END_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            raise
+    if process.returncode:
+        sys.exit(f"{rest}The demo ends here: exit code {process.returncode} at the end of {' '.join(command[1:])}.")
+
+
+def served_address(pushing: subprocess.Popen[str]) -> str:
+    """Shows what a push says until its server has everything (or it gives up: its own waits have deadlines)."""
+    assert pushing.stdout is not None
+    for line in pushing.stdout:
+        print(line, end="", flush=True)
+        if found := re.match(r"serving +([\w.]+:\d+)", line):
+            return found[1]
+    sys.exit(f"The demo ends here: exit code {pushing.wait()}, where a server was expected.")
 
 
 def rejected_lines(output: Path) -> list[dict[str, Any]]:

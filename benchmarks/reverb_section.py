@@ -1,0 +1,121 @@
+"""The section `reverb` of the benchmarks: writers, TF-Agents and the server's own limit, all against real servers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from measuring import Figure, Measurement, Sizes, at_least, best, make, script, table
+
+COMMANDS = {
+    "1 worker, 1 server": ("--servers=1", "--workers=1"),
+    "2 workers, 1 server": ("--servers=1", "--workers=2"),
+    "1 worker, 2 servers": ("--servers=2", "--workers=1"),
+    "2 workers, 2 servers": ("--servers=2", "--workers=2"),
+}
+KINDS = {
+    "episodes": "whole episodes of 1,000 frames",
+    "sequences": "sequences of 64, stride 1",
+    "disjoint": "sequences of 64, stride 64",
+}
+
+
+def reverb(sizes: Sizes) -> list[Figure]:
+    """Into Reverb and out of it: half-cheetah episodes, and step pairs where nothing else is said."""
+    data = make("state", sizes.of(1_000_000, 200_000))
+    agents: list[Measurement] = []
+    pushing = _pushing(data, sizes, agents)
+    return [*pushing, *_dropin(data, sizes, best(agents)), *_writers(data, sizes), *_sampling(data, sizes)]
+
+
+def _repeats(sizes: Sizes) -> int:
+    """Fewer than elsewhere: most of the minutes go into starting TensorFlow, in each server and each client."""
+    return min(2, sizes.repeats)
+
+
+def _pushing(data: Path, sizes: Sizes, agents: list[Measurement]) -> list[Figure]:
+    """The command, and what it is held against; TF-Agents' runs are put into `agents`."""
+    peer_steps, observer_data = sizes.of(4_000, 1_000), make("state", sizes.of(10_000, 2_000))
+    limits: list[dict[str, float]] = []
+    runs: dict[str, list[dict[str, float]]] = {name: [] for name in COMMANDS}
+    for i in range(_repeats(sizes)):
+        agents.append(script("reverb_dropin.py", "agents", "push", data, "--steps", peer_steps))
+        limits.append(script("reverb_limits.py", data).content)
+        for name, flags in COMMANDS.items():
+            # What there are targets for as often as is asked for, the rest once: a run is short of minutes.
+            if i == 0 or name == "1 worker, 1 server":
+                runs[name].append(script("reverb_push.py", data, *flags).content)
+    observer = script("reverb_push.py", observer_data, "--workers=1", "--writer=observer").content
+    peer, (stream, bare) = best(agents).rate, (max(found[name] for found in limits) for name in ("stream", "bare"))
+    rows = [
+        ["TF-Agents' push_rlds_to_reverb", f"{peer:,.0f}", "", f"{best(agents).start_up:.1f}", ""],
+        ["the server: our requests, bare grpc", f"{bare:,.0f}", "", "", f"{bare / peer:,.0f}"],
+        ["the server: our requests, our stream", f"{stream:,.0f}", "", "", f"{stream / peer:,.0f}"],
+        _row("push --writer=observer", observer, peer, bare, stream),
+    ]
+    figures = []
+    for name, found in runs.items():
+        ours = max(found, key=lambda run: run["items_per_second"])
+        rows.append(_row(f"push, {name}", ours, peer, bare, stream))
+        ratio, share = ours["items_per_second"] / peer, ours["items_per_second"] / max(bare, stream)
+        single = name == "1 worker, 1 server"
+        figures.append(Figure(f"push, {name}: times push_rlds_to_reverb", ratio, 60 if single else None))
+        figures.append(Figure(f"push, {name}: of what the server takes", share, 0.85 if single else None))
+    title = f"step pairs into Reverb, {observer['steps']:,} to {runs['1 worker, 1 server'][0]['steps']:,} steps"
+    table(title, ["", "pairs/s", "of the limit", "start-up s", "ratio"], *rows)
+    return figures
+
+
+def _row(name: str, run: dict[str, float], peer: float, *limits: float) -> list[str]:
+    rate = run["items_per_second"]
+    return [name, f"{rate:,.0f}", f"{rate / max(limits):.2f}", f"{run['start_up']:.1f}", f"{rate / peer:,.0f}"]
+
+
+def _dropin(data: Path, sizes: Sizes, agents: Measurement) -> list[Figure]:
+    steps = {
+        ("convert", "agents"): sizes.of(20_000, 5_000),
+        ("convert", "ours"): sizes.of(500_000, 100_000),
+        ("push", "ours"): sizes.of(400_000, 100_000),
+    }
+    rates = dict.fromkeys(steps, 0.0) | {("push", "agents"): agents.rate}
+    for _ in range(_repeats(sizes)):
+        for (what, who), count in steps.items():
+            rate = script("reverb_dropin.py", who, what, data, "--steps", count).rate
+            rates[what, who] = max(rates[what, who], rate)
+    rows, figures = [], []
+    for what, name, target in (
+        ("convert", "convert_rlds_to_trajectories(...).batch(256)", 30),
+        ("push", "push_rlds_to_reverb", 50),
+    ):
+        ours, theirs = rates[what, "ours"], rates[what, "agents"]
+        rows.append([name, f"{theirs:,.0f}", f"{ours:,.0f}", f"{ours / theirs:,.0f}"])
+        figures.append(at_least(f"drop-in, {name}: times TF-Agents", ours / theirs, target))
+    table("rlds_to_reverb, drop-in: steps/s", ["", "TF-Agents", "ours", "ratio"], *rows)
+    return figures
+
+
+def _writers(data: Path, sizes: Sizes) -> list[Figure]:
+    figures = []
+    for kind, name in KINDS.items():
+        episodes = sizes.of(50 if kind == "sequences" else 1_000, 20)
+        flags = ("--items", kind, "--episodes", episodes, "--repeats", _repeats(sizes))
+        content = script("reverb_writers.py", data, *flags).content
+        rates, frames = content["items_per_second"], content["frames_per_item"]
+        ours = rates.pop("ours")
+        rows = [["ours", f"{ours:,.0f}", f"{ours * frames:,.0f}", ""]]
+        rows += [[who, f"{rate:,.1f}", f"{rate * frames:,.0f}", f"{ours / rate:,.1f}"] for who, rate in rates.items()]
+        table(name, ["", "items/s", "frames/s", "ours is times that"], *rows)
+        fastest = max(rates, key=lambda who: rates[who])
+        figures.append(at_least(f"{name}: times {fastest}, the next", ours / rates[fastest], 1))
+    return figures
+
+
+def _sampling(data: Path, sizes: Sizes) -> list[Figure]:
+    flags = ("--batches", sizes.of(40, 20), "--repeats", _repeats(sizes))
+    rates: dict[str, Any] = script("reverb_sampling.py", data, *flags).content
+    agents = rates["TF-Agents' observer"]
+    rows = [[f"written by {who}", f"{rate:,.0f}", f"{rate / agents:.2f}"] for who, rate in rates.items()]
+    table("pairs sampled through reverb.TrajectoryDataset, batches of 256", ["", "pairs/s", "ratio"], *rows)
+    return [
+        Figure(f"sampling from what was written by {who}: times TF-Agents'", r / agents) for who, r in rates.items()
+    ]

@@ -1,0 +1,58 @@
+"""What the benchmarks against Reverb have in common: servers in processes of their own, and frames to put into them."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+
+from rlds_beam.frames import Frames, to_frames
+from rlds_beam.items import Items, Windows
+from rlds_beam.options import FrameOptions, ItemOptions, PushOptions
+from rlds_beam.reading import EpisodeReader
+from rlds_beam.reverb.job import PushInput, open_input, prepare
+from rlds_beam.reverb.served_tables import ServedTable
+from rlds_beam.reverb.serving import EmbeddedServer
+from rlds_beam.reverb.target import Target
+
+TABLE = "table"
+TIMEOUT = 60.0
+
+
+def options_of(dataset: str, items: ItemOptions | None = None, server: str = "", chunk_length: int = 0) -> PushOptions:
+    """A push of the dataset; `chunk_length` 0 is the default."""
+    items = items or ItemOptions()
+    return PushOptions(
+        dataset, reverb=(server or "127.0.0.1:1",), table=(TABLE,), chunk_length=chunk_length or None,
+        items=items.items, sequence_length=items.sequence_length, stride_length=items.stride_length, timeout=TIMEOUT,
+    )  # fmt: skip
+
+
+@contextlib.contextmanager
+def servers(source: PushInput, count: int, tables: Sequence[str] = (TABLE,)) -> Iterator[list[str]]:
+    """The addresses of `count` servers that are up, each with these tables, empty."""
+    with contextlib.ExitStack() as stack:
+        served = [ServedTable(name) for name in tables]
+        started = [stack.enter_context(EmbeddedServer(served, source.spec)) for _ in range(count)]
+        yield [server.address for server in started]
+
+
+def frames_of(source: PushInput, episodes: int | None = None) -> list[Frames]:
+    """The frames of the first episodes (of all)."""
+    assert source.source is not None
+    reader, found = EpisodeReader(source.source), []
+    for work in source.ranges:
+        for segment in work.segments:
+            for episode in reader.read(work.split, segment):
+                found.append(to_frames(episode, FrameOptions()))
+                if len(found) == episodes:
+                    return found
+    return found
+
+
+def items_of(frames: Sequence[Frames], options: ItemOptions) -> list[Items]:
+    return [Items(episode, Windows.of(len(episode), options)) for episode in frames]
+
+
+def target_of(options: PushOptions) -> Target:
+    """Where a push with these options writes to; its server is up."""
+    return prepare(options, open_input(options)).target
