@@ -60,7 +60,8 @@ def measure(dataset: str) -> dict[str, float]:
         began = time.perf_counter()
         batches = [encoder.encode(items) for items in items_of(frames_of(source), source.items)]
         encoded = time.perf_counter() - began
-        requests, items = [r for batch in batches for r in batch.requests], sum(batch.items for batch in batches)
+        requests = encoder.requests([batch.cut for batch in batches])
+        items = sum(batch.cut.windows.count for batch in batches)
         rates = {}
         for (name, send), address in zip(CLIENTS.items(), addresses, strict=True):
             began = time.perf_counter()

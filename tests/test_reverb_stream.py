@@ -20,7 +20,7 @@ from rlds_beam.formats.reverb_stream import Request
 from rlds_beam.frames import to_frames
 from rlds_beam.items import ItemMaker, Items, Windows
 from rlds_beam.options import FrameOptions, ItemOptions
-from rlds_beam.reverb.encoding import ItemEncoder, chunk_length_of, mixed
+from rlds_beam.reverb.encoding import ItemEncoder, chunk_length_of
 from rlds_beam.reverb.priorities import ConstantPriority
 from rlds_beam.reverb.stream import InsertStream
 from rlds_beam.reverb.target import Target
@@ -63,6 +63,10 @@ def spec_of(items: Items) -> TrajectorySpec:
 
 def target_of(server: str, items: Items, options: ItemOptions, tables: Any = ("t0",), **more: Any) -> Target:
     return Target((server,), tables, spec_of(items), options, "", ConstantPriority(1.5), 10.0, **more)
+
+
+def encoded(encoder: ItemEncoder, *args: Any, **kwargs: Any) -> list[Request]:
+    return encoder.requests([encoder.cut(*args, **kwargs)])
 
 
 seeds = itertools.count()
@@ -113,8 +117,8 @@ def test_every_dtype_and_shape_is_as_reverbs_own_writer_writes_it(server, stream
     for shape in ((), (3,), (2, 2), (0,), (2, 3, 1)):
         values = np.random.default_rng(7).integers(0, 2, (7, *shape)).astype(numpy_dtype)
         encoder = ItemEncoder([(numpy_dtype, shape)], ["t0"], chunk_length=3)
-        for request in encoder.encode(
-            [values], Windows(0, 3, 3, 2, 7), priorities=np.ones(3), item_keys=mixed(next(seeds), 3)[None],
+        for request in encoded(
+        encoder, [values], Windows(0, 3, 3, 2, 7), priorities=np.ones(3), seeds=[next(seeds)],
             chunk_seed=next(seeds), episode_id=next(seeds) + 1,
         ):  # fmt: skip
             stream.send(request)
@@ -137,8 +141,8 @@ def test_bfloat16_which_only_tensorflow_can_read(server, stream) -> None:
     dtype = Leaf("x", "bfloat16", ()).numpy_dtype
     values = np.arange(12).reshape(6, 2).astype(dtype)
     encoder = ItemEncoder([(dtype, (2,))], ["t0"], chunk_length=2)
-    for request in encoder.encode(
-        [values], Windows(0, 2, 3, 3, 6), priorities=np.ones(2), item_keys=mixed(next(seeds), 2)[None],
+    for request in encoded(
+        encoder, [values], Windows(0, 2, 3, 3, 6), priorities=np.ones(2), seeds=[next(seeds)],
         chunk_seed=next(seeds), episode_id=next(seeds) + 1,
     ):  # fmt: skip
         stream.send(request)
@@ -155,9 +159,9 @@ def test_episodes_are_counted_as_reverb_counts_them(server, stream) -> None:
     client = reverb.Client(server)
     before = client.server_info()["t2"].num_episodes
     for episode in range(5):
-        for request in encoder.encode(
-            [np.arange(6, dtype=np.float32)], Windows(0, 5, 2, 1, 6), priorities=np.ones(5),
-            item_keys=mixed(next(seeds), 5)[None], chunk_seed=next(seeds), episode_id=1000 + episode,
+        for request in encoded(
+        encoder, [np.arange(6, dtype=np.float32)], Windows(0, 5, 2, 1, 6), priorities=np.ones(5),
+            seeds=[next(seeds)], chunk_seed=next(seeds), episode_id=1000 + episode,
         ):  # fmt: skip
             stream.send(request)
     stream.flush()
@@ -169,8 +173,8 @@ def test_episodes_are_counted_as_reverb_counts_them(server, stream) -> None:
 def test_single_frames_can_be_squeezed(server, stream) -> None:
     encoder = ItemEncoder([(np.dtype("float32"), (2,)), (np.dtype("int32"), ())], ["t0"], 4, squeeze=True)
     columns = [np.arange(12, dtype=np.float32).reshape(6, 2), np.arange(6, dtype=np.int32)]
-    for request in encoder.encode(
-        columns, Windows(0, 6, 1, 1, 6), priorities=np.ones(6), item_keys=mixed(next(seeds), 6)[None],
+    for request in encoded(
+        encoder, columns, Windows(0, 6, 1, 1, 6), priorities=np.ones(6), seeds=[next(seeds)],
         chunk_seed=next(seeds), episode_id=next(seeds) + 1,
     ):  # fmt: skip
         stream.send(request)
@@ -208,8 +212,9 @@ def test_keys_differ_by_episode_table_number_and_configuration() -> None:
     for seed, salt, tables in itertools.product((1, 2), ("", "other"), (("a",), ("b", "c"))):
         items = maker.push(to_frames(make_episode(9, seed=seed), FrameOptions()))
         target = Target(("s:1",), tables, spec_of(items), options, salt, ConstantPriority(1.0), 1.0)
-        batch = RequestEncoder(target).encode(items)
-        keys |= {int(key) for request in batch.requests for key in request.keys}
+        encoder = RequestEncoder(target)
+        requests = encoder.requests([encoder.encode(items).cut])
+        keys |= {int(key) for request in requests for key in request.keys}
         count += 8 * len(tables)
     assert len(keys) == count
 
@@ -235,9 +240,9 @@ def test_a_request_holds_all_that_its_items_need(server) -> None:
     frames = 5000
     columns = [np.random.default_rng(0).standard_normal((frames, 400)).astype(np.float32)]
     encoder = ItemEncoder([(np.dtype("float32"), (400,))], ["t0"], chunk_length=32)
-    requests = encoder.encode(
-        columns, Windows(0, frames - 2, 3, 1, frames), priorities=np.ones(frames - 2),
-        item_keys=mixed(next(seeds), frames - 2)[None], chunk_seed=next(seeds), episode_id=next(seeds) + 1,
+    requests = encoded(
+        encoder, columns, Windows(0, frames - 2, 3, 1, frames), priorities=np.ones(frames - 2),
+        seeds=[next(seeds)], chunk_seed=next(seeds), episode_id=next(seeds) + 1,
     )  # fmt: skip
     assert len(requests) > 2
     for request in reversed(requests):
@@ -272,18 +277,18 @@ def test_chunks_are_never_empty_and_bounded(frame_bytes: int, item_length: int |
 def test_what_the_server_would_not_check_is_checked() -> None:
     encoder = ItemEncoder([(np.dtype("float32"), (2,))], ["t0"], 4)
     rest: dict[str, Any] = {
-        "priorities": np.ones(4), "item_keys": mixed(1, 4)[None], "chunk_seed": 1, "episode_id": 1,
+        "priorities": np.ones(4), "seeds": [1], "chunk_seed": 1, "episode_id": 1,
     }  # fmt: skip
     for columns in (np.zeros((5, 2)), np.zeros((5, 3), np.float32), np.zeros((4, 2), np.float32)):
         with pytest.raises(ValueError, match="the items need float32"):
-            encoder.encode([columns], Windows(0, 4, 2, 1, 5), **rest)
+            encoded(encoder, [columns], Windows(0, 4, 2, 1, 5), **rest)
 
 
 def test_a_table_that_is_not_there_is_the_servers_answer(server) -> None:
     encoder = ItemEncoder([(np.dtype("float32"), ())], ["nope"], 4)
     opened = InsertStream(server, timeout=10)
-    (request,) = encoder.encode(
-        [np.zeros(3, np.float32)], Windows(0, 2, 2, 1, 3), priorities=np.ones(2), item_keys=mixed(1, 2)[None],
+    (request,) = encoded(
+        encoder, [np.zeros(3, np.float32)], Windows(0, 2, 2, 1, 3), priorities=np.ones(2), seeds=[1],
         chunk_seed=1, episode_id=1,
     )  # fmt: skip
     opened.send(request)
@@ -303,9 +308,9 @@ def some_requests(count: int) -> list[Request]:
     encoder = ItemEncoder([(np.dtype("float32"), ())], ["t"], 4)
     made: list[Request] = []
     for i in range(count):
-        made += encoder.encode(
-            [np.zeros(11, np.float32)], Windows(0, 10, 2, 1, 11), priorities=np.ones(10),
-            item_keys=mixed(i, 10)[None], chunk_seed=i + 10_000, episode_id=i + 1,
+        made += encoded(
+        encoder, [np.zeros(11, np.float32)], Windows(0, 10, 2, 1, 11), priorities=np.ones(10),
+            seeds=[i], chunk_seed=i + 10_000, episode_id=i + 1,
         )  # fmt: skip
     return made
 

@@ -48,6 +48,7 @@ Array = np.ndarray[Any, Any]
 Keys = np.ndarray[Any, np.dtype[np.uint64]]
 
 _KEY_WIDTH = 10  # bytes of a uint64 as a varint, at most
+_SMALL = 1024  # bytes of a column in a chunk, up to which it is worth a look whether it was there before
 _SNAPPY = pyarrow.Codec("snappy")
 
 
@@ -81,27 +82,41 @@ class Slices:
     lengths: Array
 
 
-def chunk(key: int, columns: Sequence[Array], episode_id: int, start: int) -> bytes:
-    """A run of frames, as an element of a request.
+def chunks(keys: Keys, columns: Sequence[Array], length: int, episode_id: int, start: int) -> list[bytes]:
+    """A run of frames in chunks of `length` (the last one is what is left), as elements of a request.
 
     Args:
-      key: of the chunk, uint64; no other chunk in the server may have it, unless it is the same one.
+      keys: uint64, of the chunks; no other chunk in the server may have one of them, unless it is the same one.
       columns: [n, ...] each, of the signature's dtypes.
+      length: frames in a chunk.
       episode_id: uint64.
       start: which frame of its episode the first one is.
     """
     count = len(columns[0])
-    place = integer(1, episode_id) + integer(2, start) + integer(3, start + count - 1)
-    # One list and one join: a chunk of a whole episode is megabytes, and each copy of it counts.
-    tensors: list[bytes] = []
-    for column in columns:
-        content: bytes = _SNAPPY.compress(np.ascontiguousarray(column).tobytes(), asbytes=True)
-        head = _tensor_head(column.dtype, column.shape) + header(4, len(content))
-        tensors += (header(1, len(head) + len(content)), head, content)
-    size = sum(map(len, tensors))
-    before = integer(1, key) + delimited(2, place) + header(5, size)
-    after = integer(6, len(columns)) + integer(7, sum(column.nbytes for column in columns))
-    return b"".join((header(1, len(before) + size + len(after)), before, *tensors, after))
+    contents = [np.ascontiguousarray(column).reshape(-1).view(np.uint8).data for column in columns]
+    widths = [len(content) // count for content in contents]
+    key_bytes, episode = _varints(keys, _KEY_WIDTH).tobytes(), integer(1, episode_id)
+    made, heads, after, n = [], list[bytes](), b"", 0
+    for i, begin in enumerate(range(0, count, length)):
+        end = min(begin + length, count)
+        if end - begin != n:  # the first chunk, and perhaps the last one
+            n = end - begin
+            heads = [_tensor_head(column.dtype, (n, *column.shape[1:])) for column in columns]
+            after = integer(6, len(columns)) + integer(7, n * sum(widths))
+        # One list and one join: a chunk of a whole episode is megabytes, and each copy of it counts.
+        tensors: list[bytes] = []
+        for head, content, width in zip(heads, contents, widths, strict=True):
+            raw = content[begin * width : end * width]
+            if len(raw) <= _SMALL:
+                tensors.append(_small_tensor(head, bytes(raw)))
+            else:
+                tensors += _tensor(head, raw)
+        size = sum(map(len, tensors))
+        place = episode + integer(2, start + begin) + integer(3, start + end - 1)
+        key = key_bytes[i * _KEY_WIDTH : (i + 1) * _KEY_WIDTH]
+        before = b"".join((b"\x08", key, delimited(2, place), header(5, size)))
+        made.append(b"".join((header(1, len(before) + size + len(after)), before, *tensors, after)))
+    return made
 
 
 def items(table: str, keys: Keys, priorities: Array, slices: Slices, columns: int, *, squeeze: bool = False) -> Array:
@@ -136,13 +151,13 @@ def items(table: str, keys: Keys, priorities: Array, slices: Slices, columns: in
 
 def acknowledged(responses: Iterable[bytes]) -> Keys:
     """The keys in serialised InsertStreamResponses: uint64 [n]."""
-    packed = np.frombuffer(b"".join(_packed_keys(response) for response in responses), np.uint8)
-    ends = np.flatnonzero(packed < 0x80)
-    starts = np.concatenate([[0], ends[:-1] + 1]) if len(ends) else ends
-    keys = np.zeros(len(ends), np.uint64)
-    for place in range(_KEY_WIDTH):
-        there = starts + place <= ends
-        keys[there] |= (packed[starts[there] + place] & np.uint64(0x7F)).astype(np.uint64) << np.uint64(7 * place)
+    packed = np.frombuffer(b"".join([*map(_packed_keys, responses), bytes(_KEY_WIDTH)]), np.uint8)
+    ends = np.flatnonzero(packed[:-_KEY_WIDTH] < 0x80) + 1
+    starts = np.concatenate([[0], ends[:-1]]) if len(ends) else ends
+    sizes, keys = ends - starts, np.zeros(len(ends), np.uint64)
+    for place in range(int(sizes.max(initial=0))):
+        digits = (packed[starts + place] & 0x7F) * (sizes > place)  # none behind the end of a key
+        keys |= digits.astype(np.uint64) << np.uint64(7 * place)
     return keys
 
 
@@ -160,6 +175,18 @@ def _packed_keys(response: bytes) -> bytes:
     while response[at] >= 0x80:
         at += 1
     return response[at + 1 :]
+
+
+def _tensor(head: bytes, raw: bytes | memoryview) -> tuple[bytes, bytes, bytes]:
+    content: bytes = _SNAPPY.compress(raw, asbytes=True)
+    before = head + header(4, len(content))
+    return header(1, len(before) + len(content)), before, content
+
+
+@functools.lru_cache(maxsize=1024)
+def _small_tensor(head: bytes, raw: bytes) -> bytes:
+    """Many are the same: step types, discounts, rewards where they are rare."""
+    return b"".join(_tensor(head, raw))
 
 
 @functools.lru_cache(maxsize=4096)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,6 +16,8 @@ from rlds_beam.reverb.slicing import Chunk, SlicedItems
 
 Array = np.ndarray[Any, Any]
 
+_GOLDEN = 0x9E3779B97F4A7C15  # SplitMix64's step; odd, so that every number comes up before one comes again
+_ITEM_BYTES = 256  # of an item of some columns, about
 _CHUNK_FRAMES, _CHUNK_BYTES, _LONG_CHUNK_BYTES, _EPISODE_CHUNK_BYTES = 64, 64 << 10, 1 << 20, 16 << 20
 
 
@@ -44,16 +46,37 @@ def digest(*parts: str) -> int:
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little")
 
 
-def mixed(seed: int, count: int, start: int = 0) -> Keys:
-    """uint64 [count]: keys that follow from a seed, one for each number from `start` on; different for each.
+def mixed(seed: int | Keys, numbers: Array) -> Keys:
+    """uint64 [n]: keys that follow from a seed (or n of them), one for each number; different for each.
 
     The finaliser of SplitMix64 (Steele, Lea and Flood 2014), which is a bijection.
     """
-    z = np.arange(start + 1, start + count + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(seed)
+    z = (numbers.astype(np.uint64) + np.uint64(1)) * np.uint64(_GOLDEN) + np.asarray(seed, np.uint64)
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     mixed: Keys = z ^ (z >> np.uint64(31))
     return mixed
+
+
+class Cut(NamedTuple):
+    """Items over one run of frames, whose frames are encoded.
+
+    Attributes:
+      chunks: of the run.
+      windows: K of them, each an item.
+      priorities: float64 [K].
+      seeds: uint64, what the keys of the items follow from: one for each table.
+    """
+
+    chunks: list[Chunk]
+    windows: Windows
+    priorities: Array
+    seeds: Sequence[int]
+
+    @property
+    def size(self) -> int:
+        """In bytes, about, when all of it is encoded."""
+        return sum(len(chunk.payload) for chunk in self.chunks) + _ITEM_BYTES * self.windows.count * len(self.seeds)
 
 
 class ItemEncoder:
@@ -76,24 +99,24 @@ class ItemEncoder:
         self._leaves, self._tables = tuple(leaves), tuple(tables)
         self._chunk_length, self._squeeze = chunk_length, squeeze
 
-    def encode(
+    def cut(
         self,
         columns: Sequence[Array],
         windows: Windows,
         *,
         priorities: Array,
-        item_keys: Keys,
+        seeds: Sequence[int],
         chunk_seed: int,
         episode_id: int,
         start: int = 0,
-    ) -> list[Request]:
-        """The items that `windows` cut out of consecutive frames.
+    ) -> Cut:
+        """The items that `windows` cut out of consecutive frames; `requests` makes requests of them.
 
         Args:
           columns: [n, ...] each; n covers all windows (padding frames are part of the columns).
           windows: K of them.
           priorities: float64 [K].
-          item_keys: uint64 [tables, K].
+          seeds: uint64, one for each table; the keys of the items follow from it.
           chunk_seed: uint64; the keys of the chunks follow from it, so other frames need another seed.
           episode_id: uint64, for Reverb's count of episodes.
           start: which frame of that episode the first one is.
@@ -103,18 +126,45 @@ class ItemEncoder:
             short for the windows. The server would take them, and its clients would break on them.
         """
         if not windows.count:
-            return []
+            return Cut([], windows, priorities, seeds)
         self._check(columns, windows)
-        length = self._aligned(windows)
-        chunks = range(windows.start // length, -(-len(columns[0]) // length))
-        made = []
-        for key, begin in zip(mixed(chunk_seed, len(chunks)).tolist(), (i * length for i in chunks), strict=True):
-            part = [column[begin : begin + length] for column in columns]
-            payload = reverb_stream.chunk(key, part, episode_id, start + begin)
-            made.append(Chunk(key, begin, begin + len(part[0]), payload))
-        starts = windows.start + windows.stride * np.arange(windows.count, dtype=np.int64)
-        items = SlicedItems(starts, np.full(windows.count, windows.length), priorities, item_keys)
-        return list(slicing.requests(items, made, self._tables, len(columns), squeeze=self._squeeze))
+        length, count = self._aligned(windows), len(columns[0])
+        skipped = windows.start // length * length  # frames that no window reaches
+        begins = range(skipped, count, length)
+        keys = np.uint64(chunk_seed) + np.arange(len(begins), dtype=np.uint64) * np.uint64(_GOLDEN)
+        used = [column[skipped:] for column in columns] if skipped else columns
+        payloads = reverb_stream.chunks(keys, used, length, episode_id, start + skipped)
+        made = zip(keys.tolist(), begins, payloads, strict=True)
+        chunks = [Chunk(key, begin, min(begin + length, count), payload) for key, begin, payload in made]
+        return Cut(chunks, windows, priorities, seeds)
+
+    def requests(self, cuts: Sequence[Cut]) -> list[Request]:
+        """The items of all cuts, as if their runs lay end to end: few large requests cost less than many small ones."""
+        cuts = [cut for cut in cuts if cut.windows.count]
+        if not cuts:
+            return []
+        counts = np.array([cut.windows.count for cut in cuts])
+        bases = np.cumsum([0, *(cut.chunks[-1].end for cut in cuts[:-1])]).tolist()
+        chunks = [
+            Chunk(key, base + begin, base + end, payload)
+            for base, cut in zip(bases, cuts, strict=True)
+            for key, begin, end, payload in cut.chunks
+        ]
+        numbers = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+
+        def of_each(values: Iterable[int], dtype: Any = np.int64) -> Array:
+            return np.repeat(np.fromiter(values, dtype, len(cuts)), counts)
+
+        first = of_each(base + cut.windows.start for base, cut in zip(bases, cuts, strict=True))
+        items = SlicedItems(
+            starts=first + of_each(cut.windows.stride for cut in cuts) * numbers,
+            lengths=of_each(cut.windows.length for cut in cuts),
+            priorities=np.concatenate([cut.priorities for cut in cuts]),
+            keys=np.stack(
+                [mixed(of_each((cut.seeds[i] for cut in cuts), np.uint64), numbers) for i in range(len(self._tables))]
+            ),
+        )
+        return list(slicing.requests(items, chunks, self._tables, len(self._leaves), squeeze=self._squeeze))
 
     def _check(self, columns: Sequence[Array], windows: Windows) -> None:
         needed = windows.start + (windows.count - 1) * windows.stride + windows.length

@@ -56,7 +56,7 @@ class KeySequence:
         """uint64 [tables, count]: the keys of the items from number `first` on."""
         keys = np.empty((len(self._tables), count), np.uint64)
         for row, seed in zip(keys, self._tables, strict=True):
-            row[:] = mixed(seed, count, start=first)
+            row[:] = mixed(seed, np.arange(first, first + count, dtype=np.uint64))
         return keys
 
     def episode(self) -> int:
@@ -254,11 +254,11 @@ class FrameWriter:
             values = [np.concatenate(v) for v in zip(values, run.values, strict=True)] if self._loose else run.values
         self._loose = 0
         count, length = len(values[0]), self._chunk_length
-        for at in range(0, count, length):
-            part = [value[at : at + length] for value in values]
-            key, begin = self._keys.chunk(), self.frames - count + at
-            payload = reverb_stream.chunk(key, part, self._episode_id, begin)
-            self._chunks.append(Chunk(key, begin, begin + len(part[0]), payload))
+        start, begins = self.frames - count, range(0, count, length)
+        keys = [self._keys.chunk() for _ in begins]
+        payloads = reverb_stream.chunks(np.array(keys, np.uint64), values, length, self._episode_id, start)
+        for key, begin, payload in zip(keys, begins, payloads, strict=True):
+            self._chunks.append(Chunk(key, start + begin, start + min(begin + length, count), payload))
 
     def _horizon(self) -> int:
         """The first frame that an item not sent yet may take."""

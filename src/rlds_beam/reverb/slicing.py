@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,9 +19,8 @@ REQUEST_BYTES = 2 << 20
 """Chunks in a request, about: enough that what a message costs is nothing beside what it holds."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Chunk:
-    """Frames begin..end of an episode (`end` excluded), encoded."""
+class Chunk(NamedTuple):
+    """Frames begin..end of a run (`end` excluded), encoded."""
 
     key: int
     begin: int

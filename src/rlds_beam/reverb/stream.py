@@ -108,7 +108,9 @@ class InsertStream:
         if not len(keys):
             return
         self._lost_since = None
-        there = np.isin(np.concatenate([pending.keys for pending in self._pending]), keys)
+        sent = np.concatenate([pending.keys for pending in self._pending])
+        # They come in the order in which they were sent, unless a table had to wait.
+        there = np.arange(len(sent)) < len(keys) if np.array_equal(sent[: len(keys)], keys) else np.isin(sent, keys)
         bounds = np.cumsum([len(pending.keys) for pending in self._pending])[:-1]
         for pending, done in zip(self._pending, np.split(there, bounds), strict=True):
             pending.keys = pending.keys[~done]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
 import google_crc32c
@@ -14,25 +15,27 @@ from rlds_beam.frames import LAST
 from rlds_beam.images import EncodedImages
 from rlds_beam.items import Items
 from rlds_beam.keys import EpisodeKey
-from rlds_beam.reverb.encoding import ItemEncoder, chunk_length_of, digest, mixed
+from rlds_beam.reverb.encoding import Cut, ItemEncoder, chunk_length_of, digest
 from rlds_beam.reverb.stream import InsertStream
 from rlds_beam.reverb.target import Target
 
 Array = np.ndarray[Any, Any]
 
 
+BATCH_BYTES = 1 << 20
+"""Episodes are encoded together up to this, about: few items could not bear what an encoding costs beside its bytes."""
+
+
 class Batch(NamedTuple):
-    """Items, ready to be sent.
+    """Items of an episode that are checked, so nothing is wrong with them any more.
 
     Attributes:
-      server: where to.
-      requests: in which form.
-      items: how many they are, in each table.
+      server: where they go.
+      cut: the items.
     """
 
     server: str
-    requests: list[Request]
-    items: int
+    cut: Cut
 
 
 class Writer(Protocol):
@@ -85,23 +88,36 @@ class StreamWriter:
         self._encoder = RequestEncoder(target)
         self._streams: dict[str, InsertStream] = {}
         self._sent: Counter[str] = Counter()
+        self._waiting: defaultdict[str, list[Cut]] = defaultdict(list)
+        self._waiting_bytes: Counter[str] = Counter()
 
     def encode(self, items: Items) -> Batch:
         return self._encoder.encode(items)
 
     def write(self, encoded: Batch) -> None:
-        for request in encoded.requests:
-            self._stream(encoded.server).send(request)
-            self.sent_bytes += len(request.payload)
-        self._sent[encoded.server] += encoded.items
+        waiting = self._waiting[encoded.server]
+        waiting.append(encoded.cut)
+        self._waiting_bytes[encoded.server] += encoded.cut.size
+        if self._waiting_bytes[encoded.server] >= BATCH_BYTES:
+            self._send(encoded.server)
 
     def finish(self, key: EpisodeKey) -> None:
         """Nothing to do: all items were made before they got here."""
 
     def flush(self) -> None:
+        for server in [*self._waiting]:
+            self._send(server)
         for server, stream in self._streams.items():
             stream.flush()
             self.acknowledged[server] += self._sent.pop(server, 0)
+
+    def _send(self, server: str) -> None:
+        cuts = self._waiting.pop(server)
+        self._waiting_bytes.pop(server)
+        for request in self._encoder.requests(cuts):
+            self._stream(server).send(request)
+            self.sent_bytes += len(request.payload)
+        self._sent[server] += sum(cut.windows.count for cut in cuts)
 
     def close(self) -> None:
         for stream in self._streams.values():
@@ -133,30 +149,31 @@ class RequestEncoder:
         self._encoder = ItemEncoder(self._leaves, target.tables, length, target.squeeze)
 
     def encode(self, items: Items) -> Batch:
-        """The requests that carry all of `items`.
+        """The items, with all that can be wrong with them found; `requests` makes requests of them.
 
         Raises:
           BadEpisode: an image cannot be decoded, or a priority is none.
           UsageError: `policy_info_fn` gave other leaves than it is to.
         """
         target, key, windows = self._target, items.frames.key, items.windows
-        server = target.server_of(key)
-        if not windows.count:
-            return Batch(server, [], 0)
         target.spec.check(items.frames)
         columns = [self._column(items, path) for path in (leaf.path for leaf in target.spec.leaves)]
         priorities = target.priority.of(items)
         identity = (str(key), target.salt, *(_checksum(column) for column in columns))
         stream = key.shard_name if target.items.across_episodes else str(key)
-        requests = self._encoder.encode(
+        cut = self._encoder.cut(
             columns,
             windows,
             priorities=priorities,
-            item_keys=np.stack([mixed(digest("item", table, *identity), windows.count) for table in target.tables]),
+            seeds=[digest("item", table, *identity) for table in target.tables],
             chunk_seed=digest("chunk", *identity),
             episode_id=digest("episode", key.dataset, stream),
         )
-        return Batch(server, requests, windows.count)
+        return Batch(target.server_of(key), cut)
+
+    def requests(self, cuts: Sequence[Cut]) -> list[Request]:
+        """The requests that carry all of the items; any of them can be sent again on its own."""
+        return self._encoder.requests(cuts)
 
     def _column(self, items: Items, path: str) -> Array:
         """A leaf of the frames, and of the padding frames that the windows need behind them."""
