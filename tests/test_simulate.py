@@ -126,6 +126,16 @@ def test_the_plan_is_the_real_one_and_holds_every_byte_once(simulate, sizes, sha
     assert simulate.sizes_of(ranges).sum() == sum(sizes)
 
 
+@given(sizes=st.lists(st.integers(1, 1 << 40), min_size=1, max_size=30), shards=st.integers(1, 200))
+def test_ranges_are_equal_to_the_byte(simulate, sizes, shards):
+    from rlds_beam.plan import plan_ranges
+
+    shards, total = min(shards, sum(sizes)), sum(sizes)
+    with simulate.dataset(sizes) as source:
+        bytes_of = simulate.sizes_of(plan_ranges(source, shards))
+    assert set(bytes_of) <= {total // shards, -(-total // shards)}
+
+
 def test_the_simulation_plans_with_the_planner(simulate, monkeypatch):
     calls = []
     real = simulate.plan_ranges
