@@ -32,7 +32,7 @@ def dataset(kind: str, steps: int, files: int, into: Path) -> Path:
 
     Args:
       kind: `state` (observation 17, action 6, float32), `png` or `jpeg` (4 cameras of 64x64x3, a
-        state of 7, action 7).
+        state of 7, action 7), `jpeg256` (the same of 256x256x3).
       steps: in all, in episodes of 1,000 (100 with images).
       files: shards.
       into: where the datasets lie.
@@ -54,30 +54,31 @@ def episodes(kind: str, count: int) -> Iterator[Episode]:
         if kind == "state":
             yield make_episode(STATE_STEPS, seed=seed, observation=17, action=6)
         else:
-            cameras = {f"observation/image_{i}": camera(kind, CAMERAS * seed + i) for i in range(CAMERAS)}
+            encoding, size = (kind, SIZE) if kind in ("png", "jpeg") else ("jpeg", 256)
+            cameras = {f"observation/image_{i}": camera(encoding, CAMERAS * seed + i, size) for i in range(CAMERAS)}
             yield make_episode(IMAGE_STEPS, seed=seed, observation={"state": 7}, action=7, columns=cameras)
 
 
-def camera(encoding: str, seed: int) -> EncodedImages:
+def camera(encoding: str, seed: int, size: int = SIZE) -> EncodedImages:
     """What a camera saw in an episode: a soft background under a little noise, and boxes that move."""
     rng = np.random.default_rng(seed)
-    background = cv2.resize(rng.uniform(0, 255, (6, 6, 3)), (SIZE, SIZE), interpolation=cv2.INTER_CUBIC)
+    background = cv2.resize(rng.uniform(0, 255, (6, 6, 3)), (size, size), interpolation=cv2.INTER_CUBIC)
     background += rng.normal(0, 1.5, background.shape)
     pixels = np.repeat(background.clip(0, 255).astype(np.uint8)[None], IMAGE_STEPS, axis=0)
     for _ in range(5):
-        color, (height, width) = rng.integers(0, 255, 3), rng.integers(6, 24, 2)
-        rows = np.linspace(*rng.integers(0, SIZE - height, 2), IMAGE_STEPS).astype(int)
-        columns = np.linspace(*rng.integers(0, SIZE - width, 2), IMAGE_STEPS).astype(int)
+        color, (height, width) = rng.integers(0, 255, 3), rng.integers(6 * size // 64, 24 * size // 64, 2)
+        rows = np.linspace(*rng.integers(0, size - height, 2), IMAGE_STEPS).astype(int)
+        columns = np.linspace(*rng.integers(0, size - width, 2), IMAGE_STEPS).astype(int)
         for step, (row, column) in enumerate(zip(rows, columns, strict=True)):
             pixels[step, row : row + height, column : column + width] = color
     data = np.empty(IMAGE_STEPS, object)
     data[:] = [cv2.imencode(f".{encoding}", image)[1].tobytes() for image in pixels]
-    return EncodedImages(data, (SIZE, SIZE, 3), "uint8")
+    return EncodedImages(data, (size, size, 3), "uint8")
 
 
 def main() -> None:
     parser: Any = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("kind", choices=("state", "png", "jpeg"))
+    parser.add_argument("kind", choices=("state", "png", "jpeg", "jpeg256"))
     parser.add_argument("steps", type=int)
     parser.add_argument("files", type=int, nargs="?", default=1)
     parser.add_argument("--into", type=Path, default=Path("bench_data"))

@@ -121,7 +121,8 @@ def _cut(source: Source, segments: list[Segment], shards: int | None) -> list[li
     groups: list[list[Segment]] = [[] for _ in range(max(count, 1))]
     offsets = itertools.accumulate(weights, initial=0)
     for segment, offset, weight in zip(segments, offsets, weights, strict=False):
-        inside = [b - offset for b in bounds if offset < b < offset + weight]
+        first, behind = bisect.bisect_right(bounds, offset), bisect.bisect_left(bounds, offset + weight)
+        inside = [bound - offset for bound in bounds[first:behind]]
         for piece, middle in _pieces(source, segment, weight, inside):
             groups[bisect.bisect_right(bounds, offset + middle)].append(piece)
     return [group for group in groups if group]

@@ -1,0 +1,187 @@
+"""Measures what each stage costs a core: `python benchmarks/rates.py [--quick] [--repeats N] > benchmarks/rates.json`.
+
+Everything runs in this one process, without Beam, episode after episode as a worker does it. What counts is processor
+time (user and system, of all threads), so that whatever else the machine does spoils it little; the best of several.
+Prints the JSON that `cost.py` reads: benchmarks/rates.json is that of the last full run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import datetime
+import json
+import os
+import platform
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from cost import STAGES
+from measuring import DATA, Sizes, make
+from reverb_rates import push
+
+from rlds_beam.checking import validate_episode
+from rlds_beam.converting import record_encoder
+from rlds_beam.duplicates import scan
+from rlds_beam.episode import Episode
+from rlds_beam.frames import to_frames
+from rlds_beam.images import EncodedImages
+from rlds_beam.items import Items, Windows
+from rlds_beam.job import ConvertJob, prepare
+from rlds_beam.options import ConvertOptions
+from rlds_beam.reading import read_segment
+from rlds_beam.shards import ShardWriter
+
+KINDS = {"state": (200_000, 20_000), "png": (2_000, 200), "jpeg": (2_000, 200), "jpeg256": (400, 100)}
+"""Steps of each kind of data (`data.py`), and of a quick run."""
+
+REAL = Path(os.environ.get("RLDS_BEAM_REAL_DATA", Path(__file__).resolve().parents[2] / "shared" / "data"))
+
+
+def cpu(function: Callable[..., Any], *args: Any, repeats: int = 1) -> float:
+    """Processor seconds of this process, the least of several calls."""
+    seconds = []
+    for _ in range(repeats):
+        began = time.process_time()
+        function(*args)
+        seconds.append(time.process_time() - began)
+    return min(seconds)
+
+
+@contextlib.contextmanager
+def conversion(data: Path, images: str = "raw") -> Iterator[ConvertJob]:
+    """A conversion to step pairs whose output is gone afterwards."""
+    with tempfile.TemporaryDirectory(dir=DATA) as home:
+        options = ConvertOptions(str(data), f"{home}/out", images=images, repair=("last_not_last",))
+        job = prepare(options)
+        job.open()
+        yield job
+
+
+def stages(data: Path, images: str, repeats: int) -> dict[str, Any]:
+    """Microseconds of a core for each step, by stage, and the bytes that a step is."""
+    with conversion(data, images) as job:
+        segments, file_format = [s for work in job.ranges for s in work.segments], job.source.file_format
+        runs = [staged(job) for _ in range(repeats)]
+        seconds = min((clock.seconds for clock, _ in runs), key=lambda found: sum(found.values()))
+        seconds["whole"] = cpu(lambda: [job.converter.convert(work, {}) for work in job.ranges], repeats=repeats)
+        seconds["duplicates"] = cpu(lambda: [scan(file_format, i, s) for i, s in enumerate(segments)], repeats=repeats)
+        episodes, (steps, seen) = job.source.episodes, runs[0][1]
+        output = sum(path.stat().st_size for path in Path(job.output).glob("*.tfrecord-*") if path.suffix != ".spec")
+        return {
+            "steps": steps,
+            "episodes": episodes,
+            "input_bytes": job.source.size / steps,
+            "output_bytes": output / steps,
+            "pixels": seen / steps,
+            "cpu_us": {name: 1e6 * value / steps for name, value in seconds.items()},
+        }
+
+
+class Clock:
+    """Processor seconds by stage; calling it runs a function under a stage's name."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = dict.fromkeys(STAGES, 0.0)
+
+    def __call__(self, stage: str, function: Callable[..., Any], *args: Any) -> Any:
+        began = time.process_time()
+        result = function(*args)
+        self.seconds[stage] += time.process_time() - began
+        return result
+
+
+def staged(job: ConvertJob) -> tuple[Clock, tuple[int, int]]:
+    """What `RangeConverter.convert` does with a range, episode after episode, by the clock; (steps, pixels) of it."""
+    clock, reader, convert, steps, seen = Clock(), job.converter.reader, job.conversion, 0, 0
+    encode = record_encoder(convert)
+    for work in job.ranges:
+        with ShardWriter(f"{job.output}/measured") as shard:  # not committed: it does not stay
+            for segment in work.segments:
+                records = read_segment(job.source.file_format, segment)
+                while (record := clock("read", next, records, None)) is not None:
+                    episode = clock("decode", reader.episode, work.split, segment, record)
+                    for checked in clock("check", validate_episode, episode, convert.check).episodes:
+                        steps, seen = steps + len(checked), seen + pixels(checked)
+                        frames = clock("frames", to_frames, checked, convert.frames)
+                        items = Items(frames, Windows.of(len(frames), convert.items))
+                        chunks = iter(clock("encode", encode, items).chunks)
+                        while (chunk := clock("encode", next, chunks, None)) is not None:
+                            clock("write", shard.write, [chunk], 1)
+    return clock, (steps, seen)
+
+
+def pixels(episode: Episode) -> int:
+    """Of all its images."""
+    columns = [column for column in episode.steps.values() if isinstance(column, EncodedImages)]
+    return sum(len(c) * (c.shape[0] or 0) * (c.shape[1] or 0) for c in columns)
+
+
+def range_seconds(repeats: int) -> dict[str, float]:
+    """What a range costs that holds next to nothing: opening, naming, committing. Processor and wall."""
+    from rlds_beam.testing import make_episode, write_dataset
+
+    with tempfile.TemporaryDirectory(dir=DATA) as home:
+        made = write_dataset(Path(home), [make_episode(2, seed=i) for i in range(100)], name="tiny", shards=100)
+        options = ConvertOptions(str(made), f"{home}/out", shards=100)
+        job = prepare(options)
+        job.open()
+        best = {"cpu": float("inf"), "wall": float("inf")}
+        for _ in range(repeats):
+            began, used = time.perf_counter(), time.process_time()
+            for work in job.ranges:
+                job.converter.convert(work, {})
+            best["cpu"] = min(best["cpu"], (time.process_time() - used) / len(job.ranges))
+            best["wall"] = min(best["wall"], (time.perf_counter() - began) / len(job.ranges))
+        return best
+
+
+def machine() -> str:
+    with contextlib.suppress(OSError, StopIteration):
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        name = next(line.split(":")[1].strip() for line in lines if line.startswith("model name"))
+        return f"{os.cpu_count()} cores, {name}, Python {platform.python_version()}"
+    return f"{os.cpu_count()} cores, Python {platform.python_version()}"
+
+
+def measure(sizes: Sizes) -> dict[str, Any]:
+    datasets = {kind: make(kind, sizes.of(*steps)) for kind, steps in KINDS.items()}
+    if (REAL / "bridge_dataset").is_dir():
+        datasets["bridge"] = REAL / "bridge_dataset" / "1.0.0"
+    found: dict[str, Any] = {"date": datetime.date.today().isoformat(), "machine": machine(), "quick": sizes.quick}
+    found["range_seconds"] = range_seconds(sizes.repeats)
+    found["stages"] = {}
+    for kind, data in datasets.items():
+        for images in ("raw",) if kind == "state" else ("raw", "jpeg"):
+            name = kind if images == "raw" else f"{kind}, --images=jpeg"
+            print(name, file=sys.stderr, flush=True)
+            found["stages"][name] = stages(data, images, sizes.repeats)
+    found["push"] = {}
+    for kind in ("state", "jpeg", "jpeg256"):
+        print(f"push {kind}", file=sys.stderr, flush=True)
+        found["push"][kind] = push(str(datasets[kind]), min(2, sizes.repeats))
+    return found
+
+
+def rounded(value: Any) -> Any:
+    """To four digits, which is more than a measurement is worth."""
+    if isinstance(value, dict):
+        return {key: rounded(inner) for key, inner in value.items()}
+    return float(f"{value:.4g}") if isinstance(value, float) else value
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="small data, once")
+    parser.add_argument("--repeats", type=int, help="of each stage, of which the best counts (3; 1 if quick)")
+    args = parser.parse_args()
+    DATA.mkdir(exist_ok=True)
+    print(json.dumps(rounded(measure(Sizes(args.repeats or (1 if args.quick else 3), args.quick))), indent=2))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,72 @@
+"""What a pushed item costs the client and the server: processor time of both, and the server's memory."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from tables import TIMEOUT, frames_of, items_of, options_of, servers, target_of
+
+from rlds_beam.reverb.job import open_input
+from rlds_beam.reverb.stream import InsertStream
+from rlds_beam.reverb.writing import RequestEncoder
+
+
+def push(dataset: str, repeats: int) -> dict[str, float]:
+    """Step pairs of a dataset into a fresh server, `repeats` times; the least of each cost.
+
+    Returns:
+      items; and for each item: `client_us` (making requests, sending them, waiting), `server_us` (processor
+      microseconds of the server's process), `server_bytes` (growth of its resident memory), `wire_bytes`, and
+      `wall_us`, which is what the slower side takes when both have a core.
+    """
+    source = open_input(options_of(dataset))
+    made = items_of(frames_of(source), source.items)
+    runs = [_once(dataset, source, made) for _ in range(repeats)]
+    # Memory is what is there at the end; the largest is the one that no reuse of freed pages hides.
+    return {name: (max if name == "server_bytes" else min)(run[name] for run in runs) for name in runs[0]}
+
+
+def _once(dataset: str, source: Any, made: Any) -> dict[str, float]:
+    before = children()
+    with servers(source, 1) as (address,):
+        (server,) = children() - before
+        encoder, stream = (
+            RequestEncoder(target_of(options_of(dataset, server=address))),
+            InsertStream(address, timeout=TIMEOUT),
+        )
+        used, resident = usage(server)
+        began, cpu, items, wire = time.perf_counter(), time.process_time(), 0, 0
+        for one in made:
+            batch = encoder.encode(one)
+            items += batch.items
+            for request in batch.requests:
+                stream.send(request)
+                wire += len(request.payload)
+        stream.flush()
+        cpu, wall = time.process_time() - cpu, time.perf_counter() - began
+        used_after, resident_after = usage(server)
+        stream.close()
+    return {
+        "items": items,
+        "client_us": 1e6 * cpu / items,
+        "server_us": 1e6 * (used_after - used) / items,
+        "wall_us": 1e6 * wall / items,
+        "server_bytes": (resident_after - resident) / items,
+        "wire_bytes": wire / items,
+    }
+
+
+def children() -> set[int]:
+    """The processes that this one started."""
+    tasks = Path(f"/proc/{os.getpid()}/task").iterdir()
+    return {int(pid) for task in tasks for pid in (task / "children").read_text().split()}
+
+
+def usage(pid: int) -> tuple[float, int]:
+    """(processor seconds so far, resident bytes) of a process."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    ticks, pages = int(fields[11]) + int(fields[12]), int(fields[21])
+    return ticks / os.sysconf("SC_CLK_TCK"), pages * os.sysconf("SC_PAGE_SIZE")

@@ -1,0 +1,99 @@
+"""Who works on which range, and when all is done: pure functions over arrays of seconds.
+
+Ranges wait in one list. `taken` gives the next one to whoever is free (runners that hand out work as they go);
+`dealt` and `drawn` settle it beforehand, one after the other like cards, or by the hash of a random key (runners
+that cut the list into bundles, or shuffle it). A worker never waits while it still has a range to do.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import heapq
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Schedule:
+    """What became of the ranges.
+
+    Attributes:
+      owners: int64 [ranges], the worker that did each.
+      finishes: float64 [workers], seconds after which each was done with its last one; 0 where it had none.
+    """
+
+    owners: Array
+    finishes: Array
+
+    @property
+    def makespan(self) -> float:
+        """Seconds until all is done."""
+        return float(self.finishes.max())
+
+    @property
+    def utilisation(self) -> float:
+        """Share of the workers' time, until all is done, in which they have work."""
+        return float(self.finishes.mean() / self.makespan) if self.makespan else 1.0
+
+    @property
+    def tail(self) -> float:
+        """Share of the time that goes by when half of the workers have nothing to do any more."""
+        return float(1 - np.median(self.finishes) / self.makespan) if self.makespan else 0.0
+
+
+def taken(costs: Array, speeds: Array, seed: int = 0) -> Schedule:
+    """Each range, in order, to the worker that is free first.
+
+    Args:
+      costs: float64 [ranges], seconds at speed 1.
+      speeds: float64 [workers], 0.5 takes twice as long.
+      seed: not used; there is nothing to draw.
+    """
+    del seed
+    free, pace, owners = [(0.0, worker) for worker in range(len(speeds))], speeds.tolist(), []
+    for cost in costs.tolist():
+        at, worker = free[0]
+        heapq.heapreplace(free, (at + cost / pace[worker], worker))
+        owners.append(worker)
+    return Schedule(np.array(owners, np.int64), np.array([at for at, _ in sorted(free, key=lambda one: one[1])]))
+
+
+def dealt(costs: Array, speeds: Array, seed: int = 0) -> Schedule:
+    """Range i to worker i modulo their number, however long its own ranges keep it. Arguments as of `taken`."""
+    del seed
+    return _settled(np.arange(len(costs)) % len(speeds), costs, speeds)
+
+
+def drawn(costs: Array, speeds: Array, seed: int = 0) -> Schedule:
+    """Each range to a worker by chance. Arguments as of `taken`."""
+    return _settled(np.random.default_rng(seed).integers(0, len(speeds), len(costs)), costs, speeds)
+
+
+def _settled(owners: Array, costs: Array, speeds: Array) -> Schedule:
+    return Schedule(owners, np.bincount(owners, costs, len(speeds)) / speeds)
+
+
+ASSIGNMENTS: dict[str, Callable[[Array, Array, int], Schedule]] = {"taken": taken, "dealt": dealt, "drawn": drawn}
+
+
+def shared(schedule: Schedule, share: float) -> Schedule:
+    """The schedule where what the workers have in common (a network, a bucket, servers) slows them down.
+
+    A worker at work uses the part `share` of it. While k are at work and k * share is more than 1, all go slower by
+    that factor; what they do, and in which order, stays the same.
+    """
+    order = np.argsort(schedule.finishes, kind="stable")
+    steps = np.diff(schedule.finishes[order], prepend=0.0)
+    at_work = len(steps) - np.arange(len(steps))
+    finishes = np.empty_like(schedule.finishes)
+    finishes[order] = np.cumsum(steps * np.maximum(1.0, at_work * share))
+    return dataclasses.replace(schedule, finishes=finishes)
+
+
+def ideal(costs: Array, speeds: Array, share: float = 0.0) -> float:
+    """Seconds that no assignment gets below: all workers busy to the end, or what they share busy all the time."""
+    return max(float(costs.sum() / speeds.sum()), float(costs.sum()) * share)
