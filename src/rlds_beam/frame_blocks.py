@@ -87,7 +87,7 @@ def frame_blocks(
 
 
 def _step_blocks(episodes: tf.data.Dataset, length: int) -> tf.data.Dataset:
-    """All steps in order, in blocks of `length`. Getting them out of their datasets is most of all the work."""
+    """All steps in order, in blocks of `length`. Getting them out of datasets singly is most of all the work."""
     whole = whole_episodes(episodes)
     if whole is not None:
         return whole.rebatch(length)
