@@ -21,6 +21,7 @@ from tf_agents.specs import tensor_spec
 
 from rlds_beam import frame_blocks, reverb_observers
 from rlds_beam import rlds_to_reverb as ours
+from rlds_beam.whole_episodes import whole_episodes
 
 Flags = list[tuple[bool, bool, bool]]
 """(is_first, is_last, is_terminal) of each step of an episode."""
@@ -93,11 +94,14 @@ def test_tf_agents_own_tests_pass() -> None:
 class Streams:
     """Both conversions of a dataset that can be changed: building them is what takes time."""
 
-    def __init__(self, patch: pytest.MonkeyPatch, block_length: int):
+    def __init__(self, patch: pytest.MonkeyPatch, block_length: int, whole: bool):
         self.episodes: list[Flags] = []
         patch.setattr(frame_blocks, "_BLOCK_LENGTH", block_length)
         spec = {"flags": tf.TensorSpec([None, 3], tf.bool), "start": tf.TensorSpec([], tf.int64)}
         data = tf.data.Dataset.from_generator(self._generate, output_signature=spec).map(self._episode)
+        assert whole_episodes(data) is not None
+        if not whole:
+            patch.setattr(frame_blocks, "whole_episodes", lambda _: None)
         self.ours, self.theirs = ours.convert_rlds_to_trajectories(data), theirs.convert_rlds_to_trajectories(data)
         self.ours_sound, self.theirs_sound = self.ours.ignore_errors(), self.theirs.ignore_errors()
 
@@ -124,10 +128,13 @@ class Streams:
         }  # fmt: skip
 
 
-@pytest.fixture(scope="module", params=[2, 1024], ids="blocks of {}".format)
+WAYS = {"blocks of 2": (2, False), "blocks of 1024": (1024, False), "blocks of 2, whole episodes": (2, True)}
+
+
+@pytest.fixture(scope="module", params=WAYS.values(), ids=WAYS)
 def streams(request: pytest.FixtureRequest) -> Iterator[Streams]:
     with pytest.MonkeyPatch.context() as patch:
-        yield Streams(patch, request.param)
+        yield Streams(patch, *request.param)
 
 
 def _valid(length: int, terminal: bool) -> Flags:

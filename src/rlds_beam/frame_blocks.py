@@ -19,6 +19,7 @@ from tensorflow.python.data.ops import interleave_op
 from tf_agents.trajectories import trajectory
 
 from rlds_beam.frames import FIRST, LAST, MID
+from rlds_beam.whole_episodes import whole_episodes
 
 PolicyInfoFn = Callable[[dict[str, Any], dict[str, Any]], Any]
 """(current_step, next_step) -> the policy_info of one frame, a nest of tensors."""
@@ -86,7 +87,10 @@ def frame_blocks(
 
 
 def _step_blocks(episodes: tf.data.Dataset, length: int) -> tf.data.Dataset:
-    """All steps in order, in blocks of `length`. Getting them out of their datasets is most of all the work."""
+    """All steps in order, in blocks of `length`. Getting them out of datasets singly is most of all the work."""
+    whole = whole_episodes(episodes)
+    if whole is not None:
+        return whole.rebatch(length)
     return interleave_op._ParallelInterleaveDataset(
         episodes,
         lambda episode: episode["steps"].batch(length),
