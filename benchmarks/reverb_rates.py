@@ -7,11 +7,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tables import TIMEOUT, frames_of, items_of, options_of, servers, target_of
+from tables import frames_of, items_of, options_of, servers, target_of
 
 from rlds_beam.reverb.job import open_input
-from rlds_beam.reverb.stream import InsertStream
-from rlds_beam.reverb.writing import RequestEncoder
+from rlds_beam.reverb.writing import StreamWriter
 
 
 def push(dataset: str, repeats: int) -> dict[str, float]:
@@ -33,29 +32,23 @@ def _once(dataset: str, source: Any, made: Any) -> dict[str, float]:
     before = children()
     with servers(source, 1) as (address,):
         (server,) = children() - before
-        encoder, stream = (
-            RequestEncoder(target_of(options_of(dataset, server=address))),
-            InsertStream(address, timeout=TIMEOUT),
-        )
+        writer = StreamWriter(target_of(options_of(dataset, server=address)))
         used, resident = usage(server)
-        began, cpu, items, wire = time.perf_counter(), time.process_time(), 0, 0
+        began, cpu, items = time.perf_counter(), time.process_time(), 0
         for one in made:
-            batch = encoder.encode(one)
-            items += batch.items
-            for request in batch.requests:
-                stream.send(request)
-                wire += len(request.payload)
-        stream.flush()
+            writer.write(writer.encode(one))
+            items += len(one)
+        writer.flush()
         cpu, wall = time.process_time() - cpu, time.perf_counter() - began
         used_after, resident_after = usage(server)
-        stream.close()
+        writer.close()
     return {
         "items": items,
         "client_us": 1e6 * cpu / items,
         "server_us": 1e6 * (used_after - used) / items,
         "wall_us": 1e6 * wall / items,
         "server_bytes": (resident_after - resident) / items,
-        "wire_bytes": wire / items,
+        "wire_bytes": writer.sent_bytes / items,
     }
 
 
