@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import ipaddress
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -22,6 +23,8 @@ _PATHS = {
     "rejected": ("--rejected=", "give a gs:// path"),
 }
 """The fields of a job's config whose paths workers open. (A report is written by this process.)"""
+
+_DIRECTORY = re.compile(r"gs://[a-z0-9][-_a-z0-9.]+[a-z0-9]/[^\n\r]+")
 
 _THREADS = 2
 """Of a worker process, where Beam's own number is not given: one waits for the store while the other one computes."""
@@ -46,8 +49,9 @@ def check(options: RunOptions) -> None:
     if not flags.get("region"):
         raise _refused("--region", "is needed: where the job runs, best where its buckets are (us-central1)")
     for name in ("temp_location", "staging_location"):
-        if not _in_store(flags.get(name)):
-            raise _refused(f"--{name}", "is needed: a gs:// directory that the job and its workers can write to")
+        # Where Beam cannot use what it is given here, it makes a bucket of its own, and says nothing.
+        if not _DIRECTORY.fullmatch(flags.get(name) or ""):
+            raise _refused(f"--{name}", "is needed: gs://BUCKET/DIRECTORY that the job and its workers can write to")
     if not flags.get("sdk_container_image") and not any(flags.get(name) for name in _SUPPLIES):
         raise _refused(
             "--worker_container",
@@ -84,6 +88,7 @@ def _is_loopback(server: str) -> bool:
         address = ipaddress.ip_address(host)
     except ValueError:
         return host == "localhost" or host.endswith(".localhost")
+    address = getattr(address, "ipv4_mapped", None) or address
     return address.is_loopback or address.is_unspecified
 
 
