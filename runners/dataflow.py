@@ -75,11 +75,17 @@ def _check_paths(options: RunOptions) -> None:
 def _check_servers(servers: tuple[str, ...]) -> None:
     for server in servers:
         if server == "embedded":
-            raise _refused("--reverb=embedded", "is a server on this machine, which the workers do not reach; "
-                           "`rlds-beam serve --host=0.0.0.0` on a machine in their network, and give its address")  # fmt: skip
+            raise _refused(
+                "--reverb=embedded",
+                "is a server on this machine, which the workers do not reach; start `rlds-beam serve --host=0.0.0.0` "
+                "on a machine in their network, and give its address",
+            )
         if _is_loopback(server):
-            raise _refused(f"--reverb={server}", "is the loopback address, which on a worker is the worker itself; "
-                           "give the address that the server has in the workers' network")  # fmt: skip
+            raise _refused(
+                f"--reverb={server}",
+                "is the loopback address, which on a worker is the worker itself; give the address that the server has "
+                "in the workers' network",
+            )
 
 
 def _is_loopback(server: str) -> bool:

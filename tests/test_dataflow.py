@@ -126,8 +126,8 @@ SHUFFLES = {
     "push": {**DUPLICATES, **RANGES, "VerifyTables/Add": "PushRanges/Push"},
     "count": {**DUPLICATES, **RANGES, "CountItems/Add": "CountItems/Count"},
 }
-"""All that is sent between workers, in all jobs: by the step that sends it, the one that made it. These are the ranges (or stretches)
-to do, at the start; and of a range 24 bytes a record, the few that look alike, their hashes, what was done, a report."""
+"""All that is sent between workers, in all jobs: by the step that sends it, the one that made it. These are the ranges
+(or stretches) to do, at the start; 24 bytes a record, records that look alike, their hashes, what was done, reports."""
 
 KEYING = ("/AddRandomKeys", "/KeyWithVoid", "/Map(reify_metadata_default_window)")
 
@@ -232,8 +232,8 @@ def test_what_is_pickled_is_imported_from_the_package(graphs: dict[str, beam_run
         modules = {name for content in pickled(graph.SerializeToString()) for name in imports(content)}
         ours = {name for name in modules if name.split(".")[0] == "rlds_beam"}
         assert {name.split(".")[0] for name in modules} <= {
-            "apache_beam", "builtins", "collections", "copyreg", "functools", "ml_dtypes", "numpy", "rlds_beam", "types",
-            "typing", "_pickle", "operator", "itertools", "__builtin__", "pathlib", "datetime",
+            "apache_beam", "builtins", "collections", "copyreg", "functools", "ml_dtypes", "numpy", "rlds_beam",
+            "types", "typing", "_pickle", "operator", "itertools", "__builtin__", "pathlib", "datetime",
         }, job  # fmt: skip
         assert ours, job
         for name in ours:

@@ -1,7 +1,7 @@
 """Jobs on Dataflow from the command to the report: all but the service, the store and the image is the real thing.
 
-Beam's Dataflow runner submits to a job service on loopback (`cloud.py`), which does what Dataflow does: it fetches the staged
-pipeline from the store, and has it executed by an interpreter that has nothing but what the worker's image holds.
+Beam's Dataflow runner submits to a job service on loopback (`cloud.py`), which does what Dataflow does: it fetches the
+staged pipeline from the store, and has it executed by an interpreter that has only what the worker's image holds.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ def test_a_job_that_fails_says_why(cloud: Cloud, source: Path, capsys: pytest.Ca
     there = cloud.upload(source, "bucket/toy/1.0.0")
     assert main(["convert", there, "gs://bucket/out", "--fail=last_not_last", *flags(cloud)]) == 1
     err = capsys.readouterr().err.splitlines()
-    assert "last_not_last" in err[-1] and "toy/1.0.0:train:" in err[-1], err
+    assert "last_not_last" in err[-1] and "toy/1.0.0, split train, shard 0" in err[-1], err
 
 
 def test_ctrl_c_cancels_the_job(cloud: Cloud, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,8 +1,8 @@
 """Google Cloud Storage and Dataflow on loopback, as far as Beam's real clients ask for them.
 
-The store keeps objects in memory. The job service does with a job what Dataflow does: it fetches the staged pipeline from the
-store, has it executed by another interpreter (`execute.py`, on Beam's FnApiRunner), and tells of its state, messages
-and metrics.
+The store keeps objects in memory. The job service does with a job what Dataflow does: it fetches the staged pipeline
+from the store, has it executed by another interpreter (`execute.py`, on Beam's FnApiRunner), and tells of its state,
+messages and metrics.
 """
 
 from __future__ import annotations
