@@ -74,11 +74,17 @@ wheel: $(PROJECT)  ## dist/: sdist, and the wheel built from it
 	@rm build-wheel.log
 	@ls dist/*
 
+# The workers' locks hold the same versions as ours.
+COMPILE = $(BIN)/uv pip compile --quiet --python-version 3.11 --python-platform x86_64-manylinux_2_28 --generate-hashes \
+	--no-header --no-annotate --no-emit-index-url --no-emit-find-links
+
 lock: $(DEPENDENCIES)  ## resolve again and write requirements.lock (UPGRADE=--upgrade for newer versions)
-	@$(BIN)/uv pip compile --quiet --extra dev --python-version 3.11 --python-platform x86_64-manylinux_2_28 \
-		--generate-hashes --no-header --no-annotate --no-emit-index-url --no-emit-find-links $(UPGRADE) \
-		--output-file requirements.lock pyproject.toml
+	@$(COMPILE) --extra dev $(UPGRADE) --output-file requirements.lock pyproject.toml
 	@sed -i '1i # Python 3.11, Linux x86-64: rlds-beam[dev] and all it needs. Written by `make lock`.' requirements.lock
+	@rm -f examples/dataflow/requirements*.lock
+	@$(COMPILE) --extra gcp --constraint requirements.lock --output-file examples/dataflow/requirements.lock pyproject.toml
+	@$(COMPILE) --extra gcp --extra agents --constraint requirements.lock \
+		--output-file examples/dataflow/requirements-agents.lock pyproject.toml
 
 clean:  ## remove what was built (the environment stays)
 	rm -rf build dist demo_data bench_data .pytest_cache .mypy_cache .ruff_cache .hypothesis src/*.egg-info *.egg-info

@@ -72,9 +72,10 @@ def convert(config: ConvertConfig) -> ConvertOutcome:
       RldsBeamError: the pipeline failed.
     """
     from rlds_beam.job import prepare
-    from rlds_beam.runners import run_pipeline
+    from rlds_beam.runners import check, run_pipeline
 
     began = time.monotonic()
+    check(config)
     job, metrics = prepare(config), {}
     if config.overwrite or not job.complete:
         metrics = run_pipeline(lambda root: define_pipeline(root, config, job), config, job.source.size)
@@ -112,8 +113,10 @@ def main(config: ConvertConfig) -> int:
     """The command: runs the job, prints its summary, returns the exit code."""
     from rlds_beam.job import prepare
     from rlds_beam.pipelines import outcome
+    from rlds_beam.runners import check
 
     if config.dry_run:
+        check(config)
         job = prepare(config)
         print(json.dumps(job.to_json(), indent=2) if config.json else job.text())
         return 0

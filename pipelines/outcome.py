@@ -6,7 +6,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from rlds_beam.errors import RejectedError
+from rlds_beam import storage
+from rlds_beam.errors import RejectedError, RldsBeamError
 from rlds_beam.options import ReportOptions
 from rlds_beam.report import Report
 from rlds_beam.rules import DATASET_RULES
@@ -30,6 +31,20 @@ def figures(metrics: Mapping[str, Any], seconds: float) -> dict[str, Any]:
         "steps_per_second": round(steps / working) if working else None,
         "peak_memory_mb": round(memory.max / 1024) if memory else None,
     }
+
+
+def keep(content: Mapping[str, Any], path: str | None) -> None:
+    """Writes a report as JSON, where `--report` asks for that: this process does it, not a worker.
+
+    Raises:
+      RldsBeamError: it cannot be written there.
+    """
+    if path is None:
+        return
+    try:
+        storage.write_text(path, json.dumps(content, indent=2) + "\n")
+    except OSError as error:
+        raise RldsBeamError(f"--report={path} cannot be written to: {error}") from error
 
 
 def took(figures: Mapping[str, Any]) -> str:

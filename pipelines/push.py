@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import json
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -141,8 +140,10 @@ def _push(config: PushConfig, filled: Callable[[EmbeddedServer, Verified], None]
     from rlds_beam.reverb.job import open_input
     from rlds_beam.reverb.served_tables import parse_tables
     from rlds_beam.reverb.serving import EmbeddedServer, verify_checkpoint
+    from rlds_beam.runners import check
 
     began = time.monotonic()
+    check(config)
     source = open_input(config)
     if not config.embedded:
         return _keep(config, PushOutcome(*_fill(config, source), time.monotonic() - began))
@@ -158,11 +159,12 @@ def _push(config: PushConfig, filled: Callable[[EmbeddedServer, Verified], None]
     return _keep(config, PushOutcome(verified, report, metrics, time.monotonic() - began, checkpoint))
 
 
-def _keep(config: PushConfig, outcome: PushOutcome) -> PushOutcome:
+def _keep(config: PushConfig, done: PushOutcome) -> PushOutcome:
     """Writes the report, if that was asked for."""
-    if config.report is not None:
-        storage.write_text(config.report, json.dumps(outcome.to_json(), indent=2) + "\n")
-    return outcome
+    from rlds_beam.pipelines import outcome
+
+    outcome.keep(done.to_json(), config.report)
+    return done
 
 
 def _fill(config: PushConfig, source: PushInput) -> tuple[Verified, Report, dict[str, Any]]:
@@ -189,10 +191,10 @@ def _run(config: PushConfig, size: int, define: Callable[[Any], Any]) -> tuple[d
     """Runs a pipeline whose one result has a `to_json`; gives that, and what the run measured of itself."""
     import apache_beam as beam
 
-    from rlds_beam.runners import run_pipeline
+    from rlds_beam.runners import run_pipeline, scratch
 
-    with tempfile.TemporaryDirectory() as scratch:
-        path = config.report or storage.join(scratch, "report.json")
+    with scratch(config) as directory:
+        path = storage.join(directory, "result.json")
         metrics = run_pipeline(lambda root: define(root) | "Result" >> beam.Map(_write_json, path), config, size)
         content: dict[str, Any] = json.loads(storage.read_text(path))
     return content, metrics
@@ -220,7 +222,9 @@ def main(config: PushConfig) -> int:
 def _plan(config: PushConfig) -> int:
     """Prints what would be done; an embedded server is not started for it."""
     from rlds_beam.reverb.job import open_input, prepare
+    from rlds_beam.runners import check
 
+    check(config)
     source = open_input(config)
     if not config.embedded:
         prepare(config, source)

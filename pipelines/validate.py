@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import tempfile
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -52,21 +51,25 @@ def validate(config: ValidateConfig) -> Report:
     """Runs the job to its end.
 
     Raises:
-      RldsBeamError: the dataset cannot be read at all, or the pipeline failed.
+      RldsBeamError: the dataset cannot be read at all, the pipeline failed, or the report cannot be written.
     """
+    from rlds_beam.pipelines import outcome
     from rlds_beam.preflight import check_counts, check_source
     from rlds_beam.report import Report
-    from rlds_beam.runners import run_pipeline
+    from rlds_beam.runners import check, run_pipeline, scratch
     from rlds_beam.source import open_source
 
+    check(config)
     source = open_source(config.input, config.split, config.features)
     report = check_source(source, config)
-    with tempfile.TemporaryDirectory() as scratch:
-        path = config.report or storage.join(scratch, "report.json")
+    with scratch(config) as directory:
+        path = storage.join(directory, "report.json")
         job = dataclasses.replace(config, report=path)
         run_pipeline(lambda root: define_pipeline(root, job, source), config, source.size)
         found = Report.from_json(json.loads(storage.read_text(path)))
-    return report.merge(found, check_counts(source, found.shards, config))
+    report = report.merge(found, check_counts(source, found.shards, config))
+    outcome.keep(report.to_json(), config.report)
+    return report
 
 
 def main(config: ValidateConfig) -> int:

@@ -2,11 +2,34 @@
 
 from __future__ import annotations
 
+import contextlib
+import tempfile
 from collections.abc import Callable
 from typing import Any
 
 from rlds_beam.errors import UsageError
-from rlds_beam.options import RunOptions
+from rlds_beam.options import DATAFLOW, RunOptions
+
+
+def check(options: RunOptions) -> None:
+    """Refuses what the runner of a job could not do, before anything is read or written.
+
+    Raises:
+      UsageError: the message says what to do.
+    """
+    if options.runner in DATAFLOW:
+        from rlds_beam.runners import dataflow
+
+        dataflow.check(options)
+
+
+def scratch(options: RunOptions) -> contextlib.AbstractContextManager[str]:
+    """A directory that workers write to and this process reads from, gone at the end."""
+    if options.runner in DATAFLOW:
+        from rlds_beam.runners import dataflow
+
+        return dataflow.scratch(options)
+    return tempfile.TemporaryDirectory()
 
 
 def run_pipeline(define: Callable[[Any], Any], options: RunOptions, input_bytes: int) -> dict[str, Any]:
@@ -23,10 +46,12 @@ def run_pipeline(define: Callable[[Any], Any], options: RunOptions, input_bytes:
     Raises:
       RldsBeamError: the job failed; the message says why.
     """
-    from rlds_beam.runners import local, remote
+    from rlds_beam.runners import dataflow, local, remote
 
     if options.runner in ("local", "FnApiRunner"):
         return local.run(define, options, input_bytes)
+    if options.runner in DATAFLOW:
+        return dataflow.run(define, options)
     if options.workers is not None:
         raise UsageError(f"--workers is for --runner=local; {options.runner} has flags of its own, behind --")
     return remote.run(define, options)

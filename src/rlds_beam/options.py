@@ -260,11 +260,30 @@ class ReportOptions(Options):
     json: bool = option(False, "print the report as JSON instead of a summary")
 
 
+DATAFLOW = ("dataflow", "DataflowRunner")
+"""The runner of `DataflowOptions`, by our name and by Beam's."""
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class RunOptions(Options):
+class DataflowOptions(Options):
+    """Where on Google Cloud a job of --runner=dataflow runs; all its paths are gs:// paths."""
+
+    project: str | None = option(None, "project that owns the job")
+    region: str | None = option(None, "where its workers are (us-central1)")
+    temp_location: str | None = option(None, "gs:// directory for temporary files", metavar="DIR")
+    staging_location: str | None = option(
+        None, "gs:// directory for what workers are given at their start (--temp_location)", metavar="DIR"
+    )
+    worker_container: str | None = option(
+        None, "image of the workers, with rlds-beam in it (examples/dataflow)", metavar="IMAGE"
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RunOptions(DataflowOptions):
     """Where the job runs; Beam's own flags go behind --."""
 
-    runner: str = option("local", "local, or the name of a Beam runner")
+    runner: str = option("local", "local, dataflow, or the name of a Beam runner")
     workers: int | None = option(None, "worker processes on this machine (one per core where the job is large enough)")
     beam_options: tuple[str, ...] = option((), "Beam's own flags, as a list", hidden=True)
 
@@ -272,3 +291,6 @@ class RunOptions(Options):
         super().__post_init__()
         if self.workers is not None and self.workers < 1:
             raise UsageError(f"--workers={self.workers}: at least one is needed")
+        for field in dataclasses.fields(DataflowOptions):
+            if self.runner not in DATAFLOW and getattr(self, field.name) is not None:
+                raise UsageError(f"--{field.name} is for --runner=dataflow, not --runner={self.runner}")

@@ -107,8 +107,8 @@ def rmtree(path: str) -> None:
     if scheme(path) is None:
         if os.path.isdir(path):
             shutil.rmtree(path)
-    elif exists(path) or glob(join(path, "*")):
-        _remote(path, "delete", [path])
+    elif found := glob(join(path, "**")):  # a store has no directories, and Beam deletes what it is told by name
+        _remote(path, "delete", found)
 
 
 def join(path: str, *names: str) -> str:

@@ -1,0 +1,209 @@
+"""Google Cloud Dataflow: what a job needs there is checked first, then Beam's own runner submits it."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import ipaddress
+import re
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from rlds_beam import storage
+from rlds_beam.errors import RldsBeamError, UsageError
+from rlds_beam.options import RunOptions
+
+_COPY = "copy it to a bucket (gcloud storage cp -r) and give its gs:// path"
+_PATHS = {
+    "input": ("", _COPY),
+    "features": ("--features=", _COPY),
+    "output": ("", "give a gs:// path"),
+    "rejected": ("--rejected=", "give a gs:// path"),
+}
+"""The fields of a job's config whose paths workers open. (A report is written by this process.)"""
+
+_DIRECTORY = re.compile(r"gs://[a-z0-9][-_a-z0-9.]+[a-z0-9]/[^\n\r]+")
+
+_THREADS = 2
+"""Of a worker process, where Beam's own number is not given: one waits for the store while the other one computes."""
+
+_SUPPLIES = ("setup_file", "extra_packages", "requirements_file", "prebuild_sdk_container_engine")
+"""Beam's flags that bring a package to workers whose image does not hold it."""
+
+
+def check(options: RunOptions) -> None:
+    """Refuses what cannot run on Dataflow; touches neither the network nor a file.
+
+    Raises:
+      UsageError: something is missing, or means nothing on a worker; the message says what to do.
+    """
+    if options.workers is not None:
+        raise _refused("--workers", "is for this machine; -- --num_workers and --max_num_workers are Dataflow's")
+    _check_paths(options)
+    _check_servers(getattr(options, "reverb", ()))
+    flags = _parse(options)
+    if not flags.get("project"):
+        raise _refused("--project", "is needed: the Google Cloud project that pays for the job")
+    if not flags.get("region"):
+        raise _refused("--region", "is needed: where the job runs, best where its buckets are (us-central1)")
+    for name in ("temp_location", "staging_location"):
+        # Where Beam cannot use what it is given here, it makes a bucket of its own, and says nothing.
+        if not _DIRECTORY.fullmatch(flags.get(name) or ""):
+            raise _refused(f"--{name}", "is needed: gs://BUCKET/DIRECTORY that the job and its workers can write to")
+    if not flags.get("sdk_container_image") and not any(flags.get(name) for name in _SUPPLIES):
+        raise _refused(
+            "--worker_container",
+            "is needed: an image that holds rlds-beam (examples/dataflow says how it is built), or, to try something "
+            "out from a checkout, -- --setup_file=./setup.py",
+        )
+    if flags.get("setup_file") == "setup.py":
+        raise _refused("--setup_file=setup.py", "fails in Beam: write ./setup.py")
+    if flags.get("template_location"):
+        raise _refused("--template_location", "is not possible: what is still to do is known when the job starts")
+    _check_installed()
+
+
+def _check_paths(options: RunOptions) -> None:
+    for name, (flag, what_to_do) in _PATHS.items():
+        for path in filter(None, (getattr(options, name, None) or "").split(",")):
+            if not _in_store(path):
+                raise _refused(f"{flag}{path}", f"is a path of this machine, where its workers are not; {what_to_do}")
+
+
+def _check_servers(servers: tuple[str, ...]) -> None:
+    for server in servers:
+        if server == "embedded":
+            raise _refused(
+                "--reverb=embedded",
+                "is a server on this machine, which the workers do not reach; start `rlds-beam serve --host=0.0.0.0` "
+                "on a machine in their network, and give its address",
+            )
+        if _is_loopback(server):
+            raise _refused(
+                f"--reverb={server}",
+                "is the loopback address, which on a worker is the worker itself; give the address that the server has "
+                "in the workers' network",
+            )
+
+
+def _is_loopback(server: str) -> bool:
+    host = server.rpartition(":")[0].strip("[]") or server
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")
+    address = getattr(address, "ipv4_mapped", None) or address
+    return address.is_loopback or address.is_unspecified
+
+
+def _check_installed() -> None:
+    for module in ("google.cloud.dataflow", "google.cloud.storage"):
+        try:
+            found = importlib.util.find_spec(module)
+        except ModuleNotFoundError:  # not even google.cloud is there
+            found = None
+        if found is None:
+            raise UsageError(
+                f"--runner=dataflow: {module} is not installed; pip install 'rlds-beam[gcp]' (not apache-beam[gcp], "
+                "which cannot stand beside TensorFlow 2.15)"
+            )
+
+
+def _refused(what: str, why: str) -> UsageError:
+    return UsageError(f"--runner=dataflow: {what} {why}")
+
+
+def _in_store(path: str | None) -> bool:
+    return path is not None and storage.scheme(path) == "gs"
+
+
+def beam_flags(options: RunOptions) -> list[str]:
+    """The job as flags of Beam's: ours, what suits our jobs, and last what was given behind `--`, which wins."""
+    ours = {
+        "project": options.project,
+        "region": options.region,
+        "temp_location": options.temp_location or options.staging_location,
+        "staging_location": options.staging_location or options.temp_location,
+        "sdk_container_image": options.worker_container,
+        # The image holds Beam; nothing is installed when a worker starts.
+        "sdk_location": options.worker_container and "container",
+        "number_of_worker_harness_threads": str(_THREADS),
+        "job_name": f"rlds-beam-{_job(options)}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}",
+    }
+    flags = [f"--{name}={value}" for name, value in ours.items() if value]
+    # What workers call is imported from rlds-beam: nothing of the process that submits the job goes along.
+    return [*flags, "--no_save_main_session", *options.beam_options]
+
+
+def _job(options: RunOptions) -> str:
+    return type(options).__name__.removesuffix("Config").lower()
+
+
+def _parse(options: RunOptions) -> dict[str, Any]:
+    from apache_beam.options.pipeline_options import PipelineOptions
+
+    parsed: dict[str, Any] = PipelineOptions(beam_flags(options)).get_all_options()
+    return parsed
+
+
+@contextlib.contextmanager
+def scratch(options: RunOptions) -> Iterator[str]:
+    """A directory below the temp location, for what workers have to tell this process; gone at the end."""
+    directory = storage.join(_parse(options)["temp_location"], f"rlds-beam-{time.time_ns()}")
+    try:
+        yield directory
+    finally:
+        with contextlib.suppress(OSError):  # what is left of it is small, and no reason to call a job failed
+            storage.rmtree(directory)
+
+
+def run(define: Callable[[Any], Any], options: RunOptions) -> dict[str, Any]:
+    """Submits the job and waits for its end; Ctrl-C cancels it.
+
+    Raises:
+      UsageError: it cannot be submitted.
+      RldsBeamError: it failed.
+    """
+    import apache_beam as beam
+    from apache_beam.options.pipeline_options import PipelineOptions
+    from apache_beam.runners.dataflow.dataflow_runner import DataflowRunner
+
+    from rlds_beam.runners.local import plain
+    from rlds_beam.runners.metrics import read_metrics
+
+    check(options)
+    try:
+        pipeline = beam.Pipeline(runner=DataflowRunner(), options=PipelineOptions(beam_flags(options)))
+        define(pipeline)
+        result = pipeline.run()
+    except RldsBeamError:
+        raise
+    except Exception as error:
+        raise UsageError(f"the job could not be submitted to Dataflow: {_reason(error)}") from error
+    print(f"rlds-beam: Dataflow job {result.job_id()}, {_console(options, result)}", file=sys.stderr, flush=True)
+    try:
+        result.wait_until_finish()
+    except KeyboardInterrupt:
+        # Or it would go on, beside the one that the same command starts.
+        result.cancel()
+        raise
+    except Exception as error:
+        raise plain(error) from error
+    return read_metrics(result)
+
+
+def _reason(error: Exception) -> str:
+    """The error in a line, with the way out where there is one."""
+    text = " ".join(f"{type(error).__name__}: {error}".split())
+    if "DefaultCredentialsError" in text or "RefreshError" in text:
+        text += "; log in with gcloud auth application-default login"
+    return text
+
+
+def _console(options: RunOptions, result: Any) -> str:
+    flags = _parse(options)
+    return (
+        f"https://console.cloud.google.com/dataflow/jobs/{flags['region']}/{result.job_id()}?project={flags['project']}"
+    )

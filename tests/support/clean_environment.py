@@ -1,0 +1,48 @@
+"""Environments that hold what the image of a worker holds, made by the commands of examples/dataflow/Dockerfile."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCKERFILE = ROOT / "examples" / "dataflow" / "Dockerfile"
+
+
+def steps() -> list[str]:
+    """The commands of the Dockerfile's RUN, in their order."""
+    (block,) = re.findall(r"^RUN (.*?[^\\])$", DOCKERFILE.read_text(), re.DOTALL | re.MULTILINE)
+    return [step.strip() for step in block.replace("\\\n", "").split("&&")]
+
+
+def build(home: Path, wheel: Path) -> Path:
+    """Does in `home` what the Dockerfile does in /opt/rlds-beam; the interpreter that it gives to a worker."""
+    home.mkdir()
+    (home / "requirements.lock").symlink_to(DOCKERFILE.parent / "requirements.lock")
+    (home / wheel.name).symlink_to(wheel)
+    python_first = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    for step in steps():
+        run(step.replace("/opt/rlds-beam", str(home)), home, shell=True, env=python_first)
+    return home / "venv" / "bin" / "python"
+
+
+def beside(python: Path, home: Path, package: Path) -> Path:
+    """Another environment with the same dependencies, whose rlds-beam is `package`."""
+    run([sys.executable, "-m", "venv", str(home)], home.parent)
+    (libraries,) = (python.parents[1] / "lib").glob("python*/site-packages")
+    (own,) = (home / "lib").glob("python*/site-packages")
+    (own / "dependencies.pth").write_text(f"{libraries}\n")
+    run([str(home / "bin" / "python"), "-m", "pip", "install", "--no-deps", "--ignore-installed", str(package)], home)
+    return home / "bin" / "python"
+
+
+def run(command, cwd: Path, env=None, **kwargs):
+    """A command outside the checkout; fails with what it said."""
+    clean = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    clean |= {"PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_ROOT_USER_ACTION": "ignore", **(env or {})}
+    done = subprocess.run(command, cwd=cwd, env=clean, capture_output=True, text=True, check=False, **kwargs)
+    assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+    return done

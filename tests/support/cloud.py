@@ -1,0 +1,289 @@
+"""Google Cloud Storage and Dataflow on loopback, as far as Beam's real clients ask for them.
+
+The store keeps objects in memory. The job service does with a job what Dataflow does: it fetches the staged pipeline
+from the store, has it executed by another interpreter (`execute.py`, on Beam's FnApiRunner), and tells of its state,
+messages and metrics.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import email
+import hashlib
+import json
+import re
+import subprocess
+import threading
+import traceback
+from base64 import b64encode
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit
+
+import google_crc32c
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
+
+EXECUTE = Path(__file__).parent / "execute.py"
+
+Reply = tuple[int, dict[str, str], bytes]
+
+
+class Cloud:
+    """Both services on one port.
+
+    Attributes:
+      objects: from `bucket/name` to what is in it.
+      jobs: those that were submitted, as JSON, each with its `state`, `error` and `metrics`.
+    """
+
+    def __init__(self, execute: Callable[[str, Path], subprocess.CompletedProcess[str]], home: Path):
+        self.objects: dict[str, bytes] = {}
+        self.jobs: dict[str, dict[str, Any]] = {}
+        self.looked_at: Callable[[], None] = lambda: None  # when somebody asks for a job's state
+        self._execute, self._home = execute, home
+        self._uploads: dict[str, tuple[str, bytearray]] = {}
+        self._lock = threading.RLock()
+        cloud = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def _answer(self) -> None:
+                body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+                status, headers, answer = cloud.answer(
+                    self.command, self.path, {name.lower(): value for name, value in self.headers.items()}, body
+                )
+                self.send_response(status)
+                for name, value in {**headers, "Content-Length": str(len(answer))}.items():
+                    self.send_header(name, value)
+                self.end_headers()
+                self.wfile.write(answer)
+
+            do_GET = do_POST = do_PUT = do_DELETE = _answer  # noqa: N815
+
+            def log_message(self, *_: Any) -> None: ...
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        self.address = f"http://localhost:{self._server.server_port}"
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What a process needs to take this for the cloud."""
+        return {"STORAGE_EMULATOR_HOST": self.address, "GOOGLE_APPLICATION_CREDENTIALS": str(self._credentials)}
+
+    @property
+    def _credentials(self) -> Path:
+        """Of a service account whose tokens come from here."""
+        path = self._home / "credentials.json"
+        if not path.exists():
+            key = rsa.generate_private_key(public_exponent=65537, key_size=2048).private_bytes(
+                serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+            )
+            account = {
+                "type": "service_account", "client_email": "tests@project.invalid", "private_key": key.decode(),
+                "token_uri": f"{self.address}/token", "project_id": "project",
+            }  # fmt: skip
+            path.write_text(json.dumps(account))
+        return path
+
+    def token(self, **_: Any) -> Reply:
+        return _json({"access_token": "token", "token_type": "Bearer", "expires_in": 3600})
+
+    def upload(self, directory: Path, where: str) -> str:
+        """Copies a directory into the store; the path there."""
+        for path in directory.rglob("*"):
+            if path.is_file():
+                self.objects[f"{where}/{path.relative_to(directory)}"] = path.read_bytes()
+        return f"gs://{where}"
+
+    def download(self, where: str, directory: Path) -> Path:
+        """Copies what lies below `where` to a directory."""
+        for name, content in self.objects.items():
+            if name.startswith(f"{where}/"):
+                path = directory / name.removeprefix(f"{where}/")
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(content)
+        return directory
+
+    def answer(self, method: str, url: str, headers: dict[str, str], body: bytes) -> Reply:
+        parts = urlsplit(url)
+        query = {name: values[0] for name, values in parse_qs(parts.query).items()}
+        with self._lock:
+            for pattern, route in _ROUTES:
+                match = re.fullmatch(pattern, f"{method} {parts.path}")
+                if match is not None:
+                    found = [unquote(group) for group in match.groups()]
+                    try:
+                        return route(self, *found, query=query, headers=headers, body=body)
+                    except Exception:  # told at once: 4xx is what clients do not try again
+                        return _json({"error": {"code": 400, "message": traceback.format_exc()}}, 400)
+        return _json({"error": {"code": 501, "message": f"{method} {url} is not served here"}}, 501)
+
+    # The store.
+
+    def bucket(self, bucket: str, **_: Any) -> Reply:
+        return _json({"name": bucket, "softDeletePolicy": {"retentionDurationSeconds": "0"}})
+
+    def list(self, bucket: str, *, query: dict[str, str], **_: Any) -> Reply:
+        prefix = f"{bucket}/{query.get('prefix', '')}"
+        return _json({"items": [self._meta(name) for name in sorted(self.objects) if name.startswith(prefix)]})
+
+    def get(self, bucket: str, name: str, *, query: dict[str, str], headers: dict[str, str], **_: Any) -> Reply:
+        key = f"{bucket}/{name}"
+        if key not in self.objects:
+            return _json({"error": {"code": 404, "message": f"no such object: {key}"}}, 404)
+        if query.get("alt") != "media":
+            return _json(self._meta(key))
+        content = self.objects[key]
+        wanted = re.fullmatch(r"bytes=(\d+)-(\d*)", headers.get("range", ""))
+        if wanted is None:
+            return 200, {}, content
+        first, last = int(wanted[1]), min(int(wanted[2] or len(content)), len(content) - 1)
+        if first >= len(content):
+            return 416, {"Content-Range": f"bytes */{len(content)}"}, b""
+        return 206, {"Content-Range": f"bytes {first}-{last}/{len(content)}"}, content[first : last + 1]
+
+    def start(self, bucket: str, *, query: dict[str, str], headers: dict[str, str], body: bytes, **_: Any) -> Reply:
+        if query["uploadType"] == "multipart":
+            message = email.message_from_bytes(b"Content-Type: " + headers["content-type"].encode() + b"\n\n" + body)
+            about, content = message.get_payload()  # type: ignore[misc]
+            name = json.loads(about.get_payload())["name"]  # type: ignore[union-attr]
+            return self._put(f"{bucket}/{name}", content.get_payload(decode=True))  # type: ignore[union-attr, arg-type]
+        name = query.get("name") or json.loads(body)["name"]
+        upload = str(len(self._uploads))
+        self._uploads[upload] = f"{bucket}/{name}", bytearray()
+        return 200, {"Location": f"{self.address}/upload/{upload}"}, b""
+
+    def go_on(self, upload: str, *, headers: dict[str, str], body: bytes, **_: Any) -> Reply:
+        key, content = self._uploads[upload]
+        content += body
+        if headers["content-range"].endswith("/*"):
+            return 308, {"Range": f"bytes=0-{len(content) - 1}"} if content else {}, b""
+        return self._put(key, bytes(content))
+
+    def copy(self, bucket: str, name: str, to_bucket: str, to_name: str, **_: Any) -> Reply:
+        if f"{bucket}/{name}" not in self.objects:
+            return _json({"error": {"code": 404, "message": "no such object"}}, 404)
+        return self._put(f"{to_bucket}/{to_name}", self.objects[f"{bucket}/{name}"])
+
+    def delete(self, bucket: str, name: str, **_: Any) -> Reply:
+        there = self.objects.pop(f"{bucket}/{name}", None) is not None
+        return (204, {}, b"") if there else _json({"error": {"code": 404, "message": "no such object"}}, 404)
+
+    def batch(self, *, headers: dict[str, str], body: bytes, **_: Any) -> Reply:
+        message = email.message_from_bytes(b"Content-Type: " + headers["content-type"].encode() + b"\n\n" + body)
+        answers = []
+        for part in message.get_payload():
+            assert isinstance(part, email.message.Message)
+            method, url, _ = str(part.get_payload()).lstrip().split(" ", 2)
+            parts = urlsplit(url)
+            status, _, content = self.answer(method, f"{parts.path}?{parts.query}", {}, b"")
+            answers.append(
+                "--x\r\nContent-Type: application/http\r\n\r\n"
+                f"HTTP/1.1 {status} Done\r\nContent-Type: application/json\r\n\r\n{content.decode()}\r\n"
+            )
+        return 200, {"Content-Type": 'multipart/mixed; boundary="x"'}, ("".join(answers) + "--x--").encode()
+
+    def _put(self, key: str, content: bytes) -> Reply:
+        self.objects[key] = content
+        return _json(self._meta(key))
+
+    def _meta(self, key: str) -> dict[str, str]:
+        bucket, _, name = key.partition("/")
+        content = self.objects[key]
+        return {
+            "kind": "storage#object", "bucket": bucket, "name": name, "size": str(len(content)), "generation": "1",
+            "crc32c": b64encode(google_crc32c.value(content).to_bytes(4, "big")).decode(),
+            "md5Hash": b64encode(hashlib.md5(content).digest()).decode(), "updated": "2026-01-01T00:00:00Z",
+        }  # fmt: skip
+
+    # The job service.
+
+    def submit(self, *, body: bytes, **_: Any) -> Reply:
+        job = {**json.loads(body), "id": f"job-{len(self.jobs)}"}
+        self.jobs[job["id"]] = {**job, "state": "JOB_STATE_RUNNING", "error": None, "metrics": []}
+        threading.Thread(target=self._run, args=(self.jobs[job["id"]],), daemon=True).start()
+        return _json(_state(self.jobs[job["id"]]))
+
+    def _run(self, job: dict[str, Any]) -> None:
+        url = job["environment"]["sdkPipelineOptions"]["options"]["pipelineUrl"]
+        done = self._execute(job["id"], self._home_of(job, self.objects[url.removeprefix("gs://")]))
+        with self._lock:
+            if done.returncode == 0:
+                job["metrics"] = json.loads(done.stdout.splitlines()[-1])
+            else:
+                job["error"] = done.stderr
+            job["state"] = "JOB_STATE_DONE" if done.returncode == 0 else "JOB_STATE_FAILED"
+
+    def _home_of(self, job: dict[str, Any], pipeline: bytes) -> Path:
+        home = self._home / job["id"]
+        home.mkdir(parents=True)
+        (home / "pipeline.pb").write_bytes(pipeline)
+        return home
+
+    def job(self, job: str, **_: Any) -> Reply:
+        self.looked_at()
+        return _json(_state(self.jobs[job]))
+
+    def change(self, job: str, *, body: bytes, **_: Any) -> Reply:
+        wanted = json.loads(body)["requestedState"]
+        self.jobs[job]["state"] = "JOB_STATE_CANCELLED" if wanted == 5 else wanted  # the client sends numbers
+        return _json(_state(self.jobs[job]))
+
+    def messages(self, job: str, **_: Any) -> Reply:
+        error = self.jobs[job]["error"]
+        message = {"time": "2026-01-01T00:00:00Z", "messageText": error, "messageImportance": "JOB_MESSAGE_ERROR"}
+        return _json({"jobMessages": [message] if error else []})
+
+    def metrics(self, job: str, **_: Any) -> Reply:
+        found = []
+        for context, name, value in self.jobs[job]["metrics"]:
+            for tentative in ({}, {"tentative": "true"}):
+                found.append({"name": {"origin": "user", "name": name, "context": {**context, **tentative}}, **value})
+        return _json({"metrics": found})
+
+
+def _state(job: dict[str, Any]) -> dict[str, Any]:
+    return {"id": job["id"], "name": job["name"], "currentState": job["state"]}
+
+
+def _json(content: Any, status: int = 200) -> Reply:
+    return status, {"Content-Type": "application/json"}, json.dumps(content).encode()
+
+
+_OBJECT = r"/storage/v1/b/([^/]+)/o/([^/]+)"
+_JOBS = r"/v1b3/projects/[^/]+/locations/[^/]+/jobs"
+_ROUTES: list[tuple[str, Callable[..., Reply]]] = [
+    (r"POST /token", Cloud.token),
+    (r"GET /storage/v1/b/([^/]+)", Cloud.bucket),
+    (r"GET /storage/v1/b/([^/]+)/o", Cloud.list),
+    (rf"GET (?:/download)?{_OBJECT}", Cloud.get),
+    (rf"POST {_OBJECT}/(?:copyTo|rewriteTo)/b/([^/]+)/o/([^/]+)", Cloud.copy),
+    (rf"DELETE {_OBJECT}", Cloud.delete),
+    (r"POST /upload/storage/v1/b/([^/]+)/o", Cloud.start),
+    (r"PUT /upload/(\d+)", Cloud.go_on),
+    (r"POST /batch/storage/v1", Cloud.batch),
+    (rf"POST {_JOBS}", Cloud.submit),
+    (rf"GET {_JOBS}/([^/]+)", Cloud.job),
+    (rf"PUT {_JOBS}/([^/]+)", Cloud.change),
+    (rf"GET {_JOBS}/([^/]+)/messages", Cloud.messages),
+    (rf"GET {_JOBS}/([^/]+)/metrics", Cloud.metrics),
+]
+
+
+@contextlib.contextmanager
+def serving(execute: Callable[[str, Path], subprocess.CompletedProcess[str]], home: Path) -> Iterator[Cloud]:
+    cloud = Cloud(execute, home)
+    try:
+        yield cloud
+    finally:
+        cloud.close()
