@@ -54,6 +54,7 @@ def validate(config: ValidateConfig) -> Report:
     Raises:
       RldsBeamError: the dataset cannot be read at all, or the pipeline failed.
     """
+    from rlds_beam.cost import validate_seconds
     from rlds_beam.preflight import check_counts, check_source
     from rlds_beam.report import Report
     from rlds_beam.runners import run_pipeline
@@ -64,7 +65,7 @@ def validate(config: ValidateConfig) -> Report:
     with tempfile.TemporaryDirectory() as scratch:
         path = config.report or storage.join(scratch, "report.json")
         job = dataclasses.replace(config, report=path)
-        run_pipeline(lambda root: define_pipeline(root, job, source), config, source.size)
+        run_pipeline(lambda root: define_pipeline(root, job, source), config, validate_seconds(source, config))
         found = Report.from_json(json.loads(storage.read_text(path)))
     return report.merge(found, check_counts(source, found.shards, config))
 
