@@ -40,9 +40,12 @@ def run(define: Callable[[Any], Any], options: RunOptions, seconds: float) -> di
     workers = options.workers or paying_workers(seconds, _cores())
     flags = [f"--direct_num_workers={workers}", *options.beam_options]
 
-    def job(environment: Any = None) -> dict[str, Any]:
+    def job(environment: Any = None, home: str | None = None) -> dict[str, Any]:
         # DirectRunner would first try to download another runner.
         pipeline = beam.Pipeline(runner=FnApiRunner(environment), options=PipelineOptions(flags))
+        if home is not None:  # Beam removes its directory when a pipeline is through, and one whose worker died never is.
+            os.rmdir(pipeline.local_tempdir)
+            pipeline.local_tempdir = tempfile.mkdtemp(dir=home)
         define(pipeline)
         result = pipeline.run()
         result.wait_until_finish()
@@ -58,7 +61,7 @@ def run(define: Callable[[Any], Any], options: RunOptions, seconds: float) -> di
         raise _plain(error) from error
 
 
-def _with_workers(job: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
+def _with_workers(job: Callable[[Any, str], dict[str, Any]]) -> dict[str, Any]:
     """Runs `job` with worker processes, which are gone when this returns or raises."""
     with tempfile.TemporaryDirectory(prefix="rlds-beam-", ignore_cleanup_errors=True) as home:
         # A worker ends when this file does: Beam leaves workers waiting when a pipeline ends badly.
@@ -68,8 +71,7 @@ def _with_workers(job: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
         # a safe path, so that no module in the current directory stands in for one that is installed.
         python = f"exec env PYTHONSAFEPATH=1 {shlex.quote(sys.executable)}"
         command = f"{python} -m rlds_beam.runners.worker {shlex.quote(alive)}"
-        metrics = watched(lambda: job(SubprocessSDKEnvironment.from_command_string(command)), home)
-        # That of this process alone is known without: nobody shared the work with it.
+        metrics = watched(lambda: job(SubprocessSDKEnvironment.from_command_string(command), home), home)
         metrics["worker_seconds"] = [note.seconds for note in read_notes(home)]
         return metrics
 

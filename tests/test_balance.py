@@ -17,7 +17,7 @@ from rlds_beam.options import CheckOptions, ItemOptions
 from rlds_beam.pipelines.cli import main
 from rlds_beam.plan import plan_ranges
 from rlds_beam.source import Shard, Source, Split, open_source
-from rlds_beam.testing import make_episode, shard_paths, write_dataset
+from rlds_beam.testing import make_episode, schema_of, shard_paths, write_dataset
 
 SMALL = 1 << 12
 
@@ -92,14 +92,10 @@ def test_large_ranges_are_handed_out_first_and_the_others_in_their_order(skewed)
 
 
 def test_nothing_to_read_is_balanced(tmp_path):
-    source = open_source(str(write_dataset(tmp_path, [], schema=open_source_schema())))
-    assert balance_of(source, plan_ranges(source)).ranges == 0
-
-
-def open_source_schema():
-    from rlds_beam.testing import schema_of
-
-    return schema_of(make_episode(2))
+    source = open_source(str(write_dataset(tmp_path, [], schema=schema_of(make_episode(2)))))
+    found = balance_of(source, plan_ranges(source))
+    assert (found.most, found.total, found.uncut) == (0, 0, None)
+    assert balance_of(source, []).lines() == ["ranges    0 of 0 B"]
 
 
 @given(st.floats(0, 1e6), st.floats(0, 1e6), st.integers(1, 64))
@@ -117,8 +113,6 @@ def test_workers_pay_only_where_they_win():
 
 def source_of(size: int, encoding: str = "none") -> Source:
     episode = make_episode(2)
-    from rlds_beam.testing import schema_of
-
     schema = schema_of(episode)
     steps = {path: dataclasses.replace(field, encoding=encoding) for path, field in schema.steps.items()}
     shards = (Shard(0, "x", size, 1),)

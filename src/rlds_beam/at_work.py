@@ -61,7 +61,8 @@ class _Notebook:
 
     def _write(self) -> None:
         line = json.dumps({"at": list(self._open.values()), "seconds": self._seconds}) + "\n"
-        os.pwrite(self._file, line.encode(), 0)  # what an earlier, longer line leaves behind it is never read
+        with contextlib.suppress(OSError):  # A full disk for temporary files is no reason to fail.
+            os.pwrite(self._file, line.encode(), 0)  # what an earlier, longer line leaves behind it is never read
 
 
 _notebook: _Notebook | None = None
