@@ -43,7 +43,9 @@ def run(define: Callable[[Any], Any], options: RunOptions, seconds: float) -> di
     def job(environment: Any = None, home: str | None = None) -> dict[str, Any]:
         # DirectRunner would first try to download another runner.
         pipeline = beam.Pipeline(runner=FnApiRunner(environment), options=PipelineOptions(flags))
-        if home is not None:  # Beam removes its directory when a pipeline is through, and one whose worker died never is.
+        if (
+            home is not None
+        ):  # Beam removes its directory when a pipeline is through, and one whose worker died never is.
             os.rmdir(pipeline.local_tempdir)
             pipeline.local_tempdir = tempfile.mkdtemp(dir=home)
         define(pipeline)

@@ -20,7 +20,7 @@ from rlds_beam.errors import RldsBeamError
 
 _LOOK_SECONDS = 1.0
 _GRACE_SECONDS = 30.0
-"""A worker that ended without an error while the job goes on: it did so of itself, if the job is not through by then."""
+"""How long the job may go on when a worker has ended without an error, as all do at its end: longer, and it is dead."""
 
 _EXIT_CODE = re.compile(r"return code (-?\d+)")
 

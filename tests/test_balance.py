@@ -32,7 +32,9 @@ def small_ranges(monkeypatch):
 @pytest.fixture
 def skewed(tmp_path):
     """One shard of 20 ranges, and many small ones."""
-    directory = write_dataset(tmp_path / "data", [make_episode(20, seed=i, observation=16) for i in range(60)], shards=20)
+    directory = write_dataset(
+        tmp_path / "data", [make_episode(20, seed=i, observation=16) for i in range(60)], shards=20
+    )
     big = write_dataset(tmp_path / "big", [make_episode(500, seed=99, observation=16) for _ in range(2)])
     first = shard_paths(directory)[0]
     first.write_bytes(shard_paths(big)[0].read_bytes())

@@ -48,6 +48,7 @@ class EpisodeReader:
         """Every record of `segment` as an episode, in order; an unreadable one with its `faults`."""
         for record in read_segment(self.file_format, segment):
             yield self.episode(split, segment, record)
+            del record  # not held while the next one is read
 
     def episode(self, split: str, segment: Segment, record: Record | Damage) -> Episode:
         """One record as an episode."""

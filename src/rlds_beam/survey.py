@@ -83,7 +83,13 @@ class Survey:
             count = "unknown number of" if split.episodes is None else f"{split.episodes:,}"
             lines.append(f"{split.name}: {len(split.shards):,} shards, {count} episodes, {format_size(split.size)}")
         lines += [f"problem: {violation}" for violation in source.violations]
-        lines += [*self.balance.lines(), "", "all episodes were read" if self.complete else "a sample was read", self.sampled.summary(), ""]
+        lines += [
+            *self.balance.lines(),
+            "",
+            "all episodes were read" if self.complete else "a sample was read",
+            self.sampled.summary(),
+            "",
+        ]
         lines.append(f"{plan} gives {about}{self.items:,} items of {about}{self.steps:,} steps")
         if self.spec is not None:
             lines += ["frame", *(f"  {leaf}" for leaf in self.spec.leaves)]
