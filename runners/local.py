@@ -21,7 +21,7 @@ from rlds_beam.cost import paying_workers
 from rlds_beam.errors import RldsBeamError
 from rlds_beam.options import RunOptions
 from rlds_beam.runners.metrics import read_metrics
-from rlds_beam.runners.watching import watched
+from rlds_beam.runners.watching import wait_until_gone, watched
 
 _OURS = re.compile(r"rlds_beam\.errors\.(?P<name>\w+): (?P<message>[^\n]*?)(?: \[while running|\\n|\n|$)")
 _STEP = re.compile(r" \[while running '[^']*'\]$")
@@ -73,7 +73,11 @@ def _with_workers(job: Callable[[Any, str], dict[str, Any]]) -> dict[str, Any]:
         # a safe path, so that no module in the current directory stands in for one that is installed.
         python = f"exec env PYTHONSAFEPATH=1 {shlex.quote(sys.executable)}"
         command = f"{python} -m rlds_beam.runners.worker {shlex.quote(alive)}"
-        metrics = watched(lambda: job(SubprocessSDKEnvironment.from_command_string(command), home), home)
+        try:
+            metrics = watched(lambda: job(SubprocessSDKEnvironment.from_command_string(command), home), home)
+        finally:
+            os.remove(alive)
+            wait_until_gone(home)  # so that nothing changes any more when somebody looks at what is finished
         metrics["worker_seconds"] = [note.seconds for note in read_notes(home)]
         return metrics
 

@@ -22,6 +22,7 @@ _LOOK_SECONDS = 1.0
 _GRACE_SECONDS = 30.0
 """How long the job may go on when a worker has ended without an error, as all do at its end: longer, and it is dead."""
 
+_END_SECONDS = 5.0
 _EXIT_CODE = re.compile(r"return code (-?\d+)")
 
 Outcome = BaseException | dict[str, Any]
@@ -62,6 +63,13 @@ def watched(job: Callable[[], dict[str, Any]], home: str) -> dict[str, Any]:
         raise outcome  # The hook stays: threads of Beam's will complain of lost connections for a while.
     threading.excepthook = previous
     return outcome
+
+
+def wait_until_gone(home: str) -> None:
+    """Returns when no worker is left, or after a while if one does not hear that it is to end."""
+    deadline = time.monotonic() + _END_SECONDS
+    while len(_dead(home)) < len(read_notes(home)) and time.monotonic() < deadline:
+        time.sleep(_LOOK_SECONDS / 20)
 
 
 class _Died(RldsBeamError):
