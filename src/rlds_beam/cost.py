@@ -18,14 +18,14 @@ EFFICIENCY = 0.9
 """Of n workers at work on n cores, which share a memory bus and a disk."""
 
 _MEGA = 1e6
-_STATE = {"check": 0.002, "read": 0.014, "frame": 0.0045, "push": 0.05}
-_PNG = {"check": 0.002, "read": 0.019, "frame": 0.009, "push": 0.05}
-_JPEG = {"check": 0.002, "read": 0.065, "frame": 0.012, "push": 0.08}
+_STATE = {"check": 0.015, "read": 0.014, "frame": 0.0045, "push": 0.15}
+_PNG = {"check": 0.015, "read": 0.019, "frame": 0.009, "push": 0.05}
+_JPEG = {"check": 0.015, "read": 0.065, "frame": 0.015, "push": 0.1}
 """Seconds a MB of input, by what most of it is: to check it; to read and decode it for writing; to write every frame
-of it once into records; to send every frame of it to Reverb."""
+of it once into records; to send every frame of it to Reverb (of images, estimated: decoding them, and the pixels)."""
 
-_REPLAY = 0.01
-"""Seconds a MB of converted records, to send them to Reverb."""
+_REPLAY = 0.02
+"""Seconds a MB of converted records, to send them to Reverb (estimated)."""
 
 
 def paying_workers(seconds: float, cores: int) -> int:
