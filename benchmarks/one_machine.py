@@ -1,39 +1,34 @@
-"""The sections of one machine: what each kind of job takes a core, skewed input, and memory."""
+"""The sections of one machine: skewed input, and memory."""
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from measuring import COMMAND, DATA, HERE, Figure, Sizes, at_least, below, make, table
 
-OUTPUT = DATA / "converted"
+OUTPUT = DATA / "one_machine"
 
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """One command, by both clocks.
+    """One command.
 
     Attributes:
       wall: seconds, start-up included.
-      cpu: seconds that its processes had a core, start-up included: neighbours do not count in it.
       peak_mb: of the largest of them.
       content: the JSON that it printed.
     """
 
     wall: float
-    cpu: float
     peak_mb: float
     content: dict[str, Any]
 
@@ -52,7 +47,7 @@ def run(*arguments: Any) -> Run:
             sys.exit(f"{' '.join(command)}\nended with {process.returncode}")
         out.seek(0)
         content = json.loads(out.read())
-    return Run(wall, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024, content)
+    return Run(wall, usage.ru_maxrss / 1024, content)
 
 
 def bulk(name: str, sizes: str, episode: str = "state") -> Path:
@@ -63,64 +58,6 @@ def bulk(name: str, sizes: str, episode: str = "state") -> Path:
     for file in path.iterdir():
         file.read_bytes()
     return path
-
-
-def rates(sizes: Sizes) -> list[Figure]:
-    """Seconds of one core a MB of input, by kind of job; and what worker processes take to start (`cost.py`)."""
-    tiny = make("state", 2_000)
-    data = {"state": make("state", sizes.of(1_000_000, 100_000))}
-    data |= {kind: make(kind, sizes.of(4_000, 1_000)) for kind in ("png", "jpeg")}
-    convert = {
-        "frames": ["--items=frames"],
-        "pairs": [],
-        "sequences of 16": ["--items=sequences", "--sequence_length=16"],
-    }
-    jobs = [(kind, "validate", ["validate", source]) for kind, source in data.items()]
-    jobs += [(kind, name, ["convert", source, OUTPUT, *flags]) for kind, source in data.items()
-             for name, flags in convert.items() if kind == "state" or name != "sequences of 16"]  # fmt: skip
-    start = {count: _start(tiny, count, sizes.repeats) for count in (1, 2)}
-    rows = []
-    for kind, name, arguments in jobs:
-        rows.append([f"{kind}, {name}", *_rate(arguments, data[kind], start[1].cpu, sizes.repeats)])
-    with _server(data["state"]) as address:
-        push = ["push", data["state"], f"--reverb={address}", "--table=replay", "--allow_eviction"]
-        tiny_push = min(run(*push, "--workers=1", "--split=train[:1]").cpu for _ in range(sizes.repeats))
-        rows.append(["state, push (the client alone)", *_rate(push, data["state"], tiny_push, sizes.repeats)])
-    table("one core's seconds a MB of input, start-up apart", ["", "MB", "s/MB"], *rows)
-    late = start[2].wall - start[1].wall
-    once = f"{start[1].wall:.1f} s ({start[1].cpu:.1f} s of a core)"
-    print(f"  A job of no size: {once}, with two workers {late:.1f} s more")
-    return [Figure("start-up of two workers: seconds more", late)]
-
-
-def _start(tiny: Path, count: int, repeats: int) -> Run:
-    return min((run("convert", tiny, OUTPUT, f"--workers={count}") for _ in range(repeats)), key=lambda one: one.wall)
-
-
-def _rate(arguments: list[Any], source: Path, start: float, repeats: int) -> list[str]:
-    size = sum(file.stat().st_size for file in source.glob("*.tfrecord*")) / 1e6
-    cpu = min(run(*arguments, "--workers=1").cpu for _ in range(repeats))
-    return [f"{size:,.0f}", f"{max(0.0, cpu - start) / size:.4f}"]
-
-
-@contextlib.contextmanager
-def _server(like: Path) -> Iterator[str]:
-    """A Reverb server for the time of the block; its address."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    command = [COMMAND, "serve", f"--like={like}", "--tables=replay:uniform:2000000", f"--port={port}"]
-    process = subprocess.Popen([str(a) for a in command], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        deadline = time.monotonic() + 60
-        while socket.socket().connect_ex(("127.0.0.1", port)):
-            if time.monotonic() > deadline:
-                sys.exit("the Reverb server does not start")
-            time.sleep(0.2)
-        yield f"127.0.0.1:{port}"
-    finally:
-        process.terminate()
-        process.wait()
 
 
 def skew(sizes: Sizes) -> list[Figure]:

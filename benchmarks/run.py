@@ -195,7 +195,7 @@ def cold(sizes: Sizes) -> list[Figure]:
 
 SECTIONS: dict[str, Callable[[Sizes], list[Figure]]] = {
     "state": state, "limit": limit, "workers": workers, "memory": memory, "images": images, "cold": cold,
-    "rates": one_machine.rates, "skew": one_machine.skew, "bounds": one_machine.bounds, "reverb": reverb_section.reverb,
+    "skew": one_machine.skew, "bounds": one_machine.bounds, "reverb": reverb_section.reverb,
 }  # fmt: skip
 
 

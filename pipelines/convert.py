@@ -79,7 +79,7 @@ def convert(config: ConvertConfig) -> ConvertOutcome:
     began = time.monotonic()
     job, metrics = prepare(config), {}
     if config.overwrite or not job.complete:
-        seconds = convert_seconds(job.source, config) if config.overwrite else job.seconds
+        seconds = convert_seconds(job.source, config, config.images) if config.overwrite else job.seconds
         try:
             metrics = run_pipeline(lambda root: define_pipeline(root, config, job), config, seconds)
         except RldsBeamError as error:

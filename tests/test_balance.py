@@ -131,6 +131,7 @@ def test_the_cost_follows_the_kind_of_job():
     assert convert_seconds(state, pairs) < convert_seconds(state, long)
     assert convert_seconds(state, strided) == convert_seconds(state, frames)
     assert convert_seconds(state, pairs) < convert_seconds(jpeg, pairs)
+    assert convert_seconds(jpeg, pairs, "jpeg") < convert_seconds(jpeg, pairs)
     assert validate_seconds(jpeg, CheckOptions()) < validate_seconds(jpeg, CheckOptions(decode_images=True))
     assert push_seconds(state) > 0
     assert convert_seconds(source_of(2 * 10**9), pairs) == pytest.approx(2 * convert_seconds(state, pairs))

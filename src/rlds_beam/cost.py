@@ -1,14 +1,14 @@
 """What a job takes one core, from measured rates: enough to tell whether worker processes pay.
 
 n workers do in t / (n e) seconds what one process does in t, and take s seconds to start; so they pay where
-t (1 - 1 / (n e)) > s. Both sides were measured (`benchmarks/run.py rates`; docs/reliability.md has the table):
-s by what a job of no size takes with workers and without, t by jobs of about 100 MB in one process, per
-MB of input. Only the order of magnitude counts: near the threshold either choice costs the same.
+t (1 - 1 / (n e)) > s. All of it was measured: s by a job of no size, with workers and without; e by `benchmarks/run.py
+workers`; t by `benchmarks/rates.py`, which gives each stage's seconds of one core. Only the order of magnitude counts:
+near the threshold either choice costs the same.
 """
 
 from __future__ import annotations
 
-from rlds_beam.options import CheckOptions, ItemOptions
+from rlds_beam.options import CheckOptions, Images, ItemOptions
 from rlds_beam.source import Source
 
 START_SECONDS = 3.0
@@ -18,11 +18,13 @@ EFFICIENCY = 0.9
 """Of n workers at work on n cores, which share a memory bus and a disk."""
 
 _MEGA = 1e6
-_STATE = {"check": 0.015, "read": 0.014, "frame": 0.0045, "push": 0.15}
-_PNG = {"check": 0.015, "read": 0.019, "frame": 0.009, "push": 0.05}
-_JPEG = {"check": 0.015, "read": 0.065, "frame": 0.015, "push": 0.1}
+_STATE = {"check": 0.01, "read": 0.0085, "frame": 0.0067, "push": 0.096}
+_PNG = {"check": 0.01, "read": 0.019, "frame": 0.009, "push": 0.05}
+_JPEG = {"check": 0.01, "read": 0.05, "frame": 0.02, "push": 0.1}
+_KEPT_JPEG = {**_JPEG, "read": 0.01, "frame": 0.004}
 """Seconds a MB of input, by what most of it is: to check it; to read and decode it for writing; to write every frame
-of it once into records; to send every frame of it to Reverb (of images, estimated: decoding them, and the pixels)."""
+of it once into records; to send every frame of it to Reverb. Of JPEGs, between those of 64x64 and of 256x256; the last
+line is of JPEGs that are written as they are. A push of PNGs is estimated."""
 
 _REPLAY = 0.02
 """Seconds a MB of converted records, to send them to Reverb (estimated)."""
@@ -42,9 +44,11 @@ def validate_seconds(source: Source, options: CheckOptions) -> float:
     return _megabytes(source) * rates["read" if options.decode_images else "check"]
 
 
-def convert_seconds(source: Source, items: ItemOptions) -> float:
+def convert_seconds(source: Source, items: ItemOptions, images: Images = "raw") -> float:
     """To convert a dataset. Windows that overlap write each frame `length / stride` times."""
     rates = _rates(source)
+    if rates is _JPEG and images == "jpeg":
+        rates = _KEPT_JPEG
     return _megabytes(source) * (rates["read"] + rates["frame"] * _copies(items))
 
 

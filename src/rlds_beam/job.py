@@ -96,7 +96,7 @@ class ConvertJob:
     def seconds(self) -> float:
         """What is left of the work takes one core about as long (`cost`)."""
         left = 1 - self._finished / max(1, len(self.ranges))
-        return left * convert_seconds(self.source, self.conversion.items)
+        return left * convert_seconds(self.source, self.conversion.items, self.conversion.images)
 
     @property
     def progress(self) -> str:
