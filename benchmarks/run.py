@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import one_machine
 import reverb_section
 from measuring import (
     COMMAND,
@@ -194,7 +195,7 @@ def cold(sizes: Sizes) -> list[Figure]:
 
 SECTIONS: dict[str, Callable[[Sizes], list[Figure]]] = {
     "state": state, "limit": limit, "workers": workers, "memory": memory, "images": images, "cold": cold,
-    "reverb": reverb_section.reverb,
+    "skew": one_machine.skew, "bounds": one_machine.bounds, "reverb": reverb_section.reverb,
 }  # fmt: skip
 
 

@@ -7,6 +7,7 @@ import json
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from rlds_beam.errors import RldsBeamError
 from rlds_beam.options import ConvertOptions, ReportOptions, RunOptions, option
 
 if TYPE_CHECKING:
@@ -71,6 +72,7 @@ def convert(config: ConvertConfig) -> ConvertOutcome:
       NotVerifiedError: what was written is not what was predicted.
       RldsBeamError: the pipeline failed.
     """
+    from rlds_beam.cost import convert_seconds
     from rlds_beam.job import prepare
     from rlds_beam.runners import check, run_pipeline
 
@@ -78,7 +80,13 @@ def convert(config: ConvertConfig) -> ConvertOutcome:
     check(config)
     job, metrics = prepare(config), {}
     if config.overwrite or not job.complete:
-        metrics = run_pipeline(lambda root: define_pipeline(root, config, job), config, job.source.size)
+        seconds = convert_seconds(job.source, config, config.images) if config.overwrite else job.seconds
+        try:
+            metrics = run_pipeline(lambda root: define_pipeline(root, config, job), config, seconds)
+        except RldsBeamError as error:
+            if error.exit_code != RldsBeamError.exit_code:
+                raise
+            raise type(error)(f"{error} ({job.progress})") from error
     return ConvertOutcome(job, job.read_report(), metrics, time.monotonic() - began)
 
 

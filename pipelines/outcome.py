@@ -29,6 +29,7 @@ def figures(metrics: Mapping[str, Any], seconds: float) -> dict[str, Any]:
         "working_seconds": round(working, 3),
         "steps_this_run": steps,
         "steps_per_second": round(steps / working) if working else None,
+        "worker_seconds": [round(seconds, 3) for seconds in metrics.get("worker_seconds", [working])],
         "peak_memory_mb": round(memory.max / 1024) if memory else None,
     }
 

@@ -177,9 +177,9 @@ def _fill(config: PushConfig, source: PushInput) -> tuple[Verified, Report, dict
     job = prepare(config, source)
     if not job.fits:
         # The tables might not hold all that may come of the input, so what does come of it is counted first.
-        counted, _ = _run(config, source.size, lambda root: _define_count(root, config, job))
+        counted, _ = _run(config, source.seconds, lambda root: _define_count(root, config, job))
         job = prepare(config, source, Pushed.from_json(counted).predicted)
-    result, metrics = _run(config, source.size, lambda root: define_pipeline(root, config, job))
+    result, metrics = _run(config, source.seconds, lambda root: define_pipeline(root, config, job))
     verified = Verified.from_json(result)
     report = source.preflight.merge(verified.pushed.report)
     if source.source is not None:
@@ -187,7 +187,7 @@ def _fill(config: PushConfig, source: PushInput) -> tuple[Verified, Report, dict
     return verified, report, metrics
 
 
-def _run(config: PushConfig, size: int, define: Callable[[Any], Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+def _run(config: PushConfig, seconds: float, define: Callable[[Any], Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Runs a pipeline whose one result has a `to_json`; gives that, and what the run measured of itself."""
     import apache_beam as beam
 
@@ -195,7 +195,7 @@ def _run(config: PushConfig, size: int, define: Callable[[Any], Any]) -> tuple[d
 
     with scratch(config) as directory:
         path = storage.join(directory, "result.json")
-        metrics = run_pipeline(lambda root: define(root) | "Result" >> beam.Map(_write_json, path), config, size)
+        metrics = run_pipeline(lambda root: define(root) | "Result" >> beam.Map(_write_json, path), config, seconds)
         content: dict[str, Any] = json.loads(storage.read_text(path))
     return content, metrics
 

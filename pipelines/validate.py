@@ -53,6 +53,7 @@ def validate(config: ValidateConfig) -> Report:
     Raises:
       RldsBeamError: the dataset cannot be read at all, the pipeline failed, or the report cannot be written.
     """
+    from rlds_beam.cost import validate_seconds
     from rlds_beam.pipelines import outcome
     from rlds_beam.preflight import check_counts, check_source
     from rlds_beam.report import Report
@@ -65,7 +66,7 @@ def validate(config: ValidateConfig) -> Report:
     with scratch(config) as directory:
         path = storage.join(directory, "report.json")
         job = dataclasses.replace(config, report=path)
-        run_pipeline(lambda root: define_pipeline(root, job, source), config, source.size)
+        run_pipeline(lambda root: define_pipeline(root, job, source), config, validate_seconds(source, config))
         found = Report.from_json(json.loads(storage.read_text(path)))
     report = report.merge(found, check_counts(source, found.shards, config))
     outcome.keep(report.to_json(), config.report)

@@ -32,13 +32,13 @@ def scratch(options: RunOptions) -> contextlib.AbstractContextManager[str]:
     return tempfile.TemporaryDirectory()
 
 
-def run_pipeline(define: Callable[[Any], Any], options: RunOptions, input_bytes: int) -> dict[str, Any]:
+def run_pipeline(define: Callable[[Any], Any], options: RunOptions, seconds: float) -> dict[str, Any]:
     """Builds a pipeline with `define(root)`, runs it to its end, and raises where it fails.
 
     Args:
       define: builds the pipeline under the root it is given.
       options: the runner, the worker processes and Beam's own flags.
-      input_bytes: how much there is to read, which decides whether worker processes pay.
+      seconds: what the work takes one core, about (`cost`): it decides whether worker processes pay.
 
     Returns:
       What the job measured of itself, by name (`runners.metrics`).
@@ -49,7 +49,7 @@ def run_pipeline(define: Callable[[Any], Any], options: RunOptions, input_bytes:
     from rlds_beam.runners import dataflow, local, remote
 
     if options.runner in ("local", "FnApiRunner"):
-        return local.run(define, options, input_bytes)
+        return local.run(define, options, seconds)
     if options.runner in DATAFLOW:
         return dataflow.run(define, options)
     if options.workers is not None:

@@ -2,49 +2,51 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import queue
 import re
 import shlex
 import sys
 import tempfile
-import threading
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import apache_beam as beam
-import grpc
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from apache_beam.transforms.environments import SubprocessSDKEnvironment
 
 import rlds_beam.errors
+from rlds_beam.at_work import read_notes
+from rlds_beam.cost import paying_workers
 from rlds_beam.errors import RldsBeamError
 from rlds_beam.options import RunOptions
 from rlds_beam.runners.metrics import read_metrics
-
-WORTH_A_WORKER = 256 << 20
-"""Input bytes from which worker processes pay: starting them takes about as long as reading this much."""
+from rlds_beam.runners.watching import wait_until_gone, watched
 
 _OURS = re.compile(r"rlds_beam\.errors\.(?P<name>\w+): (?P<message>[^\n]*?)(?: \[while running|\\n|\n|$)")
 _STEP = re.compile(r" \[while running '[^']*'\]$")
 """What Beam adds to the message of an error that met a step."""
 
 
-def run(define: Callable[[Any], Any], options: RunOptions, input_bytes: int) -> dict[str, Any]:
+def run(define: Callable[[Any], Any], options: RunOptions, seconds: float) -> dict[str, Any]:
     """Runs the job on this machine and waits for its end.
+
+    Args:
+      define, options, seconds: as of `run_pipeline`.
 
     Raises:
       RldsBeamError: the job failed, or a worker process died.
     """
-    workers = options.workers or (os.cpu_count() or 1 if input_bytes >= WORTH_A_WORKER else 1)
+    workers = options.workers or paying_workers(seconds, _cores())
     flags = [f"--direct_num_workers={workers}", *options.beam_options]
 
-    def job(environment: Any = None) -> dict[str, Any]:
+    def job(environment: Any = None, home: str | None = None) -> dict[str, Any]:
         # DirectRunner would first try to download another runner.
         pipeline = beam.Pipeline(runner=FnApiRunner(environment), options=PipelineOptions(flags))
+        if home is not None:
+            # Beam removes its directory when a pipeline is through, and one whose worker died never is.
+            os.rmdir(pipeline.local_tempdir)
+            pipeline.local_tempdir = tempfile.mkdtemp(dir=home)
         define(pipeline)
         result = pipeline.run()
         result.wait_until_finish()
@@ -60,7 +62,7 @@ def run(define: Callable[[Any], Any], options: RunOptions, input_bytes: int) -> 
         raise plain(error) from error
 
 
-def _with_workers(job: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
+def _with_workers(job: Callable[[Any, str], dict[str, Any]]) -> dict[str, Any]:
     """Runs `job` with worker processes, which are gone when this returns or raises."""
     with tempfile.TemporaryDirectory(prefix="rlds-beam-", ignore_cleanup_errors=True) as home:
         # A worker ends when this file does: Beam leaves workers waiting when a pipeline ends badly.
@@ -70,43 +72,18 @@ def _with_workers(job: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
         # a safe path, so that no module in the current directory stands in for one that is installed.
         python = f"exec env PYTHONSAFEPATH=1 {shlex.quote(sys.executable)}"
         command = f"{python} -m rlds_beam.runners.worker {shlex.quote(alive)}"
-        return _watched(lambda: job(SubprocessSDKEnvironment.from_command_string(command)), home)
-
-
-def _watched(job: Callable[[], dict[str, Any]], home: str) -> dict[str, Any]:
-    """Runs `job` in a thread and stops waiting for it when a worker process dies: Beam would wait forever."""
-    ended: queue.SimpleQueue[BaseException | dict[str, Any]] = queue.SimpleQueue()
-
-    def target() -> None:
         try:
-            ended.put(job())
-        except BaseException as error:
-            ended.put(error)
-
-    def on_thread_error(args: threading.ExceptHookArgs) -> None:
-        if args.thread is not None and args.thread.name == "run_worker":
-            ended.put(
-                RldsBeamError(f"a worker process died ({_cause(args, home)}); what is finished is kept, run again")
-            )
-        elif not isinstance(args.exc_value, grpc.RpcError) or os.environ.get("RLDS_BEAM_VERBOSE"):
-            previous(args)
-
-    previous, threading.excepthook = threading.excepthook, on_thread_error
-    threading.Thread(target=target, name="pipeline", daemon=True).start()
-    outcome = ended.get()
-    if isinstance(outcome, Exception) and _ours(outcome) is None:
-        with contextlib.suppress(queue.Empty):  # Whatever Beam says of it, the cause may be a worker that died.
-            outcome = ended.get(timeout=1)
-    if isinstance(outcome, BaseException):
-        raise outcome  # The hook stays: threads of Beam's will complain of lost connections for a while.
-    threading.excepthook = previous
-    return outcome
+            metrics = watched(lambda: job(SubprocessSDKEnvironment.from_command_string(command), home), home)
+        finally:
+            os.remove(alive)
+            wait_until_gone(home)  # so that nothing changes any more when somebody looks at what is finished
+        metrics["worker_seconds"] = [note.seconds for note in read_notes(home)]
+        return metrics
 
 
-def _cause(args: threading.ExceptHookArgs, home: str) -> str:
-    """How a worker ended, and the last that it said."""
-    said = [line for log in Path(home).glob("*.log") for line in log.read_text().splitlines()[-1:]]
-    return ": ".join([str(args.exc_value), *said[:1]])
+def _cores() -> int:
+    """Those that this process may use, which in a container may be fewer than the machine has."""
+    return len(os.sched_getaffinity(0))
 
 
 def plain(error: Exception) -> RldsBeamError:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import signal
 import sys
 import threading
 import time
+
+from rlds_beam.at_work import keep_note
 
 _WATCH_SECONDS = 0.2
 
@@ -18,11 +21,13 @@ def main() -> None:
     # Ctrl-C goes to all processes at a terminal: the runner's alone is to answer it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with, args=(alive, os.getppid()), daemon=True).start()
-    if not os.environ.get("RLDS_BEAM_VERBOSE"):
-        try:
-            _be_quiet(f"{alive}-{os.getpid()}.log")
-        except FileNotFoundError:  # The runner is through already.
-            sys.exit(1)
+    home = os.path.dirname(alive)
+    try:
+        keep_note(home)
+        if not os.environ.get("RLDS_BEAM_VERBOSE"):
+            _be_quiet(os.path.join(home, f"{os.getpid()}.log"))
+    except FileNotFoundError:  # The runner is through already.
+        sys.exit(1)
     from apache_beam.runners.worker import sdk_worker_main
 
     sdk_worker_main.main(sys.argv)
@@ -31,6 +36,8 @@ def main() -> None:
 def _end_with(alive: str, parent: int) -> None:
     while os.path.exists(alive) and os.getppid() == parent:
         time.sleep(_WATCH_SECONDS)
+    if os.getppid() != parent:  # Killed, and the others with it or soon: the directory has nobody else to remove it.
+        shutil.rmtree(os.path.dirname(alive), ignore_errors=True)
     os._exit(1)
 
 

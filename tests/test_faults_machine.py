@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from disks import small_filesystem
 from jobs import dataset
 
 from rlds_beam.testing import (
@@ -47,18 +48,6 @@ def assert_failed_cleanly(output: Path, code: int, err: str, mentioned: str) -> 
     assert len(err.splitlines()) == 1
     assert not (output / "manifest.json").exists()
     assert not (output / "dataset_info.json").exists()
-
-
-@contextlib.contextmanager
-def small_filesystem(path: Path, size: str):
-    path.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", path], capture_output=True)
-    if mounted.returncode:
-        pytest.skip(f"no filesystem of its own to be had: {mounted.stderr.decode().strip()}")
-    try:
-        yield path
-    finally:
-        subprocess.run(["umount", path], check=True)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting takes root")

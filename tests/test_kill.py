@@ -176,12 +176,13 @@ def test_27_a_finished_job_is_not_done_again(tmp_path, source, undisturbed, caps
     assert [identity(p) == files[p] for p in shards_in(output)] == [True, False, True, True, False, True]
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_interrupted_by_the_user(tmp_path, source, undisturbed, workers):
+@pytest.mark.parametrize(("number", "workers"), [(signal.SIGINT, 1), (signal.SIGINT, 2), (signal.SIGTERM, 2)])
+def test_interrupted_by_the_user(tmp_path, source, undisturbed, number, workers):
     output = tmp_path / "out"
     with running("convert", source, output, *FLAGS, f"--workers={workers}") as process:
         wait_until(lambda: shards_in(output), process)
-        os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to everybody
+        # A terminal sends Ctrl-C to everybody, `kill` sends SIGTERM to one.
+        (os.killpg if number == signal.SIGINT else os.kill)(process.pid, number)
         out, err = process.communicate(timeout=20)
     assert (process.returncode, out) == (130, ""), err
     assert err == "rlds-beam: interrupted; what is finished is kept, run the same command to go on\n"

@@ -7,6 +7,7 @@ from typing import Any
 
 import apache_beam as beam
 
+from rlds_beam.at_work import at_work
 from rlds_beam.keys import EpisodeKey
 from rlds_beam.manifest import RangeCommit
 from rlds_beam.plan import WorkRange
@@ -45,7 +46,8 @@ class _ConvertRangeFn(beam.DoFn):
 
     def process(self, work: WorkRange, duplicates: Mapping[EpisodeKey, EpisodeKey]) -> Iterator[RangeCommit]:
         self._metrics.begin()
-        commit = self._converter.convert(work, duplicates)
+        with at_work(work):
+            commit = self._converter.convert(work, duplicates)
         self._metrics.end(commit.report["steps"])
         yield commit
 

@@ -93,4 +93,5 @@ class _ReadEpisodesFn(beam.DoFn, RestrictionProvider):
             self._records.inc()
             self._bytes.inc(len(record.payload))
             yield self._reader.episode(split, segment, record)
+            del record  # not held while the next one is read
         tracker.try_claim(restriction.stop)  # Tells the tracker that the stretch was read to its end.

@@ -11,14 +11,17 @@ from apache_beam.transforms.window import GlobalWindow
 from apache_beam.utils.timestamp import MIN_TIMESTAMP
 from apache_beam.utils.windowed_value import WindowedValue
 
+from rlds_beam.at_work import at_work
 from rlds_beam.checking import Rejection
 from rlds_beam.converting import Conversion, Converter
 from rlds_beam.episode import Episode
 from rlds_beam.errors import UsageError
 from rlds_beam.keys import EpisodeKey
 from rlds_beam.options import CheckOptions, FrameOptions, ItemOptions, ReverbOptions
+from rlds_beam.plan import WorkRange
 from rlds_beam.reverb.job import open_target, salt_of
 from rlds_beam.reverb.pushing import Pushed, Pusher
+from rlds_beam.reverb.replay import ReplayRange
 from rlds_beam.reverb.tables import Baseline
 from rlds_beam.reverb.target import Target
 from rlds_beam.reverb.verifying import Verified, verify
@@ -124,7 +127,7 @@ class CountItems(beam.PTransform):
 
     def expand(self, ranges: Any) -> Any:
         duplicates = {} if self._duplicates is None else beam.pvalue.AsSingleton(self._duplicates)
-        return ranges | "Count" >> beam.Map(self._pusher.count, duplicates) | "Add" >> beam.CombineGlobally(_merge)
+        return ranges | "Count" >> beam.Map(_count, self._pusher, duplicates) | "Add" >> beam.CombineGlobally(_merge)
 
 
 class VerifyTables(beam.PTransform):
@@ -143,6 +146,16 @@ class VerifyTables(beam.PTransform):
             | "Add" >> beam.CombineGlobally(_merge)
             | "Ask" >> beam.Map(verify, self._target, self._baseline).with_output_types(Verified)
         )
+
+
+def _count(work: Any, pusher: Pusher, duplicates: Mapping[EpisodeKey, EpisodeKey]) -> Pushed:
+    with at_work(_name(work)):
+        return pusher.count(work, duplicates)
+
+
+def _name(work: WorkRange | ReplayRange) -> str:
+    """A range in words; of one of an RLDS dataset, the files follow as they are read."""
+    return f"{work}, {work.path}" if isinstance(work, ReplayRange) else str(work)
 
 
 def _merge(pushed: Iterable[Pushed]) -> Pushed:
@@ -178,7 +191,8 @@ class _PushRangeFn(_WriterFn):
     def process(self, work: Any, duplicates: Mapping[EpisodeKey, EpisodeKey]) -> Iterator[Pushed]:
         assert self._writer is not None
         self._metrics.begin()
-        pushed = self._pusher.push(work, duplicates, self._writer)
+        with at_work(_name(work)):
+            pushed = self._pusher.push(work, duplicates, self._writer)
         self._metrics.end(pushed.report.steps)
         yield pushed
 

@@ -16,11 +16,12 @@ from typing import Any
 import google_crc32c
 import numpy as np
 
+from rlds_beam.at_work import at_work
 from rlds_beam.episode import Episode
 from rlds_beam.formats import arrayrecord, tfrecord
 from rlds_beam.keys import EpisodeKey
 from rlds_beam.plan import Segment
-from rlds_beam.reading import read_segment
+from rlds_beam.reading import read_segment, stretch
 from rlds_beam.rules import Violation
 
 Array = np.ndarray[Any, Any]
@@ -52,16 +53,22 @@ class Fingerprints:
 
 def scan(file_format: str, segment_index: int, segment: Segment) -> Fingerprints:
     """Fingerprints of a segment's records; damaged ones have none."""
+    with at_work(stretch(file_format, segment)):
+        positions, lengths, crcs = _headers(file_format, segment)
+    marks = (lengths.astype(np.uint64) << np.uint64(32)) ^ crcs
+    return Fingerprints(marks, np.stack([np.full_like(positions, segment_index), positions], axis=1))
+
+
+def _headers(file_format: str, segment: Segment) -> tuple[Array, Array, Array]:
+    """Positions, lengths and CRC32Cs of a segment's records."""
     if file_format == "array_record":
         records = list(arrayrecord.read_records(segment.shard.path, segment.start, segment.stop))
         lengths = np.array([len(r.payload) for r in records], np.int64)
         crcs = np.array([google_crc32c.value(r.payload) for r in records], np.uint32)
         positions = np.array([r.position for r in records], np.int64)
-    else:
-        with tfrecord.open_tfrecord(segment.shard.path).file as file:
-            positions, lengths, crcs = tfrecord.scan_headers(file, segment.start, segment.stop)
-    marks = (lengths.astype(np.uint64) << np.uint64(32)) ^ crcs
-    return Fingerprints(marks, np.stack([np.full_like(positions, segment_index), positions], axis=1))
+        return positions, lengths, crcs
+    with tfrecord.open_tfrecord(segment.shard.path).file as file:
+        return tfrecord.scan_headers(file, segment.start, segment.stop)
 
 
 Hashed = tuple[bytes, EpisodeKey]

@@ -8,7 +8,9 @@ import json
 from typing import Any
 
 from rlds_beam import manifest, storage
+from rlds_beam.balance import Balance, balance_of, largest_first
 from rlds_beam.converting import Conversion
+from rlds_beam.cost import convert_seconds
 from rlds_beam.errors import UsageError
 from rlds_beam.options import CheckOptions, ConvertOptions, FrameOptions, ItemOptions
 from rlds_beam.plan import WorkRange, plan_ranges
@@ -44,7 +46,7 @@ class ConvertJob:
     plan: dict[str, Any]
 
     def open(self, overwrite: bool = False) -> list[WorkRange]:
-        """Makes the output ready, and says which ranges are still to do.
+        """Makes the output ready, and says which ranges are still to do, the largest first.
 
         Raises:
           UsageError: the output cannot be written to.
@@ -53,7 +55,7 @@ class ConvertJob:
             finished = manifest.open_output(self.output, self.plan, overwrite=overwrite)
         except OSError as error:
             raise UsageError(f"{self.output} cannot be written to: {error}") from error
-        return [work for work in self.ranges if str(work) not in finished.ranges]
+        return largest_first(self.source, [work for work in self.ranges if str(work) not in finished.ranges])
 
     @property
     def complete(self) -> bool:
@@ -65,6 +67,7 @@ class ConvertJob:
         episodes = "an unknown number of" if self.source.episodes is None else f"{self.source.episodes:,}"
         lines = [
             f"input     {self.source.dataset}: {episodes} episodes, {format_size(self.source.size)}",
+            *self._balance.lines(),
             f"output    {self.output}: {len(self.ranges)} shards",
             "frame",
             *(f"  {leaf}" for leaf in self.conversion.spec.leaves),
@@ -78,11 +81,31 @@ class ConvertJob:
             "input": self.source.dataset,
             "episodes": self.source.episodes,
             "bytes": self.source.size,
+            "ranges": self._balance.to_json(),
             "output": self.output,
             "output_shards": len(self.ranges),
             "records": [str(leaf) for leaf in self.conversion.spec.leaves],
             "left_out": dict(self.conversion.spec.left_out),
         }
+
+    @property
+    def _balance(self) -> Balance:
+        return balance_of(self.source, self.ranges, whole_shards=self.conversion.items.across_episodes)
+
+    @property
+    def seconds(self) -> float:
+        """What is left of the work takes one core about as long (`cost`)."""
+        left = 1 - self._finished / max(1, len(self.ranges))
+        return left * convert_seconds(self.source, self.conversion.items, self.conversion.images)
+
+    @property
+    def progress(self) -> str:
+        """How much of the work is done, for a person."""
+        return f"{self._finished} of {len(self.ranges)} ranges are finished"
+
+    @property
+    def _finished(self) -> int:
+        return len(manifest.read_commits(self.output))
 
     @property
     def converter(self) -> RangeConverter:

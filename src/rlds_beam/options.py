@@ -284,7 +284,7 @@ class RunOptions(DataflowOptions):
     """Where the job runs; Beam's own flags go behind --."""
 
     runner: str = option("local", "local, dataflow, or the name of a Beam runner")
-    workers: int | None = option(None, "worker processes on this machine (one per core where the job is large enough)")
+    workers: int | None = option(None, "worker processes on this machine (one per core, where the work pays for them)")
     beam_options: tuple[str, ...] = option((), "Beam's own flags, as a list", hidden=True)
 
     def __post_init__(self) -> None:

@@ -111,7 +111,7 @@ def _segment_of_records(source: Source, shard: Shard, low: int, high: int) -> Se
 
 
 def _cut(source: Source, segments: list[Segment], shards: int | None) -> list[list[Segment]]:
-    weights = [_weight(source, segment) for segment in segments]
+    weights = [segment_bytes(source, segment) for segment in segments]
     total = sum(weights)
     if shards is None:
         count = min(MAX_RANGES, -(-total // RANGE_BYTES))
@@ -128,9 +128,11 @@ def _cut(source: Source, segments: list[Segment], shards: int | None) -> list[li
     return [group for group in groups if group]
 
 
-def _weight(source: Source, segment: Segment) -> int:
+def segment_bytes(source: Source, segment: Segment) -> int:
+    """Bytes of a segment on disk (of a gzip shard, what it is compressed to)."""
     if source.file_format == "array_record" and segment.stop is not None:
-        return segment.shard.size * (segment.stop - segment.start) // max(1, segment.shard.records or 1)
+        records = segment.shard.records or arrayrecord.num_records(segment.shard.path)
+        return segment.shard.size * (segment.stop - segment.start) // max(1, records)
     stop = segment.shard.size if segment.stop is None else min(segment.stop, segment.shard.size)
     return max(0, stop - segment.start)
 

@@ -7,7 +7,10 @@ import json
 from collections.abc import Mapping
 
 from rlds_beam import manifest, storage
+from rlds_beam.checking import Verdict
 from rlds_beam.converting import Conversion, Converter, record_encoder
+from rlds_beam.episode import Episode
+from rlds_beam.formats.trajectory_example import Encoded
 from rlds_beam.keys import EpisodeKey
 from rlds_beam.manifest import REPORT, RangeCommit, rejected_path, shard_path
 from rlds_beam.plan import WorkRange
@@ -49,12 +52,8 @@ class RangeConverter:
         with ShardWriter(path) as shard, RejectedWriter(rejected_path(self.output, work)) as rejected:
             for segment in work.segments:
                 for episode in self.reader.read(work.split, segment):
-                    verdict, encoded = converter.convert(episode, duplicates)
-                    report.add(verdict)
-                    if verdict.rejected is not None:
-                        rejected.write(verdict.rejected.payload, verdict.rejected.to_json(), episode.key)
-                    for items in encoded:
-                        shard.write(items.chunks, items.count, episode.key)
+                    report.add(_write(episode, converter.convert(episode, duplicates), shard, rejected))
+                    del episode  # It may be large: nothing of it is held while the next one is read.
             for items in converter.finish():
                 shard.write(items.chunks, items.count)
             kept, written = rejected.commit(), shard.commit()
@@ -64,6 +63,18 @@ class RangeConverter:
             self.output, work, path, written,
             fields=self.conversion.fields, predicted=converter.predicted, rejected=kept, report=report.to_json(),
         )  # fmt: skip
+
+
+def _write(
+    episode: Episode, converted: tuple[Verdict, list[Encoded]], shard: ShardWriter, rejected: RejectedWriter
+) -> Verdict:
+    """Writes what became of one record; gives its verdict."""
+    verdict, encoded = converted
+    if verdict.rejected is not None:
+        rejected.write(verdict.rejected.payload, verdict.rejected.to_json(), episode.key)
+    for items in encoded:
+        shard.write(items.chunks, items.count, episode.key)
+    return verdict
 
 
 @dataclasses.dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from rlds_beam.at_work import at_work
 from rlds_beam.decoding import EpisodeDecoder
 from rlds_beam.episode import Episode
 from rlds_beam.formats import arrayrecord, tfrecord
@@ -20,11 +21,19 @@ def read_segment(file_format: str, segment: Segment) -> Iterator[Record | Damage
     A record belongs to the stretch that holds its first byte, so that stretches laid end to end
     give each record exactly once (see `formats.tfrecord`).
     """
-    if file_format == "array_record":
-        yield from arrayrecord.read_records(segment.shard.path, segment.start, segment.stop)
-        return
-    with tfrecord.open_tfrecord(segment.shard.path).file as file:
-        yield from tfrecord.read_records(file, segment.start, segment.stop)
+    with at_work(stretch(file_format, segment)):
+        if file_format == "array_record":
+            yield from arrayrecord.read_records(segment.shard.path, segment.start, segment.stop)
+            return
+        with tfrecord.open_tfrecord(segment.shard.path).file as file:
+            yield from tfrecord.read_records(file, segment.start, segment.stop)
+
+
+def stretch(file_format: str, segment: Segment) -> str:
+    """A segment in words: its file, and which bytes or records of it."""
+    unit = "records" if file_format == "array_record" else "bytes"
+    stop = "the end" if segment.stop is None else f"{segment.stop}"
+    return f"{segment.shard.path}, {unit} {segment.start} to {stop}"
 
 
 class EpisodeReader:
@@ -39,6 +48,7 @@ class EpisodeReader:
         """Every record of `segment` as an episode, in order; an unreadable one with its `faults`."""
         for record in read_segment(self.file_format, segment):
             yield self.episode(split, segment, record)
+            del record  # not held while the next one is read
 
     def episode(self, split: str, segment: Segment, record: Record | Damage) -> Episode:
         """One record as an episode."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import json
@@ -60,10 +61,11 @@ class ShardWriter:
 
     def write(self, chunks: Iterable[Chunk], records: int, key: object = None) -> None:
         """Appends `records` records; `str(key)` is the episode they come from, if any."""
-        for chunk in chunks:
-            self._file.write(chunk)
-            self._hash.update(chunk)
-            self._bytes += len(chunk)
+        with storage.naming(self._path):
+            for chunk in chunks:
+                self._file.write(chunk)
+                self._hash.update(chunk)
+                self._bytes += len(chunk)
         self._records += records
         if records and key is not None:
             first = self._keys[0] if self._keys else str(key)
@@ -76,7 +78,8 @@ class ShardWriter:
         written through before the manifest is (`storage.sync`), all shards at once: a wait for the
         disk at every shard would cost a fifth of the time.
         """
-        self._file.close()
+        with storage.naming(self._path):
+            self._file.close()
         storage.rename(self._temporary, self._path)
         self._open = False
         first, last = self._keys or (None, None)
@@ -86,10 +89,9 @@ class ShardWriter:
         """Removes what was written so far; nothing is done after `commit`."""
         if self._open:
             self._open = False
-            try:
+            with contextlib.suppress(OSError):  # what is still in its buffer finds no more room than what was before
                 self._file.close()
-            finally:
-                storage.remove(self._temporary)
+            storage.remove(self._temporary)
 
     def __enter__(self) -> ShardWriter:
         return self

@@ -178,9 +178,9 @@ def _shards(
             shards.append(Shard(index, path, storage.size(path), records))
         elif records:
             violations.append(Violation("missing_shard", f"{path} is not there; {records} episodes were to be in it"))
-    prefix = f"{info.name}-{split.name}.{info.file_format}"
+    named, prefix = set(expected), f"{info.name}-{split.name}.{info.file_format}"
     for name in sorted(n for n in names if n.startswith(prefix) and not n.endswith(".spec")):
-        if name not in expected:
+        if name not in named:
             detail = f"{storage.join(directory, name)} is not one of the shards that dataset_info.json names"
             violations.append(Violation("extra_shard", detail))
     return tuple(shards), violations

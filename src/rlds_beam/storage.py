@@ -7,12 +7,13 @@ local files are the usual `OSError`s; Beam raises `BeamIOError`, which is an `OS
 
 from __future__ import annotations
 
+import contextlib
 import glob as _glob
 import os
 import re
 import shutil
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO, cast
 
 from rlds_beam.errors import UsageError
@@ -156,9 +157,25 @@ def write_text(path: str, text: str) -> None:
 def write_bytes(path: str, content: bytes) -> None:
     """Writes a small file: whole, or (locally) not at all."""
     temporary = temporary_name(path)
-    with open_write(temporary) as file:
-        file.write(content)
-    rename(temporary, path)
+    try:
+        with naming(path), open_write(temporary) as file:
+            file.write(content)
+        rename(temporary, path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            remove(temporary)
+        raise
+
+
+@contextlib.contextmanager
+def naming(path: str) -> Iterator[None]:
+    """Gives an error of the operating system the file that it is about, where it names none: writing to a full disk."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None or error.filename is not None:
+            raise
+        raise OSError(error.errno, error.strerror, path) from error
 
 
 def sync(directory: str) -> None:

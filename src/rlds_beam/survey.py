@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from rlds_beam.balance import Balance, balance_of
 from rlds_beam.checking import validate_episode
 from rlds_beam.errors import UsageError
 from rlds_beam.frames import frame_count
@@ -27,6 +28,7 @@ class Survey:
       spec_error: why they cannot.
       sampled: the report on the records that were read.
       complete: whether that was all of them.
+      balance: of the ranges that a plan cuts the dataset into.
       items: items that a plan predicts for the dataset: exact if `complete`, else scaled up.
       steps: steps of the accepted episodes, likewise.
     """
@@ -36,6 +38,7 @@ class Survey:
     spec_error: str | None
     sampled: Report
     complete: bool
+    balance: Balance
     items: int
     steps: int
 
@@ -55,6 +58,7 @@ class Survey:
                 }
                 for split in source.splits
             },
+            "ranges": self.balance.to_json(),
             "problems": [str(violation) for violation in source.violations],
             "sampled": self.sampled.to_json(),
             "complete": self.complete,
@@ -79,7 +83,13 @@ class Survey:
             count = "unknown number of" if split.episodes is None else f"{split.episodes:,}"
             lines.append(f"{split.name}: {len(split.shards):,} shards, {count} episodes, {format_size(split.size)}")
         lines += [f"problem: {violation}" for violation in source.violations]
-        lines += ["", "all episodes were read" if self.complete else "a sample was read", self.sampled.summary(), ""]
+        lines += [
+            *self.balance.lines(),
+            "",
+            "all episodes were read" if self.complete else "a sample was read",
+            self.sampled.summary(),
+            "",
+        ]
         lines.append(f"{plan} gives {about}{self.items:,} items of {about}{self.steps:,} steps")
         if self.spec is not None:
             lines += ["frame", *(f"  {leaf}" for leaf in self.spec.leaves)]
@@ -112,7 +122,8 @@ def survey(source: Source, check: CheckOptions, frames: FrameOptions, items: Ite
         predicted += predict_items(lengths, items)
     spec, error = _spec(source, frames, items)
     scale = _scale(source, report) if not complete else 1.0
-    return Survey(source, spec, error, report, complete, round(predicted * scale), round(report.steps * scale))
+    balance = balance_of(source, ranges, whole_shards=items.across_episodes)
+    return Survey(source, spec, error, report, complete, balance, round(predicted * scale), round(report.steps * scale))
 
 
 def _spec(source: Source, frames: FrameOptions, items: ItemOptions) -> tuple[TrajectorySpec | None, str | None]:

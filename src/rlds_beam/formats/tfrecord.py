@@ -160,17 +160,19 @@ def read_records(
     frames = Frames(file, max_record_bytes)
     position = frames.search(start, stop) if start else 0
     owner = start == 0
-    last: Record | Damage | None = None
+    damaged = False
     if stop is not None and position >= stop:
         return
-    for last in _chain(frames, position, max_damage_bytes):
-        if stop is not None and last.position >= stop and (not owner or isinstance(last, Record)):
+    for unit in _chain(frames, position, max_damage_bytes):
+        damaged = isinstance(unit, Damage)
+        if stop is not None and unit.position >= stop and not (owner and damaged):
             return
-        owner = owner or isinstance(last, Record)
+        owner = owner or not damaged
         if owner:
-            yield last
+            yield unit
+        del unit  # A record may be large: it is let go before the next one is read.
     error = frames.window.error
-    if error and owner and not isinstance(last, Damage):  # else it is part of that one's reason
+    if error and owner and not damaged:  # else it is part of that one's reason
         end = frames.window.size or 0
         yield Damage(end, end, error, b"")
 
@@ -201,8 +203,10 @@ def _chain(frames: Frames, position: int, max_damage_bytes: int) -> Iterator[Rec
         unit = _next_unit(frames, position, max_damage_bytes)
         if unit is None:
             return
-        yield unit
         position = unit.stop if isinstance(unit, Damage) else position + len(unit.payload) + OVERHEAD
+        window.let_go(position)
+        yield unit
+        del unit
 
 
 def _next_unit(frames: Frames, position: int, max_damage_bytes: int) -> Record | Damage | None:
@@ -261,6 +265,7 @@ def scan_headers(
     frames = Frames(file, max_record_bytes)
     window = frames.window
     rows: list[tuple[int, int, int]] = []
+    window.block = _FEW  # until the first header says how far off the next one is
     position = frames.search(start, stop) if start else 0
     length = frames.header(position)
     while stop is None or position < stop:

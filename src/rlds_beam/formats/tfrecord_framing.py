@@ -27,6 +27,9 @@ LENGTH_LIMIT = 1 << 32
 BLOCK = 1 << 20
 """Bytes read at a time: small enough to stay in a core's cache between reading, checking and copying."""
 
+KEPT = 16 << 20
+"""A buffer of more than this is not kept while the record that was read into it is worked on."""
+
 _MASK = 0xA282EAD8
 _U32 = 0xFFFFFFFF
 
@@ -136,6 +139,13 @@ class Window:
         if self._at != position + keep:
             self._file.seek(position + keep)
             self._at = position + keep
+
+    def let_go(self, position: int) -> None:
+        """Gives a large buffer back, if nothing from `position` on is in it."""
+        if len(self.data) > KEPT and position >= self.base + self.filled:
+            self.base, self.filled = position, 0
+            self.data = bytearray(BLOCK)
+            self.view = memoryview(self.data)
 
     def bytes_at(self, position: int, count: int) -> bytes:
         """A copy of the bytes at `position`: `count` of them, or fewer at the file's end."""

@@ -185,9 +185,23 @@ class _Template(NamedTuple):
     offsets: tuple[int, ...]
 
 
-@functools.lru_cache(maxsize=256)  # episodes are of many lengths
-def _template(holes: tuple[tuple[str, int, int], ...], whole: bool) -> _Template:
-    """The template of Examples with these holes (path, field of Feature, bytes); not `whole`: of their entries only."""
+Holes = tuple[tuple[str, int, int], ...]
+"""Path, field of Feature and bytes of each hole."""
+
+
+def _template(holes: Holes, whole: bool) -> _Template:
+    """The template of Examples with these holes; not `whole`: of their entries only."""
+    # Episodes are of many lengths; the templates of short items are kept, those of whole episodes of images are not.
+    small = sum(size for _, _, size in holes) <= _BLOCK_BYTES
+    return _kept_template(holes, whole) if small else _new_template(holes, whole)
+
+
+@functools.lru_cache(maxsize=256)
+def _kept_template(holes: Holes, whole: bool) -> _Template:
+    return _new_template(holes, whole)
+
+
+def _new_template(holes: Holes, whole: bool) -> _Template:
     heads = [_entry_head(*hole) for hole in holes]
     size = sum(map(len, heads)) + sum(hole for _, _, hole in holes)
     row = bytearray(header(1, size) if whole else b"")

@@ -10,7 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rlds_beam import preflight, storage
+from rlds_beam.balance import Balance, balance_of, balance_of_sizes, largest_first
 from rlds_beam.converting import Conversion
+from rlds_beam.cost import push_seconds, replay_seconds
 from rlds_beam.errors import UsageError
 from rlds_beam.manifest import REJECTED
 from rlds_beam.options import CheckOptions, FrameOptions, ItemOptions, PushOptions, ReverbOptions
@@ -61,10 +63,32 @@ class PushInput:
     source: Source | None
     pusher: Callable[[Target], Pusher]
 
+    @property
+    def balance(self) -> Balance:
+        """How even the ranges are."""
+        if self.source is None:
+            return balance_of_sizes([work.bytes for work in self.ranges if isinstance(work, ReplayRange)])
+        return balance_of(self.source, self._cut, whole_shards=self.items.across_episodes)
+
+    @property
+    def ordered(self) -> tuple[WorkRange | ReplayRange, ...]:
+        """The ranges, as they are best handed out."""
+        return self.ranges if self.source is None else tuple(largest_first(self.source, self._cut))
+
+    @property
+    def _cut(self) -> list[WorkRange]:
+        return [work for work in self.ranges if isinstance(work, WorkRange)]
+
+    @property
+    def seconds(self) -> float:
+        """What the work takes one core, about (`cost`)."""
+        return replay_seconds(self.size) if self.source is None else push_seconds(self.source)
+
     def text(self, servers: Sequence[str], names: Sequence[str]) -> str:
         """The plan, for a terminal."""
         lines = [
-            f"input     {self.dataset}: {format_size(self.size)} in {len(self.ranges)} ranges",
+            f"input     {self.dataset}: {format_size(self.size)}",
+            *self.balance.lines(),
             f"output    {', '.join(servers)}: {', '.join(names)}",
             "frame",
             *(f"  {leaf}" for leaf in self.spec.leaves),
@@ -77,7 +101,7 @@ class PushInput:
         return {
             "input": self.dataset,
             "bytes": self.size,
-            "ranges": len(self.ranges),
+            "ranges": self.balance.to_json(),
             "frame": [str(leaf) for leaf in self.spec.leaves],
             "left_out": dict(self.spec.left_out),
         }
@@ -228,11 +252,11 @@ class PushJob:
                 directory = storage.join(rejected, REJECTED)
                 storage.makedirs(directory)
                 for name in storage.listdir(directory):
-                    if _KEPT.fullmatch(name):
+                    if _KEPT.fullmatch(name) or storage.is_temporary(name):
                         storage.remove(storage.join(directory, name))
             except OSError as error:
                 raise UsageError(f"--rejected={rejected} cannot be written to: {error}") from error
-        return self.input.ranges
+        return self.input.ordered
 
 
 def prepare(options: PushOptions, source: PushInput, predicted: Mapping[str, int] | None = None) -> PushJob:

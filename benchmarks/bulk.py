@@ -1,0 +1,99 @@
+"""Lays out large datasets quickly: `python benchmarks/bulk.py NAME SIZES [--episode KIND] [--into DIR]`.
+
+SIZES are shards by their megabytes: `1x1024`, `2000x0.5`, or several of them, with commas. Every record is one
+episode encoded once, with another number in its place of the first reward: all differ, and the disk is what takes
+the time. Prints the dataset's directory. What is there already is not made again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+import data
+import numpy as np
+
+from rlds_beam.episode import Episode
+from rlds_beam.formats.tfrecord import OVERHEAD, frame
+from rlds_beam.images import EncodedImages
+from rlds_beam.testing import encode_example, make_episode, schema_of, write_dataset
+
+MEGA = 1 << 20
+_MARK = np.float32(-1234.5678)
+"""Stands in the template where the number of a record goes."""
+
+
+def dataset(name: str, sizes: list[float], episode: Episode, into: Path) -> Path:
+    """The dataset's directory; made on the first call.
+
+    Args:
+      name: of the dataset.
+      sizes: of its shards, in MB; each holds one record at least.
+      episode: what every record is, but for its first reward.
+      into: where the datasets lie.
+    """
+    if not (into / name).exists():
+        making = into / f".{name}.{os.getpid()}"
+        shutil.rmtree(making, ignore_errors=True)
+        target = write_dataset(making, [episode], name=name)
+        next(target.glob("*.tfrecord-*")).unlink()
+        records, size = _records(episode), len(encode_example(episode)) + OVERHEAD
+        counts = [max(1, round(mega * MEGA / size)) for mega in sizes]
+        for i, count in enumerate(counts):
+            with open(target / f"{name}-train.tfrecord-{i:05d}-of-{len(sizes):05d}", "wb") as file:
+                for _ in range(count):
+                    file.write(next(records))
+        path = target / "dataset_info.json"
+        info = json.loads(path.read_text())
+        info["splits"][0] |= {"shardLengths": [str(count) for count in counts], "numBytes": str(sum(counts) * size)}
+        path.write_text(json.dumps(info))
+        (making / name).rename(into / name)
+        making.rmdir()
+    return into / name / "1.0.0"
+
+
+def _records(episode: Episode) -> Iterator[bytes]:
+    """The framed record, over and over, each time with another first reward."""
+    reward = episode.steps["reward"].copy()
+    reward[0] = _MARK
+    marked = episode.replace(steps={**episode.steps, "reward": reward})
+    before, after = encode_example(marked, schema_of(episode)).split(struct.pack("<f", _MARK))
+    number = 0
+    while True:
+        yield frame(b"".join((before, struct.pack("<f", number), after)))
+        number += 1
+
+
+def episode(kind: str) -> Episode:
+    """`state` (1,000 steps, 0.1 MB), or `huge` (1,500 images of 256x256 noise, which no PNG makes smaller: 300 MB)."""
+    if kind == "state":
+        return make_episode(data.STATE_STEPS, observation=17, action=6)
+    import cv2
+
+    rng = np.random.default_rng(0)
+    few = [cv2.imencode(".png", rng.integers(0, 255, (256, 256, 3), np.uint8))[1].tobytes() for _ in range(8)]
+    images = np.empty(1500, object)
+    images[:] = [few[i % len(few)] for i in range(len(images))]
+    camera = EncodedImages(images, (256, 256, 3), "uint8")
+    return make_episode(len(images), observation={"state": 7}, action=7, columns={"observation/image": camera})
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("name")
+    parser.add_argument("sizes")
+    parser.add_argument("--episode", choices=("state", "huge"), default="state")
+    parser.add_argument("--into", type=Path, default=Path("bench_data"))
+    args = parser.parse_args()
+    pairs = (text.split("x") for text in args.sizes.split(","))
+    sizes = [float(mega) for count, mega in pairs for _ in range(int(count))]
+    print(dataset(args.name, sizes, episode(args.episode), args.into))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,137 @@
+"""Plans for skewed input: what they say of it, what they hand out first, and how many workers a job is worth."""
+
+from __future__ import annotations
+
+import dataclasses
+import gzip
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlds_beam import balance, plan
+from rlds_beam.balance import balance_of, largest_first, range_bytes
+from rlds_beam.cost import START_SECONDS, convert_seconds, paying_workers, push_seconds, validate_seconds
+from rlds_beam.options import CheckOptions, ItemOptions
+from rlds_beam.pipelines.cli import main
+from rlds_beam.plan import plan_ranges
+from rlds_beam.source import Shard, Source, Split, open_source
+from rlds_beam.testing import make_episode, schema_of, shard_paths, write_dataset
+
+SMALL = 1 << 12
+
+
+@pytest.fixture(autouse=True)
+def small_ranges(monkeypatch):
+    """Kilobytes stand for what are megabytes."""
+    monkeypatch.setattr(plan, "RANGE_BYTES", SMALL)
+    monkeypatch.setattr(balance, "_LARGE", 2 * SMALL)
+
+
+@pytest.fixture
+def skewed(tmp_path):
+    """One shard of 20 ranges, and many small ones."""
+    directory = write_dataset(
+        tmp_path / "data", [make_episode(20, seed=i, observation=16) for i in range(60)], shards=20
+    )
+    big = write_dataset(tmp_path / "big", [make_episode(500, seed=99, observation=16) for _ in range(2)])
+    first = shard_paths(directory)[0]
+    first.write_bytes(shard_paths(big)[0].read_bytes())
+    return directory
+
+
+def test_a_huge_shard_is_cut_and_tiny_ones_share_a_range(skewed):
+    source = open_source(str(skewed))
+    ranges = plan_ranges(source)
+    found = balance_of(source, ranges)
+    assert found.uncut is None
+    assert found.total == source.size == sum(range_bytes(source, work) for work in ranges)
+    assert found.most <= SMALL + max(shard.size for shard in source.splits[0].shards[1:])
+    assert max(len(work.segments) for work in ranges) > 1
+    assert sum(shard_paths(skewed)[0].name in s.shard.path for work in ranges for s in work.segments) > 10
+
+
+def compress(path):
+    path.write_bytes(gzip.compress(path.read_bytes(), 1))
+
+
+def test_a_gzip_shard_is_named_as_what_cannot_be_cut(skewed, tmp_path, capsys):
+    huge = shard_paths(skewed)[0]
+    compress(huge)
+    source = open_source(str(skewed))
+    found = balance_of(source, plan_ranges(source))
+    assert found.most >= huge.stat().st_size and str(huge) in found.uncut
+    assert main(["convert", str(skewed), str(tmp_path / "out"), "--dry_run"]) == 0
+    said = capsys.readouterr().out
+    assert "of the work, goes to one worker" in said and f"{huge} is gzip, which cannot be cut" in said
+    assert main(["inspect", str(skewed), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["ranges"] == found.to_json()
+
+
+def test_a_stream_over_episodes_is_named_as_what_is_kept_whole(skewed, capsys):
+    assert main(["inspect", str(skewed), "--items=sequences", "--sequence_length=3", "--across_episodes"]) == 0
+    assert f"{shard_paths(skewed)[0]} is one stream, which --across_episodes keeps whole" in capsys.readouterr().out
+
+
+def test_an_even_dataset_needs_no_word(skewed, tmp_path, capsys):
+    assert main(["convert", str(skewed), str(tmp_path / "out"), "--dry_run", "--shards=2"]) == 0
+    said = capsys.readouterr().out
+    assert "ranges    2 of " in said and "one worker" not in said
+
+
+def test_large_ranges_are_handed_out_first_and_the_others_in_their_order(skewed):
+    for shard in shard_paths(skewed)[0], shard_paths(skewed)[7]:
+        compress(shard)
+    source = open_source(str(skewed))
+    ranges = plan_ranges(source)
+    order = largest_first(source, ranges)
+    assert sorted(order, key=ranges.index) == list(ranges)
+    large = [work for work in order if range_bytes(source, work) >= 2 * SMALL]
+    assert order[0] in large and range_bytes(source, order[0]) == max(range_bytes(source, work) for work in ranges)
+    rest = [work for work in order if work not in large]
+    assert rest == sorted(rest, key=ranges.index)
+
+
+def test_nothing_to_read_is_balanced(tmp_path):
+    source = open_source(str(write_dataset(tmp_path, [], schema=schema_of(make_episode(2)))))
+    found = balance_of(source, plan_ranges(source))
+    assert (found.most, found.total, found.uncut) == (0, 0, None)
+    assert balance_of(source, []).lines() == ["ranges    0 of 0 B"]
+
+
+@given(st.floats(0, 1e6), st.floats(0, 1e6), st.integers(1, 64))
+def test_more_work_never_takes_fewer_workers(one, other, cores):
+    less, more = sorted((one, other))
+    assert paying_workers(less, cores) <= paying_workers(more, cores)
+    assert paying_workers(less, cores) in (1, cores)
+
+
+def test_workers_pay_only_where_they_win():
+    assert paying_workers(1e9, 1) == 1
+    assert paying_workers(START_SECONDS, 64) == 1  # nothing is won before they are there
+    assert paying_workers(100 * START_SECONDS, 2) == 2
+
+
+def source_of(size: int, encoding: str = "none") -> Source:
+    episode = make_episode(2)
+    schema = schema_of(episode)
+    steps = {path: dataclasses.replace(field, encoding=encoding) for path, field in schema.steps.items()}
+    shards = (Shard(0, "x", size, 1),)
+    return Source("x", "", dataclasses.replace(schema, steps=steps), "tfrecord", (Split("train", shards),))
+
+
+def test_the_cost_follows_the_kind_of_job():
+    """What is dear pays for workers sooner; what overlaps is written more than once."""
+    state, jpeg = source_of(10**9), source_of(10**9, "jpeg")
+    pairs, frames = ItemOptions(), ItemOptions(items="frames")
+    long = ItemOptions(items="sequences", sequence_length=64)
+    strided = ItemOptions(items="sequences", sequence_length=64, stride_length=64)
+    assert validate_seconds(state, CheckOptions()) < convert_seconds(state, frames) < convert_seconds(state, pairs)
+    assert convert_seconds(state, pairs) < convert_seconds(state, long)
+    assert convert_seconds(state, strided) == convert_seconds(state, frames)
+    assert convert_seconds(state, pairs) < convert_seconds(jpeg, pairs)
+    assert convert_seconds(jpeg, pairs, "jpeg") < convert_seconds(jpeg, pairs)
+    assert validate_seconds(jpeg, CheckOptions()) < validate_seconds(jpeg, CheckOptions(decode_images=True))
+    assert push_seconds(state) > 0
+    assert convert_seconds(source_of(2 * 10**9), pairs) == pytest.approx(2 * convert_seconds(state, pairs))

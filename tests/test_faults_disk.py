@@ -1,0 +1,130 @@
+"""Disks that are full, read-only or elsewhere: at any byte of the output, nothing half-written counts."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+from disks import remount, small_filesystem
+from jobs import dataset
+
+from rlds_beam.errors import UsageError
+from rlds_beam.manifest import read_manifest
+from rlds_beam.pipelines.cli import main
+from rlds_beam.storage import is_temporary
+from rlds_beam.testing import make_episode, read_rejected
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="mounting takes root")
+
+FLAGS = ("--shards=3", "--max_rejected=1", "--accept=duplicate_episode")
+PAGE = 4096
+
+
+def bytes_of(output: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(output)): p.read_bytes() for p in sorted(output.rglob("*")) if p.is_file()}
+
+
+@pytest.fixture
+def source(tmp_path):
+    """About 0.3 MB of output, and a rejected record."""
+    episodes = [make_episode(60, seed=i, observation=50) for i in range(11)]
+    return dataset(tmp_path, [*episodes, make_episode(60, seed=11, observation=50, breaks=["non_finite"])])
+
+
+def test_full_at_any_byte(tmp_path, convert, source):
+    """From a disk that takes no plan, over one that takes a shard and a half, to one that lacks only a page."""
+    whole = convert(source, *FLAGS, output=tmp_path / "whole")
+    assert whole.code == 0
+    expected = bytes_of(whole.output)
+    pages = sum(-(-len(content) // PAGE) for content in expected.values())
+    failed = 0
+    for room in (1, 2, pages // 4, pages // 2, pages - 8, pages - 4, pages - 2, pages - 1):
+        with small_filesystem(tmp_path / f"disk{room}", f"{room * PAGE}") as disk:
+            output = disk / "out"
+            ran = convert(source, *FLAGS, output=output)
+            if ran.code:
+                failed += 1
+                assert ran.code in (1, 2)
+                assert "No space left on device" in ran.err and str(disk) in ran.err, ran.err
+                assert len(ran.err.splitlines()) == 1
+                assert not (output / "manifest.json").exists()
+                with pytest.raises(UsageError):
+                    read_manifest(str(output))
+            remount(disk, "size=16m")
+            assert convert(source, *FLAGS, output=output).code == 0
+            assert bytes_of(output) == expected
+    assert failed >= 6
+
+
+def test_input_output_and_temporary_files_on_other_file_systems(tmp_path, convert, source, monkeypatch):
+    """A file takes its name beside where it was written: no move ever crosses from one file system to another."""
+    whole = convert(source, *FLAGS, output=tmp_path / "whole")
+    with small_filesystem(tmp_path / "disk", "16m") as disk, small_filesystem(tmp_path / "tmp", "1m") as temporary:
+        monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+        (tmp_path / "link").symlink_to(disk)
+        ran = convert(source, *FLAGS, output=tmp_path / "link" / "out")
+        assert ran.code == 0
+        assert bytes_of(disk / "out") == bytes_of(whole.output)
+        assert list(temporary.iterdir()) == []
+
+
+def test_no_room_for_temporary_files(tmp_path, convert, source):
+    """What worker processes note of themselves is not worth failing for."""
+    whole = convert(source, *FLAGS, output=tmp_path / "whole")
+    with small_filesystem(tmp_path / "tmp", f"{PAGE}") as temporary:
+        (temporary / "full").write_bytes(bytes(PAGE))
+        command = [sys.executable, "-m", "rlds_beam", "convert", source, tmp_path / "out", *FLAGS, "--workers=2"]
+        environment = {**os.environ, "TMPDIR": str(temporary)}
+        ran = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=environment)
+        assert (ran.returncode, ran.stderr) == (0, "")
+    assert bytes_of(tmp_path / "out") == bytes_of(whole.output)
+
+
+@pytest.fixture
+def push(source, table, capsys):
+    """Pushes the dataset into a table of its own; the exit code, what it said, and how many items are there."""
+    import reverb
+
+    selectors = reverb.selectors
+    address = table(reverb.Table("t", selectors.Fifo(), selectors.Fifo(), 10_000, reverb.rate_limiters.MinSize(1)))
+
+    def run(*flags: str) -> tuple[int, str, int]:
+        code = main(["push", str(source), f"--reverb={address}", "--table=t", "--max_rejected=1", *flags])
+        return code, capsys.readouterr().err, reverb.Client(address).server_info()["t"].current_size
+
+    return run
+
+
+def test_push_keeps_rejected_records_on_a_full_disk(tmp_path, push):
+    with small_filesystem(tmp_path / "disk", f"{4 * PAGE}") as disk:
+        code, said, _ = push(f"--rejected={disk}")
+        assert code == 1
+        assert "No space left on device" in said and str(disk / "rejected") in said
+        assert len(said.splitlines()) == 1
+        assert list((disk / "rejected").iterdir()) == []
+        remount(disk, "size=1m")
+        code, said, items = push(f"--rejected={disk}")
+        assert (code, said, items) == (0, "", 11 * 59)
+        assert [line["rule"] for line, _ in read_rejected(disk)] == ["non_finite"]
+
+
+def test_push_keeps_rejected_records_on_a_read_only_disk(tmp_path, push):
+    with small_filesystem(tmp_path / "disk", "1m") as disk:
+        remount(disk, "ro")
+        code, said, items = push(f"--rejected={disk}")
+        assert (code, items) == (2, 0)
+        assert "Read-only file system" in said and f"--rejected={disk}" in said
+
+
+def test_push_replaces_what_a_killed_push_left(tmp_path, push):
+    kept = tmp_path / "kept" / "rejected"
+    kept.mkdir(parents=True)
+    (kept / ".train-00000-of-00002.tfrecord.12345678.tmp").write_bytes(b"half")
+    (kept / "notes.txt").write_text("mine")
+    assert push(f"--rejected={kept.parent}")[0] == 0
+    assert [path.name for path in kept.iterdir() if is_temporary(path.name)] == []
+    assert (kept / "notes.txt").read_text() == "mine"

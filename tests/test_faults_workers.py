@@ -1,0 +1,133 @@
+"""Worker processes that die at work, through the real command: what it says, and that nothing is left or lost.
+
+They are killed by a `policy_info_fn` when they meet one episode: so where they die is known, however fast they are.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from rlds_beam.pipelines.cli import main
+from rlds_beam.testing import make_episode, shard_paths, write_dataset
+
+KILLER = """
+import os
+import signal
+
+def info(current, following):
+    if os.environ.get("LAST_REWARD") and (current["reward"] == 777).any():
+        os.kill(os.getpid(), getattr(signal, os.environ["LAST_REWARD"]))
+    return {}
+"""
+EPISODES, SHARDS, VICTIM = 40, 4, 27
+FLAGS = ("--shards=8", "--policy_info_fn=killer:info")
+
+
+@pytest.fixture
+def data(tmp_path):
+    """Four shards; the third holds the episode that kills."""
+    episodes = [make_episode(20, seed=i, observation=50) for i in range(EPISODES)]
+    episodes[VICTIM].steps["reward"][3] = 777
+    return write_dataset(tmp_path / "data", episodes, shards=SHARDS)
+
+
+@pytest.fixture
+def killer(tmp_path, monkeypatch):
+    """A command whose workers die by a signal at the victim."""
+    modules, temporary = tmp_path / "modules", tmp_path / "tmp"
+    modules.mkdir()
+    temporary.mkdir()
+    (modules / "killer.py").write_text(KILLER)
+    monkeypatch.setenv("PYTHONPATH", str(modules))
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    monkeypatch.syspath_prepend(str(modules))
+
+    def run(*arguments: object, death: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "rlds_beam", *map(str, arguments), *FLAGS],
+            capture_output=True, text=True, timeout=120, check=False, env={**os.environ, "LAST_REWARD": death},
+        )  # fmt: skip
+
+    return run
+
+
+def bytes_of(output: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(output)): p.read_bytes() for p in sorted(output.rglob("*")) if p.is_file()}
+
+
+@pytest.mark.parametrize("death", ["SIGKILL", "SIGSEGV"])
+def test_the_range_is_named(tmp_path, data, killer, convert, death):
+    output, victim = tmp_path / "out", shard_paths(data)[VICTIM // (EPISODES // SHARDS)]
+    ran = killer("convert", data, output, "--workers=2", death=death)
+    assert (ran.returncode, ran.stdout) == (1, "")
+    said = re.fullmatch(
+        r"rlds-beam: a worker process died at (?P<range>train-\d{5}-of-00008), (?P<file>\S+), bytes (?P<start>\d+) to "
+        r"(?P<stop>\d+|the end) \((?P<why>.+)\); what is finished is kept, run again \((?P<done>\d) of 8 ranges are "
+        r"finished\)\n",
+        ran.stderr,
+    )
+    assert said, ran.stderr
+    assert said["file"] == str(victim)
+    assert death in said["why"]
+    plan = json.loads((output / "plan.json").read_text())["plan"]["ranges"][said["range"]]
+    assert [2, int(said["start"]), None if said["stop"] == "the end" else int(said["stop"])] in plan
+    commits = [path.stem for path in (output / "_commits").glob("train-*.json")]
+    assert len(commits) == int(said["done"]) and said["range"] not in commits
+    assert not (output / "manifest.json").exists()
+    assert list((tmp_path / "tmp").iterdir()) == []
+    assert_goes_on(data, output, convert)
+
+
+def test_the_only_process_dies(tmp_path, data, killer, convert):
+    """Without workers nobody is left to say so; what is there is known for what it is."""
+    output = tmp_path / "out"
+    ran = killer("convert", data, output, "--workers=1", death="SIGKILL")
+    assert (ran.returncode, ran.stdout, ran.stderr) == (-signal.SIGKILL, "", "")
+    assert not (output / "manifest.json").exists()
+    assert 0 < len(list((output / "_commits").glob("train-*.json"))) < 8
+    assert_goes_on(data, output, convert)
+
+
+def assert_goes_on(data: Path, output: Path, convert) -> None:
+    """Where nothing kills, the same command does the rest, and the result is as of one that was never killed."""
+    assert convert(data, *FLAGS, output=output).code == 0
+    assert convert(data, *FLAGS, output=output.parent / "whole").code == 0
+    assert bytes_of(output) == bytes_of(output.parent / "whole")
+
+
+def test_the_command_is_killed_and_its_workers_tidy_up(tmp_path, data, monkeypatch):
+    """`kill -9` of the command alone: its workers end by themselves, and take their directory with them."""
+    temporary, output = tmp_path / "tmp", tmp_path / "out"
+    temporary.mkdir()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "rlds_beam", "convert", data, output, "--shards=8", "--workers=2"],
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
+        env={**os.environ, "TMPDIR": str(temporary)},
+    )  # fmt: skip
+    try:
+        until(lambda: len(list(temporary.glob("rlds-beam-*/*.note"))) == 2)
+        process.kill()
+        process.wait()
+        until(lambda: list(temporary.iterdir()) == [])
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    assert not (output / "manifest.json").exists()
+    assert main(["convert", str(data), str(output), "--shards=8"]) == 0
+
+
+def until(condition) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)

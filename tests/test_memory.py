@@ -1,0 +1,66 @@
+"""What a worker holds does not grow with the size of a shard; only the episode that it is at counts."""
+
+from __future__ import annotations
+
+import json
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rlds_beam.episode import Episode
+from rlds_beam.formats.tfrecord import frame
+from rlds_beam.testing import encode_example, make_episode, shard_paths, write_dataset
+
+MEGA = 1 << 20
+MARK = np.float32(-1234.5678)
+
+
+def large_shard(directory: Path, episode: Episode, count: int) -> Path:
+    """A dataset of one shard of `count` records that differ in one number: quick to make, whatever its size."""
+    episode.steps["reward"][0] = MARK
+    target = write_dataset(directory, [episode] * count if count == 1 else [episode])
+    before, after = encode_example(episode).split(struct.pack("<f", MARK))
+    with open(shard_paths(target)[0], "wb") as file:
+        for number in range(count):
+            file.write(frame(b"".join((before, struct.pack("<f", number), after))))
+    info = json.loads((target / "dataset_info.json").read_text())
+    info["splits"][0]["shardLengths"] = [str(count)]
+    (target / "dataset_info.json").write_text(json.dumps(info))
+    return target
+
+
+def peak_mb(source: Path, output: Path, *flags: str) -> int:
+    """Peak resident memory of a conversion, in a process of its own that does nothing else before."""
+    command = [sys.executable, "-m", "rlds_beam", "convert", source, output, "--workers=1", "--json", *flags]
+    ran = subprocess.run([str(a) for a in command], capture_output=True, text=True, timeout=300, check=True)
+    return json.loads(ran.stdout)["peak_memory_mb"]
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory) -> int:
+    """What a job takes that has next to nothing to do."""
+    directory = tmp_path_factory.mktemp("small")
+    return peak_mb(large_shard(directory, make_episode(1000, observation=240), 1), directory / "out", "--items=frames")
+
+
+def test_a_shard_larger_than_what_a_worker_may_hold(tmp_path, base):
+    """About 120 MB in one range, by a worker that may take a quarter of that more than for one episode."""
+    source = large_shard(tmp_path, make_episode(1000, observation=240), 128)
+    size = shard_paths(source)[0].stat().st_size
+    assert size > 110 * MEGA
+    grown = peak_mb(source, tmp_path / "out", "--items=frames", "--shards=1") - base
+    assert grown * MEGA < size / 4
+
+
+def test_an_episode_larger_than_a_range(tmp_path, base):
+    """A record of two ranges' size is held a few times over, and no more of them than one."""
+    episode = make_episode(16_000, observation=1_000)
+    source = large_shard(tmp_path, episode, 2)
+    size = shard_paths(source)[0].stat().st_size / 2
+    assert size > 60 * MEGA
+    grown = peak_mb(source, tmp_path / "out", "--items=frames") - base
+    assert grown * MEGA < 5 * size
