@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import json
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -187,19 +186,11 @@ def _fill(config: PushConfig, source: PushInput) -> tuple[Verified, Report, dict
 
 def _run(config: PushConfig, size: int, define: Callable[[Any], Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Runs a pipeline whose one result has a `to_json`; gives that, and what the run measured of itself."""
-    import apache_beam as beam
-
     from rlds_beam.runners import run_pipeline
+    from rlds_beam.transforms.reporting import HandOver, handed_over
 
-    with tempfile.TemporaryDirectory() as scratch:
-        path = config.report or storage.join(scratch, "report.json")
-        metrics = run_pipeline(lambda root: define(root) | "Result" >> beam.Map(_write_json, path), config, size)
-        content: dict[str, Any] = json.loads(storage.read_text(path))
-    return content, metrics
-
-
-def _write_json(result: Any, path: str) -> None:
-    storage.write_text(path, json.dumps(result.to_json()))
+    metrics = run_pipeline(lambda root: define(root) | HandOver(), config, size)
+    return handed_over(metrics), metrics
 
 
 def main(config: PushConfig) -> int:

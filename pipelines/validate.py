@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import tempfile
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -58,15 +57,17 @@ def validate(config: ValidateConfig) -> Report:
     from rlds_beam.report import Report
     from rlds_beam.runners import run_pipeline
     from rlds_beam.source import open_source
+    from rlds_beam.transforms.reporting import HandOver, handed_over
 
     source = open_source(config.input, config.split, config.features)
     report = check_source(source, config)
-    with tempfile.TemporaryDirectory() as scratch:
-        path = config.report or storage.join(scratch, "report.json")
-        job = dataclasses.replace(config, report=path)
-        run_pipeline(lambda root: define_pipeline(root, job, source), config, source.size)
-        found = Report.from_json(json.loads(storage.read_text(path)))
-    return report.merge(found, check_counts(source, found.shards, config))
+    job = dataclasses.replace(config, report=None)  # which is of the workers; this process writes the whole one
+    metrics = run_pipeline(lambda root: define_pipeline(root, job, source) | HandOver(), config, source.size)
+    found = Report.from_json(handed_over(metrics))
+    report = report.merge(found, check_counts(source, found.shards, config))
+    if config.report is not None:
+        storage.write_text(config.report, json.dumps(report.to_json(), indent=2) + "\n")
+    return report
 
 
 def main(config: ValidateConfig) -> int:

@@ -27,6 +27,10 @@ def run_pipeline(define: Callable[[Any], Any], options: RunOptions, input_bytes:
 
     if options.runner in ("local", "FnApiRunner"):
         return local.run(define, options, input_bytes)
+    if options.runner == "flink":
+        from rlds_beam.runners import flink
+
+        return flink.run(define, options)
     if options.workers is not None:
         raise UsageError(f"--workers is for --runner=local; {options.runner} has flags of its own, behind --")
     return remote.run(define, options)

@@ -57,7 +57,7 @@ def run(define: Callable[[Any], Any], options: RunOptions, input_bytes: int) -> 
     except Exception as error:
         if "KeyboardInterrupt [while running" in str(error):  # Beam's wording of one that met a step at work
             raise KeyboardInterrupt from error
-        raise _plain(error) from error
+        raise plain(error) from error
 
 
 def _with_workers(job: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
@@ -109,7 +109,7 @@ def _cause(args: threading.ExceptHookArgs, home: str) -> str:
     return ": ".join([str(args.exc_value), *said[:1]])
 
 
-def _plain(error: Exception) -> RldsBeamError:
+def plain(error: Exception) -> RldsBeamError:
     """The error as the person at the terminal needs it: ours by its own class, others by their last line."""
     ours = _ours(error)
     if ours is not None:
