@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import threading
 import uuid
 from collections.abc import Callable
 from typing import Any
 
 import apache_beam as beam
+import grpc
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.runners.portability.flink_runner import FlinkJarJobServer, FlinkRunner
 
@@ -31,6 +34,7 @@ def run(define: Callable[[Any], Any], options: RunOptions) -> dict[str, Any]:
     name = f"rlds-beam-{uuid.uuid4().hex[:12]}"
     flags = [f"--job_name={name}", *found.flags, *options.beam_options]
     runner = _Runner()
+    _hush()
     try:
         pipeline = beam.Pipeline(runner=runner, options=PipelineOptions(flags))
         define(pipeline)
@@ -60,6 +64,17 @@ class _Runner(FlinkRunner):  # type: ignore[misc, unused-ignore]
             self._job_server.stop()
 
 
+def _hush() -> None:
+    """Threads of Beam's that listen to the job server complain of its end, which is none of the user's business."""
+    before = threading.excepthook
+
+    def hook(args: threading.ExceptHookArgs) -> None:
+        if not isinstance(args.exc_value, grpc.RpcError) or os.environ.get("RLDS_BEAM_VERBOSE"):
+            before(args)
+
+    threading.excepthook = hook
+
+
 def _cancel(master: Master, name: str) -> None:
     """Ends a job that is still running, straight at the cluster: Ctrl-C at a terminal has ended the job server."""
     with contextlib.suppress(OSError):
@@ -73,7 +88,7 @@ def _plain(error: Exception, options: RunOptions) -> RldsBeamError:
     text = str(error)
     if "StatusRuntimeException: UNAVAILABLE" in text or "Connection refused" in text:
         return RldsBeamError(
-            f"a TaskManager found no SDK workers at {options.environment_config or POOL}: a worker pool has to run beside "
-            "each of them (python -m rlds_beam.runners.worker_pool), and go on running"
+            f"a TaskManager found no SDK workers at {options.environment_config or POOL}: a worker pool has to run "
+            "beside each of them (python -m rlds_beam.runners.worker_pool), and go on running"
         )
     return plain(error)

@@ -207,7 +207,14 @@ def _job_server(version: str, cache: str) -> str:
     before = socket.getdefaulttimeout()
     socket.setdefaulttimeout(_SECONDS)  # Beam sets none, and would wait for ever behind some firewalls.
     try:
-        return str(JavaJarServer.local_jar(JavaJarServer.path_to_maven_jar(artifact, "org.apache.beam", beam), cache))
+        return str(
+            JavaJarServer.local_jar(
+                JavaJarServer.path_to_maven_jar(
+                    artifact, "org.apache.beam", beam, JavaJarServer.MAVEN_CENTRAL_REPOSITORY
+                ),
+                cache,
+            )
+        )
     except (RuntimeError, OSError):
         said = _by_maven(f"org.apache.beam:{artifact}:{beam}", path)
     finally:

@@ -106,8 +106,10 @@ def serving(host: str, port: int) -> Any:
         except RuntimeError as error:
             raise OSError(f"{host}:{port} cannot be listened at: {error}") from error
         server.start()
-        yield bound
-        server.stop(None)
+        try:
+            yield bound
+        finally:
+            server.stop(None)
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -36,7 +36,7 @@ def source(tmp_path_factory) -> Path:
 def undisturbed(source, tmp_path_factory) -> dict[str, bytes]:
     output = tmp_path_factory.mktemp("whole") / "out"
     with running(["convert", str(source), str(output), *FLAGS]) as process:
-        out, err = process.communicate(timeout=JOB_SECONDS)
+        _, err = process.communicate(timeout=JOB_SECONDS)
     assert process.returncode == 0, err
     return bytes_of(output)
 
@@ -102,7 +102,7 @@ def test_in_the_middle_of_convert(cluster, gate, source, undisturbed, tmp_path, 
     assert bytes_of(output) == undisturbed
     assert report["items_written"] == report["items_predicted"] == 40 * 59
     # The job was started again, and what was finished before is not done twice.
-    assert cluster.restarts() >= 1
+    assert cluster.was_restarted()
     assert {path: path.stat().st_mtime_ns for path in committed} == committed
 
 
@@ -114,7 +114,7 @@ def test_in_the_middle_of_push(cluster, data, server, blow: Blow) -> None:
             report = ended(process)
     (table,) = report["tables"]
     assert table["predicted"] == PAIRS
-    assert cluster.restarts() >= 1
+    assert cluster.was_restarted()
     assert held(server) == due()
 
 

@@ -41,8 +41,9 @@ def test_convert(cluster, source, tmp_path, capsys) -> None:
     job = cluster.get(f"/jobs/{cluster.jobs()[0]['jid']}")
     assert job["state"] == "FINISHED"
     assert {vertex["parallelism"] for vertex in job["vertices"] if "Convert" in vertex["name"]} == {2}
+    before = len(cluster.jobs())
     assert main([*command, *cluster.flags()]) == 0  # there is nothing left to do, and nobody is asked for it
-    assert cluster.get(f"/jobs/{job['jid']}") and len(cluster.jobs()) == len({j["jid"] for j in cluster.jobs()})
+    assert len(cluster.jobs()) == before
 
 
 def test_validate(cluster, source, tmp_path, capsys) -> None:
@@ -62,8 +63,9 @@ def test_a_rule_that_is_to_fail(cluster, source, capsys) -> None:
     assert main(["validate", str(source), "--fail=non_finite", *cluster.flags()]) == 1
     captured = capsys.readouterr()
     assert captured.out == ""
-    assert captured.err.startswith("rlds-beam: testing:train:") and "non_finite" in captured.err
+    assert captured.err.startswith("rlds-beam: ") and "non_finite" in captured.err
     assert len(captured.err.splitlines()) == 1
+    assert "Exception" not in captured.err
 
 
 def test_push(cluster, tmp_path, capsys) -> None:

@@ -23,7 +23,7 @@ from typing import Any
 from flink_artifacts import JOB_SERVER, LIB, class_path
 from servers import free_port
 
-DEADLINE = 120.0
+DEADLINE = 300.0
 """Seconds that the cluster may take to come up, or to do what is waited for, on a machine that is busy."""
 
 SHORT_LIVED = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
@@ -71,7 +71,7 @@ class Cluster:
     """
 
     def __init__(
-        self, home: Path, task_managers: int = 2, restarts: int = 5, environment: Mapping[str, str] | None = None
+        self, home: Path, task_managers: int = 2, restarts: int = 3, environment: Mapping[str, str] | None = None
     ):
         self.home, self.task_managers = home, task_managers
         self._environment = {**os.environ, **(environment or {})}
@@ -140,18 +140,26 @@ class Cluster:
         """All jobs, as the REST interface tells of them, the latest first."""
         return sorted(self.get("/jobs/overview")["jobs"], key=lambda job: -job["start-time"])
 
-    def restarts(self) -> int:
-        """How often the latest job was started again."""
-        metrics = self.get(f"/jobs/{self.jobs()[0]['jid']}/metrics?get=numRestarts")
-        return int(metrics[0]["value"])
+    def was_restarted(self) -> bool:
+        """Whether the latest job was started again by Flink."""
+        return bool(self.get(f"/jobs/{self.jobs()[0]['jid']}")["timestamps"]["RESTARTING"])
+
+    def options(self) -> dict[str, Any]:
+        """Of a job on this cluster, as fields of `RunOptions`."""
+        return {
+            "runner": "flink", "flink_master": self.address, "environment_config": self.pool,
+            "flink_job_server_jar": str(JOB_SERVER),
+            "beam_options": (
+                f"--files_to_stage={next(LIB.glob('log4j-api*'))}",
+                *(f"--job_server_jvm_properties={option}" for option in SHORT_LIVED),
+            ),
+        }  # fmt: skip
 
     def flags(self) -> list[str]:
-        """For a job on this cluster, after flags of its own."""
-        return [
-            "--runner=flink", f"--flink_master={self.address}", f"--environment_config={self.pool}",
-            f"--flink_job_server_jar={JOB_SERVER}", "--", f"--files_to_stage={next(LIB.glob('log4j-api*'))}",
-            *(f"--job_server_jvm_properties={option}" for option in SHORT_LIVED),
-        ]  # fmt: skip
+        """The same for the command line, after flags of its own."""
+        options = self.options()
+        beam_options = options.pop("beam_options")
+        return [*(f"--{name}={value}" for name, value in options.items()), "--", *beam_options]
 
     def get(self, path: str) -> Any:
         """What the REST interface answers."""

@@ -28,7 +28,7 @@ _SERVICES = "META-INF/services/"
 
 
 def ready() -> bool:
-    """Whether all is there, made from what this directory holds now."""
+    """Whether all is there, made from the pins that this directory holds now."""
     return _stamp().exists()
 
 
@@ -38,7 +38,7 @@ def class_path() -> str:
 
 
 def _stamp() -> Path:
-    made_from = b"".join(path.read_bytes() for path in sorted(HERE.glob("*")) if path.is_file())
+    made_from = b"".join((HERE / name).read_bytes() for name in ("JobServer.java", "pom.xml", "sha256sums"))
     return HOME / f"ready-{hashlib.sha256(made_from).hexdigest()[:16]}"
 
 
@@ -109,7 +109,7 @@ def _merge(jars: list[Path], main: Path, merged: Path) -> None:
                 for name in source.namelist():
                     if name.startswith(_SERVICES) and not name.endswith("/"):
                         services[name] = services.get(name, b"") + source.read(name) + b"\n"
-                    elif name.endswith(".class") or not name.startswith("META-INF/") or name.endswith(".so"):
+                    elif name.endswith((".class", ".so")) or not name.startswith("META-INF/"):
                         if name not in seen and not name.endswith(("/", "module-info.class")):
                             target.writestr(name, source.read(name))
                         seen.add(name)
