@@ -124,9 +124,13 @@ class Cluster:
 
     def workers(self, number: int) -> list[int]:
         """The SDK worker processes of a pool, by process id."""
-        pool = self._processes[f"pool-{number}"].pid
-        tasks = Path(f"/proc/{pool}/task").iterdir()
-        return [int(child) for task in tasks for child in (task / "children").read_text().split()]
+        pool, found = self._processes[f"pool-{number}"].pid, []
+        for entry in Path("/proc").iterdir():
+            with contextlib.suppress(OSError, ValueError):
+                state, parent = (entry / "stat").read_text().rpartition(")")[2].split()[:2]
+                if int(parent) == pool and state != "Z":
+                    found.append(int(entry.name))
+        return found
 
     def connected_to(self, address: str) -> int:
         """The number of a TaskManager with a worker that has a connection to `127.0.0.1:port`."""
