@@ -185,7 +185,7 @@ class Cluster:
             for name, process in list(self._processes.items()):
                 assert process.poll() is None, f"{name} ended: {self.log(name)[-2000:]}"
             assert time.monotonic() < deadline
-            time.sleep(0.01)
+            time.sleep(0.1)
 
     def log(self, name: str) -> str:
         """What a process said, over all its lives."""
