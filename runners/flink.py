@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import threading
 import uuid
 from collections.abc import Callable
@@ -19,6 +20,10 @@ from rlds_beam.options import RunOptions
 from rlds_beam.runners.flink_preflight import POOL, Master, preflight
 from rlds_beam.runners.local import plain
 from rlds_beam.runners.metrics import read_metrics
+
+
+_STATE = re.compile(r"^Pipeline \S+ failed in state \w+: (java\.\S+Exception: )?")
+"""What Beam says before the cause."""
 
 
 def run(define: Callable[[Any], Any], options: RunOptions) -> dict[str, Any]:
@@ -91,4 +96,4 @@ def _plain(error: Exception, options: RunOptions) -> RldsBeamError:
             f"a TaskManager found no SDK workers at {options.environment_config or POOL}: a worker pool has to run "
             "beside each of them (python -m rlds_beam.runners.worker_pool), and go on running"
         )
-    return plain(error)
+    return plain(RuntimeError(_STATE.sub("", text)))

@@ -23,7 +23,7 @@ from pushes import PAIRS, STREAM_BYTES, arguments, dataset, due, held, one_table
 from rlds_beam.testing import make_episode, write_dataset
 
 FLAGS = ("--shards=8", "--accept=duplicate_episode", "--policy_info_fn=flink_gate:hold")
-JOB_SECONDS = 400.0
+JOB_SECONDS = 900.0
 """That a job may take in which something is struck, on a machine that is busy."""
 
 

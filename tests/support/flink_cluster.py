@@ -237,7 +237,8 @@ def _configuration(home: Path, rest: int, rpc: int, restarts: int) -> dict[str, 
         ),
         "jobmanager.rpc.port": rpc, "rest.port": rest, "io.tmp.dirs": str(home / "tmp"),
         # What is gone is missed in seconds (by two heartbeats that do not get through); what is slow, hardly ever.
-        "heartbeat.interval": 1000, "heartbeat.timeout": 120_000,
+        "heartbeat.interval": 1000, "heartbeat.timeout": 300_000,
+        "pekko.ask.timeout": "300 s", "pekko.startup-timeout": "300 s", "web.timeout": 300_000,
         # Beam's jar is in the class path of the cluster, and is not sent with each job (`files_to_stage`).
         "classloader.resolve-order": "parent-first",
         "restart-strategy.type": "fixed-delay", "restart-strategy.fixed-delay.attempts": restarts,
