@@ -21,7 +21,6 @@ from rlds_beam.runners.flink_preflight import POOL, Master, preflight
 from rlds_beam.runners.local import plain
 from rlds_beam.runners.metrics import read_metrics
 
-
 _STATE = re.compile(r"^Pipeline \S+ failed in state \w+: (java\.\S+Exception: )?")
 """What Beam says before the cause."""
 
@@ -91,7 +90,7 @@ def _cancel(master: Master, name: str) -> None:
 def _plain(error: Exception, options: RunOptions) -> RldsBeamError:
     """The cause, as the person at the terminal needs it: one line, no stack of Java's."""
     text = str(error)
-    if "StatusRuntimeException: UNAVAILABLE" in text or "Connection refused" in text:
+    if "StatusRuntimeException: UNAVAILABLE" in text and "Traceback" not in text:  # Java's own, and not a worker's
         return RldsBeamError(
             f"a TaskManager found no SDK workers at {options.environment_config or POOL}: a worker pool has to run "
             "beside each of them (python -m rlds_beam.runners.worker_pool), and go on running"
