@@ -29,10 +29,10 @@ export GRPC_VERBOSITY ?= NONE
 # No accelerator is of use here, and the memory of one is not grabbed by accident.
 export CUDA_VISIBLE_DEVICES ?=
 
-.PHONY: help setup demo test lint format bench wheel lock clean
+.PHONY: help setup demo test test-flink lint format bench wheel lock clean
 
 help:  ## this list
-	@sed -nE 's/^([a-z]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
+	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
 
 setup: $(PROJECT)  ## the environment, which the others make for themselves
 
@@ -51,7 +51,12 @@ demo: $(PROJECT)  ## record episodes from a simulator, break two, check, convert
 	@$(PY) examples/demo.py
 
 test: $(PROJECT)  ## the tests (TESTS=tests/test_x.py for some of them)
-	@$(PY) -m pytest -q $(PYTEST_FLAGS) $(TESTS)
+	@$(PY) -m pytest -q $(PYTEST_FLAGS) --ignore=tests/flink $(TESTS)
+
+# Fetched once, into .flink: 250 MB from PyPI and Maven Central. One after the other: the tests strike the one cluster.
+test-flink: $(PROJECT)  ## the tests on a real Flink cluster, which it sets up (needs Maven and a JDK 17)
+	@$(PY) tests/support/flink_artifacts/__init__.py
+	@$(PY) -m pytest -q tests/flink
 
 # The type checker sees what a user gets: the installed wheel, not this checkout.
 lint: $(PROJECT) wheel  ## ruff, and the type checker in strict mode over the installed wheel

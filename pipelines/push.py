@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from rlds_beam import storage
 from rlds_beam.errors import UsageError
 from rlds_beam.options import PushOptions, ReportOptions, RunOptions, option
 
@@ -169,6 +168,7 @@ def _keep(config: PushConfig, done: PushOutcome) -> PushOutcome:
 
 def _fill(config: PushConfig, source: PushInput) -> tuple[Verified, Report, dict[str, Any]]:
     """Fills the tables of servers that are up; what they hold, what was read, what the run measured of itself."""
+    from rlds_beam.pipelines.handing_over import run_for_result
     from rlds_beam.preflight import check_counts
     from rlds_beam.reverb.job import prepare
     from rlds_beam.reverb.pushing import Pushed
@@ -177,31 +177,14 @@ def _fill(config: PushConfig, source: PushInput) -> tuple[Verified, Report, dict
     job = prepare(config, source)
     if not job.fits:
         # The tables might not hold all that may come of the input, so what does come of it is counted first.
-        counted, _ = _run(config, source.seconds, lambda root: _define_count(root, config, job))
+        counted, _ = run_for_result(lambda root: _define_count(root, config, job), config, source.seconds)
         job = prepare(config, source, Pushed.from_json(counted).predicted)
-    result, metrics = _run(config, source.seconds, lambda root: define_pipeline(root, config, job))
+    result, metrics = run_for_result(lambda root: define_pipeline(root, config, job), config, source.seconds)
     verified = Verified.from_json(result)
     report = source.preflight.merge(verified.pushed.report)
     if source.source is not None:
         report = report.merge(check_counts(source.source, report.shards, config))
     return verified, report, metrics
-
-
-def _run(config: PushConfig, seconds: float, define: Callable[[Any], Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Runs a pipeline whose one result has a `to_json`; gives that, and what the run measured of itself."""
-    import apache_beam as beam
-
-    from rlds_beam.runners import run_pipeline, scratch
-
-    with scratch(config) as directory:
-        path = storage.join(directory, "result.json")
-        metrics = run_pipeline(lambda root: define(root) | "Result" >> beam.Map(_write_json, path), config, seconds)
-        content: dict[str, Any] = json.loads(storage.read_text(path))
-    return content, metrics
-
-
-def _write_json(result: Any, path: str) -> None:
-    storage.write_text(path, json.dumps(result.to_json()))
 
 
 def main(config: PushConfig) -> int:

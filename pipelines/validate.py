@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import time
 from typing import TYPE_CHECKING, Any
 
-from rlds_beam import storage
 from rlds_beam.options import CheckOptions, ReportOptions, RunOptions, SourceOptions, option
 
 if TYPE_CHECKING:
@@ -55,19 +53,20 @@ def validate(config: ValidateConfig) -> Report:
     """
     from rlds_beam.cost import validate_seconds
     from rlds_beam.pipelines import outcome
+    from rlds_beam.pipelines.handing_over import run_for_result
     from rlds_beam.preflight import check_counts, check_source
     from rlds_beam.report import Report
-    from rlds_beam.runners import check, run_pipeline, scratch
+    from rlds_beam.runners import check
     from rlds_beam.source import open_source
 
     check(config)
     source = open_source(config.input, config.split, config.features)
     report = check_source(source, config)
-    with scratch(config) as directory:
-        path = storage.join(directory, "report.json")
-        job = dataclasses.replace(config, report=path)
-        run_pipeline(lambda root: define_pipeline(root, job, source), config, validate_seconds(source, config))
-        found = Report.from_json(json.loads(storage.read_text(path)))
+    job = dataclasses.replace(config, report=None)  # which is of the workers; this process writes the whole one
+    content, _ = run_for_result(
+        lambda root: define_pipeline(root, job, source), config, validate_seconds(source, config)
+    )
+    found = Report.from_json(content)
     report = report.merge(found, check_counts(source, found.shards, config))
     outcome.keep(report.to_json(), config.report)
     return report

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import tempfile
 from collections.abc import Callable
 from typing import Any
 
@@ -23,13 +22,13 @@ def check(options: RunOptions) -> None:
         dataflow.check(options)
 
 
-def scratch(options: RunOptions) -> contextlib.AbstractContextManager[str]:
-    """A directory that workers write to and this process reads from, gone at the end."""
+def scratch(options: RunOptions) -> contextlib.AbstractContextManager[str | None]:
+    """A directory that workers write to and this process reads from, gone at the end; None where there need be none."""
     if options.runner in DATAFLOW:
         from rlds_beam.runners import dataflow
 
         return dataflow.scratch(options)
-    return tempfile.TemporaryDirectory()
+    return contextlib.nullcontext()
 
 
 def run_pipeline(define: Callable[[Any], Any], options: RunOptions, seconds: float) -> dict[str, Any]:
@@ -52,6 +51,10 @@ def run_pipeline(define: Callable[[Any], Any], options: RunOptions, seconds: flo
         return local.run(define, options, seconds)
     if options.runner in DATAFLOW:
         return dataflow.run(define, options)
+    if options.runner == "flink":
+        from rlds_beam.runners import flink
+
+        return flink.run(define, options)
     if options.workers is not None:
         raise UsageError(f"--workers is for --runner=local; {options.runner} has flags of its own, behind --")
     return remote.run(define, options)

@@ -8,17 +8,19 @@ from rlds_beam.transforms.metrics import METRICS_NAMESPACE
 
 
 def read_metrics(result: Any) -> dict[str, Any]:
-    """Counters (int) and distributions (with `.min`, `.max`, `.sum`) of this package, by name, over all steps."""
+    """Counters (int), distributions (`.min`, `.max`, `.sum`) and sets of strings of this package, over all steps."""
     found: dict[str, Any] = {}
     metrics = result.metrics().query()
-    for kind in ("counters", "distributions"):
-        for metric in metrics[kind]:
+    for kind in ("counters", "distributions", "string_sets"):
+        for metric in metrics.get(kind, ()):
             if metric.key.metric.namespace == METRICS_NAMESPACE:
                 name, value = metric.key.metric.name, metric.committed
                 if name not in found:
                     found[name] = value
                 elif kind == "counters":
                     found[name] += value
+                elif kind == "string_sets":
+                    found[name] = found[name] | value
                 else:
                     found[name] = found[name].data.combine(value.data)
     return found

@@ -19,6 +19,7 @@ from rlds_beam.episode import Episode
 from rlds_beam.errors import UsageError
 from rlds_beam.frames import Frames, to_frames
 from rlds_beam.items import Items, Windows, item_count
+from rlds_beam.job import prepare
 from rlds_beam.options import CheckOptions, FrameOptions, ItemOptions
 from rlds_beam.pipelines.cli import main
 from rlds_beam.pipelines.convert import ConvertConfig, convert, define_pipeline
@@ -280,3 +281,17 @@ def test_cast_writes_what_the_format_cannot_hold(tmp_path: Path, capsys: pytest.
     for wrong in ("observation/griper_open=uint8", "discount=float64", "reward=complex64", "reward"):
         assert main(["convert", path, str(tmp_path / "wrong"), f"--cast={wrong}"]) == 2
         assert f"--cast={wrong}" in capsys.readouterr().err
+
+
+def test_a_range_that_is_done_is_left_as_it_is(tmp_path, source) -> None:
+    """As when an engine starts a job again: only what is not there in full is made again."""
+    job = prepare(ConvertConfig(str(source), str(tmp_path / "out"), shards=3))
+    work, *_ = job.open()
+    commit = job.converter.convert(work, {})
+    shard = tmp_path / "out" / commit.file
+    made, content = shard.stat().st_ino, shard.read_bytes()
+    assert job.converter.convert(work, {}) == commit
+    assert shard.stat().st_ino == made
+    shard.write_bytes(content[:-1])
+    assert job.converter.convert(work, {}) == commit
+    assert shard.read_bytes() == content

@@ -2,19 +2,23 @@
 
 import json
 import random
+from collections import Counter
 
+import apache_beam as beam
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rlds_beam.checking import Verdict, validate_episode
-from rlds_beam.errors import UsageError
+from rlds_beam.errors import RldsBeamError, UsageError
 from rlds_beam.keys import EpisodeKey
 from rlds_beam.options import CheckOptions, parse_max_rejected
 from rlds_beam.report import SAMPLES, Report
 from rlds_beam.rules import Violation
+from rlds_beam.runners.metrics import read_metrics
 from rlds_beam.testing import BREAKABLE, make_episode
+from rlds_beam.transforms.reporting import HandOver, handed_over
 
 OPTIONS = CheckOptions(repair=("last_not_last", "last_inside"), accept=("discount_out_of_range",))
 
@@ -144,3 +148,15 @@ def test_parse_max_rejected() -> None:
     for text in ("-1", "1.5", "many", "nan", "200%", "", "%"):
         with pytest.raises(UsageError, match="max_rejected"):
             parse_max_rejected(text)
+
+
+def test_a_report_comes_home_as_a_metric_whatever_its_size() -> None:
+    """The counts of 10,000 shards, once; none or two of them are said to be so."""
+    report = Report(shards=Counter({f"bridge_dataset:train:{shard:05d}": shard for shard in range(10_000)}))
+    with beam.Pipeline("FnApiRunner") as root:
+        _ = root | beam.Create([report], reshuffle=False) | HandOver()
+    metrics = read_metrics(root.result)
+    assert Report.from_json(handed_over(metrics)) == report
+    for several in ({}, {"handed_over": {"a", "b"}}):
+        with pytest.raises(RldsBeamError, match=f"brought home {2 * len(several)} reports"):
+            handed_over(several)

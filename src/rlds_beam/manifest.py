@@ -308,6 +308,14 @@ def read_commits(output: str) -> dict[str, RangeCommit]:
     return {commit.range: commit for commit in commits}
 
 
+def read_commit(output: str, work: WorkRange) -> RangeCommit | None:
+    """The commit of a range that is done, and whose files are there; None where it is to be done."""
+    path = storage.join(output, COMMITS, f"{work}.json")
+    content = _load(path) if storage.exists(path) else None
+    commit = None if content is None else RangeCommit.from_json(content)
+    return None if commit is None or any(_problems(output, commit)) else commit
+
+
 def _load(path: str) -> dict[str, Any] | None:
     """The object in a JSON file; None where a power failure (or another program) left something else."""
     try:

@@ -280,10 +280,32 @@ class DataflowOptions(Options):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class RunOptions(DataflowOptions):
+class FlinkOptions(Options):
+    """Which Flink cluster a job of --runner=flink runs on, by the names of Beam's flags."""
+
+    flink_master: str | None = option(None, "host:port of the JobManager's REST interface", metavar="ADDRESS")
+    flink_job_server_jar: str | None = option(
+        None, "Beam's job server for that Flink (fetched, where it is not there yet)", metavar="PATH"
+    )
+    parallelism: int | None = option(None, "task slots to work in (all that the cluster has)")
+    environment_type: Literal["EXTERNAL", "DOCKER", "PROCESS"] | None = option(
+        None, "how TaskManagers come by Python: a worker pool beside each (EXTERNAL), or as Beam's manual says"
+    )
+    environment_config: str | None = option(
+        None, "host:port of the worker pool, as a TaskManager sees it (localhost:50000); of a container, the image"
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.parallelism is not None and self.parallelism < 1:
+            raise UsageError(f"--parallelism={self.parallelism}: at least one is needed")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RunOptions(FlinkOptions, DataflowOptions):
     """Where the job runs; Beam's own flags go behind --."""
 
-    runner: str = option("local", "local, dataflow, or the name of a Beam runner")
+    runner: str = option("local", "local, flink, dataflow, or the name of a Beam runner")
     workers: int | None = option(None, "worker processes on this machine (one per core, where the work pays for them)")
     beam_options: tuple[str, ...] = option((), "Beam's own flags, as a list", hidden=True)
 
@@ -291,6 +313,7 @@ class RunOptions(DataflowOptions):
         super().__post_init__()
         if self.workers is not None and self.workers < 1:
             raise UsageError(f"--workers={self.workers}: at least one is needed")
-        for field in dataclasses.fields(DataflowOptions):
-            if self.runner not in DATAFLOW and getattr(self, field.name) is not None:
-                raise UsageError(f"--{field.name} is for --runner=dataflow, not --runner={self.runner}")
+        for group, runners in ((FlinkOptions, ("flink",)), (DataflowOptions, DATAFLOW)):
+            for field in dataclasses.fields(group):
+                if self.runner not in runners and getattr(self, field.name) is not None:
+                    raise UsageError(f"--{field.name} is for --runner={runners[0]}, not --runner={self.runner}")

@@ -41,12 +41,16 @@ class RangeConverter:
         """Reads, checks, converts and writes one range, and commits it.
 
         Nothing of it is there under its final name before all of it is; a range that is converted
-        again gives the same bytes.
+        again gives the same bytes. A range that is done, in an earlier life of a job that an engine
+        started again, is left as it is.
 
         Raises:
           FailedRuleError: a rule whose policy is `fail` is broken.
           NotVerifiedError: another number of items was written than predicted.
         """
+        done = manifest.read_commit(self.output, work)
+        if done is not None:
+            return done
         report, converter = Report(), Converter(self.conversion, record_encoder(self.conversion))
         path = shard_path(self.output, self.name, work)
         with ShardWriter(path) as shard, RejectedWriter(rejected_path(self.output, work)) as rejected:

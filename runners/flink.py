@@ -1,0 +1,98 @@
+"""A Flink cluster: Beam's Flink runner, with everything looked at before it is started."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import threading
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+import apache_beam as beam
+import grpc
+from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.runners.portability.flink_runner import FlinkJarJobServer, FlinkRunner
+
+from rlds_beam.errors import RldsBeamError
+from rlds_beam.options import RunOptions
+from rlds_beam.runners.flink_preflight import POOL, Master, preflight
+from rlds_beam.runners.local import plain
+from rlds_beam.runners.metrics import read_metrics
+
+_STATE = re.compile(r"^Pipeline \S+ failed in state \w+: (java\.\S+Exception: )?")
+"""What Beam says before the cause."""
+
+
+def run(define: Callable[[Any], Any], options: RunOptions) -> dict[str, Any]:
+    """Runs the job on `options.flink_master` and waits for its end.
+
+    What ends this process ends the job on the cluster too, but for SIGKILL.
+
+    Raises:
+      UsageError: Java, the job server, the cluster or the workers cannot be used as they are; nothing was done.
+      RldsBeamError: the job failed, after as many restarts as the cluster allows; the message is the cause.
+    """
+    found = preflight(options)
+    name = f"rlds-beam-{uuid.uuid4().hex[:12]}"
+    flags = [f"--job_name={name}", *found.flags, *options.beam_options]
+    runner = _Runner()
+    _hush()
+    try:
+        pipeline = beam.Pipeline(runner=runner, options=PipelineOptions(flags))
+        define(pipeline)
+        result = pipeline.run()
+        result.wait_until_finish()
+        return read_metrics(result)
+    except RldsBeamError:
+        raise
+    except Exception as error:
+        raise _plain(error, options) from error
+    finally:
+        _cancel(found.master, name)
+        runner.stop()
+
+
+class _Runner(FlinkRunner):  # type: ignore[misc, unused-ignore]
+    """Beam's, but its job server is ours to end: Beam's own way installs a signal handler and waits for the exit."""
+
+    _job_server: Any = None
+
+    def default_job_server(self, options: Any) -> Any:
+        self._job_server = FlinkJarJobServer(options)
+        return self._job_server
+
+    def stop(self) -> None:
+        if self._job_server is not None:
+            self._job_server.stop()
+
+
+def _hush() -> None:
+    """Threads of Beam's that listen to the job server complain of its end, which is none of the user's business."""
+    before = threading.excepthook
+
+    def hook(args: threading.ExceptHookArgs) -> None:
+        if not isinstance(args.exc_value, grpc.RpcError) or os.environ.get("RLDS_BEAM_VERBOSE"):
+            before(args)
+
+    threading.excepthook = hook
+
+
+def _cancel(master: Master, name: str) -> None:
+    """Ends a job that is still running, straight at the cluster: Ctrl-C at a terminal has ended the job server."""
+    with contextlib.suppress(OSError):
+        for job in master.get("/jobs/overview")["jobs"]:
+            if job["name"] == name and job["state"] not in ("FINISHED", "FAILED", "CANCELED"):
+                master.cancel(job["jid"])
+
+
+def _plain(error: Exception, options: RunOptions) -> RldsBeamError:
+    """The cause, as the person at the terminal needs it: one line, no stack of Java's."""
+    text = str(error)
+    if "StatusRuntimeException: UNAVAILABLE" in text and "Traceback" not in text:  # Java's own, and not a worker's
+        return RldsBeamError(
+            f"a TaskManager found no SDK workers at {options.environment_config or POOL}: a worker pool has to run "
+            "beside each of them (python -m rlds_beam.runners.worker_pool), and go on running"
+        )
+    return plain(RuntimeError(_STATE.sub("", text)))

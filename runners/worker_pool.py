@@ -1,0 +1,129 @@
+"""Workers beside a Flink TaskManager, without containers: `python -m rlds_beam.runners.worker_pool --port=50000`.
+
+Flink's Beam runner asks a pool for a worker process wherever it has something to run (`--environment_type=EXTERNAL`).
+Beam has such a pool too; this one starts the workers with the interpreter that it runs itself, hands them the options
+of the job, passes what they log on to the TaskManager, and leaves none behind when it ends.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Sequence
+from concurrent import futures
+from typing import Any
+
+import grpc
+from apache_beam.portability.api import (
+    beam_fn_api_pb2,
+    beam_fn_api_pb2_grpc,
+    beam_provision_api_pb2,
+    beam_provision_api_pb2_grpc,
+)
+from google.protobuf import json_format, text_format
+
+_DEADLINE = 30.0
+"""Seconds that a worker may take to end when it is asked to, and a runner to answer."""
+
+
+class WorkerPool(beam_fn_api_pb2_grpc.BeamFnExternalWorkerPoolServicer):  # type: ignore[misc, unused-ignore]
+    """Starts and ends worker processes, as a runner asks for them.
+
+    Args:
+      home: a directory of the pool's own; the workers end when `home`/alive does.
+    """
+
+    def __init__(self, home: str):
+        self._alive = os.path.join(home, "alive")
+        open(self._alive, "x").close()
+        self._workers: dict[str, subprocess.Popen[bytes]] = {}
+
+    def StartWorker(self, request: Any, context: Any) -> Any:  # noqa: N802
+        """A worker for `request.worker_id`; an error goes back to who asked."""
+        try:
+            command = [sys.executable, "-m", "rlds_beam.runners.worker", self._alive]
+            self._workers[request.worker_id] = subprocess.Popen(
+                command, env={**os.environ, **_environment(request)}, stdin=subprocess.DEVNULL
+            )
+        except (OSError, grpc.RpcError) as error:
+            return beam_fn_api_pb2.StartWorkerResponse(error=f"{type(error).__name__}: {error}")
+        return beam_fn_api_pb2.StartWorkerResponse()
+
+    def StopWorker(self, request: Any, context: Any) -> Any:  # noqa: N802
+        """Ends the worker, which has `_DEADLINE` to do so; nobody waits for it."""
+        worker = self._workers.pop(request.worker_id, None)
+        if worker is not None:
+            threading.Thread(target=_end, args=(worker,), daemon=True).start()
+        return beam_fn_api_pb2.StopWorkerResponse()
+
+
+def _environment(request: Any) -> dict[str, str]:
+    """What Beam's worker reads from its environment, as a container's boot program would put it there."""
+    with grpc.insecure_channel(request.provision_endpoint.url) as channel:
+        stub = beam_provision_api_pb2_grpc.ProvisionServiceStub(channel)
+        info = stub.GetProvisionInfo(
+            beam_provision_api_pb2.GetProvisionInfoRequest(),
+            metadata=(("worker_id", request.worker_id),), timeout=_DEADLINE,
+        ).info  # fmt: skip
+    return {
+        "PYTHONSAFEPATH": "1",  # no module in the pool's directory stands in for one that is installed
+        "WORKER_ID": request.worker_id,
+        "CONTROL_API_SERVICE_DESCRIPTOR": text_format.MessageToString(request.control_endpoint),
+        "LOGGING_API_SERVICE_DESCRIPTOR": text_format.MessageToString(request.logging_endpoint),
+        "PIPELINE_OPTIONS": json_format.MessageToJson(info.pipeline_options),
+        "RUNNER_CAPABILITIES": " ".join(info.runner_capabilities),
+    }
+
+
+def _end(worker: subprocess.Popen[bytes]) -> None:
+    worker.terminate()
+    try:
+        worker.wait(_DEADLINE)
+    except subprocess.TimeoutExpired:
+        worker.kill()
+        worker.wait()
+
+
+@contextlib.contextmanager
+def serving(host: str, port: int) -> Any:
+    """A pool that answers at host:port while the block runs (port 0 is any that is free); gives the port.
+
+    Raises:
+      OSError: the port is taken.
+    """
+    with tempfile.TemporaryDirectory(prefix="rlds-beam-", ignore_cleanup_errors=True) as home:
+        # Without SO_REUSEPORT, a pool on a port that is taken fails, where grpc would share it.
+        server = grpc.server(futures.ThreadPoolExecutor(8), options=[("grpc.so_reuseport", 0)])
+        beam_fn_api_pb2_grpc.add_BeamFnExternalWorkerPoolServicer_to_server(WorkerPool(home), server)
+        try:
+            bound = server.add_insecure_port(f"{host}:{port}")
+        except RuntimeError as error:
+            raise OSError(f"{host}:{port} cannot be listened at: {error}") from error
+        server.start()
+        try:
+            yield bound
+        finally:
+            server.stop(None)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Serves until it is told to end (SIGTERM, Ctrl-C)."""
+    parser = argparse.ArgumentParser(prog="python -m rlds_beam.runners.worker_pool", description=__doc__)
+    parser.add_argument("--port", type=int, required=True, help="to listen at; the job names it")
+    # Whoever reaches the port has workers started, which run what they are told to.
+    parser.add_argument("--host", default="127.0.0.1", help="to listen at (%(default)s: the TaskManager beside it)")
+    flags = parser.parse_args(argv)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with contextlib.suppress(KeyboardInterrupt), serving(flags.host, flags.port) as port:
+        print(f"workers for Flink at {flags.host}:{port}", flush=True)
+        threading.Event().wait()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,136 @@
+"""A Flink cluster that is struck while it works: the job ends, and its result is as if nothing had been.
+
+The moments are not of chance: a conversion's workers wait behind a gate once a first shard is committed, and a push
+stands still at a byte of its stream, until the blow is dealt.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import reverb
+from flink_cluster import Cluster
+from proxy import Proxy
+from pushes import PAIRS, STREAM_BYTES, arguments, dataset, due, held, one_table, running
+
+from rlds_beam.testing import make_episode, write_dataset
+
+FLAGS = ("--shards=8", "--accept=duplicate_episode", "--policy_info_fn=flink_gate:hold")
+JOB_SECONDS = 900.0
+"""That a job may take in which something is struck, on a machine that is busy."""
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory) -> Path:
+    return write_dataset(tmp_path_factory.mktemp("data"), [make_episode(60, seed=i) for i in range(40)], shards=2)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(source, tmp_path_factory) -> dict[str, bytes]:
+    output = tmp_path_factory.mktemp("whole") / "out"
+    with running(["convert", str(source), str(output), *FLAGS]) as process:
+        _, err = process.communicate(timeout=JOB_SECONDS)
+    assert process.returncode == 0, err
+    return bytes_of(output)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory) -> Path:
+    return dataset(tmp_path_factory.mktemp("data"))
+
+
+@pytest.fixture
+def server() -> Iterator[str]:
+    running_server = reverb.Server(one_table())
+    yield f"127.0.0.1:{running_server.port}"
+    running_server.stop()
+
+
+def bytes_of(output: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(output)): p.read_bytes() for p in sorted(output.rglob("*")) if p.is_file()}
+
+
+def ended(process: subprocess.Popen[str]) -> dict[str, object]:
+    """The report of a command, whose exit code is 0."""
+    out, err = process.communicate(timeout=JOB_SECONDS)
+    assert (process.returncode, err) == (0, "")
+    return json.loads(out)
+
+
+def kill_task_manager(cluster: Cluster, number: int) -> None:
+    """SIGKILL, and a new one in its place, as whoever runs a cluster sees to."""
+    cluster.kill(f"taskmanager-{number}")
+    cluster.start_task_manager(number)
+
+
+def kill_worker(cluster: Cluster, number: int) -> None:
+    for worker in cluster.workers(number):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(worker, signal.SIGKILL)
+
+
+def kill_pool(cluster: Cluster, number: int) -> None:
+    """With its workers; a new one in its place."""
+    cluster.kill(f"pool-{number}")
+    cluster.start_pool(number)
+
+
+Blow = Callable[[Cluster, int], None]
+BLOWS: list[Blow] = [kill_task_manager, kill_worker, kill_pool]
+
+
+@pytest.mark.parametrize("blow", BLOWS)
+def test_in_the_middle_of_convert(cluster, gate, source, undisturbed, tmp_path, blow: Blow) -> None:
+    output = tmp_path / "out"
+    gate.close(output)
+    with running(["convert", str(source), str(output), *FLAGS, "--json", *cluster.flags()]) as process:
+        # A worker of the first TaskManager is in the middle of a range, and others are done.
+        cluster.wait_until(lambda: gate.waiting() & set(cluster.workers(0)) or process.poll() is not None)
+        assert process.poll() is None, process.communicate()
+        committed = {path: path.stat().st_mtime_ns for path in (output / "_commits").glob("*.json")}
+        assert committed and not (output / "manifest.json").exists()
+        blow(cluster, 0)
+        gate.open()
+        report = ended(process)
+    assert bytes_of(output) == undisturbed
+    assert report["items_written"] == report["items_predicted"] == 40 * 59
+    # The job was started again, and what was finished before is not done twice.
+    assert cluster.was_restarted()
+    assert {path: path.stat().st_mtime_ns for path in committed} == committed
+
+
+@pytest.mark.parametrize("blow", BLOWS)
+def test_in_the_middle_of_push(cluster, data, server, blow: Blow) -> None:
+    with Proxy(server) as proxy:
+        proxy.at_byte(STREAM_BYTES // 2, lambda: blow(cluster, cluster.connected_to(proxy.address)))
+        with running([*arguments(data, [proxy.address]), *cluster.flags()]) as process:
+            report = ended(process)
+    (table,) = report["tables"]
+    assert table["predicted"] == PAIRS
+    assert cluster.was_restarted()
+    assert held(server) == due()
+
+
+def test_interrupted(cluster, gate, source, undisturbed, tmp_path) -> None:
+    """Ctrl-C ends the job on the cluster too; the same command goes on."""
+    output = tmp_path / "out"
+    gate.close(output)
+    command = ["convert", str(source), str(output), *FLAGS, "--json", *cluster.flags()]
+    with running(command) as process:
+        cluster.wait_until(lambda: gate.waiting() or process.poll() is not None)
+        os.killpg(process.pid, signal.SIGINT)
+        out, err = process.communicate(timeout=JOB_SECONDS)
+        assert (process.returncode, out) == (130, "")
+        assert err == "rlds-beam: interrupted; what is finished is kept, run the same command to go on\n"
+    gate.open()
+    cluster.wait_until(lambda: cluster.jobs()[0]["state"] == "CANCELED")
+    with running(command) as process:
+        ended(process)
+    assert bytes_of(output) == undisturbed

@@ -1,0 +1,84 @@
+"""convert, validate and push on a real Flink cluster: the same bytes as on one machine, the same items, the figures."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import reverb
+from pushes import PAIRS, arguments, dataset, due, held, look, one_table
+
+from rlds_beam.pipelines.cli import main
+from rlds_beam.testing import make_episode, write_dataset
+
+FLAGS = ("--shards=6", "--repair=last_not_last", "--max_rejected=1")
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory) -> Path:
+    """Episodes of which one breaks a rule, one can be repaired, and one is there twice."""
+    episodes = [make_episode(40, seed=i) for i in range(20)]
+    broken = [make_episode(9, seed=100, breaks=["non_finite"]), make_episode("F" + " M" * 30, seed=9)]
+    return write_dataset(tmp_path_factory.mktemp("data"), [*episodes, *broken], shards=2)
+
+
+def bytes_of(output: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(output)): p.read_bytes() for p in sorted(output.rglob("*")) if p.is_file()}
+
+
+def test_convert(cluster, source, tmp_path, capsys) -> None:
+    assert main(["convert", str(source), str(tmp_path / "here"), *FLAGS]) == 0
+    capsys.readouterr()
+    command = ["convert", str(source), str(tmp_path / "there"), *FLAGS, "--json"]
+    assert main([*command, *cluster.flags()]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert bytes_of(tmp_path / "there") == bytes_of(tmp_path / "here")
+    # What the workers measured of themselves has come home.
+    assert report["steps_this_run"] == report["steps"] == 20 * 40 + 31
+    assert report["working_seconds"] > 0 and report["peak_memory_mb"] > 10
+    # All of it was done on the cluster, by both of its TaskManagers.
+    job = cluster.get(f"/jobs/{cluster.jobs()[0]['jid']}")
+    assert job["state"] == "FINISHED"
+    assert {vertex["parallelism"] for vertex in job["vertices"] if "Convert" in vertex["name"]} == {2}
+    before = len(cluster.jobs())
+    assert main([*command, *cluster.flags()]) == 0  # there is nothing left to do, and nobody is asked for it
+    assert len(cluster.jobs()) == before
+
+
+def test_validate(cluster, source, tmp_path, capsys) -> None:
+    reports = []
+    for where, flags in (("here", []), ("there", cluster.flags())):
+        path = tmp_path / f"{where}.json"
+        assert main(["validate", str(source), "--json", f"--report={path}", *flags]) == 3
+        printed = {name: value for name, value in json.loads(capsys.readouterr().out).items() if name != "seconds"}
+        assert printed == json.loads(path.read_text())
+        reports.append(printed)
+    assert reports[0] == reports[1]
+    assert reports[0]["records"] == 22
+
+
+def test_a_rule_that_is_to_fail(cluster, source, capsys) -> None:
+    """The cause in one line, in our words; Flink has tried again as often as it was told to."""
+    assert main(["validate", str(source), "--fail=non_finite", *cluster.flags()]) == 1
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("rlds-beam: ") and "non_finite" in captured.err
+    assert len(captured.err.splitlines()) == 1
+    assert "Exception" not in captured.err
+
+
+def test_push(cluster, tmp_path, capsys) -> None:
+    data = dataset(tmp_path)
+    server = reverb.Server(one_table())
+    address = f"127.0.0.1:{server.port}"
+    for inserts in (PAIRS, PAIRS):  # the second time nothing is new
+        assert main([*arguments(data, [address], f"--report={tmp_path / 'r.json'}"), *cluster.flags()]) == 0
+        report = json.loads(capsys.readouterr().out)
+        assert report == json.loads((tmp_path / "r.json").read_text())
+        (table,) = report["tables"]
+        assert table["predicted"] == table["acknowledged"] == report["items_written"] == PAIRS
+        assert report["steps_this_run"] > PAIRS
+        assert look(address).current_size == inserts
+    assert held(address) == due()
+    server.stop()

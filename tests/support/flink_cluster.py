@@ -1,0 +1,246 @@
+"""A standalone Flink cluster on loopback: one JobManager, and TaskManagers each with its own pool of SDK workers.
+
+Every process is a real one, in a group of its own, to be killed and started again. All ports are dynamic; the only one
+that anybody has to know is that of the JobManager's REST interface.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from flink_artifacts import JOB_SERVER, LIB, class_path
+from servers import free_port
+
+DEADLINE = 300.0
+"""Seconds that the cluster may take to come up, or to do what is waited for, on a machine that is busy."""
+
+SHORT_LIVED = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
+"""Java's options for processes that no optimising compiler pays for."""
+
+_OPENS = [
+    f"--add-opens=java.base/{package}=ALL-UNNAMED"
+    for package in (
+        "java.lang", "java.lang.reflect", "java.io", "java.net", "java.nio", "java.text", "java.time", "java.util",
+        "java.util.concurrent", "java.util.concurrent.atomic", "java.util.concurrent.locks", "sun.net.util",
+    )
+]  # fmt: skip
+
+# Flink's shell scripts derive these from one total; without the scripts each has to be said.
+_SIZES = {
+    "framework.heap": 128, "framework.off-heap": 128, "task.heap": 256, "task.off-heap": 0, "managed": 128,
+    "jvm-metaspace": 256,
+}  # fmt: skip
+_LIMITS = {"network.min": 64, "network.max": 64, "jvm-overhead.min": 192, "jvm-overhead.max": 192}
+"""The memory of a TaskManager, in MB."""
+
+_LOGGING = """
+rootLogger.level = INFO
+rootLogger.appenderRef.console.ref = Console
+appender.console.type = Console
+appender.console.name = Console
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = %d{HH:mm:ss,SSS} %-5p %c{1} %m%n
+"""
+
+
+class Cluster:
+    """A running cluster, to be used in a `with` block.
+
+    Args:
+      home: a new directory, for the configuration and the logs.
+      task_managers: how many, each with one slot and one pool of SDK workers.
+      restarts: how often Flink starts a failing job again.
+      environment: of the processes, besides that of the tests.
+
+    Attributes:
+      address: `127.0.0.1:port` of the REST interface: what `--flink_master` takes.
+      pool: `sdk-workers:port`, the pool beside each TaskManager: what `--environment_config` takes. Every TaskManager
+        has a loopback address of its own, and a file of host names in which `sdk-workers` is that address.
+    """
+
+    def __init__(
+        self, home: Path, task_managers: int = 2, restarts: int = 3, environment: Mapping[str, str] | None = None
+    ):
+        self.home, self.task_managers = home, task_managers
+        self._environment = {**os.environ, **(environment or {})}
+        rest, pool = free_port(), free_port()
+        self.address, self.pool = f"127.0.0.1:{rest}", f"sdk-workers:{pool}"
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        (home / "conf").mkdir(parents=True)
+        (home / "conf" / "config.yaml").write_text(json.dumps(_configuration(home, rest, free_port(), restarts)))
+        (home / "conf" / "log4j.properties").write_text(_LOGGING)
+
+    def __enter__(self) -> Cluster:
+        try:
+            self._java("jobmanager", "runtime.entrypoint.StandaloneSessionClusterEntrypoint", "-Xmx512m")
+            for number in range(self.task_managers):
+                self.start_pool(number)
+                self.start_task_manager(number)
+            self.wait_for_task_managers(self.task_managers)
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for name in list(self._processes):
+            self.kill(name)
+
+    def start_pool(self, number: int) -> None:
+        """The pool of SDK workers beside a TaskManager (again)."""
+        module = [sys.executable, "-m", "rlds_beam.runners.worker_pool"]
+        self._start(f"pool-{number}", [*module, f"--host={_host(number)}", f"--port={self.pool.split(':')[1]}"])
+
+    def start_task_manager(self, number: int) -> None:
+        """A TaskManager (again)."""
+        hosts = self.home / f"hosts-{number}"
+        hosts.write_text(f"127.0.0.1 localhost {socket.gethostname()}\n{_host(number)} sdk-workers\n")
+        sizes = [f"-Dtaskmanager.memory.{name}.size={size}m" for name, size in _SIZES.items()]
+        limits = [f"-Dtaskmanager.memory.{name}={size}m" for name, size in _LIMITS.items()]
+        self._java(
+            f"taskmanager-{number}", "runtime.taskexecutor.TaskManagerRunner",
+            "-Xmx384m", "-XX:MaxDirectMemorySize=192m", f"-Djdk.net.hosts.file={hosts}",
+            flags=["-Dtaskmanager.cpu.cores=1.0", f"-Dtaskmanager.resource-id=taskmanager-{number}", *sizes, *limits],
+        )  # fmt: skip
+
+    def kill(self, name: str) -> None:
+        """SIGKILL to a process (`jobmanager`, `taskmanager-0`, `pool-1`) and to those that it started."""
+        process = self._processes.pop(name)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+    def workers(self, number: int) -> list[int]:
+        """The SDK worker processes of a pool, by process id."""
+        pool, found = self._processes[f"pool-{number}"].pid, []
+        for entry in Path("/proc").iterdir():
+            with contextlib.suppress(OSError, ValueError):
+                state, parent = (entry / "stat").read_text().rpartition(")")[2].split()[:2]
+                if int(parent) == pool and state != "Z":
+                    found.append(int(entry.name))
+        return found
+
+    def connected_to(self, address: str) -> int:
+        """The number of a TaskManager with a worker that has a connection to `127.0.0.1:port`."""
+        port = int(address.rpartition(":")[2])
+        for number in range(self.task_managers):
+            if any(port in _remote_ports(worker) for worker in self.workers(number)):
+                return number
+        raise AssertionError(f"no worker has a connection to {address}")
+
+    def jobs(self) -> list[dict[str, Any]]:
+        """All jobs, as the REST interface tells of them, the latest first."""
+        return sorted(self.get("/jobs/overview")["jobs"], key=lambda job: -job["start-time"])
+
+    def was_restarted(self) -> bool:
+        """Whether the latest job was started again by Flink."""
+        return bool(self.get(f"/jobs/{self.jobs()[0]['jid']}")["timestamps"]["RESTARTING"])
+
+    def options(self) -> dict[str, Any]:
+        """Of a job on this cluster, as fields of `RunOptions`."""
+        return {
+            "runner": "flink", "flink_master": self.address, "environment_config": self.pool,
+            "flink_job_server_jar": str(JOB_SERVER),
+            "beam_options": (
+                f"--files_to_stage={next(LIB.glob('log4j-api*'))}",
+                *(f"--job_server_jvm_properties={option}" for option in SHORT_LIVED),
+            ),
+        }  # fmt: skip
+
+    def flags(self) -> list[str]:
+        """The same for the command line, after flags of its own."""
+        options = self.options()
+        beam_options = options.pop("beam_options")
+        return [*(f"--{name}={value}" for name, value in options.items()), "--", *beam_options]
+
+    def get(self, path: str) -> Any:
+        """What the REST interface answers."""
+        with urllib.request.urlopen(f"http://{self.address}{path}", timeout=10) as answer:
+            return json.load(answer)
+
+    def wait_for_task_managers(self, count: int) -> None:
+        def there() -> bool:
+            with contextlib.suppress(OSError):
+                return bool(self.get("/overview")["slots-total"] == count)
+            return False
+
+        self.wait_until(there)
+
+    def wait_until(self, condition: Callable[[], object]) -> None:
+        """Returns when it holds; fails where it does not, or where the cluster is not whole."""
+        deadline = time.monotonic() + DEADLINE
+        while not condition():
+            for name, process in list(self._processes.items()):
+                assert process.poll() is None, f"{name} ended: {self.log(name)[-2000:]}"
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+
+    def log(self, name: str) -> str:
+        """What a process said, over all its lives."""
+        return (self.home / f"{name}.log").read_text(errors="replace")
+
+    def _java(self, name: str, main: str, *options: str, flags: Sequence[str] = ()) -> None:
+        conf = self.home / "conf"
+        logging = f"-Dlog4j.configurationFile={conf / 'log4j.properties'}"
+        command = ["java", *options, *SHORT_LIVED, logging, *_OPENS, "-cp", class_path()]
+        self._start(name, [*command, f"org.apache.flink.{main}", "--configDir", str(conf), *flags])
+
+    def _start(self, name: str, command: list[str]) -> None:
+        with open(self.home / f"{name}.log", "ab") as log:
+            self._processes[name] = subprocess.Popen(
+                command, env=self._environment, stdout=log, stderr=log, start_new_session=True, preexec_fn=_end_with_us
+            )
+
+
+def _end_with_us() -> None:
+    """Has the kernel end a process of the cluster when that of the tests is killed."""
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+
+
+def _remote_ports(process: int) -> set[int]:
+    """The ports that a process has TCP connections to."""
+    sockets = set()
+    for fd in Path(f"/proc/{process}/fd").iterdir():
+        with contextlib.suppress(OSError):
+            sockets.add(os.readlink(fd))
+    lines = [
+        line.split() for table in ("tcp", "tcp6") for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]
+    ]
+    return {int(line[2].rpartition(":")[2], 16) for line in lines if f"socket:[{line[9]}]" in sockets}
+
+
+def _host(number: int) -> str:
+    """The loopback address of a TaskManager's pool."""
+    return f"127.0.0.{number + 2}"
+
+
+def _configuration(home: Path, rest: int, rpc: int, restarts: int) -> dict[str, Any]:
+    return {
+        **dict.fromkeys(
+            (
+                "jobmanager.rpc.address", "jobmanager.bind-host", "rest.address", "rest.bind-address",
+                "taskmanager.host", "taskmanager.bind-host",
+            ),
+            "127.0.0.1",
+        ),
+        "jobmanager.rpc.port": rpc, "rest.port": rest, "io.tmp.dirs": str(home / "tmp"),
+        # What is gone is missed in seconds (by two heartbeats that do not get through); what is slow, hardly ever.
+        "heartbeat.interval": 1000, "heartbeat.timeout": 300_000,
+        "pekko.ask.timeout": "300 s", "pekko.startup-timeout": "300 s", "web.timeout": 300_000,
+        # Beam's jar is in the class path of the cluster, and is not sent with each job (`files_to_stage`).
+        "classloader.resolve-order": "parent-first",
+        "restart-strategy.type": "fixed-delay", "restart-strategy.fixed-delay.attempts": restarts,
+        "restart-strategy.fixed-delay.delay": "1 s",
+    }  # fmt: skip

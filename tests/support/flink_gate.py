@@ -1,0 +1,52 @@
+"""A policy info function that makes the workers of a conversion wait at a known place.
+
+While the file `closed` is in the directory `FLINK_GATE`, whoever gets to an episode waits, once the first shard of the
+output that `closed` names is committed. So a fault meets a job that has done something, and has something to do.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+
+def hold(current: dict[str, Any], following: dict[str, Any]) -> dict[str, Any]:
+    """Adds nothing that depends on the waiting."""
+    gate = Path(os.environ.get("FLINK_GATE", "/nowhere"))
+    while _is_closed(gate / "closed"):
+        (gate / f"waiting-{os.getpid()}").touch()
+        time.sleep(0.01)
+    return {"policy_reward": current["reward"]}
+
+
+def _is_closed(closed: Path) -> bool:
+    try:
+        output = Path(closed.read_text())
+    except FileNotFoundError:
+        return False
+    return any((output / "_commits").glob("*.json"))
+
+
+class Gate:
+    """The test's end of it."""
+
+    def __init__(self, directory: Path):
+        self.directory = directory
+        directory.mkdir(exist_ok=True)
+        self.open()
+
+    def close(self, output: Path) -> None:
+        """From the first shard of `output` on, workers wait."""
+        for left in self.directory.glob("waiting-*"):
+            left.unlink()
+        (self.directory / "closed.new").write_text(str(output))
+        (self.directory / "closed.new").rename(self.directory / "closed")
+
+    def open(self) -> None:
+        (self.directory / "closed").unlink(missing_ok=True)
+
+    def waiting(self) -> set[int]:
+        """The processes that wait, by their ids."""
+        return {int(path.name.removeprefix("waiting-")) for path in self.directory.glob("waiting-*")}

@@ -1,0 +1,46 @@
+"""The pool of workers beside a TaskManager, where something is in its way. At work it is in `tests/flink`."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+
+import grpc
+import pytest
+from apache_beam.portability.api import beam_fn_api_pb2, beam_fn_api_pb2_grpc
+from servers import free_port
+
+from rlds_beam.runners import worker_pool
+from rlds_beam.runners.worker_pool import serving
+
+DEADLINE = 60.0
+
+
+def test_a_port_that_is_taken() -> None:
+    with serving("127.0.0.1", 0) as port:
+        taken = serving("127.0.0.1", port)
+        with pytest.raises(OSError, match=f"127.0.0.1:{port} cannot be listened at"):
+            taken.__enter__()
+
+
+def test_a_runner_that_does_not_answer(monkeypatch) -> None:
+    """The pool says so to who asked, and goes on."""
+    monkeypatch.setattr(worker_pool, "_DEADLINE", 0.2)
+    request = beam_fn_api_pb2.StartWorkerRequest(worker_id="1")
+    request.provision_endpoint.url = f"127.0.0.1:{free_port()}"
+    with serving("127.0.0.1", 0) as port, grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+        stub = beam_fn_api_pb2_grpc.BeamFnExternalWorkerPoolStub(channel)
+        for _ in range(2):
+            assert "UNAVAILABLE" in stub.StartWorker(request, timeout=DEADLINE).error
+        stub.StopWorker(beam_fn_api_pb2.StopWorkerRequest(worker_id="1"), timeout=DEADLINE)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_it_ends_when_it_is_told_to(number) -> None:
+    command = [sys.executable, "-m", "rlds_beam.runners.worker_pool", "--port=0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as pool:
+        assert pool.stdout is not None
+        assert "workers for Flink at 127.0.0.1:" in pool.stdout.readline()
+        pool.send_signal(number)
+        assert pool.wait(DEADLINE) == 0
