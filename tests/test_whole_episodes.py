@@ -15,7 +15,6 @@ import tensorflow_datasets as tfds
 
 from rlds_beam import frame_blocks
 from rlds_beam.images import EncodedImages
-from rlds_beam.rlds_to_reverb import get_rlds_step_features
 from rlds_beam.testing import make_episode, write_dataset
 from rlds_beam.whole_episodes import whole_episodes
 
@@ -134,9 +133,8 @@ def test_what_stands_behind_the_map_keeps_its_meaning(change: Change, recorded: 
         {"read_config": tfds.ReadConfig(skip_prefetch=True)},
         {"read_config": tfds.ReadConfig(shuffle_seed=3, try_autocache=False), "shuffle_files": True},
         {"decoders": {"steps": {"observation": {"state": tfds.decode.SkipDecoding()}}}},
-        {"decoders": tfds.decode.PartialDecoding({"steps": set(get_rlds_step_features())})},
     ],
-    ids=["id of the episode", "one thread", "no prefetch", "shuffled files", "decoders", "partial decoding"],
+    ids=["id of the episode", "one thread", "no prefetch", "shuffled files", "decoders"],
 )  # fmt: skip
 def test_as_tfds_is_asked_to_read(arguments: dict[str, Any], recorded: Path) -> None:
     data = read(recorded, **arguments)
@@ -239,8 +237,6 @@ def test_datasets_of_which_single_steps_are_all_there_is(recorded: Path, tmp_pat
     for data in (
         tf.data.Dataset.from_tensor_slices({"steps": [steps, steps]}),
         tf.data.Dataset.from_tensors({"steps": steps}),
-        tf.data.Dataset.from_tensors(1),
-        tf.data.Dataset.from_tensors({"nothing": 1}),
         loaded,
         counted,
         python,
