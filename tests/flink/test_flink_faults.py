@@ -11,6 +11,7 @@ import json
 import os
 import signal
 import subprocess
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -108,9 +109,20 @@ def test_in_the_middle_of_convert(cluster, gate, source, undisturbed, tmp_path, 
 
 @pytest.mark.parametrize("blow", BLOWS)
 def test_in_the_middle_of_push(cluster, data, server, blow: Blow) -> None:
+    reached, struck = threading.Event(), threading.Event()
+
+    def stand_still() -> None:
+        # The blow is dealt by the main thread: what a thread starts ends with it (PR_SET_PDEATHSIG).
+        reached.set()
+        struck.wait(JOB_SECONDS)
+
     with Proxy(server) as proxy:
-        proxy.at_byte(STREAM_BYTES // 2, lambda: blow(cluster, cluster.connected_to(proxy.address)))
+        proxy.at_byte(STREAM_BYTES // 2, stand_still)
         with running([*arguments(data, [proxy.address]), *cluster.flags()]) as process:
+            cluster.wait_until(lambda: reached.is_set() or process.poll() is not None)
+            assert process.poll() is None, process.communicate()
+            blow(cluster, cluster.connected_to(proxy.address))
+            struck.set()
             report = ended(process)
     (table,) = report["tables"]
     assert table["predicted"] == PAIRS
