@@ -24,6 +24,7 @@ FLINK_VERSION = "1.19.3"
 _COPY = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies"
 _FLINK = f"apache-flink-libraries=={FLINK_VERSION}"
 _OF_FLINK = ("flink-dist-", "log4j-")
+_ATTEMPTS = 3
 _SERVICES = "META-INF/services/"
 
 
@@ -60,7 +61,7 @@ def fetch() -> None:
         lib, jars = Path(scratch) / "lib", Path(scratch) / "jars"
         lib.mkdir()
         _fetch_flink(Path(scratch), lib)
-        _run("mvn", "-q", "-B", "-f", HERE / "pom.xml", _COPY, "-DincludeScope=runtime", f"-DoutputDirectory={jars}")
+        _run("mvn", "-qBU", "-f", HERE / "pom.xml", _COPY, "-DincludeScope=runtime", f"-DoutputDirectory={jars}")
         _verify(sorted(jars.glob("*.jar")))
         _run("javac", "-d", scratch, "-cp", f"{jars}/*", HERE / "JobServer.java")
         _merge(sorted(jars.glob("*.jar")), Path(scratch) / "JobServer.class", lib / JOB_SERVER.name)
@@ -122,9 +123,11 @@ def _folded(line: str) -> list[str]:
 
 
 def _run(*command: object) -> None:
-    done = subprocess.run([str(part) for part in command], capture_output=True, text=True, check=False)
-    if done.returncode:
-        sys.exit(f"{' '.join(map(str, command))} failed:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+    for _ in range(_ATTEMPTS):  # a download may break off; what Maven has by then it keeps
+        done = subprocess.run([str(part) for part in command], capture_output=True, text=True, check=False)
+        if not done.returncode:
+            return
+    sys.exit(f"{' '.join(map(str, command))} failed:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
 
 
 if __name__ == "__main__":
