@@ -25,6 +25,7 @@ _COPY = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencie
 _FLINK = f"apache-flink-libraries=={FLINK_VERSION}"
 _OF_FLINK = ("flink-dist-", "log4j-")
 _ATTEMPTS = 3
+_MVN = ("mvn", "-q", "-B", "-U")
 _SERVICES = "META-INF/services/"
 
 
@@ -61,7 +62,7 @@ def fetch() -> None:
         lib, jars = Path(scratch) / "lib", Path(scratch) / "jars"
         lib.mkdir()
         _fetch_flink(Path(scratch), lib)
-        _run("mvn", "-qBU", "-f", HERE / "pom.xml", _COPY, "-DincludeScope=runtime", f"-DoutputDirectory={jars}")
+        _run(*_MVN, "-f", HERE / "pom.xml", _COPY, "-DincludeScope=runtime", f"-DoutputDirectory={jars}")
         _verify(sorted(jars.glob("*.jar")))
         _run("javac", "-d", scratch, "-cp", f"{jars}/*", HERE / "JobServer.java")
         _merge(sorted(jars.glob("*.jar")), Path(scratch) / "JobServer.class", lib / JOB_SERVER.name)
