@@ -17,7 +17,7 @@ from servers import ServerProcess, free_port
 
 from rlds_beam.errors import NotVerifiedError, UsageError
 from rlds_beam.formats.reverb_info import Limiter, ServerInfo, TableInfo
-from rlds_beam.formats.reverb_stream import Request, Slices, chunk, items
+from rlds_beam.formats.reverb_stream import Request, Slices, chunks, items
 from rlds_beam.reverb.connection import Connection
 from rlds_beam.reverb.stream import InsertStream
 from rlds_beam.reverb.tables import Baseline, TableCheck, ask, have_room, preflight, verify
@@ -98,7 +98,8 @@ def push(address: str, name: str, keys: range) -> int:
     at = np.arange(len(ids))[:, None]
     slices = Slices(np.full_like(at, keys[0] + 1, np.uint64), at, np.ones_like(at))
     rows = items(name, ids, np.ones(len(ids)), slices, 1)
-    payload = chunk(keys[0] + 1, [np.array(keys, np.int64)], 7, 0) + rows.tobytes()
+    (chunk,) = chunks(np.array([keys[0] + 1], np.uint64), [np.array(keys, np.int64)], len(keys), 7, 0)
+    payload = chunk + rows.tobytes()
     stream = InsertStream(address, timeout=TIMEOUT)
     try:
         stream.send(Request(payload, ids))

@@ -22,7 +22,7 @@ from rlds_beam.reverb.target import Target
 Array = np.ndarray[Any, Any]
 
 
-BATCH_BYTES = 1 << 20
+BATCH_BYTES = 256 << 10
 """Episodes are encoded together up to this, about: few items could not bear what an encoding costs beside its bytes."""
 
 
