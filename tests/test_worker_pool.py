@@ -39,8 +39,15 @@ def test_a_runner_that_does_not_answer(monkeypatch) -> None:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_it_ends_when_it_is_told_to(number) -> None:
     command = [sys.executable, "-m", "rlds_beam.runners.worker_pool", "--port=0"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as pool:
-        assert pool.stdout is not None
-        assert "workers for Flink at 127.0.0.1:" in pool.stdout.readline()
-        pool.send_signal(number)
-        assert pool.wait(DEADLINE) == 0
+    # A shell's background job ignores Ctrl-C, and so would its children.
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    ) as pool:  # fmt: skip
+        try:
+            assert pool.stdout is not None
+            assert "workers for Flink at 127.0.0.1:" in pool.stdout.readline()
+            pool.send_signal(number)
+            assert pool.wait(DEADLINE) == 0
+        finally:
+            pool.kill()
