@@ -16,7 +16,7 @@ from rlds_beam.reverb.slicing import Chunk, SlicedItems
 
 Array = np.ndarray[Any, Any]
 
-_GOLDEN = 0x9E3779B97F4A7C15  # SplitMix64's step; odd, so that every number comes up before one comes again
+GOLDEN = 0x9E3779B97F4A7C15  # SplitMix64's step; odd, so that every number comes up before one comes again
 _ITEM_BYTES = 256  # of an item of some columns, about
 _CHUNK_FRAMES, _CHUNK_BYTES, _LONG_CHUNK_BYTES, _EPISODE_CHUNK_BYTES = 64, 64 << 10, 1 << 20, 16 << 20
 
@@ -51,7 +51,7 @@ def mixed(seed: int | Keys, numbers: Array) -> Keys:
 
     The finaliser of SplitMix64 (Steele, Lea and Flood 2014), which is a bijection.
     """
-    z = (numbers.astype(np.uint64) + np.uint64(1)) * np.uint64(_GOLDEN) + np.asarray(seed, np.uint64)
+    z = (numbers.astype(np.uint64) + np.uint64(1)) * np.uint64(GOLDEN) + np.asarray(seed, np.uint64)
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     mixed: Keys = z ^ (z >> np.uint64(31))
@@ -131,7 +131,7 @@ class ItemEncoder:
         length, count = self._aligned(windows), len(columns[0])
         skipped = windows.start // length * length  # frames that no window reaches
         begins = range(skipped, count, length)
-        keys = np.uint64(chunk_seed) + np.arange(len(begins), dtype=np.uint64) * np.uint64(_GOLDEN)
+        keys = np.uint64(chunk_seed) + np.arange(len(begins), dtype=np.uint64) * np.uint64(GOLDEN)
         used = [column[skipped:] for column in columns] if skipped else columns
         payloads = reverb_stream.chunks(keys, used, length, episode_id, start + skipped)
         made = zip(keys.tolist(), begins, payloads, strict=True)

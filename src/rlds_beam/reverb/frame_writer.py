@@ -19,15 +19,12 @@ import numpy as np
 
 from rlds_beam.formats import reverb_stream
 from rlds_beam.formats.reverb_stream import Keys
-from rlds_beam.reverb.encoding import chunk_length_of, digest, mixed
+from rlds_beam.reverb.encoding import GOLDEN, chunk_length_of, digest, mixed
 from rlds_beam.reverb.nests import Columns, FrameSpec
 from rlds_beam.reverb.slicing import REQUEST_BYTES, Chunk, Portion, SlicedItems, message, portions
 from rlds_beam.reverb.stream import InsertStream
 
 Array = np.ndarray[Any, Any]
-
-
-_STEP = 0x9E3779B97F4A7C15  # odd, so that every number comes up before one comes again
 
 
 class KeySequence:
@@ -61,12 +58,12 @@ class KeySequence:
 
     def episode(self) -> int:
         """The next episode's id."""
-        self._episodes = (self._episodes + _STEP) % (1 << 64)
+        self._episodes = (self._episodes + GOLDEN) % (1 << 64)
         return self._episodes
 
     def chunk(self) -> int:
         """The next chunk's key."""
-        self._chunks = (self._chunks + _STEP) % (1 << 64)
+        self._chunks = (self._chunks + GOLDEN) % (1 << 64)
         return self._chunks
 
 
