@@ -35,7 +35,7 @@ def over_bare_grpc(address: str, requests: Sequence[Request]) -> None:
     done = threading.Event()
 
     def payloads() -> Iterator[bytes]:
-        yield from (request.payload + request.keep for request in requests)
+        yield from (b"".join([*request.parts, request.keep]) for request in requests)
         done.wait(TIMEOUT)  # the server ends the call when we do, acknowledged or not
 
     with Connection(address) as connection:

@@ -99,10 +99,9 @@ def push(address: str, name: str, keys: range) -> int:
     slices = Slices(np.full_like(at, keys[0] + 1, np.uint64), at, np.ones_like(at))
     rows = items(name, ids, np.ones(len(ids)), slices, 1)
     (chunk,) = chunks(np.array([keys[0] + 1], np.uint64), [np.array(keys, np.int64)], len(keys), 7, 0)
-    payload = chunk + rows.tobytes()
     stream = InsertStream(address, timeout=TIMEOUT)
     try:
-        stream.send(Request(payload, ids))
+        stream.send(Request([*chunk.parts, rows.tobytes()], ids))
         stream.flush()
         return stream.acknowledged
     finally:

@@ -34,7 +34,7 @@ import dataclasses
 import functools
 import struct
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow
@@ -52,19 +52,46 @@ _SMALL = 1024  # bytes of a column in a chunk, up to which it is worth a look wh
 _SNAPPY = pyarrow.Codec("snappy")
 
 
+class Chunk(NamedTuple):
+    """Frames begin..end of a run (`end` excluded), encoded: an element of a request.
+
+    Attributes:
+      key: a uint64; no other chunk in the server may have it, unless it is the same one.
+      begin, end: in frames.
+      parts: its bytes, end to end.
+      size: of all parts, in bytes.
+    """
+
+    key: int
+    begin: int
+    end: int
+    parts: Sequence[bytes]
+    size: int
+
+    def behind(self, frames: int) -> Chunk:
+        """The same chunk of a run that has so many frames more before it."""
+        return Chunk(self.key, self.begin + frames, self.end + frames, self.parts, self.size)
+
+
 @dataclasses.dataclass(frozen=True)
 class Request:
     """One message of the stream: items, and all the chunks that they are slices of.
 
     Attributes:
-      payload: the serialised InsertStreamRequest, but for `keep`. Payloads end to end are one request.
+      parts: end to end the serialised InsertStreamRequest, but for `keep`; joined once, when it is sent. Those of
+        several requests in a row are one request.
       keys: uint64 [K], of its items: what the server acknowledges.
       keep: its last field, the chunks that the server is to hold for the request that follows, which has them too.
     """
 
-    payload: bytes
+    parts: Sequence[bytes | memoryview]
     keys: Keys
     keep: bytes = b""
+
+    @functools.cached_property
+    def size(self) -> int:
+        """Of the parts, in bytes."""
+        return sum(map(len, self.parts))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,11 +109,11 @@ class Slices:
     lengths: Array
 
 
-def chunks(keys: Keys, columns: Sequence[Array], length: int, episode_id: int, start: int) -> list[bytes]:
-    """A run of frames in chunks of `length` (the last one is what is left), as elements of a request.
+def chunks(keys: Keys, columns: Sequence[Array], length: int, episode_id: int, start: int) -> list[Chunk]:
+    """A run of frames in chunks of `length` (the last one is what is left).
 
     Args:
-      keys: uint64, of the chunks; no other chunk in the server may have one of them, unless it is the same one.
+      keys: uint64, of the chunks.
       columns: [n, ...] each, of the signature's dtypes.
       length: frames in a chunk.
       episode_id: uint64.
@@ -96,6 +123,7 @@ def chunks(keys: Keys, columns: Sequence[Array], length: int, episode_id: int, s
     contents = [np.ascontiguousarray(column).reshape(-1).view(np.uint8).data for column in columns]
     widths = [len(content) // count for content in contents]
     key_bytes, episode = _varints(keys, _KEY_WIDTH).tobytes(), integer(1, episode_id)
+    key_numbers = keys.tolist()
     made, heads, after, n = [], list[bytes](), b"", 0
     for i, begin in enumerate(range(0, count, length)):
         end = min(begin + length, count)
@@ -103,7 +131,7 @@ def chunks(keys: Keys, columns: Sequence[Array], length: int, episode_id: int, s
             n = end - begin
             heads = [_tensor_head(column.dtype, (n, *column.shape[1:])) for column in columns]
             after = integer(6, len(columns)) + integer(7, n * sum(widths))
-        # One list and one join: a chunk of a whole episode is megabytes, and each copy of it counts.
+        # Not joined here: a chunk of a whole episode is megabytes, and each copy of it counts.
         tensors: list[bytes] = []
         for head, content, width in zip(heads, contents, widths, strict=True):
             raw = content[begin * width : end * width]
@@ -115,7 +143,9 @@ def chunks(keys: Keys, columns: Sequence[Array], length: int, episode_id: int, s
         place = episode + integer(2, start + begin) + integer(3, start + end - 1)
         key = key_bytes[i * _KEY_WIDTH : (i + 1) * _KEY_WIDTH]
         before = b"".join((b"\x08", key, delimited(2, place), header(5, size)))
-        made.append(b"".join((header(1, len(before) + size + len(after)), before, *tensors, after)))
+        head = header(1, len(before) + size + len(after)) + before
+        parts = [head, *tensors, after]
+        made.append(Chunk(key_numbers[i], begin, end, parts, len(head) + size + len(after)))
     return made
 
 

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rlds_beam.formats import reverb_stream
-from rlds_beam.formats.reverb_stream import Keys, Request
+from rlds_beam.formats.reverb_stream import Chunk, Keys, Request
 from rlds_beam.items import Windows
 from rlds_beam.reverb import slicing
-from rlds_beam.reverb.slicing import Chunk, SlicedItems
+from rlds_beam.reverb.slicing import SlicedItems
 
 Array = np.ndarray[Any, Any]
 
@@ -76,7 +76,7 @@ class Cut(NamedTuple):
     @property
     def size(self) -> int:
         """In bytes, about, when all of it is encoded."""
-        return sum(len(chunk.payload) for chunk in self.chunks) + _ITEM_BYTES * self.windows.count * len(self.seeds)
+        return sum(chunk.size for chunk in self.chunks) + _ITEM_BYTES * self.windows.count * len(self.seeds)
 
 
 class ItemEncoder:
@@ -108,7 +108,6 @@ class ItemEncoder:
         seeds: Sequence[int],
         chunk_seed: int,
         episode_id: int,
-        start: int = 0,
     ) -> Cut:
         """The items that `windows` cut out of consecutive frames; `requests` makes requests of them.
 
@@ -119,7 +118,6 @@ class ItemEncoder:
           seeds: uint64, one for each table; the keys of the items follow from it.
           chunk_seed: uint64; the keys of the chunks follow from it, so other frames need another seed.
           episode_id: uint64, for Reverb's count of episodes.
-          start: which frame of that episode the first one is.
 
         Raises:
           ValueError: the columns are not of the dtypes and shapes that the items are to have, or too
@@ -133,10 +131,8 @@ class ItemEncoder:
         begins = range(skipped, count, length)
         keys = np.uint64(chunk_seed) + np.arange(len(begins), dtype=np.uint64) * np.uint64(GOLDEN)
         used = [column[skipped:] for column in columns] if skipped else columns
-        payloads = reverb_stream.chunks(keys, used, length, episode_id, start + skipped)
-        made = zip(keys.tolist(), begins, payloads, strict=True)
-        chunks = [Chunk(key, begin, min(begin + length, count), payload) for key, begin, payload in made]
-        return Cut(chunks, windows, priorities, seeds)
+        chunks = reverb_stream.chunks(keys, used, length, episode_id, skipped)
+        return Cut([chunk.behind(skipped) for chunk in chunks], windows, priorities, seeds)
 
     def requests(self, cuts: Sequence[Cut]) -> list[Request]:
         """The items of all cuts, as if their runs lay end to end: few large requests cost less than many small ones."""
@@ -145,11 +141,7 @@ class ItemEncoder:
             return []
         counts = np.array([cut.windows.count for cut in cuts])
         bases = np.cumsum([0, *(cut.chunks[-1].end for cut in cuts[:-1])]).tolist()
-        chunks = [
-            Chunk(key, base + begin, base + end, payload)
-            for base, cut in zip(bases, cuts, strict=True)
-            for key, begin, end, payload in cut.chunks
-        ]
+        chunks = [chunk.behind(base) for base, cut in zip(bases, cuts, strict=True) for chunk in cut.chunks]
         numbers = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
 
         def of_each(values: Iterable[int], dtype: Any = np.int64) -> Array:

@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 
 from rlds_beam.formats import reverb_stream
-from rlds_beam.formats.reverb_stream import Keys
+from rlds_beam.formats.reverb_stream import Chunk, Keys
 from rlds_beam.reverb.encoding import GOLDEN, chunk_length_of, digest, mixed
 from rlds_beam.reverb.nests import Columns, FrameSpec
-from rlds_beam.reverb.slicing import REQUEST_BYTES, Chunk, Portion, SlicedItems, message, portions
+from rlds_beam.reverb.slicing import REQUEST_BYTES, Portion, SlicedItems, message, portions
 from rlds_beam.reverb.stream import InsertStream
 
 Array = np.ndarray[Any, Any]
@@ -251,11 +251,10 @@ class FrameWriter:
             values = [np.concatenate(v) for v in zip(values, run.values, strict=True)] if self._loose else run.values
         self._loose = 0
         count, length = len(values[0]), self._chunk_length
-        start, begins = self.frames - count, range(0, count, length)
-        keys = [self._keys.chunk() for _ in begins]
-        payloads = reverb_stream.chunks(np.array(keys, np.uint64), values, length, self._episode_id, start)
-        for key, begin, payload in zip(keys, begins, payloads, strict=True):
-            self._chunks.append(Chunk(key, start + begin, start + min(begin + length, count), payload))
+        start = self.frames - count
+        keys = [self._keys.chunk() for _ in range(0, count, length)]
+        made = reverb_stream.chunks(np.array(keys, np.uint64), values, length, self._episode_id, start)
+        self._chunks += (chunk.behind(start) for chunk in made)
 
     def _horizon(self) -> int:
         """The first frame that an item not sent yet may take."""

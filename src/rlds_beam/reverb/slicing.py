@@ -5,27 +5,18 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from rlds_beam.formats import reverb_stream
-from rlds_beam.formats.reverb_stream import Keys, Request, Slices
+from rlds_beam.formats.reverb_stream import Chunk, Keys, Request, Slices
 from rlds_beam.formats.wire import delimited, varint
 
 Array = np.ndarray[Any, Any]
 
 REQUEST_BYTES = 2 << 20
 """Chunks in a request, about: enough that what a message costs is nothing beside what it holds."""
-
-
-class Chunk(NamedTuple):
-    """Frames begin..end of a run (`end` excluded), encoded."""
-
-    key: int
-    begin: int
-    end: int
-    payload: bytes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,16 +58,16 @@ class Portion:
     @property
     def size(self) -> int:
         """In bytes."""
-        return sum(len(chunk.payload) for chunk in self.chunks) + sum(map(len, self.rows))
+        return sum(chunk.size for chunk in self.chunks) + sum(map(len, self.rows))
 
 
 def message(portions: Sequence[Portion]) -> Request:
     """One request of several portions in a row; a chunk that more of them need is in it once."""
-    chunks = {chunk.key: chunk.payload for portion in portions for chunk in portion.chunks}
+    chunks = {chunk.key: chunk.parts for portion in portions for chunk in portion.chunks}
     rows = [row for portion in portions for row in portion.rows]
-    keep = delimited(3, b"".join(map(varint, portions[-1].keep)))
+    kept = b"".join(map(varint, portions[-1].keep))
     keys = np.concatenate([portion.keys for portion in portions])
-    return Request(b"".join([*chunks.values(), *rows]), keys, keep)
+    return Request([*itertools.chain.from_iterable(chunks.values()), *rows], keys, delimited(3, kept) if kept else b"")
 
 
 def requests(
@@ -109,7 +100,7 @@ def portions(
     """
     places = _ChunkTable(chunks)
     first, last = places.index(items.starts), places.index(items.starts + items.lengths - 1)
-    sizes = np.cumsum([0, *(len(chunk.payload) for chunk in chunks)])
+    sizes = np.cumsum([0, *(chunk.size for chunk in chunks)])
     begin, count = 0, len(first)
     while begin < count:
         limit = sizes[first[begin]] + REQUEST_BYTES

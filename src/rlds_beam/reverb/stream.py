@@ -18,7 +18,7 @@ from rlds_beam.reverb.connection import Connection, ServerError
 WINDOW_BYTES = 16 << 20
 """What may be sent and not yet acknowledged; it is kept, to be sent again if the connection is lost."""
 
-MESSAGE_BYTES = 1 << 20
+MESSAGE_BYTES = 512 << 10
 """Requests that wait to be sent are joined to messages of this size, about."""
 
 _RETRY_SECONDS = 0.2
@@ -58,7 +58,7 @@ class InsertStream:
     def send(self, request: Request) -> None:
         """Sends a request; waits where too much is unacknowledged."""
         self._pending.append(_Pending(request))
-        self._pending_bytes += len(request.payload)
+        self._pending_bytes += request.size
         self._call.send(request)
         while self._pending_bytes > WINDOW_BYTES and len(self._pending) > 1:
             # Until half of it is through, so that settling is worth its while.
@@ -82,7 +82,7 @@ class InsertStream:
         """Items of the newer half of what is pending."""
         items, size = 0, 0
         for pending in reversed(self._pending):
-            size += len(pending.request.payload)
+            size += pending.request.size
             if size > WINDOW_BYTES // 2:
                 break
             items += len(pending.request.keys)
@@ -117,7 +117,7 @@ class InsertStream:
         for pending in self._pending:
             if not len(pending.keys):
                 self.acknowledged += len(pending.request.keys)
-                self._pending_bytes -= len(pending.request.payload)
+                self._pending_bytes -= pending.request.size
         self._pending = deque(pending for pending in self._pending if len(pending.keys))
 
     def _unacknowledged(self) -> int:
@@ -207,14 +207,14 @@ class _Call:
     def _requests(self) -> Iterator[bytes]:
         """What is to be sent. Requests that wait go as one message, which costs what each of them would have."""
         while (request := self._queue.get()) is not None:
-            waiting, last, size = [request.payload], request, len(request.payload)
+            parts, last, size = [*request.parts], request, request.size
             while size < MESSAGE_BYTES and not self._queue.empty():  # nobody else takes from it
                 request = self._queue.get()
                 if request is None:
                     break
-                waiting.append(request.payload)
-                last, size = request, size + len(request.payload)
-            yield b"".join([*waiting, last.keep])
+                parts += request.parts
+                last, size = request, size + request.size
+            yield b"".join([*parts, last.keep])
             if request is None:
                 return
 

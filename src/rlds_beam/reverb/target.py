@@ -47,5 +47,7 @@ class Target:
 
         All parts of a split record go to one, and with `across_episodes` all of a shard.
         """
+        if len(self.servers) == 1:
+            return self.servers[0]
         where = key.shard_name if self.items.across_episodes else str(dataclasses.replace(key, part=0))
         return max(self.servers, key=lambda server: (digest(server, where), server))

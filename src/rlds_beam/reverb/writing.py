@@ -22,8 +22,8 @@ from rlds_beam.reverb.target import Target
 Array = np.ndarray[Any, Any]
 
 
-BATCH_BYTES = 256 << 10
-"""Episodes are encoded together up to this, about: few items could not bear what an encoding costs beside its bytes."""
+BATCH_BYTES = 1 << 20
+"""Episodes are encoded together up to this, about: few items could not bear what a message costs beside its bytes."""
 
 
 class Batch(NamedTuple):
@@ -116,7 +116,7 @@ class StreamWriter:
         self._waiting_bytes.pop(server)
         for request in self._encoder.requests(cuts):
             self._stream(server).send(request)
-            self.sent_bytes += len(request.payload)
+            self.sent_bytes += request.size
         self._sent[server] += sum(cut.windows.count for cut in cuts)
 
     def close(self) -> None:
@@ -186,5 +186,5 @@ class RequestEncoder:
 
 
 def _checksum(column: Array) -> str:
-    content = np.ascontiguousarray(column).tobytes()
-    return f"{len(content)}:{google_crc32c.value(content)}"
+    content = np.ascontiguousarray(column)
+    return f"{content.nbytes}:{google_crc32c.value(content)}"
