@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import threading
 import uuid
 from collections.abc import Callable
@@ -17,12 +16,9 @@ from apache_beam.runners.portability.flink_runner import FlinkJarJobServer, Flin
 
 from rlds_beam.errors import RldsBeamError
 from rlds_beam.options import RunOptions
-from rlds_beam.runners.flink_preflight import POOL, Master, preflight
-from rlds_beam.runners.local import plain
+from rlds_beam.runners.flink_errors import plain
+from rlds_beam.runners.flink_preflight import Master, preflight
 from rlds_beam.runners.metrics import read_metrics
-
-_STATE = re.compile(r"^Pipeline \S+ failed in state \w+: (java\.\S+Exception: )?")
-"""What Beam says before the cause."""
 
 
 def run(define: Callable[[Any], Any], options: RunOptions) -> dict[str, Any]:
@@ -48,7 +44,7 @@ def run(define: Callable[[Any], Any], options: RunOptions) -> dict[str, Any]:
     except RldsBeamError:
         raise
     except Exception as error:
-        raise _plain(error, options) from error
+        raise plain(error, options, found.master) from error
     finally:
         _cancel(found.master, name)
         runner.stop()
@@ -85,14 +81,3 @@ def _cancel(master: Master, name: str) -> None:
         for job in master.get("/jobs/overview")["jobs"]:
             if job["name"] == name and job["state"] not in ("FINISHED", "FAILED", "CANCELED"):
                 master.cancel(job["jid"])
-
-
-def _plain(error: Exception, options: RunOptions) -> RldsBeamError:
-    """The cause, as the person at the terminal needs it: one line, no stack of Java's."""
-    text = str(error)
-    if "StatusRuntimeException: UNAVAILABLE" in text and "Traceback" not in text:  # Java's own, and not a worker's
-        return RldsBeamError(
-            f"a TaskManager found no SDK workers at {options.environment_config or POOL}: a worker pool has to run "
-            "beside each of them (python -m rlds_beam.runners.worker_pool), and go on running"
-        )
-    return plain(RuntimeError(_STATE.sub("", text)))

@@ -130,6 +130,32 @@ def test_in_the_middle_of_push(cluster, data, server, blow: Blow) -> None:
     assert held(server) == due()
 
 
+def test_a_job_manager_that_is_killed(cluster, gate, source, undisturbed, tmp_path) -> None:
+    """Without Flink's high availability the job is gone with it: the command says so, and the same command goes on."""
+    output = tmp_path / "out"
+    gate.close(output)
+    command = ["convert", str(source), str(output), *FLAGS, "--json", *cluster.flags()]
+    with running(command) as process:
+        cluster.wait_until(lambda: gate.waiting() or process.poll() is not None)
+        assert process.poll() is None, process.communicate()
+        committed = {path: path.stat().st_mtime_ns for path in (output / "_commits").glob("*.json")}
+        assert committed
+        cluster.kill("jobmanager")
+        cluster.start_job_manager()
+        out, err = process.communicate(timeout=JOB_SECONDS)
+    assert (process.returncode, out) == (1, "")
+    assert "lost the job" in err and "run the same command to go on" in err
+    assert not (output / "manifest.json").exists()
+    gate.open()
+    for number in range(2):  # they would find out by themselves, by a heartbeat that is minutes here
+        kill_task_manager(cluster, number)
+    cluster.wait_for_task_managers(2)
+    with running(command) as process:
+        ended(process)
+    assert bytes_of(output) == undisturbed
+    assert {path: path.stat().st_mtime_ns for path in committed} == committed
+
+
 def test_interrupted(cluster, gate, source, undisturbed, tmp_path) -> None:
     """Ctrl-C ends the job on the cluster too; the same command goes on."""
     output = tmp_path / "out"

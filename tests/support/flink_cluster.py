@@ -84,7 +84,7 @@ class Cluster:
 
     def __enter__(self) -> Cluster:
         try:
-            self._java("jobmanager", "runtime.entrypoint.StandaloneSessionClusterEntrypoint", "-Xmx512m")
+            self.start_job_manager()
             for number in range(self.task_managers):
                 self.start_pool(number)
                 self.start_task_manager(number)
@@ -97,6 +97,10 @@ class Cluster:
     def __exit__(self, *_: object) -> None:
         for name in list(self._processes):
             self.kill(name)
+
+    def start_job_manager(self) -> None:
+        """The JobManager (again); it has no memory of jobs that another one ran."""
+        self._java("jobmanager", "runtime.entrypoint.StandaloneSessionClusterEntrypoint", "-Xmx512m")
 
     def start_pool(self, number: int) -> None:
         """The pool of SDK workers beside a TaskManager (again)."""

@@ -1,0 +1,76 @@
+"""What is said of a job that failed on a Flink cluster."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rlds_beam.errors import FailedRuleError
+from rlds_beam.options import RunOptions
+from rlds_beam.runners.flink_errors import plain
+from rlds_beam.runners.flink_preflight import Master
+
+OPTIONS = RunOptions(runner="flink", flink_master="flink:8081")
+FAILED = "Pipeline rlds-beam-1_2 failed in state FAILED: "
+LOST = """org.apache.flink.runtime.rest.util.RestClientException: [org.apache.flink.runtime.rest.handler.\
+RestHandlerException: org.apache.flink.runtime.messages.FlinkJobNotFoundException: Could not find Flink job (6b92)
+\tat org.apache.flink.runtime.rest.handler.job.JobExecutionResultHandler.propagateException(X.java:94)
+Caused by: org.apache.flink.runtime.messages.FlinkJobNotFoundException: Could not find Flink job (6b92)
+\tat org.apache.flink.runtime.dispatcher.Dispatcher.lambda$requestJobStatus$20(Dispatcher.java:896)
+\t... 5 more
+]"""
+NO_SLOTS = """java.util.concurrent.CompletionException: something was not there
+\tat java.base/java.util.concurrent.CompletableFuture.encodeThrowable(CompletableFuture.java:332)
+Caused by: org.apache.flink.runtime.NoResourceAvailableException: Could not acquire the minimum required resources.
+\tat org.apache.flink.runtime.scheduler.X.lambda$0(X.java:1)
+\t... 44 more
+"""
+WORKER = """java.lang.RuntimeException: Error received from SDK harness for instruction 4: Traceback (most recent call last):
+  File "checking.py", line 1, in process
+rlds_beam.errors.FailedRuleError: last_not_last: toy/1.0.0:train:00000@12
+\tat org.apache.beam.X.y(X.java:1)
+Caused by: java.util.concurrent.ExecutionException: it went wrong
+"""
+
+
+class _Up(Master):
+    def get(self, path: str) -> Any:
+        return {}
+
+
+class _Down(Master):
+    def get(self, path: str) -> Any:
+        raise ConnectionRefusedError(111, "Connection refused")
+
+
+def message(text: str, master: Master | None = None) -> str:
+    return str(plain(RuntimeError(FAILED + text), OPTIONS, master or _Up("")))
+
+
+def test_a_job_manager_that_is_gone() -> None:
+    found = message("Connection refused", _Down(""))
+    assert found.startswith("the JobManager at flink:8081 does not answer any more ([Errno 111] Connection refused);")
+
+
+def test_a_job_manager_that_has_forgotten() -> None:
+    assert "has lost the job" in message(LOST)
+
+
+def test_no_workers() -> None:
+    assert "found no SDK workers at localhost:50000" in message("StatusRuntimeException: UNAVAILABLE: io exception")
+
+
+def test_the_innermost_cause() -> None:
+    assert message(NO_SLOTS).endswith("NoResourceAvailableException: Could not acquire the minimum required resources.")
+
+
+@pytest.mark.parametrize("text", ["Could not upload job files", "Could not upload job files\n\tat a.b.C(D.java:1)\n"])
+def test_a_message_without_a_cause(text) -> None:
+    assert message(text).endswith("Could not upload job files")
+
+
+def test_a_worker_s_error_is_ours() -> None:
+    error = plain(RuntimeError(FAILED + WORKER), OPTIONS, _Up(""))
+    assert isinstance(error, FailedRuleError)
+    assert str(error) == "last_not_last: toy/1.0.0:train:00000@12"
