@@ -26,7 +26,7 @@ Caused by: org.apache.flink.runtime.NoResourceAvailableException: Could not acqu
 \tat org.apache.flink.runtime.scheduler.X.lambda$0(X.java:1)
 \t... 44 more
 """
-WORKER = """java.lang.RuntimeException: Error received from SDK harness for instruction 4: Traceback (most recent call last):
+WORKER = """java.lang.RuntimeException: Error received from SDK harness: Traceback (most recent call last):
   File "checking.py", line 1, in process
 rlds_beam.errors.FailedRuleError: last_not_last: toy/1.0.0:train:00000@12
 \tat org.apache.beam.X.y(X.java:1)
