@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ import pytest
 
 from rlds_beam import storage
 from rlds_beam.errors import UsageError
+from rlds_beam.source import open_source
+from rlds_beam.testing import make_episode, write_dataset
 
 
 @pytest.fixture(scope="module")
@@ -118,6 +121,7 @@ def test_life_of_a_directory(root: str) -> None:
     assert get(one) == b"first"
     assert storage.size(two) == 6
     assert storage.listdir(root) == ["one.gz", "two"]
+    assert list(storage.sizes(root).items()) == [("one.gz", 5), ("two", 6)]
     assert storage.glob(storage.join(root, "t*")) == [two]
     assert storage.glob(storage.join(root, "x*")) == []
     storage.rename(one, two)
@@ -128,6 +132,38 @@ def test_life_of_a_directory(root: str) -> None:
     storage.rmtree(root)
     storage.rmtree(root)
     assert not storage.exists(two)
+
+
+def test_a_remote_store_is_asked_many_things_at_once(remote: str) -> None:
+    together = threading.Barrier(8)
+
+    def ask(number: int) -> int:
+        together.wait(60)  # broken, and an error, unless all of them ask
+        return number * number
+
+    assert storage.at_once(ask, range(8), remote) == [n * n for n in range(8)]
+    assert storage.at_once(str, [], remote) == []
+    with pytest.raises(ZeroDivisionError):
+        storage.at_once(lambda n: 1 // n, [1, 0, 1], remote)
+
+
+def test_a_local_disk_is_asked_one_after_the_other(tmp_path: Path) -> None:
+    asked: list[int] = []
+    thread = threading.get_ident()
+    assert storage.at_once(lambda n: asked.append(n) or threading.get_ident(), range(3), str(tmp_path)) == [thread] * 3
+    assert asked == [0, 1, 2]
+
+
+def test_a_dataset_in_a_store_is_found_by_one_listing(remote: str, tmp_path: Path, monkeypatch) -> None:
+    made = write_dataset(tmp_path, [make_episode(5, seed=i) for i in range(12)], name="toy", shards=12)
+    there = f"{remote}/{tmp_path.name}/toy/1.0.0"
+    for file in made.iterdir():
+        put(storage.join(there, file.name), file.read_bytes())
+    monkeypatch.setattr(storage, "size", None)  # would be a request for each shard
+    source = open_source(there)
+    assert [(shard.path.rsplit("/", 1)[1], shard.size) for shard in source.splits[0].shards] == [
+        (file.name, file.stat().st_size) for file in sorted(made.glob("*.tfrecord-*"))
+    ]
 
 
 def test_what_is_not_there(root: str) -> None:

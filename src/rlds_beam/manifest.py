@@ -18,10 +18,11 @@ there in the size that it states.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rlds_beam import storage
@@ -217,7 +218,8 @@ def commit_dataset(
     commits = read_commits(output)
     missing = [str(work) for work in ranges if str(work) not in commits]
     done = [commits[str(work)] for work in ranges if str(work) in commits]
-    wrong = [problem for commit in done for problem in _problems(output, commit)]
+    there = _sizes(output)
+    wrong = [problem for commit in done for problem in _problems(there.get, commit)]
     if missing or wrong:
         _remove_files(output, [MANIFEST])
         unfinished = [f"{len(missing)} of {len(ranges)} ranges were not finished: {_some(missing)}"] if missing else []
@@ -293,7 +295,9 @@ def _manifest(
 
 def _finished(output: str) -> Finished:
     """The ranges whose commit and files are there; a manifest that names any other is removed."""
-    ranges = {name: commit for name, commit in read_commits(output).items() if not list(_problems(output, commit))}
+    commits = read_commits(output)
+    there = _sizes(output)  # after what it is held against: a file that came in between would be missed
+    ranges = {name: commit for name, commit in commits.items() if not any(_problems(there.get, commit))}
     manifest = _load(storage.join(output, MANIFEST)) if storage.exists(storage.join(output, MANIFEST)) else None
     complete = manifest is not None and {shard["range"] for shard in manifest["shards"]} <= ranges.keys()
     if not complete:
@@ -303,7 +307,8 @@ def _finished(output: str) -> Finished:
 
 def read_commits(output: str) -> dict[str, RangeCommit]:
     directory = storage.join(output, COMMITS)
-    read = (_load(storage.join(directory, name)) for name in _listdir(directory) if not storage.is_temporary(name))
+    paths = [storage.join(directory, name) for name in _listdir(directory) if not storage.is_temporary(name)]
+    read = storage.at_once(_load, paths, directory)
     commits = [RangeCommit.from_json(content) for content in read if content is not None]
     return {commit.range: commit for commit in commits}
 
@@ -313,7 +318,7 @@ def read_commit(output: str, work: WorkRange) -> RangeCommit | None:
     path = storage.join(output, COMMITS, f"{work}.json")
     content = _load(path) if storage.exists(path) else None
     commit = None if content is None else RangeCommit.from_json(content)
-    return None if commit is None or any(_problems(output, commit)) else commit
+    return None if commit is None or any(_problems(functools.partial(_size, output), commit)) else commit
 
 
 def _load(path: str) -> dict[str, Any] | None:
@@ -325,8 +330,23 @@ def _load(path: str) -> dict[str, Any] | None:
     return content if isinstance(content, dict) else None
 
 
-def _problems(output: str, commit: RangeCommit) -> Iterator[str]:
-    """What of a finished range is not as it was committed."""
+def _sizes(output: str) -> dict[str, int]:
+    """The bytes of each file of an output, and of those that it rejected, by path below it."""
+    rejected = storage.join(output, REJECTED)
+    found = storage.sizes(output) if storage.isdir(output) else {}
+    if storage.isdir(rejected):
+        found |= {f"{REJECTED}/{name}": size for name, size in storage.sizes(rejected).items()}
+    return found
+
+
+def _size(output: str, name: str) -> int | None:
+    """The bytes of one file; None where it is not there."""
+    path = storage.join(output, name)
+    return storage.size(path) if storage.exists(path) else None
+
+
+def _problems(size_of: Callable[[str], int | None], commit: RangeCommit) -> Iterator[str]:
+    """What of a finished range is not as it was committed; `size_of` gives the bytes of a file, None if it is gone."""
     expected: dict[str, int | None] = {}
     if commit.shard.records:  # the empty shards of an empty split are removed in the end
         expected = {commit.file: commit.shard.bytes, commit.file + ".spec": None}
@@ -334,11 +354,11 @@ def _problems(output: str, commit: RangeCommit) -> Iterator[str]:
         expected |= {f"{REJECTED}/{commit.range}.tfrecord": commit.rejected.bytes}
         expected |= {f"{REJECTED}/{commit.range}.jsonl": None}
     for name, size in expected.items():
-        path = storage.join(output, name)
-        if not storage.exists(path):
+        found = size_of(name)
+        if found is None:
             yield f"{name} is not there"
-        elif size is not None and storage.size(path) != size:
-            yield f"{name} has {storage.size(path)} bytes where {size} were written"
+        elif size is not None and found != size:
+            yield f"{name} has {found} bytes where {size} were written"
     if commit.shard.records != commit.predicted:
         yield f"{commit.file} holds {commit.shard.records} items where {commit.predicted} were predicted"
 

@@ -7,6 +7,7 @@ import dataclasses
 import itertools
 from collections.abc import Iterator
 
+from rlds_beam import storage
 from rlds_beam.errors import UsageError
 from rlds_beam.formats import arrayrecord, tfrecord
 from rlds_beam.source import Shard, Source, Split
@@ -119,13 +120,27 @@ def _cut(source: Source, segments: list[Segment], shards: int | None) -> list[li
         count = shards
     bounds = [total * i // count for i in range(1, count)]
     groups: list[list[Segment]] = [[] for _ in range(max(count, 1))]
-    offsets = itertools.accumulate(weights, initial=0)
-    for segment, offset, weight in zip(segments, offsets, weights, strict=False):
-        first, behind = bisect.bisect_right(bounds, offset), bisect.bisect_left(bounds, offset + weight)
-        inside = [bound - offset for bound in bounds[first:behind]]
-        for piece, middle in _pieces(source, segment, weight, inside):
+    offsets = list(itertools.accumulate(weights, initial=0))
+    inside = [
+        [bound - low for bound in bounds[bisect.bisect_right(bounds, low) : bisect.bisect_left(bounds, high)]]
+        for low, high in itertools.pairwise(offsets)
+    ]
+    for i, splittable in _splittable(source, segments, [i for i, cuts in enumerate(inside) if cuts]):
+        if not splittable:
+            inside[i] = []
+    for segment, offset, weight, cuts in zip(segments, offsets, weights, inside, strict=False):
+        for piece, middle in _pieces(source, segment, weight, cuts):
             groups[bisect.bisect_right(bounds, offset + middle)].append(piece)
     return [group for group in groups if group]
+
+
+def _splittable(source: Source, segments: list[Segment], which: list[int]) -> Iterator[tuple[int, bool]]:
+    """Of each of these segments, whether it can be cut."""
+    if not which:
+        return
+    path = segments[0].shard.path
+    found = storage.at_once(lambda i: is_splittable(source.file_format, segments[i]), which, path)
+    yield from zip(which, found, strict=True)
 
 
 def segment_bytes(source: Source, segment: Segment) -> int:
@@ -139,7 +154,7 @@ def segment_bytes(source: Source, segment: Segment) -> int:
 
 def _pieces(source: Source, segment: Segment, weight: int, inside: list[int]) -> Iterator[tuple[Segment, int]]:
     """The segment cut `inside` (byte offsets within it); each piece with the offset of its middle."""
-    if not inside or not is_splittable(source.file_format, segment):
+    if not inside:
         yield segment, weight // 2
         return
     if source.file_format == "array_record":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from rlds_beam import storage
 from rlds_beam.errors import UsageError
@@ -147,10 +147,10 @@ def _open_directory(directory: str, split: str | None, features: str | None) -> 
         )
     info = read_dataset_info(storage.read_text(info_path), info_path)
     text, schema = _features(features or storage.join(directory, "features.json"))
-    names = set(storage.listdir(directory))
+    there = storage.sizes(directory)
     splits, violations = [], []
     for name, start, stop in _selection(split, info):
-        found, wrong = _shards(directory, names, info, info.splits[name])
+        found, wrong = _shards(directory, there, info, info.splits[name])
         splits.append(_slice(Split(name, found), start, stop))
         violations += wrong
     return Source(
@@ -167,19 +167,19 @@ def _features(path: str) -> tuple[str, Schema]:
 
 
 def _shards(
-    directory: str, names: set[str], info: DatasetInfo, split: SplitInfo
+    directory: str, there: Mapping[str, int], info: DatasetInfo, split: SplitInfo
 ) -> tuple[tuple[Shard, ...], list[Violation]]:
     """The shards of `split` that are there, and a violation for each that is missing or too many."""
     shards, violations = [], []
     expected = [split.filename(info.name, info.file_format, i) for i in range(len(split.shard_lengths))]
     for index, (name, records) in enumerate(zip(expected, split.shard_lengths, strict=True)):
         path = storage.join(directory, name)
-        if name in names:
-            shards.append(Shard(index, path, storage.size(path), records))
+        if name in there:
+            shards.append(Shard(index, path, there[name], records))
         elif records:
             violations.append(Violation("missing_shard", f"{path} is not there; {records} episodes were to be in it"))
     named, prefix = set(expected), f"{info.name}-{split.name}.{info.file_format}"
-    for name in sorted(n for n in names if n.startswith(prefix) and not n.endswith(".spec")):
+    for name in sorted(n for n in there if n.startswith(prefix) and not n.endswith(".spec")):
         if name not in named:
             detail = f"{storage.join(directory, name)} is not one of the shards that dataset_info.json names"
             violations.append(Violation("extra_shard", detail))
@@ -242,7 +242,8 @@ def _open_files(paths: list[str], split: str | None, features: str | None) -> So
     text, schema = _features(features or storage.join(directory, "features.json"))
     if split is not None and not re.fullmatch(r"[\w-]+", split):
         raise UsageError(f"--split={split}: shard files given by name cannot be sliced; give the dataset's directory")
-    shards = tuple(Shard(i, path, storage.size(path), None) for i, path in enumerate(paths))
+    sizes = storage.at_once(storage.size, paths, paths[0])
+    shards = tuple(Shard(i, path, size, None) for i, (path, size) in enumerate(zip(paths, sizes, strict=True)))
     name = re.sub(r"[^A-Za-z0-9_.-]", "_", first.split("-")[0].split(".")[0]) or "files"
     file_format = "array_record" if ".array_record" in first else "tfrecord"
     return Source(name, text, schema, file_format, (Split(split or "train", shards),))

@@ -13,13 +13,19 @@ import os
 import re
 import shutil
 import uuid
-from collections.abc import Callable, Iterator
-from typing import Any, BinaryIO, cast
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, BinaryIO, TypeVar, cast
 
 from rlds_beam.errors import UsageError
 
 _SCHEME = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*)://")
 _EXTRAS = {"gs": "gcs", "s3": "s3"}
+_AT_ONCE = 32
+"""Requests to a remote store that are under way at a time: most of what each of them takes is waiting."""
+
+Value = TypeVar("Value")
+Result = TypeVar("Result")
 
 
 def scheme(path: str) -> str | None:
@@ -72,7 +78,30 @@ def listdir(path: str) -> list[str]:
     """The names in a directory, sorted. Remote stores have no directories: only files are named there."""
     if scheme(path) is None:
         return sorted(os.listdir(path))
-    return [found.rsplit("/", 1)[1] for found in glob(join(path, "*"))]
+    return list(sizes(path))
+
+
+def sizes(path: str) -> dict[str, int]:
+    """The files in a directory, by name and sorted, each with its bytes: one request, however many there are."""
+    if scheme(path) is None:
+        with os.scandir(path) as entries:
+            return dict(sorted((entry.name, entry.stat().st_size) for entry in entries if entry.is_file()))
+    found = _remote(path, "match", [join(path, "*")])[0].metadata_list
+    return dict(sorted((str(file.path).rsplit("/", 1)[1], int(file.size_in_bytes)) for file in found))
+
+
+def at_once(function: Callable[[Value], Result], values: Sequence[Value], path: str) -> list[Result]:
+    """`function` of each value, in their order; of many at a time where `path` is remote.
+
+    Args:
+      function: makes a request or two; called by several threads.
+      values: of its argument.
+      path: any of what it asks for.
+    """
+    if scheme(path) is None or len(values) < 2:
+        return [function(value) for value in values]
+    with ThreadPoolExecutor(min(_AT_ONCE, len(values))) as pool:
+        return list(pool.map(function, values))
 
 
 def rename(source: str, destination: str) -> None:
