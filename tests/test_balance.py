@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import gzip
 import json
+import math
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -135,3 +137,26 @@ def test_the_cost_follows_the_kind_of_job():
     assert validate_seconds(jpeg, CheckOptions()) < validate_seconds(jpeg, CheckOptions(decode_images=True))
     assert push_seconds(state) > 0
     assert convert_seconds(source_of(2 * 10**9), pairs) == pytest.approx(2 * convert_seconds(state, pairs))
+
+
+def test_the_cost_is_what_was_measured():
+    """A MB of input to step pairs, and into Reverb, within a third of what `benchmarks/rates.json` says."""
+    measured = json.loads((Path(__file__).parents[1] / "benchmarks" / "rates.json").read_text())
+
+    def a_mega(kind: str) -> float:
+        stages = measured["stages"][kind]
+        return stages["cpu_us"]["whole"] / stages["input_bytes"]
+
+    def of_both(*seconds: float) -> float:
+        return math.sqrt(math.prod(seconds))
+
+    pairs = ItemOptions()
+    for encoding, images, expected in (
+        ("none", "raw", a_mega("state")),
+        ("png", "raw", a_mega("png")),
+        ("jpeg", "raw", of_both(a_mega("jpeg"), a_mega("jpeg256"))),
+        ("jpeg", "jpeg", of_both(a_mega("jpeg, --images=jpeg"), a_mega("jpeg256, --images=jpeg"))),
+    ):
+        assert convert_seconds(source_of(10**6, encoding), pairs, images) == pytest.approx(expected, rel=0.34), encoding
+    wall = measured["push"]["state"]["wall_us"] / measured["stages"]["state"]["input_bytes"]
+    assert push_seconds(source_of(10**6)) == pytest.approx(wall, rel=0.34)
