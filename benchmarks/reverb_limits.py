@@ -17,9 +17,10 @@ from tables import TIMEOUT, frames_of, items_of, options_of, servers, target_of
 
 from rlds_beam.formats.reverb_stream import METHOD, Request, acknowledged_count
 from rlds_beam.reverb.connection import Connection
+from rlds_beam.reverb.encoding import Cut
 from rlds_beam.reverb.job import open_input
 from rlds_beam.reverb.stream import InsertStream
-from rlds_beam.reverb.writing import RequestEncoder
+from rlds_beam.reverb.writing import BATCH_BYTES, Batch, RequestEncoder
 
 
 def through_our_stream(address: str, requests: Sequence[Request]) -> None:
@@ -53,6 +54,17 @@ CLIENTS: dict[str, Callable[[str, Sequence[Request]], None]] = {
 }
 
 
+def batched(batches: Sequence[Batch]) -> Iterator[list[Cut]]:
+    """What the writer encodes together."""
+    waiting: list[Cut] = []
+    for batch in batches:
+        waiting.append(batch.cut)
+        if sum(cut.size for cut in waiting) >= BATCH_BYTES:
+            yield waiting
+            waiting = []
+    yield waiting
+
+
 def measure(dataset: str) -> dict[str, float]:
     source = open_input(options_of(dataset))
     with servers(source, len(CLIENTS)) as addresses:
@@ -60,7 +72,7 @@ def measure(dataset: str) -> dict[str, float]:
         began = time.perf_counter()
         batches = [encoder.encode(items) for items in items_of(frames_of(source), source.items)]
         encoded = time.perf_counter() - began
-        requests = encoder.requests([batch.cut for batch in batches])
+        requests = [request for cuts in batched(batches) for request in encoder.requests(cuts)]
         items = sum(batch.cut.windows.count for batch in batches)
         rates = {}
         for (name, send), address in zip(CLIENTS.items(), addresses, strict=True):
