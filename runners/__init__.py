@@ -20,6 +20,10 @@ def check(options: RunOptions) -> None:
         from rlds_beam.runners import dataflow
 
         dataflow.check(options)
+    elif options.runner == "flink":
+        from rlds_beam.runners import flink_preflight
+
+        flink_preflight.check(options)
 
 
 def scratch(options: RunOptions) -> contextlib.AbstractContextManager[str | None]:

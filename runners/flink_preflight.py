@@ -66,18 +66,35 @@ class Found:
 
     Attributes:
       master: of the cluster.
+      version: of Flink (`1.19`).
       flags: for Beam.
     """
 
     master: Master
+    version: str
     flags: tuple[str, ...]
 
 
 def preflight(options: RunOptions) -> Found:
-    """Looks at everything that can be known before the job is built.
+    """Looks at everything that can be known before the job is built, and fetches the job server where it is not there.
 
     Raises:
       UsageError: something is missing, or does not fit; the message says what to do.
+    """
+    found = check(options)
+    job_server = PipelineOptions(list(options.beam_options)).view_as(JobServerOptions)
+    jar = options.flink_job_server_jar
+    if not jar:
+        jar = _job_server(found.version, job_server.jar_cache_dir or JavaJarServer.JAR_CACHE)
+        _check_jar(jar)
+    return dataclasses.replace(found, flags=(*found.flags, f"--flink_job_server_jar={jar}"))
+
+
+def check(options: RunOptions) -> Found:
+    """Looks at the same, and fetches nothing: the flags name no job server.
+
+    Raises:
+      UsageError: as above.
     """
     if options.workers is not None:
         raise UsageError("--workers is for --runner=local; on Flink it is --parallelism, over all of its TaskManagers")
@@ -90,15 +107,13 @@ def preflight(options: RunOptions) -> Found:
             f"--parallelism={parallelism}: {master.url} has {slots} task slots; start TaskManagers, or ask for less"
         )
     workers = _workers(options, master)
-    jar = options.flink_job_server_jar or _job_server(
-        version, beam_options.view_as(JobServerOptions).jar_cache_dir or JavaJarServer.JAR_CACHE
-    )
-    _check_jar(jar)
+    if options.flink_job_server_jar:
+        _check_jar(options.flink_job_server_jar)
     return Found(
-        master,
+        master, version,
         (
-            f"--flink_master={master.url}", f"--flink_version={version}", f"--flink_job_server_jar={jar}",
-            f"--job_server_java_launcher={java}", f"--parallelism={parallelism}", *workers,
+            f"--flink_master={master.url}", f"--flink_version={version}", f"--job_server_java_launcher={java}",
+            f"--parallelism={parallelism}", *workers,
         ),
     )  # fmt: skip
 

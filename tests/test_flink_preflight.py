@@ -19,6 +19,7 @@ from servers import free_port
 
 from rlds_beam.errors import UsageError
 from rlds_beam.options import RunOptions
+from rlds_beam.pipelines.cli import main
 from rlds_beam.runners import flink_preflight
 from rlds_beam.runners.flink_preflight import preflight
 
@@ -89,9 +90,9 @@ def refusal(given: RunOptions) -> str:
 
 def test_all_is_well(master, java, jar) -> None:
     assert preflight(options(master, jar)).flags == (
-        f"--flink_master=http://{master}", "--flink_version=2.2", f"--flink_job_server_jar={jar}",
-        f"--job_server_java_launcher={java}", "--parallelism=4",
-        "--environment_type=EXTERNAL", "--environment_config=sdk-workers:50000",
+        f"--flink_master=http://{master}", "--flink_version=2.2", f"--job_server_java_launcher={java}",
+        "--parallelism=4", "--environment_type=EXTERNAL", "--environment_config=sdk-workers:50000",
+        f"--flink_job_server_jar={jar}",
     )  # fmt: skip
     overview("1.19.3", 2)
     given = options(f"http://{master}/", jar, parallelism=1, environment_type="DOCKER", environment_config="me/image:1")
@@ -193,6 +194,19 @@ def test_flags_of_another_runner() -> None:
             RunOptions(**flag)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="at least one"):
         RunOptions(runner="flink", parallelism=0)
+
+
+@pytest.mark.parametrize("command", ["convert", "push"])
+def test_dry_run_looks_and_fetches_nothing(command, master, java, offline, tmp_path, capsys) -> None:
+    source = str(dataset(tmp_path))
+    where = [str(tmp_path / "out")] if command == "convert" else ["--reverb=127.0.0.1:1", "--table=t"]
+    flags = ["--dry_run", "--runner=flink", "--environment_config=sdk-workers:50000"]
+    nobody = f"127.0.0.1:{free_port()}"
+    assert main([command, source, *where, *flags, f"--flink_master={nobody}"]) == 2
+    assert f"no JobManager of Flink answers at http://{nobody}" in capsys.readouterr().err
+    if command == "convert":  # the other one looks at the tables too, and there are none
+        assert main([command, source, *where, *flags, f"--flink_master={master}"]) == 0
+    assert not offline.exists()
 
 
 def test_nothing_is_done_before(convert, tmp_path) -> None:
