@@ -30,7 +30,7 @@ from rlds_beam.schema import Schema
 from rlds_beam.source import Shard, Source, Split
 
 WORKERS = (4, 10, 30, 100, 300, 1000)
-FINER = (16_384, 65_536)
+FINER = (4_096, 65_536)
 
 
 @dataclasses.dataclass(frozen=True)

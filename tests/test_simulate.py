@@ -193,7 +193,7 @@ def test_the_measured_rates_are_there(simulate):
     for stages in rates.stages.values():
         assert stages.input_bytes > 0 and all(stages.cpu_us[name] > 0 for name in (*STAGES, "whole", "duplicates"))
         assert core_seconds(stages, rates, 2e12) > core_seconds(stages, rates, 1e12) > 1e12 * stages.seconds_per_byte
-    assert range_count(1) == 1 and range_count(33 << 20) == 2 and range_count(9e12) == 4096
+    assert range_count(1) == 1 and range_count(33 << 20) == 2 and range_count(9e12) == 16384
 
 
 def test_the_chart_shows_each_line(simulate):

@@ -15,7 +15,7 @@ from rlds_beam.source import Shard, Source, Split
 RANGE_BYTES = 32 << 20
 """Input bytes of a range: small enough to balance a few workers and to lose little in a crash."""
 
-MAX_RANGES = 4096
+MAX_RANGES = 16384
 """Ranges (so output shards) at most: a larger dataset gets larger ranges, not more files."""
 
 
