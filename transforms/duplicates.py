@@ -81,7 +81,8 @@ class _ConcatenateFn(beam.CombineFn):
         return []
 
     def add_input(self, accumulator: list[Fingerprints], marks: Fingerprints) -> list[Fingerprints]:
-        return [*accumulator, marks]
+        accumulator.append(marks)
+        return accumulator
 
     def merge_accumulators(self, accumulators: Iterable[list[Fingerprints]]) -> list[Fingerprints]:
         return [Fingerprints.concatenate(part for accumulator in accumulators for part in accumulator)]
