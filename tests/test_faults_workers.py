@@ -20,13 +20,15 @@ import pytest
 from rlds_beam.pipelines.cli import main
 from rlds_beam.testing import make_episode, shard_paths, write_dataset
 
+# To the thread itself, as a segmentation fault comes: of a signal to the process another thread may be the one to die,
+# in its time, and this one would go on meanwhile.
 KILLER = """
 import os
 import signal
 
 def info(current, following):
     if os.environ.get("LAST_REWARD") and (current["reward"] == 777).any():
-        os.kill(os.getpid(), getattr(signal, os.environ["LAST_REWARD"]))
+        signal.raise_signal(getattr(signal, os.environ["LAST_REWARD"]))
     return {}
 """
 EPISODES, SHARDS, VICTIM = 40, 4, 27
