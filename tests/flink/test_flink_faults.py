@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 import reverb
 from flink_cluster import Cluster
+from flink_gate import Gate
 from proxy import Proxy
 from pushes import PAIRS, STREAM_BYTES, arguments, dataset, due, held, one_table, running
 
@@ -63,6 +64,16 @@ def ended(process: subprocess.Popen[str]) -> dict[str, object]:
     out, err = process.communicate(timeout=JOB_SECONDS)
     assert (process.returncode, err) == (0, "")
     return json.loads(out)
+
+
+@contextlib.contextmanager
+def held_up(command: list[str], cluster: Cluster, gate: Gate, output: Path) -> Iterator[subprocess.Popen[str]]:
+    """A conversion whose workers wait behind the gate, a first shard committed."""
+    gate.close(output)
+    with running(command) as process:
+        cluster.wait_until(lambda: gate.waiting() or process.poll() is not None)
+        assert process.poll() is None, process.communicate()
+        yield process
 
 
 def kill_task_manager(cluster: Cluster, number: int) -> None:
@@ -133,11 +144,8 @@ def test_in_the_middle_of_push(cluster, data, server, blow: Blow) -> None:
 def test_a_job_manager_that_is_killed(cluster, gate, source, undisturbed, tmp_path) -> None:
     """Without Flink's high availability the job is gone with it: the command says so, and the same command goes on."""
     output = tmp_path / "out"
-    gate.close(output)
     command = ["convert", str(source), str(output), *FLAGS, "--json", *cluster.flags()]
-    with running(command) as process:
-        cluster.wait_until(lambda: gate.waiting() or process.poll() is not None)
-        assert process.poll() is None, process.communicate()
+    with held_up(command, cluster, gate, output) as process:
         committed = {path: path.stat().st_mtime_ns for path in (output / "_commits").glob("*.json")}
         assert committed
         cluster.kill("jobmanager")
@@ -159,10 +167,8 @@ def test_a_job_manager_that_is_killed(cluster, gate, source, undisturbed, tmp_pa
 def test_interrupted(cluster, gate, source, undisturbed, tmp_path) -> None:
     """Ctrl-C ends the job on the cluster too; the same command goes on."""
     output = tmp_path / "out"
-    gate.close(output)
     command = ["convert", str(source), str(output), *FLAGS, "--json", *cluster.flags()]
-    with running(command) as process:
-        cluster.wait_until(lambda: gate.waiting() or process.poll() is not None)
+    with held_up(command, cluster, gate, output) as process:
         os.killpg(process.pid, signal.SIGINT)
         out, err = process.communicate(timeout=JOB_SECONDS)
         assert (process.returncode, out) == (130, "")
