@@ -18,9 +18,9 @@ from pathlib import Path
 import data
 import numpy as np
 
-from rlds_beam.episode import Episode
+from rlds_beam.episodes.episode import Episode
+from rlds_beam.episodes.images import EncodedImages
 from rlds_beam.formats.tfrecord import OVERHEAD, frame
-from rlds_beam.images import EncodedImages
 from rlds_beam.testing import encode_example, make_episode, schema_of, write_dataset
 
 MEGA = 1 << 20

@@ -17,7 +17,7 @@ from typing import Any
 
 from measuring import table
 
-from rlds_beam.plan import MAX_RANGES, RANGE_BYTES
+from rlds_beam.reading.plan import MAX_RANGES, RANGE_BYTES
 
 MEASURED = Path(__file__).resolve().parent / "rates.json"
 STAGES = ("read", "decode", "check", "frames", "encode", "write")

@@ -15,8 +15,8 @@ from typing import Any
 import cv2
 import numpy as np
 
-from rlds_beam.episode import Episode
-from rlds_beam.images import EncodedImages
+from rlds_beam.episodes.episode import Episode
+from rlds_beam.episodes.images import EncodedImages
 from rlds_beam.testing import make_episode, write_dataset
 
 VERSION = "1.0.0"

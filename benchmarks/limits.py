@@ -22,12 +22,12 @@ from typing import Any
 
 import numpy as np
 
+from rlds_beam.episodes.images import EncodedImages
 from rlds_beam.formats.tfrecord import Record, frame, open_tfrecord, read_records
 from rlds_beam.formats.tfrecord_writing import FramedRows
-from rlds_beam.images import EncodedImages
-from rlds_beam.plan import plan_ranges
-from rlds_beam.reading import EpisodeReader
-from rlds_beam.source import open_source
+from rlds_beam.reading.plan import plan_ranges
+from rlds_beam.reading.reader import EpisodeReader
+from rlds_beam.reading.source import open_source
 
 BLOCK = 1 << 18  # bytes framed at a time, what stays in a core's cache
 

@@ -24,17 +24,17 @@ from cost import STAGES
 from measuring import DATA, Sizes, make
 from reverb_rates import push
 
-from rlds_beam.checking import validate_episode
-from rlds_beam.converting import record_encoder
-from rlds_beam.duplicates import scan
-from rlds_beam.episode import Episode
-from rlds_beam.frames import to_frames
-from rlds_beam.images import EncodedImages
-from rlds_beam.items import Items, Windows
-from rlds_beam.job import ConvertJob, prepare
+from rlds_beam.checking.duplicates import scan
+from rlds_beam.checking.verdicts import validate_episode
+from rlds_beam.episodes.episode import Episode
+from rlds_beam.episodes.images import EncodedImages
+from rlds_beam.jobs.convert import ConvertJob, prepare
 from rlds_beam.options import ConvertOptions
-from rlds_beam.reading import read_segment
-from rlds_beam.shards import ShardWriter
+from rlds_beam.output.shards import ShardWriter
+from rlds_beam.reading.reader import read_segment
+from rlds_beam.trajectories.converter import record_encoder
+from rlds_beam.trajectories.frames import to_frames
+from rlds_beam.trajectories.items import Items, Windows
 
 KINDS = {"state": (2_000_000, 20_000), "png": (6_000, 200), "jpeg": (20_000, 200), "jpeg256": (1_200, 100)}
 """Steps of each kind of data (`data.py`), and of a quick run. Enough that a run does not live on what is in a cache."""

@@ -22,7 +22,7 @@ EPISODE = 1000
 """Steps."""
 MODULES = {
     "agents": ("tf_agents.replay_buffers.rlds_to_reverb", "tf_agents.replay_buffers.reverb_utils"),
-    "ours": ("rlds_beam.rlds_to_reverb", "rlds_beam.reverb_observers"),
+    "ours": ("rlds_beam.drop_in.rlds_to_reverb", "rlds_beam.drop_in.reverb_observers"),
 }
 
 
@@ -42,7 +42,7 @@ def push(rlds_to_reverb: Any, observers: Any, dataset: str, episodes: Any, steps
     import reverb
     from tables import TABLE, options_of, servers
 
-    from rlds_beam.reverb.job import open_input
+    from rlds_beam.jobs.push import open_input
 
     with servers(open_input(options_of(dataset)), 1) as (address,):
         client = reverb.Client(address)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from measuring import COMMAND, command
 from tables import TABLE, options_of, servers
 
-from rlds_beam.reverb.job import open_input
+from rlds_beam.jobs.push import open_input
 
 
 def measure(dataset: str, count: int, flags: Sequence[str]) -> dict[str, float]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from tables import frames_of, items_of, options_of, servers, target_of
 
-from rlds_beam.reverb.job import open_input
+from rlds_beam.jobs.push import open_input
 from rlds_beam.reverb.writing import StreamWriter
 
 

@@ -1,6 +1,6 @@
 """Many workers over many shards of many sizes: `python benchmarks/simulate.py [--kind KIND] [--svg FILE] [...]`.
 
-The ranges are those of the real planner (`rlds_beam.plan`), over shard files that have the sizes but no content
+The ranges are those of the real planner (`rlds_beam.reading.plan`), over shard files that have the sizes but no content
 (sparse ones, in a temporary directory). What a range costs is measured (`rates.json`): so much for itself, so much
 for each file that it opens, so much a byte. Each cost is multiplied by a factor of chance, and some workers are
 slow. Seeded: the same arguments give the same figures.
@@ -25,9 +25,9 @@ from measuring import table
 from plot import chart
 from scheduling import ASSIGNMENTS, Array, Schedule, ideal, shared
 
-from rlds_beam.plan import WorkRange, plan_ranges
-from rlds_beam.schema import Schema
-from rlds_beam.source import Shard, Source, Split
+from rlds_beam.episodes.schema import Schema
+from rlds_beam.reading.plan import WorkRange, plan_ranges
+from rlds_beam.reading.source import Shard, Source, Split
 
 WORKERS = (4, 10, 30, 100, 300, 1000)
 FINER = (4_096, 65_536)

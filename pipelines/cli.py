@@ -13,9 +13,9 @@ import warnings
 from collections.abc import Iterator, Sequence
 
 from rlds_beam import __version__
+from rlds_beam.checking.rules import POLICIES, RULES
 from rlds_beam.errors import RldsBeamError, UsageError
 from rlds_beam.pipelines import flags
-from rlds_beam.rules import POLICIES, RULES
 
 JOBS = {
     "inspect": ("InspectConfig", "what a dataset holds, and what a plan would make of it"),

@@ -11,8 +11,8 @@ from rlds_beam.errors import RldsBeamError
 from rlds_beam.options import ConvertOptions, ReportOptions, RunOptions, option
 
 if TYPE_CHECKING:
-    from rlds_beam.job import ConvertJob
-    from rlds_beam.report import Report
+    from rlds_beam.checking.report import Report
+    from rlds_beam.jobs.convert import ConvertJob
 
 
 USAGE = "INPUT OUTPUT"
@@ -51,7 +51,7 @@ def define_pipeline(root: Any, config: ConvertConfig, job: ConvertJob | None = N
     """
     import apache_beam as beam
 
-    from rlds_beam.job import prepare
+    from rlds_beam.jobs.convert import prepare
     from rlds_beam.transforms import CommitDataset, ConvertRanges, FindDuplicateEpisodes
 
     job = job or prepare(config)
@@ -72,8 +72,8 @@ def convert(config: ConvertConfig) -> ConvertOutcome:
       NotVerifiedError: what was written is not what was predicted.
       RldsBeamError: the pipeline failed.
     """
-    from rlds_beam.cost import convert_seconds
-    from rlds_beam.job import prepare
+    from rlds_beam.jobs.convert import prepare
+    from rlds_beam.jobs.cost import convert_seconds
     from rlds_beam.runners import check, run_pipeline
 
     began = time.monotonic()
@@ -119,7 +119,7 @@ class ConvertOutcome:
 
 def main(config: ConvertConfig) -> int:
     """The command: runs the job, prints its summary, returns the exit code."""
-    from rlds_beam.job import prepare
+    from rlds_beam.jobs.convert import prepare
     from rlds_beam.pipelines import outcome
     from rlds_beam.runners import check
 

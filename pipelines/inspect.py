@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rlds_beam.options import CheckOptions, FrameOptions, ItemOptions, SourceOptions, option
 
 if TYPE_CHECKING:
-    from rlds_beam.survey import Survey
+    from rlds_beam.jobs.inspect import Survey
 
 USAGE = "INPUT"
 
@@ -30,8 +30,8 @@ def inspect(config: InspectConfig) -> Survey:
     Raises:
       UsageError: the dataset cannot be opened.
     """
-    from rlds_beam.source import open_source
-    from rlds_beam.survey import survey
+    from rlds_beam.jobs.inspect import survey
+    from rlds_beam.reading.source import open_source
 
     return survey(open_source(config.input, config.split, config.features), config, config, config, config.sample_bytes)
 

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from rlds_beam import storage
+from rlds_beam.checking.report import Report
+from rlds_beam.checking.rules import DATASET_RULES
 from rlds_beam.errors import RejectedError, RldsBeamError
 from rlds_beam.options import ReportOptions
-from rlds_beam.report import Report
-from rlds_beam.rules import DATASET_RULES
 
 
 def exit_code(report: Report, options: ReportOptions) -> int:

@@ -14,9 +14,9 @@ from rlds_beam.errors import UsageError
 from rlds_beam.options import PushOptions, ReportOptions, RunOptions, option
 
 if TYPE_CHECKING:
-    from rlds_beam.report import Report
-    from rlds_beam.reverb.job import PushInput, PushJob
-    from rlds_beam.reverb.serving import EmbeddedServer
+    from rlds_beam.checking.report import Report
+    from rlds_beam.jobs.push import PushInput, PushJob
+    from rlds_beam.reverb.serving.server import EmbeddedServer
     from rlds_beam.reverb.verifying import Verified
 
 USAGE = "INPUT --reverb=SERVERS --table=TABLES"
@@ -68,7 +68,7 @@ def define_pipeline(root: Any, config: PushConfig, job: PushJob | None = None) -
     """
     import apache_beam as beam
 
-    from rlds_beam.reverb.job import open_input, prepare
+    from rlds_beam.jobs.push import open_input, prepare
     from rlds_beam.transforms.reverb import PushRanges, VerifyTables
 
     job = job or prepare(config, open_input(config))
@@ -136,9 +136,9 @@ def push(config: PushConfig) -> PushOutcome:
 
 def _push(config: PushConfig, filled: Callable[[EmbeddedServer, Verified], None]) -> PushOutcome:
     """Runs the job; `filled` is called when all is in the embedded server, and before that ends."""
-    from rlds_beam.reverb.job import open_input
-    from rlds_beam.reverb.served_tables import parse_tables
-    from rlds_beam.reverb.serving import EmbeddedServer, verify_checkpoint
+    from rlds_beam.jobs.push import open_input
+    from rlds_beam.reverb.serving.served_tables import parse_tables
+    from rlds_beam.reverb.serving.server import EmbeddedServer, verify_checkpoint
     from rlds_beam.runners import check
 
     began = time.monotonic()
@@ -168,11 +168,11 @@ def _keep(config: PushConfig, done: PushOutcome) -> PushOutcome:
 
 def _fill(config: PushConfig, source: PushInput) -> tuple[Verified, Report, dict[str, Any]]:
     """Fills the tables of servers that are up; what they hold, what was read, what the run measured of itself."""
-    from rlds_beam.pipelines.handing_over import run_for_result
-    from rlds_beam.preflight import check_counts
-    from rlds_beam.reverb.job import prepare
+    from rlds_beam.checking.dataset import check_counts
+    from rlds_beam.jobs.push import prepare
     from rlds_beam.reverb.pushing import Pushed
     from rlds_beam.reverb.verifying import Verified
+    from rlds_beam.runners.results import run_for_result
 
     job = prepare(config, source)
     if not job.fits:
@@ -204,7 +204,7 @@ def main(config: PushConfig) -> int:
 
 def _plan(config: PushConfig) -> int:
     """Prints what would be done; an embedded server is not started for it."""
-    from rlds_beam.reverb.job import open_input, prepare
+    from rlds_beam.jobs.push import open_input, prepare
     from rlds_beam.runners import check
 
     check(config)

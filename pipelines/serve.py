@@ -14,8 +14,8 @@ from rlds_beam.options import FrameOptions, ItemOptions, option
 
 if TYPE_CHECKING:
     from rlds_beam.formats.reverb_info import ServerInfo
-    from rlds_beam.reverb.serving import EmbeddedServer
-    from rlds_beam.trajectory_spec import TrajectorySpec
+    from rlds_beam.reverb.serving.server import EmbeddedServer
+    from rlds_beam.trajectories.spec import TrajectorySpec
 
 USAGE = "--like=INPUT --tables=NAME:KIND"
 
@@ -60,8 +60,8 @@ def serve(config: ServeConfig) -> EmbeddedServer:
     Raises:
       UsageError: the dataset, the tables or the directories cannot be used as they are.
     """
-    from rlds_beam.reverb.served_tables import parse_tables
-    from rlds_beam.reverb.serving import EmbeddedServer
+    from rlds_beam.reverb.serving.served_tables import parse_tables
+    from rlds_beam.reverb.serving.server import EmbeddedServer
 
     tables = config.tables or (() if config.like is None else ("uniform_table",))
     return EmbeddedServer(
@@ -80,9 +80,9 @@ def spec_of(like: str, options: FrameOptions, features: str | None = None) -> Tr
     Raises:
       UsageError: it cannot be opened; or it is converted already, so that the options would do nothing.
     """
-    from rlds_beam.reverb.replay import is_replay, open_replay
-    from rlds_beam.source import open_source
-    from rlds_beam.trajectory_spec import trajectory_spec
+    from rlds_beam.output.reading_back import is_replay, open_replay
+    from rlds_beam.reading.source import open_source
+    from rlds_beam.trajectories.spec import trajectory_spec
 
     if not is_replay(like):
         return trajectory_spec(open_source(like, None, features).schema, options, ItemOptions())
@@ -94,8 +94,8 @@ def spec_of(like: str, options: FrameOptions, features: str | None = None) -> Tr
 
 def main(config: ServeConfig) -> int:
     """The command: serves until SIGINT or SIGTERM, returns the exit code."""
-    from rlds_beam.reverb.checkpoints import read_tables, sizes_of
-    from rlds_beam.reverb.serving import verify_checkpoint
+    from rlds_beam.reverb.serving.checkpoints import read_tables, sizes_of
+    from rlds_beam.reverb.serving.server import verify_checkpoint
 
     with serve(config) as server:
         info = server.wait_ready()
@@ -132,8 +132,8 @@ def _ends_with_signal() -> threading.Event:
 
 def _text(config: ServeConfig, server: EmbeddedServer, info: ServerInfo) -> str:
     """What is served where, for a terminal."""
-    from rlds_beam.reverb.listening import EVERYWHERE
-    from rlds_beam.reverb.served_tables import kind_of
+    from rlds_beam.reverb.serving.loopback import EVERYWHERE
+    from rlds_beam.reverb.serving.served_tables import kind_of
 
     port = server.address.rpartition(":")[2]
     if config.host in EVERYWHERE:

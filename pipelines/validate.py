@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from rlds_beam.options import CheckOptions, ReportOptions, RunOptions, SourceOptions, option
 
 if TYPE_CHECKING:
-    from rlds_beam.report import Report
-    from rlds_beam.source import Source
+    from rlds_beam.checking.report import Report
+    from rlds_beam.reading.source import Source
 
 USAGE = "INPUT"
 
@@ -35,7 +35,7 @@ def define_pipeline(root: Any, config: ValidateConfig, source: Source | None = N
     Returns:
       PCollection of one `Report`, written to `config.report` if that is set.
     """
-    from rlds_beam.source import open_source
+    from rlds_beam.reading.source import open_source
     from rlds_beam.transforms import FindDuplicateEpisodes, ReadFromRlds, ValidateEpisodes, WriteReport
 
     source = source or open_source(config.input, config.split, config.features)
@@ -51,13 +51,13 @@ def validate(config: ValidateConfig) -> Report:
     Raises:
       RldsBeamError: the dataset cannot be read at all, the pipeline failed, or the report cannot be written.
     """
-    from rlds_beam.cost import validate_seconds
+    from rlds_beam.checking.dataset import check_counts, check_source
+    from rlds_beam.checking.report import Report
+    from rlds_beam.jobs.cost import validate_seconds
     from rlds_beam.pipelines import outcome
-    from rlds_beam.pipelines.handing_over import run_for_result
-    from rlds_beam.preflight import check_counts, check_source
-    from rlds_beam.report import Report
+    from rlds_beam.reading.source import open_source
     from rlds_beam.runners import check
-    from rlds_beam.source import open_source
+    from rlds_beam.runners.results import run_for_result
 
     check(config)
     source = open_source(config.input, config.split, config.features)

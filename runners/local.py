@@ -17,8 +17,8 @@ from apache_beam.transforms.environments import SubprocessSDKEnvironment
 
 import rlds_beam.errors
 from rlds_beam.at_work import read_notes
-from rlds_beam.cost import paying_workers
 from rlds_beam.errors import RldsBeamError
+from rlds_beam.jobs.cost import paying_workers
 from rlds_beam.options import RunOptions
 from rlds_beam.runners.metrics import read_metrics
 from rlds_beam.runners.watching import wait_until_gone, watched

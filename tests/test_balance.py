@@ -12,13 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlds_beam import balance, plan
-from rlds_beam.balance import balance_of, largest_first, range_bytes
-from rlds_beam.cost import START_SECONDS, convert_seconds, paying_workers, push_seconds, validate_seconds
+from rlds_beam.jobs import balance
+from rlds_beam.jobs.balance import balance_of, largest_first, range_bytes
+from rlds_beam.jobs.cost import START_SECONDS, convert_seconds, paying_workers, push_seconds, validate_seconds
 from rlds_beam.options import CheckOptions, ItemOptions
 from rlds_beam.pipelines.cli import main
-from rlds_beam.plan import plan_ranges
-from rlds_beam.source import Shard, Source, Split, open_source
+from rlds_beam.reading import plan
+from rlds_beam.reading.plan import plan_ranges
+from rlds_beam.reading.source import Shard, Source, Split, open_source
 from rlds_beam.testing import make_episode, schema_of, shard_paths, write_dataset
 
 SMALL = 1 << 12

@@ -150,7 +150,7 @@ def graphs(home: Path) -> Iterator[dict[str, beam_runner_api_pb2.Pipeline]]:
     )  # fmt: skip
 
     def count(root: Any) -> Any:
-        from rlds_beam.reverb.job import open_input, prepare
+        from rlds_beam.jobs.push import open_input, prepare
 
         return push._define_count(root, pushed, prepare(pushed, open_input(pushed)))
 

@@ -13,14 +13,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlds_beam.decoding import EpisodeDecoder
+from rlds_beam.checking.rules import BadEpisode
+from rlds_beam.episodes.images import EncodedImages
+from rlds_beam.episodes.keys import EpisodeKey
+from rlds_beam.episodes.schema import Field, Schema
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.dataset_info import SplitInfo, dataset_info_json
 from rlds_beam.formats.features import DEFAULT_DISCOUNT, parse_features
-from rlds_beam.images import EncodedImages
-from rlds_beam.keys import EpisodeKey
-from rlds_beam.rules import BadEpisode
-from rlds_beam.schema import Field, Schema
+from rlds_beam.reading.decoding import EpisodeDecoder
 
 KEY = EpisodeKey("made/1.0.0", "train", 0, 0)
 T = 5

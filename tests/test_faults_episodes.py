@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from jobs import EPISODES, STEPS, dataset, episodes, pairs
 
-from rlds_beam.images import EncodedImages
+from rlds_beam.episodes.images import EncodedImages
 from rlds_beam.testing import (
     encode_example,
     make_episode,

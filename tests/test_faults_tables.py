@@ -14,8 +14,8 @@ from pushes import DEADLINE, PAIRS, STREAM_BYTES, Push, dataset, due, grown, hel
 from servers import tight
 
 from rlds_beam.options import FrameOptions, ItemOptions
-from rlds_beam.source import open_source
-from rlds_beam.trajectory_spec import TrajectorySpec, trajectory_spec
+from rlds_beam.reading.source import open_source
+from rlds_beam.trajectories.spec import TrajectorySpec, trajectory_spec
 
 
 @pytest.fixture(scope="module")

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rlds_beam.episodes.schema import Field, Schema
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.features import DEFAULT_DISCOUNT, features_json, parse_features
-from rlds_beam.schema import Field, Schema
 
 CORE = "tensorflow_datasets.core.features."
 

@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlds_beam.columns import ZERO_IMAGE
-from rlds_beam.episode import Episode
+from rlds_beam.episodes.columns import ZERO_IMAGE
+from rlds_beam.episodes.episode import Episode
+from rlds_beam.episodes.images import EncodedImages
 from rlds_beam.errors import UsageError
-from rlds_beam.frames import Frames, frame_count, to_frames
-from rlds_beam.images import EncodedImages
-from rlds_beam.items import ItemMaker
 from rlds_beam.options import FrameOptions, ItemOptions
 from rlds_beam.testing import make_episode
+from rlds_beam.trajectories.frames import Frames, frame_count, to_frames
+from rlds_beam.trajectories.items import ItemMaker
 
 DROP = FrameOptions()
 BOUNDARY = FrameOptions(terminal_discount="boundary")

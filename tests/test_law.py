@@ -18,10 +18,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rlds_beam.duplicates import EpisodeKey, Fingerprints, confirm, duplicates_among, scan
+from rlds_beam.checking.duplicates import EpisodeKey, Fingerprints, confirm, duplicates_among, scan
 from rlds_beam.formats import tfrecord
-from rlds_beam.items import item_count
-from rlds_beam.job import prepare
+from rlds_beam.jobs.convert import prepare
 from rlds_beam.options import ItemOptions
 from rlds_beam.pipelines.cli import main
 from rlds_beam.pipelines.convert import ConvertConfig
@@ -36,6 +35,7 @@ from rlds_beam.testing import (
     shard_paths,
     write_dataset,
 )
+from rlds_beam.trajectories.items import item_count
 
 # What a dataset is made of
 

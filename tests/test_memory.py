@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rlds_beam.episode import Episode
+from rlds_beam.episodes.episode import Episode
 from rlds_beam.formats.tfrecord import frame
 from rlds_beam.testing import encode_example, make_episode, shard_paths, write_dataset
 

@@ -114,7 +114,7 @@ def test_beam_stages_the_package_from_setup_py(checkout: Path, tmp_path: Path, m
     staged = Stager._build_setup_package("./setup.py", str(tmp_path))
     with tarfile.open(staged) as archive:
         names = {name.split("/", 1)[1] for name in archive.getnames() if "/" in name}
-    assert {"setup.py", "src/rlds_beam/keys.py", "transforms/__init__.py", "pipelines/cli.py"} <= names
+    assert {"setup.py", "src/rlds_beam/episodes/keys.py", "transforms/__init__.py", "pipelines/cli.py"} <= names
 
 
 def imported(code: str, cwd: Path) -> set[str]:
@@ -135,7 +135,10 @@ def core_modules() -> Iterable[str]:
 
 def test_the_core_imports_neither_beam_nor_tensorflow(tmp_path: Path) -> None:
     """Save for what is to stand in for a module of TF-Agents that has TensorFlow in its signatures."""
-    with_tensorflow = {f"rlds_beam.{name}" for name in ("rlds_to_reverb", "frame_blocks", "whole_episodes")}
+    with_tensorflow = {
+        f"rlds_beam.{name}"
+        for name in ("rlds_to_reverb", "drop_in.rlds_to_reverb", "drop_in.frame_blocks", "drop_in.whole_episodes")
+    }
     core = [name for name in core_modules() if name not in with_tensorflow]
     modules = imported("import " + ", ".join(core), tmp_path)
     assert modules & {"apache_beam", "tensorflow", "tensorflow_datasets", "tf_agents", "reverb"} == set()

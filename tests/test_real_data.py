@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlds_beam.keys import EpisodeKey
+from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.pipelines.cli import main
 from rlds_beam.testing import read_payloads, read_rejected, record_offsets, shard_paths
 

@@ -14,24 +14,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlds_beam import manifest
-from rlds_beam.columns import concatenate
+from rlds_beam.episodes.columns import concatenate
+from rlds_beam.episodes.images import EncodedImages, encode_jpeg
+from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.errors import RldsBeamError, UsageError
 from rlds_beam.formats import tfrecord
 from rlds_beam.formats.example import NotAnExampleError
-from rlds_beam.formats.image_leaves import jpegs_of, pixels_of
 from rlds_beam.formats.tfrecord_rows import RowReader
-from rlds_beam.formats.trajectory_decoding import TrajectoryDecoder
-from rlds_beam.formats.trajectory_example import TrajectoryEncoder
 from rlds_beam.formats.wire import delimited
-from rlds_beam.frames import Frames
-from rlds_beam.images import EncodedImages, encode_jpeg
-from rlds_beam.items import ItemMaker, Items
-from rlds_beam.keys import EpisodeKey
 from rlds_beam.options import CASTS, ItemOptions
-from rlds_beam.plan import WorkRange
-from rlds_beam.reverb.replay import Replay, is_replay, open_replay
-from rlds_beam.shards import ShardWriter
+from rlds_beam.output import manifest
+from rlds_beam.output.loading import load_trajectories
+from rlds_beam.output.reading_back import Replay, is_replay, open_replay
+from rlds_beam.output.shards import ShardWriter
+from rlds_beam.reading.plan import WorkRange
 from rlds_beam.testing import (
     cut,
     flip_byte,
@@ -42,8 +38,12 @@ from rlds_beam.testing import (
     shard_paths,
     write_dataset,
 )
-from rlds_beam.trajectories import load_trajectories
-from rlds_beam.trajectory_spec import Leaf, TrajectorySpec
+from rlds_beam.trajectories.frames import Frames
+from rlds_beam.trajectories.image_leaves import jpegs_of, pixels_of
+from rlds_beam.trajectories.items import ItemMaker, Items
+from rlds_beam.trajectories.record_decoding import TrajectoryDecoder
+from rlds_beam.trajectories.record_encoding import TrajectoryEncoder
+from rlds_beam.trajectories.spec import Leaf, TrajectorySpec
 
 KEY = EpisodeKey("testing/1.0.0", "train", 0, 0)
 CAMERA = Leaf("observation/camera", "uint8", (8, 16, 3), "jpeg")

@@ -24,14 +24,14 @@ from servers import ServerProcess, free_port  # noqa: E402
 from tf_agents.replay_buffers import reverb_utils  # noqa: E402
 from tf_agents.trajectories import trajectory  # noqa: E402
 
-from rlds_beam import reverb_observers  # noqa: E402
-from rlds_beam.errors import NotVerifiedError  # noqa: E402
-from rlds_beam.reverb.connection import ServerError  # noqa: E402
-from rlds_beam.reverb_observers import (  # noqa: E402
+from rlds_beam.drop_in import reverb_observers  # noqa: E402
+from rlds_beam.drop_in.reverb_observers import (  # noqa: E402
     ReverbAddEpisodeObserver,
     ReverbAddTrajectoryObserver,
     ReverbTrajectorySequenceObserver,
 )
+from rlds_beam.errors import NotVerifiedError  # noqa: E402
+from rlds_beam.reverb.connection import ServerError  # noqa: E402
 
 Array = np.ndarray[Any, Any]
 

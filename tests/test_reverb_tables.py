@@ -21,7 +21,7 @@ from rlds_beam.formats.reverb_stream import Request, Slices, chunks, items
 from rlds_beam.reverb.connection import Connection
 from rlds_beam.reverb.stream import InsertStream
 from rlds_beam.reverb.tables import Baseline, TableCheck, ask, have_room, preflight, verify
-from rlds_beam.trajectory_spec import Leaf, TrajectorySpec
+from rlds_beam.trajectories.spec import Leaf, TrajectorySpec
 
 TIMEOUT = 20.0
 

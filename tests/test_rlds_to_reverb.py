@@ -19,9 +19,9 @@ from tf_agents.replay_buffers import reverb_utils
 from tf_agents.replay_buffers import rlds_to_reverb as theirs
 from tf_agents.specs import tensor_spec
 
-from rlds_beam import frame_blocks, reverb_observers
-from rlds_beam import rlds_to_reverb as ours
-from rlds_beam.whole_episodes import whole_episodes
+from rlds_beam.drop_in import frame_blocks, reverb_observers
+from rlds_beam.drop_in import rlds_to_reverb as ours
+from rlds_beam.drop_in.whole_episodes import whole_episodes
 
 Flags = list[tuple[bool, bool, bool]]
 """(is_first, is_last, is_terminal) of each step of an episode."""

@@ -21,11 +21,11 @@ from rlds_beam.errors import UsageError
 from rlds_beam.options import FrameOptions
 from rlds_beam.pipelines.serve import spec_of
 from rlds_beam.reverb.connection import Connection
-from rlds_beam.reverb.listening import reserve_port
-from rlds_beam.reverb.served_tables import ServedTable, parse_tables
-from rlds_beam.reverb.serving import signature_leaves
+from rlds_beam.reverb.serving.loopback import reserve_port
+from rlds_beam.reverb.serving.served_tables import ServedTable, parse_tables
+from rlds_beam.reverb.serving.server import signature_leaves
 from rlds_beam.testing import make_episode, write_dataset
-from rlds_beam.trajectory_spec import TrajectorySpec
+from rlds_beam.trajectories.spec import TrajectorySpec
 
 KINDS = "replay:uniform,all:prioritized:1000,line:queue:100,pile:stack:100"
 
@@ -188,9 +188,9 @@ INSIDE = """
 import socket, subprocess, sys
 from rlds_beam.errors import RldsBeamError
 from rlds_beam.reverb.connection import Connection
-from rlds_beam.reverb.listening import keep_to_loopback
-from rlds_beam.reverb.served_tables import ServedTable
-from rlds_beam.reverb.server_process import ServerConfig, start
+from rlds_beam.reverb.serving.loopback import keep_to_loopback
+from rlds_beam.reverb.serving.served_tables import ServedTable
+from rlds_beam.reverb.serving.process import ServerConfig, start
 
 def from_outside(port):
     connect = f"import socket; socket.create_connection(('10.9.9.1', {port}), 5).recv(1)"

@@ -19,11 +19,11 @@ from serving import DEADLINE, Serve, a_table, refused
 from rlds_beam.errors import NotVerifiedError, RldsBeamError, UsageError
 from rlds_beam.options import FrameOptions
 from rlds_beam.pipelines.serve import spec_of
-from rlds_beam.reverb.checkpoints import find_checkpoint, read_tables, settle, sizes_of
-from rlds_beam.reverb.served_tables import ServedTable
-from rlds_beam.reverb.serving import EmbeddedServer, verify_checkpoint
+from rlds_beam.reverb.serving.checkpoints import find_checkpoint, read_tables, settle, sizes_of
+from rlds_beam.reverb.serving.served_tables import ServedTable
+from rlds_beam.reverb.serving.server import EmbeddedServer, verify_checkpoint
 from rlds_beam.testing import make_episode, write_dataset
-from rlds_beam.trajectory_spec import TrajectorySpec
+from rlds_beam.trajectories.spec import TrajectorySpec
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +94,7 @@ def test_what_was_served_is_served_again(dataset, tmp_path, checkpoint):
 def test_the_parent_killed_the_server_gone(checkpoint):
     script = f"""
 import os, signal
-from rlds_beam.reverb.serving import EmbeddedServer
+from rlds_beam.reverb.serving.server import EmbeddedServer
 with EmbeddedServer((), None, load={str(checkpoint)!r}) as server:
     print(server.address, flush=True)
     os.kill(os.getpid(), signal.SIGKILL)

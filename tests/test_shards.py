@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from rlds_beam import manifest, storage
+from rlds_beam import storage
+from rlds_beam.episodes.schema import Field
 from rlds_beam.errors import NotVerifiedError, UsageError
 from rlds_beam.formats.tfrecord import Record, open_tfrecord, read_records
 from rlds_beam.formats.tfrecord_writing import frame
-from rlds_beam.plan import WorkRange
-from rlds_beam.schema import Field
-from rlds_beam.shards import RejectedWriter, ShardInfo, ShardWriter
+from rlds_beam.output import manifest
+from rlds_beam.output.shards import RejectedWriter, ShardInfo, ShardWriter
+from rlds_beam.reading.plan import WorkRange
 
 FIELDS = (Field("step_type", "int32", (2,), "bytes"), Field("observation", "float32", (2, 3)))
 PLAN = {"source": {"dataset": "data/1.0.0", "bytes": 123}, "options": {"items": "pairs", "shards": [1, 2]}}

@@ -109,7 +109,7 @@ def test_by_hand(scheduling):
     whole=st.booleans(),
 )
 def test_the_plan_is_the_real_one_and_holds_every_byte_once(simulate, sizes, shards, whole):
-    from rlds_beam.plan import plan_ranges
+    from rlds_beam.reading.plan import plan_ranges
 
     if shards is not None and shards > sum(sizes):
         shards = None
@@ -128,7 +128,7 @@ def test_the_plan_is_the_real_one_and_holds_every_byte_once(simulate, sizes, sha
 
 @given(sizes=st.lists(st.integers(1, 1 << 40), min_size=1, max_size=30), shards=st.integers(1, 200))
 def test_ranges_are_equal_to_the_byte(simulate, sizes, shards):
-    from rlds_beam.plan import plan_ranges
+    from rlds_beam.reading.plan import plan_ranges
 
     shards, total = min(shards, sum(sizes)), sum(sizes)
     with simulate.dataset(sizes) as source:
@@ -140,7 +140,7 @@ def test_the_simulation_plans_with_the_planner(simulate, monkeypatch):
     calls = []
     real = simulate.plan_ranges
     monkeypatch.setattr(simulate, "plan_ranges", lambda *a, **k: calls.append(k) or real(*a, **k))
-    assert real.__module__ == "rlds_beam.plan"
+    assert real.__module__ == "rlds_beam.reading.plan"
     with simulate.dataset([1 << 30, 1 << 20]) as source:
         made = simulate.plans(source, [64])
     assert len(calls) == 3 and [len(ranges) for ranges in made.values()] == [2, 33, 64]

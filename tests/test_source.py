@@ -6,11 +6,11 @@ import shutil
 
 import pytest
 
+from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.errors import UsageError
-from rlds_beam.keys import EpisodeKey
-from rlds_beam.plan import plan_ranges, select_segments
-from rlds_beam.reading import EpisodeReader
-from rlds_beam.source import open_source
+from rlds_beam.reading.plan import plan_ranges, select_segments
+from rlds_beam.reading.reader import EpisodeReader
+from rlds_beam.reading.source import open_source
 from rlds_beam.testing import make_episode, shard_paths, write_dataset
 
 

@@ -13,15 +13,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlds_beam.episode import Episode
+from rlds_beam.episodes.episode import Episode
+from rlds_beam.episodes.images import EncodedImages
+from rlds_beam.episodes.schema import Field, Schema
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.features import DEFAULT_DISCOUNT, parse_features
-from rlds_beam.frames import to_frames
-from rlds_beam.images import EncodedImages
 from rlds_beam.options import FrameOptions, ItemOptions
-from rlds_beam.schema import Field, Schema
 from rlds_beam.testing import make_episode, schema_of
-from rlds_beam.trajectory_spec import Leaf, TrajectorySpec, trajectory_spec
+from rlds_beam.trajectories.frames import to_frames
+from rlds_beam.trajectories.spec import Leaf, TrajectorySpec, trajectory_spec
 
 REAL_DATA = Path(os.environ.get("RLDS_BEAM_REAL_DATA") or Path(__file__).parents[2] / "shared" / "data")
 REAL_FEATURES = REAL_DATA / "bridge_dataset" / "1.0.0" / "features.json"
@@ -171,7 +171,7 @@ def test_bfloat16_and_pickling() -> None:
 def test_nothing_heavy_is_imported() -> None:
     source = Path(sys.modules[TrajectorySpec.__module__].__file__ or "").parents[1]
     code = (
-        "import sys, rlds_beam.trajectory_spec, rlds_beam.items;"
+        "import sys, rlds_beam.trajectories.spec, rlds_beam.trajectories.items;"
         "sys.exit(', '.join({'tensorflow', 'apache_beam', 'tf_agents', 'reverb'} & set(sys.modules)) or 0)"
     )
     done = subprocess.run(

@@ -14,7 +14,7 @@ import pytest
 
 from rlds_beam import storage
 from rlds_beam.errors import UsageError
-from rlds_beam.source import open_source
+from rlds_beam.reading.source import open_source
 from rlds_beam.testing import make_episode, write_dataset
 
 

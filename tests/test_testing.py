@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from rlds_beam import testing
-from rlds_beam.episode import Episode
-from rlds_beam.images import EncodedImages
+from rlds_beam.episodes.episode import Episode
+from rlds_beam.episodes.images import EncodedImages
 from rlds_beam.testing import encode_example, make_episode, schema_of, write_dataset
 
 

@@ -5,18 +5,18 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rlds_beam import manifest
+from rlds_beam.episodes.images import EncodedImages, encode_jpeg
+from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.errors import UsageError
-from rlds_beam.formats.trajectory_example import TrajectoryEncoder
-from rlds_beam.frames import Frames
-from rlds_beam.images import EncodedImages, encode_jpeg
-from rlds_beam.items import Items, Windows
-from rlds_beam.keys import EpisodeKey
 from rlds_beam.options import ItemOptions
-from rlds_beam.plan import WorkRange
-from rlds_beam.shards import ShardWriter
-from rlds_beam.trajectories import decoder, load_trajectories
-from rlds_beam.trajectory_spec import Leaf, TrajectorySpec
+from rlds_beam.output import manifest
+from rlds_beam.output.loading import decoder, load_trajectories
+from rlds_beam.output.shards import ShardWriter
+from rlds_beam.reading.plan import WorkRange
+from rlds_beam.trajectories.frames import Frames
+from rlds_beam.trajectories.items import Items, Windows
+from rlds_beam.trajectories.record_encoding import TrajectoryEncoder
+from rlds_beam.trajectories.spec import Leaf, TrajectorySpec
 
 KEY = EpisodeKey("testing/1.0.0", "train", 0, 0)
 LEAVES = (

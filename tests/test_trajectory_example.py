@@ -8,18 +8,18 @@ import time
 import numpy as np
 import pytest
 
-from rlds_beam.columns import ZERO_IMAGE
+from rlds_beam.episodes.columns import ZERO_IMAGE
+from rlds_beam.episodes.images import EncodedImages, encode_jpeg
+from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.errors import UsageError
 from rlds_beam.formats import features
-from rlds_beam.formats.agents_spec import encode_spec_file
 from rlds_beam.formats.dataset_info import SplitInfo, dataset_info_json
-from rlds_beam.formats.trajectory_example import Encoded, TrajectoryEncoder
-from rlds_beam.frames import Frames
-from rlds_beam.images import EncodedImages, encode_jpeg
-from rlds_beam.items import Items, Windows
-from rlds_beam.keys import EpisodeKey
 from rlds_beam.options import ItemOptions
-from rlds_beam.trajectory_spec import Leaf, TrajectorySpec
+from rlds_beam.trajectories.frames import Frames
+from rlds_beam.trajectories.items import Items, Windows
+from rlds_beam.trajectories.record_encoding import Encoded, TrajectoryEncoder
+from rlds_beam.trajectories.spec import Leaf, TrajectorySpec
+from rlds_beam.trajectories.spec_file import encode_spec_file
 
 KEY = EpisodeKey("testing/1.0.0", "train", 0, 0)
 DTYPES = ("float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "uint16")
@@ -172,7 +172,7 @@ def encoder_nest(encoder):
     from tensorflow.core.protobuf import struct_pb2
     from tf_agents.specs import tensor_spec
 
-    from rlds_beam.formats.agents_spec import encode_spec
+    from rlds_beam.trajectories.spec_file import encode_spec
 
     return tensor_spec.to_nest_array_spec(
         tensor_spec.from_proto(struct_pb2.StructuredValue.FromString(encode_spec(encoder.fields)))

@@ -13,10 +13,10 @@ import pytest
 import tensorflow as tf
 import tensorflow_datasets as tfds
 
-from rlds_beam import frame_blocks
-from rlds_beam.images import EncodedImages
+from rlds_beam.drop_in import frame_blocks
+from rlds_beam.drop_in.whole_episodes import whole_episodes
+from rlds_beam.episodes.images import EncodedImages
 from rlds_beam.testing import make_episode, write_dataset
-from rlds_beam.whole_episodes import whole_episodes
 
 Change = Callable[[tf.data.Dataset], tf.data.Dataset]
 

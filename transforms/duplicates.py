@@ -8,10 +8,10 @@ from typing import Any
 
 import apache_beam as beam
 
-from rlds_beam.duplicates import Fingerprints, Hashed, confirm, duplicates_among, scan
-from rlds_beam.keys import EpisodeKey
-from rlds_beam.plan import Segment, plan_ranges
-from rlds_beam.source import Source
+from rlds_beam.checking.duplicates import Fingerprints, Hashed, confirm, duplicates_among, scan
+from rlds_beam.episodes.keys import EpisodeKey
+from rlds_beam.reading.plan import Segment, plan_ranges
+from rlds_beam.reading.source import Source
 
 Numbered = tuple[int, tuple[str, Segment]]
 
@@ -20,7 +20,7 @@ class FindDuplicateEpisodes(beam.PTransform):
     """A PCollection of one element: a dict from each duplicate's key to the key of what it repeats.
 
     Reads the framing of all records, and the payload of those only whose fingerprints agree.
-    Give it to `ValidateEpisodes` as `beam.pvalue.AsSingleton(...)`. Pure twin: `rlds_beam.duplicates`.
+    Give it to `ValidateEpisodes` as `beam.pvalue.AsSingleton(...)`. Pure twin: `rlds_beam.checking.duplicates`.
 
     Args:
       source: the dataset, all of whose (selected) records are compared with each other.

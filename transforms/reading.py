@@ -11,12 +11,12 @@ from apache_beam.io.restriction_trackers import OffsetRange, OffsetRestrictionTr
 from apache_beam.metrics import Metrics
 from apache_beam.transforms.core import RestrictionProvider
 
-from rlds_beam.episode import Episode
+from rlds_beam.episodes.episode import Episode
 from rlds_beam.formats import arrayrecord
 from rlds_beam.formats.tfrecord import Damage
-from rlds_beam.plan import Segment, is_splittable, plan_ranges
-from rlds_beam.reading import EpisodeReader, read_segment
-from rlds_beam.source import Source, open_source
+from rlds_beam.reading.plan import Segment, is_splittable, plan_ranges
+from rlds_beam.reading.reader import EpisodeReader, read_segment
+from rlds_beam.reading.source import Source, open_source
 from rlds_beam.transforms.metrics import METRICS_NAMESPACE
 
 Piece = tuple[str, Segment]

@@ -11,8 +11,8 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any, Literal, cast
 
+from rlds_beam.checking.rules import POLICIES, RULES, Policy
 from rlds_beam.errors import UsageError
-from rlds_beam.rules import POLICIES, RULES, Policy
 
 if TYPE_CHECKING:
     from typing_extensions import Self  # of typing from Python 3.11 on

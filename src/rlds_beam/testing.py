@@ -19,13 +19,13 @@ from typing import Any
 
 import numpy as np
 
-from rlds_beam.episode import Column, Episode
+from rlds_beam.episodes.episode import Column, Episode
+from rlds_beam.episodes.images import EncodedImages
+from rlds_beam.episodes.keys import EpisodeKey
+from rlds_beam.episodes.schema import Field, Schema
 from rlds_beam.formats import tfrecord
 from rlds_beam.formats.example import Feature, parse_example
 from rlds_beam.formats.tfrecord_framing import header
-from rlds_beam.images import EncodedImages
-from rlds_beam.keys import EpisodeKey
-from rlds_beam.schema import Field, Schema
 
 Shape = tuple[int, ...]
 

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from rlds_beam.keys import EpisodeKey
+from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.testing import (
     make_episode,
     read_items,

@@ -12,8 +12,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from rlds_beam.episodes.schema import REQUIRED_STEP_FIELDS, Field, Schema
 from rlds_beam.errors import UsageError
-from rlds_beam.schema import REQUIRED_STEP_FIELDS, Field, Schema
 
 Json = Mapping[str, Any]
 

@@ -13,8 +13,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from rlds_beam.episodes.schema import Field, Schema
 from rlds_beam.formats.features import Json, load_features
-from rlds_beam.schema import Field, Schema
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 

@@ -10,9 +10,9 @@ import numpy as np
 
 from rlds_beam.formats import reverb_stream
 from rlds_beam.formats.reverb_stream import Chunk, Keys, Request
-from rlds_beam.items import Windows
 from rlds_beam.reverb import slicing
 from rlds_beam.reverb.slicing import SlicedItems
+from rlds_beam.trajectories.items import Windows
 
 Array = np.ndarray[Any, Any]
 

@@ -8,22 +8,22 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from rlds_beam.checking import validate_episode
-from rlds_beam.converting import Conversion, Converter
-from rlds_beam.duplicates import marked
+from rlds_beam.checking.duplicates import marked
+from rlds_beam.checking.report import Report
+from rlds_beam.checking.rules import BadEpisode
+from rlds_beam.checking.verdicts import validate_episode
+from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.errors import RldsBeamError
-from rlds_beam.frames import frame_count
-from rlds_beam.items import item_count
-from rlds_beam.keys import EpisodeKey
-from rlds_beam.manifest import rejected_path
-from rlds_beam.plan import WorkRange
-from rlds_beam.reading import EpisodeReader
-from rlds_beam.report import Report
-from rlds_beam.reverb.replay import Replay, ReplayRange
+from rlds_beam.output.manifest import rejected_path
+from rlds_beam.output.reading_back import Replay, ReplayRange
+from rlds_beam.output.shards import RejectedWriter
+from rlds_beam.reading.plan import WorkRange
+from rlds_beam.reading.reader import EpisodeReader
 from rlds_beam.reverb.target import Target
 from rlds_beam.reverb.writing import Writer
-from rlds_beam.rules import BadEpisode
-from rlds_beam.shards import RejectedWriter
+from rlds_beam.trajectories.converter import Conversion, Converter
+from rlds_beam.trajectories.frames import frame_count
+from rlds_beam.trajectories.items import item_count
 
 
 @dataclasses.dataclass(frozen=True)

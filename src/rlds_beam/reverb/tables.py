@@ -17,7 +17,7 @@ from rlds_beam.errors import NotVerifiedError, UsageError
 from rlds_beam.formats.reverb_info import ServerInfo, TableInfo
 from rlds_beam.reverb.connection import Connection, ServerError
 from rlds_beam.reverb.signatures import fitting_axes
-from rlds_beam.trajectory_spec import Shape, TrajectorySpec
+from rlds_beam.trajectories.spec import Shape, TrajectorySpec
 
 RUN_AGAIN = "run the same command again: items that are there are not written twice"
 

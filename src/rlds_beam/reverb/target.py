@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
-from rlds_beam.keys import EpisodeKey
+from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.options import ItemOptions, WriterKind
 from rlds_beam.reverb.encoding import digest
 from rlds_beam.reverb.priorities import Priority
-from rlds_beam.trajectory_spec import TrajectorySpec
+from rlds_beam.trajectories.spec import TrajectorySpec
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,0 +1,89 @@
+"""Checks of a dataset as a whole: before any work is done, and of the counts afterwards."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+
+from rlds_beam.checking.report import Report
+from rlds_beam.checking.rules import ADVICE, Violation
+from rlds_beam.episodes.episode import Episode
+from rlds_beam.episodes.keys import EpisodeKey
+from rlds_beam.errors import FailedRuleError, UsageError
+from rlds_beam.options import CheckOptions
+from rlds_beam.reading.plan import Segment
+from rlds_beam.reading.reader import EpisodeReader
+from rlds_beam.reading.source import Source
+
+_SAMPLES = 5
+_ENOUGH = 3  # Fewer bad records than this say nothing about the schema.
+
+
+def check_source(source: Source, options: CheckOptions) -> Report:
+    """Holds a dataset's files against its metadata, and its first records against its schema.
+
+    Returns:
+      A report that counts the breaches that `options` accept.
+
+    Raises:
+      UsageError: there is a breach that is not accepted. No record was converted.
+    """
+    report = Report()
+    for violation in (*source.violations, *_schema_mismatch(source)):
+        if options.policy(violation.rule) != "accept":
+            raise UsageError(
+                f"{violation}. {ADVICE[violation.rule].capitalize()}, or go on with what is there: "
+                f"--accept={violation.rule}"
+            )
+        report.add_violation(violation, EpisodeKey(source.dataset, "all", 0, 0), "accepted")
+    return report
+
+
+def check_counts(source: Source, read: Mapping[str, int], options: CheckOptions) -> Report:
+    """Holds the number of records read of each shard against dataset_info.json.
+
+    Args:
+      source: the dataset; slices of splits are not looked at.
+      read: number of records by `split:shard`, as in `Report.shards`.
+      options: `short_shard` may be accepted.
+
+    Returns:
+      A report with a `short_shard` for each shard that holds another number.
+
+    Raises:
+      FailedRuleError: there is one, and its policy is `fail`.
+    """
+    report = Report()
+    policy = options.policy("short_shard")
+    for split in source.splits:
+        for shard in () if split.sliced else split.shards:
+            key = EpisodeKey(source.dataset, split.name, shard.index, 0)
+            found = read.get(key.shard_name, 0)
+            if shard.records is None or found == shard.records:
+                continue
+            detail = f"{shard.path} holds {found:,} records; dataset_info.json says {shard.records:,}"
+            if policy == "fail":
+                raise FailedRuleError(f"short_shard: {detail}. {ADVICE['short_shard'].capitalize()}")
+            report.add_violation(
+                Violation("short_shard", detail), key, "accepted" if policy == "accept" else "rejected"
+            )
+    return report
+
+
+def _schema_mismatch(source: Source) -> Iterator[Violation]:
+    """A violation if all of the first records break the schema in the same way."""
+    samples = [{(v.rule, v.field): v for v in episode.faults} for episode in _first_episodes(source)]
+    if len(samples) < _ENOUGH:
+        return
+    for rule, field in set.intersection(*map(set, samples)):
+        if rule in ("missing_field", "wrong_dtype_or_shape"):
+            detail = f"features.json does not fit the records: {samples[0][rule, field]}"
+            yield Violation("schema_mismatch", f"{detail} (so in all of the first {len(samples)})")
+
+
+def _first_episodes(source: Source) -> list[Episode]:
+    """A few episodes: the first of the first shards."""
+    reader = EpisodeReader(source)
+    shards = [(split.name, shard) for split in source.splits for shard in split.shards if shard.size][:_SAMPLES]
+    each = -(-_SAMPLES // max(1, len(shards)))
+    return [e for name, shard in shards for e in itertools.islice(reader.read(name, Segment(shard)), each)]

@@ -1,0 +1,103 @@
+"""Finding episodes that stand in a dataset twice, without reading their bytes.
+
+A TFRecord's framing already holds the length and the CRC32C of its payload, so one look at the
+framing of all records gives a fingerprint of each. Only records whose fingerprints agree are
+read, and compared by SHA-256.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import google_crc32c
+import numpy as np
+
+from rlds_beam.at_work import at_work
+from rlds_beam.checking.rules import Violation
+from rlds_beam.episodes.episode import Episode
+from rlds_beam.episodes.keys import EpisodeKey
+from rlds_beam.formats import arrayrecord, tfrecord
+from rlds_beam.reading.plan import Segment
+from rlds_beam.reading.reader import read_segment, stretch
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Fingerprints:
+    """Fingerprints of many records, column by column (24 bytes a record).
+
+    Attributes:
+      marks: uint64 [N], length and CRC32C of the payload mixed into one number.
+      places: int64 [N, 2], number of the stretch that was scanned, and position in it.
+    """
+
+    marks: Array
+    places: Array
+
+    @classmethod
+    def concatenate(cls, parts: Iterable[Fingerprints]) -> Fingerprints:
+        parts = [cls(np.zeros(0, np.uint64), np.zeros((0, 2), np.int64)), *parts]
+        return cls(np.concatenate([p.marks for p in parts]), np.concatenate([p.places for p in parts]))
+
+    def suspects(self) -> Array:
+        """The places, int64 [M, 2], of records whose fingerprint another record has too."""
+        _, inverse, counts = np.unique(self.marks, return_inverse=True, return_counts=True)
+        suspects: Array = self.places[counts[inverse] > 1]
+        return suspects
+
+
+def scan(file_format: str, segment_index: int, segment: Segment) -> Fingerprints:
+    """Fingerprints of a segment's records; damaged ones have none."""
+    with at_work(stretch(file_format, segment)):
+        positions, lengths, crcs = _headers(file_format, segment)
+    marks = (lengths.astype(np.uint64) << np.uint64(32)) ^ crcs
+    return Fingerprints(marks, np.stack([np.full_like(positions, segment_index), positions], axis=1))
+
+
+def _headers(file_format: str, segment: Segment) -> tuple[Array, Array, Array]:
+    """Positions, lengths and CRC32Cs of a segment's records."""
+    if file_format == "array_record":
+        records = list(arrayrecord.read_records(segment.shard.path, segment.start, segment.stop))
+        lengths = np.array([len(r.payload) for r in records], np.int64)
+        crcs = np.array([google_crc32c.value(r.payload) for r in records], np.uint32)
+        positions = np.array([r.position for r in records], np.int64)
+        return positions, lengths, crcs
+    with tfrecord.open_tfrecord(segment.shard.path).file as file:
+        return tfrecord.scan_headers(file, segment.start, segment.stop)
+
+
+Hashed = tuple[bytes, EpisodeKey]
+"""The SHA-256 of a record's payload, and the record's key."""
+
+
+def confirm(file_format: str, dataset: str, split: str, segment: Segment, positions: set[int]) -> Iterator[Hashed]:
+    """The hash of each of the suspects among a segment's records."""
+    if not positions:
+        return
+    within = dataclasses.replace(segment, start=min(positions), stop=max(positions) + 1)
+    for record in read_segment(file_format, within):
+        if record.position in positions:
+            key = EpisodeKey(dataset, split, segment.shard.index, record.position)
+            yield hashlib.sha256(record.payload).digest(), key
+
+
+def duplicates_among(hashed: Iterable[Hashed]) -> dict[EpisodeKey, EpisodeKey]:
+    """Each duplicate, and the episode that it repeats: the one with the smallest key."""
+    groups: dict[bytes, list[EpisodeKey]] = defaultdict(list)
+    for digest, key in hashed:
+        groups[digest].append(key)
+    return {key: min(keys) for keys in groups.values() for key in keys if key != min(keys)}
+
+
+def marked(episode: Episode, duplicates: Mapping[EpisodeKey, EpisodeKey]) -> Episode:
+    """The episode, with the fault that it is a duplicate, where it is one."""
+    original = duplicates.get(episode.key)
+    if original is None:
+        return episode
+    violation = Violation("duplicate_episode", f"the same bytes as {original}")
+    return episode.replace(faults=(*episode.faults, violation))

@@ -1,0 +1,58 @@
+"""Mending the flags of an episode, on request only; no value is ever changed."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Collection
+
+import numpy as np
+
+from rlds_beam.episodes.episode import Episode
+
+
+def repair_episode(episode: Episode, rules: Collection[str]) -> tuple[Episode, ...]:
+    """Mends what the `rules` name, and splits the record where one of them asks for it.
+
+    The rules act together, in this order:
+
+    1. `terminal_not_last`: a step that is is_terminal becomes is_last. Inside the record that is
+       an inner end, at which `last_inside` splits if it is asked for too.
+    2. `last_inside`: the record is split after each is_last (the Roboturk case: steps of
+       several episodes in one record).
+    3. `first_inside`: the record is split before each is_first (EnvLogger records this when an
+       environment is reset in the middle of an episode).
+    4. `first_not_first`: the first step of each part becomes is_first.
+    5. `last_not_last`: the last step of each part becomes is_last (an interrupted EnvLogger
+       episode; a dataset whose writer never set it). is_terminal stays as it was: without it the
+       end is a truncation, and values are bootstrapped through it.
+
+    A split may leave a part that breaks a rule which was not asked for (`F M | F M L` split by
+    `first_inside` leaves a part that never ends): the caller must check the parts again.
+
+    Args:
+      episode: with the columns is_first, is_last, is_terminal, bool [T], T > 0.
+      rules: ids of rules from `rules.REPAIRABLE`; others have no effect.
+
+    Returns:
+      The parts in order, with `key.part` 0, 1, 2, ...; together they hold every step once. The
+      flags are new arrays, all other columns are views of the episode's.
+    """
+    length = len(episode)
+    first, last, terminal = (np.array(episode.steps[f"is_{name}"], bool) for name in ("first", "last", "terminal"))
+    if "terminal_not_last" in rules:
+        last |= terminal
+    split = np.zeros(length + 1, bool)  # split[i]: a part starts at step i
+    split[[0, length]] = True
+    if "last_inside" in rules:
+        split[1:] |= last
+    if "first_inside" in rules:
+        split[:-1] |= first
+    bounds = np.flatnonzero(split)
+    if "first_not_first" in rules:
+        first[bounds[:-1]] = True
+    if "last_not_last" in rules:
+        last[bounds[1:] - 1] = True
+    mended = episode.replace(steps={**episode.steps, "is_first": first, "is_last": last})
+    parts = [mended.slice(start, stop) for start, stop in itertools.pairwise(bounds.tolist())]
+    return tuple(p.replace(key=dataclasses.replace(episode.key, part=i)) for i, p in enumerate(parts))

@@ -1,0 +1,195 @@
+"""What a job found and did, in numbers that workers add up in any order."""
+
+from __future__ import annotations
+
+import dataclasses
+import heapq
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from rlds_beam.checking.rules import ADVICE, RULES, Violation
+from rlds_beam.checking.verdicts import Verdict
+from rlds_beam.episodes.keys import EpisodeKey
+
+SAMPLES = 5
+"""Samples kept of each rule: those with the smallest keys, whoever met them first."""
+
+OUTCOMES = ("accepted", "repaired", "rejected")
+Sample = tuple[EpisodeKey, str]
+
+
+@dataclasses.dataclass(frozen=True)
+class RuleCount:
+    """How often one rule was broken (records, or shards), and what was done about it.
+
+    `samples` are the first in the order of keys, each with what was found there.
+    """
+
+    accepted: int = 0
+    repaired: int = 0
+    rejected: int = 0
+    samples: tuple[Sample, ...] = ()
+
+    @property
+    def total(self) -> int:
+        return self.accepted + self.repaired + self.rejected
+
+    def merge(self, other: RuleCount) -> RuleCount:
+        samples = heapq.nsmallest(SAMPLES, (*self.samples, *other.samples))
+        return RuleCount(
+            self.accepted + other.accepted,
+            self.repaired + other.repaired,
+            self.rejected + other.rejected,
+            tuple(samples),
+        )
+
+
+@dataclasses.dataclass
+class Report:
+    """The accumulator of a job's report: `add` one by one, `merge` in any order, equal at the end.
+
+    Attributes:
+      records: records read; always valid + repaired + rejected.
+      valid: records that went on as they were (a breach may have been accepted).
+      repaired, rejected: records that were mended, or kept aside.
+      episodes: episodes that went on (a repair may make several of one record).
+      steps: steps of the episodes that went on.
+      bytes: size of the records read, without framing.
+      items_predicted, items_written: training items, by calculation and by count.
+      bytes_written: size of what was written.
+      rules: the rules that were broken.
+      shards: records read of each shard, by `EpisodeKey.shard_name`.
+    """
+
+    records: int = 0
+    valid: int = 0
+    repaired: int = 0
+    rejected: int = 0
+    episodes: int = 0
+    steps: int = 0
+    bytes: int = 0
+    items_predicted: int = 0
+    items_written: int = 0
+    bytes_written: int = 0
+    rules: dict[str, RuleCount] = dataclasses.field(default_factory=dict)
+    shards: Counter[str] = dataclasses.field(default_factory=Counter)
+
+    def add(self, verdict: Verdict) -> Report:
+        """Counts one record, in place; returns itself, as a Beam CombineFn wants it."""
+        self.records += 1
+        self.shards[verdict.key.shard_name] += 1
+        self.bytes += verdict.size
+        self.episodes += len(verdict.episodes)
+        self.steps += sum(map(len, verdict.episodes))
+        if verdict.rejected:
+            self.rejected += 1
+        elif verdict.repaired:
+            self.repaired += 1
+        else:
+            self.valid += 1
+        for rule, outcome in verdict.outcomes().items():
+            self.add_violation(verdict.breaches[rule], verdict.key, outcome)
+        return self
+
+    def add_violation(self, violation: Violation, key: EpisodeKey, outcome: str = "rejected") -> Report:
+        """Counts a breach alone, in place: one of a whole shard (`missing_shard`), whose key has position 0."""
+        detail = f"{violation.field}: {violation.detail}" if violation.field else violation.detail
+        one = RuleCount(**{outcome: 1}, samples=((key, detail),))
+        self.rules[violation.rule] = self.rules.get(violation.rule, RuleCount()).merge(one)
+        return self
+
+    def merge(self, *others: Report) -> Report:
+        """The sum, as a new report; neither order nor grouping makes a difference."""
+        reports = (self, *others)
+        rules: dict[str, RuleCount] = {}
+        for report in reports:
+            for rule, count in report.rules.items():
+                rules[rule] = rules.get(rule, RuleCount()).merge(count)
+        shards: Counter[str] = Counter()
+        for report in reports:
+            shards.update(report.shards)
+        return Report(**{name: sum(getattr(r, name) for r in reports) for name in _NUMBERS}, rules=rules, shards=shards)
+
+    def exceeds(self, max_rejected: int | float) -> bool:
+        """Whether more records were rejected than allowed: an int is a count, a float a fraction of those read."""
+        allowed = max_rejected if isinstance(max_rejected, int) else max_rejected * self.records
+        return self.rejected > allowed
+
+    def to_json(self) -> dict[str, Any]:
+        """Numbers, and the broken rules in the order of `RULES`; `from_json` reads it back."""
+        rules = {
+            rule: {
+                **{name: getattr(self.rules[rule], name) for name in OUTCOMES},
+                "samples": [{"key": str(key), "detail": detail} for key, detail in self.rules[rule].samples],
+            }
+            for rule in RULES
+            if rule in self.rules
+        }
+        return {
+            **{name: getattr(self, name) for name in _NUMBERS},
+            "rules": rules,
+            "shards": dict(sorted(self.shards.items())),
+        }
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> Report:
+        rules = {
+            rule: RuleCount(
+                **{name: count[name] for name in OUTCOMES},
+                samples=tuple((EpisodeKey.parse(s["key"]), s["detail"]) for s in count["samples"]),
+            )
+            for rule, count in content["rules"].items()
+        }
+        return cls(**{name: content[name] for name in _NUMBERS}, rules=rules, shards=Counter(content["shards"]))
+
+    def summary(self) -> str:
+        """The report for a terminal: what was read, what became of it, and what can be done."""
+        lines = []
+        if self.records or not self.items_written:  # else converted items were pushed, which are no episodes any more
+            lines = [
+                f"read      {_count(self.records, 'record')}, {format_size(self.bytes)}",
+                f"valid     {_count(self.valid, 'episode')}",
+            ]
+            if self.repaired:
+                lines.append(f"repaired  {_count(self.repaired, 'record')}")
+            lines.append(f"rejected  {_count(self.rejected, 'record')}")
+        for rule in RULES:
+            if rule in self.rules:
+                lines += _rule_lines(rule, self.rules[rule])
+        if self.episodes:
+            lines.append(f"accepted  {_count(self.episodes, 'episode')}, {_count(self.steps, 'step')}")
+        if self.items_predicted or self.items_written:
+            agrees = "as" if self.items_written == self.items_predicted else f"NOT the {self.items_predicted:,}"
+            items = f"{_count(self.items_written, 'item')} ({agrees} predicted)"
+            lines.append(f"written   {items}, {format_size(self.bytes_written)}")
+        return "\n".join(lines)
+
+
+_NUMBERS = tuple(f.name for f in dataclasses.fields(Report) if f.name not in ("rules", "shards"))
+
+
+def _rule_lines(rule: str, count: RuleCount) -> list[str]:
+    """One rule: how many and what it means, one sample, and what to do unless it was done."""
+    done = ", ".join(f"{getattr(count, name):,} {name}" for name in OUTCOMES if getattr(count, name))
+    lines = [f"  {rule}: {done}; {RULES[rule]}"]
+    if count.samples:
+        key, detail = count.samples[0]
+        lines.append(f"    such as {key} ({detail})")
+    if count.rejected:
+        lines.append(f"    {ADVICE[rule]}")
+    return lines
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def format_size(number: int) -> str:
+    """Bytes for a person: `1.2 MB`."""
+    size, unit = float(number), "B"
+    for larger in ("kB", "MB", "GB", "TB"):
+        if size < 1000:
+            break
+        size, unit = size / 1000, larger
+    return f"{number} B" if unit == "B" else f"{size:.1f} {unit}"

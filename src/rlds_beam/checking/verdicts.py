@@ -1,0 +1,232 @@
+"""One look at one episode: what breaks a rule, and what becomes of the episode."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from rlds_beam.checking.repairing import repair_episode
+from rlds_beam.checking.rules import ADVICE, RULES, VALUE_RULES, BadEpisode, Violation
+from rlds_beam.episodes.episode import Column, Episode
+from rlds_beam.episodes.images import EncodedImages, check_images
+from rlds_beam.episodes.keys import EpisodeKey
+from rlds_beam.errors import FailedRuleError
+from rlds_beam.options import CheckOptions
+
+_ORDER = {rule: i for i, rule in enumerate(RULES)}
+_FLAGS = ("is_first", "is_last", "is_terminal")
+
+
+@dataclasses.dataclass(frozen=True)
+class Rejection:
+    """A record that is kept aside, whole.
+
+    Attributes:
+      key: where it was read.
+      rule: the first rule (in the order of `RULES`) that rejects it: one with the policy reject,
+        or, where a repair did not help, one that is still broken after it.
+      violations: all breaches that are not accepted; behind them, those that a repair left over.
+      payload: the record exactly as it was read.
+    """
+
+    key: EpisodeKey
+    rule: str
+    violations: tuple[Violation, ...]
+    payload: bytes
+
+    @property
+    def detail(self) -> str:
+        """What was found by the rejecting rule, for a person."""
+        violation = next(v for v in self.violations if v.rule == self.rule)
+        return f"{violation.field}: {violation.detail}" if violation.field else violation.detail
+
+    def to_json(self) -> dict[str, Any]:
+        """The line that stands beside the payload in `rejected/`."""
+        violations = [
+            {name: value for name, value in dataclasses.asdict(v).items() if value is not None} for v in self.violations
+        ]
+        return {"key": str(self.key), "rule": self.rule, "detail": self.detail, "violations": violations}
+
+
+@dataclasses.dataclass(frozen=True)
+class Verdict:
+    """What becomes of one record: its episodes go on, or the whole record is rejected.
+
+    Attributes:
+      key: of the record (part 0).
+      episodes: the accepted episode; several (`key.part` 0, 1, ...) where a repair split the record.
+      violations: every breach found in the record as it was read, in the order of `RULES`.
+      rejected: the record, where `episodes` is empty; otherwise None.
+      repaired: rules that were broken and no longer are.
+      size: bytes of the record as it was read.
+    """
+
+    key: EpisodeKey
+    episodes: tuple[Episode, ...]
+    violations: tuple[Violation, ...] = ()
+    rejected: Rejection | None = None
+    repaired: tuple[str, ...] = ()
+    size: int = 0
+
+    @property
+    def breaches(self) -> dict[str, Violation]:
+        """The first breach of each broken rule, those included that only a repair brought to light."""
+        everything = (*self.violations, *(self.rejected.violations if self.rejected else ()))
+        return {v.rule: v for v in reversed(everything)}
+
+    def outcomes(self) -> dict[str, str]:
+        """What was done about each broken rule: `accepted`, `repaired` or `rejected`."""
+        reasons = {v.rule for v in self.rejected.violations} if self.rejected else set()
+        return {
+            rule: "rejected" if rule in reasons else "repaired" if rule in self.repaired else "accepted"
+            for rule in self.breaches
+        }
+
+
+def validate_episode(episode: Episode, options: CheckOptions) -> Verdict:
+    """Looks at every rule of an episode in one pass, and does what the options say.
+
+    A record is accepted or rejected as a whole. It is rejected when it breaks a rule whose policy is
+    reject. When every rule that it breaks is to be repaired (or accepted), it is repaired and
+    looked at again, and rejected if it still breaks a rule that is not accepted.
+
+    Args:
+      episode: as read; `episode.faults` (what reading found wrong) are breaches like all others.
+      options: the policy of each rule.
+
+    Raises:
+      FailedRuleError: the policy of a broken rule is `fail`.
+    """
+    violations = find_violations(episode, options)
+    if not violations:
+        return Verdict(episode.key, (episode,), size=len(episode.payload))
+    by_policy: dict[str, list[Violation]] = {}
+    for violation in violations:
+        by_policy.setdefault(options.policy(violation.rule), []).append(violation)
+    if "fail" in by_policy:
+        raise FailedRuleError(_failure(episode.key, by_policy["fail"]))
+    rejecting, repairing = by_policy.get("reject", []), by_policy.get("repair", [])
+    episodes: tuple[Episode, ...] = (episode,)
+    remaining: list[Violation] = []
+    if repairing and not rejecting:
+        episodes = repair_episode(episode, [rule for rule in options.repair if options.policy(rule) == "repair"])
+        remaining = [v for part in episodes for v in _not_accepted(find_violations(part, options), options)]
+        rejecting = sorted(remaining, key=_by_rule)
+    if not rejecting:
+        repaired = tuple(dict.fromkeys(v.rule for v in repairing))
+        return Verdict(episode.key, episodes, violations, repaired=repaired, size=len(episode.payload))
+    reasons = tuple(dict.fromkeys([*_not_accepted(violations, options), *remaining]))
+    rejection = Rejection(episode.key, rejecting[0].rule, reasons, episode.payload)
+    return Verdict(episode.key, (), violations, rejection, size=len(episode.payload))
+
+
+def find_violations(episode: Episode, options: CheckOptions) -> tuple[Violation, ...]:
+    """Every breach of a rule in the episode, in the order of `RULES`; no policy is looked at."""
+    found = [*episode.faults, *_look(episode, options)]
+    return tuple(sorted(found, key=_by_rule)) if found else ()
+
+
+def _look(episode: Episode, options: CheckOptions) -> Iterator[Violation]:
+    if not len(episode):
+        # What could not be read has no steps either, and says why; a copy of an empty episode is still empty.
+        if all(fault.rule in VALUE_RULES for fault in episode.faults):
+            yield Violation("empty_episode", "0 steps")
+        return
+    yield from _boundaries(episode.steps)
+    for path, column in episode.steps.items():
+        if isinstance(column, EncodedImages):
+            yield from _images(path, column, options)
+        elif _is_float(column.dtype) and not np.isfinite(column).all():
+            yield from _element("non_finite", path, column, ~np.isfinite(column))
+    discount = episode.steps.get("discount")
+    if isinstance(discount, np.ndarray):
+        yield from _discount(discount)
+
+
+@functools.cache
+def _is_float(dtype: np.dtype[Any]) -> bool:
+    # bfloat16 is of no kind that numpy knows (V, like a structured dtype).
+    return dtype.kind == "f" or dtype.name == "bfloat16"
+
+
+def _images(path: str, column: EncodedImages, options: CheckOptions) -> Iterator[Violation]:
+    found = check_images(column, options.max_image_pixels, path)
+    if options.decode_images and not found:  # never the pixels of an image whose header is not trusted
+        try:
+            column.decode(path)
+        except BadEpisode as bad:
+            found = list(bad.violations)
+    yield from found
+
+
+def _boundaries(steps: Mapping[str, Column]) -> Iterator[Violation]:
+    missing = [name for name in _FLAGS if name not in steps]
+    if missing:
+        yield from (Violation("missing_field", "there is no such step field", name) for name in missing)
+        return
+    first, last, terminal = (np.asarray(steps[name], bool) for name in _FLAGS)
+    firsts, lasts, terminals = np.count_nonzero(first), np.count_nonzero(last), np.count_nonzero(terminal)
+    if firsts == lasts == 1 and first[0] and last[-1] and (not terminals or (terminals == 1 and terminal[-1])):
+        return
+    end = len(first) - 1
+    if not first[0]:
+        yield Violation("first_not_first", "False at step 0", "is_first", 0)
+    # An is_first right behind an is_last starts a second episode in the record: that is last_inside.
+    yield from _at(np.flatnonzero(first[1:] & ~last[:-1]) + 1, "first_inside", "is_first", f", of {end + 1}")
+    if not last[-1]:
+        yield Violation("last_not_last", f"False at step {end}, the last one", "is_last", end)
+    yield from _at(np.flatnonzero(last[:-1]), "last_inside", "is_last", f", of {end + 1}")
+    yield from _at(np.flatnonzero(terminal & ~last), "terminal_not_last", "is_terminal", ", where is_last is False")
+
+
+def _at(steps: np.ndarray[Any, Any], rule: str, flag: str, where: str) -> Iterator[Violation]:
+    """One violation for all of the `steps`, if there are any."""
+    if len(steps):
+        yield Violation(rule, f"True at step {steps[0]}{where}{_more(steps)}", flag, int(steps[0]))
+
+
+def _more(steps: np.ndarray[Any, Any]) -> str:
+    return f" ({len(steps)} such steps)" if len(steps) > 1 else ""
+
+
+def _element(rule: str, path: str, column: np.ndarray[Any, Any], bad: np.ndarray[Any, Any]) -> Iterator[Violation]:
+    """One violation for all of the `bad` elements (bool, the column's shape), if there are any."""
+    flat = bad.reshape(len(bad), -1)
+    steps = np.flatnonzero(flat.any(axis=1))
+    if len(steps):
+        step = int(steps[0])
+        value = column.reshape(len(bad), -1)[step, np.argmax(flat[step])]
+        yield Violation(rule, f"{float(value):g} at step {step}{_more(steps)}", path, step)
+
+
+def _discount(discount: np.ndarray[Any, Any]) -> Iterator[Violation]:
+    if (
+        discount.dtype == np.float32
+        and np.minimum.reduce(discount, None) >= 0
+        and np.maximum.reduce(discount, None) <= 1
+    ):
+        return
+    with np.errstate(invalid="ignore"):  # NaN in bfloat16: it is non_finite, not out of range
+        if not (discount.min() >= 0 and discount.max() <= 1):
+            yield from _element("discount_out_of_range", "discount", discount, (discount < 0) | (discount > 1))
+
+
+def _by_rule(violation: Violation) -> int:
+    return _ORDER[violation.rule]
+
+
+def _not_accepted(violations: Iterable[Violation], options: CheckOptions) -> list[Violation]:
+    return [v for v in violations if options.policy(v.rule) != "accept"]
+
+
+def _failure(key: EpisodeKey, violations: Iterable[Violation]) -> str:
+    first = next(iter(violations))
+    return (
+        f"{key.dataset}, split {key.split}, shard {key.shard}, position {key.position}: {first}. "
+        f"--fail={first.rule} ends the job at the first such episode; without it the episode is kept aside in "
+        f"rejected/ and the job goes on. About the data: {ADVICE[first.rule]}."
+    )

@@ -1,0 +1,143 @@
+"""What TF-Agents' observers have in common (see `rlds_beam.reverb_observers`)."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from rlds_beam.drop_in.frame_writer import FrameWriter, KeySequence
+from rlds_beam.drop_in.nests import Columns
+from rlds_beam.reverb.stream import InsertStream
+from rlds_beam.trajectories.frames import LAST
+
+DEFAULT_TIMEOUT = 60.0
+"""Seconds."""
+
+
+class Observer:
+    """Constructor arguments are those of the observers, checked here where they are the same for all."""
+
+    def __init__(
+        self,
+        py_client: Any,
+        table_name: str | Sequence[str],
+        priority: float,
+        item_length: int | None,
+        kind: str,
+        *,
+        timeout: float,
+        key_seed: int | str | None,
+        chunk_length: int | None,
+    ):
+        if not timeout > 0:
+            raise ValueError(f"`timeout` must be positive, not {timeout}.")
+        if chunk_length is not None and chunk_length < 1:
+            raise ValueError(f"`chunk_length` must be at least 1, not {chunk_length}.")
+        self._py_client = py_client
+        self._table_names = [table_name] if isinstance(table_name, str) else table_name
+        self._priority = priority
+        self._timeout, self._chunk_length, self._item_length = timeout, chunk_length, item_length
+        self._keys = KeySequence(key_seed, self._table_names, kind)
+        self._cached_steps = 0
+        self._writer: FrameWriter | None = self._new_writer()
+
+    def _new_writer(self) -> FrameWriter:
+        return FrameWriter(
+            lambda: InsertStream(self._py_client.server_address, timeout=self._timeout),
+            self._table_names, self._keys, item_length=self._item_length, chunk_length=self._chunk_length,
+        )  # fmt: skip
+
+    def _get_writer(self) -> FrameWriter:
+        if self._writer is None:
+            raise ValueError("Could not obtain writer from py_client.")
+        return self._writer
+
+    @property
+    def py_client(self) -> Any:
+        """The reverb.Client that the observer was given."""
+        return self._py_client
+
+    def get_table_signature(self) -> Any:
+        """The signature of the first table, a nest of tf.TensorSpec (or None).
+
+        Raises:
+          reverb.errors.DeadlineExceededError: the server does not answer within `timeout`.
+        """
+        return self._py_client.server_info(timeout=math.ceil(self._timeout))[self._table_names[0]].signature
+
+    def flush(self) -> None:
+        """Returns when all items are in their tables.
+
+        Raises:
+          NotVerifiedError: they are not within `timeout`, or never will be.
+          ServerError: the server cannot be reached.
+          ValueError: the observer is closed.
+        """
+        self._get_writer().flush()
+
+    def close(self) -> None:
+        """Sends what is due, waits for it as `flush` does, and ends the connection. Cached steps are dropped."""
+        if self._writer is not None:
+            writer, self._writer = self._writer, None
+            try:
+                writer.flush()
+            finally:
+                writer.close()
+
+    def open(self) -> None:
+        """Opens a closed observer again; does nothing to an open one."""
+        if self._writer is None:
+            self._writer = self._new_writer()
+
+    def reset(self, write_cached_steps: bool = True) -> None:
+        """Ends the episode where it is, and waits until its items are in their tables.
+
+        Args:
+          write_cached_steps: whether the steps since the last item are written first, as the observer's class
+            says, or dropped.
+
+        Raises:
+          ValueError: there is not enough to write an item.
+          NotVerifiedError: the items are not there within `timeout`.
+        """
+        self._reset(write_cached_steps)
+        if self._writer is not None:
+            self._writer.flush()
+
+    def _reset(self, write_cached_steps: bool) -> None:
+        raise NotImplementedError
+
+    @contextlib.contextmanager
+    def _sent_together(self) -> Iterator[None]:
+        """What is done inside is sent at the end, in as few messages as may be; also where it fails half way."""
+        try:
+            yield
+        finally:
+            if self._writer is not None:
+                self._writer.send()
+
+    def _end_episode(self) -> None:
+        self._cached_steps = 0
+        if self._writer is None:
+            self.open()
+        else:
+            self._writer.end_episode()
+
+
+def is_boundary(trajectory: Any) -> bool:
+    """Whether a frame is the last one of its episode."""
+    return bool(np.asarray(trajectory.step_type) == LAST)
+
+
+def episodes(run: Columns, step_type: Any) -> Iterator[tuple[Columns, bool]]:
+    """The run cut behind each boundary frame: the pieces, and whether each ends with one."""
+    begin = 0
+    for end in (np.flatnonzero(np.asarray(step_type) == LAST) + 1).tolist():
+        yield run[begin:end], True
+        begin = end
+    if begin < len(run):
+        yield run[begin:], False

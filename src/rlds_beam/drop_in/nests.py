@@ -1,0 +1,128 @@
+"""Nested frames as flat columns, in the order of `tf.nest` and dm-tree, without either."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from rlds_beam.trajectories.spec_file import DATA_TYPES
+
+Array = np.ndarray[Any, Any]
+Path = tuple["str | int", ...]
+
+_TF_NAMES = {"float16": "half", "float32": "float", "float64": "double"}  # as Reverb's messages spell them
+
+
+@dataclasses.dataclass(frozen=True)
+class Columns:
+    """Consecutive frames.
+
+    Attributes:
+      paths: of the leaves in the nest that they came in.
+      values: [n, ...] each. Not copies: whoever keeps them must make some.
+    """
+
+    paths: tuple[Path, ...]
+    values: list[Array]
+
+    def __len__(self) -> int:
+        return len(self.values[0]) if self.values else 0
+
+    def __getitem__(self, which: slice) -> Columns:
+        return Columns(self.paths, [value[which] for value in self.values])
+
+    @classmethod
+    def of_frame(cls, nest: Any) -> Columns:
+        """One frame, leaves [...]."""
+        paths, leaves = flatten(nest)
+        return cls(paths, [np.asarray(leaf)[None] for leaf in leaves])
+
+    @classmethod
+    def of_run(cls, nest: Any) -> Columns:
+        """Frames whose leaves have a leading time axis, [n, ...].
+
+        Raises:
+          ValueError: a leaf has no time axis, or one of another length than the others.
+        """
+        paths, leaves = flatten(nest)
+        values = [np.asarray(leaf) for leaf in leaves]
+        for path, value in zip(paths, values, strict=True):
+            if not value.ndim or len(value) != len(values[0]):
+                raise ValueError(
+                    f"Every leaf of a run of frames has a leading time axis of the same length: {path} is of shape "
+                    f"{list(value.shape)}, {paths[0]} of shape {list(values[0].shape)}"
+                )
+        return cls(paths, values)
+
+
+@dataclasses.dataclass(frozen=True)
+class FrameSpec:
+    """What every frame of a writer is like: paths, dtypes and shapes of its leaves."""
+
+    paths: tuple[Path, ...]
+    dtypes: list[np.dtype[Any]]
+    shapes: list[tuple[int, ...]]
+
+    @classmethod
+    def of(cls, columns: Columns) -> FrameSpec:
+        return cls(columns.paths, [v.dtype for v in columns.values], [v.shape[1:] for v in columns.values])
+
+    @property
+    def frame_bytes(self) -> int:
+        return sum(dtype.itemsize * int(np.prod(shape)) for dtype, shape in zip(self.dtypes, self.shapes, strict=True))
+
+    def refuse_text(self) -> None:
+        """Raises ValueError where a leaf is of a dtype that cannot be written."""
+        for path, dtype in zip(self.paths, self.dtypes, strict=True):
+            if dtype.name not in DATA_TYPES:
+                raise ValueError(f"Column {path} is of dtype {dtype}; numbers and flags can be written, and no others.")
+
+    def check(self, other: FrameSpec) -> None:
+        """Raises ValueError where `other` differs, in Reverb's words where it has any (reverb/cc/chunker.cc)."""
+        if other.paths != self.paths:
+            raise ValueError(f"A frame has the columns {other.paths}, where those before have {self.paths}.")
+        for path, had, got in zip(self.paths, self.dtypes, other.dtypes, strict=True):
+            if had != got:
+                raise ValueError(
+                    f"Tensor of wrong dtype provided for column {path}. Got {_TF_NAMES.get(got.name, got.name)} but "
+                    f"expected {_TF_NAMES.get(had.name, had.name)}."
+                )
+        for path, shape, found in zip(self.paths, self.shapes, other.shapes, strict=True):
+            if shape != found:
+                raise ValueError(
+                    f"Tensor of incompatible shape provided for column {path}. Got {_shape(found)} which is "
+                    f"incompatible with {_shape(shape)}."
+                )
+
+
+def flatten(nest: Any) -> tuple[tuple[Path, ...], list[Any]]:
+    """The paths and the leaves of a nest of mappings (by sorted key), namedtuples, tuples and lists.
+
+    Everything else is a leaf. Empty containers have no leaves.
+    """
+    paths: list[Path] = []
+    leaves: list[Any] = []
+    _walk(nest, (), paths, leaves)
+    return tuple(paths), leaves
+
+
+def _walk(nest: Any, path: Path, paths: list[Path], leaves: list[Any]) -> None:
+    if isinstance(nest, np.ndarray):  # what most of them are
+        paths.append(path)
+        leaves.append(nest)
+    elif isinstance(nest, tuple | list):
+        for name, part in zip(getattr(nest, "_fields", range(len(nest))), nest, strict=True):
+            _walk(part, (*path, name), paths, leaves)
+    elif isinstance(nest, Mapping):
+        for key in sorted(nest):
+            _walk(nest[key], (*path, key), paths, leaves)
+    else:
+        paths.append(path)
+        leaves.append(nest)
+
+
+def _shape(shape: tuple[int, ...]) -> str:
+    return f"[{','.join(map(str, shape))}]"

@@ -1,0 +1,48 @@
+"""Operations on columns that are the same for arrays, text and encoded images.
+
+A zero image is the empty byte string: nothing that a dataset holds is spelled like that (an empty
+image is `undecodable_image`), and no encoder is needed to add one. Whoever decodes or re-encodes
+an image column turns `ZERO_IMAGE` into zeros of the shape that the column declares.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, cast
+
+import numpy as np
+
+from rlds_beam.episodes.episode import Column
+from rlds_beam.episodes.images import EncodedImages
+
+ZERO_IMAGE = b""
+"""What stands in an `EncodedImages` column for an image of zeros (an added or a padding frame)."""
+
+
+def is_text(column: Column) -> bool:
+    """Whether the column holds strings, which no trajectory can hold."""
+    return not isinstance(column, EncodedImages) and column.dtype.kind in "OSU"
+
+
+def zeros_like(column: Column, length: int) -> Column:
+    """A column of the same kind, dtype and step shape, of `length` zeros (empty strings for text)."""
+    if isinstance(column, EncodedImages):
+        return dataclasses.replace(column, data=_empty_bytes(length))
+    if column.dtype == object:
+        return _empty_bytes(length)
+    return np.zeros((length, *column.shape[1:]), column.dtype)
+
+
+def concatenate(columns: Sequence[Column]) -> Column:
+    """The columns one after another; all are of one kind."""
+    first = columns[0]
+    if isinstance(first, EncodedImages):
+        data = np.concatenate([cast(EncodedImages, column).data for column in columns])
+        return dataclasses.replace(first, data=data)
+    joined: np.ndarray[Any, Any] = np.concatenate(cast("list[np.ndarray[Any, Any]]", columns))
+    return joined
+
+
+def _empty_bytes(length: int) -> np.ndarray[Any, Any]:
+    return np.full(length, b"", object)

@@ -1,0 +1,53 @@
+"""The element of every pipeline: one episode, columnar, its images still encoded."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from rlds_beam.checking.rules import Violation
+from rlds_beam.episodes.images import EncodedImages
+from rlds_beam.episodes.keys import EpisodeKey
+
+Column: TypeAlias = "np.ndarray[Any, Any] | EncodedImages"
+"""One field of all steps: leading axis T. `EncodedImages` until somebody asks for pixels."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Episode:
+    """One episode.
+
+    Attributes:
+      key: where it was read.
+      steps: flat mapping from path (`observation/image_0`, `action`, `is_first`) to one column
+        with leading axis T. Text is an object array of `bytes`; images are `EncodedImages`;
+        everything else is an array of the dtype that the dataset declares. Never write into a
+        column: it may be a view of the bytes that were read.
+      metadata: flat mapping from path (`episode_id`) to the value of an episode-level field.
+      payload: the record exactly as it was read (a serialised tf.Example), so that a rejected
+        episode can be kept as its original bytes. Empty for an episode made by hand.
+      faults: what reading found wrong. Where it is not empty the record could not be read as an
+        episode, `steps` is empty, and `validate_episode` rejects it: a bad record takes the same
+        way as all others, so that nothing is lost on it.
+    """
+
+    key: EpisodeKey
+    steps: Mapping[str, Column]
+    metadata: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    payload: bytes = b""
+    faults: tuple[Violation, ...] = ()
+
+    def __len__(self) -> int:
+        """Number of steps, T."""
+        return len(next(iter(self.steps.values()))) if self.steps else 0
+
+    def replace(self, **changes: Any) -> Episode:
+        """A copy with `changes` (dataclasses.replace)."""
+        return dataclasses.replace(self, **changes)
+
+    def slice(self, start: int, stop: int) -> Episode:
+        """The steps `start:stop` (views, not copies), with the same key and metadata."""
+        return self.replace(steps={path: column[start:stop] for path, column in self.steps.items()})

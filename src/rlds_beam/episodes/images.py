@@ -1,0 +1,329 @@
+"""Images of an episode: encoded until a sink needs pixels.
+
+What an image is, its first bytes say, not the schema (TFDS keeps whatever file it was given).
+Pixels are those of `tf.image.decode_image`, which TFDS decodes with, bit for bit. simplejpeg and
+imagecodecs give the same ones several times faster where the stored form is the usual one; TensorFlow
+decodes the rest (palettes, 16 bits read as 8, alpha dropped, BMP, CMYK), and has the last
+word on bytes that the fast decoders refuse.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import struct
+import zlib
+from collections.abc import Iterator
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from rlds_beam.checking.rules import BadEpisode, Violation
+
+Array: TypeAlias = "np.ndarray[Any, Any]"
+
+_PNG_CHANNELS = {0: 1, 2: 3, 6: 4}  # colour type -> channels, without palette and gray + alpha
+# Chunks that say nothing of how the pixels are stored. (libpng, as TensorFlow calls it, corrects no colours.)
+_PNG_REMARKS = frozenset(b"IEND bKGD cHRM eXIf gAMA iCCP iTXt pHYs sBIT sRGB tEXt tIME zTXt".split())
+_PNG_CHUNK = struct.Struct(">I4s")  # size of the content, kind
+_PNG_END = b"\0\0\0\0IEND\xaeB`\x82"
+_MOST_INFLATION = 1032  # bytes that deflate makes of one, at most
+_STORED_BLOCK = 65535  # bytes in a block that is not compressed, at most
+_JPEG_FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}  # the SOF markers
+
+
+@dataclasses.dataclass(frozen=True)
+class EncodedImages:
+    """One image field of all steps, still PNG or JPEG.
+
+    Attributes:
+      data: object array [T] of `bytes`.
+      shape: (height, width, channels) that the schema declares; None where unknown.
+      dtype: numpy name of a pixel, `uint8` or `uint16`.
+    """
+
+    data: Array
+    shape: tuple[int | None, ...]
+    dtype: str = "uint8"
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter(self.data)
+
+    def __getitem__(self, index: Any) -> EncodedImages:
+        """Steps by slice, index array or mask: again EncodedImages (never one single image)."""
+        return dataclasses.replace(self, data=np.atleast_1d(self.data[index]))
+
+    def decode(self, field: str | None = None) -> Array:
+        """The pixels: [T, H, W, C] of `dtype`, as TFDS would decode them.
+
+        Args:
+          field: the field's path, for the violation.
+
+        Raises:
+          BadEpisode: undecodable_image, or image_too_large for one of another size than the
+            schema or (where the schema leaves it open) than the first image.
+        """
+        if not len(self.data):
+            return np.empty((0, *(d or 0 for d in self.shape)), self.dtype)
+        pixels: Array | None = None
+        for step, data in enumerate(self.data):
+            try:
+                image = _decode(data, self.shape[-1], self.dtype)
+            except UndecodableImageError as error:
+                raise BadEpisode(Violation("undecodable_image", f"{error} at step {step}", field, step)) from None
+            if pixels is None:
+                shape = tuple(s or d for s, d in zip(self.shape, image.shape, strict=True))
+                pixels = np.empty((len(self.data), *shape), self.dtype)
+            if image.shape != pixels.shape[1:]:
+                detail = f"shape {image.shape} at step {step}, where {pixels.shape[1:]} is expected"
+                raise BadEpisode(Violation("image_too_large", detail, field, step))
+            pixels[step] = image
+        assert pixels is not None
+        return pixels
+
+
+class UndecodableImageError(ValueError):
+    """The bytes are not an image that TFDS would decode."""
+
+
+class Header(NamedTuple):
+    """What the first bytes of an image say: its codec and its size in pixels."""
+
+    codec: str
+    height: int
+    width: int
+
+
+def check_images(images: EncodedImages, max_pixels: int, field: str | None = None) -> list[Violation]:
+    """What is wrong with a column of images, without decoding one.
+
+    Args:
+      images: the column.
+      max_pixels: height x width that an image may have at most.
+      field: the field's path, for the violations.
+
+    Returns:
+      At most one violation of each rule, at its first step: `undecodable_image` (no known image,
+      a header cut short, an image without its end, a PNG whose checksums fail) and
+      `image_too_large` (more pixels than allowed, or another size than the schema declares).
+      Damage inside a JPEG's body shows only in `EncodedImages.decode`.
+    """
+    found: dict[str, Violation] = {}
+    declared = images.shape[:2]
+    for step, data in enumerate(images.data):
+        try:
+            header = read_header(data)
+        except UndecodableImageError as error:
+            found.setdefault(
+                "undecodable_image", Violation("undecodable_image", f"{error} at step {step}", field, step)
+            )
+            continue
+        size = (header.height, header.width)
+        detail = ""
+        if header.height * header.width > max_pixels:
+            detail = f"{header.height}x{header.width} pixels at step {step}, where at most {max_pixels} are allowed"
+        elif any(want is not None and want != got for want, got in zip(declared, size, strict=True)):
+            detail = f"{header.height}x{header.width} at step {step}, where the schema says {_size(declared)}"
+        if detail:
+            found.setdefault("image_too_large", Violation("image_too_large", detail, field, step))
+    return list(found.values())
+
+
+def _size(declared: tuple[int | None, ...]) -> str:
+    return "x".join("?" if d is None else str(d) for d in declared)
+
+
+def read_header(data: bytes) -> Header:
+    """Codec and size of an image; raises UndecodableImageError where TensorFlow would not decode it."""
+    if data.startswith(b"\xff\xd8\xff"):
+        return _jpeg_header(data)
+    if data.startswith(b"\x89PNG\r\n\x1a\n"):
+        return _png_header(data)
+    try:
+        if data.startswith(b"BM"):
+            width, height = struct.unpack_from("<ii", data, 18)
+            return Header("bmp", abs(height), abs(width))
+    except struct.error:
+        raise UndecodableImageError(f"the image ends after {len(data)} bytes") from None
+    raise UndecodableImageError(f"no PNG, JPEG or BMP ({len(data)} bytes beginning {data[:8]!r})")
+
+
+def _png_header(data: bytes) -> Header:
+    """Walks the chunks to the end: their checksums tell damage at a fraction of a decoding."""
+    _png_chunks(data)
+    width, height = struct.unpack_from(">II", data, 16)
+    return Header("png", height, width)
+
+
+def _png_chunks(data: bytes) -> list[tuple[bytes, int, int]]:
+    """The chunks to the end: kind, where its content begins and ends; raises UndecodableImageError."""
+    if data[12:16] != b"IHDR" or len(data) < 33:
+        raise UndecodableImageError("the PNG has no header")
+    import imagecodecs
+
+    chunks = []
+    at, kind, length = 8, b"", len(data)
+    while kind != b"IEND":
+        if at + 12 > length:
+            raise UndecodableImageError("the PNG is cut short")
+        size, kind = _PNG_CHUNK.unpack_from(data, at)
+        start, end = at + 8, at + 8 + size
+        at = end + 4
+        if at > length:
+            raise UndecodableImageError("the PNG is cut short")
+        # Damage in an ancillary chunk (small first letter) does not keep libpng from decoding.
+        if not kind[0] & 0x20:
+            # libdeflate's is the faster by far, but dearer to call.
+            crc32 = zlib.crc32 if size < 4096 else imagecodecs.deflate_crc32
+            if crc32(data[start - 4 : end]) != int.from_bytes(data[end:at], "big"):
+                raise UndecodableImageError(f"the PNG's {kind!r} is damaged")
+        chunks.append((kind, start, end))
+    return chunks
+
+
+def _jpeg_header(data: bytes) -> Header:
+    at, end = 2, len(data)
+    while at + 9 <= end:
+        if data[at] != 0xFF:
+            at += 1  # libjpeg skips what stands between markers
+            continue
+        marker = data[at + 1]
+        if marker in _JPEG_FRAMES:
+            height, width = struct.unpack_from(">HH", data, at + 5)
+            if data.rfind(b"\xff\xd9", at) < 0:
+                raise UndecodableImageError("the JPEG is cut short")
+            return Header("jpeg", height, width)
+        if marker == 0xFF:  # fill byte
+            at += 1
+        elif marker == 0x01 or 0xD0 <= marker <= 0xD8:  # markers without content
+            at += 2
+        else:
+            at += 2 + int.from_bytes(data[at + 2 : at + 4], "big")
+    raise UndecodableImageError("the JPEG has no header, or is cut short")
+
+
+def _decode(data: bytes, channels: int | None, dtype: str) -> Array:
+    """[H, W, C]: what `tf.image.decode_image(data, channels, dtype)` gives."""
+    image = None
+    if dtype == "uint8" and data.startswith(b"\xff\xd8\xff"):
+        image = _fast_jpeg(data, channels)
+    elif data.startswith(b"\x89PNG\r\n\x1a\n"):
+        image = _fast_png(data, channels, dtype)
+    return _decode_with_tensorflow(data, channels, dtype) if image is None else image
+
+
+def _fast_jpeg(data: bytes, channels: int | None) -> Array | None:
+    import simplejpeg
+
+    try:
+        if channels is None:
+            channels = 1 if simplejpeg.decode_jpeg_header(data)[2] == "Gray" else 3
+        if channels not in (1, 3) or simplejpeg.decode_jpeg_header(data)[2] in ("CMYK", "YCCK"):
+            return None
+        # The settings of tf.io.decode_jpeg.
+        image: Array = simplejpeg.decode_jpeg(
+            data, colorspace="RGB" if channels == 3 else "GRAY", fastdct=True, fastupsample=False
+        )
+    except ValueError:
+        return None
+    return image
+
+
+def _fast_png(data: bytes, channels: int | None, dtype: str) -> Array | None:
+    if len(data) < 33:
+        return None
+    width, height, depth, colour, _, _, interlaced = struct.unpack_from(">IIBBBBB", data, 16)
+    stored = _PNG_CHANNELS.get(colour)
+    if depth != (8 if dtype == "uint8" else 16) or stored is None or channels not in (stored, None):
+        return None
+    # A header that tells more than so few bytes can hold gets no memory.
+    if height * width * stored * (depth // 8) > _MOST_INFLATION * len(data):
+        return None
+    import imagecodecs
+
+    image: Array
+    try:
+        stream = _png_stream(data)
+        if not stream:
+            return None
+        size = height * (1 + width * stored)
+        # zlib looks back no further than its window, which the first byte tells; libdeflate does not mind it.
+        if depth == 8 and not interlaced and min(size, 1 << 15) <= 256 << (stream[0] >> 4):
+            image = imagecodecs.spng_decode(_inflated_png(data[:33], stream, size))
+        else:
+            image = imagecodecs.png_decode(data)
+    except (RuntimeError, ValueError):  # imagecodecs' own, and where it cannot read libpng's message
+        return None
+    if image.ndim == 2:
+        image = image[..., None]
+    return image
+
+
+def _png_stream(data: bytes) -> bytes | None:
+    """The compressed scanlines; None of a PNG in which there is more than those and remarks."""
+    _, *chunks = _png_chunks(data)
+    kinds = [kind for kind, _, _ in chunks]
+    count = kinds.count(b"IDAT")
+    first = kinds.index(b"IDAT") if count else 0
+    if not _PNG_REMARKS.issuperset(kinds[:first] + kinds[first + count :]):
+        return None
+    return b"".join([data[start:end] for _, start, end in chunks[first : first + count]])
+
+
+def _inflated_png(header: bytes, stream: bytes, size: int) -> bytes:
+    """The same PNG with its scanlines, `size` bytes, not compressed.
+
+    Inflating is most of a PNG's decoding, and libdeflate does it in a third of the time that the
+    zlib inside every PNG decoder takes. What is left to spng is to undo the filters.
+    """
+    import imagecodecs
+
+    scanlines = imagecodecs.deflate_decode(stream, out=size)  # RuntimeError if there are more
+    if len(scanlines) != size:
+        raise UndecodableImageError("the PNG has too few scanlines")
+    parts = [b"IDAT\x78\x01"]
+    for start in range(0, size, _STORED_BLOCK):
+        block = scanlines[start : start + _STORED_BLOCK]
+        last = start + len(block) == size
+        parts += struct.pack("<?HH", last, len(block), len(block) ^ 0xFFFF), block
+    parts.append(stream[-4:])  # the checksum, which libdeflate has compared
+    body = b"".join(parts)
+    checksum = imagecodecs.deflate_crc32(body).to_bytes(4, "big")
+    return b"".join((header, (len(body) - 4).to_bytes(4, "big"), body, checksum, _PNG_END))
+
+
+def _decode_with_tensorflow(data: bytes, channels: int | None, dtype: str) -> Array:
+    import tensorflow as tf
+
+    try:
+        image: Array = tf.image.decode_image(data, channels=channels or 0, dtype=tf.dtypes.as_dtype(dtype)).numpy()
+    except (tf.errors.OpError, ValueError) as error:
+        message = str(getattr(error, "message", error)).partition("} ")[2] or str(error)
+        raise UndecodableImageError(f"TensorFlow cannot decode it ({message.strip()[:120]})") from None
+    if image.ndim != 3:
+        raise UndecodableImageError("it is a GIF, which TFDS decodes as a video")
+    return image
+
+
+def encode_jpeg(images: Array, quality: int = 95) -> list[bytes]:
+    """uint8 [T, H, W, C] (C is 1 or 3) as T JPEGs, chroma halved as tf.io.encode_jpeg does.
+
+    Raises:
+      ValueError: another dtype, or another number of channels.
+    """
+    if images.dtype != np.uint8 or images.ndim != 4 or images.shape[-1] not in (1, 3):
+        raise ValueError(f"a JPEG holds uint8 images of 1 or 3 channels, not {images.dtype}{images.shape[1:]}")
+    import simplejpeg
+
+    colour = images.shape[-1] == 3
+    return [
+        simplejpeg.encode_jpeg(
+            image,
+            quality=quality,
+            colorspace="RGB" if colour else "GRAY",
+            colorsubsampling="420" if colour else "Gray",
+        )
+        for image in np.ascontiguousarray(images)
+    ]

@@ -1,0 +1,76 @@
+"""What a job takes one core, from measured rates: enough to tell whether worker processes pay.
+
+n workers do in t / (n e) seconds what one process does in t, and take s seconds to start; so they pay where
+t (1 - 1 / (n e)) > s. All of it was measured: s and e by `benchmarks/predicted.py`, which runs jobs of no size and of
+some, with workers and without; t by `benchmarks/rates.py`, whose figures a test holds those below to. Only the order of
+magnitude counts: near the threshold either choice costs the same.
+"""
+
+from __future__ import annotations
+
+from rlds_beam.options import CheckOptions, Images, ItemOptions
+from rlds_beam.reading.source import Source
+
+START_SECONDS = 2.0
+"""That a job of two workers takes longer to start: two more processes import Beam and connect."""
+
+EFFICIENCY = 0.8
+"""Of n workers at work on n cores, which share a memory bus and a disk."""
+
+_MEGA = 1e6
+_STATE = {"check": 0.004, "read": 0.003, "frame": 0.0036, "push": 0.056}
+_PNG = {"check": 0.004, "read": 0.0077, "frame": 0.0035, "push": 0.03}
+_JPEG = {"check": 0.004, "read": 0.028, "frame": 0.011, "push": 0.045}
+_KEPT_JPEG = {**_JPEG, "read": 0.0036, "frame": 0.0014}
+"""Seconds a MB of input, by what most of it is: to check it; to read and decode it for writing; to write every frame
+of it once into records; to send every frame of it to Reverb. Of JPEGs, between those of 64x64 and of 256x256; the last
+line is of JPEGs that are written as they are. A push of PNGs is estimated."""
+
+_REPLAY = 0.02
+"""Seconds a MB of converted records, to send them to Reverb (estimated)."""
+
+
+def paying_workers(seconds: float, cores: int) -> int:
+    """How many processes do a job best that takes one core so many seconds: one, or one for each core."""
+    if cores < 2:
+        return 1
+    saved = seconds * (1 - 1 / (cores * EFFICIENCY))
+    return cores if saved > START_SECONDS else 1
+
+
+def validate_seconds(source: Source, options: CheckOptions) -> float:
+    """To check a dataset; `decode_images` decodes all images for it."""
+    rates = _rates(source)
+    return _megabytes(source) * rates["read" if options.decode_images else "check"]
+
+
+def convert_seconds(source: Source, items: ItemOptions, images: Images = "raw") -> float:
+    """To convert a dataset. Windows that overlap write each frame `length / stride` times."""
+    rates = _rates(source)
+    if rates is _JPEG and images == "jpeg":
+        rates = _KEPT_JPEG
+    return _megabytes(source) * (rates["read"] + rates["frame"] * _copies(items))
+
+
+def push_seconds(source: Source) -> float:
+    """To push a dataset into Reverb. Items that overlap are slices of the same chunks: each frame is sent once."""
+    return _megabytes(source) * _rates(source)["push"]
+
+
+def replay_seconds(size: int) -> float:
+    """To push what was converted before, so many bytes."""
+    return size / _MEGA * _REPLAY
+
+
+def _megabytes(source: Source) -> float:
+    return source.size / _MEGA
+
+
+def _rates(source: Source) -> dict[str, float]:
+    encodings = {field.encoding for field in source.schema.steps.values()}
+    return _JPEG if "jpeg" in encodings else _PNG if "png" in encodings else _STATE
+
+
+def _copies(items: ItemOptions) -> float:
+    """How often a frame is written."""
+    return 1.0 if items.length is None else items.length / items.stride

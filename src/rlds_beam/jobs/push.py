@@ -1,0 +1,276 @@
+"""A push, prepared: everything that can be known and checked before the first item is sent."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from rlds_beam import storage
+from rlds_beam.checking import dataset as preflight
+from rlds_beam.checking.report import Report, format_size
+from rlds_beam.episodes.schema import Schema
+from rlds_beam.errors import UsageError
+from rlds_beam.jobs.balance import Balance, balance_of, balance_of_sizes, largest_first
+from rlds_beam.jobs.cost import push_seconds, replay_seconds
+from rlds_beam.options import CheckOptions, FrameOptions, ItemOptions, PushOptions, ReverbOptions
+from rlds_beam.output.manifest import REJECTED
+from rlds_beam.output.reading_back import ReplayRange, is_replay, open_replay
+from rlds_beam.reading.plan import Segment, WorkRange, is_splittable, plan_ranges
+from rlds_beam.reading.reader import EpisodeReader
+from rlds_beam.reading.source import Source, open_source
+from rlds_beam.reverb import tables
+from rlds_beam.reverb.priorities import resolve_priority
+from rlds_beam.reverb.pushing import EpisodePusher, Pusher, ReplayPusher
+from rlds_beam.reverb.tables import Baseline
+from rlds_beam.reverb.target import Target
+from rlds_beam.trajectories.converter import Conversion
+from rlds_beam.trajectories.spec import TrajectorySpec, trajectory_spec
+
+_KEPT = re.compile(r".+-\d{5}-of-\d{5}\.(tfrecord|jsonl)")  # a rejected file of a range
+
+FORMAT = 1
+"""Of the keys; a change of what they are made from makes it another."""
+
+
+@dataclasses.dataclass(frozen=True)
+class PushInput:
+    """What there is to push.
+
+    Attributes:
+      dataset: `name/version`.
+      size: bytes to read.
+      ranges: of work.
+      spec: of the items.
+      items: which frames make an item.
+      salt: of the items' keys (`Target.salt`).
+      most_items: no more than these come of it.
+      preflight: the report on the dataset as a whole.
+      source: the RLDS dataset; None for a converted one.
+      pusher: of the ranges, given a target.
+    """
+
+    dataset: str
+    size: int
+    ranges: tuple[WorkRange | ReplayRange, ...]
+    spec: TrajectorySpec
+    items: ItemOptions
+    salt: str
+    most_items: int | None
+    preflight: Report
+    source: Source | None
+    pusher: Callable[[Target], Pusher]
+
+    @property
+    def balance(self) -> Balance:
+        """How even the ranges are."""
+        if self.source is None:
+            return balance_of_sizes([work.bytes for work in self.ranges if isinstance(work, ReplayRange)])
+        return balance_of(self.source, self._cut, whole_shards=self.items.across_episodes)
+
+    @property
+    def ordered(self) -> tuple[WorkRange | ReplayRange, ...]:
+        """The ranges, as they are best handed out."""
+        return self.ranges if self.source is None else tuple(largest_first(self.source, self._cut))
+
+    @property
+    def _cut(self) -> list[WorkRange]:
+        return [work for work in self.ranges if isinstance(work, WorkRange)]
+
+    @property
+    def seconds(self) -> float:
+        """What the work takes one core, about (`cost`)."""
+        return replay_seconds(self.size) if self.source is None else push_seconds(self.source)
+
+    def text(self, servers: Sequence[str], names: Sequence[str]) -> str:
+        """The plan, for a terminal."""
+        lines = [
+            f"input     {self.dataset}: {format_size(self.size)}",
+            *self.balance.lines(),
+            f"output    {', '.join(servers)}: {', '.join(names)}",
+            "frame",
+            *(f"  {leaf}" for leaf in self.spec.leaves),
+            *(f"  left out: {path} ({why})" for path, why in self.spec.left_out.items()),
+        ]
+        return "\n".join([*lines, "nothing was written (--dry_run)"])
+
+    def to_json(self) -> dict[str, Any]:
+        """The plan, for programs."""
+        return {
+            "input": self.dataset,
+            "bytes": self.size,
+            "ranges": self.balance.to_json(),
+            "frame": [str(leaf) for leaf in self.spec.leaves],
+            "left_out": dict(self.spec.left_out),
+        }
+
+
+def open_input(options: PushOptions) -> PushInput:
+    """Opens an RLDS dataset, or the output of a conversion.
+
+    Raises:
+      UsageError: the input or an option cannot be used.
+    """
+    return _open_converted(options) if is_replay(options.input) else _open_rlds(options)
+
+
+def _open_rlds(options: PushOptions) -> PushInput:
+    source = open_source(options.input, options.split, options.features)
+    if not source.splits:
+        raise UsageError(f"{options.input} names no splits: there is nothing to push")
+    check, frames, items = CheckOptions.of(options), FrameOptions.of(options), ItemOptions.of(options)
+    conversion = Conversion(check, frames, items, trajectory_spec(source.schema, frames, items))
+    reader = EpisodeReader(source)
+    return PushInput(
+        source.dataset,
+        source.size,
+        plan_ranges(source, whole_shards=options.across_episodes),
+        conversion.spec,
+        items,
+        salt_of(conversion),
+        _most_items(source, frames),
+        preflight.check_source(source, options),
+        source,
+        lambda target: EpisodePusher(reader, conversion, target, options.rejected),
+    )
+
+
+def _open_converted(options: PushOptions) -> PushInput:
+    for group in (CheckOptions, FrameOptions, ItemOptions):
+        for field in dataclasses.fields(group):
+            if getattr(options, field.name) != field.default:
+                raise UsageError(
+                    f"--{field.name}: {options.input} is converted already; that is decided when an RLDS dataset is "
+                    "converted, or pushed"
+                )
+    replay = open_replay(options.input, options.split)
+    length = replay.spec.item_shape[0] if replay.spec.item_shape else 1
+    if not replay.spec.item_shape:
+        items = ItemOptions(items="frames")
+    elif length is None:
+        items = ItemOptions(items="episodes")
+    else:
+        items = ItemOptions(items="sequences", sequence_length=length, stride_length=length)
+    salt = json.dumps({"format": FORMAT, "replay": replay.fingerprint})
+    return PushInput(
+        replay.dataset, sum(work.bytes for work in replay.ranges), replay.ranges, replay.spec, items, salt,
+        replay.items, Report(), None, lambda target: ReplayPusher(replay, target),
+    )  # fmt: skip
+
+
+def salt_of(conversion: Conversion) -> str:
+    """What the keys of items depend on besides their episodes: how they are made."""
+    made = {"format": FORMAT, "frames": conversion.frames, "items": conversion.items}
+    return json.dumps(made, sort_keys=True, default=dataclasses.asdict)
+
+
+def _most_items(source: Source, frames: FrameOptions) -> int | None:
+    """A bound from the sizes of the files, unless they are compressed: each step gives an item at most."""
+    first = next((shard for split in source.splits for shard in split.shards), None)
+    if first is None or source.file_format != "tfrecord" or not is_splittable(source.file_format, Segment(first)):
+        return None
+    steps = source.size // _least_step_bytes(source.schema)
+    return steps if frames.last_step == "drop" else 2 * steps  # a step added to each episode, of one step or more
+
+
+def _least_step_bytes(schema: Schema) -> int:
+    """What a step takes in a tf.Example at least: 4 bytes a float, 1 an integer, 2 a string (its tag and length)."""
+    least = 0
+    for field in schema.steps.values():
+        if field.encoding != "none" or field.dtype == "string":
+            least += 2
+        elif None not in field.shape:
+            floats = field.numpy_dtype.kind not in "iub"
+            least += math.prod(d for d in field.shape if d is not None) * (4 if floats else 1)
+    return max(1, least)
+
+
+def open_target(
+    options: ReverbOptions,
+    spec: TrajectorySpec,
+    items: ItemOptions,
+    salt: str,
+    predicted: Mapping[str, int] | None = None,
+) -> tuple[Target, Baseline]:
+    """Looks at the servers and their tables, and says where items go.
+
+    Args:
+      options: the servers and tables.
+      spec, items: of what is to be written.
+      salt: of the items' keys.
+      predicted: how many each server is sent, where that is known: they have to fit.
+
+    Raises:
+      UsageError: a server does not answer; a table is not there, of another signature, or would not take
+        what is predicted; the priority cannot be had.
+    """
+    priority = resolve_priority(options.priority)
+    priority.check(spec)
+    baseline = tables.preflight(
+        options.reverb, options.table, spec, predicted, options.timeout,
+        allow_eviction=options.allow_eviction, allow_blocking=options.allow_blocking,
+    )  # fmt: skip
+    target = Target(
+        options.reverb, options.table, spec, items, salt, priority, options.timeout,
+        options.chunk_length, baseline.squeeze, baseline.state_ids, options.writer,
+    )  # fmt: skip
+    return target, baseline
+
+
+@dataclasses.dataclass(frozen=True)
+class PushJob:
+    """A push, ready to run.
+
+    Attributes:
+      input: what there is to push.
+      target: where it goes.
+      baseline: the tables before it.
+      fits: whether the tables surely hold all of it.
+    """
+
+    input: PushInput
+    target: Target
+    baseline: Baseline
+    fits: bool
+
+    @property
+    def pusher(self) -> Pusher:
+        return self.input.pusher(self.target)
+
+    def open(self, rejected: str | None) -> tuple[WorkRange | ReplayRange, ...]:
+        """Makes the directory for rejected records ready, and gives the ranges; all of them, on every run.
+
+        What an earlier push left in the directory is replaced, and nothing else in it is touched.
+
+        Raises:
+          UsageError: it cannot be written to.
+        """
+        if rejected is not None:
+            try:
+                directory = storage.join(rejected, REJECTED)
+                storage.makedirs(directory)
+                for name in storage.listdir(directory):
+                    if _KEPT.fullmatch(name) or storage.is_temporary(name):
+                        storage.remove(storage.join(directory, name))
+            except OSError as error:
+                raise UsageError(f"--rejected={rejected} cannot be written to: {error}") from error
+        return self.input.ordered
+
+
+def prepare(options: PushOptions, source: PushInput, predicted: Mapping[str, int] | None = None) -> PushJob:
+    """Looks at the tables; raises UsageError where they will not do (`open_target`). Writes nothing.
+
+    Args:
+      options: of the job.
+      source: `open_input(options)`.
+      predicted: items that each server is sent, where they were counted.
+    """
+    target, baseline = open_target(options, source.spec, source.items, source.salt, predicted)
+    if predicted is not None or options.allow_eviction:
+        return PushJob(source, target, baseline, fits=True)
+    most = source.most_items
+    fits = most is not None and tables.have_room(baseline, dict.fromkeys(options.reverb, most))
+    return PushJob(source, target, baseline, fits)

@@ -1,0 +1,159 @@
+"""Reading a converted dataset back: `tf.data` of TF-Agents `Trajectory`. TensorFlow is imported when called."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from rlds_beam import storage
+from rlds_beam.episodes.schema import Field
+from rlds_beam.errors import UsageError
+from rlds_beam.output.manifest import read_manifest
+from rlds_beam.trajectories.spec_file import is_tuple
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+_PARSED_AT_ONCE = 256  # one parse of many records costs little more than one of one
+
+
+def load_trajectories(path: str, split: str | None = None, *, batch_size: int | None = None) -> tf.data.Dataset:
+    """The items of a dataset that `rlds-beam convert` wrote, in an order that is the same every time.
+
+        dataset = load_trajectories(path, batch_size=256).shuffle(100).repeat()
+        agent.train(next(iter(dataset)))
+
+    Args:
+      path: the output directory.
+      split: its name; not needed where there is only one.
+      batch_size: items in a batch, [B, L, ...], as `agent.train` wants them; the last batch may be
+        smaller. None gives single items, [L, ...]. Batches are much the faster way. Not for whole
+        episodes, whose lengths differ: use `padded_batch`, or batch_size=None.
+
+    Returns:
+      A dataset of `Trajectory`. `policy_info` is () where there is none; images are uint8 pixels
+      [L, H, W, C], however they are stored. Items of `--items=frames` have no axis L.
+
+    Raises:
+      UsageError: the dataset is not finished or not rlds-beam's, the split is unknown or empty, or
+        `batch_size` is asked for episodes.
+    """
+    manifest = read_manifest(path)
+    fields = _fields(manifest)
+    episodes = any(None in field.shape for field in fields)
+    if episodes and batch_size is not None:
+        raise UsageError("whole episodes are of different lengths: load them one by one, then use padded_batch")
+    files = _files(path, manifest, split)
+    import tensorflow as tf
+
+    records = tf.data.Dataset.from_tensor_slices(files).interleave(
+        tf.data.TFRecordDataset,
+        cycle_length=min(len(files), 16),
+        block_length=16,
+        num_parallel_calls=tf.data.AUTOTUNE,
+        deterministic=True,
+    )
+    if episodes:
+        dataset = records.map(_decoder(fields, batched=False), num_parallel_calls=tf.data.AUTOTUNE)
+    else:
+        batches = records.batch(batch_size or _PARSED_AT_ONCE)
+        dataset = batches.map(_decoder(fields, batched=True), num_parallel_calls=tf.data.AUTOTUNE)
+        if batch_size is None:
+            dataset = dataset.unbatch()
+    return dataset.prefetch(tf.data.AUTOTUNE)
+
+
+def decoder(path: str) -> Callable[[Any], Any]:
+    """For `load_tfrecord_dataset(files, decoder=decoder(path))`: a serialised record to its `Trajectory`.
+
+    TF-Agents' own decoder takes no whole episodes, and gives the frames of a JPEG leaf one by one.
+
+    Raises:
+      UsageError: the dataset is not finished, or not rlds-beam's.
+    """
+    return _decoder(_fields(read_manifest(path)), batched=False)
+
+
+def _fields(manifest: dict[str, Any]) -> list[Field]:
+    return [Field(f["path"], f["dtype"], tuple(f["shape"]), f["encoding"]) for f in manifest["fields"]]
+
+
+def _files(path: str, manifest: dict[str, Any], split: str | None) -> list[str]:
+    """The shards of the split that hold anything."""
+    shards = [shard for shard in manifest["shards"] if shard["records"]]
+    splits = sorted({shard["split"] for shard in shards})
+    if not splits:
+        raise UsageError(f"{path} holds no items; its report.json says what became of the episodes")
+    if split is None and len(splits) > 1:
+        raise UsageError(f"{path} has the splits {', '.join(splits)}: name one of them")
+    if split is not None and split not in splits:
+        raise UsageError(f"{path} has no items of a split {split}; it has {', '.join(splits)}")
+    return [storage.join(path, shard["file"]) for shard in shards if shard["split"] in (split or splits[0],)]
+
+
+def _decoder(fields: Sequence[Field], *, batched: bool) -> Callable[[Any], Any]:
+    """A function from a serialised Example (of a batch of them) to a `Trajectory`."""
+    import tensorflow as tf
+    from tf_agents.trajectories import trajectory
+
+    features = {field.path: _feature(field) for field in fields}
+    parse = tf.io.parse_example if batched else tf.io.parse_single_example
+
+    def decode(serialized: Any) -> Any:
+        parsed = parse(serialized, features)
+        nest: dict[str, Any] = {}
+        for field in fields:
+            *parents, name = field.path.split("/")
+            node = nest
+            for parent in parents:
+                node = node.setdefault(parent, {})
+            node[name] = _value(field, parsed[field.path], batched)
+        stacked = {name: _stacked(node, name, fields, batched) for name, node in nest.items()}
+        return trajectory.Trajectory(**{"policy_info": (), **stacked})
+
+    return decode
+
+
+def _feature(field: Field) -> Any:
+    import tensorflow as tf
+
+    unknown = None in field.shape
+    if field.encoding == "bytes" or (field.encoding == "jpeg" and not unknown):
+        return tf.io.FixedLenFeature((), tf.string)
+    if field.encoding == "jpeg":
+        return tf.io.FixedLenSequenceFeature((), tf.string, allow_missing=True)
+    if unknown:
+        return tf.io.FixedLenSequenceFeature(field.shape[1:], tf.as_dtype(field.dtype), allow_missing=True)
+    return tf.io.FixedLenFeature(field.shape, tf.as_dtype(field.dtype))
+
+
+def _value(field: Field, value: Any, batched: bool) -> Any:
+    """The tensor of a parsed feature: [L, ...], or [B, L, ...] of a batch."""
+    import tensorflow as tf
+
+    if field.encoding == "none":
+        return value
+    if field.encoding == "jpeg":
+        if not batched and None not in field.shape:
+            return _image(value, field)
+        signature = tf.TensorSpec(field.shape[-3:], tf.uint8)
+        return tf.map_fn(lambda data: _image(data, field), value, fn_output_signature=signature)
+    shape = [-1 if size is None else size for size in field.shape]
+    return tf.reshape(tf.io.decode_raw(value, tf.as_dtype(field.dtype)), [-1, *shape] if batched else shape)
+
+
+def _image(data: Any, field: Field) -> Any:
+    import tensorflow as tf
+
+    return tf.ensure_shape(tf.io.decode_jpeg(data, channels=field.shape[-1]), field.shape[-3:])
+
+
+def _stacked(node: Any, path: str, fields: Sequence[Field], batched: bool) -> Any:
+    """The nest with the JPEGs of each item's frames put together along the item's axis."""
+    import tensorflow as tf
+
+    if not isinstance(node, dict):
+        return node
+    if is_tuple(node) and any(f.path == f"{path}/0" and f.encoding == "jpeg" for f in fields):
+        return tf.stack([node[str(i)] for i in range(len(node))], axis=1 if batched else 0)
+    return {name: _stacked(child, f"{path}/{name}", fields, batched) for name, child in node.items()}

@@ -1,0 +1,177 @@
+"""Cutting a dataset into ranges of work: the same ranges on every run, whoever works on them."""
+
+from __future__ import annotations
+
+import bisect
+import dataclasses
+import itertools
+from collections.abc import Iterator
+
+from rlds_beam import storage
+from rlds_beam.errors import UsageError
+from rlds_beam.formats import arrayrecord, tfrecord
+from rlds_beam.reading.source import Shard, Source, Split
+
+RANGE_BYTES = 32 << 20
+"""Input bytes of a range: small enough to balance a few workers and to lose little in a crash."""
+
+MAX_RANGES = 16384
+"""Ranges (so output shards) at most: a larger dataset gets larger ranges, not more files."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Segment:
+    """A stretch of one shard: the records whose first byte lies in [start, stop).
+
+    `start` and `stop` are byte offsets in a TFRecord shard (of the uncompressed bytes, where it is
+    gzip) and record indices in an ArrayRecord shard; `stop` None reads to the end.
+    """
+
+    shard: Shard
+    start: int = 0
+    stop: int | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class WorkRange:
+    """What one worker reads in one go, and what becomes one output shard.
+
+    Attributes:
+      split: name of the split.
+      index, of: the number of the range within its split, and how many there are.
+      segments: what it reads, in order.
+    """
+
+    split: str
+    index: int
+    of: int
+    segments: tuple[Segment, ...]
+
+    def __str__(self) -> str:
+        return f"{self.split}-{self.index:05d}-of-{self.of:05d}"
+
+
+def plan_ranges(source: Source, shards: int | None = None, *, whole_shards: bool = False) -> tuple[WorkRange, ...]:
+    """Cuts each split into ranges of equal bytes, its shards laid end to end.
+
+    Tiny shards share a range and a huge one is spread over several: the work is balanced whatever
+    the input's file sizes are. A gzip shard cannot be cut and goes to one range.
+
+    Args:
+      source: the dataset.
+      shards: how many ranges each split is to have; None chooses by size (`RANGE_BYTES`).
+      whole_shards: one range for each input shard (for sequences across episodes, where a shard is
+        one ordered stream).
+
+    Raises:
+      UsageError: the input cannot be cut into `shards` ranges.
+    """
+    if whole_shards and shards is not None:
+        raise UsageError("--shards does not go with --across_episodes: each input shard is one stream, kept whole")
+    ranges: list[WorkRange] = []
+    for split in source.splits:
+        segments = select_segments(source, split)
+        if whole_shards:
+            groups = [[segment] for segment in segments]
+        else:
+            groups = _cut(source, segments, shards)
+            if shards is not None and len(groups) != shards:
+                raise UsageError(
+                    f"--shards={shards}: split {split.name} comes out as {len(groups)}, since "
+                    "compressed or empty shards cannot be cut"
+                )
+        ranges += (WorkRange(split.name, i, len(groups), tuple(group)) for i, group in enumerate(groups))
+    return tuple(ranges)
+
+
+def select_segments(source: Source, split: Split) -> list[Segment]:
+    """The part of each shard that the split's slice of episodes takes."""
+    if not split.sliced:
+        return [Segment(shard) for shard in split.shards]
+    stop = split.stop if split.stop is not None else split.start + (split.episodes or 0)
+    segments, first = [], 0
+    for shard in split.shards:
+        count = shard.records or 0
+        low, high = max(split.start - first, 0), min(stop - first, count)
+        if low < high:
+            segments.append(_segment_of_records(source, shard, low, high))
+        first += count
+    return segments
+
+
+def _segment_of_records(source: Source, shard: Shard, low: int, high: int) -> Segment:
+    """Records low..high of a shard; their bytes are found by reading the framing, where need be."""
+    if source.file_format == "array_record":
+        return Segment(shard, low, high)
+    if low == 0 and high == shard.records:
+        return Segment(shard)
+    with tfrecord.open_tfrecord(shard.path).file as file:
+        positions = tfrecord.scan_headers(file).positions
+    at = [int(positions[i]) if i < len(positions) else None for i in (low, high)]
+    return Segment(shard, at[0] if at[0] is not None else shard.size, at[1])
+
+
+def _cut(source: Source, segments: list[Segment], shards: int | None) -> list[list[Segment]]:
+    weights = [segment_bytes(source, segment) for segment in segments]
+    total = sum(weights)
+    if shards is None:
+        count = min(MAX_RANGES, -(-total // RANGE_BYTES))
+    else:
+        count = shards
+    bounds = [total * i // count for i in range(1, count)]
+    groups: list[list[Segment]] = [[] for _ in range(max(count, 1))]
+    offsets = list(itertools.accumulate(weights, initial=0))
+    inside = [
+        [bound - low for bound in bounds[bisect.bisect_right(bounds, low) : bisect.bisect_left(bounds, high)]]
+        for low, high in itertools.pairwise(offsets)
+    ]
+    for i, splittable in _splittable(source, segments, [i for i, cuts in enumerate(inside) if cuts]):
+        if not splittable:
+            inside[i] = []
+    for segment, offset, weight, cuts in zip(segments, offsets, weights, inside, strict=False):
+        for piece, middle in _pieces(source, segment, weight, cuts):
+            groups[bisect.bisect_right(bounds, offset + middle)].append(piece)
+    return [group for group in groups if group]
+
+
+def _splittable(source: Source, segments: list[Segment], which: list[int]) -> Iterator[tuple[int, bool]]:
+    """Of each of these segments, whether it can be cut."""
+    if not which:
+        return
+    path = segments[0].shard.path
+    found = storage.at_once(lambda i: is_splittable(source.file_format, segments[i]), which, path)
+    yield from zip(which, found, strict=True)
+
+
+def segment_bytes(source: Source, segment: Segment) -> int:
+    """Bytes of a segment on disk (of a gzip shard, what it is compressed to)."""
+    if source.file_format == "array_record" and segment.stop is not None:
+        records = segment.shard.records or arrayrecord.num_records(segment.shard.path)
+        return segment.shard.size * (segment.stop - segment.start) // max(1, records)
+    stop = segment.shard.size if segment.stop is None else min(segment.stop, segment.shard.size)
+    return max(0, stop - segment.start)
+
+
+def _pieces(source: Source, segment: Segment, weight: int, inside: list[int]) -> Iterator[tuple[Segment, int]]:
+    """The segment cut `inside` (byte offsets within it); each piece with the offset of its middle."""
+    if not inside:
+        yield segment, weight // 2
+        return
+    if source.file_format == "array_record":
+        stop = arrayrecord.num_records(segment.shard.path) if segment.stop is None else segment.stop
+        cuts = [segment.start + (stop - segment.start) * b // weight for b in inside]
+    else:
+        stop = segment.shard.size if segment.stop is None else segment.stop
+        cuts = [segment.start + b for b in inside]
+    offsets = itertools.pairwise([0, *inside, weight])
+    for (low, high), (left, right) in zip(itertools.pairwise([segment.start, *cuts, stop]), offsets, strict=True):
+        yield dataclasses.replace(segment, start=low, stop=high), (left + right) // 2
+
+
+def is_splittable(file_format: str, segment: Segment) -> bool:
+    """Whether ranges of the shard can be read on their own: those of a gzip file cannot."""
+    if file_format == "array_record":
+        return True
+    opened = tfrecord.open_tfrecord(segment.shard.path)
+    opened.file.close()
+    return opened.splittable

@@ -1,0 +1,162 @@
+"""Frames: the steps of an episode as TF-Agents `Trajectory` leaves, columnar.
+
+A frame tells of one step: what was seen, what was done, what came of it, and of which type this
+step and the next one are. Written for an episode of T steps with `last_step=drop` (n = T):
+
+    frame            0      1 ... n-2     n-1 (the boundary)
+    step_type        FIRST  MID           LAST
+    next_step_type   MID    MID, LAST     FIRST
+
+and (LAST, LAST) for an episode of one step. Observation, action, reward and discount are those of
+the step itself, save for the discount of a terminal episode:
+
+- `terminal_discount=boundary`: 0 on frame n-1. Bit for bit TF-Agents' `convert_rlds_to_trajectories`.
+- `terminal_discount=transition`: also 0 on frame n-2, which steps into the terminal state. TF-Agents
+  trains on the discount of frame t for the step from t to t+1 and masks the boundary, so this is
+  what keeps it from bootstrapping through the end.
+
+With `last_step=absorbing` one step is added first, and the rules above hold for the T + 1 steps.
+The recorded last step becomes an ordinary one, so that its action and reward are trained on, and
+the added step is the `is_last` one. In a terminal episode it is all zeros, the absorbing state of
+RLDS's `concat_if_terminal`, and is terminal; `transition` then puts the 0 on the recorded last step.
+In a truncated episode what follows is unknown: the added step repeats the last one, with action and
+reward zero, so that the value of the last transition is bootstrapped from the last state that was
+really seen and never from a made-up one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Mapping
+from typing import Any, cast
+
+import numpy as np
+
+from rlds_beam.episodes.columns import concatenate, is_text, zeros_like
+from rlds_beam.episodes.episode import Column, Episode
+from rlds_beam.episodes.images import EncodedImages
+from rlds_beam.episodes.keys import EpisodeKey
+from rlds_beam.errors import UsageError
+from rlds_beam.options import FrameOptions
+from rlds_beam.trajectories.leaves import Layout, layout
+from rlds_beam.trajectories.policy_info import policy_info_columns
+
+Array = np.ndarray[Any, Any]
+
+FIRST, MID, LAST = 0, 1, 2
+"""TF-Agents' step types."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Frames:
+    """The frames of one episode (or of a piece of a stream of episodes).
+
+    Attributes:
+      columns: from the path of a `Trajectory` leaf to a column with leading axis n, in the order in
+        which `tf.nest` flattens a `Trajectory`: `step_type` int32, `observation[/...]`,
+        `action[/...]`, `policy_info[/...]`, `next_step_type` int32, `reward[/...]`, `discount`
+        float32 (a scalar a frame). All others are of the dtype of the data. Images are still
+        encoded; an added image of zeros is `columns.ZERO_IMAGE`. Often views: never write into one.
+      key: of the (last) episode.
+    """
+
+    columns: Mapping[str, Column]
+    key: EpisodeKey
+
+    def __len__(self) -> int:
+        """Number of frames, n."""
+        return len(self.columns["step_type"])
+
+    def __getitem__(self, path: str) -> Column:
+        return self.columns[path]
+
+    def slice(self, start: int, stop: int | None = None) -> Frames:
+        """The frames `start:stop` (views)."""
+        return dataclasses.replace(self, columns={path: c[start:stop] for path, c in self.columns.items()})
+
+    def append(self, other: Frames) -> Frames:
+        """These frames followed by those of `other`, under the key of `other`."""
+        joined = {path: concatenate([column, other[path]]) for path, column in self.columns.items()}
+        return dataclasses.replace(other, columns=joined)
+
+
+def frame_count(steps: int, options: FrameOptions) -> int:
+    """Number of frames n of an episode of `steps` steps."""
+    return steps + (options.last_step == "absorbing")
+
+
+def to_frames(episode: Episode, options: FrameOptions) -> Frames:
+    """The frames of a valid episode (`validate_episode` found nothing), as this module describes them.
+
+    Text fields of the observation are left out (`trajectory_spec` names them); nothing is copied
+    that need not change.
+
+    Raises:
+      UsageError: the options name a field that is not there or is text, the steps lack a field that
+        a trajectory is made of, or `policy_info_fn` cannot be had or returns the wrong thing.
+    """
+    steps = episode.steps
+    plan = layout(tuple(steps), tuple(p for p, c in steps.items() if is_text(c)), options)
+    if options.last_step == "absorbing":
+        steps = _with_absorbing_step(steps, plan, every_field=options.policy_info_fn is not None)
+    step_types, next_step_types = _step_types(len(steps["discount"]))
+    policy_info: Mapping[str, Column] = {path: steps[source] for path, source in plan.policy_info}
+    if options.policy_info_fn:
+        policy_info = policy_info_columns(options.policy_info_fn, steps, policy_info)
+    columns: dict[str, Column] = {"step_type": step_types}
+    columns |= {path: steps[path] for path in (*plan.observation, *plan.action)}
+    columns |= policy_info
+    columns["next_step_type"] = next_step_types
+    columns |= {path: steps[path] for path in plan.reward}
+    columns["discount"] = _discounts(steps, options)
+    for path, dtype in options.casts.items():
+        columns[path] = _cast(path, dtype, columns)
+    return Frames(columns, episode.key)
+
+
+def _cast(path: str, dtype: str, columns: Mapping[str, Column]) -> Column:
+    column = columns.get(path)
+    if column is None:
+        near = difflib.get_close_matches(path, columns, n=1)
+        hint = f"did you mean {near[0]}? " if near else ""
+        raise UsageError(f"--cast={path}={dtype}: there is no such leaf; {hint}There are: {', '.join(columns)}")
+    if isinstance(column, EncodedImages) or path in ("step_type", "next_step_type", "discount"):
+        raise UsageError(f"--cast={path}={dtype}: images, step types and the discount cannot be cast")
+    return column.astype(dtype, copy=False)
+
+
+def _step_types(n: int) -> tuple[Array, Array]:
+    """step_type and next_step_type of n frames."""
+    types = np.full(n + 1, MID, np.int32)
+    types[0], types[n - 1], types[n] = FIRST, LAST, FIRST
+    return (types[:-1], types[1:]) if n > 1 else (types[:1], types[:1])
+
+
+def _discounts(steps: Mapping[str, Column], options: FrameOptions) -> Array:
+    """Discounts float32 [n], with the zeros of a terminal episode."""
+    discounts = cast(Array, steps["discount"]).astype(np.float32, copy=False)
+    if _terminal(steps):
+        discounts = discounts.copy()
+        discounts[-2 if options.terminal_discount == "transition" else -1 :] = 0
+    return discounts
+
+
+def _terminal(steps: Mapping[str, Column]) -> bool:
+    return bool(cast(Array, steps["is_terminal"])[-1])
+
+
+def _with_absorbing_step(steps: Mapping[str, Column], plan: Layout, *, every_field: bool) -> dict[str, Column]:
+    """The steps with the added one; only the columns that the frames are made of, unless `every_field`."""
+    terminal, void = _terminal(steps), {*plan.action, *plan.reward}
+    used = {*void, *plan.observation, *(path for _, path in plan.policy_info), "discount", "is_terminal"}
+    longer: dict[str, Column] = {}
+    for path in steps if every_field else used:
+        column = steps[path]
+        added = zeros_like(column, 1) if terminal or path in void else column[-1:]
+        longer[path] = concatenate([column, added])
+    for path in ("is_last", "is_terminal"):
+        if path in longer:
+            flags = cast(Array, longer[path])
+            flags[-2], flags[-1] = False, terminal if path == "is_terminal" else True
+    return longer

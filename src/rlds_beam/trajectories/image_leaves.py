@@ -1,0 +1,71 @@
+"""The images of a trajectory leaf as pixels or as JPEGs, empty ones (`columns.ZERO_IMAGE`) included."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rlds_beam.episodes.images import EncodedImages, encode_jpeg
+
+if TYPE_CHECKING:
+    from rlds_beam.episodes.episode import Column
+    from rlds_beam.trajectories.spec import Leaf
+
+Array = np.ndarray[Any, Any]
+
+
+def pixels_of(images: EncodedImages, leaf: Leaf) -> Array:
+    """[n, H, W, C] of the leaf's dtype; an empty image is zeros.
+
+    Raises:
+      BadEpisode: an image cannot be decoded, or is of another size than the leaf.
+    """
+    there = images.data != b""
+    if there.all():
+        return images.decode(leaf.path)
+    pixels = np.zeros((len(images), *leaf.shape), leaf.dtype)
+    if there.any():
+        pixels[there] = images[there].decode(leaf.path)
+    return pixels
+
+
+def jpegs_of(column: Column, leaf: Leaf, quality: int) -> list[bytes]:
+    """The images of a column as JPEGs; those that are JPEGs of the leaf's shape go through untouched.
+
+    Args:
+      column: uint8 [n, H, W, C], or encoded images.
+      leaf: its shape is (H, W, C), with 1 or 3 channels.
+      quality: 0 to 100, for what is not a JPEG already.
+
+    Raises:
+      BadEpisode: an image cannot be decoded, or is of another size than the leaf.
+    """
+    if not isinstance(column, EncodedImages):
+        return encode_jpeg(column, quality)
+    jpegs: list[bytes] = [data or zero_jpeg(leaf.shape, quality) for data in column]
+    others = [i for i, data in enumerate(jpegs) if not _is_jpeg_of(data, leaf.shape)]
+    if others:
+        for i, jpeg in zip(others, encode_jpeg(pixels_of(column[others], leaf), quality), strict=True):
+            jpegs[i] = jpeg
+    return jpegs
+
+
+@functools.cache
+def zero_jpeg(shape: tuple[int, ...], quality: int) -> bytes:
+    """A JPEG of zeros."""
+    return encode_jpeg(np.zeros((1, *shape), np.uint8), quality)[0]
+
+
+def _is_jpeg_of(data: bytes, shape: tuple[int, ...]) -> bool:
+    if not data.startswith(b"\xff\xd8\xff"):
+        return False
+    import simplejpeg
+
+    try:
+        height, width, colorspace, _ = simplejpeg.decode_jpeg_header(data)
+    except ValueError:
+        return False
+    channels = {"Gray": 1, "RGB": 3, "YCbCr": 3}.get(colorspace)
+    return (height, width, channels) == shape

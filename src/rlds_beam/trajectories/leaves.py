@@ -1,0 +1,106 @@
+"""Which step fields go where in a trajectory: the same answer for a schema and for an episode."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from rlds_beam.episodes.schema import REQUIRED_STEP_FIELDS
+from rlds_beam.errors import UsageError
+from rlds_beam.options import FrameOptions
+
+Names = tuple[str, ...]
+
+
+class Layout(NamedTuple):
+    """The data leaves of a trajectory, each group sorted as `tf.nest` flattens dicts.
+
+    `observation`, `action` and `reward` are step paths, which are also the trajectory's paths;
+    `policy_info` are pairs (trajectory path, step path). `text` are observation fields left out.
+    """
+
+    observation: Names
+    action: Names
+    reward: Names
+    policy_info: tuple[tuple[str, str], ...]
+    text: Names
+
+
+def layout(paths: Names, text: Names, options: FrameOptions) -> Layout:
+    """The layout of a trajectory of steps with these `paths`, of which `text` hold strings.
+
+    An observation field that is text is left out unless it is asked for by name.
+
+    Raises:
+      UsageError: a field that a trajectory needs is missing, or is text, or an option names a field
+        that is not there or is text.
+    """
+    return _layout(paths, text, tuple(options.observation_fields), tuple(options.policy_info_fields))
+
+
+def nest_order(paths: Iterable[str]) -> list[str]:
+    """The paths as `tf.nest` orders the leaves of nested dicts: sorted name by name."""
+    return sorted(paths, key=lambda path: path.split("/"))
+
+
+@functools.lru_cache(maxsize=64)  # asked for every episode; the steps of a dataset do not change
+def _layout(paths: Names, text: Names, observation_fields: Names, policy_info_fields: Names) -> Layout:
+    for name in REQUIRED_STEP_FIELDS:
+        if not _below(paths, name):
+            raise UsageError(f"the steps have no {name}, which a trajectory needs; they have {', '.join(paths)}")
+    asked = [f"observation/{name}" for name in observation_fields]
+    observation = _chosen("observation_fields", asked, paths, "observation/") if asked else _below(paths, "observation")
+    _refuse_text("observation_fields", observation if asked else [], text)
+    left_out = [path for path in observation if path in text]
+    observation = [path for path in observation if path not in text]
+    if not observation:
+        raise UsageError(f"{', '.join(left_out)}: the observation is all text, and a trajectory holds numbers only")
+    for path in (*_below(paths, "action"), *_below(paths, "reward"), "discount"):
+        if path in text:
+            raise UsageError(f"{path} is text, and a trajectory holds numbers only; make numbers of it beforehand")
+    carried = _chosen("policy_info_fields", policy_info_fields, paths, "")
+    _refuse_text("policy_info_fields", carried, text)
+    return Layout(
+        observation=tuple(nest_order(observation)),
+        action=tuple(nest_order(_below(paths, "action"))),
+        reward=tuple(nest_order(_below(paths, "reward"))),
+        policy_info=tuple((f"policy_info/{path}", path) for path in nest_order(carried)),
+        text=tuple(left_out),
+    )
+
+
+def _below(paths: Iterable[str], prefix: str) -> list[str]:
+    """The leaves at or below `prefix`."""
+    return [path for path in paths if path == prefix or path.startswith(prefix + "/")]
+
+
+def _chosen(flag: str, names: Iterable[str], paths: Names, prefix: str) -> list[str]:
+    """The leaves at or below the names; `prefix` is what the user left out of each."""
+    chosen: dict[str, None] = {}
+    for name in names:
+        found = _below(paths, name)
+        if not found:
+            raise UsageError(_no_such_field(flag, name, paths, prefix))
+        chosen |= dict.fromkeys(found)
+    return list(chosen)
+
+
+def _no_such_field(flag: str, name: str, paths: Names, prefix: str) -> str:
+    leaves = [path[len(prefix) :] for path in paths if path.startswith(prefix)]
+    short = name[len(prefix) :]
+    if not leaves:
+        return f"--{flag}={short}: the observation is one array and has no fields"
+    near = difflib.get_close_matches(short, leaves, n=3, cutoff=0.5)
+    hint = f"did you mean {' or '.join(near)}? " if near else ""
+    return f"--{flag}={short}: there is no such field; {hint}There are: {', '.join(nest_order(leaves))}"
+
+
+def _refuse_text(flag: str, chosen: Iterable[str], text: Names) -> None:
+    for path in chosen:
+        if path in text:
+            raise UsageError(
+                f"--{flag}: {path} is text, and a trajectory holds numbers only; name a numeric field instead "
+                "(an embedding of the text, where the dataset has one)"
+            )

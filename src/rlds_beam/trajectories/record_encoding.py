@@ -1,0 +1,241 @@
+"""Trajectory items as framed tf.Examples, encoded by column.
+
+All items of one length are the same bytes with other values in the same places: a template with
+holes. The records of K items are a uint8 matrix [K, record], every row the template, and each leaf
+is one strided copy from the frames: an item of consecutive frames is consecutive memory in the
+frame's column, so that an overlapping window costs one `memcpy` however many frames it has.
+The matrix is filled and framed in blocks that stay in the processor's cache.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from rlds_beam.checking.rules import BadEpisode, Violation
+from rlds_beam.episodes.images import EncodedImages
+from rlds_beam.formats.tfrecord_writing import FramedRows, frame
+from rlds_beam.formats.wire import delimited, header, text
+from rlds_beam.options import Images
+from rlds_beam.trajectories.image_leaves import jpegs_of, pixels_of, zero_jpeg
+from rlds_beam.trajectories.record_layout import is_jpeg, record_fields
+
+if TYPE_CHECKING:
+    from rlds_beam.episodes.episode import Column
+    from rlds_beam.trajectories.items import Items, Windows
+    from rlds_beam.trajectories.spec import Leaf, TrajectorySpec
+
+Array = np.ndarray[Any, Any]
+Bytes = np.ndarray[Any, np.dtype[np.uint8]]
+
+_BLOCK_BYTES = 1 << 18
+"""Bytes of records filled and framed at a time: what fits the second-level cache."""
+
+_RECORD_LIMIT = 1 << 31
+"""No protobuf message may be as long."""
+
+_LAST = 2
+"""The step type of the padding frame, which is zero everywhere else."""
+
+_BYTES_LIST = 1
+_LISTS = {"float32": 2, "int64": 3}
+"""The field of tf.train.Feature by dtype; all others stand in _BYTES_LIST."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Encoded:
+    """Framed records.
+
+    Attributes:
+      chunks: one after another they are what stands in the file. To be taken once, and each is
+        written or copied before the next is taken: they share one room.
+      count: number of records.
+    """
+
+    chunks: Iterable[memoryview | bytes]
+    count: int
+
+
+class TrajectoryEncoder:
+    """Encodes the items of a dataset.
+
+    Args:
+      spec: the leaves of the trajectories.
+      images: `raw` writes images as pixels; `jpeg` writes every uint8 leaf of rank 3 as JPEG, as
+        TF-Agents' `compress_image=True` reads it (`trajectory_layout`).
+      jpeg_quality: of the images that are not JPEGs already (TF-Agents writes 95).
+
+    Attributes:
+      fields: what a record holds, for features.json and the `.spec` (`record_fields`).
+
+    Raises:
+      UsageError: the format cannot hold a leaf; says which, and the cast to ask for.
+    """
+
+    def __init__(self, spec: TrajectorySpec, images: Images = "raw", *, jpeg_quality: int = 95):
+        self.fields = record_fields(spec, images)
+        self._leaves = tuple(leaf for leaf in spec.leaves if not is_jpeg(leaf, images))
+        self._jpegs = tuple(leaf for leaf in spec.leaves if is_jpeg(leaf, images))
+        self._jpeg_by_frame = spec.item_shape not in ((), (None,))
+        self._quality = jpeg_quality
+        self._room: tuple[_Template, FramedRows] | None = None
+
+    def encode(self, items: Items) -> Encoded:
+        """The records of the items, in their order.
+
+        Raises:
+          BadEpisode: an image cannot be decoded, or an item takes 2 GiB or more, which no tf.Example can.
+          ValueError: a column is not of the spec's dtype and shape.
+        """
+        windows, count = items.windows, items.windows.count
+        if not count:
+            return Encoded([], 0)
+        sources = [_source(leaf, items.frames[leaf.path], windows.padding) for leaf in self._leaves]
+        holes = tuple(
+            (leaf.path, _LISTS.get(leaf.dtype, _BYTES_LIST), source.shape[1] * windows.length)
+            for leaf, source in zip(self._leaves, sources, strict=True)
+        )
+        template = _template(holes, whole=not self._jpegs)
+        blocks = self._blocks(windows, template, sources)
+        if not self._jpegs:
+            return Encoded((room.finish(rows).reshape(-1).data for room, rows in blocks), count)
+        entries = (row.tobytes() for room, rows in blocks for row in room.payload[:rows])
+        both = zip(entries, self._jpeg_entries(items), strict=True)
+        return Encoded([_frame(b"".join(entries)) for entries in both], count)
+
+    def _blocks(self, windows: Windows, template: _Template, sources: list[Bytes]) -> Iterator[tuple[FramedRows, int]]:
+        """The payloads of all items, a block after the other in one room, and how many rows of it are filled."""
+        step = max(1, _BLOCK_BYTES // len(template.row))
+        if self._room is None or self._room[0] is not template:
+            room = FramedRows(step, len(template.row))
+            room.payload[:] = template.row  # stays, whatever is written into the holes
+            self._room = (template, room)
+        room = self._room[1]
+        for first in range(0, windows.count, step):
+            rows = min(step, windows.count - first)
+            for offset, source in zip(template.offsets, sources, strict=True):
+                _copy(windows, first, source, room.payload[:rows], offset)
+            yield room, rows
+
+    def _jpeg_entries(self, items: Items) -> Iterator[bytes]:
+        """The entries of the JPEG leaves of each item."""
+        columns = []
+        for leaf in self._jpegs:
+            jpegs = jpegs_of(items.frames[leaf.path], leaf, self._quality)
+            columns.append((leaf.path, [*jpegs, zero_jpeg(leaf.shape, self._quality)]))  # index -1 is the last
+        for row in items.index.tolist():
+            entries = []
+            for path, jpegs in columns:
+                if self._jpeg_by_frame:
+                    entries += [_bytes_entry(f"{path}/{i}", [jpegs[frame]]) for i, frame in enumerate(row)]
+                else:
+                    entries.append(_bytes_entry(path, [jpegs[frame] for frame in row]))
+            yield b"".join(entries)
+
+
+def _copy(windows: Windows, first: int, source: Bytes, block: Bytes, offset: int) -> None:
+    """Copies the windows from `first` on, rows of `source`, to `offset` in each row of `block`."""
+    width = source.shape[1]
+    kind = np.dtype((np.void, width * windows.length))
+    start = (windows.start + first * windows.stride) * width
+    window: Array = np.ndarray((len(block),), kind, source, start, (windows.stride * width,))
+    block[:, offset : offset + kind.itemsize].view(kind)[:, 0] = window
+
+
+def _source(leaf: Leaf, column: Column, padding: int) -> Bytes:
+    """The bytes of a leaf as they stand in a record: [frames + padding, bytes a frame], C-contiguous."""
+    values = pixels_of(column, leaf) if isinstance(column, EncodedImages) else column
+    if values.dtype != leaf.dtype or values.shape[1:] != leaf.shape:
+        raise ValueError(
+            f"{leaf.path} is {values.dtype.name}{list(values.shape[1:])}, where the dataset's trajectories have "
+            f"{leaf.dtype}{list(leaf.shape)}"
+        )
+    if padding:
+        pad = _LAST if leaf.path == "step_type" else 0
+        values = np.concatenate([values, np.full((padding, *values.shape[1:]), pad, values.dtype)])
+    rows = values.reshape(-1, math.prod(leaf.shape))
+    if leaf.dtype == "int64":
+        return _varints(rows)
+    return np.ascontiguousarray(rows).view(np.uint8)
+
+
+def _varints(values: Array) -> Bytes:
+    """int64 [n, m] as varints of one width, that of the longest: [n, m * width].
+
+    A varint may be longer than need be (high groups of zeros), and every reader takes it; so the
+    records of an episode are of one size whatever their values are.
+    """
+    bits = values.astype("<i8", copy=False).view(np.uint64)
+    width = max(1, -(-int(bits.max()).bit_length() // 7))
+    shifts = np.arange(0, 7 * width, 7, dtype=np.uint64)
+    groups = (bits[..., None] >> shifts).astype(np.uint8) & np.uint8(0x7F)
+    groups[..., :-1] |= np.uint8(0x80)
+    return groups.reshape(len(values), -1)
+
+
+class _Template(NamedTuple):
+    """A row with the holes empty, and the offset of each hole."""
+
+    row: Bytes
+    offsets: tuple[int, ...]
+
+
+Holes = tuple[tuple[str, int, int], ...]
+"""Path, field of Feature and bytes of each hole."""
+
+
+def _template(holes: Holes, whole: bool) -> _Template:
+    """The template of Examples with these holes; not `whole`: of their entries only."""
+    # Episodes are of many lengths; the templates of short items are kept, those of whole episodes of images are not.
+    small = sum(size for _, _, size in holes) <= _BLOCK_BYTES
+    return _kept_template(holes, whole) if small else _new_template(holes, whole)
+
+
+@functools.lru_cache(maxsize=256)
+def _kept_template(holes: Holes, whole: bool) -> _Template:
+    return _new_template(holes, whole)
+
+
+def _new_template(holes: Holes, whole: bool) -> _Template:
+    heads = [_entry_head(*hole) for hole in holes]
+    size = sum(map(len, heads)) + sum(hole for _, _, hole in holes)
+    row = bytearray(header(1, size) if whole else b"")
+    _check_size(len(row) + size)
+    offsets = []
+    for head, (_, _, hole) in zip(heads, holes, strict=True):
+        row += head
+        offsets.append(len(row))
+        row += bytes(hole)
+    return _Template(np.frombuffer(bytes(row), np.uint8), tuple(offsets))
+
+
+def _entry_head(path: str, kind: int, size: int) -> bytes:
+    """What stands before the `size` bytes of values in an entry of Features.feature (a map)."""
+    values = header(1, size)
+    feature = header(kind, len(values) + size) + values
+    value = header(2, len(feature) + size) + feature
+    key = text(1, path)
+    return header(1, len(key) + len(value) + size) + key + value
+
+
+def _bytes_entry(path: str, values: Sequence[bytes]) -> bytes:
+    feature = delimited(_BYTES_LIST, b"".join(delimited(1, value) for value in values))
+    return delimited(1, text(1, path) + delimited(2, feature))
+
+
+def _frame(entries: bytes) -> bytes:
+    """The TFRecord of an Example with these entries."""
+    payload = delimited(1, entries)
+    _check_size(len(payload))
+    return frame(payload)
+
+
+def _check_size(size: int) -> None:
+    if size >= _RECORD_LIMIT:
+        detail = f"an item takes {size} bytes, and a tf.Example holds less than 2 GiB: make shorter items"
+        raise BadEpisode(Violation("too_long", detail))

@@ -1,0 +1,205 @@
+"""What a trajectory of a dataset looks like: known before the first episode is read."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from rlds_beam.episodes.episode import Column, Episode
+from rlds_beam.episodes.images import EncodedImages
+from rlds_beam.episodes.keys import EpisodeKey
+from rlds_beam.episodes.schema import Field, Schema
+from rlds_beam.errors import UsageError
+from rlds_beam.options import FrameOptions, ItemOptions
+from rlds_beam.trajectories.frames import Frames, to_frames
+from rlds_beam.trajectories.leaves import layout
+
+Shape = tuple[int | None, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Leaf:
+    """One leaf of a trajectory.
+
+    Attributes:
+      path: `observation/image_0`, `step_type`: names joined with `/`.
+      dtype: numpy name of a value; of a pixel for an image.
+      shape: of one frame, without an item's axis. All dimensions are known.
+      encoding: `png` or `jpeg` for an image that is encoded in the frames; `none` otherwise.
+    """
+
+    path: str
+    dtype: str
+    shape: tuple[int, ...]
+    encoding: str = "none"
+
+    def __str__(self) -> str:
+        encoded = "" if self.encoding == "none" else f" ({self.encoding} in the dataset)"
+        return f"{self.path}: {self.dtype}({', '.join(map(str, self.shape))}){encoded}"
+
+    @property
+    def numpy_dtype(self) -> np.dtype[Any]:
+        """The dtype itself; bfloat16 is that of ml_dtypes."""
+        return _numpy_dtype(self.dtype)
+
+
+@dataclasses.dataclass(frozen=True)
+class TrajectorySpec:
+    """The leaves of an item.
+
+    Attributes:
+      leaves: in the order in which `tf.nest` flattens a `Trajectory`.
+      item_shape: what stands before a leaf's own shape in an item: () for single frames, (L,) for
+        pairs and sequences, (None,) for whole episodes.
+      left_out: step fields that are in no leaf, each with the reason, for a person.
+    """
+
+    leaves: tuple[Leaf, ...]
+    item_shape: Shape
+    left_out: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    def __getitem__(self, path: str) -> Leaf:
+        return self._by_path[path]
+
+    @functools.cached_property
+    def _by_path(self) -> dict[str, Leaf]:
+        return {leaf.path: leaf for leaf in self.leaves}
+
+    @functools.cached_property
+    def _expected(self) -> dict[str, tuple[np.dtype[Any], tuple[int, ...]]]:
+        return {leaf.path: (leaf.numpy_dtype, leaf.shape) for leaf in self.leaves}
+
+    def check(self, frames: Frames) -> None:
+        """Raises UsageError where the frames are not of this spec (some microseconds a call).
+
+        The frames of a valid episode are, unless `policy_info_fn` returns one thing for one episode
+        and another for the next.
+        """
+        found = {path: _dtype_and_shape(column) for path, column in frames.columns.items()}
+        if found == self._expected:
+            return
+        for path in sorted(found.keys() | self._expected.keys()):
+            got, expected = (_text(pair.get(path)) for pair in (found, self._expected))
+            if got != expected:
+                raise UsageError(f"{frames.key}: {path} is {got}, where the dataset's trajectories have {expected}")
+
+    def to_tf(self, *, per_frame: bool = False) -> Any:
+        """A TF-Agents `Trajectory` of `tf.TensorSpec`, as an item has it (imports TensorFlow).
+
+        Names, bounds and nesting are those of TF-Agents' `create_trajectory_data_spec`, which
+        `per_frame=True` equals for flat data; an item's has `item_shape` before each shape.
+        """
+        import tensorflow as tf
+        from tf_agents.specs import tensor_spec
+        from tf_agents.trajectories import trajectory
+
+        nest: dict[str, Any] = {}
+        outer: Shape = () if per_frame else self.item_shape
+        for leaf in self.leaves:
+            shape = (*outer, *leaf.shape)
+            if leaf.path == "discount":
+                spec: Any = tensor_spec.BoundedTensorSpec(shape, tf.float32, 0.0, 1.0, name="discount")
+            else:
+                name = "step_type" if leaf.path in ("step_type", "next_step_type") else None
+                spec = tf.TensorSpec(shape, tf.as_dtype(leaf.dtype), name=name)
+            *parents, last = leaf.path.split("/")
+            functools.reduce(lambda level, parent: level.setdefault(parent, {}), parents, nest)[last] = spec
+        return trajectory.Trajectory(**{"policy_info": (), **nest})
+
+
+def trajectory_spec(schema: Schema, frame_options: FrameOptions, item_options: ItemOptions) -> TrajectorySpec:
+    """The spec of the items that a dataset of this schema gives.
+
+    Text in the observation is left out, and said so in `left_out`, unless it is asked for by name.
+    The spec of a `policy_info_fn` is found by calling it on an episode of two steps of zeros (text
+    is empty, and images are empty byte strings).
+
+    Raises:
+      UsageError: the options name what is not there; the schema lacks what a trajectory needs; a
+        field cannot stand in a trajectory (text, a dimension that the schema leaves open); or
+        `policy_info_fn` cannot be called.
+    """
+    text = tuple(path for path, field in schema.steps.items() if field.dtype == "string")
+    plan = layout(tuple(schema.steps), text, frame_options)
+    sources = {path: path for path in (*plan.observation, *plan.action, *plan.reward)} | dict(plan.policy_info)
+    for path in (*sources.values(), "discount"):
+        _refuse_open(schema.steps[path], [p for p in plan.observation if None not in schema.steps[p].shape])
+    leaves = []
+    for path, column in _zero_frames(schema, frame_options).columns.items():
+        field = schema.steps.get(sources.get(path, ""))
+        dtype, shape = _dtype_and_shape(column)
+        encoding = field.encoding if field is not None and isinstance(column, EncodedImages) else "none"
+        leaves.append(Leaf(path, dtype.name, shape, encoding))
+    item_shape: Shape = () if item_options.items == "frames" else (item_options.length,)
+    return TrajectorySpec(tuple(leaves), item_shape, _left_out(schema, set(sources.values()), frame_options))
+
+
+def _left_out(schema: Schema, used: Iterable[str], options: FrameOptions) -> dict[str, str]:
+    """The step fields that are in no trajectory, with the reasons."""
+    reasons = {}
+    for path, field in sorted(schema.steps.items()):
+        if path in used or path in ("is_first", "is_last", "is_terminal", "discount"):
+            continue
+        if field.dtype == "string":
+            reasons[path] = "text; a trajectory holds numbers only"
+        elif path.startswith("observation/"):
+            reasons[path] = "not named in --observation_fields"
+        else:
+            reasons[path] = f"a trajectory has no such leaf; --policy_info_fields={path} carries it in policy_info"
+    return reasons
+
+
+def _refuse_open(field: Field, usable: list[str]) -> None:
+    if None not in field.shape:
+        return
+    remedy = "make it of one size before converting"
+    if field.path.startswith("observation/") and usable:
+        names = ",".join(path.removeprefix("observation/") for path in usable)
+        remedy = f"leave it out: --observation_fields={names}"
+    raise UsageError(f"{field}: the dataset leaves its size open, and a trajectory needs one size; {remedy}")
+
+
+def _zero_frames(schema: Schema, options: FrameOptions) -> Frames:
+    """The frames of an episode of two zero steps: what the spec is read off, `policy_info_fn` included."""
+    steps = {path: _zeros(field) for path, field in schema.steps.items()}
+    steps["is_first"], steps["is_last"] = np.array([True, False]), np.array([False, True])
+    episode = Episode(EpisodeKey("zeros", "zeros", 0, 0), steps)
+    try:
+        return to_frames(episode, options)
+    except UsageError:
+        raise
+    except Exception as error:
+        if options.policy_info_fn is None:
+            raise
+        raise UsageError(
+            f"--policy_info_fn={options.policy_info_fn}: called with an episode of two zero steps, to see what it "
+            f"returns, it raised {type(error).__name__}: {error}"
+        ) from error
+
+
+def _zeros(field: Field) -> Column:
+    if field.dtype == "string":
+        return np.full(2, b"", object)
+    if field.encoding in ("png", "jpeg"):
+        return EncodedImages(np.full(2, b"", object), field.shape, field.dtype)
+    return np.zeros((2, *(1 if d is None else d for d in field.shape)), field.numpy_dtype)
+
+
+def _dtype_and_shape(column: Column) -> tuple[np.dtype[Any], tuple[Any, ...]]:
+    """Of one frame."""
+    if isinstance(column, EncodedImages):
+        return _numpy_dtype(column.dtype), column.shape
+    return column.dtype, column.shape[1:]
+
+
+def _text(pair: tuple[np.dtype[Any], tuple[int, ...]] | None) -> str:
+    return "missing" if pair is None else f"{pair[0].name}{list(pair[1])}"
+
+
+@functools.cache
+def _numpy_dtype(name: str) -> np.dtype[Any]:
+    return Field("", name).numpy_dtype

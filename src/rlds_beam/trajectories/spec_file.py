@@ -1,0 +1,93 @@
+"""The `.spec` that TF-Agents wants beside each TFRecord file, written without TensorFlow.
+
+`tf_agents.utils.example_encoding_dataset.encode_spec_to_file` writes one TFRecord of one
+`tensorflow.StructuredValue` (tensorflow/core/protobuf/struct.proto). Importing TensorFlow for that costs
+seconds; the message is small.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Mapping
+
+from rlds_beam.episodes.schema import Field
+from rlds_beam.errors import UsageError
+from rlds_beam.formats.tfrecord_writing import frame
+from rlds_beam.formats.wire import delimited, integer, text
+
+TRAJECTORY_FIELDS = ("step_type", "observation", "action", "policy_info", "next_step_type", "reward", "discount")
+"""The fields of tf_agents.trajectories.Trajectory, in its order."""
+
+# tensorflow/core/framework/types.proto
+DATA_TYPES = {
+    "float32": 1, "float64": 2, "int32": 3, "uint8": 4, "int16": 5, "int8": 6, "string": 7, "int64": 9, "bool": 10,
+    "bfloat16": 14, "uint16": 17, "float16": 19, "uint32": 22, "uint64": 23,
+}  # fmt: skip
+_FLOAT = DATA_TYPES["float32"]
+
+# Fields of StructuredValue.
+_TENSOR_SPEC, _BOUNDED_SPEC, _TUPLE, _DICT, _NAMED_TUPLE = 33, 35, 52, 53, 54
+
+# TF-Agents names these specs itself (ts.time_step_spec), and a spec's name is part of its equality.
+_NAMES = {"step_type": "step_type", "next_step_type": "step_type", "discount": "discount"}
+
+Tree = dict[str, "Tree | Field"]
+
+
+def encode_spec_file(fields: Iterable[Field]) -> bytes:
+    """The bytes of a `.spec` file for a `Trajectory` of `fields`.
+
+    Args:
+      fields: the leaves, `observation/state` and so on; `shape` is that of a whole item, None where unknown.
+        A group of leaves named `0`, `1`, ... is a tuple, any other group a dict.
+    """
+    return frame(encode_spec(fields))
+
+
+def encode_spec(fields: Iterable[Field]) -> bytes:
+    """The serialised StructuredValue: what `encode_spec_to_file` writes for the same spec.
+
+    Raises:
+      UsageError: a leaf is not in any of Trajectory's fields.
+    """
+    tree: Tree = {}
+    for field in fields:
+        *parents, name = field.path.split("/")
+        if (parents or [name])[0] not in TRAJECTORY_FIELDS:
+            raise UsageError(f"{field.path} is in no field of a Trajectory; those are {', '.join(TRAJECTORY_FIELDS)}")
+        node = tree
+        for parent in parents:
+            node = node.setdefault(parent, {})  # type: ignore[assignment]
+        node[name] = field
+    # A field without leaves is the empty tuple: policy_info, most of the time.
+    pairs = (text(1, name) + delimited(2, _value(tree.get(name, {}))) for name in TRAJECTORY_FIELDS)
+    return delimited(_NAMED_TUPLE, text(1, "Trajectory") + b"".join(delimited(2, pair) for pair in pairs))
+
+
+def is_tuple(names: Iterable[str]) -> bool:
+    """Whether a group of leaves with these names stands for a tuple."""
+    names = set(names)
+    return names == {str(i) for i in range(len(names))}
+
+
+def _value(node: Mapping[str, Tree | Field] | Field) -> bytes:
+    if isinstance(node, Field):
+        return _tensor_spec(node)
+    if is_tuple(node):
+        items = (delimited(1, _value(node[str(i)])) for i in range(len(node)))
+        return delimited(_TUPLE, b"".join(items))
+    entries = (text(1, name) + delimited(2, _value(child)) for name, child in sorted(node.items()))
+    return delimited(_DICT, b"".join(delimited(1, entry) for entry in entries))
+
+
+def _tensor_spec(field: Field) -> bytes:
+    dims = (delimited(2, integer(1, -1 if size is None else size)) for size in field.shape)
+    spec = text(1, _NAMES.get(field.path)) + delimited(2, b"".join(dims)) + integer(3, DATA_TYPES[field.dtype])
+    if field.path != "discount":
+        return delimited(_TENSOR_SPEC, spec)
+    return delimited(_BOUNDED_SPEC, spec + delimited(4, _scalar(0.0)) + delimited(5, _scalar(1.0)))
+
+
+def _scalar(value: float) -> bytes:
+    """A float32 TensorProto of shape ()."""
+    return integer(1, _FLOAT) + delimited(2, b"") + delimited(5, struct.pack("<f", value))
