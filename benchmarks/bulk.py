@@ -20,8 +20,9 @@ import numpy as np
 
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.images import EncodedImages
+from rlds_beam.formats.rlds_records import encode_example, schema_of
 from rlds_beam.formats.tfrecord import OVERHEAD, frame
-from rlds_beam.testing import encode_example, make_episode, schema_of, write_dataset
+from rlds_beam.testing import make_episode, write_dataset
 
 MEGA = 1 << 20
 _MARK = np.float32(-1234.5678)

@@ -29,7 +29,7 @@ from rlds_beam.checking.verdicts import validate_episode
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.images import EncodedImages
 from rlds_beam.jobs.convert import ConvertJob, prepare
-from rlds_beam.options import ConvertOptions
+from rlds_beam.jobs.options import ConvertOptions
 from rlds_beam.output.shards import ShardWriter
 from rlds_beam.reading.reader import read_segment
 from rlds_beam.trajectories.converter import record_encoder

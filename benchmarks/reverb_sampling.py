@@ -17,7 +17,7 @@ from reverb_writers import nest_of, observer, ours, steps_of
 from tables import TABLE, frames_of, items_of, options_of, servers, target_of
 
 from rlds_beam.jobs.push import open_input
-from rlds_beam.options import ItemOptions
+from rlds_beam.trajectories.options import ItemOptions
 
 BATCH = 256
 WHOLE_EPISODE = 1000

@@ -8,7 +8,10 @@ import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rlds_beam.errors import RldsBeamError
-from rlds_beam.options import ConvertOptions, ReportOptions, RunOptions, option
+from rlds_beam.jobs.options import ConvertOptions
+from rlds_beam.options import option
+from rlds_beam.pipelines.options import ReportOptions
+from rlds_beam.runners.options import RunOptions
 
 if TYPE_CHECKING:
     from rlds_beam.checking.report import Report

@@ -6,7 +6,10 @@ import dataclasses
 import json
 from typing import TYPE_CHECKING, Any
 
-from rlds_beam.options import CheckOptions, FrameOptions, ItemOptions, SourceOptions, option
+from rlds_beam.checking.options import CheckOptions
+from rlds_beam.options import option
+from rlds_beam.reading.options import SourceOptions
+from rlds_beam.trajectories.options import FrameOptions, ItemOptions
 
 if TYPE_CHECKING:
     from rlds_beam.jobs.inspect import Survey

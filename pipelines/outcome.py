@@ -10,7 +10,7 @@ from rlds_beam import storage
 from rlds_beam.checking.report import Report
 from rlds_beam.checking.rules import DATASET_RULES
 from rlds_beam.errors import RejectedError, RldsBeamError
-from rlds_beam.options import ReportOptions
+from rlds_beam.pipelines.options import ReportOptions
 
 
 def exit_code(report: Report, options: ReportOptions) -> int:

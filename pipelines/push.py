@@ -11,7 +11,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from rlds_beam.errors import UsageError
-from rlds_beam.options import PushOptions, ReportOptions, RunOptions, option
+from rlds_beam.jobs.options import PushOptions
+from rlds_beam.options import option
+from rlds_beam.pipelines.options import ReportOptions
+from rlds_beam.runners.options import RunOptions
 
 if TYPE_CHECKING:
     from rlds_beam.checking.report import Report

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from rlds_beam.errors import UsageError
-from rlds_beam.options import FrameOptions, ItemOptions, option
+from rlds_beam.options import option
+from rlds_beam.trajectories.options import FrameOptions, ItemOptions
 
 if TYPE_CHECKING:
     from rlds_beam.formats.reverb_info import ServerInfo

@@ -6,7 +6,11 @@ import dataclasses
 import time
 from typing import TYPE_CHECKING, Any
 
-from rlds_beam.options import CheckOptions, ReportOptions, RunOptions, SourceOptions, option
+from rlds_beam.checking.options import CheckOptions
+from rlds_beam.options import option
+from rlds_beam.pipelines.options import ReportOptions
+from rlds_beam.reading.options import SourceOptions
+from rlds_beam.runners.options import RunOptions
 
 if TYPE_CHECKING:
     from rlds_beam.checking.report import Report

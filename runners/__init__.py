@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from rlds_beam.errors import UsageError
-from rlds_beam.options import DATAFLOW, RunOptions
+from rlds_beam.runners.options import DATAFLOW, RunOptions
 
 
 def check(options: RunOptions) -> None:

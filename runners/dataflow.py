@@ -13,7 +13,7 @@ from typing import Any
 
 from rlds_beam import storage
 from rlds_beam.errors import RldsBeamError, UsageError
-from rlds_beam.options import RunOptions
+from rlds_beam.runners.options import RunOptions
 
 _COPY = "copy it to a bucket (gcloud storage cp -r) and give its gs:// path"
 _PATHS = {

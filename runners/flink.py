@@ -15,10 +15,10 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.runners.portability.flink_runner import FlinkJarJobServer, FlinkRunner
 
 from rlds_beam.errors import RldsBeamError
-from rlds_beam.options import RunOptions
 from rlds_beam.runners.flink_errors import plain
 from rlds_beam.runners.flink_preflight import Master, preflight
 from rlds_beam.runners.metrics import read_metrics
+from rlds_beam.runners.options import RunOptions
 
 
 def run(define: Callable[[Any], Any], options: RunOptions) -> dict[str, Any]:

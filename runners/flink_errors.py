@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 
 from rlds_beam.errors import RldsBeamError
-from rlds_beam.options import RunOptions
 from rlds_beam.runners import local
 from rlds_beam.runners.flink_preflight import POOL, Master
+from rlds_beam.runners.options import RunOptions
 
 _STATE = re.compile(r"^Pipeline \S+ failed in state \w+: (java\.\S+Exception: )?")
 """What Beam says before the cause."""

@@ -21,7 +21,7 @@ from apache_beam.options.pipeline_options import FlinkRunnerOptions, JobServerOp
 from apache_beam.utils.subprocess_server import JavaJarServer
 
 from rlds_beam.errors import UsageError
-from rlds_beam.options import RunOptions
+from rlds_beam.runners.options import RunOptions
 
 _SECONDS = 15.0
 """That anybody may take to answer."""

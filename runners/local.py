@@ -18,10 +18,15 @@ from apache_beam.transforms.environments import SubprocessSDKEnvironment
 import rlds_beam.errors
 from rlds_beam.at_work import read_notes
 from rlds_beam.errors import RldsBeamError
-from rlds_beam.jobs.cost import paying_workers
-from rlds_beam.options import RunOptions
 from rlds_beam.runners.metrics import read_metrics
+from rlds_beam.runners.options import RunOptions
 from rlds_beam.runners.watching import wait_until_gone, watched
+
+START_SECONDS = 2.0
+"""That a job of two workers takes longer to start: two more processes import Beam and connect."""
+
+EFFICIENCY = 0.8
+"""Of n workers at work on n cores, which share a memory bus and a disk."""
 
 _OURS = re.compile(r"rlds_beam\.errors\.(?P<name>\w+): (?P<message>[^\n]*?)(?: \[while running|\\n|\n|$)")
 _STEP = re.compile(r" \[while running '[^']*'\]$")
@@ -79,6 +84,14 @@ def _with_workers(job: Callable[[Any, str], dict[str, Any]]) -> dict[str, Any]:
             wait_until_gone(home)  # so that nothing changes any more when somebody looks at what is finished
         metrics["worker_seconds"] = [note.seconds for note in read_notes(home)]
         return metrics
+
+
+def paying_workers(seconds: float, cores: int) -> int:
+    """How many processes do a job best that takes one core so many seconds: one, or one for each core."""
+    if cores < 2:
+        return 1
+    saved = seconds * (1 - 1 / (cores * EFFICIENCY))
+    return cores if saved > START_SECONDS else 1
 
 
 def _cores() -> int:

@@ -9,8 +9,8 @@ import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from rlds_beam.errors import RldsBeamError, UsageError
-from rlds_beam.options import RunOptions
 from rlds_beam.runners.metrics import read_metrics
+from rlds_beam.runners.options import RunOptions
 
 
 def run(define: Callable[[Any], Any], options: RunOptions) -> dict[str, Any]:

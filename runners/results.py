@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from rlds_beam import storage
-from rlds_beam.options import RunOptions
+from rlds_beam.runners.options import RunOptions
 
 
 def run_for_result(

@@ -12,15 +12,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rlds_beam.checking.options import CheckOptions
+from rlds_beam.formats.rlds_records import schema_of
 from rlds_beam.jobs import balance
 from rlds_beam.jobs.balance import balance_of, largest_first, range_bytes
-from rlds_beam.jobs.cost import START_SECONDS, convert_seconds, paying_workers, push_seconds, validate_seconds
-from rlds_beam.options import CheckOptions, ItemOptions
+from rlds_beam.jobs.cost import convert_seconds, push_seconds, validate_seconds
 from rlds_beam.pipelines.cli import main
 from rlds_beam.reading import plan
 from rlds_beam.reading.plan import plan_ranges
 from rlds_beam.reading.source import Shard, Source, Split, open_source
-from rlds_beam.testing import make_episode, schema_of, shard_paths, write_dataset
+from rlds_beam.runners.local import START_SECONDS, paying_workers
+from rlds_beam.testing import make_episode, shard_paths, write_dataset
+from rlds_beam.trajectories.options import ItemOptions
 
 SMALL = 1 << 12
 

@@ -9,14 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rlds_beam.checking.options import CheckOptions
 from rlds_beam.checking.repairing import repair_episode
-from rlds_beam.checking.rules import ADVICE, REPAIRABLE, RULES, VALUE_RULES, Violation
+from rlds_beam.checking.rules import ADVICE, REPAIRABLE, RULES, VALUE_RULES
 from rlds_beam.checking.verdicts import Verdict, find_violations, validate_episode
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.images import EncodedImages
 from rlds_beam.episodes.keys import EpisodeKey
+from rlds_beam.episodes.violations import Violation
 from rlds_beam.errors import FailedRuleError
-from rlds_beam.options import CheckOptions
 from rlds_beam.testing import BREAKABLE, make_episode
 
 OPTIONS = CheckOptions()

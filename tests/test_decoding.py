@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlds_beam.checking.rules import BadEpisode
 from rlds_beam.episodes.images import EncodedImages
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.episodes.schema import Field, Schema
+from rlds_beam.episodes.violations import BadEpisode
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.dataset_info import SplitInfo, dataset_info_json
 from rlds_beam.formats.features import DEFAULT_DISCOUNT, parse_features

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from servers import free_port
 
-from rlds_beam.options import FrameOptions
 from rlds_beam.pipelines.cli import main
 from rlds_beam.pipelines.serve import spec_of
 from rlds_beam.testing import make_episode, write_dataset
+from rlds_beam.trajectories.options import FrameOptions
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 EPISODES, STEPS = 8, 20

@@ -13,15 +13,14 @@ import numpy as np
 import pytest
 from jobs import EPISODES, dataset, episodes, pairs
 
+from rlds_beam.formats.rlds_records import encode_example, schema_of
 from rlds_beam.testing import (
     cut,
-    encode_example,
     features_json,
     flip_byte,
     insert_bytes,
     make_episode,
     record_offsets,
-    schema_of,
     set_length,
     shard_paths,
 )

@@ -14,14 +14,8 @@ import pytest
 from jobs import EPISODES, STEPS, dataset, episodes, pairs
 
 from rlds_beam.episodes.images import EncodedImages
-from rlds_beam.testing import (
-    encode_example,
-    make_episode,
-    record_offsets,
-    schema_of,
-    shard_paths,
-    write_dataset,
-)
+from rlds_beam.formats.rlds_records import encode_example, schema_of
+from rlds_beam.testing import make_episode, record_offsets, shard_paths, write_dataset
 
 
 def broken_record(tmp_path: Path, record: Any, **kwargs: Any) -> Path:

@@ -18,14 +18,8 @@ import pytest
 from disks import small_filesystem
 from jobs import dataset
 
-from rlds_beam.testing import (
-    make_episode,
-    read_items,
-    read_payloads,
-    schema_of,
-    shard_paths,
-    write_dataset,
-)
+from rlds_beam.formats.rlds_records import schema_of
+from rlds_beam.testing import make_episode, read_items, read_payloads, shard_paths, write_dataset
 
 
 def command(*arguments: object) -> list[str]:

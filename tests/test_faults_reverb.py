@@ -23,8 +23,8 @@ from proxy import Proxy
 from pushes import DEADLINE, PAIRS, STREAM_BYTES, Push, Ran, arguments, dataset, due, grown, held, one_table, run, size
 from servers import ServerProcess, free_port, tight
 
-from rlds_beam.options import ItemOptions
 from rlds_beam.reverb.connection import Connection
+from rlds_beam.trajectories.options import ItemOptions
 
 
 @pytest.fixture(scope="module")

@@ -13,8 +13,8 @@ from proxy import Proxy
 from pushes import DEADLINE, PAIRS, STREAM_BYTES, Push, dataset, due, grown, held, look, size
 from servers import tight
 
-from rlds_beam.options import FrameOptions, ItemOptions
 from rlds_beam.reading.source import open_source
+from rlds_beam.trajectories.options import FrameOptions, ItemOptions
 from rlds_beam.trajectories.spec import TrajectorySpec, trajectory_spec
 
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from rlds_beam.errors import FailedRuleError
-from rlds_beam.options import RunOptions
 from rlds_beam.runners.flink_errors import plain
 from rlds_beam.runners.flink_preflight import Master
+from rlds_beam.runners.options import RunOptions
 
 OPTIONS = RunOptions(runner="flink", flink_master="flink:8081")
 FAILED = "Pipeline rlds-beam-1_2 failed in state FAILED: "

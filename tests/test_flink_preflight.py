@@ -18,10 +18,10 @@ from jobs import dataset
 from servers import free_port
 
 from rlds_beam.errors import UsageError
-from rlds_beam.options import RunOptions
 from rlds_beam.pipelines.cli import main
 from rlds_beam.runners import flink_preflight
 from rlds_beam.runners.flink_preflight import preflight
+from rlds_beam.runners.options import RunOptions
 
 
 class Rest(http.server.BaseHTTPRequestHandler):

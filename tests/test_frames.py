@@ -16,10 +16,10 @@ from rlds_beam.episodes.columns import ZERO_IMAGE
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.images import EncodedImages
 from rlds_beam.errors import UsageError
-from rlds_beam.options import FrameOptions, ItemOptions
 from rlds_beam.testing import make_episode
 from rlds_beam.trajectories.frames import Frames, frame_count, to_frames
 from rlds_beam.trajectories.items import ItemMaker
+from rlds_beam.trajectories.options import FrameOptions, ItemOptions
 
 DROP = FrameOptions()
 BOUNDARY = FrameOptions(terminal_discount="boundary")

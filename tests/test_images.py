@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlds_beam.checking.rules import BadEpisode
 from rlds_beam.episodes.images import EncodedImages, _fast_png, check_images, encode_jpeg, read_header
+from rlds_beam.episodes.violations import BadEpisode
 
 RNG = np.random.default_rng(0)
 ANY = (None, None, 3)

@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlds_beam.checking.rules import BadEpisode
 from rlds_beam.episodes.columns import ZERO_IMAGE
 from rlds_beam.episodes.images import EncodedImages
+from rlds_beam.episodes.violations import BadEpisode
 from rlds_beam.errors import UsageError
-from rlds_beam.options import FrameOptions, ItemOptions
 from rlds_beam.testing import make_episode
 from rlds_beam.trajectories.frames import Frames, to_frames
 from rlds_beam.trajectories.items import PAD, ItemMaker, Items, item_count, predict_items, windows
+from rlds_beam.trajectories.options import FrameOptions, ItemOptions
 
 MODES: dict[str, dict[str, bool]] = {
     "none": {},

@@ -20,22 +20,21 @@ from hypothesis import strategies as st
 
 from rlds_beam.checking.duplicates import EpisodeKey, Fingerprints, confirm, duplicates_among, scan
 from rlds_beam.formats import tfrecord
+from rlds_beam.formats.rlds_records import encode_example, schema_of
 from rlds_beam.jobs.convert import prepare
-from rlds_beam.options import ItemOptions
 from rlds_beam.pipelines.cli import main
 from rlds_beam.pipelines.convert import ConvertConfig
 from rlds_beam.testing import (
     BREAKABLE,
-    encode_example,
     make_episode,
     read_items,
     read_payloads,
     read_rejected,
-    schema_of,
     shard_paths,
     write_dataset,
 )
 from rlds_beam.trajectories.items import item_count
+from rlds_beam.trajectories.options import ItemOptions
 
 # What a dataset is made of
 

@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 from rlds_beam.episodes.episode import Episode
+from rlds_beam.formats.rlds_records import encode_example
 from rlds_beam.formats.tfrecord import frame
-from rlds_beam.testing import encode_example, make_episode, shard_paths, write_dataset
+from rlds_beam.testing import make_episode, shard_paths, write_dataset
 
 MEGA = 1 << 20
 MARK = np.float32(-1234.5678)

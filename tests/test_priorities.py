@@ -11,14 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlds_beam.checking.rules import BadEpisode
 from rlds_beam.episodes.images import EncodedImages, encode_jpeg
+from rlds_beam.episodes.violations import BadEpisode
 from rlds_beam.errors import UsageError
-from rlds_beam.options import FrameOptions, ItemOptions
+from rlds_beam.formats.rlds_records import schema_of
 from rlds_beam.reverb.priorities import Priority, resolve_priority
-from rlds_beam.testing import make_episode, schema_of
+from rlds_beam.testing import make_episode
 from rlds_beam.trajectories.frames import Frames, to_frames
 from rlds_beam.trajectories.items import PAD, ItemMaker, Items
+from rlds_beam.trajectories.options import FrameOptions, ItemOptions
 from rlds_beam.trajectories.spec import TrajectorySpec, trajectory_spec
 
 PAIRS = ItemOptions()

@@ -19,11 +19,11 @@ from servers import drain
 from rlds_beam.episodes.images import EncodedImages
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.errors import UsageError
-from rlds_beam.options import FrameOptions, ItemOptions
 from rlds_beam.pipelines.cli import main
 from rlds_beam.pipelines.push import PushConfig, define_pipeline
 from rlds_beam.reverb.serving.server import EmbeddedServer
 from rlds_beam.testing import make_episode, read_items, read_rejected, write_dataset
+from rlds_beam.trajectories.options import FrameOptions, ItemOptions
 from rlds_beam.transforms import ReadFromRlds, ValidateEpisodes, WriteToReverb
 
 STEPS, EPISODES = 12, 10

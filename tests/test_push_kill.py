@@ -19,8 +19,8 @@ import reverb
 from proxy import Proxy
 from pushes import DEADLINE, PAIRS, STREAM_BYTES, arguments, dataset, due, held, kill, look, one_table, running
 
-from rlds_beam.options import ItemOptions
 from rlds_beam.pipelines.cli import main
+from rlds_beam.trajectories.options import ItemOptions
 
 ACROSS = ("--items=sequences", "--sequence_length=7", "--stride_length=2", "--across_episodes")
 ACROSS_ITEMS = ItemOptions(items="sequences", sequence_length=7, stride_length=2, across_episodes=True)

@@ -22,7 +22,6 @@ from rlds_beam.formats import tfrecord
 from rlds_beam.formats.example import NotAnExampleError
 from rlds_beam.formats.tfrecord_rows import RowReader
 from rlds_beam.formats.wire import delimited
-from rlds_beam.options import CASTS, ItemOptions
 from rlds_beam.output import manifest
 from rlds_beam.output.loading import load_trajectories
 from rlds_beam.output.reading_back import Replay, is_replay, open_replay
@@ -41,6 +40,7 @@ from rlds_beam.testing import (
 from rlds_beam.trajectories.frames import Frames
 from rlds_beam.trajectories.image_leaves import jpegs_of, pixels_of
 from rlds_beam.trajectories.items import ItemMaker, Items
+from rlds_beam.trajectories.options import CASTS, ItemOptions
 from rlds_beam.trajectories.record_decoding import TrajectoryDecoder
 from rlds_beam.trajectories.record_encoding import TrajectoryEncoder
 from rlds_beam.trajectories.spec import Leaf, TrajectorySpec

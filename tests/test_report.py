@@ -10,12 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rlds_beam.checking.options import CheckOptions
 from rlds_beam.checking.report import SAMPLES, Report
-from rlds_beam.checking.rules import Violation
 from rlds_beam.checking.verdicts import Verdict, validate_episode
 from rlds_beam.episodes.keys import EpisodeKey
+from rlds_beam.episodes.violations import Violation
 from rlds_beam.errors import RldsBeamError, UsageError
-from rlds_beam.options import CheckOptions, parse_max_rejected
+from rlds_beam.pipelines.options import parse_max_rejected
 from rlds_beam.runners.metrics import read_metrics
 from rlds_beam.testing import BREAKABLE, make_episode
 from rlds_beam.transforms.reporting import HandOver, handed_over

@@ -16,7 +16,7 @@ from servers import ServerProcess, drain
 from rlds_beam.errors import NotVerifiedError
 from rlds_beam.formats import reverb_stream
 from rlds_beam.formats.reverb_stream import Request
-from rlds_beam.options import FrameOptions, ItemOptions
+from rlds_beam.formats.tensor_types import DATA_TYPES
 from rlds_beam.reverb.encoding import ItemEncoder, chunk_length_of
 from rlds_beam.reverb.priorities import ConstantPriority
 from rlds_beam.reverb.stream import InsertStream
@@ -25,8 +25,8 @@ from rlds_beam.reverb.writing import RequestEncoder, StreamWriter
 from rlds_beam.testing import make_episode
 from rlds_beam.trajectories.frames import to_frames
 from rlds_beam.trajectories.items import ItemMaker, Items, Windows
+from rlds_beam.trajectories.options import FrameOptions, ItemOptions
 from rlds_beam.trajectories.spec import Leaf, TrajectorySpec
-from rlds_beam.trajectories.spec_file import DATA_TYPES
 
 DTYPES = [name for name in DATA_TYPES if name not in ("string", "bfloat16")]
 

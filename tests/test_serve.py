@@ -18,13 +18,13 @@ import pytest
 from serving import DEADLINE, Serve, a_table, refused
 
 from rlds_beam.errors import UsageError
-from rlds_beam.options import FrameOptions
 from rlds_beam.pipelines.serve import spec_of
 from rlds_beam.reverb.connection import Connection
 from rlds_beam.reverb.serving.loopback import reserve_port
 from rlds_beam.reverb.serving.served_tables import ServedTable, parse_tables
 from rlds_beam.reverb.serving.server import signature_leaves
 from rlds_beam.testing import make_episode, write_dataset
+from rlds_beam.trajectories.options import FrameOptions
 from rlds_beam.trajectories.spec import TrajectorySpec
 
 KINDS = "replay:uniform,all:prioritized:1000,line:queue:100,pile:stack:100"

@@ -17,12 +17,12 @@ import pytest
 from serving import DEADLINE, Serve, a_table, refused
 
 from rlds_beam.errors import NotVerifiedError, RldsBeamError, UsageError
-from rlds_beam.options import FrameOptions
 from rlds_beam.pipelines.serve import spec_of
 from rlds_beam.reverb.serving.checkpoints import find_checkpoint, read_tables, settle, sizes_of
 from rlds_beam.reverb.serving.served_tables import ServedTable
 from rlds_beam.reverb.serving.server import EmbeddedServer, verify_checkpoint
 from rlds_beam.testing import make_episode, write_dataset
+from rlds_beam.trajectories.options import FrameOptions
 from rlds_beam.trajectories.spec import TrajectorySpec
 
 

@@ -18,9 +18,10 @@ from rlds_beam.episodes.images import EncodedImages
 from rlds_beam.episodes.schema import Field, Schema
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.features import DEFAULT_DISCOUNT, parse_features
-from rlds_beam.options import FrameOptions, ItemOptions
-from rlds_beam.testing import make_episode, schema_of
+from rlds_beam.formats.rlds_records import schema_of
+from rlds_beam.testing import make_episode
 from rlds_beam.trajectories.frames import to_frames
+from rlds_beam.trajectories.options import FrameOptions, ItemOptions
 from rlds_beam.trajectories.spec import Leaf, TrajectorySpec, trajectory_spec
 
 REAL_DATA = Path(os.environ.get("RLDS_BEAM_REAL_DATA") or Path(__file__).parents[2] / "shared" / "data")

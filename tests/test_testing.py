@@ -6,10 +6,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlds_beam import testing
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.images import EncodedImages
-from rlds_beam.testing import encode_example, make_episode, schema_of, write_dataset
+from rlds_beam.formats import rlds_records
+from rlds_beam.formats.rlds_records import encode_example, schema_of
+from rlds_beam.testing import make_episode, write_dataset
 
 
 def _images(length: int, encoding: str) -> EncodedImages:
@@ -80,7 +81,7 @@ def test_example_bytes_equal_tensorflow() -> None:
 
 @pytest.mark.parametrize("value", [0, 1, 127, 128, 16383, 16384, 2**62, 2**63 - 1, -1, -(2**63)])
 def test_varint(value: int) -> None:
-    got, expected, rest = testing._varints(np.array([value], np.int64)), bytearray(), value % 2**64
+    got, expected, rest = rlds_records._varints(np.array([value], np.int64)), bytearray(), value % 2**64
     while rest > 127:
         expected.append(rest & 127 | 128)
         rest >>= 7

@@ -8,13 +8,13 @@ import pytest
 from rlds_beam.episodes.images import EncodedImages, encode_jpeg
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.errors import UsageError
-from rlds_beam.options import ItemOptions
 from rlds_beam.output import manifest
 from rlds_beam.output.loading import decoder, load_trajectories
 from rlds_beam.output.shards import ShardWriter
 from rlds_beam.reading.plan import WorkRange
 from rlds_beam.trajectories.frames import Frames
 from rlds_beam.trajectories.items import Items, Windows
+from rlds_beam.trajectories.options import ItemOptions
 from rlds_beam.trajectories.record_encoding import TrajectoryEncoder
 from rlds_beam.trajectories.spec import Leaf, TrajectorySpec
 

@@ -14,9 +14,9 @@ from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.errors import UsageError
 from rlds_beam.formats import features
 from rlds_beam.formats.dataset_info import SplitInfo, dataset_info_json
-from rlds_beam.options import ItemOptions
 from rlds_beam.trajectories.frames import Frames
 from rlds_beam.trajectories.items import Items, Windows
+from rlds_beam.trajectories.options import ItemOptions
 from rlds_beam.trajectories.record_encoding import Encoded, TrajectoryEncoder
 from rlds_beam.trajectories.spec import Leaf, TrajectorySpec
 from rlds_beam.trajectories.spec_file import encode_spec_file

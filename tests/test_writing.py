@@ -10,10 +10,10 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.example import parse_example
-from rlds_beam.options import ItemOptions
 from rlds_beam.output.manifest import read_manifest
 from rlds_beam.reading.source import open_source
 from rlds_beam.testing import make_episode, read_payloads, shard_paths, write_dataset
+from rlds_beam.trajectories.options import ItemOptions
 from rlds_beam.transforms import ReadFromRlds, ValidateEpisodes, WriteRejected, WriteToTrajectoryRecords
 
 

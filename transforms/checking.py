@@ -12,11 +12,11 @@ from apache_beam.utils.timestamp import MIN_TIMESTAMP
 from apache_beam.utils.windowed_value import WindowedValue
 
 from rlds_beam.checking.duplicates import marked
+from rlds_beam.checking.options import CheckOptions
 from rlds_beam.checking.report import Report
 from rlds_beam.checking.verdicts import Rejection, validate_episode
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.keys import EpisodeKey
-from rlds_beam.options import CheckOptions
 
 
 class CheckResult(NamedTuple):

@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 import apache_beam as beam
 from apache_beam.pvalue import TaggedOutput
 
-from rlds_beam.checking.rules import BadEpisode
 from rlds_beam.checking.verdicts import Rejection
 from rlds_beam.episodes.episode import Episode
+from rlds_beam.episodes.violations import BadEpisode
 from rlds_beam.errors import UsageError
-from rlds_beam.options import FrameOptions, ItemOptions
 from rlds_beam.trajectories.frames import to_frames
 from rlds_beam.trajectories.items import ItemMaker, Items
+from rlds_beam.trajectories.options import FrameOptions, ItemOptions
 
 
 class ConvertToTrajectoriesResult(NamedTuple):

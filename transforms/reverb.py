@@ -12,22 +12,23 @@ from apache_beam.utils.timestamp import MIN_TIMESTAMP
 from apache_beam.utils.windowed_value import WindowedValue
 
 from rlds_beam.at_work import at_work
-from rlds_beam.checking.rules import BadEpisode
+from rlds_beam.checking.options import CheckOptions
 from rlds_beam.checking.verdicts import Rejection
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.episodes.schema import Schema
+from rlds_beam.episodes.violations import BadEpisode
 from rlds_beam.errors import UsageError
-from rlds_beam.jobs.push import open_target, salt_of
-from rlds_beam.options import CheckOptions, FrameOptions, ItemOptions, ReverbOptions
 from rlds_beam.output.reading_back import ReplayRange
 from rlds_beam.reading.plan import WorkRange
+from rlds_beam.reverb.options import ReverbOptions
 from rlds_beam.reverb.pushing import Pushed, Pusher
 from rlds_beam.reverb.tables import Baseline
-from rlds_beam.reverb.target import Target
+from rlds_beam.reverb.target import Target, open_target, salt_of
 from rlds_beam.reverb.verifying import Verified, verify
 from rlds_beam.reverb.writing import Writer, new_writer
 from rlds_beam.trajectories.converter import Conversion, Converter
+from rlds_beam.trajectories.options import FrameOptions, ItemOptions
 from rlds_beam.trajectories.spec import trajectory_spec
 from rlds_beam.transforms.metrics import RangeMetrics
 

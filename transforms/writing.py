@@ -12,15 +12,16 @@ from apache_beam.transforms.window import GlobalWindow
 from apache_beam.utils.timestamp import MIN_TIMESTAMP
 from apache_beam.utils.windowed_value import WindowedValue
 
-from rlds_beam.checking.rules import BadEpisode
+from rlds_beam.checking.options import CheckOptions
 from rlds_beam.checking.verdicts import Rejection
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.schema import Schema
+from rlds_beam.episodes.violations import BadEpisode
 from rlds_beam.errors import UsageError
-from rlds_beam.options import CheckOptions, FrameOptions, Images, ItemOptions
 from rlds_beam.output import manifest
 from rlds_beam.output.parts import Part, PartWriter, commit_parts, commit_rejections, write_rejections
 from rlds_beam.trajectories.converter import Conversion
+from rlds_beam.trajectories.options import FrameOptions, Images, ItemOptions
 from rlds_beam.trajectories.spec import trajectory_spec
 
 

@@ -20,12 +20,12 @@ import numpy as np
 from servers import drain
 
 from rlds_beam.formats.reverb_info import TableInfo
-from rlds_beam.options import FrameOptions, ItemOptions
 from rlds_beam.pipelines.cli import main
 from rlds_beam.reverb.connection import Connection
 from rlds_beam.testing import make_episode, write_dataset
 from rlds_beam.trajectories.frames import to_frames
 from rlds_beam.trajectories.items import ItemMaker
+from rlds_beam.trajectories.options import FrameOptions, ItemOptions
 
 STEPS, EPISODES, SHARDS = 61, 60, 3
 PAIRS = EPISODES * (STEPS - 1)

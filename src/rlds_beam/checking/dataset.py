@@ -5,12 +5,13 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping
 
+from rlds_beam.checking.options import CheckOptions
 from rlds_beam.checking.report import Report
-from rlds_beam.checking.rules import ADVICE, Violation
+from rlds_beam.checking.rules import ADVICE
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.keys import EpisodeKey
+from rlds_beam.episodes.violations import Violation
 from rlds_beam.errors import FailedRuleError, UsageError
-from rlds_beam.options import CheckOptions
 from rlds_beam.reading.plan import Segment
 from rlds_beam.reading.reader import EpisodeReader
 from rlds_beam.reading.source import Source

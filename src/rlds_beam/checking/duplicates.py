@@ -17,9 +17,9 @@ import google_crc32c
 import numpy as np
 
 from rlds_beam.at_work import at_work
-from rlds_beam.checking.rules import Violation
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.keys import EpisodeKey
+from rlds_beam.episodes.violations import Violation
 from rlds_beam.formats import arrayrecord, tfrecord
 from rlds_beam.reading.plan import Segment
 from rlds_beam.reading.reader import read_segment, stretch

@@ -8,9 +8,11 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from rlds_beam.checking.rules import ADVICE, RULES, Violation
+from rlds_beam.checking.rules import ADVICE, RULES
 from rlds_beam.checking.verdicts import Verdict
 from rlds_beam.episodes.keys import EpisodeKey
+from rlds_beam.episodes.violations import Violation
+from rlds_beam.wording import count, format_size
 
 SAMPLES = 5
 """Samples kept of each rule: those with the smallest keys, whoever met them first."""
@@ -104,8 +106,8 @@ class Report:
         reports = (self, *others)
         rules: dict[str, RuleCount] = {}
         for report in reports:
-            for rule, count in report.rules.items():
-                rules[rule] = rules.get(rule, RuleCount()).merge(count)
+            for rule, found in report.rules.items():
+                rules[rule] = rules.get(rule, RuleCount()).merge(found)
         shards: Counter[str] = Counter()
         for report in reports:
             shards.update(report.shards)
@@ -148,20 +150,20 @@ class Report:
         lines = []
         if self.records or not self.items_written:  # else converted items were pushed, which are no episodes any more
             lines = [
-                f"read      {_count(self.records, 'record')}, {format_size(self.bytes)}",
-                f"valid     {_count(self.valid, 'episode')}",
+                f"read      {count(self.records, 'record')}, {format_size(self.bytes)}",
+                f"valid     {count(self.valid, 'episode')}",
             ]
             if self.repaired:
-                lines.append(f"repaired  {_count(self.repaired, 'record')}")
-            lines.append(f"rejected  {_count(self.rejected, 'record')}")
+                lines.append(f"repaired  {count(self.repaired, 'record')}")
+            lines.append(f"rejected  {count(self.rejected, 'record')}")
         for rule in RULES:
             if rule in self.rules:
                 lines += _rule_lines(rule, self.rules[rule])
         if self.episodes:
-            lines.append(f"accepted  {_count(self.episodes, 'episode')}, {_count(self.steps, 'step')}")
+            lines.append(f"accepted  {count(self.episodes, 'episode')}, {count(self.steps, 'step')}")
         if self.items_predicted or self.items_written:
             agrees = "as" if self.items_written == self.items_predicted else f"NOT the {self.items_predicted:,}"
-            items = f"{_count(self.items_written, 'item')} ({agrees} predicted)"
+            items = f"{count(self.items_written, 'item')} ({agrees} predicted)"
             lines.append(f"written   {items}, {format_size(self.bytes_written)}")
         return "\n".join(lines)
 
@@ -179,17 +181,3 @@ def _rule_lines(rule: str, count: RuleCount) -> list[str]:
     if count.rejected:
         lines.append(f"    {ADVICE[rule]}")
     return lines
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
-def format_size(number: int) -> str:
-    """Bytes for a person: `1.2 MB`."""
-    size, unit = float(number), "B"
-    for larger in ("kB", "MB", "GB", "TB"):
-        if size < 1000:
-            break
-        size, unit = size / 1000, larger
-    return f"{number} B" if unit == "B" else f"{size:.1f} {unit}"

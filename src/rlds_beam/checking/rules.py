@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Literal
 
 Policy = Literal["fail", "reject", "repair", "accept"]
@@ -74,32 +73,3 @@ ADVICE: dict[str, str] = {
     "schema_mismatch": "build the dataset again with one features.json",
 }
 """What a user can do about a breach of each rule."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Violation:
-    """One breach of one rule.
-
-    Attributes:
-      rule: id from `RULES`.
-      detail: what exactly was found, for a person: `NaN at step 17`.
-      field: the step field, where there is one.
-      step: index of the first step concerned, where there is one.
-    """
-
-    rule: str
-    detail: str
-    field: str | None = None
-    step: int | None = None
-
-    def __str__(self) -> str:
-        where = f" in {self.field}" if self.field else ""
-        return f"{self.rule}{where}: {self.detail}"
-
-
-class BadEpisode(Exception):
-    """A record could not be read as an episode at all; carries the violations."""
-
-    def __init__(self, *violations: Violation):
-        super().__init__("; ".join(map(str, violations)))
-        self.violations = violations

@@ -9,13 +9,14 @@ from typing import Any
 
 import numpy as np
 
+from rlds_beam.checking.options import CheckOptions
 from rlds_beam.checking.repairing import repair_episode
-from rlds_beam.checking.rules import ADVICE, RULES, VALUE_RULES, BadEpisode, Violation
+from rlds_beam.checking.rules import ADVICE, RULES, VALUE_RULES
 from rlds_beam.episodes.episode import Column, Episode
 from rlds_beam.episodes.images import EncodedImages, check_images
 from rlds_beam.episodes.keys import EpisodeKey
+from rlds_beam.episodes.violations import BadEpisode, Violation
 from rlds_beam.errors import FailedRuleError
-from rlds_beam.options import CheckOptions
 
 _ORDER = {rule: i for i, rule in enumerate(RULES)}
 _FLAGS = ("is_first", "is_last", "is_terminal")

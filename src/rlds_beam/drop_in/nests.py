@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from rlds_beam.trajectories.spec_file import DATA_TYPES
+from rlds_beam.formats.tensor_types import DATA_TYPES
 
 Array = np.ndarray[Any, Any]
 Path = tuple["str | int", ...]

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from rlds_beam.checking.rules import BadEpisode, Violation
+from rlds_beam.episodes.violations import BadEpisode, Violation
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 

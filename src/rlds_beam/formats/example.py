@@ -17,7 +17,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
-from rlds_beam.checking.rules import BadEpisode, Violation
+from rlds_beam.episodes.violations import BadEpisode, Violation
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 Kind = Literal["bytes", "float", "int64"]

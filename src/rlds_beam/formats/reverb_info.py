@@ -10,8 +10,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 
+from rlds_beam.formats.tensor_types import DATA_TYPES
 from rlds_beam.formats.wire import Message
-from rlds_beam.trajectories.spec_file import DATA_TYPES
 
 SERVER_INFO = "/deepmind.reverb.ReverbService/ServerInfo"
 CHECKPOINT = "/deepmind.reverb.ReverbService/Checkpoint"

@@ -39,8 +39,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow
 
+from rlds_beam.formats.tensor_types import DATA_TYPES
 from rlds_beam.formats.wire import delimited, header, integer, varint
-from rlds_beam.trajectories.spec_file import DATA_TYPES
 
 METHOD = "/deepmind.reverb.ReverbService/InsertStream"
 

@@ -6,9 +6,9 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from rlds_beam.checking.report import format_size
 from rlds_beam.reading.plan import RANGE_BYTES, WorkRange, is_splittable, segment_bytes
 from rlds_beam.reading.source import Source
+from rlds_beam.wording import format_size
 
 _LARGE = 2 * RANGE_BYTES
 """A range of more is worth a word, if it could not be cut."""

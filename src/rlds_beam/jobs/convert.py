@@ -9,18 +9,21 @@ from typing import Any
 
 from rlds_beam import storage
 from rlds_beam.checking.dataset import check_source
-from rlds_beam.checking.report import Report, format_size
+from rlds_beam.checking.options import CheckOptions
+from rlds_beam.checking.report import Report
 from rlds_beam.errors import UsageError
 from rlds_beam.jobs.balance import Balance, balance_of, largest_first
 from rlds_beam.jobs.cost import convert_seconds
-from rlds_beam.options import CheckOptions, ConvertOptions, FrameOptions, ItemOptions
+from rlds_beam.jobs.options import ConvertOptions
 from rlds_beam.output import manifest
 from rlds_beam.output.ranges import DatasetCommitter, RangeConverter
 from rlds_beam.reading.plan import WorkRange, plan_ranges
 from rlds_beam.reading.reader import EpisodeReader
 from rlds_beam.reading.source import Source, open_source
 from rlds_beam.trajectories.converter import Conversion
+from rlds_beam.trajectories.options import FrameOptions, ItemOptions
 from rlds_beam.trajectories.spec import trajectory_spec
+from rlds_beam.wording import format_size
 
 FORMAT = 1
 """Of the files that a conversion writes; a change of their bytes makes it another."""

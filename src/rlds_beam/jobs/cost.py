@@ -8,14 +8,9 @@ magnitude counts: near the threshold either choice costs the same.
 
 from __future__ import annotations
 
-from rlds_beam.options import CheckOptions, Images, ItemOptions
+from rlds_beam.checking.options import CheckOptions
 from rlds_beam.reading.source import Source
-
-START_SECONDS = 2.0
-"""That a job of two workers takes longer to start: two more processes import Beam and connect."""
-
-EFFICIENCY = 0.8
-"""Of n workers at work on n cores, which share a memory bus and a disk."""
+from rlds_beam.trajectories.options import Images, ItemOptions
 
 _MEGA = 1e6
 _STATE = {"check": 0.004, "read": 0.003, "frame": 0.0036, "push": 0.056}
@@ -28,14 +23,6 @@ line is of JPEGs that are written as they are. A push of PNGs is estimated."""
 
 _REPLAY = 0.02
 """Seconds a MB of converted records, to send them to Reverb (estimated)."""
-
-
-def paying_workers(seconds: float, cores: int) -> int:
-    """How many processes do a job best that takes one core so many seconds: one, or one for each core."""
-    if cores < 2:
-        return 1
-    saved = seconds * (1 - 1 / (cores * EFFICIENCY))
-    return cores if saved > START_SECONDS else 1
 
 
 def validate_seconds(source: Source, options: CheckOptions) -> float:

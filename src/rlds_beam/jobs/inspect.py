@@ -5,17 +5,19 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from rlds_beam.checking.report import Report, format_size
+from rlds_beam.checking.options import CheckOptions
+from rlds_beam.checking.report import Report
 from rlds_beam.checking.verdicts import validate_episode
 from rlds_beam.errors import UsageError
 from rlds_beam.jobs.balance import Balance, balance_of
-from rlds_beam.options import CheckOptions, FrameOptions, ItemOptions
 from rlds_beam.reading.plan import plan_ranges
 from rlds_beam.reading.reader import EpisodeReader
 from rlds_beam.reading.source import Source
 from rlds_beam.trajectories.frames import frame_count
 from rlds_beam.trajectories.items import predict_items
+from rlds_beam.trajectories.options import FrameOptions, ItemOptions
 from rlds_beam.trajectories.spec import TrajectorySpec, trajectory_spec
+from rlds_beam.wording import format_size
 
 
 @dataclasses.dataclass(frozen=True)

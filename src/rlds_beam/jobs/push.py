@@ -11,29 +11,28 @@ from typing import Any
 
 from rlds_beam import storage
 from rlds_beam.checking import dataset as preflight
-from rlds_beam.checking.report import Report, format_size
+from rlds_beam.checking.options import CheckOptions
+from rlds_beam.checking.report import Report
 from rlds_beam.episodes.schema import Schema
 from rlds_beam.errors import UsageError
 from rlds_beam.jobs.balance import Balance, balance_of, balance_of_sizes, largest_first
 from rlds_beam.jobs.cost import push_seconds, replay_seconds
-from rlds_beam.options import CheckOptions, FrameOptions, ItemOptions, PushOptions, ReverbOptions
+from rlds_beam.jobs.options import PushOptions
 from rlds_beam.output.manifest import REJECTED
 from rlds_beam.output.reading_back import ReplayRange, is_replay, open_replay
 from rlds_beam.reading.plan import Segment, WorkRange, is_splittable, plan_ranges
 from rlds_beam.reading.reader import EpisodeReader
 from rlds_beam.reading.source import Source, open_source
 from rlds_beam.reverb import tables
-from rlds_beam.reverb.priorities import resolve_priority
 from rlds_beam.reverb.pushing import EpisodePusher, Pusher, ReplayPusher
 from rlds_beam.reverb.tables import Baseline
-from rlds_beam.reverb.target import Target
+from rlds_beam.reverb.target import FORMAT, Target, open_target, salt_of
 from rlds_beam.trajectories.converter import Conversion
+from rlds_beam.trajectories.options import FrameOptions, ItemOptions
 from rlds_beam.trajectories.spec import TrajectorySpec, trajectory_spec
+from rlds_beam.wording import format_size
 
 _KEPT = re.compile(r".+-\d{5}-of-\d{5}\.(tfrecord|jsonl)")  # a rejected file of a range
-
-FORMAT = 1
-"""Of the keys; a change of what they are made from makes it another."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -161,12 +160,6 @@ def _open_converted(options: PushOptions) -> PushInput:
     )  # fmt: skip
 
 
-def salt_of(conversion: Conversion) -> str:
-    """What the keys of items depend on besides their episodes: how they are made."""
-    made = {"format": FORMAT, "frames": conversion.frames, "items": conversion.items}
-    return json.dumps(made, sort_keys=True, default=dataclasses.asdict)
-
-
 def _most_items(source: Source, frames: FrameOptions) -> int | None:
     """A bound from the sizes of the files, unless they are compressed: each step gives an item at most."""
     first = next((shard for split in source.splits for shard in split.shards), None)
@@ -186,38 +179,6 @@ def _least_step_bytes(schema: Schema) -> int:
             floats = field.numpy_dtype.kind not in "iub"
             least += math.prod(d for d in field.shape if d is not None) * (4 if floats else 1)
     return max(1, least)
-
-
-def open_target(
-    options: ReverbOptions,
-    spec: TrajectorySpec,
-    items: ItemOptions,
-    salt: str,
-    predicted: Mapping[str, int] | None = None,
-) -> tuple[Target, Baseline]:
-    """Looks at the servers and their tables, and says where items go.
-
-    Args:
-      options: the servers and tables.
-      spec, items: of what is to be written.
-      salt: of the items' keys.
-      predicted: how many each server is sent, where that is known: they have to fit.
-
-    Raises:
-      UsageError: a server does not answer; a table is not there, of another signature, or would not take
-        what is predicted; the priority cannot be had.
-    """
-    priority = resolve_priority(options.priority)
-    priority.check(spec)
-    baseline = tables.preflight(
-        options.reverb, options.table, spec, predicted, options.timeout,
-        allow_eviction=options.allow_eviction, allow_blocking=options.allow_blocking,
-    )  # fmt: skip
-    target = Target(
-        options.reverb, options.table, spec, items, salt, priority, options.timeout,
-        options.chunk_length, baseline.squeeze, baseline.state_ids, options.writer,
-    )  # fmt: skip
-    return target, baseline
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 
 from rlds_beam import storage
-from rlds_beam.checking.rules import BadEpisode
 from rlds_beam.episodes.episode import Column
 from rlds_beam.episodes.images import EncodedImages
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.episodes.schema import Field
+from rlds_beam.episodes.violations import BadEpisode
 from rlds_beam.errors import RldsBeamError, UsageError
 from rlds_beam.formats.example import NotAnExampleError
 from rlds_beam.formats.tfrecord_rows import Bytes, RowReader

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from rlds_beam.checking.rules import BadEpisode, Violation
 from rlds_beam.episodes.episode import Column, Episode
 from rlds_beam.episodes.images import EncodedImages
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.episodes.schema import Field, Schema
+from rlds_beam.episodes.violations import BadEpisode, Violation
 from rlds_beam.formats.example import Array, Feature, NotAnExampleError, not_an_example, parse_example
 from rlds_beam.formats.features import Json
 from rlds_beam.formats.tfds_decoder import NotDecodableError, TfdsDecoder

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rlds_beam.at_work import at_work
-from rlds_beam.checking.rules import BadEpisode, Violation
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.keys import EpisodeKey
+from rlds_beam.episodes.violations import BadEpisode, Violation
 from rlds_beam.formats import arrayrecord, tfrecord
 from rlds_beam.formats.tfrecord import Damage, Record
 from rlds_beam.reading.decoding import EpisodeDecoder

@@ -8,8 +8,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from rlds_beam import storage
-from rlds_beam.checking.rules import Violation
 from rlds_beam.episodes.schema import Schema
+from rlds_beam.episodes.violations import Violation
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.dataset_info import DatasetInfo, SplitInfo, read_dataset_info
 from rlds_beam.formats.features import parse_features

@@ -19,11 +19,11 @@ import numpy as np
 from rlds_beam.episodes.images import EncodedImages
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.errors import NotVerifiedError, UsageError
-from rlds_beam.options import ItemOptions
 from rlds_beam.reverb.priorities import ConstantPriority
 from rlds_beam.reverb.target import Target
 from rlds_beam.trajectories.image_leaves import pixels_of
 from rlds_beam.trajectories.items import Items
+from rlds_beam.trajectories.options import ItemOptions
 
 _UNLIMITED = 1 << 20
 """Frames that an episode's observer may keep where --max_sequence_length sets no limit."""

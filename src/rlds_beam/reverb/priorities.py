@@ -16,16 +16,17 @@ from typing import Any, Protocol, cast
 
 import numpy as np
 
-from rlds_beam.checking.rules import BadEpisode, Violation
 from rlds_beam.episodes.columns import concatenate, zeros_like
 from rlds_beam.episodes.episode import Column
 from rlds_beam.episodes.images import EncodedImages
 from rlds_beam.episodes.keys import EpisodeKey
+from rlds_beam.episodes.nesting import nest
+from rlds_beam.episodes.violations import BadEpisode, Violation
 from rlds_beam.errors import UsageError
 from rlds_beam.trajectories.frames import LAST, Frames
 from rlds_beam.trajectories.items import Items, Windows
-from rlds_beam.trajectories.policy_info import nest, resolve
 from rlds_beam.trajectories.spec import Leaf, TrajectorySpec
+from rlds_beam.user_functions import resolve
 
 Array = np.ndarray[Any, Any]
 _FLAG = "--priority"

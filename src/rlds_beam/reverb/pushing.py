@@ -10,9 +10,9 @@ from typing import Any
 
 from rlds_beam.checking.duplicates import marked
 from rlds_beam.checking.report import Report
-from rlds_beam.checking.rules import BadEpisode
 from rlds_beam.checking.verdicts import validate_episode
 from rlds_beam.episodes.keys import EpisodeKey
+from rlds_beam.episodes.violations import BadEpisode
 from rlds_beam.errors import RldsBeamError
 from rlds_beam.output.manifest import rejected_path
 from rlds_beam.output.reading_back import Replay, ReplayRange

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.reverb_info import SignatureLeaf, TableInfo
-from rlds_beam.options import CASTS
+from rlds_beam.trajectories.options import CASTS
 from rlds_beam.trajectories.spec import Leaf, Shape, TrajectorySpec
 
 Misfit = tuple[SignatureLeaf, Leaf]

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Mapping
 
 from rlds_beam.episodes.keys import EpisodeKey
-from rlds_beam.options import ItemOptions, WriterKind
+from rlds_beam.reverb import tables
 from rlds_beam.reverb.encoding import digest
-from rlds_beam.reverb.priorities import Priority
+from rlds_beam.reverb.options import ReverbOptions, WriterKind
+from rlds_beam.reverb.priorities import Priority, resolve_priority
+from rlds_beam.reverb.tables import Baseline
+from rlds_beam.trajectories.converter import Conversion
+from rlds_beam.trajectories.options import ItemOptions
 from rlds_beam.trajectories.spec import TrajectorySpec
+
+FORMAT = 1
+"""Of the keys; a change of what they are made from makes it another."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,3 +59,41 @@ class Target:
             return self.servers[0]
         where = key.shard_name if self.items.across_episodes else str(dataclasses.replace(key, part=0))
         return max(self.servers, key=lambda server: (digest(server, where), server))
+
+
+def salt_of(conversion: Conversion) -> str:
+    """What the keys of items depend on besides their episodes: how they are made."""
+    made = {"format": FORMAT, "frames": conversion.frames, "items": conversion.items}
+    return json.dumps(made, sort_keys=True, default=dataclasses.asdict)
+
+
+def open_target(
+    options: ReverbOptions,
+    spec: TrajectorySpec,
+    items: ItemOptions,
+    salt: str,
+    predicted: Mapping[str, int] | None = None,
+) -> tuple[Target, Baseline]:
+    """Looks at the servers and their tables, and says where items go.
+
+    Args:
+      options: the servers and tables.
+      spec, items: of what is to be written.
+      salt: of the items' keys.
+      predicted: how many each server is sent, where that is known: they have to fit.
+
+    Raises:
+      UsageError: a server does not answer; a table is not there, of another signature, or would not take
+        what is predicted; the priority cannot be had.
+    """
+    priority = resolve_priority(options.priority)
+    priority.check(spec)
+    baseline = tables.preflight(
+        options.reverb, options.table, spec, predicted, options.timeout,
+        allow_eviction=options.allow_eviction, allow_blocking=options.allow_blocking,
+    )  # fmt: skip
+    target = Target(
+        options.reverb, options.table, spec, items, salt, priority, options.timeout,
+        options.chunk_length, baseline.squeeze, baseline.state_ids, options.writer,
+    )  # fmt: skip
+    return target, baseline

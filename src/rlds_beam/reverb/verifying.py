@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from rlds_beam.errors import NotVerifiedError
-from rlds_beam.options import WriterKind
 from rlds_beam.reverb import tables
 from rlds_beam.reverb.connection import ServerError
+from rlds_beam.reverb.options import WriterKind
 from rlds_beam.reverb.pushing import Pushed
 from rlds_beam.reverb.tables import Baseline, TableCheck
 from rlds_beam.reverb.target import Target

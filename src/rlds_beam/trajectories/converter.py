@@ -9,16 +9,17 @@ from typing import Generic, TypeVar
 import numpy as np
 
 from rlds_beam.checking.duplicates import marked
-from rlds_beam.checking.rules import BadEpisode
+from rlds_beam.checking.options import CheckOptions
 from rlds_beam.checking.verdicts import Verdict, validate_episode
 from rlds_beam.episodes.episode import Column, Episode
 from rlds_beam.episodes.images import EncodedImages
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.episodes.schema import Field
-from rlds_beam.options import CheckOptions, FrameOptions, Images, ItemOptions
+from rlds_beam.episodes.violations import BadEpisode
 from rlds_beam.trajectories.frames import Frames, to_frames
 from rlds_beam.trajectories.image_leaves import jpegs_of, pixels_of
 from rlds_beam.trajectories.items import ItemMaker, Items, item_count
+from rlds_beam.trajectories.options import FrameOptions, Images, ItemOptions
 from rlds_beam.trajectories.record_encoding import Encoded, TrajectoryEncoder
 from rlds_beam.trajectories.record_layout import is_jpeg, record_fields
 from rlds_beam.trajectories.spec import TrajectorySpec

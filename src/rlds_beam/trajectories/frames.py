@@ -38,8 +38,8 @@ from rlds_beam.episodes.episode import Column, Episode
 from rlds_beam.episodes.images import EncodedImages
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.errors import UsageError
-from rlds_beam.options import FrameOptions
 from rlds_beam.trajectories.leaves import Layout, layout
+from rlds_beam.trajectories.options import FrameOptions
 from rlds_beam.trajectories.policy_info import policy_info_columns
 
 Array = np.ndarray[Any, Any]

@@ -27,12 +27,12 @@ from typing import Any
 
 import numpy as np
 
-from rlds_beam.checking.rules import BadEpisode, Violation
 from rlds_beam.episodes.columns import ZERO_IMAGE
 from rlds_beam.episodes.episode import Column
 from rlds_beam.episodes.images import EncodedImages
-from rlds_beam.options import ItemOptions
+from rlds_beam.episodes.violations import BadEpisode, Violation
 from rlds_beam.trajectories.frames import LAST, Frames
+from rlds_beam.trajectories.options import ItemOptions
 
 Index = np.ndarray[Any, np.dtype[np.int64]]
 

@@ -7,9 +7,10 @@ import functools
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from rlds_beam.episodes.nesting import nest_order
 from rlds_beam.episodes.schema import REQUIRED_STEP_FIELDS
 from rlds_beam.errors import UsageError
-from rlds_beam.options import FrameOptions
+from rlds_beam.trajectories.options import FrameOptions
 
 Names = tuple[str, ...]
 
@@ -38,11 +39,6 @@ def layout(paths: Names, text: Names, options: FrameOptions) -> Layout:
         that is not there or is text.
     """
     return _layout(paths, text, tuple(options.observation_fields), tuple(options.policy_info_fields))
-
-
-def nest_order(paths: Iterable[str]) -> list[str]:
-    """The paths as `tf.nest` orders the leaves of nested dicts: sorted name by name."""
-    return sorted(paths, key=lambda path: path.split("/"))
 
 
 @functools.lru_cache(maxsize=64)  # asked for every episode; the steps of a dataset do not change

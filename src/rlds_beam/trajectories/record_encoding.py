@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from rlds_beam.checking.rules import BadEpisode, Violation
 from rlds_beam.episodes.images import EncodedImages
+from rlds_beam.episodes.violations import BadEpisode, Violation
 from rlds_beam.formats.tfrecord_writing import FramedRows, frame
 from rlds_beam.formats.wire import delimited, header, text
-from rlds_beam.options import Images
 from rlds_beam.trajectories.image_leaves import jpegs_of, pixels_of, zero_jpeg
+from rlds_beam.trajectories.options import Images
 from rlds_beam.trajectories.record_layout import is_jpeg, record_fields
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 
 from rlds_beam.episodes.schema import Field
 from rlds_beam.errors import UsageError
-from rlds_beam.options import CASTS, Images
+from rlds_beam.trajectories.options import CASTS, Images
 
 if TYPE_CHECKING:
     from rlds_beam.trajectories.spec import Leaf, TrajectorySpec

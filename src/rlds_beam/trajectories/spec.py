@@ -14,9 +14,9 @@ from rlds_beam.episodes.images import EncodedImages
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.episodes.schema import Field, Schema
 from rlds_beam.errors import UsageError
-from rlds_beam.options import FrameOptions, ItemOptions
 from rlds_beam.trajectories.frames import Frames, to_frames
 from rlds_beam.trajectories.leaves import layout
+from rlds_beam.trajectories.options import FrameOptions, ItemOptions
 
 Shape = tuple[int | None, ...]
 

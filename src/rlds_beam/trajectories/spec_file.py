@@ -12,17 +12,13 @@ from collections.abc import Iterable, Mapping
 
 from rlds_beam.episodes.schema import Field
 from rlds_beam.errors import UsageError
+from rlds_beam.formats.tensor_types import DATA_TYPES
 from rlds_beam.formats.tfrecord_writing import frame
 from rlds_beam.formats.wire import delimited, integer, text
 
 TRAJECTORY_FIELDS = ("step_type", "observation", "action", "policy_info", "next_step_type", "reward", "discount")
 """The fields of tf_agents.trajectories.Trajectory, in its order."""
 
-# tensorflow/core/framework/types.proto
-DATA_TYPES = {
-    "float32": 1, "float64": 2, "int32": 3, "uint8": 4, "int16": 5, "int8": 6, "string": 7, "int64": 9, "bool": 10,
-    "bfloat16": 14, "uint16": 17, "float16": 19, "uint32": 22, "uint64": 23,
-}  # fmt: skip
 _FLOAT = DATA_TYPES["float32"]
 
 # Fields of StructuredValue.

@@ -1,0 +1,67 @@
+"""Where a job runs: the options."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Literal
+
+from rlds_beam.errors import UsageError
+from rlds_beam.options import Options, option
+
+DATAFLOW = ("dataflow", "DataflowRunner")
+"""The runner of `DataflowOptions`, by our name and by Beam's."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DataflowOptions(Options):
+    """Where on Google Cloud a job of --runner=dataflow runs; all its paths are gs:// paths."""
+
+    project: str | None = option(None, "project that owns the job")
+    region: str | None = option(None, "where its workers are (us-central1)")
+    temp_location: str | None = option(None, "gs:// directory for temporary files", metavar="DIR")
+    staging_location: str | None = option(
+        None, "gs:// directory for what workers are given at their start (--temp_location)", metavar="DIR"
+    )
+    worker_container: str | None = option(
+        None, "image of the workers, with rlds-beam in it (examples/dataflow)", metavar="IMAGE"
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FlinkOptions(Options):
+    """Which Flink cluster a job of --runner=flink runs on, by the names of Beam's flags."""
+
+    flink_master: str | None = option(None, "host:port of the JobManager's REST interface", metavar="ADDRESS")
+    flink_job_server_jar: str | None = option(
+        None, "Beam's job server for that Flink (fetched, where it is not there yet)", metavar="PATH"
+    )
+    parallelism: int | None = option(None, "task slots to work in (all that the cluster has)")
+    environment_type: Literal["EXTERNAL", "DOCKER", "PROCESS"] | None = option(
+        None, "how TaskManagers come by Python: a worker pool beside each (EXTERNAL), or as Beam's manual says"
+    )
+    environment_config: str | None = option(
+        None, "host:port of the worker pool, as a TaskManager sees it (localhost:50000); of a container, the image"
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.parallelism is not None and self.parallelism < 1:
+            raise UsageError(f"--parallelism={self.parallelism}: at least one is needed")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RunOptions(FlinkOptions, DataflowOptions):
+    """Where the job runs; Beam's own flags go behind --."""
+
+    runner: str = option("local", "local, flink, dataflow, or the name of a Beam runner")
+    workers: int | None = option(None, "worker processes on this machine (one per core, where the work pays for them)")
+    beam_options: tuple[str, ...] = option((), "Beam's own flags, as a list", hidden=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.workers is not None and self.workers < 1:
+            raise UsageError(f"--workers={self.workers}: at least one is needed")
+        for group, runners in ((FlinkOptions, ("flink",)), (DataflowOptions, DATAFLOW)):
+            for field in dataclasses.fields(group):
+                if self.runner not in runners and getattr(self, field.name) is not None:
+                    raise UsageError(f"--{field.name} is for --runner={runners[0]}, not --runner={self.runner}")

@@ -1,0 +1,45 @@
+"""What becomes of an episode that breaks a rule: the options."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from rlds_beam.checking.rules import POLICIES, RULES, Policy
+from rlds_beam.errors import UsageError
+from rlds_beam.options import Options, option
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CheckOptions(Options):
+    """What is done with an episode that breaks a rule.
+
+    Where a rule is named several times, fail wins over repair, and repair over accept.
+    """
+
+    accept: tuple[str, ...] = option((), "rules whose breach is let through (comma separated)")
+    repair: tuple[str, ...] = option((), "rules whose breach is mended where it can be (comma separated)")
+    fail: tuple[str, ...] = option((), "rules whose first breach ends the job (comma separated)")
+    max_image_pixels: int = option(1 << 26, "an image of more pixels is image_too_large")
+    decode_images: bool = option(
+        False, "decode every image while checking, not only its header (convert decodes those that it writes anyway)"
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for policy in ("accept", "repair", "fail"):
+            for rule in getattr(self, policy):
+                if rule not in RULES:
+                    raise UsageError(f"--{policy}={rule}: there is no such rule; the rules are {', '.join(RULES)}")
+                if policy not in POLICIES[rule]:
+                    can = ", ".join(r for r in RULES if policy in POLICIES[r])
+                    raise UsageError(f"--{policy}={rule}: {rule} cannot be {policy}ed; these can: {can}")
+
+    def policy(self, rule: str) -> Policy:
+        """What happens to an episode that breaks `rule`."""
+        if rule in self.fail:
+            return "fail"
+        if rule in self.repair:
+            return "repair"
+        if rule in self.accept:
+            return "accept"
+        return "reject"

@@ -1,0 +1,86 @@
+"""RLDS episodes as TFDS stores them: one serialised tf.Example for each, and the schema that describes it."""
+
+from __future__ import annotations
+
+import zlib
+from typing import Any
+
+import numpy as np
+
+from rlds_beam.episodes.episode import Column, Episode
+from rlds_beam.episodes.images import EncodedImages
+from rlds_beam.episodes.schema import Field, Schema
+
+
+def as_column(values: Any) -> Column:
+    """Text becomes an object array of bytes; arrays and EncodedImages stay as they are."""
+    if isinstance(values, EncodedImages | np.ndarray):
+        return values
+    if len(values) and isinstance(values[0], str | bytes):
+        return np.array([v.encode() if isinstance(v, str) else v for v in values] + [None], object)[:-1]
+    return np.asarray(values)
+
+
+def schema_of(episode: Episode) -> Schema:
+    """The schema under which `encode_example` stores the episode, as TFDS would."""
+    metadata = {p: _field(p, as_column([v]) if isinstance(v, str | bytes) else np.asarray(v)[None])
+                for p, v in episode.metadata.items()}  # fmt: skip
+    return Schema({path: _field(path, column) for path, column in episode.steps.items()}, metadata)
+
+
+def _field(path: str, column: Column) -> Field:
+    if isinstance(column, EncodedImages):
+        jpeg = len(column) and column.data[0][:2] == b"\xff\xd8"
+        return Field(path, column.dtype, column.shape, "jpeg" if jpeg else "png", "Image")
+    if column.dtype == object:
+        return Field(path, "string", (), "text", "Text")
+    # TFDS has no list of numbers for bfloat16, and stores it as bytes only.
+    encoding = "bytes" if column.dtype.name == "bfloat16" else "none"
+    return Field(path, column.dtype.name, column.shape[1:], encoding, "Tensor" if column.ndim > 1 else "Scalar")
+
+
+def encode_example(episode: Episode, schema: Schema | None = None) -> bytes:
+    """The episode as TFDS serialises it: a tf.Example with `steps/<path>` and `episode_metadata/<path>`.
+
+    A column that the schema (by default `schema_of(episode)`) does not name is stored all the same, and
+    one that it names may be missing: so a record can be made to disagree with its features.json.
+    """
+    schema, own = schema or schema_of(episode), schema_of(episode)
+    features = {
+        f"steps/{path}": _feature(column, schema.steps.get(path, own.steps[path]))
+        for path, column in episode.steps.items()
+    }
+    for path, value in episode.metadata.items():
+        column = as_column([value]) if isinstance(value, str | bytes) else np.asarray(value)[None]
+        features[f"episode_metadata/{path}"] = _feature(column, schema.metadata.get(path, own.metadata[path]))
+    entries = [_message(1, _message(1, name.encode()) + _message(2, value)) for name, value in sorted(features.items())]
+    return _message(1, b"".join(entries))
+
+
+def _feature(column: Column, field: Field) -> bytes:
+    """The wire form of tf.train.Feature: 1 bytes_list, 2 float_list, 3 int64_list; numbers packed."""
+    if isinstance(column, EncodedImages) or column.dtype == object:
+        return _message(1, b"".join(_message(1, value) for value in column))
+    if not len(column):  # as protobuf has it: a list without values is not written, only its kind
+        return _message(1 if field.encoding != "none" else 2 if column.dtype.kind == "f" else 3, b"")
+    if field.encoding in ("bytes", "zlib"):
+        raw = [step.tobytes() for step in column]
+        return _message(1, b"".join(_message(1, zlib.compress(r) if field.encoding == "zlib" else r) for r in raw))
+    if column.dtype.kind == "f":
+        return _message(2, _message(1, column.astype("<f4").tobytes()))
+    return _message(3, _message(1, _varints(column.astype(np.int64).ravel())))
+
+
+def _varints(values: np.ndarray[Any, Any]) -> bytes:
+    """Protobuf varints of int64 [N], end to end."""
+    groups = values.view(np.uint64)[:, None] >> np.arange(0, 70, 7, dtype=np.uint64)
+    groups[:, 9] = values < 0  # a shift by 63 leaves the sign bit only
+    lengths = np.maximum(1, 10 - np.argmax(groups[:, ::-1] != 0, axis=1) - 10 * (values == 0))
+    place = np.arange(10)
+    out = (groups & np.uint64(0x7F)).astype(np.uint8) | ((place < lengths[:, None] - 1).astype(np.uint8) << 7)
+    return bytes(out[place < lengths[:, None]])
+
+
+def _message(number: int, value: bytes) -> bytes:
+    """A length-delimited protobuf field."""
+    return bytes([number << 3 | 2]) + _varints(np.array([len(value)])) + value

@@ -1,0 +1,15 @@
+"""What to read: the options."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from rlds_beam.options import Options, option
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SourceOptions(Options):
+    """What to read."""
+
+    split: str | None = option(None, "split or slice, in TFDS's notation: train, train[:10%], train+test (all splits)")
+    features: str | None = option(None, "path of a features.json, where it does not lie beside the input")

@@ -1,0 +1,97 @@
+"""How episodes become the items of a TF-Agents trajectory: the options."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Literal
+
+from rlds_beam.errors import UsageError
+from rlds_beam.options import Options, option
+
+CASTS = ("float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "uint16")
+"""The dtypes that trajectory records can hold: those that TF-Agents reads (example_encoding._validate_dtype)."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FrameOptions(Options):
+    """How the steps of an episode become TF-Agents frames (one `Trajectory` a step)."""
+
+    terminal_discount: Literal["transition", "boundary"] = option(
+        "transition",
+        "where a terminal state's discount 0 goes: on the frame that steps into it (what TF-Agents trains on), "
+        "or on the boundary frame only (bit for bit what TF-Agents' rlds_to_reverb writes)",
+    )
+    last_step: Literal["drop", "absorbing"] = option(
+        "drop",
+        "the last step's action and reward: void, as RLDS says (drop), or meant, and kept by an added zero step "
+        "(absorbing)",
+    )
+    policy_info_fn: str | None = option(
+        None, "module:function, called with the columns (current_steps, next_steps) of an episode"
+    )
+    policy_info_fields: tuple[str, ...] = option((), "extra numeric step fields to carry in policy_info")
+    observation_fields: tuple[str, ...] = option((), "observation fields to keep (all, if none is named)")
+    cast: tuple[str, ...] = option((), "leaves to write as another dtype: observation/grip=uint8,reward=float32")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for text in self.cast:
+            path, _, dtype = text.partition("=")
+            if not path or dtype not in CASTS:
+                raise UsageError(f"--cast={text}: expected LEAF=DTYPE, the dtype one of {', '.join(CASTS)}")
+
+    @property
+    def casts(self) -> dict[str, str]:
+        """From a trajectory leaf's path to the dtype that it is written in."""
+        return dict(text.split("=") for text in self.cast)
+
+
+ItemKind = Literal["pairs", "sequences", "episodes", "frames"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ItemOptions(Options):
+    """Which frames make one training item; the names are those of TF-Agents' Reverb observers."""
+
+    items: ItemKind = option("pairs", "what one item is")
+    sequence_length: int = option(2, "frames in an item (sequences)")
+    stride_length: int = option(1, "frames between the starts of two items (sequences)")
+    pad_end_of_episodes: bool = option(False, "fill an episode shorter than an item with boundary frames")
+    tile_end_of_episodes: bool = option(False, "start an item at every frame, filling the tail (needs padding)")
+    across_episodes: bool = option(False, "let sequences run over the end of an episode into the next of the shard")
+    max_sequence_length: int | None = option(None, "frames in an item at most (episodes)")
+    bypass_partial_episodes: bool = option(False, "leave out longer episodes instead of rejecting them (episodes)")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.sequence_length < 1 or self.stride_length < 1:
+            raise UsageError("--sequence_length and --stride_length must be at least 1")
+        if self.tile_end_of_episodes and not self.pad_end_of_episodes:
+            raise UsageError("--tile_end_of_episodes needs --pad_end_of_episodes")
+        if self.max_sequence_length is not None and self.max_sequence_length < 1:
+            raise UsageError("--max_sequence_length must be at least 1")
+        if self.bypass_partial_episodes and self.max_sequence_length is None:
+            raise UsageError("--bypass_partial_episodes needs --max_sequence_length")
+        self._only_for(
+            "sequences", "sequence_length", "stride_length", "pad_end_of_episodes", "tile_end_of_episodes",
+            "across_episodes",
+        )  # fmt: skip
+        self._only_for("episodes", "max_sequence_length", "bypass_partial_episodes")
+
+    def _only_for(self, items: str, *names: str) -> None:
+        """Refuses options that would do nothing: those of another kind of items."""
+        for field in dataclasses.fields(ItemOptions):
+            if self.items != items and field.name in names and getattr(self, field.name) != field.default:
+                raise UsageError(f"--{field.name} is for --items={items}, not --items={self.items}")
+
+    @property
+    def length(self) -> int | None:
+        """Frames in an item; None for whole episodes; 1 for single frames (no time axis on disk)."""
+        return {"pairs": 2, "sequences": self.sequence_length, "frames": 1, "episodes": None}[self.items]
+
+    @property
+    def stride(self) -> int:
+        return self.stride_length if self.items == "sequences" else 1
+
+
+Images = Literal["raw", "jpeg"]

@@ -1,0 +1,18 @@
+"""Numbers and names in messages for people."""
+
+from __future__ import annotations
+
+
+def count(number: int, noun: str) -> str:
+    """`1 episode`, `1,200 episodes`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def format_size(number: int) -> str:
+    """Bytes for a person: `1.2 MB`."""
+    size, unit = float(number), "B"
+    for larger in ("kB", "MB", "GB", "TB"):
+        if size < 1000:
+            break
+        size, unit = size / 1000, larger
+    return f"{number} B" if unit == "B" else f"{size:.1f} {unit}"
