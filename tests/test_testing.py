@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rlds_beam import testing
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.images import EncodedImages
 from rlds_beam.formats import rlds_records
