@@ -70,11 +70,11 @@ def stages(data: Path, images: str, repeats: int) -> dict[str, Any]:
             whole = min(whole, cpu(convert, job))
             output = sum(p.stat().st_size for p in Path(job.output).glob("*.tfrecord-*") if p.suffix != ".spec")
     with conversion(data, images) as job:
-        segments, file_format = [s for work in job.ranges for s in work.segments], job.source.file_format
+        segments, files = [s for work in job.ranges for s in work.segments], job.source.files
         runs = [staged(job) for _ in range(repeats)]
         seconds = min((clock.seconds for clock, _ in runs), key=lambda found: sum(found.values()))
         seconds["whole"] = whole
-        seconds["duplicates"] = cpu(lambda: [scan(file_format, i, s) for i, s in enumerate(segments)], repeats=repeats)
+        seconds["duplicates"] = cpu(lambda: [scan(files, i, s) for i, s in enumerate(segments)], repeats=repeats)
         episodes, (steps, seen) = job.source.episodes, runs[0][1]
         return {
             "steps": steps,
@@ -112,7 +112,7 @@ def staged(job: ConvertJob) -> tuple[Clock, tuple[int, int]]:
     for work in job.ranges:
         with ShardWriter(f"{job.output}/measured") as shard:  # not committed: it does not stay
             for segment in work.segments:
-                records = read_segment(job.source.file_format, segment)
+                records = read_segment(job.source.files, segment)
                 while (record := clock("read", next, records, None)) is not None:
                     episode = clock("decode", reader.episode, work.split, segment, record)
                     for checked in clock("check", validate_episode, episode, convert.check).episodes:

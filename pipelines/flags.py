@@ -84,15 +84,17 @@ def _add_flag(group: argparse._ActionsContainer, field: dataclasses.Field[Any], 
         return
     if field.default not in (None, (), False):
         help_text += f" (default: {field.default})"
-    flag = f"--{field.name}"
+    name = field.name.rstrip("_")  # `from_`, since `from` is a word of Python's
+    flag = f"--{name}"
     base = _without_none(hint)
     if base is bool:
-        group.add_argument(flag, action="store_true", help=help_text)
+        group.add_argument(flag, dest=field.name, action="store_true", help=help_text)
         return
     choices = typing.get_args(base) if typing.get_origin(base) is typing.Literal else None
     group.add_argument(
         flag, type=_converter(base, field), choices=choices, default=field.default,
-        metavar=None if choices else field.metadata.get("metavar", field.name.split("_")[-1].upper()),
+        dest=field.name,
+        metavar=None if choices else field.metadata.get("metavar", name.split("_")[-1].upper()),
         help=help_text,
     )  # fmt: skip
 

@@ -36,7 +36,13 @@ def inspect(config: InspectConfig) -> Survey:
     from rlds_beam.jobs.inspect import survey
     from rlds_beam.reading.source import open_source
 
-    return survey(open_source(config.input, config.split, config.features), config, config, config, config.sample_bytes)
+    return survey(
+        open_source(config.input, config.split, config.features, config.from_),
+        config,
+        config,
+        config,
+        config.sample_bytes,
+    )
 
 
 def main(config: InspectConfig) -> int:

@@ -14,7 +14,7 @@ from rlds_beam.runners.options import RunOptions
 
 if TYPE_CHECKING:
     from rlds_beam.checking.report import Report
-    from rlds_beam.reading.source import Source
+    from rlds_beam.reading.base import Source
 
 USAGE = "INPUT"
 
@@ -42,7 +42,7 @@ def define_pipeline(root: Any, config: ValidateConfig, source: Source | None = N
     from rlds_beam.reading.source import open_source
     from rlds_beam.transforms import FindDuplicateEpisodes, ReadFromRlds, ValidateEpisodes, WriteReport
 
-    source = source or open_source(config.input, config.split, config.features)
+    source = source or open_source(config.input, config.split, config.features, config.from_)
     episodes = root | ReadFromRlds(source)
     duplicates = None if "duplicate_episode" in config.accept else root | FindDuplicateEpisodes(source)
     checked = episodes | ValidateEpisodes(config, duplicates)
@@ -64,7 +64,7 @@ def validate(config: ValidateConfig) -> Report:
     from rlds_beam.runners.results import run_for_result
 
     check(config)
-    source = open_source(config.input, config.split, config.features)
+    source = open_source(config.input, config.split, config.features, config.from_)
     report = check_source(source, config)
     job = dataclasses.replace(config, report=None)  # which is of the workers; this process writes the whole one
     content, _ = run_for_result(

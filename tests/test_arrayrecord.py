@@ -9,7 +9,7 @@ import pytest
 
 from rlds_beam.errors import UsageError
 from rlds_beam.formats import arrayrecord
-from rlds_beam.formats.tfrecord import Damage, Record
+from rlds_beam.formats.base import Damage, Record
 
 array_record = pytest.importorskip("array_record.python.array_record_module")
 

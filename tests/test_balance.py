@@ -19,8 +19,9 @@ from rlds_beam.jobs.balance import balance_of, largest_first, range_bytes
 from rlds_beam.jobs.cost import convert_seconds, push_seconds, validate_seconds
 from rlds_beam.pipelines.cli import main
 from rlds_beam.reading import plan
+from rlds_beam.reading.base import Shard, Source, Split
 from rlds_beam.reading.plan import plan_ranges
-from rlds_beam.reading.source import Shard, Source, Split, open_source
+from rlds_beam.reading.source import open_source
 from rlds_beam.runners.local import START_SECONDS, paying_workers
 from rlds_beam.testing import make_episode, shard_paths, write_dataset
 from rlds_beam.trajectories.options import ItemOptions

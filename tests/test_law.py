@@ -172,11 +172,11 @@ def sound_regions(shard: Path) -> tuple[dict[int, bytes], bytes]:
 def duplicates(source: Any, ranges: Any) -> dict[EpisodeKey, EpisodeKey]:
     """`FindDuplicateEpisodes` without Beam."""
     segments = [(work.split, segment) for work in ranges for segment in work.segments]
-    marks = Fingerprints.concatenate(scan(source.file_format, i, s) for i, (_, s) in enumerate(segments))
+    marks = Fingerprints.concatenate(scan(source.files, i, s) for i, (_, s) in enumerate(segments))
     places: dict[int, set[int]] = {}
     for index, position in marks.suspects().tolist():
         places.setdefault(index, set()).add(position)
-    hashed = (confirm(source.file_format, source.dataset, *segments[i], found) for i, found in places.items())
+    hashed = (confirm(source.files, source.dataset, *segments[i], found) for i, found in places.items())
     return duplicates_among(itertools.chain.from_iterable(hashed))
 
 

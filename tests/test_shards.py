@@ -11,7 +11,8 @@ import pytest
 from rlds_beam import storage
 from rlds_beam.episodes.schema import Field
 from rlds_beam.errors import NotVerifiedError, UsageError
-from rlds_beam.formats.tfrecord import Record, open_tfrecord, read_records
+from rlds_beam.formats.base import Record
+from rlds_beam.formats.tfrecord import open_tfrecord, read_records
 from rlds_beam.formats.tfrecord_writing import frame
 from rlds_beam.output import manifest
 from rlds_beam.output.shards import RejectedWriter, ShardInfo, ShardWriter

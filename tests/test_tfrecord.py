@@ -18,8 +18,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlds_beam.formats import tfrecord, tfrecord_framing
+from rlds_beam.formats.base import Damage, Record
 from rlds_beam.formats.gzip_stream import GzipStream
-from rlds_beam.formats.tfrecord import Damage, Record, frame, frame_all, frame_rows, read_records, scan_headers
+from rlds_beam.formats.tfrecord import frame, frame_all, frame_rows, read_records, scan_headers
 
 
 def read(data: bytes, start: int = 0, stop: int | None = None, **options: Any) -> list[Record | Damage]:

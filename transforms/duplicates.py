@@ -10,8 +10,9 @@ import apache_beam as beam
 
 from rlds_beam.checking.duplicates import Fingerprints, Hashed, confirm, duplicates_among, scan
 from rlds_beam.episodes.keys import EpisodeKey
-from rlds_beam.reading.plan import Segment, plan_ranges
-from rlds_beam.reading.source import Source
+from rlds_beam.formats.base import RecordFormat
+from rlds_beam.reading.base import Segment, Source
+from rlds_beam.reading.plan import plan_ranges
 
 Numbered = tuple[int, tuple[str, Segment]]
 
@@ -36,7 +37,7 @@ class FindDuplicateEpisodes(beam.PTransform):
         suspects = (
             root
             | "Segments" >> beam.Create(list(enumerate(self._segments)), reshuffle=True)
-            | "Scan" >> beam.Map(_scan, source.file_format).with_output_types(Fingerprints)
+            | "Scan" >> beam.Map(_scan, source.files).with_output_types(Fingerprints)
             # 24 bytes a record, all in one place: 60 MB for the episodes of the whole of Open X-Embodiment.
             | "Compare" >> beam.CombineGlobally(_ConcatenateFn())
         )
@@ -44,15 +45,15 @@ class FindDuplicateEpisodes(beam.PTransform):
             suspects
             | "Suspects" >> beam.FlatMap(_suspects, self._segments)
             | "Spread" >> beam.Reshuffle()
-            | "Hash" >> beam.FlatMap(_confirm, source.file_format, source.dataset)
+            | "Hash" >> beam.FlatMap(_confirm, source.files, source.dataset)
             | "Collect" >> beam.CombineGlobally(_collect_all)
             | "Duplicates" >> beam.Map(duplicates_among).with_output_types(dict[EpisodeKey, EpisodeKey])
         )
 
 
-def _scan(numbered: Numbered, file_format: str) -> Fingerprints:
+def _scan(numbered: Numbered, files: RecordFormat) -> Fingerprints:
     index, (_, segment) = numbered
-    return scan(file_format, index, segment)
+    return scan(files, index, segment)
 
 
 def _suspects(marks: Fingerprints, segments: list[tuple[str, Segment]]) -> Iterator[tuple[str, Segment, set[int]]]:
@@ -63,9 +64,9 @@ def _suspects(marks: Fingerprints, segments: list[tuple[str, Segment]]) -> Itera
         yield (*segments[index], positions)
 
 
-def _confirm(suspect: tuple[str, Segment, set[int]], file_format: str, dataset: str) -> Iterator[Hashed]:
+def _confirm(suspect: tuple[str, Segment, set[int]], files: RecordFormat, dataset: str) -> Iterator[Hashed]:
     split, segment, positions = suspect
-    return confirm(file_format, dataset, split, segment, positions)
+    return confirm(files, dataset, split, segment, positions)
 
 
 def _collect_all(parts: Iterable[Any]) -> list[Any]:

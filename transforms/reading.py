@@ -12,11 +12,11 @@ from apache_beam.metrics import Metrics
 from apache_beam.transforms.core import RestrictionProvider
 
 from rlds_beam.episodes.episode import Episode
-from rlds_beam.formats import arrayrecord
-from rlds_beam.formats.tfrecord import Damage
-from rlds_beam.reading.plan import Segment, is_splittable, plan_ranges
+from rlds_beam.formats.base import Damage
+from rlds_beam.reading.base import Segment, Source
+from rlds_beam.reading.plan import plan_ranges
 from rlds_beam.reading.reader import EpisodeReader, read_segment
-from rlds_beam.reading.source import Source, open_source
+from rlds_beam.reading.source import open_source
 from rlds_beam.transforms.metrics import METRICS_NAMESPACE
 
 Piece = tuple[str, Segment]
@@ -62,13 +62,11 @@ class _ReadEpisodesFn(beam.DoFn, RestrictionProvider):
         self._bytes = Metrics.counter(METRICS_NAMESPACE, "bytes_read")
 
     def initial_restriction(self, piece: Piece) -> OffsetRange:
-        segment = piece[1]
-        if self._reader.file_format == "array_record":
-            stop = arrayrecord.num_records(segment.shard.path) if segment.stop is None else segment.stop
-            return OffsetRange(segment.start, stop)
-        if not is_splittable(self._reader.file_format, segment):
-            return OffsetRange(0, 1)  # One claim for the whole: nobody can start in the middle of a gzip stream.
-        return OffsetRange(segment.start, segment.shard.size if segment.stop is None else segment.stop)
+        segment, files = piece[1], self._reader.files
+        if not files.is_splittable(segment.shard.path):
+            return OffsetRange(0, 1)  # One claim for the whole: reading cannot start in the middle of a gzip stream.
+        stop = files.end(segment.shard.path, segment.shard.size) if segment.stop is None else segment.stop
+        return OffsetRange(segment.start, stop)
 
     def create_tracker(self, restriction: OffsetRange) -> OffsetRestrictionTracker:
         return OffsetRestrictionTracker(restriction)
@@ -79,13 +77,13 @@ class _ReadEpisodesFn(beam.DoFn, RestrictionProvider):
     def process(self, piece: Piece, tracker: Any = beam.DoFn.RestrictionParam()) -> Iterator[Episode]:  # noqa: B008
         split, segment = piece
         restriction = tracker.current_restriction()
-        splittable = is_splittable(self._reader.file_format, segment)
+        splittable = self._reader.files.is_splittable(segment.shard.path)
         if splittable:
             segment = dataclasses.replace(segment, start=restriction.start, stop=restriction.stop)
         elif not tracker.try_claim(restriction.start):
             return
         claimed = not splittable
-        for record in read_segment(self._reader.file_format, segment):
+        for record in read_segment(self._reader.files, segment):
             # What is damaged belongs to whoever read what stands before it: it needs no claim of its own.
             if not (claimed and isinstance(record, Damage)) and splittable and not tracker.try_claim(record.position):
                 return

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
+
 
 def count(number: int, noun: str) -> str:
     """`1 episode`, `1,200 episodes`."""
@@ -16,3 +19,9 @@ def format_size(number: int) -> str:
             break
         size, unit = size / 1000, larger
     return f"{number} B" if unit == "B" else f"{size:.1f} {unit}"
+
+
+def did_you_mean(name: str, names: Iterable[str]) -> str:
+    """`; did you mean train?`, if one of the `names` is near; else nothing."""
+    near = difflib.get_close_matches(name, list(names), n=1, cutoff=0.5)
+    return f"; did you mean {near[0]}?" if near else ""

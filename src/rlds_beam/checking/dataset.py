@@ -12,9 +12,8 @@ from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.episodes.violations import Violation
 from rlds_beam.errors import FailedRuleError, UsageError
-from rlds_beam.reading.plan import Segment
+from rlds_beam.reading.base import Segment, Source
 from rlds_beam.reading.reader import EpisodeReader
-from rlds_beam.reading.source import Source
 
 _SAMPLES = 5
 _ENOUGH = 3  # Fewer bad records than this say nothing about the schema.

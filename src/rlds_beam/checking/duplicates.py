@@ -13,15 +13,14 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-import google_crc32c
 import numpy as np
 
 from rlds_beam.at_work import at_work
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.episodes.violations import Violation
-from rlds_beam.formats import arrayrecord, tfrecord
-from rlds_beam.reading.plan import Segment
+from rlds_beam.formats.base import RecordFormat
+from rlds_beam.reading.base import Segment
 from rlds_beam.reading.reader import read_segment, stretch
 
 Array = np.ndarray[Any, Any]
@@ -51,36 +50,24 @@ class Fingerprints:
         return suspects
 
 
-def scan(file_format: str, segment_index: int, segment: Segment) -> Fingerprints:
+def scan(files: RecordFormat, segment_index: int, segment: Segment) -> Fingerprints:
     """Fingerprints of a segment's records; damaged ones have none."""
-    with at_work(stretch(file_format, segment)):
-        positions, lengths, crcs = _headers(file_format, segment)
+    with at_work(stretch(files, segment)):
+        positions, lengths, crcs = files.scan(segment.shard.path, segment.start, segment.stop)
     marks = (lengths.astype(np.uint64) << np.uint64(32)) ^ crcs
     return Fingerprints(marks, np.stack([np.full_like(positions, segment_index), positions], axis=1))
-
-
-def _headers(file_format: str, segment: Segment) -> tuple[Array, Array, Array]:
-    """Positions, lengths and CRC32Cs of a segment's records."""
-    if file_format == "array_record":
-        records = list(arrayrecord.read_records(segment.shard.path, segment.start, segment.stop))
-        lengths = np.array([len(r.payload) for r in records], np.int64)
-        crcs = np.array([google_crc32c.value(r.payload) for r in records], np.uint32)
-        positions = np.array([r.position for r in records], np.int64)
-        return positions, lengths, crcs
-    with tfrecord.open_tfrecord(segment.shard.path).file as file:
-        return tfrecord.scan_headers(file, segment.start, segment.stop)
 
 
 Hashed = tuple[bytes, EpisodeKey]
 """The SHA-256 of a record's payload, and the record's key."""
 
 
-def confirm(file_format: str, dataset: str, split: str, segment: Segment, positions: set[int]) -> Iterator[Hashed]:
+def confirm(files: RecordFormat, dataset: str, split: str, segment: Segment, positions: set[int]) -> Iterator[Hashed]:
     """The hash of each of the suspects among a segment's records."""
     if not positions:
         return
     within = dataclasses.replace(segment, start=min(positions), stop=max(positions) + 1)
-    for record in read_segment(file_format, within):
+    for record in read_segment(files, within):
         if record.position in positions:
             key = EpisodeKey(dataset, split, segment.shard.index, record.position)
             yield hashlib.sha256(record.payload).digest(), key

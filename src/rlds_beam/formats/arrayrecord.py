@@ -7,13 +7,17 @@ something else altogether; here that is a `DamagedFileError`, and `read_records`
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 from collections.abc import Iterator
 from typing import Any
 
+import google_crc32c
+import numpy as np
+
 from rlds_beam import storage
 from rlds_beam.errors import RldsBeamError, UsageError
-from rlds_beam.formats.tfrecord import Damage, Record
+from rlds_beam.formats.base import Damage, Headers, Record
 
 _BATCH = 64  # records fetched at a time; these are in memory together
 _RANDOM_ACCESS = "readahead_buffer_size:0,max_parallelism:0"  # no threads, no 16 MB buffer each
@@ -104,3 +108,32 @@ def _reader(path: str) -> Iterator[Any]:
     finally:
         with contextlib.suppress(RuntimeError):  # closing says again what reading has said
             reader.close()
+
+
+@dataclasses.dataclass(frozen=True)
+class ArrayRecordFormat:
+    """ArrayRecord files (`formats.base.RecordFormat`). Positions are indices of records."""
+
+    name: str = "array_record"
+    unit: str = "records"
+
+    def read(self, path: str, start: int = 0, stop: int | None = None) -> Iterator[Record | Damage]:
+        yield from read_records(path, start, stop)
+
+    def scan(self, path: str, start: int = 0, stop: int | None = None) -> Headers:
+        rows = [
+            (record.position, len(record.payload), google_crc32c.value(record.payload))
+            for record in read_records(path, start, stop)
+            if isinstance(record, Record)
+        ]
+        positions, lengths, crcs = zip(*rows, strict=True) if rows else ((), (), ())
+        return Headers(np.array(positions, np.int64), np.array(lengths, np.int64), np.array(crcs, np.uint32))
+
+    def is_splittable(self, path: str) -> bool:
+        return True
+
+    def end(self, path: str, size: int) -> int:
+        return num_records(path)
+
+    def positions(self, path: str, low: int, high: int) -> tuple[int, int | None]:
+        return low, high

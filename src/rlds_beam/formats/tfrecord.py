@@ -7,13 +7,14 @@ each by another worker, and the ranges add up to what one reader of the whole fi
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from typing import BinaryIO, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from rlds_beam import storage
+from rlds_beam.formats.base import Damage, Headers, Record
 from rlds_beam.formats.gzip_stream import GzipStream
 from rlds_beam.formats.tfrecord_framing import (
     BLOCK,
@@ -28,11 +29,9 @@ from rlds_beam.formats.tfrecord_writing import FramedRows, frame, frame_all, fra
 
 __all__ = [
     "OVERHEAD",
-    "Damage",
     "FramedRows",
-    "Headers",
-    "Record",
     "TFRecordFile",
+    "TFRecordFormat",
     "frame",
     "frame_all",
     "frame_rows",
@@ -44,50 +43,6 @@ __all__ = [
 MAX_RECORD_BYTES = 1 << 30
 MAX_DAMAGE_BYTES = 1 << 24
 _FAR, _FEW = 1 << 15, 1 << 6  # behind a record this long, seek and read this little, rather than read on
-
-
-class Record(NamedTuple):
-    """A record whose length and data match their checksums.
-
-    Attributes:
-      position: offset of its first byte (of the length) in the uncompressed bytes of the file.
-      payload: its data.
-    """
-
-    position: int
-    payload: bytes
-
-
-class Damage(NamedTuple):
-    """A region of a file that holds no good record.
-
-    Attributes:
-      position: offset of its first byte in the uncompressed bytes of the file.
-      stop: offset behind its last byte. Equal to `position` where a gzip stream ends too early but
-        between two records.
-      reason: what is wrong, for a person.
-      payload: where a record's frame is intact but its data do not match their checksum, the data as
-        they are; else the bytes of the region, the first `max_damage_bytes` of them.
-    """
-
-    position: int
-    stop: int
-    reason: str
-    payload: bytes
-
-
-class Headers(NamedTuple):
-    """Where the records of a file are, in three arrays of equal length.
-
-    Attributes:
-      positions: int64, offsets of the records' first bytes, ascending.
-      lengths: int64, bytes of the records' data.
-      payload_crcs: uint32, the masked CRC32Cs of the data as the file states them (not checked).
-    """
-
-    positions: npt.NDArray[np.int64]
-    lengths: npt.NDArray[np.int64]
-    payload_crcs: npt.NDArray[np.uint32]
 
 
 class TFRecordFile(NamedTuple):
@@ -289,3 +244,32 @@ def scan_headers(
         length = frames.header(position)
     positions, lengths, crcs = zip(*rows, strict=True) if rows else ((), (), ())
     return Headers(np.array(positions, np.int64), np.array(lengths, np.int64), np.array(crcs, np.uint32))
+
+
+@dataclasses.dataclass(frozen=True)
+class TFRecordFormat:
+    """TFRecord files, plain or gzip (`formats.base.RecordFormat`). Positions are offsets of bytes."""
+
+    name: str = "tfrecord"
+    unit: str = "bytes"
+
+    def read(self, path: str, start: int = 0, stop: int | None = None) -> Iterator[Record | Damage]:
+        with open_tfrecord(path).file as file:
+            yield from read_records(file, start, stop)
+
+    def scan(self, path: str, start: int = 0, stop: int | None = None) -> Headers:
+        with open_tfrecord(path).file as file:
+            return scan_headers(file, start, stop)
+
+    def is_splittable(self, path: str) -> bool:
+        opened = open_tfrecord(path)
+        opened.file.close()
+        return opened.splittable
+
+    def end(self, path: str, size: int) -> int:
+        return size
+
+    def positions(self, path: str, low: int, high: int) -> tuple[int, int | None]:
+        positions = self.scan(path).positions
+        start, stop = (int(positions[i]) if i < len(positions) else None for i in (low, high))
+        return (storage.size(path) if start is None else start), stop

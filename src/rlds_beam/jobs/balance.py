@@ -6,8 +6,8 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from rlds_beam.reading.plan import RANGE_BYTES, WorkRange, is_splittable, segment_bytes
-from rlds_beam.reading.source import Source
+from rlds_beam.reading.base import Source
+from rlds_beam.reading.plan import RANGE_BYTES, WorkRange, segment_bytes
 from rlds_beam.wording import format_size
 
 _LARGE = 2 * RANGE_BYTES
@@ -77,6 +77,6 @@ def _why_uncut(source: Source, work: WorkRange, whole_shards: bool) -> str | Non
     path = segment.shard.path
     if whole_shards:
         return f"{path} is one stream, which --across_episodes keeps whole"
-    if not is_splittable(source.file_format, segment):
+    if not source.files.is_splittable(path):
         return f"{path} is gzip, which cannot be cut"
     return None  # it was asked for by --shards

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
 from typing import Any
 
@@ -17,9 +16,10 @@ from rlds_beam.jobs.cost import convert_seconds
 from rlds_beam.jobs.options import ConvertOptions
 from rlds_beam.output import manifest
 from rlds_beam.output.ranges import DatasetCommitter, RangeConverter
+from rlds_beam.reading.base import Source
 from rlds_beam.reading.plan import WorkRange, plan_ranges
 from rlds_beam.reading.reader import EpisodeReader
-from rlds_beam.reading.source import Source, open_source
+from rlds_beam.reading.source import open_dataset
 from rlds_beam.trajectories.converter import Conversion
 from rlds_beam.trajectories.options import FrameOptions, ItemOptions
 from rlds_beam.trajectories.spec import trajectory_spec
@@ -132,9 +132,7 @@ def prepare(options: ConvertOptions) -> ConvertJob:
     Raises:
       UsageError: the input, the options or the output cannot be used as they are.
     """
-    source = open_source(options.input, options.split, options.features)
-    if not source.splits:
-        raise UsageError(f"{options.input} names no splits: there is nothing to convert")
+    source = open_dataset(options.input, options)
     conversion = Conversion(
         CheckOptions.of(options),
         FrameOptions.of(options),
@@ -156,7 +154,7 @@ def _plan(source: Source, ranges: tuple[WorkRange, ...], conversion: Conversion)
     return {
         "format": FORMAT,
         "dataset": source.dataset,
-        "features_sha256": hashlib.sha256(source.features.encode()).hexdigest(),
+        **source.plan(),
         "splits": {
             split.name: {
                 "slice": [split.start, split.stop],

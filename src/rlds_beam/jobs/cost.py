@@ -9,7 +9,7 @@ magnitude counts: near the threshold either choice costs the same.
 from __future__ import annotations
 
 from rlds_beam.checking.options import CheckOptions
-from rlds_beam.reading.source import Source
+from rlds_beam.reading.base import Source
 from rlds_beam.trajectories.options import Images, ItemOptions
 
 _MEGA = 1e6

@@ -10,9 +10,9 @@ from rlds_beam.checking.report import Report
 from rlds_beam.checking.verdicts import validate_episode
 from rlds_beam.errors import UsageError
 from rlds_beam.jobs.balance import Balance, balance_of
+from rlds_beam.reading.base import Source
 from rlds_beam.reading.plan import plan_ranges
 from rlds_beam.reading.reader import EpisodeReader
-from rlds_beam.reading.source import Source
 from rlds_beam.trajectories.frames import frame_count
 from rlds_beam.trajectories.items import predict_items
 from rlds_beam.trajectories.options import FrameOptions, ItemOptions
@@ -49,7 +49,7 @@ class Survey:
         source = self.source
         return {
             "dataset": source.dataset,
-            "file_format": source.file_format,
+            "file_format": source.files.name,
             "schema": {path: str(field) for path, field in sorted(source.schema.steps.items())},
             "metadata": {path: str(field) for path, field in sorted(source.schema.metadata.items())},
             "splits": {
@@ -74,7 +74,7 @@ class Survey:
         source = self.source
         about = "" if self.complete else "about "
         decoder = source.schema.slow_reason
-        lines = [f"{source.dataset} ({source.file_format}, {format_size(source.size)})", "", "step"]
+        lines = [f"{source.dataset} ({source.files.name}, {format_size(source.size)})", "", "step"]
         lines += [f"  {field}" for _, field in sorted(source.schema.steps.items())]
         if decoder:
             lines.append(f"  ({decoder}, so TFDS decodes the dataset)")

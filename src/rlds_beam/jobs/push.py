@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -13,16 +12,16 @@ from rlds_beam import storage
 from rlds_beam.checking import dataset as preflight
 from rlds_beam.checking.options import CheckOptions
 from rlds_beam.checking.report import Report
-from rlds_beam.episodes.schema import Schema
 from rlds_beam.errors import UsageError
 from rlds_beam.jobs.balance import Balance, balance_of, balance_of_sizes, largest_first
 from rlds_beam.jobs.cost import push_seconds, replay_seconds
 from rlds_beam.jobs.options import PushOptions
 from rlds_beam.output.manifest import REJECTED
 from rlds_beam.output.reading_back import ReplayRange, is_replay, open_replay
-from rlds_beam.reading.plan import Segment, WorkRange, is_splittable, plan_ranges
+from rlds_beam.reading.base import Source
+from rlds_beam.reading.plan import WorkRange, plan_ranges
 from rlds_beam.reading.reader import EpisodeReader
-from rlds_beam.reading.source import Source, open_source
+from rlds_beam.reading.source import open_dataset
 from rlds_beam.reverb import tables
 from rlds_beam.reverb.pushing import EpisodePusher, Pusher, ReplayPusher
 from rlds_beam.reverb.tables import Baseline
@@ -117,9 +116,7 @@ def open_input(options: PushOptions) -> PushInput:
 
 
 def _open_rlds(options: PushOptions) -> PushInput:
-    source = open_source(options.input, options.split, options.features)
-    if not source.splits:
-        raise UsageError(f"{options.input} names no splits: there is nothing to push")
+    source = open_dataset(options.input, options)
     check, frames, items = CheckOptions.of(options), FrameOptions.of(options), ItemOptions.of(options)
     conversion = Conversion(check, frames, items, trajectory_spec(source.schema, frames, items))
     reader = EpisodeReader(source)
@@ -130,7 +127,7 @@ def _open_rlds(options: PushOptions) -> PushInput:
         conversion.spec,
         items,
         salt_of(conversion),
-        _most_items(source, frames),
+        _most_frames(source, frames),
         preflight.check_source(source, options),
         source,
         lambda target: EpisodePusher(reader, conversion, target, options.rejected),
@@ -158,27 +155,6 @@ def _open_converted(options: PushOptions) -> PushInput:
         replay.dataset, sum(work.bytes for work in replay.ranges), replay.ranges, replay.spec, items, salt,
         replay.items, Report(), None, lambda target: ReplayPusher(replay, target),
     )  # fmt: skip
-
-
-def _most_items(source: Source, frames: FrameOptions) -> int | None:
-    """A bound from the sizes of the files, unless they are compressed: each step gives an item at most."""
-    first = next((shard for split in source.splits for shard in split.shards), None)
-    if first is None or source.file_format != "tfrecord" or not is_splittable(source.file_format, Segment(first)):
-        return None
-    steps = source.size // _least_step_bytes(source.schema)
-    return steps if frames.last_step == "drop" else 2 * steps  # a step added to each episode, of one step or more
-
-
-def _least_step_bytes(schema: Schema) -> int:
-    """What a step takes in a tf.Example at least: 4 bytes a float, 1 an integer, 2 a string (its tag and length)."""
-    least = 0
-    for field in schema.steps.values():
-        if field.encoding != "none" or field.dtype == "string":
-            least += 2
-        elif None not in field.shape:
-            floats = field.numpy_dtype.kind not in "iub"
-            least += math.prod(d for d in field.shape if d is not None) * (4 if floats else 1)
-    return max(1, least)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -219,6 +195,13 @@ class PushJob:
             except OSError as error:
                 raise UsageError(f"--rejected={rejected} cannot be written to: {error}") from error
         return self.input.ordered
+
+
+def _most_frames(source: Source, frames: FrameOptions) -> int | None:
+    """No more frames, so items, than this come of the dataset; None where the files' sizes do not tell."""
+    steps = source.most_steps()
+    # A step may be added to each episode, which has one step or more.
+    return steps if steps is None or frames.last_step == "drop" else 2 * steps
 
 
 def prepare(options: PushOptions, source: PushInput, predicted: Mapping[str, int] | None = None) -> PushJob:

@@ -15,9 +15,9 @@ from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.output import manifest
 from rlds_beam.output.manifest import REPORT, RangeCommit, rejected_path, shard_path
 from rlds_beam.output.shards import RejectedWriter, ShardWriter
+from rlds_beam.reading.base import Source
 from rlds_beam.reading.plan import WorkRange
 from rlds_beam.reading.reader import EpisodeReader
-from rlds_beam.reading.source import Source
 from rlds_beam.trajectories.converter import Conversion, Converter, record_encoder
 from rlds_beam.trajectories.record_encoding import Encoded
 

@@ -9,27 +9,13 @@ from collections.abc import Iterator
 
 from rlds_beam import storage
 from rlds_beam.errors import UsageError
-from rlds_beam.formats import arrayrecord, tfrecord
-from rlds_beam.reading.source import Shard, Source, Split
+from rlds_beam.reading.base import Segment, Shard, Source, Split
 
 RANGE_BYTES = 32 << 20
 """Input bytes of a range: small enough to balance a few workers and to lose little in a crash."""
 
 MAX_RANGES = 16384
 """Ranges (so output shards) at most: a larger dataset gets larger ranges, not more files."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Segment:
-    """A stretch of one shard: the records whose first byte lies in [start, stop).
-
-    `start` and `stop` are byte offsets in a TFRecord shard (of the uncompressed bytes, where it is
-    gzip) and record indices in an ArrayRecord shard; `stop` None reads to the end.
-    """
-
-    shard: Shard
-    start: int = 0
-    stop: int | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,15 +86,10 @@ def select_segments(source: Source, split: Split) -> list[Segment]:
 
 
 def _segment_of_records(source: Source, shard: Shard, low: int, high: int) -> Segment:
-    """Records low..high of a shard; their bytes are found by reading the framing, where need be."""
-    if source.file_format == "array_record":
-        return Segment(shard, low, high)
+    """Records low..high of a shard."""
     if low == 0 and high == shard.records:
         return Segment(shard)
-    with tfrecord.open_tfrecord(shard.path).file as file:
-        positions = tfrecord.scan_headers(file).positions
-    at = [int(positions[i]) if i < len(positions) else None for i in (low, high)]
-    return Segment(shard, at[0] if at[0] is not None else shard.size, at[1])
+    return Segment(shard, *source.files.positions(shard.path, low, high))
 
 
 def _cut(source: Source, segments: list[Segment], shards: int | None) -> list[list[Segment]]:
@@ -139,39 +120,29 @@ def _splittable(source: Source, segments: list[Segment], which: list[int]) -> It
     if not which:
         return
     path = segments[0].shard.path
-    found = storage.at_once(lambda i: is_splittable(source.file_format, segments[i]), which, path)
+    found = storage.at_once(lambda i: source.files.is_splittable(segments[i].shard.path), which, path)
     yield from zip(which, found, strict=True)
 
 
 def segment_bytes(source: Source, segment: Segment) -> int:
     """Bytes of a segment on disk (of a gzip shard, what it is compressed to)."""
-    if source.file_format == "array_record" and segment.stop is not None:
-        records = segment.shard.records or arrayrecord.num_records(segment.shard.path)
-        return segment.shard.size * (segment.stop - segment.start) // max(1, records)
-    stop = segment.shard.size if segment.stop is None else min(segment.stop, segment.shard.size)
-    return max(0, stop - segment.start)
+    shard = segment.shard
+    if segment.start == 0 and segment.stop is None:
+        return shard.size
+    end = source.files.end(shard.path, shard.size)
+    stop = end if segment.stop is None else min(segment.stop, end)
+    return shard.size * max(0, stop - segment.start) // max(1, end)
 
 
 def _pieces(source: Source, segment: Segment, weight: int, inside: list[int]) -> Iterator[tuple[Segment, int]]:
-    """The segment cut `inside` (byte offsets within it); each piece with the offset of its middle."""
+    """The segment cut `inside` (offsets of its `weight` bytes); each piece with the offset of its middle."""
     if not inside:
         yield segment, weight // 2
         return
-    if source.file_format == "array_record":
-        stop = arrayrecord.num_records(segment.shard.path) if segment.stop is None else segment.stop
-        cuts = [segment.start + (stop - segment.start) * b // weight for b in inside]
-    else:
-        stop = segment.shard.size if segment.stop is None else segment.stop
-        cuts = [segment.start + b for b in inside]
+    shard, start, stop = segment.shard, segment.start, segment.stop
+    if stop is None:
+        stop = source.files.end(shard.path, shard.size)
+    cuts = [start + (stop - start) * offset // weight for offset in inside]
     offsets = itertools.pairwise([0, *inside, weight])
-    for (low, high), (left, right) in zip(itertools.pairwise([segment.start, *cuts, stop]), offsets, strict=True):
+    for (low, high), (left, right) in zip(itertools.pairwise([start, *cuts, stop]), offsets, strict=True):
         yield dataclasses.replace(segment, start=low, stop=high), (left + right) // 2
-
-
-def is_splittable(file_format: str, segment: Segment) -> bool:
-    """Whether ranges of the shard can be read on their own: those of a gzip file cannot."""
-    if file_format == "array_record":
-        return True
-    opened = tfrecord.open_tfrecord(segment.shard.path)
-    opened.file.close()
-    return opened.splittable

@@ -1,0 +1,148 @@
+"""The contract of a source: a dataset of episodes, whatever it is stored in."""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from rlds_beam.episodes.episode import Episode
+from rlds_beam.episodes.keys import EpisodeKey
+from rlds_beam.episodes.schema import Schema
+from rlds_beam.episodes.violations import Violation
+from rlds_beam.formats.base import RecordFormat
+
+
+@dataclasses.dataclass(frozen=True)
+class Shard:
+    """One input file.
+
+    Attributes:
+      index: position within the split, the `shard` of an episode's key.
+      path: where it is.
+      size: bytes on disk.
+      records: how many records dataset_info.json says it holds; None where nothing says so.
+    """
+
+    index: int
+    path: str
+    size: int
+    records: int | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Split:
+    """One split, whole or a slice of its episodes.
+
+    Attributes:
+      name: `train`.
+      shards: the shards that are there, in order.
+      start, stop: the slice, in episodes from the start of the split; None means to the end.
+    """
+
+    name: str
+    shards: tuple[Shard, ...]
+    start: int = 0
+    stop: int | None = None
+
+    @property
+    def sliced(self) -> bool:
+        return self.start != 0 or self.stop is not None
+
+    @property
+    def episodes(self) -> int | None:
+        """How many records dataset_info.json promises (of the slice); None where nothing does."""
+        if any(shard.records is None for shard in self.shards):
+            return None
+        total = sum(shard.records or 0 for shard in self.shards)
+        return max(0, min(total, total if self.stop is None else self.stop) - self.start)
+
+    @property
+    def size(self) -> int:
+        """Bytes on disk of all shards."""
+        return sum(shard.size for shard in self.shards)
+
+
+@dataclasses.dataclass(frozen=True)
+class Segment:
+    """A stretch of one shard: the records whose first byte lies in [start, stop).
+
+    `start` and `stop` are byte offsets in a TFRecord shard (of the uncompressed bytes, where it is
+    gzip) and record indices in an ArrayRecord shard; `stop` None reads to the end.
+    """
+
+    shard: Shard
+    start: int = 0
+    stop: int | None = None
+
+
+class Decoder(Protocol):
+    """Makes episodes of records. Pickles."""
+
+    def decode(self, payload: bytes, key: EpisodeKey) -> Episode:
+        """The episode in one record.
+
+        Raises:
+          BadEpisode: with every violation found. Nothing else, whatever the bytes are.
+        """
+
+
+class Source(abc.ABC):
+    """A dataset of episodes: where its records are, and how one becomes an episode.
+
+    An implementation is a class that inherits from this one, has the attributes below (a frozen dataclass, say), and
+    an `open`. `--from=rlds` names ours, `--from=module:Class` one of the user's.
+
+    Attributes:
+      dataset: `name/version`, the `dataset` of an episode's key.
+      schema: what an episode holds.
+      files: how the records of a shard are read.
+      decoder: how a record becomes an episode.
+      splits: the selected ones.
+      violations: what is wrong with the dataset as a whole (missing and extra shards).
+    """
+
+    dataset: str
+    schema: Schema
+    files: RecordFormat
+    decoder: Decoder
+    splits: tuple[Split, ...]
+    violations: tuple[Violation, ...]
+
+    @classmethod
+    @abc.abstractmethod
+    def open(cls, input: str | Sequence[str], *, split: str | None = None, features: str | None = None) -> Source:
+        """Finds what there is to read; reads metadata only, never a record.
+
+        Args:
+          input: what the command line names: a directory, or files.
+          split, features: as in `SourceOptions`; an option that the source has no use for is a UsageError.
+
+        Raises:
+          UsageError: there is no such dataset, or it cannot be read.
+        """
+
+    def plan(self) -> dict[str, Any]:
+        """What the content of an episode depends on besides the shards' bytes, as JSON."""
+        return {}
+
+    def most_steps(self) -> int | None:
+        """No more steps than this are in the dataset; None where the files' sizes do not tell."""
+        return None
+
+    @property
+    def name(self) -> str:
+        """The dataset's name without its version."""
+        return self.dataset.split("/")[0]
+
+    @property
+    def size(self) -> int:
+        """Bytes on disk."""
+        return sum(split.size for split in self.splits)
+
+    @property
+    def episodes(self) -> int | None:
+        """How many records the metadata promises; None where it does not say."""
+        counts = [split.episodes for split in self.splits]
+        return None if None in counts else sum(count for count in counts if count is not None)
