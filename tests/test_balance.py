@@ -14,13 +14,15 @@ from hypothesis import strategies as st
 
 from rlds_beam.checking.options import CheckOptions
 from rlds_beam.formats.rlds_records import schema_of
+from rlds_beam.formats.tfrecord import TFRecordFormat
 from rlds_beam.jobs import balance
 from rlds_beam.jobs.balance import balance_of, largest_first, range_bytes
 from rlds_beam.jobs.cost import convert_seconds, push_seconds, validate_seconds
 from rlds_beam.pipelines.cli import main
 from rlds_beam.reading import plan
-from rlds_beam.reading.base import Shard, Source, Split
+from rlds_beam.reading.base import Shard, Split
 from rlds_beam.reading.plan import plan_ranges
+from rlds_beam.reading.rlds import RldsSource
 from rlds_beam.reading.source import open_source
 from rlds_beam.runners.local import START_SECONDS, paying_workers
 from rlds_beam.testing import make_episode, shard_paths, write_dataset
@@ -120,12 +122,12 @@ def test_workers_pay_only_where_they_win():
     assert paying_workers(100 * START_SECONDS, 2) == 2
 
 
-def source_of(size: int, encoding: str = "none") -> Source:
+def source_of(size: int, encoding: str = "none") -> RldsSource:
     episode = make_episode(2)
     schema = schema_of(episode)
     steps = {path: dataclasses.replace(field, encoding=encoding) for path, field in schema.steps.items()}
     shards = (Shard(0, "x", size, 1),)
-    return Source("x", "", dataclasses.replace(schema, steps=steps), "tfrecord", (Split("train", shards),))
+    return RldsSource("x", "", dataclasses.replace(schema, steps=steps), TFRecordFormat(), (Split("train", shards),))
 
 
 def test_the_cost_follows_the_kind_of_job():

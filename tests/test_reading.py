@@ -33,7 +33,7 @@ def shard(request, tmp_path):
         for record, part in ((0, "payload"), (3, "length_crc"), (4, "payload_crc"), (7, "payload")):
             flip_byte(shard_paths(path)[0], record, part)
     source = open_source(str(path))
-    return source, source.split("train").shards[0]
+    return source, source.splits[0].shards[0]
 
 
 def test_every_split_point_gives_each_record_once(shard):
@@ -72,7 +72,7 @@ def test_read_from_rlds(tmp_path, pipeline, compressed):
     if compressed:
         for shard in shard_paths(path):
             shard.write_bytes(gzip.compress(shard.read_bytes()))
-    counts = [shard.records for shard in open_source(str(path)).split("train").shards]
+    counts = [shard.records for shard in open_source(str(path)).splits[0].shards]
     with pipeline as root:
         episodes = root | ReadFromRlds(str(path))
         assert_that(episodes | "Length" >> beam.Map(len), equal_to([3] * 20), label="lengths")

@@ -37,7 +37,7 @@ def test_a_tfds_directory(dataset):
     source = open_source(str(dataset))
     assert source.dataset == "toy/1.0.0"
     assert source.episodes == 20
-    assert [shard.index for shard in source.split("train").shards] == [0, 1, 2]
+    assert [shard.index for shard in source.splits[0].shards] == [0, 1, 2]
     assert read_ids(source) == list(range(20))
 
 
@@ -134,7 +134,7 @@ def test_missing_and_extra_shards_are_named(dataset):
     assert [v.rule for v in source.violations] == ["missing_shard", "extra_shard"]
     assert paths[1].name in source.violations[0].detail
     assert "00007-of-00008" in source.violations[1].detail
-    assert [shard.index for shard in source.split("train").shards] == [0, 2]
+    assert [shard.index for shard in source.splits[0].shards] == [0, 2]
 
 
 @pytest.mark.parametrize("template", ["../{DATASET}-{SPLIT}", "/etc/{DATASET}", "{DATASET}/{SPLIT}"])
@@ -184,7 +184,7 @@ def test_whole_shards_are_streams_of_their_own(dataset):
 
 def test_select_segments_of_a_slice_reads_only_what_it_must(dataset):
     source = open_source(str(dataset), "train[:6]")
-    segments = select_segments(source, source.split("train"))
+    segments = select_segments(source, source.splits[0])
     assert [segment.shard.index for segment in segments] == [0]
 
 
