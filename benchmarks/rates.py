@@ -68,7 +68,7 @@ def stages(data: Path, images: str, repeats: int) -> dict[str, Any]:
     for _ in range(repeats):  # each into an output of its own: a range that is committed is not done again
         with conversion(data, images) as job:
             whole = min(whole, cpu(convert, job))
-            output = sum(p.stat().st_size for p in Path(job.output).glob("*.tfrecord-*") if p.suffix != ".spec")
+            output = sum(p.stat().st_size for p in Path(job.directory).glob("*.tfrecord-*") if p.suffix != ".spec")
     with conversion(data, images) as job:
         segments, files = [s for work in job.ranges for s in work.segments], job.source.files
         runs = [staged(job) for _ in range(repeats)]
@@ -107,15 +107,15 @@ class Clock:
 
 def staged(job: ConvertJob) -> tuple[Clock, tuple[int, int]]:
     """What `RangeConverter.convert` does with a range, episode after episode, by the clock; (steps, pixels) of it."""
-    clock, reader, convert, steps, seen = Clock(), job.converter.reader, job.conversion, 0, 0
+    clock, reader, convert, steps, seen = Clock(), job.converter.reader, job.output.conversion, 0, 0
     encode = record_encoder(convert)
     for work in job.ranges:
-        with ShardWriter(f"{job.output}/measured") as shard:  # not committed: it does not stay
+        with ShardWriter(f"{job.directory}/measured") as shard:  # not committed: it does not stay
             for segment in work.segments:
                 records = read_segment(job.source.files, segment)
                 while (record := clock("read", next, records, None)) is not None:
                     episode = clock("decode", reader.episode, work.split, segment, record)
-                    for checked in clock("check", validate_episode, episode, convert.check).episodes:
+                    for checked in clock("check", validate_episode, episode, job.check).episodes:
                         steps, seen = steps + len(checked), seen + pixels(checked)
                         frames = clock("frames", to_frames, checked, convert.frames)
                         items = Items(frames, Windows.of(len(frames), convert.items))

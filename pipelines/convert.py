@@ -76,14 +76,13 @@ def convert(config: ConvertConfig) -> ConvertOutcome:
       RldsBeamError: the pipeline failed.
     """
     from rlds_beam.jobs.convert import prepare
-    from rlds_beam.jobs.cost import convert_seconds
     from rlds_beam.runners import check, run_pipeline
 
     began = time.monotonic()
     check(config)
     job, metrics = prepare(config), {}
     if config.overwrite or not job.complete:
-        seconds = convert_seconds(job.source, config, config.images) if config.overwrite else job.seconds
+        seconds = job.whole_seconds if config.overwrite else job.seconds
         try:
             metrics = run_pipeline(lambda root: define_pipeline(root, config, job), config, seconds)
         except RldsBeamError as error:
@@ -116,7 +115,7 @@ class ConvertOutcome:
         return {
             **outcome.figures(self.metrics, self.seconds),
             "output_shards": len(self.job.ranges),
-            "output": self.job.output,
+            "output": self.job.directory,
         }
 
 
@@ -125,11 +124,12 @@ def main(config: ConvertConfig) -> int:
     from rlds_beam.jobs.convert import prepare
     from rlds_beam.pipelines import outcome
     from rlds_beam.runners import check
+    from rlds_beam.seeing import terminal
 
     if config.dry_run:
         check(config)
         job = prepare(config)
-        print(json.dumps(job.to_json(), indent=2) if config.json else job.text())
+        print(json.dumps(job.to_json(), indent=2) if config.json else terminal.convert_plan(job))
         return 0
     done = convert(config)
     figures = done.figures()

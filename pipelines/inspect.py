@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlds_beam.checking.options import CheckOptions
 from rlds_beam.options import option
+from rlds_beam.output.options import OutputOptions
 from rlds_beam.reading.options import SourceOptions
 from rlds_beam.trajectories.options import FrameOptions, ItemOptions
 
@@ -18,7 +19,7 @@ USAGE = "INPUT"
 
 
 @dataclasses.dataclass(frozen=True)
-class InspectConfig(ItemOptions, FrameOptions, CheckOptions, SourceOptions):
+class InspectConfig(ItemOptions, FrameOptions, OutputOptions, CheckOptions, SourceOptions):
     """Shows the schema, shards, episodes and bytes of a dataset, and the items that a plan predicts."""
 
     input: str = option(dataclasses.MISSING, "a TFDS or EnvLogger dataset directory, or shard files", positional=True)
@@ -36,24 +37,25 @@ def inspect(config: InspectConfig) -> Survey:
     from rlds_beam.jobs.inspect import survey
     from rlds_beam.reading.source import open_source
 
-    return survey(
-        open_source(config.input, config.split, config.features, config.from_),
-        config,
-        config,
-        config,
-        config.sample_bytes,
-    )
+    source = open_source(config.input, config.split, config.features, config.from_)
+    return survey(source, config, config, config.sample_bytes)
 
 
 def main(config: InspectConfig) -> int:
     """The command: prints what was found, returns the exit code."""
+    from rlds_beam.seeing import terminal
+
     found = inspect(config)
-    print(json.dumps(found.to_json(), indent=2) if config.json else found.text(_plan(config)))
+    print(json.dumps(found.to_json(), indent=2) if config.json else terminal.survey_text(found, _plan(config)))
     return 0
 
 
 def _plan(config: InspectConfig) -> str:
     """The plan as flags: `--items=sequences --sequence_length=8`."""
+    from rlds_beam.output.outputs import TRAJECTORIES
+
     fields: list[Any] = [f for f in dataclasses.fields(ItemOptions) if getattr(config, f.name) != f.default]
     flags = [f"--{f.name}" + ("" if getattr(config, f.name) is True else f"={getattr(config, f.name)}") for f in fields]
+    if config.to != TRAJECTORIES:
+        return f"--to={config.to}"
     return " ".join(flags or [f"--items={config.items}"])

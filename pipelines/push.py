@@ -209,13 +209,14 @@ def _plan(config: PushConfig) -> int:
     """Prints what would be done; an embedded server is not started for it."""
     from rlds_beam.jobs.push import open_input, prepare
     from rlds_beam.runners import check
+    from rlds_beam.seeing import terminal
 
     check(config)
     source = open_input(config)
     if not config.embedded:
         prepare(config, source)
     plan = source.to_json() | {"servers": config.reverb, "tables": config.table}
-    print(json.dumps(plan, indent=2) if config.json else source.text(config.reverb, config.table))
+    print(json.dumps(plan, indent=2) if config.json else terminal.push_plan(source, config.reverb, config.table))
     return 0
 
 

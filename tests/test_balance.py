@@ -18,6 +18,8 @@ from rlds_beam.formats.tfrecord import TFRecordFormat
 from rlds_beam.jobs import balance
 from rlds_beam.jobs.balance import balance_of, largest_first, range_bytes
 from rlds_beam.jobs.cost import convert_seconds, push_seconds, validate_seconds
+from rlds_beam.output.base import Effort
+from rlds_beam.output.trajectories import TrajectoryOutput
 from rlds_beam.pipelines.cli import main
 from rlds_beam.reading import plan
 from rlds_beam.reading.base import Shard, Split
@@ -25,8 +27,11 @@ from rlds_beam.reading.plan import plan_ranges
 from rlds_beam.reading.rlds import RldsSource
 from rlds_beam.reading.source import open_source
 from rlds_beam.runners.local import START_SECONDS, paying_workers
+from rlds_beam.seeing.terminal import balance_lines
 from rlds_beam.testing import make_episode, shard_paths, write_dataset
-from rlds_beam.trajectories.options import ItemOptions
+from rlds_beam.trajectories.converter import Conversion
+from rlds_beam.trajectories.options import FrameOptions, ItemOptions
+from rlds_beam.trajectories.spec import TrajectorySpec
 
 SMALL = 1 << 12
 
@@ -106,7 +111,7 @@ def test_nothing_to_read_is_balanced(tmp_path):
     source = open_source(str(write_dataset(tmp_path, [], schema=schema_of(make_episode(2)))))
     found = balance_of(source, plan_ranges(source))
     assert (found.most, found.total, found.uncut) == (0, 0, None)
-    assert balance_of(source, []).lines() == ["ranges    0 of 0 B"]
+    assert balance_lines(balance_of(source, [])) == ["ranges    0 of 0 B"]
 
 
 @given(st.floats(0, 1e6), st.floats(0, 1e6), st.integers(1, 64))
@@ -130,20 +135,31 @@ def source_of(size: int, encoding: str = "none") -> RldsSource:
     return RldsSource("x", "", dataclasses.replace(schema, steps=steps), TFRecordFormat(), (Split("train", shards),))
 
 
+def effort(items: ItemOptions, images: str = "raw") -> Effort:
+    spec = TrajectorySpec((), ())
+    return TrajectoryOutput("", "x", Conversion(FrameOptions(), items, spec, images)).effort
+
+
 def test_the_cost_follows_the_kind_of_job():
     """What is dear pays for workers sooner; what overlaps is written more than once."""
     state, jpeg = source_of(10**9), source_of(10**9, "jpeg")
     pairs, frames = ItemOptions(), ItemOptions(items="frames")
     long = ItemOptions(items="sequences", sequence_length=64)
     strided = ItemOptions(items="sequences", sequence_length=64, stride_length=64)
-    assert validate_seconds(state, CheckOptions()) < convert_seconds(state, frames) < convert_seconds(state, pairs)
-    assert convert_seconds(state, pairs) < convert_seconds(state, long)
-    assert convert_seconds(state, strided) == convert_seconds(state, frames)
-    assert convert_seconds(state, pairs) < convert_seconds(jpeg, pairs)
-    assert convert_seconds(jpeg, pairs, "jpeg") < convert_seconds(jpeg, pairs)
+    assert (
+        validate_seconds(state, CheckOptions())
+        < convert_seconds(state, effort(frames))
+        < convert_seconds(state, effort(pairs))
+    )
+    assert convert_seconds(state, effort(pairs)) < convert_seconds(state, effort(long))
+    assert convert_seconds(state, effort(strided)) == convert_seconds(state, effort(frames))
+    assert convert_seconds(state, effort(pairs)) < convert_seconds(jpeg, effort(pairs))
+    assert convert_seconds(jpeg, effort(pairs, "jpeg")) < convert_seconds(jpeg, effort(pairs))
     assert validate_seconds(jpeg, CheckOptions()) < validate_seconds(jpeg, CheckOptions(decode_images=True))
     assert push_seconds(state) > 0
-    assert convert_seconds(source_of(2 * 10**9), pairs) == pytest.approx(2 * convert_seconds(state, pairs))
+    assert convert_seconds(source_of(2 * 10**9), effort(pairs)) == pytest.approx(
+        2 * convert_seconds(state, effort(pairs))
+    )
 
 
 def test_the_cost_is_what_was_measured():
@@ -164,6 +180,8 @@ def test_the_cost_is_what_was_measured():
         ("jpeg", "raw", of_both(a_mega("jpeg"), a_mega("jpeg256"))),
         ("jpeg", "jpeg", of_both(a_mega("jpeg, --images=jpeg"), a_mega("jpeg256, --images=jpeg"))),
     ):
-        assert convert_seconds(source_of(10**6, encoding), pairs, images) == pytest.approx(expected, rel=0.34), encoding
+        assert convert_seconds(source_of(10**6, encoding), effort(pairs, images)) == pytest.approx(
+            expected, rel=0.34
+        ), encoding
     wall = measured["push"]["state"]["wall_us"] / measured["stages"]["state"]["input_bytes"]
     assert push_seconds(source_of(10**6)) == pytest.approx(wall, rel=0.34)

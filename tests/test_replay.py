@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from outputs import commit_dataset, commit_range, shard_path
 
 from rlds_beam.episodes.columns import concatenate
 from rlds_beam.episodes.images import EncodedImages, encode_jpeg
@@ -98,7 +99,7 @@ def write(output: Path, leaves, options, episodes, images="raw", split="train", 
     manifest.open_output(str(output), {"options": str(options)})
     made = []
     for work in (ranges := [WorkRange(split, i, shards, ()) for i in range(shards)]):
-        path = manifest.shard_path(str(output), "data", work)
+        path = shard_path(output, work)
         maker = ItemMaker(options)
         items = [maker.push(frames) for frames in episodes[work.index :: shards]]
         items += [last] if (last := maker.finish()) is not None else []
@@ -108,10 +109,8 @@ def write(output: Path, leaves, options, episodes, images="raw", split="train", 
                 writer.write(encoded.chunks, encoded.count, KEY)
             shard = writer.commit()
         made += items
-        manifest.commit_range(
-            str(output), work, path, shard, fields=encoder.fields, predicted=shard.records, rejected=None, report={}
-        )
-    manifest.commit_dataset(str(output), "data", ranges, encoder.fields)
+        commit_range(output, work, shard, encoder.fields)
+    commit_dataset(output, ranges, encoder.fields)
     return made
 
 
@@ -426,17 +425,15 @@ def test_splits(tmp_path):
     encoder = TrajectoryEncoder(TrajectorySpec(leaves, (2,)))
     manifest.open_output(str(tmp_path), {})
     for i, one in enumerate(work):
-        path = manifest.shard_path(str(tmp_path), "data", one)
+        path = shard_path(tmp_path, one)
         with ShardWriter(path) as writer:
             if one.split != "none" and one.index == 1:  # the first shard of each is empty
                 items = ItemMaker(ItemOptions()).push(make_frames(leaves, 5 + i, i))
                 encoded = encoder.encode(items)
                 writer.write(encoded.chunks, encoded.count, KEY)
             shard = writer.commit()
-        manifest.commit_range(
-            str(tmp_path), one, path, shard, fields=encoder.fields, predicted=shard.records, rejected=None, report={}
-        )
-    manifest.commit_dataset(str(tmp_path), "data", work, encoder.fields)
+        commit_range(tmp_path, one, shard, encoder.fields)
+    commit_dataset(tmp_path, work, encoder.fields)
     output = str(tmp_path)
     assert [(str(r), r.items) for r in open_replay(output).ranges] == [("train-00001", 5), ("val-00001", 7)]
     assert [str(r) for r in open_replay(output, "val+train").ranges] == ["val-00001", "train-00001"]

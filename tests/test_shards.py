@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
+from outputs import commit_dataset, commit_range, shard_path
 
 from rlds_beam import storage
 from rlds_beam.episodes.schema import Field
@@ -24,7 +25,7 @@ RANGES = [WorkRange("train", i, 3, ()) for i in range(3)] + [WorkRange("val", 0,
 
 
 def make_range(output: Path, work: WorkRange, records: int = 2, *, rejected: int = 0, predicted: int | None = None):
-    path = manifest.shard_path(str(output), "data", work)
+    path = shard_path(output, work)
     with ShardWriter(path) as writer, RejectedWriter(manifest.rejected_path(str(output), work)) as aside:
         for i in range(records):
             writer.write([frame(f"{work}/{i}".encode())], 1, f"key{i}")
@@ -33,16 +34,14 @@ def make_range(output: Path, work: WorkRange, records: int = 2, *, rejected: int
         kept = aside.commit()
         shard = writer.commit()
     predicted = records if predicted is None else predicted
-    return manifest.commit_range(
-        str(output), work, path, shard, fields=FIELDS, predicted=predicted, rejected=kept, report={"records": records}
-    )
+    return commit_range(output, work, shard, FIELDS, predicted=predicted, rejected=kept, report={"records": records})
 
 
 def make_dataset(output: Path, records=(2, 0, 3, 1)):
     manifest.open_output(str(output), PLAN)
     for work, count in zip(RANGES, records, strict=True):
         make_range(output, work, count, rejected=work.index)
-    return manifest.commit_dataset(str(output), "data", RANGES, FIELDS)
+    return commit_dataset(output, RANGES, FIELDS)
 
 
 def contents(directory: Path) -> dict[str, bytes]:
@@ -115,7 +114,7 @@ def test_the_same_plan_again_has_nothing_to_do(tmp_path):
     assert finished.complete
     assert finished.ranges.keys() == {str(work) for work in RANGES}
     assert finished.ranges["train-00000-of-00003"].report == {"records": 2}
-    manifest.commit_dataset(str(tmp_path), "data", RANGES, FIELDS)
+    commit_dataset(tmp_path, RANGES, FIELDS)
     assert contents(tmp_path) == before
 
 
@@ -162,7 +161,7 @@ def test_a_rerun_does_what_is_missing_and_ends_the_same(tmp_path, fault):
     assert not (tmp_path / "manifest.json").exists()
     assert {str(work) for work in RANGES} - finished.ranges.keys() == {"train-00002-of-00003"}
     make_range(tmp_path, RANGES[2], 3, rejected=2)
-    manifest.commit_dataset(str(tmp_path), "data", RANGES, FIELDS)
+    commit_dataset(tmp_path, RANGES, FIELDS)
     assert contents(tmp_path) == before
 
 
@@ -201,7 +200,7 @@ def test_an_unfinished_dataset_is_not_committed(tmp_path):
     manifest.open_output(str(tmp_path), PLAN)
     make_range(tmp_path, RANGES[0])
     with pytest.raises(NotVerifiedError, match="3 of 4 ranges were not finished"):
-        manifest.commit_dataset(str(tmp_path), "data", RANGES, FIELDS)
+        commit_dataset(tmp_path, RANGES, FIELDS)
     assert not (tmp_path / "manifest.json").exists()
     with pytest.raises(UsageError, match="is not finished"):
         manifest.read_manifest(str(tmp_path))
@@ -211,7 +210,7 @@ def test_a_damaged_shard_is_not_committed(tmp_path):
     make_dataset(tmp_path)
     damage_file(tmp_path)
     with pytest.raises(NotVerifiedError, match="has 5 bytes where"):
-        manifest.commit_dataset(str(tmp_path), "data", RANGES, FIELDS)
+        commit_dataset(tmp_path, RANGES, FIELDS)
     assert not (tmp_path / "manifest.json").exists()
 
 

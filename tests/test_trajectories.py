@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from outputs import commit_dataset, commit_range, shard_path
 
 from rlds_beam.episodes.images import EncodedImages, encode_jpeg
 from rlds_beam.episodes.keys import EpisodeKey
@@ -54,16 +55,14 @@ def write_dataset(output, options, images="raw", splits=("train",), lengths=LENG
     batches = [Items(frames, Windows.of(len(frames), options)) for frames in episodes]
     ranges = [WorkRange(split, i, 2, ()) for split in splits for i in range(2)]
     for work in ranges:
-        path = manifest.shard_path(str(output), "data", work)
+        path = shard_path(output, work)
         with ShardWriter(path) as writer:
             for items in batches[work.index :: 2]:
                 encoded = encoder.encode(items)
                 writer.write(encoded.chunks, encoded.count, KEY)
             shard = writer.commit()
-        manifest.commit_range(
-            str(output), work, path, shard, fields=encoder.fields, predicted=shard.records, rejected=None, report={}
-        )
-    manifest.commit_dataset(str(output), "data", ranges, encoder.fields)
+        commit_range(output, work, shard, encoder.fields)
+    commit_dataset(output, ranges, encoder.fields)
     expected = []
     for items in batches:
         decoded = Frames(
@@ -193,15 +192,13 @@ def test_an_agent_trains_on_it(tmp_path):
     encoder = TrajectoryEncoder(TrajectorySpec(leaves, (2,)))
     manifest.open_output(str(tmp_path), {})
     work = WorkRange("train", 0, 1, ())
-    path = manifest.shard_path(str(tmp_path), "data", work)
+    path = shard_path(tmp_path, work)
     with ShardWriter(path) as writer:
         encoded = encoder.encode(Items(Frames(columns, KEY), Windows.of(9, ItemOptions())))
         writer.write(encoded.chunks, encoded.count, KEY)
         shard = writer.commit()
-    manifest.commit_range(
-        str(tmp_path), work, path, shard, fields=encoder.fields, predicted=8, rejected=None, report={}
-    )
-    manifest.commit_dataset(str(tmp_path), "data", [work], encoder.fields)
+    commit_range(tmp_path, work, shard, encoder.fields, predicted=8)
+    commit_dataset(tmp_path, [work], encoder.fields)
 
     observation_spec = tf.TensorSpec((3,), tf.float32)
     action_spec = tensor_spec.BoundedTensorSpec((), tf.int64, 0, 3)

@@ -64,7 +64,7 @@ def test_what_is_written_is_what_went_in(tmp_path, dataset, flags, shuffle):
     assert line["rule"] == "last_not_last"
     key = EpisodeKey.parse(line["key"])
     source = open_source(str(path))
-    with open(source.split("train").shards[key.shard].path, "rb") as shard:
+    with open(source.splits[0].shards[key.shard].path, "rb") as shard:
         shard.seek(key.position + 12)
         payload = read_payloads(output / "rejected" / "train-00000-of-00001.tfrecord")[0]
         assert shard.read(len(payload)) == payload

@@ -12,7 +12,6 @@ from apache_beam.utils.timestamp import MIN_TIMESTAMP
 from apache_beam.utils.windowed_value import WindowedValue
 
 from rlds_beam.at_work import at_work
-from rlds_beam.checking.options import CheckOptions
 from rlds_beam.checking.verdicts import Rejection
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.keys import EpisodeKey
@@ -22,12 +21,13 @@ from rlds_beam.errors import UsageError
 from rlds_beam.output.reading_back import ReplayRange
 from rlds_beam.reading.plan import WorkRange
 from rlds_beam.reverb.options import ReverbOptions
+from rlds_beam.reverb.output import ReverbRangeWriter
 from rlds_beam.reverb.pushing import Pushed, Pusher
 from rlds_beam.reverb.tables import Baseline
 from rlds_beam.reverb.target import Target, open_target, salt_of
 from rlds_beam.reverb.verifying import Verified, verify
 from rlds_beam.reverb.writing import Writer, new_writer
-from rlds_beam.trajectories.converter import Conversion, Converter
+from rlds_beam.trajectories.converter import Conversion
 from rlds_beam.trajectories.options import FrameOptions, ItemOptions
 from rlds_beam.trajectories.spec import trajectory_spec
 from rlds_beam.transforms.metrics import RangeMetrics
@@ -81,7 +81,7 @@ class WriteToReverb(beam.PTransform):
         if items.across_episodes:
             raise UsageError("across_episodes needs the order of a shard, which a PCollection does not have")
         reverb = ReverbOptions(reverb=_several(servers), table=_several(tables), **options)
-        self._conversion = Conversion(CheckOptions(), frames, items, trajectory_spec(schema, frames, items))
+        self._conversion = Conversion(frames, items, trajectory_spec(schema, frames, items))
         self._target, self._baseline = open_target(
             reverb, self._conversion.spec, items, salt_of(self._conversion)
         )  # fmt: skip
@@ -205,28 +205,20 @@ class _WriteEpisodesFn(_WriterFn):
 
     def start_bundle(self) -> None:
         assert self._writer is not None
-        self._converter = Converter(self._conversion, self._writer.encode)
+        self._range = ReverbRangeWriter(self._conversion, self._target, self._writer)
         self._acknowledged = dict(self._writer.acknowledged)
-        self._predicted: dict[str, int] = {}
 
     def process(self, episode: Episode) -> Iterator[TaggedOutput]:
-        assert self._writer is not None
-        before = self._converter.predicted
         try:
-            encoded = self._converter.encode([episode])
+            self._range.write([episode])
         except BadEpisode as bad:
             rejection = Rejection(episode.key, bad.violations[0].rule, bad.violations, episode.payload)
             yield TaggedOutput("rejected", rejection)
-            return
-        for items in encoded:
-            self._writer.write(items)
-        server = self._target.server_of(episode.key)
-        self._predicted[server] = self._predicted.get(server, 0) + self._converter.predicted - before
 
     def finish_bundle(self) -> Iterator[WindowedValue]:
         assert self._writer is not None
-        self._writer.flush()
+        self._range.finish()
         now = self._writer.acknowledged
         acknowledged = {server: now[server] - self._acknowledged.get(server, 0) for server in now}
-        pushed = Pushed(predicted=self._predicted, acknowledged=acknowledged)
+        pushed = Pushed(predicted=dict(self._range.due), acknowledged=acknowledged)
         yield WindowedValue(pushed, MIN_TIMESTAMP, [GlobalWindow()])

@@ -12,7 +12,6 @@ from apache_beam.transforms.window import GlobalWindow
 from apache_beam.utils.timestamp import MIN_TIMESTAMP
 from apache_beam.utils.windowed_value import WindowedValue
 
-from rlds_beam.checking.options import CheckOptions
 from rlds_beam.checking.verdicts import Rejection
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.schema import Schema
@@ -20,6 +19,7 @@ from rlds_beam.episodes.violations import BadEpisode
 from rlds_beam.errors import UsageError
 from rlds_beam.output import manifest
 from rlds_beam.output.parts import Part, PartWriter, commit_parts, commit_rejections, write_rejections
+from rlds_beam.output.trajectories import TrajectoryOutput
 from rlds_beam.trajectories.converter import Conversion
 from rlds_beam.trajectories.options import FrameOptions, Images, ItemOptions
 from rlds_beam.trajectories.spec import trajectory_spec
@@ -72,22 +72,20 @@ class WriteToTrajectoryRecords(beam.PTransform):
         frames, items = frames or FrameOptions(), items or ItemOptions()
         if items.across_episodes:
             raise UsageError("across_episodes needs the order of a shard, which a PCollection does not have")
-        self._output, self._name = output, name
-        self._conversion = Conversion(CheckOptions(), frames, items, trajectory_spec(schema, frames, items), images)
+        conversion = Conversion(frames, items, trajectory_spec(schema, frames, items), images)
+        self._output = TrajectoryOutput(output, name, conversion)
         # Nobody can tell what an earlier pipeline did to its episodes, so every run is a plan of its own.
         self._plan = {"pipeline": uuid.uuid4().hex}
         self._overwrite = overwrite
         manifest.check_output(output, self._plan, overwrite=overwrite)
 
     def expand(self, episodes: Any) -> WriteToTrajectoryRecordsResult:
-        manifest.open_output(self._output, self._plan, overwrite=self._overwrite)
-        parts = episodes | "Write" >> beam.ParDo(_WritePartsFn(self._output, self._conversion)).with_outputs(
-            "rejected", main="parts"
-        )
+        manifest.open_output(self._output.directory, self._plan, overwrite=self._overwrite)
+        parts = episodes | "Write" >> beam.ParDo(_WritePartsFn(self._output)).with_outputs("rejected", main="parts")
         written = (
             parts.parts
             | "All" >> beam.CombineGlobally(beam.combiners.ToListCombineFn())
-            | "Commit" >> beam.Map(_commit_parts, self._output, self._name, self._conversion)
+            | "Commit" >> beam.Map(_commit_parts, self._output)
         )
         return WriteToTrajectoryRecordsResult(written, parts.rejected)
 
@@ -112,13 +110,13 @@ class WriteRejected(beam.PTransform):
 
 
 class _WritePartsFn(beam.DoFn):
-    def __init__(self, output: str, conversion: Conversion):
-        self._output, self._conversion = output, conversion
+    def __init__(self, output: TrajectoryOutput):
+        self._output = output
         self._writer: PartWriter | None = None
 
     def start_bundle(self) -> None:
         self.teardown()  # of a bundle that failed
-        self._writer = PartWriter(self._output, self._conversion)
+        self._writer = PartWriter(self._output)
 
     def process(self, episode: Episode) -> Iterator[TaggedOutput]:
         assert self._writer is not None
@@ -155,8 +153,8 @@ def _in_global_window(value: Any) -> WindowedValue:
     return WindowedValue(value, MIN_TIMESTAMP, [GlobalWindow()])
 
 
-def _commit_parts(parts: Iterable[Part], output: str, name: str, conversion: Conversion) -> dict[str, Any]:
-    return commit_parts(output, name, conversion, list(parts))
+def _commit_parts(parts: Iterable[Part], output: TrajectoryOutput) -> dict[str, Any]:
+    return commit_parts(output, list(parts))
 
 
 def _commit_rejections(parts: Iterable[Part], output: str) -> dict[str, Any]:

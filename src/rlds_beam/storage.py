@@ -13,7 +13,7 @@ import os
 import re
 import shutil
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, BinaryIO, TypeVar, cast
 
@@ -130,6 +130,14 @@ def remove(path: str) -> None:
         raise FileNotFoundError(f"there is no file {path}")
     else:
         _remote(path, "delete", [path])
+
+
+def remove_files(directory: str, names: Iterable[str]) -> None:
+    """Removes the files of these names that are in a directory."""
+    for name in names:
+        path = join(directory, name)
+        if exists(path):
+            remove(path)
 
 
 def rmtree(path: str) -> None:

@@ -8,7 +8,6 @@ from typing import Any
 
 from rlds_beam.reading.base import Source
 from rlds_beam.reading.plan import RANGE_BYTES, WorkRange, segment_bytes
-from rlds_beam.wording import format_size
 
 _LARGE = 2 * RANGE_BYTES
 """A range of more is worth a word, if it could not be cut."""
@@ -29,15 +28,6 @@ class Balance:
     most: int
     total: int
     uncut: str | None
-
-    def lines(self) -> list[str]:
-        """For a terminal."""
-        sizes = format_size(self.least) + (f" to {format_size(self.most)}" if self.most > self.least else "")
-        lines = [f"ranges    {self.ranges:,} of {sizes}"]
-        if self.uncut is not None:
-            share = self.most / self.total
-            lines.append(f"  the largest, {share:.0%} of the work, goes to one worker: {self.uncut}")
-        return lines
 
     def to_json(self) -> dict[str, Any]:
         """For programs."""

@@ -15,15 +15,13 @@ from rlds_beam.jobs.balance import Balance, balance_of, largest_first
 from rlds_beam.jobs.cost import convert_seconds
 from rlds_beam.jobs.options import ConvertOptions
 from rlds_beam.output import manifest
+from rlds_beam.output.base import FileOutput
+from rlds_beam.output.outputs import TRAJECTORIES, create_output
 from rlds_beam.output.ranges import DatasetCommitter, RangeConverter
 from rlds_beam.reading.base import Source
 from rlds_beam.reading.plan import WorkRange, plan_ranges
 from rlds_beam.reading.reader import EpisodeReader
 from rlds_beam.reading.source import open_dataset
-from rlds_beam.trajectories.converter import Conversion
-from rlds_beam.trajectories.options import FrameOptions, ItemOptions
-from rlds_beam.trajectories.spec import trajectory_spec
-from rlds_beam.wording import format_size
 
 FORMAT = 1
 """Of the files that a conversion writes; a change of their bytes makes it another."""
@@ -36,16 +34,16 @@ class ConvertJob:
     Attributes:
       source: the dataset.
       ranges: all of the plan.
-      conversion: how records become items.
-      output: the directory to write to.
+      check: what becomes of episodes that break a rule.
+      output: what is written.
       preflight: the report on the dataset as a whole.
       plan: what the output's bytes depend on, as JSON.
     """
 
     source: Source
     ranges: tuple[WorkRange, ...]
-    conversion: Conversion
-    output: str
+    check: CheckOptions
+    output: FileOutput
     preflight: Report
     plan: dict[str, Any]
 
@@ -55,52 +53,52 @@ class ConvertJob:
         Raises:
           UsageError: the output cannot be written to.
         """
+        files = [self.output.file(work) for work in self.ranges]
+        files = [*files, *(file + ending for file in files for ending in self.output.beside), *self.output.metadata]
         try:
-            finished = manifest.open_output(self.output, self.plan, overwrite=overwrite)
+            finished = manifest.open_output(self.directory, self.plan, overwrite=overwrite, files=files)
         except OSError as error:
-            raise UsageError(f"{self.output} cannot be written to: {error}") from error
+            raise UsageError(f"{self.directory} cannot be written to: {error}") from error
         return largest_first(self.source, [work for work in self.ranges if str(work) not in finished.ranges])
+
+    @property
+    def directory(self) -> str:
+        """Where the output goes."""
+        return self.output.directory
 
     @property
     def complete(self) -> bool:
         """Whether an earlier run did all of it."""
-        return manifest.is_complete(self.output)
-
-    def text(self) -> str:
-        """The plan, for a terminal."""
-        episodes = "an unknown number of" if self.source.episodes is None else f"{self.source.episodes:,}"
-        lines = [
-            f"input     {self.source.dataset}: {episodes} episodes, {format_size(self.source.size)}",
-            *self._balance.lines(),
-            f"output    {self.output}: {len(self.ranges)} shards",
-            "frame",
-            *(f"  {leaf}" for leaf in self.conversion.spec.leaves),
-        ]
-        lines += [f"  left out: {path} ({why})" for path, why in self.conversion.spec.left_out.items()]
-        return "\n".join([*lines, "nothing was written (--dry_run)"])
+        return manifest.is_complete(self.directory)
 
     def to_json(self) -> dict[str, Any]:
         """The plan, for programs."""
+        records, left_out = self.output.describe()
         return {
             "input": self.source.dataset,
             "episodes": self.source.episodes,
             "bytes": self.source.size,
-            "ranges": self._balance.to_json(),
-            "output": self.output,
+            "ranges": self.balance.to_json(),
+            "output": self.directory,
             "output_shards": len(self.ranges),
-            "records": [str(leaf) for leaf in self.conversion.spec.leaves],
-            "left_out": dict(self.conversion.spec.left_out),
+            "records": records,
+            "left_out": left_out,
         }
 
     @property
-    def _balance(self) -> Balance:
-        return balance_of(self.source, self.ranges, whole_shards=self.conversion.items.across_episodes)
+    def balance(self) -> Balance:
+        """How even the ranges are."""
+        return balance_of(self.source, self.ranges, whole_shards=self.output.whole_shards)
 
     @property
     def seconds(self) -> float:
         """What is left of the work takes one core about as long (`cost`)."""
-        left = 1 - self._finished / max(1, len(self.ranges))
-        return left * convert_seconds(self.source, self.conversion.items, self.conversion.images)
+        return self.whole_seconds * (1 - self._finished / max(1, len(self.ranges)))
+
+    @property
+    def whole_seconds(self) -> float:
+        """The same, were nothing finished."""
+        return convert_seconds(self.source, self.output.effort)
 
     @property
     def progress(self) -> str:
@@ -109,21 +107,19 @@ class ConvertJob:
 
     @property
     def _finished(self) -> int:
-        return len(manifest.read_commits(self.output))
+        return len(manifest.read_commits(self.directory))
 
     @property
     def converter(self) -> RangeConverter:
-        return RangeConverter(EpisodeReader(self.source), self.conversion, self.output, self.source.name)
+        return RangeConverter(EpisodeReader(self.source), self.check, self.output)
 
     @property
     def committer(self) -> DatasetCommitter:
-        return DatasetCommitter(
-            self.output, self.source.name, self.source, self.conversion, self.ranges, self.preflight
-        )  # fmt: skip
+        return DatasetCommitter(self.source, self.check, self.output, self.ranges, self.preflight)
 
     def read_report(self) -> Report:
         """The report of the finished job."""
-        return Report.from_json(json.loads(storage.read_text(storage.join(self.output, manifest.REPORT))))
+        return Report.from_json(json.loads(storage.read_text(storage.join(self.directory, manifest.REPORT))))
 
 
 def prepare(options: ConvertOptions) -> ConvertJob:
@@ -133,26 +129,24 @@ def prepare(options: ConvertOptions) -> ConvertJob:
       UsageError: the input, the options or the output cannot be used as they are.
     """
     source = open_dataset(options.input, options)
-    conversion = Conversion(
-        CheckOptions.of(options),
-        FrameOptions.of(options),
-        ItemOptions.of(options),
-        trajectory_spec(source.schema, options, options),
-        options.images,
-    )
-    _ = conversion.fields  # raises where the format cannot hold a leaf
-    ranges = plan_ranges(source, options.shards, whole_shards=options.across_episodes)
-    preflight = check_source(source, options)
-    plan = _plan(source, ranges, conversion)
+    output, check = create_output(source, options.output, options), CheckOptions.of(options)
+    ranges = plan_ranges(source, options.shards, whole_shards=output.whole_shards)
+    preflight = check_source(source, check)
+    plan = _plan(source, ranges, check, output, options)
     manifest.check_output(options.output, plan, overwrite=options.overwrite)
-    return ConvertJob(source, ranges, conversion, options.output, preflight, plan)
+    return ConvertJob(source, ranges, check, output, preflight, plan)
 
 
-def _plan(source: Source, ranges: tuple[WorkRange, ...], conversion: Conversion) -> dict[str, Any]:
-    check = dataclasses.asdict(conversion.check)
-    del check["fail"]  # ends a job, but changes nothing of what it writes
+def _plan(
+    source: Source, ranges: tuple[WorkRange, ...], check: CheckOptions, output: FileOutput, options: ConvertOptions
+) -> dict[str, Any]:
+    checked = dataclasses.asdict(check)
+    del checked["fail"]  # ends a job, but changes nothing of what it writes
+    # The first version, whose outputs are still read, had one source and one output, and did not name them.
+    kinds = {"from": (options.from_, "rlds"), "to": (options.to, TRAJECTORIES)}
     return {
         "format": FORMAT,
+        **{name: kind for name, (kind, default) in kinds.items() if kind != default},
         "dataset": source.dataset,
         **source.plan(),
         "splits": {
@@ -165,8 +159,6 @@ def _plan(source: Source, ranges: tuple[WorkRange, ...], conversion: Conversion)
         "ranges": {
             str(work): [[s.shard.index, s.start, s.stop] for s in work.segments] for work in ranges
         },
-        "check": check,
-        "frames": dataclasses.asdict(conversion.frames),
-        "items": dataclasses.asdict(conversion.items),
-        "images": conversion.images,
+        "check": checked,
+        **output.plan(),
     }  # fmt: skip

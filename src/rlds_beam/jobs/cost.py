@@ -9,8 +9,8 @@ magnitude counts: near the threshold either choice costs the same.
 from __future__ import annotations
 
 from rlds_beam.checking.options import CheckOptions
+from rlds_beam.output.base import Effort
 from rlds_beam.reading.base import Source
-from rlds_beam.trajectories.options import Images, ItemOptions
 
 _MEGA = 1e6
 _STATE = {"check": 0.004, "read": 0.003, "frame": 0.0036, "push": 0.056}
@@ -31,12 +31,12 @@ def validate_seconds(source: Source, options: CheckOptions) -> float:
     return _megabytes(source) * rates["read" if options.decode_images else "check"]
 
 
-def convert_seconds(source: Source, items: ItemOptions, images: Images = "raw") -> float:
-    """To convert a dataset. Windows that overlap write each frame `length / stride` times."""
+def convert_seconds(source: Source, effort: Effort) -> float:
+    """To convert a dataset with an output of this effort."""
     rates = _rates(source)
-    if rates is _JPEG and images == "jpeg":
+    if rates is _JPEG and not effort.decodes_images:
         rates = _KEPT_JPEG
-    return _megabytes(source) * (rates["read"] + rates["frame"] * _copies(items))
+    return _megabytes(source) * (rates["read"] + rates["frame"] * effort.copies)
 
 
 def push_seconds(source: Source) -> float:
@@ -56,8 +56,3 @@ def _megabytes(source: Source) -> float:
 def _rates(source: Source) -> dict[str, float]:
     encodings = {field.encoding for field in source.schema.steps.values()}
     return _JPEG if "jpeg" in encodings else _PNG if "png" in encodings else _STATE
-
-
-def _copies(items: ItemOptions) -> float:
-    """How often a frame is written."""
-    return 1.0 if items.length is None else items.length / items.stride

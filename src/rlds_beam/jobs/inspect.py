@@ -10,14 +10,11 @@ from rlds_beam.checking.report import Report
 from rlds_beam.checking.verdicts import validate_episode
 from rlds_beam.errors import UsageError
 from rlds_beam.jobs.balance import Balance, balance_of
+from rlds_beam.output.base import FileOutput
+from rlds_beam.output.outputs import create_output
 from rlds_beam.reading.base import Source
 from rlds_beam.reading.plan import plan_ranges
 from rlds_beam.reading.reader import EpisodeReader
-from rlds_beam.trajectories.frames import frame_count
-from rlds_beam.trajectories.items import predict_items
-from rlds_beam.trajectories.options import FrameOptions, ItemOptions
-from rlds_beam.trajectories.spec import TrajectorySpec, trajectory_spec
-from rlds_beam.wording import format_size
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,8 +23,8 @@ class Survey:
 
     Attributes:
       source: the dataset.
-      spec: the trajectory that its steps would become; None where they cannot.
-      spec_error: why they cannot.
+      output: what its episodes would be written as; None where they cannot.
+      error: why they cannot.
       sampled: the report on the records that were read.
       complete: whether that was all of them.
       balance: of the ranges that a plan cuts the dataset into.
@@ -36,8 +33,8 @@ class Survey:
     """
 
     source: Source
-    spec: TrajectorySpec | None
-    spec_error: str | None
+    output: FileOutput | None
+    error: str | None
     sampled: Report
     complete: bool
     balance: Balance
@@ -66,48 +63,22 @@ class Survey:
             "complete": self.complete,
             "steps": self.steps,
             "items": self.items,
-            "error": self.spec_error,
+            "error": self.error,
         }
 
-    def text(self, plan: str) -> str:
-        """All of it, for a terminal."""
-        source = self.source
-        about = "" if self.complete else "about "
-        decoder = source.schema.slow_reason
-        lines = [f"{source.dataset} ({source.files.name}, {format_size(source.size)})", "", "step"]
-        lines += [f"  {field}" for _, field in sorted(source.schema.steps.items())]
-        if decoder:
-            lines.append(f"  ({decoder}, so TFDS decodes the dataset)")
-        if source.schema.metadata:
-            lines += ["episode", *(f"  {field}" for _, field in sorted(source.schema.metadata.items()))]
-        lines.append("")
-        for split in source.splits:
-            count = "unknown number of" if split.episodes is None else f"{split.episodes:,}"
-            lines.append(f"{split.name}: {len(split.shards):,} shards, {count} episodes, {format_size(split.size)}")
-        lines += [f"problem: {violation}" for violation in source.violations]
-        lines += [
-            *self.balance.lines(),
-            "",
-            "all episodes were read" if self.complete else "a sample was read",
-            self.sampled.summary(),
-            "",
-        ]
-        lines.append(f"{plan} gives {about}{self.items:,} items of {about}{self.steps:,} steps")
-        if self.spec is not None:
-            lines += ["frame", *(f"  {leaf}" for leaf in self.spec.leaves)]
-            lines += [f"  left out: {path} ({why})" for path, why in self.spec.left_out.items()]
-        else:
-            lines.append(f"cannot be converted: {self.spec_error}")
-        return "\n".join(lines)
 
-
-def survey(source: Source, check: CheckOptions, frames: FrameOptions, items: ItemOptions, sample_bytes: int) -> Survey:
+def survey(source: Source, check: CheckOptions, options: Any, sample_bytes: int) -> Survey:
     """Reads about `sample_bytes` of the records and predicts what a plan would give.
 
     The sample is spread over the ranges of the dataset, so that an estimate is not one of its first
     shard alone.
+
+    Args:
+      options: the job's config, with the options of the output.
     """
-    ranges = plan_ranges(source, whole_shards=items.across_episodes)
+    output, error = _output(source, options)
+    whole_shards = output is not None and output.whole_shards
+    ranges = plan_ranges(source, whole_shards=whole_shards)
     reader, report, predicted = EpisodeReader(source), Report(), 0
     complete, each = True, max(1, sample_bytes // max(1, len(ranges)))
     for work in ranges:
@@ -120,17 +91,24 @@ def survey(source: Source, check: CheckOptions, frames: FrameOptions, items: Ite
                 break
             verdict = validate_episode(episode, check)
             report.add(verdict)
-            lengths += [frame_count(len(part), frames) for part in verdict.episodes]
-        predicted += predict_items(lengths, items)
-    spec, error = _spec(source, frames, items)
+            lengths += map(len, verdict.episodes)
+        predicted += 0 if output is None else output.predict(lengths)
     scale = _scale(source, report) if not complete else 1.0
-    balance = balance_of(source, ranges, whole_shards=items.across_episodes)
-    return Survey(source, spec, error, report, complete, balance, round(predicted * scale), round(report.steps * scale))
+    return Survey(
+        source=source,
+        output=output,
+        error=error,
+        sampled=report,
+        complete=complete,
+        balance=balance_of(source, ranges, whole_shards=whole_shards),
+        items=round(predicted * scale),
+        steps=round(report.steps * scale),
+    )
 
 
-def _spec(source: Source, frames: FrameOptions, items: ItemOptions) -> tuple[TrajectorySpec | None, str | None]:
+def _output(source: Source, options: Any) -> tuple[FileOutput | None, str | None]:
     try:
-        return trajectory_spec(source.schema, frames, items), None
+        return create_output(source, "", options), None
     except UsageError as error:
         return None, str(error)
 

@@ -6,19 +6,19 @@ import dataclasses
 
 from rlds_beam.checking.options import CheckOptions
 from rlds_beam.options import option
+from rlds_beam.output.options import OutputOptions
 from rlds_beam.reading.options import SourceOptions
 from rlds_beam.reverb.options import ReverbOptions
-from rlds_beam.trajectories.options import FrameOptions, Images, ItemOptions
+from rlds_beam.trajectories.options import FrameOptions, ItemOptions
 
 
 @dataclasses.dataclass(frozen=True)
-class ConvertOptions(ItemOptions, FrameOptions, CheckOptions, SourceOptions):
+class ConvertOptions(ItemOptions, FrameOptions, OutputOptions, CheckOptions, SourceOptions):
     """What a conversion reads and writes."""
 
     input: str = option(dataclasses.MISSING, "a TFDS or EnvLogger dataset directory, or shard files", positional=True)
     output: str = option(dataclasses.MISSING, "directory to write to", positional=True)
     _: dataclasses.KW_ONLY
-    images: Images = option("raw", "how images are written: decoded, or as JPEG")
     shards: int | None = option(None, "output shards of each split (chosen by size)")
     overwrite: bool = option(False, "replace what an earlier job wrote to the output")
 

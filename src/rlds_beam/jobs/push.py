@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from rlds_beam import storage
@@ -29,7 +29,6 @@ from rlds_beam.reverb.target import FORMAT, Target, open_target, salt_of
 from rlds_beam.trajectories.converter import Conversion
 from rlds_beam.trajectories.options import FrameOptions, ItemOptions
 from rlds_beam.trajectories.spec import TrajectorySpec, trajectory_spec
-from rlds_beam.wording import format_size
 
 _KEPT = re.compile(r".+-\d{5}-of-\d{5}\.(tfrecord|jsonl)")  # a rejected file of a range
 
@@ -83,18 +82,6 @@ class PushInput:
         """What the work takes one core, about (`cost`)."""
         return replay_seconds(self.size) if self.source is None else push_seconds(self.source)
 
-    def text(self, servers: Sequence[str], names: Sequence[str]) -> str:
-        """The plan, for a terminal."""
-        lines = [
-            f"input     {self.dataset}: {format_size(self.size)}",
-            *self.balance.lines(),
-            f"output    {', '.join(servers)}: {', '.join(names)}",
-            "frame",
-            *(f"  {leaf}" for leaf in self.spec.leaves),
-            *(f"  left out: {path} ({why})" for path, why in self.spec.left_out.items()),
-        ]
-        return "\n".join([*lines, "nothing was written (--dry_run)"])
-
     def to_json(self) -> dict[str, Any]:
         """The plan, for programs."""
         return {
@@ -118,7 +105,7 @@ def open_input(options: PushOptions) -> PushInput:
 def _open_rlds(options: PushOptions) -> PushInput:
     source = open_dataset(options.input, options)
     check, frames, items = CheckOptions.of(options), FrameOptions.of(options), ItemOptions.of(options)
-    conversion = Conversion(check, frames, items, trajectory_spec(source.schema, frames, items))
+    conversion = Conversion(frames, items, trajectory_spec(source.schema, frames, items))
     reader = EpisodeReader(source)
     return PushInput(
         source.dataset,
@@ -130,7 +117,7 @@ def _open_rlds(options: PushOptions) -> PushInput:
         _most_frames(source, frames),
         preflight.check_source(source, options),
         source,
-        lambda target: EpisodePusher(reader, conversion, target, options.rejected),
+        lambda target: EpisodePusher(reader, check, conversion, target, options.rejected),
     )
 
 

@@ -3,11 +3,11 @@
     OUTPUT/
       plan.json                                   written first: what this directory is being made of
       <name>-<split>.tfrecord-00000-of-00003      a shard, under its name once it is complete
-      <name>-<split>.tfrecord-00000-of-00003.spec
+      <name>-<split>.tfrecord-00000-of-00003.spec what stands beside it (`FileOutput.beside`)
       rejected/<split>-00000-of-00003.tfrecord    rejected records as they were read, where there are any
       rejected/<split>-00000-of-00003.jsonl       why, a line for each
       _commits/<split>-00000-of-00003.json        written behind the shard: this range is done
-      features.json  dataset_info.json            for TFDS
+      features.json  dataset_info.json            the output's metadata (`FileOutput.complete`)
       manifest.json                               written last: all is there, checked
 
 A run that was killed at any point is taken up by the next one with the same plan, which does only
@@ -22,22 +22,21 @@ import functools
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rlds_beam import storage
-from rlds_beam.episodes.schema import Field
 from rlds_beam.errors import NotVerifiedError, UsageError
-from rlds_beam.formats.dataset_info import SplitInfo, dataset_info_json
-from rlds_beam.formats.features import features_json
 from rlds_beam.output.shards import ShardInfo
-from rlds_beam.trajectories.spec_file import encode_spec_file
 
 if TYPE_CHECKING:
     from rlds_beam.reading.plan import WorkRange
 
 PLAN, MANIFEST, REPORT, COMMITS, REJECTED = "plan.json", "manifest.json", "report.json", "_commits", "rejected"
-METADATA = ("features.json", "dataset_info.json", REPORT)
+VERSION = "1.0.0"
+"""Of every dataset that is written."""
+
+_METADATA = ("features.json", "dataset_info.json", REPORT)
 _SHARD = re.compile(r".+\.tfrecord-\d{5}-of-\d{5}(\.spec)?")
 _KIND = "rlds-beam plan"
 
@@ -49,6 +48,7 @@ class RangeCommit:
     Attributes:
       split, index, of: of the range (`plan.WorkRange`).
       file: name of the shard in the output directory.
+      beside: names of the files that belong to it.
       shard: what is in it.
       predicted: items that were to be in it.
       rejected: the range's rejected records; None where there are none.
@@ -63,6 +63,7 @@ class RangeCommit:
     predicted: int
     rejected: ShardInfo | None
     report: Mapping[str, Any]
+    beside: tuple[str, ...] = ()
 
     @property
     def range(self) -> str:
@@ -71,11 +72,21 @@ class RangeCommit:
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> RangeCommit:
-        """Reads `dataclasses.asdict(commit)` back."""
+        """Reads `dataclasses.asdict(commit)` back.
+
+        Raises:
+          UsageError: it names a file outside of its directory.
+        """
         rejected = content["rejected"]
+        # An earlier version wrote trajectories only, and did not name their specs.
+        beside = tuple(content.get("beside", (content["file"] + ".spec",)))
+        for name in (content["file"], *beside):
+            if storage.split(name)[0] or name in ("", ".", ".."):
+                raise UsageError(f"a commit names the file {name!r}, which is not in its directory: remove the commit")
         return cls(
             **{
                 **content,
+                "beside": beside,
                 "shard": ShardInfo.from_json(content["shard"]),
                 "rejected": rejected and ShardInfo.from_json(rejected),
             }
@@ -93,11 +104,6 @@ class Finished:
 
     ranges: Mapping[str, RangeCommit] = dataclasses.field(default_factory=dict)
     complete: bool = False
-
-
-def shard_path(output: str, name: str, work: WorkRange) -> str:
-    """Where the shard of a range goes, under the name that TFDS expects."""
-    return storage.join(output, f"{name}-{work.split}.tfrecord-{work.index:05d}-of-{work.of:05d}")
 
 
 def rejected_path(output: str, work: WorkRange) -> str:
@@ -134,17 +140,20 @@ def check_output(output: str, plan: Mapping[str, Any], *, overwrite: bool = Fals
         )
 
 
-def open_output(output: str, plan: Mapping[str, Any], *, overwrite: bool = False) -> Finished:
+def open_output(
+    output: str, plan: Mapping[str, Any], *, overwrite: bool = False, files: Sequence[str] = ()
+) -> Finished:
     """Makes the output directory ready to be written to, or finds out how far an earlier run of the plan came.
 
     Args and what is raised: as for `check_output`.
+      files: names of the files that may be written here, to be removed if the output is overwritten later.
     """
     check_output(output, plan, overwrite=overwrite)
     if overwrite:
         _remove_output(output)
     storage.makedirs(output)
     if _read_plan(output) is None:  # the plan comes first: from then on the directory is known as ours
-        storage.write_text(storage.join(output, PLAN), _json({"kind": _KIND, "plan": plan}))
+        storage.write_text(storage.join(output, PLAN), _json({"kind": _KIND, "plan": plan, "files": list(files)}))
     storage.makedirs(storage.join(output, COMMITS))
     storage.makedirs(storage.join(output, REJECTED))
     return _finished(output)
@@ -161,7 +170,7 @@ def commit_range(
     file: str,
     shard: ShardInfo,
     *,
-    fields: Iterable[Field],
+    beside: Sequence[str] = (),
     predicted: int,
     rejected: ShardInfo | None,
     report: Mapping[str, Any],
@@ -169,8 +178,8 @@ def commit_range(
     """Marks a range as done; its shard and its rejected records have their names already.
 
     Args:
-      file: path of the shard (`shard_path`).
-      fields: what its records hold (`TrajectoryEncoder.fields`), for the `.spec` beside it.
+      file: name of the shard.
+      beside: names of the files that belong to it.
       predicted: items that were to be written.
       report: `Report.to_json()` of the range.
 
@@ -178,35 +187,34 @@ def commit_range(
       NotVerifiedError: another number of items was written than predicted.
     """
     if shard.records != predicted:
-        raise NotVerifiedError(f"{file} holds {shard.records} items where {predicted} were predicted")
-    storage.write_bytes(file + ".spec", encode_spec_file(fields))
-    name = storage.split(file)[1]
-    commit = RangeCommit(work.split, work.index, work.of, name, shard, predicted, rejected, report)
+        path = storage.join(output, file)
+        raise NotVerifiedError(f"{path} holds {shard.records} items where {predicted} were predicted")
+    commit = RangeCommit(
+        work.split,
+        work.index,
+        work.of,
+        file=file,
+        shard=shard,
+        predicted=predicted,
+        rejected=rejected,
+        report=report,
+        beside=tuple(beside),
+    )
     path = storage.join(output, COMMITS, f"{commit.range}.json")
     storage.write_text(path, _json(dataclasses.asdict(commit)))
     return commit
 
 
 def commit_dataset(
-    output: str,
-    name: str,
-    ranges: Sequence[WorkRange],
-    fields: Sequence[Field],
-    *,
-    version: str = "1.0.0",
-    description: str = "",
+    output: str, name: str, ranges: Sequence[WorkRange], complete: Callable[[Sequence[RangeCommit]], dict[str, Any]]
 ) -> dict[str, Any]:
-    """Checks that every range is there, then writes features.json, dataset_info.json and manifest.json, in this order.
-
-    A split without items is left out of dataset_info.json, and its empty shards are removed (TFDS
-    cannot read such a split); a dataset without any gets a manifest only.
+    """Checks that every range is there, then writes the output's metadata and manifest.json, in this order.
 
     Args:
       output: what `open_output` made ready.
-      name: of the dataset, as in the names of the shards.
+      name: of the dataset.
       ranges: all ranges of the plan.
-      fields: what the records hold (`TrajectoryEncoder.fields`).
-      version, description: for TFDS.
+      complete: writes the metadata, and says what the manifest is to say of the records (`FileOutput.complete`).
 
     Returns:
       The manifest: items and bytes, `splits`, `shards` and `rejected` with their sha256, `fields`.
@@ -221,25 +229,12 @@ def commit_dataset(
     there = _sizes(output)
     wrong = [problem for commit in done for problem in _problems(there.get, commit)]
     if missing or wrong:
-        _remove_files(output, [MANIFEST])
+        storage.remove_files(output, [MANIFEST])
         unfinished = [f"{len(missing)} of {len(ranges)} ranges were not finished: {_some(missing)}"] if missing else []
         problems = _some([*unfinished, *wrong])
         raise NotVerifiedError(f"{output}: {problems}; run the same command again to make up for it")
     _remove_leftovers(output)
-    splits = []
-    for split in dict.fromkeys(c.split for c in done):
-        shards = [c for c in done if c.split == split]
-        if any(c.shard.records for c in shards):
-            size = sum(c.shard.bytes for c in shards)
-            splits.append(SplitInfo(split, tuple(c.shard.records for c in shards), size))
-        else:
-            _remove_files(output, [f for c in shards for f in (c.file, c.file + ".spec")])
-    if splits:
-        features = features_json({field.path: field for field in fields})
-        storage.write_text(storage.join(output, "features.json"), _json(features))
-        info = dataset_info_json(name, version, splits, description=description)
-        storage.write_text(storage.join(output, "dataset_info.json"), _json(info))
-    manifest = _manifest(output, name, version, done, fields)
+    manifest = _manifest(output, name, done, complete(done))
     storage.sync(output)  # a manifest that survives a power failure tells the truth
     storage.write_text(storage.join(output, MANIFEST), _json(manifest))
     storage.sync(output)
@@ -265,15 +260,13 @@ def read_manifest(path: str) -> dict[str, Any]:
     raise UsageError(f"{path} is not a dataset that rlds-beam wrote: it has no {MANIFEST}")
 
 
-def _manifest(
-    output: str, name: str, version: str, done: Sequence[RangeCommit], fields: Iterable[Field]
-) -> dict[str, Any]:
+def _manifest(output: str, name: str, done: Sequence[RangeCommit], records: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "name": name,
-        "version": version,
+        "version": VERSION,
         "items": sum(c.shard.records for c in done),
         "bytes": sum(c.shard.bytes for c in done),
-        "fields": [{"path": f.path, "dtype": f.dtype, "shape": list(f.shape), "encoding": f.encoding} for f in fields],
+        **records,
         "shards": [
             {
                 "file": c.file,
@@ -301,7 +294,7 @@ def _finished(output: str) -> Finished:
     manifest = _load(storage.join(output, MANIFEST)) if storage.exists(storage.join(output, MANIFEST)) else None
     complete = manifest is not None and {shard["range"] for shard in manifest["shards"]} <= ranges.keys()
     if not complete:
-        _remove_files(output, [MANIFEST])
+        storage.remove_files(output, [MANIFEST])
     return Finished(ranges, complete)
 
 
@@ -349,7 +342,7 @@ def _problems(size_of: Callable[[str], int | None], commit: RangeCommit) -> Iter
     """What of a finished range is not as it was committed; `size_of` gives the bytes of a file, None if it is gone."""
     expected: dict[str, int | None] = {}
     if commit.shard.records:  # the empty shards of an empty split are removed in the end
-        expected = {commit.file: commit.shard.bytes, commit.file + ".spec": None}
+        expected = {commit.file: commit.shard.bytes, **dict.fromkeys(commit.beside)}
     if commit.rejected is not None:
         expected |= {f"{REJECTED}/{commit.range}.tfrecord": commit.rejected.bytes}
         expected |= {f"{REJECTED}/{commit.range}.jsonl": None}
@@ -390,26 +383,19 @@ def _short(value: Any) -> str:
 
 def _remove_output(output: str) -> None:
     """Removes what rlds-beam writes, the manifest first and the plan last: a half removed output is known as such."""
-    names = _listdir(output)
-    _remove_files(output, [MANIFEST])
-    _remove_files(output, [n for n in names if _SHARD.fullmatch(n) or n in METADATA])
+    planned = {*_METADATA, *(_load(storage.join(output, PLAN)) or {}).get("files", ())}
+    storage.remove_files(output, [MANIFEST])
+    storage.remove_files(output, [n for n in _listdir(output) if n in planned or _SHARD.fullmatch(n)])
     storage.rmtree(storage.join(output, COMMITS))
     storage.rmtree(storage.join(output, REJECTED))
     _remove_leftovers(output)
-    _remove_files(output, [PLAN])
+    storage.remove_files(output, [PLAN])
 
 
 def _remove_leftovers(output: str) -> None:
     """Removes the temporary files of writers that were killed."""
     for directory in (output, storage.join(output, COMMITS), storage.join(output, REJECTED)):
-        _remove_files(directory, [name for name in _listdir(directory) if storage.is_temporary(name)])
-
-
-def _remove_files(directory: str, names: Iterable[str]) -> None:
-    for name in names:
-        path = storage.join(directory, name)
-        if storage.exists(path):
-            storage.remove(path)
+        storage.remove_files(directory, [name for name in _listdir(directory) if storage.is_temporary(name)])
 
 
 def _listdir(path: str) -> list[str]:

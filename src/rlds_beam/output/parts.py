@@ -19,10 +19,9 @@ from rlds_beam.checking.verdicts import Rejection
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.output import manifest
-from rlds_beam.output.shards import RejectedWriter, ShardInfo, ShardWriter
+from rlds_beam.output.shards import RejectedWriter, ShardInfo
+from rlds_beam.output.trajectories import TrajectoryOutput, TrajectoryWriter
 from rlds_beam.reading.plan import WorkRange
-from rlds_beam.trajectories.converter import Conversion, Converter, record_encoder
-from rlds_beam.trajectories.record_encoding import Encoded
 
 PARTS = "_parts"
 
@@ -52,9 +51,9 @@ class Part:
 class PartWriter:
     """Writes the items of the episodes of one bundle: a part for each split that it meets."""
 
-    def __init__(self, output: str, conversion: Conversion):
-        self._output, self._conversion = output, conversion
-        self._open: dict[str, tuple[str, ShardWriter, Converter[Encoded]]] = {}
+    def __init__(self, output: TrajectoryOutput):
+        self._output = output
+        self._open: dict[str, tuple[str, TrajectoryWriter]] = {}
 
     def add(self, episode: Episode) -> None:
         """Writes the items of one valid episode.
@@ -64,22 +63,20 @@ class PartWriter:
         """
         split = episode.key.split
         if split not in self._open:
-            path = _part_path(self._output, split)
-            self._open[split] = (path, ShardWriter(path), Converter(self._conversion, record_encoder(self._conversion)))
-        _, shard, converter = self._open[split]
-        for items in converter.encode([episode]):
-            shard.write(items.chunks, items.count, episode.key)
+            path = _part_path(self._output.directory, split)
+            self._open[split] = (path, TrajectoryWriter(path, self._output.conversion))
+        self._open[split][1].write([episode])
 
     def finish(self) -> list[Part]:
         """Completes the parts of the bundle."""
-        parts = [Part(s, path, shard.commit(), c.predicted) for s, (path, shard, c) in self._open.items()]
+        parts = [Part(split, path, part.finish(), part.predicted) for split, (path, part) in self._open.items()]
         self._open = {}
         return parts
 
     def abort(self) -> None:
         """Removes what was not finished."""
-        for _, shard, _ in self._open.values():
-            shard.abort()
+        for _, part in self._open.values():
+            part.abort()
         self._open = {}
 
 
@@ -102,25 +99,25 @@ def write_rejections(output: str, rejections: Iterable[Rejection]) -> list[Part]
     return [Part(split, path, info) for split, path, info in parts if info is not None]
 
 
-def commit_parts(output: str, name: str, conversion: Conversion, parts: Sequence[Part]) -> dict[str, Any]:
+def commit_parts(output: TrajectoryOutput, parts: Sequence[Part]) -> dict[str, Any]:
     """Names the parts as shards and finishes the dataset; returns its manifest. May be run again.
 
     Raises:
       NotVerifiedError: another number of items was written than predicted.
     """
-    fields = conversion.fields
     ranges = []
     for work, part in _numbered(parts):
-        path = manifest.shard_path(output, name, work)
-        _rename(part.path, path)
-        report = Report(items_written=part.info.records).to_json()
+        file = output.file(work)
+        for ending in ("", *output.beside):
+            _rename(part.path + ending, storage.join(output.directory, file + ending))
         manifest.commit_range(
-            output, work, path, part.info,
-            fields=fields, predicted=part.predicted, rejected=None, report=report,
+            output.directory, work, file, part.info,
+            beside=[file + ending for ending in output.beside],
+            predicted=part.predicted, rejected=None, report=Report(items_written=part.info.records).to_json(),
         )  # fmt: skip
         ranges.append(work)
-    committed = manifest.commit_dataset(output, name, ranges, fields, description="Trajectories, made by rlds-beam.")
-    storage.rmtree(storage.join(output, PARTS))
+    committed = manifest.commit_dataset(output.directory, output.name, ranges, output.complete)
+    storage.rmtree(storage.join(output.directory, PARTS))
     return committed
 
 

@@ -8,37 +8,85 @@ from collections.abc import Mapping
 
 from rlds_beam import storage
 from rlds_beam.checking.dataset import check_counts
+from rlds_beam.checking.duplicates import marked
+from rlds_beam.checking.options import CheckOptions
 from rlds_beam.checking.report import Report
-from rlds_beam.checking.verdicts import Verdict
+from rlds_beam.checking.verdicts import Verdict, validate_episode
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.keys import EpisodeKey
+from rlds_beam.episodes.violations import BadEpisode
 from rlds_beam.output import manifest
-from rlds_beam.output.manifest import REPORT, RangeCommit, rejected_path, shard_path
-from rlds_beam.output.shards import RejectedWriter, ShardWriter
+from rlds_beam.output.base import FileOutput, RangeWriter
+from rlds_beam.output.manifest import REPORT, RangeCommit, rejected_path
+from rlds_beam.output.shards import RejectedWriter
 from rlds_beam.reading.base import Source
 from rlds_beam.reading.plan import WorkRange
 from rlds_beam.reading.reader import EpisodeReader
-from rlds_beam.trajectories.converter import Conversion, Converter, record_encoder
-from rlds_beam.trajectories.record_encoding import Encoded
+
+Duplicates = Mapping[EpisodeKey, EpisodeKey]
+"""What `FindDuplicateEpisodes` found: each duplicate, and what it repeats."""
+
+
+def write_episode(episode: Episode, check: CheckOptions, writer: RangeWriter, duplicates: Duplicates) -> Verdict:
+    """Checks one record and writes what is accepted of it: all of it, or (where it is rejected) nothing.
+
+    Args:
+      episode: as read, with its faults.
+
+    Raises:
+      FailedRuleError: it breaks a rule whose policy is `fail`.
+    """
+    episode = marked(episode, duplicates)
+    verdict = validate_episode(episode, check)
+    if verdict.rejected is not None:
+        return verdict
+    try:
+        writer.write(verdict.episodes)
+    except BadEpisode as bad:
+        # Some faults show only now: a damaged image body, an episode too long for one item.
+        return validate_episode(episode.replace(faults=(*episode.faults, *bad.violations)), check)
+    return verdict
+
+
+def write_range(
+    reader: EpisodeReader,
+    work: WorkRange,
+    check: CheckOptions,
+    writer: RangeWriter,
+    rejected: RejectedWriter | None,
+    duplicates: Duplicates,
+) -> Report:
+    """Reads, checks and writes the episodes of one range; the caller finishes both writers.
+
+    Raises:
+      FailedRuleError: a rule whose policy is `fail` is broken.
+    """
+    report = Report()
+    for segment in work.segments:
+        for episode in reader.read(work.split, segment):
+            verdict = write_episode(episode, check, writer, duplicates)
+            report.add(verdict)
+            if verdict.rejected is not None and rejected is not None:
+                rejected.write(verdict.rejected.payload, verdict.rejected.to_json(), episode.key)
+            del episode, verdict  # They may be large: nothing of them is held while the next one is read.
+    return report
 
 
 @dataclasses.dataclass(frozen=True)
 class RangeConverter:
-    """Turns a range of input into a finished shard. Pickles.
+    """Turns a range of input into a finished file. Pickles.
 
     Attributes:
       reader: of the dataset.
-      conversion: how records become items.
-      output: directory that `manifest.open_output` made ready.
-      name: of the dataset that is written.
+      check: what becomes of episodes that break a rule.
+      output: what is written; `manifest.open_output` made its directory ready.
     """
 
     reader: EpisodeReader
-    conversion: Conversion
-    output: str
-    name: str
+    check: CheckOptions
+    output: FileOutput
 
-    def convert(self, work: WorkRange, duplicates: Mapping[EpisodeKey, EpisodeKey]) -> RangeCommit:
+    def convert(self, work: WorkRange, duplicates: Duplicates) -> RangeCommit:
         """Reads, checks, converts and writes one range, and commits it.
 
         Nothing of it is there under its final name before all of it is; a range that is converted
@@ -49,37 +97,25 @@ class RangeConverter:
           FailedRuleError: a rule whose policy is `fail` is broken.
           NotVerifiedError: another number of items was written than predicted.
         """
-        done = manifest.read_commit(self.output, work)
+        output, directory = self.output, self.output.directory
+        done = manifest.read_commit(directory, work)
         if done is not None:
             return done
-        report, converter = Report(), Converter(self.conversion, record_encoder(self.conversion))
-        path = shard_path(self.output, self.name, work)
-        with ShardWriter(path) as shard, RejectedWriter(rejected_path(self.output, work)) as rejected:
-            for segment in work.segments:
-                for episode in self.reader.read(work.split, segment):
-                    report.add(_write(episode, converter.convert(episode, duplicates), shard, rejected))
-                    del episode  # It may be large: nothing of it is held while the next one is read.
-            for items in converter.finish():
-                shard.write(items.chunks, items.count)
-            kept, written = rejected.commit(), shard.commit()
-        report.items_predicted, report.items_written = converter.predicted, written.records
+        writer = output.open_range(work)
+        try:
+            with RejectedWriter(rejected_path(directory, work)) as rejected:
+                report = write_range(self.reader, work, self.check, writer, rejected, duplicates)
+                kept, written = rejected.commit(), writer.finish()
+        finally:
+            writer.abort()
+        report.items_predicted, report.items_written = writer.predicted, written.records
         report.bytes_written = written.bytes
+        file = output.file(work)
         return manifest.commit_range(
-            self.output, work, path, written,
-            fields=self.conversion.fields, predicted=converter.predicted, rejected=kept, report=report.to_json(),
+            directory, work, file, written,
+            beside=[file + ending for ending in output.beside],
+            predicted=writer.predicted, rejected=kept, report=report.to_json(),
         )  # fmt: skip
-
-
-def _write(
-    episode: Episode, converted: tuple[Verdict, list[Encoded]], shard: ShardWriter, rejected: RejectedWriter
-) -> Verdict:
-    """Writes what became of one record; gives its verdict."""
-    verdict, encoded = converted
-    if verdict.rejected is not None:
-        rejected.write(verdict.rejected.payload, verdict.rejected.to_json(), episode.key)
-    for items in encoded:
-        shard.write(items.chunks, items.count, episode.key)
-    return verdict
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,17 +123,16 @@ class DatasetCommitter:
     """Finishes the dataset when all of its ranges are. Pickles.
 
     Attributes:
-      output, name: as of the ranges.
       source: what was read.
-      conversion: how.
+      check: as of the ranges.
+      output: what is written.
       ranges: all of the plan.
       preflight: the report on the dataset as a whole (`checking.dataset.check_source`).
     """
 
-    output: str
-    name: str
     source: Source
-    conversion: Conversion
+    check: CheckOptions
+    output: FileOutput
     ranges: tuple[WorkRange, ...]
     preflight: Report
 
@@ -109,10 +144,10 @@ class DatasetCommitter:
           FailedRuleError: a shard holds another number of records than it should, and
             `short_shard` is to fail.
         """
-        commits = manifest.read_commits(self.output)
+        directory = self.output.directory
+        commits = manifest.read_commits(directory)
         report = self.preflight.merge(*(Report.from_json(c.report) for c in commits.values()))
-        report = report.merge(check_counts(self.source, report.shards, self.conversion.check))
-        storage.write_text(storage.join(self.output, REPORT), json.dumps(report.to_json(), indent=2) + "\n")
-        description = f"Trajectories of {self.source.dataset}, made by rlds-beam."
-        manifest.commit_dataset(self.output, self.name, self.ranges, self.conversion.fields, description=description)
+        report = report.merge(check_counts(self.source, report.shards, self.check))
+        storage.write_text(storage.join(directory, REPORT), json.dumps(report.to_json(), indent=2) + "\n")
+        manifest.commit_dataset(directory, self.output.name, self.ranges, self.output.complete)
         return report

@@ -9,19 +9,22 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from rlds_beam.checking.duplicates import marked
+from rlds_beam.checking.options import CheckOptions
 from rlds_beam.checking.report import Report
 from rlds_beam.checking.verdicts import validate_episode
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.episodes.violations import BadEpisode
 from rlds_beam.errors import RldsBeamError
 from rlds_beam.output.manifest import rejected_path
+from rlds_beam.output.ranges import write_range
 from rlds_beam.output.reading_back import Replay, ReplayRange
 from rlds_beam.output.shards import RejectedWriter
 from rlds_beam.reading.plan import WorkRange
 from rlds_beam.reading.reader import EpisodeReader
+from rlds_beam.reverb.output import ReverbRangeWriter
 from rlds_beam.reverb.target import Target
 from rlds_beam.reverb.writing import Writer
-from rlds_beam.trajectories.converter import Conversion, Converter
+from rlds_beam.trajectories.converter import Conversion
 from rlds_beam.trajectories.frames import frame_count
 from rlds_beam.trajectories.items import item_count
 
@@ -64,12 +67,14 @@ class EpisodePusher:
 
     Attributes:
       reader: of the dataset.
-      conversion: how records become items.
+      check: what becomes of episodes that break a rule.
+      conversion: how episodes become items.
       target: where they go.
       rejected: directory for the rejected records; None keeps none.
     """
 
     reader: EpisodeReader
+    check: CheckOptions
     conversion: Conversion
     target: Target
     rejected: str | None = None
@@ -81,34 +86,18 @@ class EpisodePusher:
           FailedRuleError: a rule whose policy is `fail` is broken.
           NotVerifiedError: a server did not confirm what it was sent.
         """
-        report, predicted = Report(), Counter[str]()
-        converter = Converter(self.conversion, writer.encode)
         before, sent = Counter(writer.acknowledged), writer.sent_bytes
-        key = EpisodeKey(self.reader.dataset, work.split, 0, 0)
+        items = ReverbRangeWriter(self.conversion, self.target, writer)
         with contextlib.ExitStack() as stack:
             rejected = None
             if self.rejected is not None:
                 rejected = stack.enter_context(RejectedWriter(rejected_path(self.rejected, work)))
-            for segment in work.segments:
-                for episode in self.reader.read(work.split, segment):
-                    key, counted = episode.key, converter.predicted
-                    verdict, encoded = converter.convert(episode, duplicates)
-                    report.add(verdict)
-                    if verdict.rejected is not None and rejected is not None:
-                        rejected.write(verdict.rejected.payload, verdict.rejected.to_json(), key)
-                    predicted[self.target.server_of(key)] += converter.predicted - counted
-                    for items in encoded:
-                        writer.write(items)
-            counted = converter.predicted
-            for items in converter.finish():
-                writer.write(items)
-            writer.finish(key)
-            predicted[self.target.server_of(key)] += converter.predicted - counted
-            writer.flush()
+            report = write_range(self.reader, work, self.check, items, rejected, duplicates)
+            items.finish()
             if rejected is not None:
                 rejected.commit()
         report.bytes_written = writer.sent_bytes - sent
-        return _pushed(report, predicted, writer.acknowledged - before, self.target)
+        return _pushed(report, items.due, writer.acknowledged - before, self.target)
 
     def count(self, work: WorkRange, duplicates: Mapping[EpisodeKey, EpisodeKey]) -> Pushed:
         """How many items the range gives at most: reads and checks it, writes nothing."""
@@ -117,7 +106,7 @@ class EpisodePusher:
         for segment in work.segments:
             for record in self.reader.read(work.split, segment):
                 key = record.key
-                for episode in validate_episode(marked(record, duplicates), self.conversion.check).episodes:
+                for episode in validate_episode(marked(record, duplicates), self.check).episodes:
                     length = frame_count(len(episode), self.conversion.frames)
                     frames += length
                     if not self.conversion.items.across_episodes:

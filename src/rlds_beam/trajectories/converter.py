@@ -1,24 +1,19 @@
-"""One record in, its training items out, as the bytes that a sink takes."""
+"""Episodes in, their training items out, as the bytes that a sink takes."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
-from typing import Generic, TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from rlds_beam.checking.duplicates import marked
-from rlds_beam.checking.options import CheckOptions
-from rlds_beam.checking.verdicts import Verdict, validate_episode
 from rlds_beam.episodes.episode import Column, Episode
 from rlds_beam.episodes.images import EncodedImages
-from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.episodes.schema import Field
-from rlds_beam.episodes.violations import BadEpisode
-from rlds_beam.trajectories.frames import Frames, to_frames
+from rlds_beam.trajectories.frames import Frames, frame_count, to_frames
 from rlds_beam.trajectories.image_leaves import jpegs_of, pixels_of
-from rlds_beam.trajectories.items import ItemMaker, Items, item_count
+from rlds_beam.trajectories.items import ItemMaker, Items, item_count, predict_items
 from rlds_beam.trajectories.options import FrameOptions, Images, ItemOptions
 from rlds_beam.trajectories.record_encoding import Encoded, TrajectoryEncoder
 from rlds_beam.trajectories.record_layout import is_jpeg, record_fields
@@ -32,9 +27,8 @@ T = TypeVar("T")
 
 @dataclasses.dataclass(frozen=True)
 class Conversion:
-    """How records become items: the options, and what follows from them for one dataset. Pickles."""
+    """How episodes become items: the options, and what follows from them for one dataset. Pickles."""
 
-    check: CheckOptions
     frames: FrameOptions
     items: ItemOptions
     spec: TrajectorySpec
@@ -45,6 +39,22 @@ class Conversion:
         """What a record of the output holds; raises UsageError where the format cannot hold a leaf."""
         return record_fields(self.spec, self.images)
 
+    def plan(self) -> dict[str, Any]:
+        """What the bytes of the items depend on besides the episodes, as JSON."""
+        return {
+            "frames": dataclasses.asdict(self.frames),
+            "items": dataclasses.asdict(self.items),
+            "images": self.images,
+        }
+
+    def describe(self) -> tuple[list[str], dict[str, str]]:
+        """The leaves of a frame, a line for each; and the step fields left out, with the reasons."""
+        return [str(leaf) for leaf in self.spec.leaves], dict(self.spec.left_out)
+
+    def predict(self, steps: Iterable[int]) -> int:
+        """The number of items that episodes of these lengths give; with `across_episodes`, all those of one shard."""
+        return predict_items([frame_count(length, self.frames) for length in steps], self.items)
+
 
 def record_encoder(conversion: Conversion) -> Callable[[Items], Encoded]:
     """Items as the records of a trajectory TFRecord."""
@@ -52,10 +62,10 @@ def record_encoder(conversion: Conversion) -> Callable[[Items], Encoded]:
 
 
 class Converter(Generic[T]):
-    """Converts the records of one ordered stretch of a dataset to what a sink takes.
+    """Converts the episodes of one ordered stretch of a dataset to what a sink takes.
 
-    With `across_episodes` the items run over the ends of episodes, so the records have to come in
-    order, and `finish` gives the last ones. In every other mode each record is on its own.
+    With `across_episodes` the items run over the ends of episodes, so the episodes have to come in
+    order, and `finish` gives the last items. In every other mode each episode is on its own.
 
     Args:
       conversion: how records become items.
@@ -72,25 +82,6 @@ class Converter(Generic[T]):
         self._frames = 0
         self.predicted = 0
 
-    def convert(self, episode: Episode, duplicates: Mapping[EpisodeKey, EpisodeKey]) -> tuple[Verdict, list[T]]:
-        """Checks one record and encodes its items; all of them, or (where it is rejected) none.
-
-        Args:
-          episode: as read, with its faults.
-          duplicates: what `FindDuplicateEpisodes` found.
-
-        Raises:
-          FailedRuleError: it breaks a rule whose policy is `fail`.
-        """
-        episode = marked(episode, duplicates)
-        verdict = validate_episode(episode, self._conversion.check)
-        try:
-            return verdict, self.encode(verdict.episodes)
-        except BadEpisode as bad:
-            # Some faults show only now: a damaged image body, an episode too long for one item.
-            faults = (*episode.faults, *bad.violations)
-            return validate_episode(episode.replace(faults=faults), self._conversion.check), []
-
     def encode(self, episodes: Sequence[Episode]) -> list[T]:
         """Encodes the items of valid episodes: of all of them, or of none.
 
@@ -99,7 +90,7 @@ class Converter(Generic[T]):
         """
         parts = [self._frames_of(episode) for episode in episodes]
         encoded = [self._encode(self._maker.push(frames)) for frames in parts]
-        # Counted only here, behind all that can fail.
+        # Counted only here, after all that can fail.
         for frames in parts:
             self._frames += len(frames)
             if not self._conversion.items.across_episodes:

@@ -1,0 +1,123 @@
+"""The contract of an output: what a conversion writes, range by range, and what completes the whole of it."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
+
+from rlds_beam.episodes.episode import Episode
+
+if TYPE_CHECKING:
+    from rlds_beam.output.manifest import RangeCommit
+    from rlds_beam.output.shards import ShardInfo
+    from rlds_beam.reading.base import Source
+    from rlds_beam.reading.plan import WorkRange
+
+
+class RangeWriter(Protocol):
+    """Writes the checked episodes of one work range, in order.
+
+    Attributes:
+      predicted: items that the episodes written so far should give, by calculation, not by count.
+    """
+
+    @property
+    def predicted(self) -> int: ...
+
+    def write(self, episodes: Sequence[Episode]) -> None:
+        """Writes the episodes of one record: all of them, or (where it raises) none.
+
+        Raises:
+          BadEpisode: one of them cannot be written after all: an image that cannot be decoded, say.
+        """
+
+    def finish(self) -> Any:
+        """Completes the range; of a file, its `ShardInfo`. The file takes its name only now."""
+
+    def abort(self) -> None:
+        """Removes what was written so far; does nothing after `finish`."""
+
+
+class FileRangeWriter(RangeWriter, Protocol):
+    """A `RangeWriter` of one file."""
+
+    def finish(self) -> ShardInfo: ...
+
+
+class Effort(NamedTuple):
+    """What an output costs beside reading the input, for the choice of worker processes.
+
+    Attributes:
+      copies: how often a frame of the input is written: 2 for step pairs.
+      decodes_images: whether JPEGs and PNGs are decoded for it.
+    """
+
+    copies: float = 1.0
+    decodes_images: bool = True
+
+
+class FileOutput(abc.ABC):
+    """Files in a directory, one for each work range, and metadata that completes them. Pickles.
+
+    An implementation is a class that inherits from this one (a frozen dataclass, say). `--to=trajectories` names ours,
+    `--to=module:Class` one of the user's.
+
+    Attributes:
+      directory: where the files go.
+      name: of the dataset that is written.
+      beside: endings of the files that stand beside the file of each range, once that is finished: `.spec`.
+      metadata: names of the files that `complete` writes.
+      whole_shards: whether each input shard has to be one range, because the order of its episodes matters.
+    """
+
+    directory: str
+    name: str
+    beside: ClassVar[tuple[str, ...]] = ()
+    metadata: ClassVar[tuple[str, ...]] = ()
+
+    @property
+    def whole_shards(self) -> bool:
+        return False
+
+    @property
+    def effort(self) -> Effort:
+        return Effort()
+
+    @classmethod
+    @abc.abstractmethod
+    def create(cls, source: Source, directory: str, options: Any) -> FileOutput:
+        """The output for a dataset; touches nothing.
+
+        Args:
+          source: the dataset.
+          directory: where the files go.
+          options: the job's config, with the fields of its option groups.
+
+        Raises:
+          UsageError: the output cannot hold such episodes, or an option cannot be used.
+        """
+
+    @abc.abstractmethod
+    def plan(self) -> dict[str, Any]:
+        """What the bytes depend on besides the episodes, as JSON. Equal plans make equal bytes."""
+
+    @abc.abstractmethod
+    def describe(self) -> tuple[list[str], dict[str, str]]:
+        """What a record of the output holds, a line for each field; and the step fields left out, with the reasons."""
+
+    @abc.abstractmethod
+    def predict(self, steps: Iterable[int]) -> int:
+        """The number of items that the episodes of one range give, from their numbers of steps."""
+
+    @abc.abstractmethod
+    def file(self, work: WorkRange) -> str:
+        """The name of a range's file in the directory."""
+
+    @abc.abstractmethod
+    def open_range(self, work: WorkRange) -> FileRangeWriter:
+        """A writer of that file."""
+
+    @abc.abstractmethod
+    def complete(self, commits: Sequence[RangeCommit]) -> dict[str, Any]:
+        """Writes the metadata, when all ranges are finished and checked; what the manifest is to say of the records."""

@@ -1,0 +1,16 @@
+"""What is written: the options."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from rlds_beam.options import Options, option
+from rlds_beam.trajectories.options import Images
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OutputOptions(Options):
+    """What is written."""
+
+    to: str = option("trajectories", "trajectories, or module:Class for an output of your own")
+    images: Images = option("raw", "how images are written: decoded, or as JPEG")

@@ -1,0 +1,142 @@
+"""Trajectory TFRecords, which TF-Agents and TFDS read."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from rlds_beam import storage
+from rlds_beam.episodes.episode import Episode
+from rlds_beam.episodes.schema import Field
+from rlds_beam.formats.dataset_info import SplitInfo, dataset_info_json
+from rlds_beam.formats.features import features_json
+from rlds_beam.output.base import Effort, FileOutput
+from rlds_beam.output.manifest import VERSION, RangeCommit
+from rlds_beam.output.shards import ShardInfo, ShardWriter
+from rlds_beam.reading.base import Source
+from rlds_beam.reading.plan import WorkRange
+from rlds_beam.trajectories.converter import Conversion, Converter, record_encoder
+from rlds_beam.trajectories.options import FrameOptions, ItemOptions
+from rlds_beam.trajectories.spec import trajectory_spec
+from rlds_beam.trajectories.spec_file import encode_spec_file
+
+SPEC = ".spec"
+FEATURES, DATASET_INFO = "features.json", "dataset_info.json"
+
+
+@dataclasses.dataclass(frozen=True)
+class TrajectoryOutput(FileOutput):
+    """A dataset of trajectory TFRecords in TFDS's layout, each with the `.spec` that TF-Agents wants beside it.
+
+    Attributes:
+      directory, name: as of `FileOutput`.
+      conversion: how episodes become items.
+      description: of the dataset, for TFDS.
+    """
+
+    directory: str
+    name: str
+    conversion: Conversion
+    description: str = "Trajectories, made by rlds-beam."
+
+    beside = (SPEC,)
+    metadata = (FEATURES, DATASET_INFO)
+
+    @classmethod
+    def create(cls, source: Source, directory: str, options: Any) -> TrajectoryOutput:
+        frames, items = FrameOptions.of(options), ItemOptions.of(options)
+        conversion = Conversion(frames, items, trajectory_spec(source.schema, frames, items), options.images)
+        _ = conversion.fields  # raises where the format cannot hold a leaf
+        return cls(directory, source.name, conversion, f"Trajectories of {source.dataset}, made by rlds-beam.")
+
+    @property
+    def whole_shards(self) -> bool:
+        return self.conversion.items.across_episodes
+
+    @property
+    def effort(self) -> Effort:
+        items = self.conversion.items
+        copies = 1.0 if items.length is None else items.length / items.stride
+        return Effort(copies, decodes_images=self.conversion.images != "jpeg")
+
+    def plan(self) -> dict[str, Any]:
+        return self.conversion.plan()
+
+    def describe(self) -> tuple[list[str], dict[str, str]]:
+        return self.conversion.describe()
+
+    def predict(self, steps: Iterable[int]) -> int:
+        return self.conversion.predict(steps)
+
+    def file(self, work: WorkRange) -> str:
+        """The name that TFDS expects."""
+        return f"{self.name}-{work.split}.tfrecord-{work.index:05d}-of-{work.of:05d}"
+
+    def open_range(self, work: WorkRange) -> TrajectoryWriter:
+        return TrajectoryWriter(storage.join(self.directory, self.file(work)), self.conversion)
+
+    def complete(self, commits: Sequence[RangeCommit]) -> dict[str, Any]:
+        fields = self.conversion.fields
+        write_tfds_metadata(self.directory, self.name, commits, fields, self.description)
+        return {"fields": fields_json(fields)}
+
+
+class TrajectoryWriter:
+    """Writes the items of episodes to one TFRecord file (`output.base.FileRangeWriter`)."""
+
+    def __init__(self, path: str, conversion: Conversion):
+        self._path, self._fields = path, conversion.fields
+        self._converter = Converter(conversion, record_encoder(conversion))
+        self._shard = ShardWriter(path)
+
+    @property
+    def predicted(self) -> int:
+        return self._converter.predicted
+
+    def write(self, episodes: Sequence[Episode]) -> None:
+        for items in self._converter.encode(episodes):
+            self._shard.write(items.chunks, items.count, episodes[0].key)
+
+    def finish(self) -> ShardInfo:
+        for items in self._converter.finish():
+            self._shard.write(items.chunks, items.count)
+        info = self._shard.commit()
+        storage.write_bytes(self._path + SPEC, encode_spec_file(self._fields))
+        return info
+
+    def abort(self) -> None:
+        self._shard.abort()
+
+
+def write_tfds_metadata(
+    directory: str, name: str, commits: Sequence[RangeCommit], fields: Sequence[Field], description: str = ""
+) -> None:
+    """Writes features.json and dataset_info.json.
+
+    A split without items is left out, and its empty shards are removed: TFDS cannot read such a split. A dataset
+    without any item gets no metadata.
+    """
+    splits = []
+    for split in dict.fromkeys(commit.split for commit in commits):
+        shards = [commit for commit in commits if commit.split == split]
+        if any(commit.shard.records for commit in shards):
+            size = sum(commit.shard.bytes for commit in shards)
+            splits.append(SplitInfo(split, tuple(commit.shard.records for commit in shards), size))
+        else:
+            storage.remove_files(directory, [name for commit in shards for name in (commit.file, *commit.beside)])
+    if splits:
+        features = features_json({field.path: field for field in fields})
+        storage.write_text(storage.join(directory, FEATURES), _json(features))
+        info = dataset_info_json(name, VERSION, splits, description=description)
+        storage.write_text(storage.join(directory, DATASET_INFO), _json(info))
+
+
+def fields_json(fields: Iterable[Field]) -> list[dict[str, Any]]:
+    """The fields of a record, as the manifest has them."""
+    return [{"path": f.path, "dtype": f.dtype, "shape": list(f.shape), "encoding": f.encoding} for f in fields]
+
+
+def _json(content: Any) -> str:
+    return json.dumps(content, indent=2, ensure_ascii=False) + "\n"

@@ -1,0 +1,55 @@
+"""Episodes into Reverb tables, range by range."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from rlds_beam.episodes.episode import Episode
+from rlds_beam.episodes.keys import EpisodeKey
+from rlds_beam.reverb.target import Target
+from rlds_beam.reverb.writing import Writer
+from rlds_beam.trajectories.converter import Conversion, Converter
+
+
+class ReverbRangeWriter:
+    """Writes the items of a range's episodes through a writer, which others use after it (`output.base.RangeWriter`).
+
+    Attributes:
+      due: items that each server should have of what was written so far, in each table.
+    """
+
+    def __init__(self, conversion: Conversion, target: Target, writer: Writer):
+        self._target, self._writer = target, writer
+        self._converter = Converter(conversion, writer.encode)
+        self._key: EpisodeKey | None = None
+        self.due: Counter[str] = Counter()
+
+    @property
+    def predicted(self) -> int:
+        return self._converter.predicted
+
+    def write(self, episodes: Sequence[Episode]) -> None:
+        before = self._converter.predicted
+        encoded = self._converter.encode(episodes)
+        for items in encoded:
+            self._writer.write(items)
+        self._key = episodes[0].key
+        self.due[self._target.server_of(self._key)] += self._converter.predicted - before
+
+    def finish(self) -> None:
+        """Writes what only the end of the range completes, and waits until the servers have all of it.
+
+        Raises:
+          NotVerifiedError: a server did not confirm what it was sent.
+        """
+        before = self._converter.predicted
+        for items in self._converter.finish():
+            self._writer.write(items)
+        if self._key is not None:
+            self._writer.finish(self._key)
+            self.due[self._target.server_of(self._key)] += self._converter.predicted - before
+        self._writer.flush()
+
+    def abort(self) -> None:
+        """Does nothing: what a server has been sent stays sent, and is not written a second time by another try."""

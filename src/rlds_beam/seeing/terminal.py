@@ -1,0 +1,85 @@
+"""Plans and findings as text for a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from rlds_beam.jobs.balance import Balance
+from rlds_beam.jobs.convert import ConvertJob
+from rlds_beam.jobs.inspect import Survey
+from rlds_beam.jobs.push import PushInput
+from rlds_beam.wording import format_size
+
+_NOTHING_WRITTEN = "nothing was written (--dry_run)"
+
+
+def convert_plan(job: ConvertJob) -> str:
+    """What a conversion would read and write."""
+    source = job.source
+    episodes = "an unknown number of" if source.episodes is None else f"{source.episodes:,}"
+    return "\n".join(
+        [
+            f"input     {source.dataset}: {episodes} episodes, {format_size(source.size)}",
+            *balance_lines(job.balance),
+            f"output    {job.directory}: {len(job.ranges)} shards",
+            *_record_lines(*job.output.describe()),
+            _NOTHING_WRITTEN,
+        ]
+    )
+
+
+def push_plan(source: PushInput, servers: Sequence[str], tables: Sequence[str]) -> str:
+    """What a push would read, and where it would go."""
+    return "\n".join(
+        [
+            f"input     {source.dataset}: {format_size(source.size)}",
+            *balance_lines(source.balance),
+            f"output    {', '.join(servers)}: {', '.join(tables)}",
+            *_record_lines(map(str, source.spec.leaves), source.spec.left_out),
+            _NOTHING_WRITTEN,
+        ]
+    )
+
+
+def survey_text(survey: Survey, plan: str) -> str:
+    """What a dataset holds, and what a plan (its flags) would make of it."""
+    source = survey.source
+    about = "" if survey.complete else "about "
+    lines = [f"{source.dataset} ({source.files.name}, {format_size(source.size)})", "", "step"]
+    lines += [f"  {field}" for _, field in sorted(source.schema.steps.items())]
+    if source.schema.slow_reason:
+        lines.append(f"  ({source.schema.slow_reason}, so TFDS decodes the dataset)")
+    if source.schema.metadata:
+        lines += ["episode", *(f"  {field}" for _, field in sorted(source.schema.metadata.items()))]
+    lines.append("")
+    for split in source.splits:
+        count = "unknown number of" if split.episodes is None else f"{split.episodes:,}"
+        lines.append(f"{split.name}: {len(split.shards):,} shards, {count} episodes, {format_size(split.size)}")
+    lines += [f"problem: {violation}" for violation in source.violations]
+    lines += [
+        *balance_lines(survey.balance),
+        "",
+        "all episodes were read" if survey.complete else "a sample was read",
+        survey.sampled.summary(),
+        "",
+        f"{plan} gives {about}{survey.items:,} items of {about}{survey.steps:,} steps",
+    ]
+    if survey.output is not None:
+        lines += _record_lines(*survey.output.describe())
+    else:
+        lines.append(f"cannot be converted: {survey.error}")
+    return "\n".join(lines)
+
+
+def balance_lines(balance: Balance) -> list[str]:
+    """How even the ranges of a plan are."""
+    sizes = format_size(balance.least) + (f" to {format_size(balance.most)}" if balance.most > balance.least else "")
+    lines = [f"ranges    {balance.ranges:,} of {sizes}"]
+    if balance.uncut is not None:
+        share = balance.most / balance.total
+        lines.append(f"  the largest, {share:.0%} of the work, goes to one worker: {balance.uncut}")
+    return lines
+
+
+def _record_lines(records: Iterable[str], left_out: Mapping[str, str]) -> list[str]:
+    return ["frame", *(f"  {line}" for line in records), *(f"  left out: {p} ({why})" for p, why in left_out.items())]

@@ -1,0 +1,43 @@
+"""Committed directories of trajectory records, made range by range without a conversion."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rlds_beam import storage
+from rlds_beam.episodes.schema import Field
+from rlds_beam.output import manifest
+from rlds_beam.output.manifest import RangeCommit
+from rlds_beam.output.shards import ShardInfo
+from rlds_beam.output.trajectories import SPEC, fields_json, write_tfds_metadata
+from rlds_beam.reading.plan import WorkRange
+from rlds_beam.trajectories.spec_file import encode_spec_file
+
+NAME = "data"
+
+
+def shard_path(output: Path | str, work: WorkRange) -> str:
+    return str(Path(output) / f"{NAME}-{work.split}.tfrecord-{work.index:05d}-of-{work.of:05d}")
+
+
+def commit_range(
+    output: Path | str, work: WorkRange, shard: ShardInfo, fields: Sequence[Field], **counts: Any
+) -> RangeCommit:
+    """Commits the shard that stands at `shard_path`, with its spec."""
+    path = shard_path(output, work)
+    storage.write_bytes(path + SPEC, encode_spec_file(fields))
+    file = Path(path).name
+    found = {"predicted": shard.records, "rejected": None, "report": {}, **counts}
+    return manifest.commit_range(str(output), work, file, shard, beside=[file + SPEC], **found)
+
+
+def commit_dataset(output: Path | str, ranges: Sequence[WorkRange], fields: Sequence[Field]) -> dict[str, Any]:
+    """Finishes the dataset; its manifest."""
+
+    def complete(commits: Sequence[RangeCommit]) -> dict[str, Any]:
+        write_tfds_metadata(str(output), NAME, commits, fields)
+        return {"fields": fields_json(fields)}
+
+    return manifest.commit_dataset(str(output), NAME, ranges, complete)
