@@ -11,6 +11,7 @@ import threading
 import time
 
 from rlds_beam.at_work import keep_note
+from rlds_beam.user_functions import search_as_the_parent
 
 _WATCH_SECONDS = 0.2
 
@@ -28,6 +29,7 @@ def main() -> None:
             _be_quiet(os.path.join(home, f"{os.getpid()}.log"))
     except FileNotFoundError:  # The runner is through already.
         sys.exit(1)
+    search_as_the_parent()
     from apache_beam.runners.worker import sdk_worker_main
 
     sdk_worker_main.main(sys.argv)

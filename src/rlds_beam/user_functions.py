@@ -1,4 +1,4 @@
-"""Functions of the user's, named `module:function`."""
+"""Functions and classes of the user's, named `module:function`."""
 
 from __future__ import annotations
 
@@ -11,19 +11,25 @@ from typing import Any, cast
 
 from rlds_beam.errors import UsageError
 
+_PATH = "RLDS_BEAM_USER_PATH"
+"""The environment variable that tells worker processes where the user's modules are."""
+
 
 @functools.lru_cache(maxsize=8)
 def resolve(name: str, flag: str = "--policy_info_fn") -> Callable[..., Any]:
-    """The function `module:function`, installed or in the current directory; UsageError where there is none.
+    """The function or class `module:function`, installed or in the current directory.
 
     Args:
       flag: what `name` is the value of, for messages.
+
+    Raises:
+      UsageError: there is none.
     """
     module, colon, attribute = name.partition(":")
     if not (module and colon and attribute):
         raise UsageError(f"{flag}={name}: expected module:function, like my_project.policies:log_probability")
-    if os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())  # the last place to look: nothing there stands in for what is installed
+    if not name.startswith("rlds_beam."):
+        _search(os.getcwd())
     try:
         found = functools.reduce(getattr, attribute.split("."), importlib.import_module(module))
     except (ImportError, AttributeError) as error:
@@ -31,3 +37,15 @@ def resolve(name: str, flag: str = "--policy_info_fn") -> Callable[..., Any]:
     if not callable(found):
         raise UsageError(f"{flag}={name}: it is a {type(found).__name__}, not a function")
     return cast("Callable[..., Any]", found)
+
+
+def search_as_the_parent() -> None:
+    """In a worker process: finds modules where the process that started it did, before anything is unpickled."""
+    if _PATH in os.environ:
+        _search(os.environ[_PATH])
+
+
+def _search(directory: str) -> None:
+    if directory not in sys.path:
+        sys.path.append(directory)  # the last place to look: nothing there stands in for what is installed
+    os.environ[_PATH] = directory

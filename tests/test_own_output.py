@@ -1,0 +1,170 @@
+"""An output of the user's own, `--to=test_own_output:ReturnsOutput`: a line with the return of each episode."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import signal
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from own_formats import command, run
+
+from rlds_beam.episodes.episode import Episode
+from rlds_beam.errors import UsageError
+from rlds_beam.output.base import FileOutput
+from rlds_beam.output.manifest import RangeCommit
+from rlds_beam.output.shards import ShardInfo, ShardWriter
+from rlds_beam.reading.base import Source
+from rlds_beam.reading.plan import WorkRange
+from rlds_beam.testing import make_episode, read_rejected, write_dataset
+
+HOLD = "OWN_OUTPUT_HOLDS"
+"""An environment variable: ranges from this number on are never finished."""
+
+
+class ReturnsWriter:
+    def __init__(self, path: str, work: WorkRange):
+        self._shard, self._work, self.predicted = ShardWriter(path), work, 0
+
+    def write(self, episodes: Sequence[Episode]) -> None:
+        for episode in episodes:
+            line = {"key": str(episode.key), "return": float(episode.steps["reward"].sum())}
+            self._shard.write([json.dumps(line).encode() + b"\n"], 1, episode.key)
+            self.predicted += 1
+
+    def finish(self) -> ShardInfo:
+        while self._work.index >= int(os.environ.get(HOLD, self._work.of)):
+            time.sleep(0.1)
+        return self._shard.commit()
+
+    def abort(self) -> None:
+        self._shard.abort()
+
+
+@dataclasses.dataclass(frozen=True)
+class ReturnsOutput(FileOutput):
+    directory: str
+    name: str
+    metadata = ("episodes.json",)
+
+    @classmethod
+    def create(cls, source: Source, directory: str, options: Any) -> ReturnsOutput:
+        if source.schema.steps["reward"].shape:
+            raise UsageError("the reward is not one number a step")
+        return cls(directory, source.name)
+
+    def plan(self) -> dict[str, Any]:
+        return {"returns": 1}
+
+    def describe(self) -> tuple[list[str], dict[str, str]]:
+        return ["key: string", "return: float64"], {"observation": "only the reward is read"}
+
+    def predict(self, steps: Iterable[int]) -> int:
+        return sum(1 for _ in steps)
+
+    def file(self, work: WorkRange) -> str:
+        return f"returns-{work}.jsonl"
+
+    def open_range(self, work: WorkRange) -> ReturnsWriter:
+        return ReturnsWriter(str(Path(self.directory, self.file(work))), work)
+
+    def complete(self, commits: Sequence[RangeCommit]) -> dict[str, Any]:
+        count = sum(commit.shard.records for commit in commits)
+        Path(self.directory, "episodes.json").write_text(json.dumps({"episodes": count}))
+        return {"fields": ["key", "return"]}
+
+
+# The tests
+
+
+OWN = "--to=test_own_output:ReturnsOutput"
+EPISODES = [make_episode(7, seed=i, breaks=["last_not_last"] if i == 4 else []) for i in range(20)]
+
+
+@pytest.fixture
+def data(tmp_path):
+    return write_dataset(tmp_path / "data", EPISODES, shards=4)
+
+
+def returns(output: Path) -> list[float]:
+    return [json.loads(line)["return"] for path in sorted(output.glob("*.jsonl")) for line in path.open()]
+
+
+def content(output: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(output)): p.read_bytes() for p in output.rglob("*") if p.is_file()}
+
+
+def test_inspect(data):
+    code, out, err = run("inspect", data, OWN)
+    assert code == 0, err
+    assert "--to=test_own_output:ReturnsOutput gives 19 items" in out
+    assert "left out: observation (only the reward is read)" in out
+
+
+def test_dry_run(data, tmp_path):
+    code, out, _ = run("convert", data, tmp_path / "out", OWN, "--dry_run", "--json")
+    assert code == 0
+    assert json.loads(out)["records"] == ["key: string", "return: float64"]
+    assert not (tmp_path / "out").exists()
+
+
+def test_convert(data, tmp_path):
+    code, out, err = run("convert", data, tmp_path / "out", OWN, "--workers=2", "--shards=5", "--json")
+    assert (code, err) == (3, "")
+    report = json.loads(out)
+    assert report["records"] == report["items_written"] + report["rejected"] == 20
+    expected = [float(e.steps["reward"].sum()) for i, e in enumerate(EPISODES) if i != 4]
+    assert returns(tmp_path / "out") == pytest.approx(expected)
+    assert json.loads((tmp_path / "out" / "episodes.json").read_text()) == {"episodes": 19}
+    assert [line["rule"] for line, _ in read_rejected(tmp_path / "out")] == ["last_not_last"]
+    names = set(content(tmp_path / "out"))
+    assert not {name for name in names if name.endswith((".spec", ".tfrecord", "features.json"))} - {
+        name for name in names if name.startswith("rejected/")
+    }
+
+
+def test_killed_and_run_again_it_is_as_if_undisturbed(data, tmp_path):
+    flags = (OWN, "--workers=2", "--shards=5")
+    assert run("convert", data, tmp_path / "undisturbed", *flags)[0] == 3
+    output = tmp_path / "out"
+    with command("convert", data, output, *flags, environment={HOLD: "2"}) as process:
+        deadline = time.monotonic() + 60
+        while len(list(output.glob("_commits/*.json"))) < 2:
+            assert process.poll() is None and time.monotonic() < deadline
+            time.sleep(0.01)
+        os.killpg(process.pid, signal.SIGKILL)
+    assert not (output / "manifest.json").exists()
+    finished = {path: path.stat().st_mtime_ns for path in output.glob("*.jsonl")}
+    assert run("convert", data, output, *flags)[0] == 3
+    assert content(output) == content(tmp_path / "undisturbed")
+    assert all(path.stat().st_mtime_ns == time_ns for path, time_ns in finished.items())
+
+
+def test_another_output_is_another_plan_and_overwrite_leaves_nothing_of_it(data, tmp_path):
+    output = tmp_path / "out"
+    assert run("convert", data, output, OWN)[0] == 3
+    code, _, err = run("convert", data, output)
+    assert code == 2
+    assert "holds the output of another plan" in err
+    assert run("convert", data, output, "--overwrite")[0] == 3
+    assert run("convert", data, tmp_path / "clean")[0] == 3
+    assert set(content(output)) == set(content(tmp_path / "clean"))
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--to=trajectory"], "did you mean trajectories?"),
+        (["--to=test_own_output:ReturnsWriter"], "inherits from rlds_beam.output.base.FileOutput"),
+        ([OWN, "--items=frames"], "--items is for --to=trajectories"),
+    ],
+)
+def test_what_is_no_output_is_refused(data, tmp_path, flags, said):
+    code, out, err = run("convert", data, tmp_path / "out", *flags)
+    assert (code, out) == (2, "")
+    assert said in err

@@ -1,0 +1,150 @@
+"""A source of the user's own, `--from=test_own_source:JsonSource`: episodes as lines of JSON, through every command."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import zlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from own_formats import run
+
+from rlds_beam.episodes.episode import Episode
+from rlds_beam.episodes.keys import EpisodeKey
+from rlds_beam.episodes.schema import Field, Schema
+from rlds_beam.episodes.violations import BadEpisode, Violation
+from rlds_beam.errors import UsageError
+from rlds_beam.formats.base import Damage, Headers, Record
+from rlds_beam.reading.base import Shard, Source, Split
+from rlds_beam.testing import make_episode, read_items, read_rejected, write_dataset
+
+DTYPES = {"observation": "float32", "action": "float32", "reward": "float32", "discount": "float32"}
+FLAGS = ("is_first", "is_last", "is_terminal")
+FIELDS = {name: Field(name, dtype, (2,) if name == "observation" else ()) for name, dtype in DTYPES.items()}
+FIELDS |= {name: Field(name, "bool") for name in FLAGS}
+
+
+class JsonLines:
+    """A record is a line, and its position the line's number."""
+
+    name, unit = "jsonl", "lines"
+
+    def read(self, path: str, start: int = 0, stop: int | None = None) -> Iterator[Record | Damage]:
+        lines = Path(path).read_bytes().splitlines()
+        yield from (Record(i, line) for i, line in list(enumerate(lines))[start:stop])
+
+    def scan(self, path: str, start: int = 0, stop: int | None = None) -> Headers:
+        rows = [(r.position, len(r.payload), zlib.crc32(r.payload)) for r in self.read(path, start, stop)]
+        positions, lengths, crcs = np.array(rows, np.int64).reshape(-1, 3).T
+        return Headers(positions, lengths, crcs.astype(np.uint32))
+
+    def is_splittable(self, path: str) -> bool:
+        return True
+
+    def end(self, path: str, size: int) -> int:
+        return len(Path(path).read_bytes().splitlines())
+
+    def positions(self, path: str, low: int, high: int) -> tuple[int, int | None]:
+        return low, high
+
+
+class JsonDecoder:
+    def decode(self, payload: bytes, key: EpisodeKey) -> Episode:
+        try:
+            content = json.loads(payload)
+            steps = {name: np.array(content[name], field.numpy_dtype) for name, field in FIELDS.items()}
+        except (KeyError, ValueError) as error:
+            raise BadEpisode(Violation("not_an_example", f"no episode as JSON: {error}")) from None
+        return Episode(key, steps, payload=payload)
+
+
+@dataclasses.dataclass(frozen=True)
+class JsonSource(Source):
+    dataset: str
+    splits: tuple[Split, ...]
+    schema = Schema(FIELDS)
+    files = JsonLines()
+    decoder = JsonDecoder()
+    violations = ()
+
+    @classmethod
+    def open(cls, input: str | Sequence[str], *, split: str | None = None, features: str | None = None) -> JsonSource:
+        paths = sorted(Path(str(input)).glob("*.jsonl"))
+        if split or features or not paths:
+            raise UsageError(f"{input} has no .jsonl files, or --split or --features was given")
+        shards = tuple(Shard(i, str(path), path.stat().st_size, None) for i, path in enumerate(paths))
+        return cls(f"{Path(str(input)).name}/1.0.0", (Split("train", shards),))
+
+
+# The tests
+
+
+@pytest.fixture
+def episodes():
+    return [make_episode(6, seed=i, observation=2, action=()) for i in range(12)]
+
+
+@pytest.fixture
+def data(tmp_path, episodes):
+    """Three files of four episodes each, and a line in the second that is none."""
+    lines = [json.dumps({path: column.tolist() for path, column in e.steps.items()}) for e in episodes]
+    lines.insert(5, "not JSON")
+    (tmp_path / "json").mkdir()
+    for i, part in enumerate((lines[:4], lines[4:9], lines[9:])):
+        (tmp_path / "json" / f"{i}.jsonl").write_text("\n".join(part) + "\n")
+    return tmp_path / "json"
+
+
+OWN = "--from=test_own_source:JsonSource"
+
+
+def test_inspect(data):
+    code, out, _ = run("inspect", data, OWN, "--json")
+    found = json.loads(out)
+    assert code == 0
+    assert (found["file_format"], found["sampled"]["records"], found["items"]) == ("jsonl", 13, 12 * 5)
+
+
+def test_validate(data):
+    code, out, _ = run("validate", data, OWN, "--json", "--workers=2")
+    report = json.loads(out)
+    assert code == 3
+    assert (report["valid"], report["rejected"], report["rules"]["not_an_example"]["rejected"]) == (12, 1, 1)
+
+
+def test_convert_gives_what_the_same_episodes_as_rlds_give(data, episodes, tmp_path):
+    code, _, err = run("convert", data, tmp_path / "own", OWN, "--workers=2", "--shards=4", "--max_rejected=1")
+    assert code == 0, err
+    rlds = write_dataset(tmp_path / "rlds", episodes)
+    assert run("convert", rlds, tmp_path / "theirs")[0] == 0
+    own, theirs = (read_items(tmp_path / name) for name in ("own", "theirs"))
+    assert len(own) == 12 * 5
+    for ours, other in zip(own, theirs, strict=True):
+        for path in other:
+            np.testing.assert_array_equal(ours[path], other[path], path)
+    ((line, payload),) = read_rejected(tmp_path / "own")
+    assert (line["rule"], payload) == ("not_an_example", b"not JSON")
+
+
+def test_duplicates_are_found(data, tmp_path):
+    (data / "3.jsonl").write_bytes((data / "0.jsonl").read_bytes())
+    code, out, _ = run("convert", data, tmp_path / "out", OWN, "--json")
+    assert code == 3
+    assert json.loads(out)["rules"]["duplicate_episode"]["rejected"] == 4
+
+
+@pytest.mark.parametrize(
+    ("flag", "said"),
+    [
+        ("--from=rdls", "did you mean rlds?"),
+        ("--from=test_own_source:Nothing", "no attribute"),
+        ("--from=test_own_source:JsonDecoder", "inherits from rlds_beam.reading.base.Source"),
+    ],
+)
+def test_what_is_no_source_is_refused(data, flag, said):
+    code, out, err = run("validate", data, flag)
+    assert (code, out) == (2, "")
+    assert said in err
