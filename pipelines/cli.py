@@ -11,11 +11,13 @@ import sys
 import threading
 import warnings
 from collections.abc import Iterator, Sequence
+from typing import cast
 
 from rlds_beam import __version__
 from rlds_beam.checking.rules import POLICIES, RULES
 from rlds_beam.errors import RldsBeamError, UsageError
 from rlds_beam.pipelines import flags
+from rlds_beam.pipelines.base import Job
 
 JOBS = {
     "inspect": ("InspectConfig", "what a dataset holds, and what a plan would make of it"),
@@ -66,7 +68,7 @@ def _run(arguments: list[str]) -> int:
 
 
 def _job(name: str, arguments: list[str]) -> int:
-    job = importlib.import_module(f"rlds_beam.pipelines.{name}")
+    job = cast(Job, importlib.import_module(f"rlds_beam.pipelines.{name}"))
     config_class = getattr(job, JOBS[name][0])
     fields = config_class.__dataclass_fields__
     parser = flags.new_parser(
@@ -83,7 +85,7 @@ def _job(name: str, arguments: list[str]) -> int:
         return int(done.code or 0)
     _be_quiet()
     with _sigterm_as_ctrl_c():
-        return int(job.main(config))
+        return job.main(config)
 
 
 def _rules() -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
+import inspect as introspection
 import json
 import subprocess
 import sys
@@ -12,7 +14,7 @@ from typing import Any
 import pytest
 
 from rlds_beam.errors import FailedRuleError, UsageError
-from rlds_beam.pipelines.cli import main
+from rlds_beam.pipelines.cli import JOBS, main
 from rlds_beam.pipelines.convert import ConvertConfig, convert
 from rlds_beam.pipelines.inspect import InspectConfig, inspect
 from rlds_beam.pipelines.validate import ValidateConfig, validate
@@ -305,3 +307,17 @@ def test_options_are_checked_when_they_are_made(options):
 def test_inspect_takes_no_flags_of_beam(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["inspect", "anything", "--", "--direct_num_workers=2"]) == 2
     assert "it takes no flags behind --" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", JOBS)
+def test_every_job_keeps_the_contract(command):
+    """`pipelines.base.Job`: a frozen config, its usage, `main`, and the job itself as a function."""
+    module = importlib.import_module(f"rlds_beam.pipelines.{command}")
+    config = getattr(module, JOBS[command][0])
+    assert config.__dataclass_params__.frozen
+    positional = [f.name.upper() for f in dataclasses.fields(config) if f.metadata.get("positional")]
+    assert module.USAGE.split()[: len(positional)] == positional
+    assert callable(module.main)
+    assert callable(getattr(module, command))
+    if "beam_options" in config.__dataclass_fields__:
+        assert [*introspection.signature(module.define_pipeline).parameters][:2] == ["root", "config"]

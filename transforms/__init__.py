@@ -2,6 +2,7 @@
 
 from rlds_beam.transforms.checking import CheckResult as CheckResult
 from rlds_beam.transforms.checking import ValidateEpisodes as ValidateEpisodes
+from rlds_beam.transforms.connecting import ConnectEpisodes as ConnectEpisodes
 from rlds_beam.transforms.converting import ConvertToTrajectories as ConvertToTrajectories
 from rlds_beam.transforms.duplicates import FindDuplicateEpisodes as FindDuplicateEpisodes
 from rlds_beam.transforms.ranges import CommitDataset as CommitDataset

@@ -1,0 +1,74 @@
+"""The contract of a connector: what a list of them makes of episodes, and what is dropped by whom."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import apache_beam as beam
+import numpy as np
+from apache_beam.testing.test_pipeline import TestPipeline
+from apache_beam.testing.util import assert_that, equal_to
+
+from rlds_beam.connectors.base import Batch, Connected, connect
+from rlds_beam.testing import make_episode
+from rlds_beam.transforms import ConnectEpisodes
+
+
+def clip_reward(batch: Batch) -> Batch:
+    clipped = (e.replace(steps={**e.steps, "reward": e.steps["reward"].clip(-0.5, 0.5)}) for e in batch.episodes)
+    return batch.replace(episodes=tuple(clipped))
+
+
+def halve(batch: Batch) -> Batch:
+    halves = (half for e in batch.episodes for half in (e.slice(0, len(e) // 2), e.slice(len(e) // 2, len(e))))
+    return batch.replace(episodes=tuple(halves))
+
+
+def add_returns(batch: Batch) -> Batch:
+    returns = np.array([e.steps["reward"].sum() for e in batch.episodes], np.float32)
+    return batch.replace(columns={**batch.columns, "returns": returns})
+
+
+@dataclasses.dataclass(frozen=True)
+class AtLeast:
+    """Drops shorter episodes."""
+
+    steps: int
+
+    def __call__(self, batch: Batch) -> Batch:
+        return batch.replace(episodes=tuple(e for e in batch.episodes if len(e) >= self.steps))
+
+
+def test_connectors_run_in_order_and_see_what_those_before_them_made():
+    episode = make_episode(8, seed=1)
+    before = episode.steps["reward"].copy()
+    batch, dropped_by = connect([clip_reward, halve, add_returns], [episode])
+    assert dropped_by is None
+    assert [len(e) for e in batch.episodes] == [4, 4]
+    clipped = before.clip(-0.5, 0.5)
+    np.testing.assert_array_equal(np.concatenate([e.steps["reward"] for e in batch.episodes]), clipped)
+    np.testing.assert_allclose(batch.columns["returns"], [clipped[:4].sum(), clipped[4:].sum()], rtol=1e-6)
+    np.testing.assert_array_equal(episode.steps["reward"], before)
+
+
+def test_no_connectors_change_nothing():
+    episode = make_episode(3)
+    assert connect([], [episode]) == Connected(Batch((episode,)))
+
+
+def test_what_is_dropped_is_dropped_by_name_and_later_connectors_do_not_see_it():
+    connected = connect([halve, AtLeast(5), add_returns], [make_episode(8)])
+    assert connected.dropped_by == "AtLeast"
+    assert connected.batch.episodes == ()
+    assert not connected.batch.columns
+
+
+def test_connect_episodes():
+    episodes = [make_episode(length, seed=length) for length in (4, 8, 12)]
+    pipeline = TestPipeline("FnApiRunner")
+    connected = pipeline | beam.Create(episodes) | ConnectEpisodes([AtLeast(8), halve])
+    assert_that(connected | beam.Map(len), equal_to([4, 4, 6, 6]))
+    result = pipeline.run()
+    result.wait_until_finish()
+    (counter,) = [c for c in result.metrics().query()["counters"] if c.key.metric.name.startswith("dropped_by_")]
+    assert (counter.key.metric.name, counter.committed) == ("dropped_by_AtLeast", 1)

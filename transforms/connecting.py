@@ -1,0 +1,36 @@
+"""Running connectors over checked episodes, in a pipeline of one's own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import apache_beam as beam
+from apache_beam.metrics import Metrics
+
+from rlds_beam.connectors.base import Connector, connect
+from rlds_beam.episodes.episode import Episode
+from rlds_beam.transforms.metrics import METRICS_NAMESPACE
+
+
+class ConnectEpisodes(beam.PTransform):
+    """Edits, splits or drops episodes: a PCollection of `Episode` to another. Pure twin: `connectors.base.connect`.
+
+    The counters `dropped_by_<connector>` say how many episodes each connector dropped.
+
+    Args:
+      connectors: run one after another over each episode; the columns that they add are not used here.
+    """
+
+    def __init__(self, connectors: Sequence[Connector]):
+        super().__init__()
+        self._connectors = tuple(connectors)
+
+    def expand(self, episodes: beam.PCollection[Episode]) -> beam.PCollection[Episode]:
+        return episodes | "Connect" >> beam.FlatMap(_connect, self._connectors).with_output_types(Episode)
+
+
+def _connect(episode: Episode, connectors: tuple[Connector, ...]) -> Iterator[Episode]:
+    connected = connect(connectors, [episode])
+    if connected.dropped_by is not None:
+        Metrics.counter(METRICS_NAMESPACE, f"dropped_by_{connected.dropped_by}").inc()
+    yield from connected.batch.episodes
