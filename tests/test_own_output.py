@@ -168,3 +168,10 @@ def test_what_is_no_output_is_refused(data, tmp_path, flags, said):
     code, out, err = run("convert", data, tmp_path / "out", *flags)
     assert (code, out) == (2, "")
     assert said in err
+
+
+def test_it_cannot_be_pushed_as_trajectories(data, tmp_path):
+    assert run("convert", data, tmp_path / "out", OWN)[0] == 3
+    code, _, err = run("push", tmp_path / "out", "--reverb=127.0.0.1:1", "--table=t")
+    assert code == 2
+    assert "holds no trajectories" in err

@@ -9,6 +9,7 @@ from rlds_beam import storage
 from rlds_beam.episodes.schema import Field
 from rlds_beam.errors import UsageError
 from rlds_beam.output.manifest import read_manifest
+from rlds_beam.output.trajectories import read_fields
 from rlds_beam.trajectories.spec_file import is_tuple
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def load_trajectories(path: str, split: str | None = None, *, batch_size: int | 
         `batch_size` is asked for episodes.
     """
     manifest = read_manifest(path)
-    fields = _fields(manifest)
+    fields = read_fields(manifest, path)
     episodes = any(None in field.shape for field in fields)
     if episodes and batch_size is not None:
         raise UsageError("whole episodes are of different lengths: load them one by one, then use padded_batch")
@@ -71,11 +72,7 @@ def decoder(path: str) -> Callable[[Any], Any]:
     Raises:
       UsageError: the dataset is not finished, or not rlds-beam's.
     """
-    return _decoder(_fields(read_manifest(path)), batched=False)
-
-
-def _fields(manifest: dict[str, Any]) -> list[Field]:
-    return [Field(f["path"], f["dtype"], tuple(f["shape"]), f["encoding"]) for f in manifest["fields"]]
+    return _decoder(read_fields(read_manifest(path), path), batched=False)
 
 
 def _files(path: str, manifest: dict[str, Any], split: str | None) -> list[str]:

@@ -22,6 +22,7 @@ from rlds_beam.errors import RldsBeamError, UsageError
 from rlds_beam.formats.example import NotAnExampleError
 from rlds_beam.formats.tfrecord_rows import Bytes, RowReader
 from rlds_beam.output.manifest import is_output, read_manifest
+from rlds_beam.output.trajectories import read_fields
 from rlds_beam.trajectories.frames import Frames
 from rlds_beam.trajectories.items import Items, Windows
 from rlds_beam.trajectories.record_decoding import TrajectoryDecoder
@@ -145,7 +146,7 @@ def open_replay(path: str, split: str | None = None) -> Replay:
         nothing in it; a shard is missing or of another size than it was written.
     """
     manifest = read_manifest(path)
-    spec, jpegs = _spec([Field(f["path"], f["dtype"], tuple(f["shape"]), f["encoding"]) for f in manifest["fields"]])
+    spec, jpegs = _spec(read_fields(manifest, path))
     shards = manifest["shards"]
     content = [manifest["fields"], [(shard["split"], shard["sha256"]) for shard in shards]]
     return Replay(

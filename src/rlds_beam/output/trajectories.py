@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rlds_beam import storage
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.schema import Field
+from rlds_beam.errors import UsageError
 from rlds_beam.formats.dataset_info import SplitInfo, dataset_info_json
 from rlds_beam.formats.features import features_json
 from rlds_beam.output.base import Effort, FileOutput
@@ -136,6 +137,18 @@ def write_tfds_metadata(
 def fields_json(fields: Iterable[Field]) -> list[dict[str, Any]]:
     """The fields of a record, as the manifest has them."""
     return [{"path": f.path, "dtype": f.dtype, "shape": list(f.shape), "encoding": f.encoding} for f in fields]
+
+
+def read_fields(manifest: Mapping[str, Any], path: str) -> list[Field]:
+    """`fields_json` read back from the manifest of the output at `path`.
+
+    Raises:
+      UsageError: it is another output's.
+    """
+    try:
+        return [Field(f["path"], f["dtype"], tuple(f["shape"]), f["encoding"]) for f in manifest["fields"]]
+    except (KeyError, TypeError):
+        raise UsageError(f"{path} holds no trajectories: it was converted with another --to") from None
 
 
 def _json(content: Any) -> str:
