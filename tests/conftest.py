@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,10 @@ from rlds_beam.pipelines.cli import main
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any machine")
 
+# A shell's background job ignores Ctrl-C, and so would every process that a test starts: a handler, unlike SIG_IGN, is
+# not passed on.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, lambda *_: None)
 
 @pytest.fixture
 def convert(tmp_path, capsys):

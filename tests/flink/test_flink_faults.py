@@ -19,8 +19,9 @@ import pytest
 import reverb
 from flink_cluster import Cluster
 from flink_gate import Gate
+from processes import DEADLINE, running
 from proxy import Proxy
-from pushes import PAIRS, STREAM_BYTES, arguments, dataset, due, held, one_table, running
+from pushes import PAIRS, STREAM_BYTES, arguments, dataset, due, held, one_table
 
 from rlds_beam.testing import make_episode, write_dataset
 
@@ -72,7 +73,7 @@ def held_up(command: list[str], cluster: Cluster, gate: Gate, output: Path) -> I
     gate.close(output)
     with running(command) as process:
         cluster.wait_until(lambda: gate.waiting() or process.poll() is not None)
-        assert process.poll() is None, process.communicate()
+        assert process.poll() is None, process.communicate(timeout=DEADLINE)
         yield process
 
 
@@ -105,7 +106,7 @@ def test_in_the_middle_of_convert(cluster, gate, source, undisturbed, tmp_path, 
     with running(["convert", str(source), str(output), *FLAGS, "--json", *cluster.flags()]) as process:
         # A worker of the first TaskManager is in the middle of a range, and others are done.
         cluster.wait_until(lambda: gate.waiting() & set(cluster.workers(0)) or process.poll() is not None)
-        assert process.poll() is None, process.communicate()
+        assert process.poll() is None, process.communicate(timeout=DEADLINE)
         committed = {path: path.stat().st_mtime_ns for path in (output / "_commits").glob("*.json")}
         assert committed and not (output / "manifest.json").exists()
         blow(cluster, 0)
@@ -131,7 +132,7 @@ def test_in_the_middle_of_push(cluster, data, server, blow: Blow) -> None:
         proxy.at_byte(STREAM_BYTES // 2, stand_still)
         with running([*arguments(data, [proxy.address]), *cluster.flags()]) as process:
             cluster.wait_until(lambda: reached.is_set() or process.poll() is not None)
-            assert process.poll() is None, process.communicate()
+            assert process.poll() is None, process.communicate(timeout=DEADLINE)
             blow(cluster, cluster.connected_to(proxy.address))
             struck.set()
             report = ended(process)
