@@ -273,4 +273,4 @@ def test_a_server_that_comes_up_within_the_deadline_is_found():
         later = threading.Timer(1, process.start)
         later.start()
         assert list(connection.info(60).tables) == ["queue"]
-        later.join()
+        later.join(60)

@@ -15,7 +15,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from serving import DEADLINE, Serve, a_table, refused
+from processes import DEADLINE
+from serving import Serve, a_table, refused
 
 from rlds_beam.errors import UsageError
 from rlds_beam.options import FrameOptions

@@ -28,6 +28,7 @@ from rlds_beam.testing import make_episode, write_dataset
 FLAGS = ("--shards=8", "--accept=duplicate_episode", "--policy_info_fn=flink_gate:hold")
 JOB_SECONDS = 900.0
 """That a job may take in which something is struck, on a machine that is busy."""
+pytestmark = pytest.mark.timeout(2 * JOB_SECONDS)
 
 
 @pytest.fixture(scope="module")
