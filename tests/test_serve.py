@@ -175,7 +175,7 @@ OUTSIDE = """
     # A network of two machines: this one, and one that lasts as long as the sleep.
     set -e
     ip link set lo up
-    unshare --net sleep 60 & outside=$!
+    unshare --net sleep 600 & outside=$!
     trap "kill $outside" EXIT
     until [ "$(readlink /proc/$outside/ns/net)" != "$(readlink /proc/self/ns/net)" ]; do sleep 0.01; done
     ip link add here type veth peer name there netns $outside
