@@ -9,8 +9,11 @@ VENV := .venv
 PY := $(VENV)/bin/python
 BIN := $(VENV)/bin
 TESTS ?= tests
-# One process a core, and each test file in one of them: importing TensorFlow is the dear part.
-PYTEST_FLAGS ?= -n 2 --dist loadfile
+# Two processes; the one that is done first takes over tests of the other. (A test that ends its process is not run again,
+# as it would be with loadfile.)
+PYTEST_FLAGS ?= -n 2 --dist worksteal
+# Every test has its own deadline (pyproject.toml); this one is for a hang outside of any test.
+TEST_SECONDS ?= 3000
 
 # Name a Python 3.11 that is somewhere else: make PYTHON=/path/to/python3.11
 PYTHON ?= $(shell for p in python3.11 python3 python; do \
@@ -30,6 +33,11 @@ export GRPC_VERBOSITY ?= NONE
 export CUDA_VISIBLE_DEVICES ?=
 
 .PHONY: help setup demo test test-flink lint format bench wheel lock clean
+
+PYTEST = timeout --foreground --signal=INT --kill-after=60 $(TEST_SECONDS) $(PY) -m pytest -q
+SAY_TIMEOUT = { code=$$?; case $$code in \
+	124|137) echo "The tests were ended after $(TEST_SECONDS) s: one hangs outside of its deadline, or this machine needs" \
+		"more time: make $@ TEST_SECONDS=6000" >&2;; esac; exit $$code; }
 
 help:  ## this list
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -51,12 +59,12 @@ demo: $(PROJECT)  ## record episodes from a simulator, break two, check, convert
 	@$(PY) examples/demo.py
 
 test: $(PROJECT)  ## the tests (TESTS=tests/test_x.py for some of them)
-	@$(PY) -m pytest -q $(PYTEST_FLAGS) --ignore=tests/flink $(TESTS)
+	@$(PYTEST) $(PYTEST_FLAGS) --ignore=tests/flink $(TESTS) || $(SAY_TIMEOUT)
 
 # Fetched once, into .flink: 250 MB from PyPI and Maven Central. One after the other: the tests strike the one cluster.
 test-flink: $(PROJECT)  ## the tests on a real Flink cluster, which it sets up (needs Maven and a JDK 17)
 	@$(PY) tests/support/flink_artifacts/__init__.py
-	@$(PY) -m pytest -q tests/flink
+	@$(PYTEST) tests/flink || $(SAY_TIMEOUT)
 
 # The type checker sees what a user gets: the installed wheel, not this checkout.
 lint: $(PROJECT) wheel  ## ruff, and the type checker in strict mode over the installed wheel

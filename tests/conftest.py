@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import json
+import os
+import signal
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +20,41 @@ from rlds_beam.pipelines.cli import main
 # No test is to depend on how fast the machine is.
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any machine")
+
+# A shell's background job ignores Ctrl-C, and so would every process that a test starts: a handler, unlike SIG_IGN, is
+# not passed on.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, lambda *_: None)
+
+GRACE = 60.0
+"""Seconds after its deadline that a test has to fail, and that its fixtures have to clean up after a failure."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    global _watchdog_log
+    _watchdog_log = os.dup(sys.__stderr__.fileno())  # while nothing is captured
+
+
+def _end_process_after(seconds: float) -> None:
+    """Dumps the stacks and ends this process if it is still at the same test after so many seconds.
+
+    It is a thread of C that does it, so it needs no Python to run: a test may be stuck in a library, with the GIL held.
+    """
+    faulthandler.dump_traceback_later(seconds, exit=True, file=_watchdog_log)
+
+
+def pytest_timeout_set_timer(item: pytest.Item, settings: Any) -> None:
+    _end_process_after(settings.timeout + GRACE)
+
+
+def pytest_timeout_cancel_timer(item: pytest.Item) -> None:
+    faulthandler.cancel_dump_traceback_later()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Item) -> None:
+    # pytest and pytest-timeout cancel their deadlines when a test fails; this one is for the fixtures after it.
+    _end_process_after(GRACE)
 
 
 @pytest.fixture

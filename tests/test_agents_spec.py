@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+from processes import DEADLINE
 
 from rlds_beam.episodes.schema import Field
 from rlds_beam.errors import UsageError
@@ -113,5 +114,7 @@ def test_needs_no_tensorflow():
     modules = "rlds_beam.trajectories.record_encoding, rlds_beam.trajectories.spec_file"
     code = f"import sys, {modules}; print('tensorflow' in sys.modules)"
     env = {"PYTHONPATH": ":".join(sys.path)}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=env)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=env, timeout=DEADLINE
+    )
     assert done.stdout.strip() == "False"

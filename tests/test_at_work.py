@@ -10,6 +10,7 @@ import threading
 import time
 
 import pytest
+from processes import DEADLINE
 
 from rlds_beam import at_work
 from rlds_beam.at_work import read_notes
@@ -26,7 +27,9 @@ keep_note(sys.argv[1])
 
 def child(home, body: str, *flags: str) -> int:
     """The exit code of a process that keeps its note in `home`."""
-    return subprocess.run([sys.executable, "-c", CHILD.format(body=body), str(home), *flags], check=False).returncode
+    return subprocess.run(
+        [sys.executable, "-c", CHILD.format(body=body), str(home), *flags], check=False, timeout=DEADLINE
+    ).returncode
 
 
 @pytest.fixture

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from processes import DEADLINE
+from processes import run as execute
 
 from rlds_beam.errors import FailedRuleError, UsageError
 from rlds_beam.pipelines.cli import JOBS, main
@@ -47,7 +49,9 @@ def run(capsys):
 def process(*arguments: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
     """The command as a user starts it."""
     script = Path(sys.executable).with_name("rlds-beam")
-    return subprocess.run([script, *map(str, arguments)], capture_output=True, text=True, cwd=cwd, check=False)
+    return subprocess.run(
+        [script, *map(str, arguments)], capture_output=True, text=True, cwd=cwd, check=False, timeout=DEADLINE
+    )
 
 
 def refused(result: tuple[int, str, str], *mentioned: str) -> None:
@@ -180,11 +184,9 @@ def test_quiet_as_text(source, tmp_path):
 
 
 def test_python_dash_m(source, tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-m", "rlds_beam", "validate", source, "--json"], capture_output=True, text=True, check=False
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    assert json.loads(done.stdout)["valid"] == 6
+    code, out, err = execute(["validate", source, "--json"])
+    assert (code, err) == (0, "")
+    assert json.loads(out)["valid"] == 6
 
 
 def test_a_failing_worker_says_it_in_one_line(broken, tmp_path):

@@ -19,13 +19,14 @@ from typing import Any
 import pytest
 from clean_environment import ROOT, beside, build, run
 from cloud import EXECUTE, Cloud, serving
+from processes import DEADLINE
 from pushes import look, one_table
 
 from rlds_beam.pipelines.cli import main
 from rlds_beam.runners import dataflow
 from rlds_beam.testing import make_episode, write_dataset
 
-pytestmark = pytest.mark.install
+pytestmark = [pytest.mark.install, pytest.mark.timeout(900)]
 
 STEPS, EPISODES = 12, 9
 
@@ -54,7 +55,7 @@ def cloud(image: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
         clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
         return subprocess.run(
             [str(python), str(EXECUTE), str(home / "pipeline.pb")], cwd=home, env={**clean, "PYTHONSAFEPATH": "1"},
-            capture_output=True, text=True, check=False,
+            capture_output=True, text=True, check=False, timeout=DEADLINE,
         )  # fmt: skip
 
     with serving(execute, tmp_path) as served:

@@ -4,26 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import os
-import resource
 import shutil
 import signal
 import subprocess
-import sys
-import time
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import pytest
-from disks import small_filesystem
+from disks import remount, small_filesystem
 from jobs import dataset
+from processes import DEADLINE, RLDS_BEAM, members, running, wait_until
 
 from rlds_beam.formats.rlds_records import schema_of
 from rlds_beam.testing import make_episode, read_items, read_payloads, shard_paths, write_dataset
 
-
-def command(*arguments: object) -> list[str]:
-    return [sys.executable, "-m", "rlds_beam", *map(str, arguments)]
+WORKER = "rlds_beam.runners.worker"
 
 
 def bytes_of(output: Path) -> dict[str, bytes]:
@@ -51,7 +46,7 @@ def test_28_disk_full(tmp_path, convert, big):
     with small_filesystem(tmp_path / "disk", "700k") as disk:
         ran = convert(big, "--shards=3", output=disk / "out")
         assert_failed_cleanly(ran.output, ran.code, ran.err, "No space left on device")
-        subprocess.run(["mount", "-o", "remount,size=16m", disk], check=True)
+        remount(disk, "size=16m")
         again = convert(big, "--shards=3", output=disk / "out")
         assert again.code == 0
         assert bytes_of(again.output) == bytes_of(whole.output)
@@ -60,10 +55,8 @@ def test_28_disk_full(tmp_path, convert, big):
 def test_28_file_too_large(tmp_path, convert, big):
     whole = convert(big, "--shards=2", output=tmp_path / "whole")
     output = tmp_path / "out"
-    limited = subprocess.run(
-        command("convert", big, output, "--shards=2"), capture_output=True, text=True, timeout=60, check=False,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000)),
-    )  # fmt: skip
+    command = ["prlimit", "--fsize=100000", *RLDS_BEAM, "convert", big, output, "--shards=2"]
+    limited = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE, check=False)
     assert_failed_cleanly(output, limited.returncode, limited.stderr, "File too large")
     assert convert(big, "--shards=2").code == 0
     assert bytes_of(output) == bytes_of(whole.output)
@@ -72,7 +65,7 @@ def test_28_file_too_large(tmp_path, convert, big):
 @pytest.mark.skipif(os.geteuid() != 0, reason="root writes into a read-only directory, but not a read-only filesystem")
 def test_28_read_only_output(tmp_path, convert, big):
     with small_filesystem(tmp_path / "disk", "16m") as disk:
-        subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
+        remount(disk, "ro")
         ran = convert(big, output=disk / "out")
         assert_failed_cleanly(ran.output, ran.code, ran.err, "Read-only file system")
         assert ran.code == 2
@@ -102,59 +95,22 @@ def test_28_blocked_rename(tmp_path, convert, big):
     assert bytes_of(output) == whole
 
 
-def workers_below(pid: int) -> list[int]:
-    """The worker processes of a running command."""
-    parents, found = {}, []
-    for entry in Path("/proc").iterdir():
-        with contextlib.suppress(OSError, ValueError):
-            one = int(entry.name)
-            parents[one] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-            line = (entry / "cmdline").read_bytes().split(b"\0")
-            if b"rlds_beam.runners.worker" in line and line[0] != b"/bin/sh":
-                found.append(one)
-
-    def is_below(one: int) -> bool:
-        while one in parents:
-            if one == pid:
-                return True
-            one = parents[one]
-        return False
-
-    return [one for one in found if is_below(one)]
-
-
-def wait_for(condition, process: subprocess.Popen[str], seconds: float = 30) -> Any:
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline and process.poll() is None:
-        if found := condition():
-            return found
-        time.sleep(0.005)
-    raise AssertionError(f"did not happen; exit code {process.poll()}: {process.communicate()}")
-
-
 @pytest.mark.parametrize("moment", ["starting", "working"])
 def test_28_worker_killed_by_a_fault(tmp_path, convert, big, moment):
     output = tmp_path / "out"
-    process = subprocess.Popen(
-        command("convert", big, output, "--shards=6", "--workers=2"),
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
-    )  # fmt: skip
-    try:
-        workers = wait_for(lambda: workers_below(process.pid), process)
+    with running(["convert", big, output, "--shards=6", "--workers=2"]) as process:
+        wait_until(lambda: members(process.pid, WORKER), process)
+        workers = members(process.pid, WORKER)
         if moment == "working":
-            wait_for(lambda: list(output.glob("*.tfrecord-*")) if output.exists() else [], process)
-        os.kill(workers[0], signal.SIGSEGV)
-        began = time.monotonic()
-        _, err = process.communicate(timeout=60)
-        assert time.monotonic() - began < 20
+            wait_until(lambda: list(output.glob("*.tfrecord-*")), process)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(workers[0], signal.SIGSEGV)
+        _, err = process.communicate(timeout=DEADLINE)
         if process.returncode == 0:
             assert moment == "working"  # it was faster than the signal
         else:
             assert_failed_cleanly(output, process.returncode, err, "a worker process died")
             assert not [pid for pid in workers if Path(f"/proc/{pid}").exists()]
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
     assert convert(big, "--shards=6").code == 0
     assert bytes_of(output) == bytes_of(convert(big, "--shards=6", output=tmp_path / "whole").output)
     assert Counter(len(item["reward"]) for item in read_items(output)) == {2: 6 * 199}

@@ -19,8 +19,9 @@ from pathlib import Path
 import grpc
 import pytest
 import reverb
+from processes import DEADLINE, run
 from proxy import Proxy
-from pushes import DEADLINE, PAIRS, STREAM_BYTES, Push, Ran, arguments, dataset, due, grown, held, one_table, run, size
+from pushes import PAIRS, STREAM_BYTES, Push, Ran, arguments, dataset, due, grown, held, one_table, size
 from servers import ServerProcess, free_port, tight
 
 from rlds_beam.reverb.connection import Connection

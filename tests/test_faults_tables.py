@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 import reverb
 import tensorflow as tf
+from processes import DEADLINE
 from proxy import Proxy
-from pushes import DEADLINE, PAIRS, STREAM_BYTES, Push, dataset, due, grown, held, look, size
+from pushes import PAIRS, STREAM_BYTES, Push, dataset, due, grown, held, look, size
 from servers import tight
 
 from rlds_beam.reading.source import open_source

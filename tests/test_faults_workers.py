@@ -5,17 +5,15 @@ They are killed by a `policy_info_fn` when they meet one episode: so where they 
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
 import signal
 import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
+from processes import DEADLINE, RLDS_BEAM, running, wait_until
 
 from rlds_beam.pipelines.cli import main
 from rlds_beam.testing import make_episode, shard_paths, write_dataset
@@ -56,8 +54,8 @@ def killer(tmp_path, monkeypatch):
 
     def run(*arguments: object, death: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [sys.executable, "-m", "rlds_beam", *map(str, arguments), *FLAGS],
-            capture_output=True, text=True, timeout=120, check=False, env={**os.environ, "LAST_REWARD": death},
+            [*RLDS_BEAM, *map(str, arguments), *FLAGS],
+            capture_output=True, text=True, timeout=DEADLINE, check=False, env={**os.environ, "LAST_REWARD": death},
         )  # fmt: skip
 
     return run
@@ -111,25 +109,11 @@ def test_the_command_is_killed_and_its_workers_tidy_up(tmp_path, data, monkeypat
     """`kill -9` of the command alone: its workers end by themselves, and take their directory with them."""
     temporary, output = tmp_path / "tmp", tmp_path / "out"
     temporary.mkdir()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "rlds_beam", "convert", data, output, "--shards=8", "--workers=2"],
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
-        env={**os.environ, "TMPDIR": str(temporary)},
-    )  # fmt: skip
-    try:
-        until(lambda: len(list(temporary.glob("rlds-beam-*/*.note"))) == 2)
+    arguments = ["convert", data, output, "--shards=8", "--workers=2"]
+    with running(arguments, env={**os.environ, "TMPDIR": str(temporary)}) as process:
+        wait_until(lambda: len(list(temporary.glob("rlds-beam-*/*.note"))) == 2, process)
         process.kill()
-        process.wait()
-        until(lambda: list(temporary.iterdir()) == [])
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
+        process.wait(DEADLINE)
+        wait_until(lambda: list(temporary.iterdir()) == [])
     assert not (output / "manifest.json").exists()
     assert main(["convert", str(data), str(output), "--shards=8"]) == 0
-
-
-def until(condition) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)

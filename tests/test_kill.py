@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import random
 import signal
 import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from processes import DEADLINE, kill, running, wait_until
 
 from rlds_beam.pipelines.cli import main
 from rlds_beam.testing import make_episode, read_items, write_dataset
@@ -64,31 +62,6 @@ def temporaries_in(output: Path) -> list[Path]:
     return list(output.rglob(".*.tmp"))
 
 
-@contextlib.contextmanager
-def running(*arguments: object) -> Iterator[subprocess.Popen[str]]:
-    """The command in a process group of its own, which is gone at the end."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "rlds_beam", *map(str, arguments)],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
-        # A shell's background job ignores Ctrl-C, and so would its children.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-    )  # fmt: skip
-    try:
-        yield process
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
-
-
-def wait_until(condition: Callable[[], object], process: subprocess.Popen[str]) -> None:
-    """Returns when it holds, or when the command is through."""
-    deadline = time.monotonic() + 60
-    while not condition() and process.poll() is None:
-        assert time.monotonic() < deadline
-        time.sleep(0.0005)
-
-
 def at_least(files: Callable[[Path], list[Path]], output: Path, count: int) -> Callable[[], bool]:
     return lambda: len(files(output)) >= count
 
@@ -109,12 +82,11 @@ def test_27_killed_and_run_again(tmp_path, source, undisturbed, moment):
     output = tmp_path / "out"
     rng = random.Random(moment)
     workers = ["--workers=2"] if moment == "third_shard" else []
-    with running("convert", source, output, *FLAGS, *workers) as process:
+    with running(["convert", source, output, *FLAGS, *workers]) as process:
         wait_until(MOMENTS[moment](output, rng), process)
         time.sleep(rng.random() * 0.01)
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        kill(process)
+        process.wait(DEADLINE)
     finished = {path: identity(path) for path in map(shard_of, commits_in(output))}
     killed_in_time = not (output / "manifest.json").exists()
     if moment in ("plan", "temporary", "first_shard"):
@@ -139,7 +111,7 @@ def test_27_killed_again_and_again(tmp_path, source, undisturbed):
     """Every life does at least one more range, whenever it ends."""
     output = tmp_path / "out"
     for life in (1, 2):
-        with running("convert", source, output, *FLAGS) as process:
+        with running(["convert", source, output, *FLAGS]) as process:
             wait_until(at_least(commits_in, output, 2 * life), process)
     assert main(["convert", str(source), str(output), *FLAGS]) == 0
     assert bytes_of(output) == undisturbed
@@ -147,7 +119,7 @@ def test_27_killed_again_and_again(tmp_path, source, undisturbed):
 
 def test_27_overwrite_replaces_the_whole(tmp_path, source, undisturbed, capsys):
     output = tmp_path / "out"
-    with running("convert", source, output, "--shards=4", "--items=frames", "--max_rejected=2") as process:
+    with running(["convert", source, output, "--shards=4", "--items=frames", "--max_rejected=2"]) as process:
         wait_until(lambda: commits_in(output), process)
     assert not (output / "manifest.json").exists()
     assert main(["convert", str(source), str(output), *FLAGS]) == 2
@@ -179,11 +151,11 @@ def test_27_a_finished_job_is_not_done_again(tmp_path, source, undisturbed, caps
 @pytest.mark.parametrize(("number", "workers"), [(signal.SIGINT, 1), (signal.SIGINT, 2), (signal.SIGTERM, 2)])
 def test_interrupted_by_the_user(tmp_path, source, undisturbed, number, workers):
     output = tmp_path / "out"
-    with running("convert", source, output, *FLAGS, f"--workers={workers}") as process:
+    with running(["convert", source, output, *FLAGS, f"--workers={workers}"]) as process:
         wait_until(lambda: temporaries_in(output), process)
         # A terminal sends Ctrl-C to everybody, `kill` sends SIGTERM to one.
-        (os.killpg if number == signal.SIGINT else os.kill)(process.pid, number)
-        out, err = process.communicate(timeout=20)
+        (kill if number == signal.SIGINT else subprocess.Popen.send_signal)(process, number)
+        out, err = process.communicate(timeout=DEADLINE)
     assert (process.returncode, out) == (130, ""), err
     assert err == "rlds-beam: interrupted; what is finished is kept, run the same command to go on\n"
     if (output / "manifest.json").exists():  # the workers were through before the signal was

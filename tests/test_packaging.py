@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
+from processes import DEADLINE
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = {
@@ -57,7 +58,7 @@ def built(checkout: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the sdist and the wheel made from it."""
     out = tmp_path_factory.mktemp("dist")
     command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(out), str(checkout)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=DEADLINE)
     assert done.returncode == 0, done.stdout + done.stderr
     return out
 
@@ -121,7 +122,7 @@ def imported(code: str, cwd: Path) -> set[str]:
     """The top-level names and our own modules in sys.modules after `code` ran in a new interpreter."""
     report = "import json, sys; print('\\n@' + json.dumps(sorted(sys.modules)))"
     command = [sys.executable, "-c", f"{code}\n{report}"]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=cwd, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, cwd=cwd, check=False, timeout=DEADLINE)
     assert done.returncode == 0, done.stderr
     return set(json.loads(done.stdout.rpartition("@")[2]))
 

@@ -16,8 +16,9 @@ from pathlib import Path
 
 import pytest
 import reverb
+from processes import DEADLINE, kill, members, running
 from proxy import Proxy
-from pushes import DEADLINE, PAIRS, STREAM_BYTES, arguments, dataset, due, held, kill, look, one_table, running
+from pushes import PAIRS, STREAM_BYTES, arguments, dataset, due, held, look, one_table
 
 from rlds_beam.pipelines.cli import main
 from rlds_beam.trajectories.options import ItemOptions
@@ -166,7 +167,7 @@ def test_a_worker_dies(data, servers) -> None:
     with Proxy(servers[0]) as proxy:
 
         def blow(process: subprocess.Popen[str]) -> None:
-            os.kill(members(process.pid, b"rlds_beam.runners.worker")[-1], signal.SIGKILL)
+            os.kill(members(process.pid, "rlds_beam.runners.worker")[-1], signal.SIGKILL)
 
         code, out, err = strike(arguments(data, [proxy.address], "--workers=2"), proxy, STREAM_BYTES // 3, blow)
         assert (code, out) == (1, "")
@@ -174,14 +175,3 @@ def test_a_worker_dies(data, servers) -> None:
         assert err.endswith("run again\n")
         assert main(arguments(data, [proxy.address])) == 0
     assert held(servers[0]) == due()
-
-
-def members(group: int, running: bytes = b"") -> list[int]:
-    """The living processes of a process group, oldest first, that run something."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        with contextlib.suppress(OSError, ValueError):
-            state, _, pgrp = (entry / "stat").read_text().rpartition(")")[2].split()[:3]
-            if int(pgrp) == group and state != "Z" and running in (entry / "cmdline").read_bytes():
-                found.append(int(entry.name))
-    return sorted(found)

@@ -24,7 +24,7 @@ from rlds_beam.formats.reverb_info import parse_checkpoint, parse_server_info
 from rlds_beam.reverb.connection import Connection, ServerError
 
 DEADLINE = 1.0
-SLACK = 1.5  # a hang would last for minutes
+SLACK = 30.0  # on a busy machine
 
 DTYPES = (
     "float32", "float64", "int32", "uint8", "int16", "int8", "string", "int64", "bool", "bfloat16", "uint16", "float16",
@@ -273,4 +273,4 @@ def test_a_server_that_comes_up_within_the_deadline_is_found():
         later = threading.Timer(1, process.start)
         later.start()
         assert list(connection.info(60).tables) == ["queue"]
-        later.join()
+        later.join(60)

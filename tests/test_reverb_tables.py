@@ -133,7 +133,7 @@ class TestReachable:
         address, start = f"127.0.0.1:{free_port()}", time.monotonic()
         with pytest.raises(UsageError, match=f"{address}: no Reverb server is reached there"):
             preflight([address], ["pairs"], SPEC, None, 1)
-        assert time.monotonic() - start < 3
+        assert time.monotonic() - start < 30
 
     def test_one_of_several_is_not_there(self, address):
         with pytest.raises(UsageError, match="no Reverb server is reached there"):

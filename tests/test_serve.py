@@ -15,7 +15,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from serving import DEADLINE, Serve, a_table, refused
+from processes import DEADLINE
+from serving import Serve, a_table, refused
 
 from rlds_beam.errors import UsageError
 from rlds_beam.pipelines.serve import spec_of
@@ -174,7 +175,7 @@ OUTSIDE = """
     # A network of two machines: this one, and one that lasts as long as the sleep.
     set -e
     ip link set lo up
-    unshare --net sleep 60 & outside=$!
+    unshare --net sleep 600 & outside=$!
     trap "kill $outside" EXIT
     until [ "$(readlink /proc/$outside/ns/net)" != "$(readlink /proc/self/ns/net)" ]; do sleep 0.01; done
     ip link add here type veth peer name there netns $outside

@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from serving import DEADLINE, Serve, a_table, refused
+from processes import DEADLINE
+from serving import Serve, a_table, refused
 
 from rlds_beam.errors import NotVerifiedError, RldsBeamError, UsageError
 from rlds_beam.pipelines.serve import spec_of

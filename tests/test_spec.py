@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from processes import DEADLINE
 
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.images import EncodedImages
@@ -176,7 +177,7 @@ def test_nothing_heavy_is_imported() -> None:
         "sys.exit(', '.join({'tensorflow', 'apache_beam', 'tf_agents', 'reverb'} & set(sys.modules)) or 0)"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=False,
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=DEADLINE,
         env={**os.environ, "PYTHONPATH": f"{source}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"},
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from processes import DEADLINE
 
 from rlds_beam import storage
 from rlds_beam.errors import UsageError
@@ -217,4 +218,4 @@ def test_local_paths_need_no_beam(tmp_path: Path) -> None:
         f"list(tfrecord.read_records(tfrecord.open_tfrecord({str(tmp_path / 'a')!r}).file));"
         "assert not {'apache_beam', 'tensorflow', 'array_record'} & set(sys.modules)"
     )
-    subprocess.run([sys.executable, "-c", program], check=True)
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=DEADLINE)

@@ -300,6 +300,7 @@ def test_fast():
 
 
 def _seconds(encoder, items):
-    start = time.perf_counter()
+    """Of this thread's own computing, whatever else the machine does."""
+    start = time.thread_time()
     encoder.encode(items)
-    return time.perf_counter() - start
+    return time.thread_time() - start

@@ -9,12 +9,11 @@ import sys
 import grpc
 import pytest
 from apache_beam.portability.api import beam_fn_api_pb2, beam_fn_api_pb2_grpc
+from processes import DEADLINE
 from servers import free_port
 
 from rlds_beam.runners import worker_pool
 from rlds_beam.runners.worker_pool import serving
-
-DEADLINE = 60.0
 
 
 def test_a_port_that_is_taken() -> None:
@@ -39,11 +38,7 @@ def test_a_runner_that_does_not_answer(monkeypatch) -> None:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_it_ends_when_it_is_told_to(number) -> None:
     command = [sys.executable, "-m", "rlds_beam.runners.worker_pool", "--port=0"]
-    # A shell's background job ignores Ctrl-C, and so would its children.
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-    ) as pool:  # fmt: skip
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as pool:
         try:
             assert pool.stdout is not None
             assert "workers for Flink at 127.0.0.1:" in pool.stdout.readline()

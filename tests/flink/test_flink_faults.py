@@ -19,14 +19,16 @@ import pytest
 import reverb
 from flink_cluster import Cluster
 from flink_gate import Gate
+from processes import DEADLINE, running
 from proxy import Proxy
-from pushes import PAIRS, STREAM_BYTES, arguments, dataset, due, held, one_table, running
+from pushes import PAIRS, STREAM_BYTES, arguments, dataset, due, held, one_table
 
 from rlds_beam.testing import make_episode, write_dataset
 
 FLAGS = ("--shards=8", "--accept=duplicate_episode", "--policy_info_fn=flink_gate:hold")
 JOB_SECONDS = 900.0
 """That a job may take in which something is struck, on a machine that is busy."""
+pytestmark = pytest.mark.timeout(2 * JOB_SECONDS)
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +74,7 @@ def held_up(command: list[str], cluster: Cluster, gate: Gate, output: Path) -> I
     gate.close(output)
     with running(command) as process:
         cluster.wait_until(lambda: gate.waiting() or process.poll() is not None)
-        assert process.poll() is None, process.communicate()
+        assert process.poll() is None, process.communicate(timeout=DEADLINE)
         yield process
 
 
@@ -105,7 +107,7 @@ def test_in_the_middle_of_convert(cluster, gate, source, undisturbed, tmp_path, 
     with running(["convert", str(source), str(output), *FLAGS, "--json", *cluster.flags()]) as process:
         # A worker of the first TaskManager is in the middle of a range, and others are done.
         cluster.wait_until(lambda: gate.waiting() & set(cluster.workers(0)) or process.poll() is not None)
-        assert process.poll() is None, process.communicate()
+        assert process.poll() is None, process.communicate(timeout=DEADLINE)
         committed = {path: path.stat().st_mtime_ns for path in (output / "_commits").glob("*.json")}
         assert committed and not (output / "manifest.json").exists()
         blow(cluster, 0)
@@ -131,7 +133,7 @@ def test_in_the_middle_of_push(cluster, data, server, blow: Blow) -> None:
         proxy.at_byte(STREAM_BYTES // 2, stand_still)
         with running([*arguments(data, [proxy.address]), *cluster.flags()]) as process:
             cluster.wait_until(lambda: reached.is_set() or process.poll() is not None)
-            assert process.poll() is None, process.communicate()
+            assert process.poll() is None, process.communicate(timeout=DEADLINE)
             blow(cluster, cluster.connected_to(proxy.address))
             struck.set()
             report = ended(process)

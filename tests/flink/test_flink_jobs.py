@@ -12,6 +12,7 @@ from pushes import PAIRS, arguments, dataset, due, held, look, one_table
 from rlds_beam.pipelines.cli import main
 from rlds_beam.testing import make_episode, write_dataset
 
+pytestmark = pytest.mark.timeout(900)
 FLAGS = ("--shards=6", "--repair=last_not_last", "--max_rejected=1")
 
 

@@ -43,6 +43,8 @@ def run(command, cwd: Path, env=None, **kwargs):
     """A command outside the checkout; fails with what it said."""
     clean = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
     clean |= {"PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_ROOT_USER_ACTION": "ignore", **(env or {})}
-    done = subprocess.run(command, cwd=cwd, env=clean, capture_output=True, text=True, check=False, **kwargs)
+    done = subprocess.run(
+        command, cwd=cwd, env=clean, capture_output=True, text=True, check=False, timeout=600, **kwargs
+    )
     assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
     return done

@@ -8,21 +8,23 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from processes import DEADLINE
 
 
 @contextlib.contextmanager
 def small_filesystem(path: Path, size: str) -> Iterator[Path]:
     """A file system of so many bytes (`700k`) at `path`, for as long as the block takes."""
     path.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", path], capture_output=True)
+    command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", path]
+    mounted = subprocess.run(command, capture_output=True, timeout=DEADLINE)
     if mounted.returncode:
         pytest.skip(f"no filesystem of its own to be had: {mounted.stderr.decode().strip()}")
     try:
         yield path
     finally:
-        subprocess.run(["umount", path], check=True)
+        subprocess.run(["umount", path], check=True, timeout=DEADLINE)
 
 
 def remount(disk: Path, options: str) -> None:
     """Changes a file system: `size=16m`, `ro`."""
-    subprocess.run(["mount", "-o", f"remount,{options}", disk], check=True)
+    subprocess.run(["mount", "-o", f"remount,{options}", disk], check=True, timeout=DEADLINE)

@@ -7,7 +7,6 @@ that anybody has to know is that of the JobManager's REST interface.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import json
 import os
 import signal
@@ -124,7 +123,7 @@ class Cluster:
         process = self._processes.pop(name)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        process.wait(DEADLINE)
 
     def workers(self, number: int) -> list[int]:
         """The SDK worker processes of a pool, by process id."""
@@ -203,14 +202,11 @@ class Cluster:
 
     def _start(self, name: str, command: list[str]) -> None:
         with open(self.home / f"{name}.log", "ab") as log:
+            # The kernel ends it when the process of the tests is killed, or the thread that started it ends.
             self._processes[name] = subprocess.Popen(
-                command, env=self._environment, stdout=log, stderr=log, start_new_session=True, preexec_fn=_end_with_us
-            )
-
-
-def _end_with_us() -> None:
-    """Has the kernel end a process of the cluster when that of the tests is killed."""
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+                ["setpriv", "--pdeathsig=KILL", *command],
+                env=self._environment, stdout=log, stderr=log, start_new_session=True,
+            )  # fmt: skip
 
 
 def _remote_ports(process: int) -> set[int]:

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import collections
-import contextlib
 import json
-import os
 import re
-import signal
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from processes import DEADLINE
 from servers import drain
 
 from rlds_beam.formats.reverb_info import TableInfo
@@ -31,8 +27,6 @@ STEPS, EPISODES, SHARDS = 61, 60, 3
 PAIRS = EPISODES * (STEPS - 1)
 STREAM_BYTES = 2_400_000
 """No push of all of it sends less. Of each half of it the server has had one message whole, at least."""
-DEADLINE = 90.0
-"""Seconds that a command may take, on a machine that is busy."""
 
 
 def episodes() -> list[Any]:
@@ -91,35 +85,6 @@ def one_table(max_size: int = 1_000_000, name: str = "t") -> list[Any]:
 
 def arguments(source: Path, servers: Sequence[str], *flags: str, table: str = "t") -> list[str]:
     return ["push", str(source), f"--reverb={','.join(servers)}", f"--table={table}", "--json", *flags]
-
-
-@contextlib.contextmanager
-def running(command: Sequence[str]) -> Iterator[subprocess.Popen[str]]:
-    """The command in a process group of its own, which is gone at the end."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "rlds_beam", *command],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
-        # A shell's background job ignores Ctrl-C, and so would its children.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-    )  # fmt: skip
-    try:
-        yield process
-    finally:
-        kill(process)
-        process.communicate()
-
-
-def kill(process: subprocess.Popen[str], number: int = signal.SIGKILL) -> None:
-    """The whole group: a command and its workers."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, number)
-
-
-def run(command: Sequence[str]) -> tuple[int, str, str]:
-    """Exit code, output and errors of a command; fails where it hangs."""
-    with running(command) as process:
-        out, err = process.communicate(timeout=DEADLINE)
-        return process.returncode, out, err
 
 
 RUN_AGAIN = re.compile("run (the same command )?again", re.IGNORECASE)

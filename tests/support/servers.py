@@ -1,25 +1,54 @@
 """Real Reverb servers in processes of their own, to be killed, stopped and started again.
 
-`ServerProcess(make_tables)` forks off a process that has imported Reverb already, so a server is up in
-a moment. A server that nobody is going to harm is cheaper still inside the test: `reverb.Server(tables)`.
+A server that no test harms is cheaper inside the test's own process: `reverb.Server(tables)`.
 """
 
 from __future__ import annotations
 
-import multiprocessing
 import os
+import pickle
+import select
 import signal
 import socket
+import subprocess
 import sys
 import time
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import cloudpickle
+DEADLINE = 120.0
+"""Seconds that a server may take to start or to stop on a busy machine."""
 
-_CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(["reverb", "tensorflow"])
+
+class _Host:
+    """Imports Reverb, which takes 3 seconds, and then runs servers, one at a time. It ends when this process does."""
+
+    def __init__(self) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        )
+
+    def request(self, what: tuple[bytes, int, str | None] | None) -> None:
+        """Has it start a server, or stop the one that it runs (None); returns when that is done."""
+        assert self.process.stdin is not None and self.process.stdout is not None
+        pickle.dump(what, self.process.stdin)
+        self.process.stdin.flush()
+        assert select.select([self.process.stdout], [], [], DEADLINE)[0], "the Reverb server did not answer in time"
+        error = pickle.load(self.process.stdout)
+        assert error is None, error
+
+
+_spare_hosts: list[_Host] = []
+
+
+def _take_host() -> _Host:
+    """A spare host. The next one is started in the meantime, so that a server that was killed is soon back."""
+    host = _spare_hosts.pop() if _spare_hosts else _Host()
+    if not _spare_hosts:
+        _spare_hosts.append(_Host())
+    return host
 
 
 class ServerProcess:
@@ -30,37 +59,43 @@ class ServerProcess:
     """
 
     def __init__(self, make_tables: Callable[[], list[Any]], *, checkpoint: str | None = None):
+        import cloudpickle
+
         # A test module cannot be imported elsewhere: what it defines travels by value.
         cloudpickle.register_pickle_by_value(sys.modules[make_tables.__module__])
         self._make_tables = cloudpickle.dumps(make_tables)
         self._checkpoint = checkpoint
         self._port = free_port()
-        self._process: Any = None
+        self._host: _Host | None = None
         self.start()
 
     @property
     def address(self) -> str:
         return f"127.0.0.1:{self._port}"
 
+    @property
+    def _process(self) -> subprocess.Popen[bytes]:
+        assert self._host is not None, "the server was killed"
+        return self._host.process
+
     def start(self) -> None:
         """Starts the server (again); it is up when this returns. With a checkpoint directory it loads the latest."""
-        up, theirs = _CONTEXT.Pipe(duplex=False)
-        self._process = _CONTEXT.Process(
-            target=_serve, args=(self._make_tables, self._port, self._checkpoint, theirs), daemon=True
-        )
-        self._process.start()
-        theirs.close()
-        assert up.recv() == "up"
+        assert self._host is None, "the server is running"
+        self._host = _take_host()
+        self._host.request((self._make_tables, self._port, self._checkpoint))
 
     def kill(self) -> None:
         """SIGKILL; what the server held is gone."""
-        os.kill(self._process.pid, signal.SIGKILL)
-        self._process.join()
+        self._process.kill()
+        self._process.communicate(timeout=DEADLINE)
+        self._host = None
 
     def stop(self) -> None:
         """SIGSTOP: the server is there, and does not answer; it has stopped when this returns."""
-        os.kill(self._process.pid, signal.SIGSTOP)
+        self._process.send_signal(signal.SIGSTOP)
+        deadline = time.monotonic() + DEADLINE
         while not all(" (stopped)" in (task / "status").read_text() for task in self._tasks()):
+            assert time.monotonic() < deadline, "the server did not stop in time"
             time.sleep(0.001)
 
     def _tasks(self) -> list[Path]:
@@ -68,14 +103,21 @@ class ServerProcess:
         return list(Path(f"/proc/{self._process.pid}/task").iterdir())
 
     def resume(self) -> None:
-        os.kill(self._process.pid, signal.SIGCONT)
+        self._process.send_signal(signal.SIGCONT)
 
     def __enter__(self) -> ServerProcess:
         return self
 
-    def __exit__(self, *_: Any) -> None:
-        if self._process.is_alive():
+    def __exit__(self, *error: Any) -> None:
+        if self._host is None:
+            return
+        if any(error):  # whatever state it is in
             self.kill()
+            return
+        self.resume()
+        self._host.request(None)
+        _spare_hosts.append(self._host)
+        self._host = None
 
 
 def free_port() -> int:
@@ -83,15 +125,6 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
-
-
-def _serve(make_tables: bytes, port: int, checkpoint: str | None, up: Any) -> None:
-    import reverb
-
-    checkpointer = reverb.checkpointers.DefaultCheckpointer(checkpoint) if checkpoint else None
-    server = reverb.Server(cloudpickle.loads(make_tables)(), port=port, checkpointer=checkpointer)
-    up.send("up")
-    server.wait()
 
 
 def drain(address: str, table: str, count: int | None = None, timeout: float = 10) -> list[Any]:
@@ -114,3 +147,34 @@ def tight(max_size: int, **options: Any) -> Any:
 
     fifo = reverb.selectors.Fifo
     return reverb.Table("t", fifo(), fifo(), max_size, reverb.rate_limiters.MinSize(1), **options)
+
+
+def _serve_requests() -> None:
+    """What a `_Host` runs."""
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what anything else prints does not get between the answers
+    import reverb
+
+    server = None
+    while True:
+        try:
+            request = pickle.load(sys.stdin.buffer)
+        except EOFError:  # the tests have ended
+            os._exit(0)
+        error = None
+        try:
+            if request is None:
+                server.stop()
+                server = None
+            else:
+                make_tables, port, checkpoint = request
+                checkpointer = reverb.checkpointers.DefaultCheckpointer(checkpoint) if checkpoint else None
+                server = reverb.Server(pickle.loads(make_tables)(), port=port, checkpointer=checkpointer)
+        except Exception:
+            error = traceback.format_exc()
+        pickle.dump(error, answers)
+        answers.flush()
+
+
+if __name__ == "__main__":
+    _serve_requests()

@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
-from rlds_beam.pipelines.cli import main
+from processes import DEADLINE
 
-DEADLINE = 60.0
+from rlds_beam.pipelines.cli import main
 
 
 class Serve:
@@ -24,12 +25,18 @@ class Serve:
         self.text = ""
 
     def wait_ready(self, tables: int) -> Serve:
+        """Returns when it has said that so many tables are served."""
         assert self.process.stdout is not None
-        for line in self.process.stdout:
-            self.text += line
-            if self.text.count(" of at most ") == tables:
-                return self
-        raise AssertionError(self.process.communicate())
+        deadline = threading.Timer(DEADLINE, self.process.kill)
+        deadline.start()
+        try:
+            for line in self.process.stdout:
+                self.text += line
+                if self.text.count(" of at most ") == tables:
+                    return self
+        finally:
+            deadline.cancel()
+        raise AssertionError(self.process.communicate(timeout=DEADLINE))
 
     @property
     def address(self) -> str:
@@ -55,7 +62,7 @@ class Serve:
     def __exit__(self, *_: Any) -> None:
         if self.process.poll() is None:
             self.process.kill()
-            self.process.communicate()
+            self.process.communicate(timeout=DEADLINE)
 
 
 def a_table(name: str = "replay", **changes: Any) -> Any:

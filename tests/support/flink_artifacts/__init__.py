@@ -125,7 +125,9 @@ def _folded(line: str) -> list[str]:
 
 def _run(*command: object) -> None:
     for _ in range(_ATTEMPTS):  # a download may break off; what Maven has by then it keeps
-        done = subprocess.run([str(part) for part in command], capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            [str(part) for part in command], capture_output=True, text=True, check=False, timeout=1800
+        )
         if not done.returncode:
             return
     sys.exit(f"{' '.join(map(str, command))} failed:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
