@@ -5,14 +5,14 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import signal
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from own_formats import command, run
+from own_formats import options, run
+from processes import kill, running, wait_until
 
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.errors import UsageError
@@ -132,12 +132,9 @@ def test_killed_and_run_again_it_is_as_if_undisturbed(data, tmp_path):
     flags = (OWN, "--workers=2", "--shards=5")
     assert run("convert", data, tmp_path / "undisturbed", *flags)[0] == 3
     output = tmp_path / "out"
-    with command("convert", data, output, *flags, environment={HOLD: "2"}) as process:
-        deadline = time.monotonic() + 60
-        while len(list(output.glob("_commits/*.json"))) < 2:
-            assert process.poll() is None and time.monotonic() < deadline
-            time.sleep(0.01)
-        os.killpg(process.pid, signal.SIGKILL)
+    with running(["convert", data, output, *flags], **options(**{HOLD: "2"})) as process:
+        wait_until(lambda: len(list(output.glob("_commits/*.json"))) >= 2, process)
+        kill(process)
     assert not (output / "manifest.json").exists()
     finished = {path: path.stat().st_mtime_ns for path in output.glob("*.jsonl")}
     assert run("convert", data, output, *flags)[0] == 3
