@@ -10,7 +10,6 @@ is left (single frames, an item that begins with a boundary) it is the value of 
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import math
 from typing import Any, Protocol, cast
 
@@ -27,6 +26,7 @@ from rlds_beam.trajectories.frames import LAST, Frames
 from rlds_beam.trajectories.items import Items, Windows
 from rlds_beam.trajectories.spec import Leaf, TrajectorySpec
 from rlds_beam.user_functions import resolve
+from rlds_beam.wording import did_you_mean
 
 Array = np.ndarray[Any, Any]
 _FLAG = "--priority"
@@ -95,8 +95,7 @@ class LeafPriority:
         if self.path in leaves:
             reason = f"{leaves[self.path]} is not one number a frame; use module:function to make one of it"
         else:
-            near = difflib.get_close_matches(self.path, usable, n=3, cutoff=0.5)
-            hint = f"; did you mean {' or '.join(near)}?" if near else ""
+            hint = did_you_mean(self.path, usable, most=3)
             reason = f"there is no such leaf{hint} (--policy_info_fields=NAME carries a step field as policy_info/NAME)"
         raise UsageError(f"{_FLAG}={self.path}: {reason}. There are: {', '.join(usable)}")
 

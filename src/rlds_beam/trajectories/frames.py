@@ -27,7 +27,6 @@ really seen and never from a made-up one.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 from collections.abc import Mapping
 from typing import Any, cast
 
@@ -41,6 +40,7 @@ from rlds_beam.errors import UsageError
 from rlds_beam.trajectories.leaves import Layout, layout
 from rlds_beam.trajectories.options import FrameOptions
 from rlds_beam.trajectories.policy_info import policy_info_columns
+from rlds_beam.wording import did_you_mean
 
 Array = np.ndarray[Any, Any]
 
@@ -118,9 +118,8 @@ def to_frames(episode: Episode, options: FrameOptions) -> Frames:
 def _cast(path: str, dtype: str, columns: Mapping[str, Column]) -> Column:
     column = columns.get(path)
     if column is None:
-        near = difflib.get_close_matches(path, columns, n=1)
-        hint = f"did you mean {near[0]}? " if near else ""
-        raise UsageError(f"--cast={path}={dtype}: there is no such leaf; {hint}There are: {', '.join(columns)}")
+        hint = did_you_mean(path, columns) or "."
+        raise UsageError(f"--cast={path}={dtype}: there is no such leaf{hint} There are: {', '.join(columns)}")
     if isinstance(column, EncodedImages) or path in ("step_type", "next_step_type", "discount"):
         raise UsageError(f"--cast={path}={dtype}: images, step types and the discount cannot be cast")
     return column.astype(dtype, copy=False)
