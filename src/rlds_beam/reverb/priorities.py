@@ -15,14 +15,13 @@ from typing import Any, Protocol, cast
 
 import numpy as np
 
-from rlds_beam.episodes.columns import concatenate, zeros_like
 from rlds_beam.episodes.episode import Column
 from rlds_beam.episodes.images import EncodedImages
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.episodes.nesting import nest
 from rlds_beam.episodes.violations import BadEpisode, Violation
 from rlds_beam.errors import UsageError
-from rlds_beam.trajectories.frames import LAST, Frames
+from rlds_beam.trajectories.frames import LAST, Frames, padded
 from rlds_beam.trajectories.items import Items, Windows
 from rlds_beam.trajectories.spec import Leaf, TrajectorySpec
 from rlds_beam.user_functions import resolve
@@ -155,12 +154,8 @@ class FunctionPriority:
 
 def _windowed(items: Items, path: str) -> Column:
     """`items.gather(path)` without copying a frame for each item that it is in."""
-    windows, column = items.windows, items.frames[path]
-    if windows.padding:
-        padding = zeros_like(column, windows.padding)
-        if path == "step_type":
-            cast(Array, padding)[:] = LAST
-        column = concatenate([column, padding])
+    windows = items.windows
+    column = padded(path, items.frames[path], windows.padding)
     if isinstance(column, EncodedImages):
         return dataclasses.replace(column, data=_views(column.data, windows))
     return _views(column, windows)

@@ -21,6 +21,7 @@ from rlds_beam.episodes.images import EncodedImages
 from rlds_beam.episodes.violations import BadEpisode, Violation
 from rlds_beam.formats.tfrecord_writing import FramedRows, frame
 from rlds_beam.formats.wire import delimited, header, text
+from rlds_beam.trajectories.frames import padded
 from rlds_beam.trajectories.image_leaves import jpegs_of, pixels_of, zero_jpeg
 from rlds_beam.trajectories.options import Images
 from rlds_beam.trajectories.record_layout import is_jpeg, record_fields
@@ -38,9 +39,6 @@ _BLOCK_BYTES = 1 << 18
 
 _RECORD_LIMIT = 1 << 31
 """No protobuf message may be as long."""
-
-_LAST = 2
-"""The step type of the padding frame, which is zero everywhere else."""
 
 _BYTES_LIST = 1
 _LISTS = {"float32": 2, "int64": 3}
@@ -127,7 +125,7 @@ class TrajectoryEncoder:
         columns = []
         for leaf in self._jpegs:
             jpegs = jpegs_of(items.frames[leaf.path], leaf, self._quality)
-            columns.append((leaf.path, [*jpegs, zero_jpeg(leaf.shape, self._quality)]))  # index -1 is the last
+            columns.append((leaf.path, [*jpegs, zero_jpeg(leaf.shape, self._quality)]))  # PAD is the last
         for row in items.index.tolist():
             entries = []
             for path, jpegs in columns:
@@ -155,9 +153,7 @@ def _source(leaf: Leaf, column: Column, padding: int) -> Bytes:
             f"{leaf.path} is {values.dtype.name}{list(values.shape[1:])}, where the dataset's trajectories have "
             f"{leaf.dtype}{list(leaf.shape)}"
         )
-    if padding:
-        pad = _LAST if leaf.path == "step_type" else 0
-        values = np.concatenate([values, np.full((padding, *values.shape[1:]), pad, values.dtype)])
+    values = padded(leaf.path, values, padding)
     rows = values.reshape(-1, math.prod(leaf.shape))
     if leaf.dtype == "int64":
         return _varints(rows)
