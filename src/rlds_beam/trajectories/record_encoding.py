@@ -20,7 +20,7 @@ import numpy as np
 from rlds_beam.episodes.images import EncodedImages
 from rlds_beam.episodes.violations import BadEpisode, Violation
 from rlds_beam.formats.tfrecord_writing import FramedRows, frame
-from rlds_beam.formats.wire import delimited, header, text
+from rlds_beam.formats.wire import delimited, fixed_varints, header, text, varint_width
 from rlds_beam.trajectories.frames import padded
 from rlds_beam.trajectories.image_leaves import jpegs_of, pixels_of, zero_jpeg
 from rlds_beam.trajectories.options import Images
@@ -156,22 +156,10 @@ def _source(leaf: Leaf, column: Column, padding: int) -> Bytes:
     values = padded(leaf.path, values, padding)
     rows = values.reshape(-1, math.prod(leaf.shape))
     if leaf.dtype == "int64":
-        return _varints(rows)
+        # All as wide as the widest, so that the records of an episode are of one size whatever their values are.
+        numbers = rows.astype("<i8", copy=False).view(np.uint64)
+        return fixed_varints(numbers, varint_width(int(numbers.max()))).reshape(len(rows), -1)
     return np.ascontiguousarray(rows).view(np.uint8)
-
-
-def _varints(values: Array) -> Bytes:
-    """int64 [n, m] as varints of one width, that of the longest: [n, m * width].
-
-    A varint may be longer than need be (high groups of zeros), and every reader takes it; so the
-    records of an episode are of one size whatever their values are.
-    """
-    bits = values.astype("<i8", copy=False).view(np.uint64)
-    width = max(1, -(-int(bits.max()).bit_length() // 7))
-    shifts = np.arange(0, 7 * width, 7, dtype=np.uint64)
-    groups = (bits[..., None] >> shifts).astype(np.uint8) & np.uint8(0x7F)
-    groups[..., :-1] |= np.uint8(0x80)
-    return groups.reshape(len(values), -1)
 
 
 class _Template(NamedTuple):
