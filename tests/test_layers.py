@@ -62,7 +62,8 @@ ALIASES = {
 LAZY_NAMES = {*ALIASES, "rlds_beam.options"}
 """Modules that may export names of other packages lazily (`lazy.exports`)."""
 
-PATH = re.compile(r"rlds_beam(\.\w+)+\.?")
+PATH = re.compile(r"(rlds_beam(\.\w+)+)(\.|:\w+)?")
+"""A module as text; `:Class` names something in it (`user_functions.resolve`), a dot at the end is that of an f-string."""
 
 
 class Import(NamedTuple):
@@ -100,7 +101,8 @@ def imports_of(module: str, tree: ast.Module) -> Iterator[Import]:
             assert not node.level, f"{module}, line {node.lineno}: a relative import"
             targets = [f"{node.module}.{alias.name}" for alias in node.names]
         elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in skipped:
-            targets = [node.value.rstrip(".")] if PATH.fullmatch(node.value) else []
+            match = PATH.fullmatch(node.value)
+            targets = [] if match is None else [match[1]]
         yield from (Import(module, node.lineno, target) for target in targets if target.startswith("rlds_beam."))
 
 
