@@ -63,7 +63,7 @@ LAZY_NAMES = {*ALIASES, "rlds_beam.options"}
 """Modules that may export names of other packages lazily (`lazy.exports`)."""
 
 PATH = re.compile(r"(rlds_beam(\.\w+)+)(\.|:\w+)?")
-"""A module as text; `:Class` names something in it (`user_functions.resolve`), a dot at the end is that of an f-string."""
+"""A module as text; `:Class` names something in it (`user_functions.resolve`), and an f-string may end in a dot."""
 
 
 class Import(NamedTuple):
