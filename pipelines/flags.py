@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import difflib
 import inspect
 import types
 import typing
@@ -15,6 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from rlds_beam.errors import UsageError
+from rlds_beam.wording import did_you_mean
 
 Config = TypeVar("Config")
 
@@ -72,8 +72,7 @@ def _unknown(argument: str, parser: argparse.ArgumentParser) -> str:
     if not argument.startswith("-"):
         return f"unexpected argument {argument!r}; see {parser.prog} --help"
     flag = argument.split("=")[0]
-    near = difflib.get_close_matches(flag, parser._option_string_actions, n=1, cutoff=0.5)
-    hint = f"; did you mean {near[0]}?" if near else ""
+    hint = did_you_mean(flag, parser._option_string_actions)
     return f"there is no flag {flag}{hint} (Beam's own flags go behind --; {parser.prog} --help lists ours)"
 
 

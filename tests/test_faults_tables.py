@@ -159,7 +159,7 @@ class TestOtherTables:
         ran = push(server, f"--writer={writer}", table="replays")
         ran.assert_refused(server, "there is no table 'replays'; did you mean replay?")
         ran = push(server, f"--writer={writer}", table="replay,nope")
-        ran.assert_refused("there is no table 'nope'; There are: dtype, fewer")
+        ran.assert_refused("there is no table 'nope'. There are: dtype, fewer")
         assert look(server, "replay").limiter.inserts == 0
 
     def test_26_the_remedy_is_one(self, push, server, data) -> None:

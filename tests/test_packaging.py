@@ -143,14 +143,6 @@ def test_the_core_imports_neither_beam_nor_tensorflow(tmp_path: Path) -> None:
     core = [name for name in core_modules() if name not in with_tensorflow]
     modules = imported("import " + ", ".join(core), tmp_path)
     assert modules & {"apache_beam", "tensorflow", "tensorflow_datasets", "tf_agents", "reverb"} == set()
-    assert not any(name.startswith(("rlds_beam.transforms", "rlds_beam.pipelines")) for name in modules)
-
-
-def test_formats_know_nothing_of_beam_or_what_stands_above(tmp_path: Path) -> None:
-    """Imports point down only: core -> formats. A format may use the core's plain data types."""
-    names = [name for name in core_modules() if name.startswith("rlds_beam.formats")]
-    modules = imported("import " + ", ".join(names), tmp_path)
-    assert not any(name.startswith(("apache_beam", "rlds_beam.transforms", "rlds_beam.pipelines")) for name in modules)
 
 
 def test_our_top_level_folders_are_not_top_level_modules(tmp_path: Path) -> None:

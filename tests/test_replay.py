@@ -20,9 +20,8 @@ from rlds_beam.episodes.images import EncodedImages, encode_jpeg
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.errors import RldsBeamError, UsageError
 from rlds_beam.formats import tfrecord
-from rlds_beam.formats.example import NotAnExampleError
 from rlds_beam.formats.tfrecord_rows import RowReader
-from rlds_beam.formats.wire import delimited
+from rlds_beam.formats.wire import MalformedError, delimited
 from rlds_beam.output import manifest
 from rlds_beam.output.loading import load_trajectories
 from rlds_beam.output.reading_back import Replay, is_replay, open_replay
@@ -290,7 +289,7 @@ def test_records_of_other_leaves(leaf, frames, message):
     leaves = leaves_of(Leaf("observation", "float32", (4,)))
     items = ItemMaker(ItemOptions(items="sequences", sequence_length=frames)).push(make_frames(leaves, frames, 0))
     (payload,) = payloads_of(TrajectorySpec(leaves, (frames,)), items)
-    with pytest.raises(NotAnExampleError, match=message):
+    with pytest.raises(MalformedError, match=message):
         TrajectoryDecoder(TrajectorySpec(leaves_of(leaf), (2,)), {}).decode([np.frombuffer(payload, np.uint8)[None]])
 
 

@@ -9,7 +9,6 @@ import pytest
 from rlds_beam import testing
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.images import EncodedImages
-from rlds_beam.formats import rlds_records
 from rlds_beam.formats.rlds_records import encode_example, schema_of
 from rlds_beam.testing import make_episode, write_dataset
 
@@ -78,15 +77,6 @@ def test_example_bytes_equal_tensorflow() -> None:
         count = example.features.feature["steps/observation/count"].int64_list.value
         np.testing.assert_array_equal(count, episode.steps["observation/count"].ravel())
         assert len(example.SerializeToString()) == len(encode_example(episode))
-
-
-@pytest.mark.parametrize("value", [0, 1, 127, 128, 16383, 16384, 2**62, 2**63 - 1, -1, -(2**63)])
-def test_varint(value: int) -> None:
-    got, expected, rest = rlds_records._varints(np.array([value], np.int64)), bytearray(), value % 2**64
-    while rest > 127:
-        expected.append(rest & 127 | 128)
-        rest >>= 7
-    assert got == bytes([*expected, rest])
 
 
 def test_flags_in_letters() -> None:

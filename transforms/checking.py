@@ -17,6 +17,7 @@ from rlds_beam.checking.report import Report
 from rlds_beam.checking.verdicts import Rejection, validate_episode
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.keys import EpisodeKey
+from rlds_beam.transforms.duplicates import as_side_input
 
 
 class CheckResult(NamedTuple):
@@ -50,10 +51,9 @@ class ValidateEpisodes(beam.PTransform):
         self._duplicates = duplicates
 
     def expand(self, episodes: Any) -> CheckResult:
-        duplicates = {} if self._duplicates is None else beam.pvalue.AsSingleton(self._duplicates)
-        checked = episodes | "Check" >> beam.ParDo(_CheckFn(self._options), duplicates).with_outputs(
-            "rejected", "report", main="accepted"
-        )
+        checked = episodes | "Check" >> beam.ParDo(
+            _CheckFn(self._options), as_side_input(self._duplicates)
+        ).with_outputs("rejected", "report", main="accepted")
         report = checked.report | "MergeReports" >> beam.CombineGlobally(_merge)
         return CheckResult(checked.accepted, checked.rejected, report)
 

@@ -65,8 +65,7 @@ class _ConvertFn(beam.DoFn):
         try:
             items = self._maker.push(to_frames(episode, self._frames))
         except BadEpisode as bad:
-            rejection = Rejection(episode.key, bad.violations[0].rule, bad.violations, episode.payload)
-            yield TaggedOutput("rejected", rejection)
+            yield TaggedOutput("rejected", Rejection.of(episode, bad))
             return
         if len(items):
             yield items

@@ -21,7 +21,7 @@ class FindDuplicateEpisodes(beam.PTransform):
     """A PCollection of one element: a dict from each duplicate's key to the key of what it repeats.
 
     Reads the framing of all records, and the payload of those only whose fingerprints agree.
-    Give it to `ValidateEpisodes` as `beam.pvalue.AsSingleton(...)`. Pure twin: `rlds_beam.checking.duplicates`.
+    Give it to `ValidateEpisodes(duplicates=...)` as it is. Pure twin: `rlds_beam.checking.duplicates`.
 
     Args:
       source: the dataset, all of whose (selected) records are compared with each other.
@@ -49,6 +49,11 @@ class FindDuplicateEpisodes(beam.PTransform):
             | "Collect" >> beam.CombineGlobally(_collect_all)
             | "Duplicates" >> beam.Map(duplicates_among).with_output_types(dict[EpisodeKey, EpisodeKey])
         )
+
+
+def as_side_input(duplicates: Any) -> Any:
+    """What `FindDuplicateEpisodes` gives, as the argument of a ParDo; for None, no duplicates."""
+    return {} if duplicates is None else beam.pvalue.AsSingleton(duplicates)
 
 
 def _scan(numbered: Numbered, files: RecordFormat) -> Fingerprints:

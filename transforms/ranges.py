@@ -13,6 +13,7 @@ from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.output.manifest import RangeCommit
 from rlds_beam.output.ranges import DatasetCommitter, RangeConverter
 from rlds_beam.reading.plan import WorkRange
+from rlds_beam.transforms.duplicates import as_side_input
 from rlds_beam.transforms.metrics import RangeMetrics
 
 
@@ -35,8 +36,7 @@ class ConvertRanges(beam.PTransform):
         self._duplicates = duplicates
 
     def expand(self, ranges: Any) -> Any:
-        duplicates = {} if self._duplicates is None else beam.pvalue.AsSingleton(self._duplicates)
-        return ranges | "Convert" >> beam.ParDo(_ConvertRangeFn(self._converter), duplicates)
+        return ranges | "Convert" >> beam.ParDo(_ConvertRangeFn(self._converter), as_side_input(self._duplicates))
 
 
 class _ConvertRangeFn(beam.DoFn):

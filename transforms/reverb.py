@@ -30,6 +30,7 @@ from rlds_beam.reverb.writing import Writer, new_writer
 from rlds_beam.trajectories.converter import Conversion
 from rlds_beam.trajectories.options import FrameOptions, ItemOptions
 from rlds_beam.trajectories.spec import trajectory_spec
+from rlds_beam.transforms.duplicates import as_side_input
 from rlds_beam.transforms.metrics import RangeMetrics
 
 
@@ -111,8 +112,7 @@ class PushRanges(beam.PTransform):
         self._pusher, self._target, self._duplicates = pusher, target, duplicates
 
     def expand(self, ranges: Any) -> Any:
-        duplicates = {} if self._duplicates is None else beam.pvalue.AsSingleton(self._duplicates)
-        return ranges | "Push" >> beam.ParDo(_PushRangeFn(self._pusher, self._target), duplicates)
+        return ranges | "Push" >> beam.ParDo(_PushRangeFn(self._pusher, self._target), as_side_input(self._duplicates))
 
 
 class CountItems(beam.PTransform):
@@ -127,8 +127,11 @@ class CountItems(beam.PTransform):
         self._pusher, self._duplicates = pusher, duplicates
 
     def expand(self, ranges: Any) -> Any:
-        duplicates = {} if self._duplicates is None else beam.pvalue.AsSingleton(self._duplicates)
-        return ranges | "Count" >> beam.Map(_count, self._pusher, duplicates) | "Add" >> beam.CombineGlobally(_merge)
+        return (
+            ranges
+            | "Count" >> beam.Map(_count, self._pusher, as_side_input(self._duplicates))
+            | "Add" >> beam.CombineGlobally(_merge)
+        )
 
 
 class VerifyTables(beam.PTransform):
@@ -212,8 +215,7 @@ class _WriteEpisodesFn(_WriterFn):
         try:
             self._range.write([episode])
         except BadEpisode as bad:
-            rejection = Rejection(episode.key, bad.violations[0].rule, bad.violations, episode.payload)
-            yield TaggedOutput("rejected", rejection)
+            yield TaggedOutput("rejected", Rejection.of(episode, bad))
 
     def finish_bundle(self) -> Iterator[WindowedValue]:
         assert self._writer is not None

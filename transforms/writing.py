@@ -123,8 +123,7 @@ class _WritePartsFn(beam.DoFn):
         try:
             self._writer.add(episode)
         except BadEpisode as bad:
-            rejection = Rejection(episode.key, bad.violations[0].rule, bad.violations, episode.payload)
-            yield TaggedOutput("rejected", rejection)
+            yield TaggedOutput("rejected", Rejection.of(episode, bad))
 
     def finish_bundle(self) -> Iterator[WindowedValue]:
         assert self._writer is not None

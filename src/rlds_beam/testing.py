@@ -20,6 +20,7 @@ import numpy as np
 
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.keys import EpisodeKey
+from rlds_beam.episodes.nesting import nest
 from rlds_beam.episodes.schema import Field, Schema
 from rlds_beam.formats import tfrecord
 from rlds_beam.formats.example import Feature, parse_example
@@ -125,30 +126,24 @@ def _break(columns: dict[str, Any], breaks: Collection[str], middle: int) -> Non
 
 def features_json(schema: Schema) -> dict[str, Any]:
     """The content of the `features.json` that TFDS writes for the schema."""
-    steps = {"feature": _dict_feature(schema.steps)}
-    features = {
-        "steps": {"pythonClassName": f"{_FEATURES}.dataset_feature.Dataset", "sequence": {**steps, "length": "-1"}}
-    }
+    steps = {"feature": _feature(nest(dict(sorted(schema.steps.items())))), "length": "-1"}
+    features = {"steps": {"pythonClassName": f"{_FEATURES}.dataset_feature.Dataset", "sequence": steps}}
     if schema.metadata:
-        features["episode_metadata"] = _dict_feature(schema.metadata)
-    return {"pythonClassName": _DICT, "featuresDict": {"features": features}}
+        features["episode_metadata"] = _feature(nest(dict(sorted(schema.metadata.items()))))
+    return _dict_feature(features)
 
 
 _FEATURES = "tensorflow_datasets.core.features"
-_DICT = f"{_FEATURES}.features_dict.FeaturesDict"
 
 
-def _dict_feature(fields: Mapping[str, Field], prefix: str = "") -> dict[str, Any]:
-    """A FeaturesDict of the leaves below `prefix` (which ends in a slash)."""
-    features: dict[str, Any] = {}
-    for path, field in sorted(fields.items()):
-        name, *deeper = path[len(prefix) :].split("/") if path.startswith(prefix) else [""]
-        if name and name not in features:
-            features[name] = _dict_feature(fields, f"{prefix}{name}/") if deeper else _leaf_feature(field)
-    return {"pythonClassName": _DICT, "featuresDict": {"features": features}}
+def _dict_feature(features: Mapping[str, Any]) -> dict[str, Any]:
+    return {"pythonClassName": f"{_FEATURES}.features_dict.FeaturesDict", "featuresDict": {"features": features}}
 
 
-def _leaf_feature(field: Field) -> dict[str, Any]:
+def _feature(field: Field | dict[str, Any]) -> dict[str, Any]:
+    """The feature of a leaf, or the FeaturesDict of nested ones."""
+    if isinstance(field, dict):
+        return _dict_feature({name: _feature(child) for name, child in field.items()})
     if field.encoding == "text":
         return {"pythonClassName": f"{_FEATURES}.text_feature.Text", "text": {}}
     dimensions = {"dimensions": [str(-1 if d is None else d) for d in field.shape]} if field.shape else {}

@@ -21,7 +21,7 @@ def format_size(number: int) -> str:
     return f"{number} B" if unit == "B" else f"{size:.1f} {unit}"
 
 
-def did_you_mean(name: str, names: Iterable[str]) -> str:
-    """`; did you mean train?`, if one of the `names` is near; else nothing."""
-    near = difflib.get_close_matches(name, list(names), n=1, cutoff=0.5)
-    return f"; did you mean {near[0]}?" if near else ""
+def did_you_mean(name: str, names: Iterable[str], most: int = 1) -> str:
+    """`; did you mean train?`, of up to `most` of the `names` that are like `name`; empty where none is."""
+    near = difflib.get_close_matches(name, list(names), n=most, cutoff=0.5)
+    return f"; did you mean {' or '.join(near)}?" if near else ""

@@ -39,6 +39,11 @@ class Rejection:
     violations: tuple[Violation, ...]
     payload: bytes
 
+    @classmethod
+    def of(cls, episode: Episode, bad: BadEpisode) -> Rejection:
+        """The episode, for what was found only when it was converted or written."""
+        return cls(episode.key, bad.violations[0].rule, bad.violations, episode.payload)
+
     @property
     def detail(self) -> str:
         """What was found by the rejecting rule, for a person."""

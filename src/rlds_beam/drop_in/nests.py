@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
+from rlds_beam.episodes.nesting import Path, flatten_nest
 from rlds_beam.formats.tensor_types import DATA_TYPES
 
 Array = np.ndarray[Any, Any]
-Path = tuple["str | int", ...]
 
 _TF_NAMES = {"float16": "half", "float32": "float", "float64": "double"}  # as Reverb's messages spell them
 
@@ -37,7 +36,7 @@ class Columns:
     @classmethod
     def of_frame(cls, nest: Any) -> Columns:
         """One frame, leaves [...]."""
-        paths, leaves = flatten(nest)
+        paths, leaves = flatten_nest(nest)
         return cls(paths, [np.asarray(leaf)[None] for leaf in leaves])
 
     @classmethod
@@ -47,7 +46,7 @@ class Columns:
         Raises:
           ValueError: a leaf has no time axis, or one of another length than the others.
         """
-        paths, leaves = flatten(nest)
+        paths, leaves = flatten_nest(nest)
         values = [np.asarray(leaf) for leaf in leaves]
         for path, value in zip(paths, values, strict=True):
             if not value.ndim or len(value) != len(values[0]):
@@ -96,32 +95,6 @@ class FrameSpec:
                     f"Tensor of incompatible shape provided for column {path}. Got {_shape(found)} which is "
                     f"incompatible with {_shape(shape)}."
                 )
-
-
-def flatten(nest: Any) -> tuple[tuple[Path, ...], list[Any]]:
-    """The paths and the leaves of a nest of mappings (by sorted key), namedtuples, tuples and lists.
-
-    Everything else is a leaf. Empty containers have no leaves.
-    """
-    paths: list[Path] = []
-    leaves: list[Any] = []
-    _walk(nest, (), paths, leaves)
-    return tuple(paths), leaves
-
-
-def _walk(nest: Any, path: Path, paths: list[Path], leaves: list[Any]) -> None:
-    if isinstance(nest, np.ndarray):  # what most of them are
-        paths.append(path)
-        leaves.append(nest)
-    elif isinstance(nest, tuple | list):
-        for name, part in zip(getattr(nest, "_fields", range(len(nest))), nest, strict=True):
-            _walk(part, (*path, name), paths, leaves)
-    elif isinstance(nest, Mapping):
-        for key in sorted(nest):
-            _walk(nest[key], (*path, key), paths, leaves)
-    else:
-        paths.append(path)
-        leaves.append(nest)
 
 
 def _shape(shape: tuple[int, ...]) -> str:

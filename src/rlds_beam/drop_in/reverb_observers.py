@@ -34,12 +34,10 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from rlds_beam.drop_in.base_observer import DEFAULT_TIMEOUT, Observer, episodes, is_boundary
 from rlds_beam.drop_in.frame_writer import FrameWriter
 from rlds_beam.drop_in.nests import Columns
-from rlds_beam.trajectories.frames import LAST
+from rlds_beam.trajectories.frames import padding_frames
 
 _logger = logging.getLogger(__name__)
 
@@ -309,7 +307,6 @@ class ReverbAddEpisodeObserver(Observer):
 
 
 def _padding(frame: Columns, count: int) -> Columns:
-    """`count` frames that are 0 everywhere, from LAST to FIRST."""
-    values = [np.zeros((count, *value.shape[1:]), value.dtype) for value in frame.values]
-    values[frame.paths.index(("step_type",))][:] = LAST
-    return Columns(frame.paths, values)
+    """`count` padding frames of the leaves, dtypes and shapes of `frame`."""
+    leaves = zip(frame.paths, frame.values, strict=True)
+    return Columns(frame.paths, [padding_frames("/".join(map(str, path)), value, count) for path, value in leaves])

@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import numpy as np
+
+from rlds_beam.errors import UsageError
+
+Path = tuple["str | int", ...]
+
 
 def nest(leaves: Mapping[str, Any]) -> dict[str, Any]:
-    """Values by path as nested dicts."""
+    """Values by path as nested dicts, in the order of the paths.
+
+    Raises:
+      UsageError: a path leads through another one, which is a value.
+    """
     nested: dict[str, Any] = {}
     for path, value in leaves.items():
         *parents, leaf = path.split("/")
-        functools.reduce(lambda level, name: level.setdefault(name, {}), parents, nested)[leaf] = value
+        level = nested
+        for depth, name in enumerate(parents, 1):
+            level = level.setdefault(name, {})
+            if not isinstance(level, dict):
+                raise UsageError(f"{path}: {'/'.join(parents[:depth])} is a value, it cannot hold another")
+        level[leaf] = value
     return nested
 
 
@@ -26,3 +40,29 @@ def flatten(value: Any, path: str) -> dict[str, Any]:
 def nest_order(paths: Iterable[str]) -> list[str]:
     """The paths as `tf.nest` orders the leaves of nested dicts: sorted name by name."""
     return sorted(paths, key=lambda path: path.split("/"))
+
+
+def flatten_nest(nest: Any) -> tuple[tuple[Path, ...], list[Any]]:
+    """The paths and the leaves of a nest, in the order of `tf.nest`.
+
+    Mappings (by sorted key), namedtuples, tuples and lists are nests, everything else is a leaf. Empty ones have none.
+    """
+    paths: list[Path] = []
+    leaves: list[Any] = []
+    _walk(nest, (), paths, leaves)
+    return tuple(paths), leaves
+
+
+def _walk(nest: Any, path: Path, paths: list[Path], leaves: list[Any]) -> None:
+    if isinstance(nest, np.ndarray):  # what most of them are
+        paths.append(path)
+        leaves.append(nest)
+    elif isinstance(nest, tuple | list):
+        for name, part in zip(getattr(nest, "_fields", range(len(nest))), nest, strict=True):
+            _walk(part, (*path, name), paths, leaves)
+    elif isinstance(nest, Mapping):
+        for key in sorted(nest):
+            _walk(nest[key], (*path, key), paths, leaves)
+    else:
+        paths.append(path)
+        leaves.append(nest)

@@ -18,19 +18,14 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 
 from rlds_beam.episodes.violations import BadEpisode, Violation
+from rlds_beam.formats.wire import I32, LEN, VARINT, MalformedError, decode_varints, fields, read_varint
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 Kind = Literal["bytes", "float", "int64"]
 
 _Span: TypeAlias = "tuple[bytes, int, int]"
 _KINDS: dict[int, Kind] = {1: "bytes", 2: "float", 3: "int64"}
-_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
-_PACKED = 1 << 3 | _BYTES  # the tag of field 1 as a packed list
-_BLOCK = 1 << 16  # bytes of varints decoded at a time: the work arrays stay in the cache
-
-
-class NotAnExampleError(ValueError):
-    """The bytes are not those of a tf.Example; says where they stop making sense."""
+_PACKED = 1 << 3 | LEN  # the tag of field 1 as a packed list
 
 
 class Feature(NamedTuple):
@@ -49,9 +44,9 @@ class Feature(NamedTuple):
     def floats(self) -> Array:
         """The values of a float_list: float32 [N]."""
         chunks = []
-        for _, start, end in self._values(_FIXED32):
+        for _, start, end in self._values(I32):
             if (end - start) % 4:
-                raise NotAnExampleError(f"a float list of {end - start} bytes")
+                raise MalformedError(f"a float list of {end - start} bytes")
             # Sliced out, the values are aligned: a column is read many times, and numpy reads unaligned floats slowly.
             chunks.append(np.frombuffer(self.data[start:end], "<f4"))
         return chunks[0] if len(chunks) == 1 else np.concatenate([np.empty(0, "<f4"), *chunks])
@@ -60,24 +55,24 @@ class Feature(NamedTuple):
         """The values of an int64_list: [N] as `dtype`, by the conversion that `tf.cast` makes."""
         chunks = [
             decode_varints(np.frombuffer(self.data, np.uint8, end - start, start), dtype)
-            for _, start, end in self._values(_VARINT)
+            for _, start, end in self._values(VARINT)
         ]
         return chunks[0] if len(chunks) == 1 else np.concatenate([np.empty(0, dtype), *chunks])
 
     def strings(self) -> list[bytes]:
         """The values of a bytes_list."""
-        return [self.data[start:end] for _, start, end in self._values(_BYTES)]
+        return [self.data[start:end] for _, start, end in self._values(LEN)]
 
     def _values(self, unpacked: int) -> Iterator[tuple[int, int, int]]:
         """(wire type, start, end) of each value, or packed list of values."""
         at, end = self.start, self.end
-        if unpacked != _BYTES and at < end and self.data[at] == _PACKED:
-            size, start = _varint(self.data, at + 1, end)
+        if unpacked != LEN and at < end and self.data[at] == _PACKED:
+            size, start = read_varint(self.data, at + 1, end)
             if start + size == end:  # one packed list and nothing else, as everybody writes it
-                yield _BYTES, start, end
+                yield LEN, start, end
                 return
-        for number, wire, start, stop in _fields(self.data, at, end):
-            if number == 1 and wire in (_BYTES, unpacked):
+        for number, wire, start, stop in fields(self.data, at, end):
+            if number == 1 and wire in (LEN, unpacked):
                 yield wire, start, stop
 
 
@@ -85,37 +80,37 @@ def parse_example(payload: bytes) -> dict[str, Feature]:
     """Key -> feature of a serialised tf.Example; a later entry of a key replaces an earlier one.
 
     Raises:
-      NotAnExampleError: the bytes are not those of an Example, or of one without any entry
+      MalformedError: the bytes are not those of an Example, or of one without any entry
         (nothing at all parses as an empty Example).
     """
     found: dict[str, Feature] = {}
-    for number, wire, start, end in _fields(payload, 0, len(payload)):
-        if number != 1 or wire != _BYTES:
+    for number, wire, start, end in fields(payload, 0, len(payload)):
+        if number != 1 or wire != LEN:
             continue
-        for number, wire, first, last in _fields(payload, start, end):
-            if number == 1 and wire == _BYTES:
+        for number, wire, first, last in fields(payload, start, end):
+            if number == 1 and wire == LEN:
                 key, feature = _entry(payload, first, last)
                 try:
                     found[key.decode()] = feature
                 except UnicodeDecodeError:
-                    raise NotAnExampleError(f"the key {key[:40]!r} is not UTF-8") from None
+                    raise MalformedError(f"the key {key[:40]!r} is not UTF-8") from None
     if not found:
-        raise NotAnExampleError("it has no entries" if payload else "it is empty")
+        raise MalformedError("it has no entries" if payload else "it is empty")
     return found
 
 
-def not_an_example(error: NotAnExampleError) -> BadEpisode:
-    """What a `NotAnExampleError` means for an episode."""
+def not_an_example(error: MalformedError) -> BadEpisode:
+    """What a `MalformedError` means for an episode."""
     return BadEpisode(Violation("not_an_example", str(error)))
 
 
 def _entry(data: bytes, at: int, end: int) -> tuple[bytes, Feature]:
     """(key, feature) of one entry of the map."""
     key, value = b"", (b"", 0, 0)
-    for number, wire, start, stop in _fields(data, at, end):
-        if number == 1 and wire == _BYTES:
+    for number, wire, start, stop in fields(data, at, end):
+        if number == 1 and wire == LEN:
             key = data[start:stop]
-        elif number == 2 and wire == _BYTES:
+        elif number == 2 and wire == LEN:
             value = _merge(value, (data, start, stop))
     return key, _feature(*value)
 
@@ -123,9 +118,9 @@ def _entry(data: bytes, at: int, end: int) -> tuple[bytes, Feature]:
 def _feature(data: bytes, at: int, end: int) -> Feature:
     kind: Kind | None = None
     body = (b"", 0, 0)
-    for number, wire, start, stop in _fields(data, at, end):
+    for number, wire, start, stop in fields(data, at, end):
         new = _KINDS.get(number)
-        if new is not None and wire == _BYTES:
+        if new is not None and wire == LEN:
             # The second member of a oneof replaces the first; the same one again is merged.
             body = _merge(body if new == kind else (b"", 0, 0), (data, start, stop))
             kind = new
@@ -138,92 +133,3 @@ def _merge(first: _Span, second: _Span) -> _Span:
         return second
     merged = first[0][first[1] : first[2]] + second[0][second[1] : second[2]]
     return merged, 0, len(merged)
-
-
-def _fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int, int]]:
-    """(number, wire type, start, end) of each field of the message `data[at:end]`."""
-    while at < end:
-        tag = data[at]
-        at += 1
-        if tag >= 0x80:
-            tag, at = _varint(data, at - 1, end)
-        wire = tag & 7
-        if wire == _BYTES:
-            if at < end and data[at] < 0x80:
-                size = data[at]
-                at += 1
-            else:
-                size, at = _varint(data, at, end)
-        elif wire == _VARINT:
-            size = _varint(data, at, end)[1] - at
-        elif wire in (_FIXED64, _FIXED32):
-            size = 8 if wire == _FIXED64 else 4
-        else:
-            raise NotAnExampleError(f"wire type {wire} before byte {at}")
-        if size > end - at:
-            raise NotAnExampleError(f"a field of {size} bytes at byte {at}, where {end - at} are left")
-        if not 0 < tag >> 3 < 1 << 29:
-            raise NotAnExampleError(f"field number {tag >> 3} before byte {at}")
-        yield tag >> 3, wire, at, at + size
-        at += size
-
-
-def _varint(data: bytes, at: int, end: int) -> tuple[int, int]:
-    """(value, where it ends) of one varint."""
-    value = shift = 0
-    while at < end and shift < 70:
-        byte = data[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value & 0xFFFFFFFFFFFFFFFF, at
-        shift += 7
-    raise NotAnExampleError(f"a number that does not end at byte {at}")
-
-
-def decode_varints(raw: Array, dtype: Any = np.int64) -> Array:
-    """All varints in `raw` (uint8): [N] as `dtype`, wrapping like a C cast; bool is "not 0".
-
-    Raises:
-      NotAnExampleError: the last one does not end, or one is longer than 10 bytes.
-    """
-    if not len(raw):
-        return np.empty(0, dtype)
-    last = raw < 0x80
-    if not last[-1]:
-        raise NotAnExampleError("a number that does not end")
-    count = int(np.count_nonzero(last))
-    if count == len(raw):  # bools, labels, small counts: a byte each
-        return raw.astype(dtype)
-    values = np.empty(count, dtype)
-    done = at = 0
-    while at < len(raw):
-        ends = last[at : at + _BLOCK]
-        size = len(ends) - int(ends[:-11:-1].argmax())  # up to the last number that ends in the block
-        block = _varint_block(raw[at : at + size], ends[:size])
-        values[done : done + len(block)] = block.astype(dtype)
-        done += len(block)
-        at += size
-    return values
-
-
-def _varint_block(raw: Array, last: Array) -> Array:
-    """The varints of a block, given which bytes end one: unsigned or int64, [N]."""
-    if not (raw[1:] & raw[:-1] & 0x80).any():  # one or two bytes each: pixels, most counts
-        values: Array = raw.astype(np.uint16)
-        more = raw[:-1] >= 0x80
-        values[1:] <<= more * np.uint8(7)
-        values[1:] |= (raw[:-1] & 0x7F) * more
-        return np.compress(last, values)  # several times as fast as values[last]
-    ends = np.flatnonzero(last)
-    starts = np.concatenate([[0], ends[:-1] + 1])
-    lengths = ends - starts
-    longest = int(lengths.max(initial=0))
-    if longest > 9 or not last[-1]:
-        raise NotAnExampleError("a number longer than 10 bytes")
-    wide = (raw[starts] & 0x7F).astype(np.uint64)
-    for k in range(1, longest + 1):
-        longer = np.flatnonzero(lengths >= k)
-        wide[longer] |= (raw[starts[longer] + k] & 0x7F).astype(np.uint64) << np.uint64(7 * k)
-    signed: Array = wide.view(np.int64)
-    return signed

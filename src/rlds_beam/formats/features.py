@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from rlds_beam.episodes.nesting import nest
 from rlds_beam.episodes.schema import REQUIRED_STEP_FIELDS, Field, Schema
 from rlds_beam.errors import UsageError
 
@@ -306,16 +307,7 @@ def features_json(fields: Mapping[str, Field]) -> dict[str, Any]:
     Raises:
       UsageError: a leaf that only TFDS's own decoder reads, or a path that is leaf and folder.
     """
-    tree: dict[str, Any] = {}
-    for path, field in sorted(fields.items()):
-        *folders, name = path.split("/")
-        level = tree
-        for folder in folders:
-            level = level.setdefault(folder, {})
-            if isinstance(level, Field):
-                raise UsageError(f"{path}: {level.path} is a value, it cannot hold another")
-        level[name] = field
-    return _node(tree)
+    return _node(nest(dict(sorted(fields.items()))))
 
 
 def _node(tree: Field | dict[str, Any]) -> dict[str, Any]:

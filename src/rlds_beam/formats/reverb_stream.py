@@ -40,14 +40,22 @@ import numpy as np
 import pyarrow
 
 from rlds_beam.formats.tensor_types import DATA_TYPES
-from rlds_beam.formats.wire import delimited, header, integer, varint
+from rlds_beam.formats.wire import (
+    LONGEST_VARINT,
+    decode_varints,
+    delimited,
+    fixed_varints,
+    header,
+    integer,
+    varint_width,
+)
 
 METHOD = "/deepmind.reverb.ReverbService/InsertStream"
 
 Array = np.ndarray[Any, Any]
 Keys = np.ndarray[Any, np.dtype[np.uint64]]
 
-_KEY_WIDTH = 10  # bytes of a uint64 as a varint, at most
+_KEY_WIDTH = LONGEST_VARINT
 _SMALL = 1024  # bytes of a column in a chunk, up to which it is worth a look whether it was there before
 _SNAPPY = pyarrow.Codec("snappy")
 
@@ -122,7 +130,7 @@ def chunks(keys: Keys, columns: Sequence[Array], length: int, episode_id: int, s
     count = len(columns[0])
     contents = [np.ascontiguousarray(column).reshape(-1).view(np.uint8).data for column in columns]
     widths = [len(content) // count for content in contents]
-    key_bytes, episode = _varints(keys, _KEY_WIDTH).tobytes(), integer(1, episode_id)
+    key_bytes, episode = fixed_varints(keys, _KEY_WIDTH).tobytes(), integer(1, episode_id)
     key_numbers = keys.tolist()
     made, heads, after, n = [], list[bytes](), b"", 0
     for i, begin in enumerate(range(0, count, length)):
@@ -161,34 +169,28 @@ def items(table: str, keys: Keys, priorities: Array, slices: Slices, columns: in
       squeeze: give single frames without a time axis (one slice of length 1).
     """
     count, spread = slices.offsets.shape
-    width = _varint_width(max(int(slices.offsets.max()), int(slices.lengths.max()), columns))
+    width = varint_width(max(int(slices.offsets.max()), int(slices.lengths.max()), columns))
     template = _item_template(table, spread, columns, width, squeeze)
     rows = np.empty((count, len(template.row)), np.uint8)
     rows[:] = template.row
-    rows[:, template.key : template.key + _KEY_WIDTH] = _varints(keys, _KEY_WIDTH)
+    rows[:, template.key : template.key + _KEY_WIDTH] = fixed_varints(keys, _KEY_WIDTH)
     rows[:, template.priority : template.priority + 8] = priorities.astype("<f8")[:, None].view(np.uint8)
     # All columns take the same slices; only the index of the tensor differs, and that is in the template.
     cells = rows[:, template.slices :].reshape(count, columns, -1)
     for i, place in enumerate(template.places):
         cut = np.empty((count, _KEY_WIDTH + 2 * (1 + width)), np.uint8)  # one write to all columns, not one a number
-        cut[:, :_KEY_WIDTH] = _varints(slices.chunk_keys[:, i], _KEY_WIDTH)
+        cut[:, :_KEY_WIDTH] = fixed_varints(slices.chunk_keys[:, i], _KEY_WIDTH)
         for at, tag, values in ((_KEY_WIDTH, 0x10, slices.offsets), (_KEY_WIDTH + 1 + width, 0x18, slices.lengths)):
             cut[:, at] = tag
-            cut[:, at + 1 : at + 1 + width] = _varints(values[:, i], width)
+            cut[:, at + 1 : at + 1 + width] = fixed_varints(values[:, i], width)
         cells[:, :, place : place + cut.shape[1]] = cut[:, None]
     return rows
 
 
 def acknowledged(responses: Iterable[bytes]) -> Keys:
     """The keys in serialised InsertStreamResponses: uint64 [n]."""
-    packed = np.frombuffer(b"".join([*map(_packed_keys, responses), bytes(_KEY_WIDTH)]), np.uint8)
-    ends = np.flatnonzero(packed[:-_KEY_WIDTH] < 0x80) + 1
-    starts = np.concatenate([[0], ends[:-1]]) if len(ends) else ends
-    sizes, keys = ends - starts, np.zeros(len(ends), np.uint64)
-    for place in range(int(sizes.max(initial=0))):
-        digits = (packed[starts + place] & 0x7F) * (sizes > place)  # none behind the end of a key
-        keys |= digits.astype(np.uint64) << np.uint64(7 * place)
-    return keys
+    packed = b"".join(map(_packed_keys, responses))
+    return decode_varints(np.frombuffer(packed, np.uint8), np.uint64)
 
 
 def acknowledged_count(response: bytes) -> int:
@@ -246,7 +248,7 @@ def _item_template(table: str, spread: int, columns: int, width: int, squeeze: b
     hole, number = b"\x80" * (_KEY_WIDTH - 1) + b"\0", b"\x80" * (width - 1) + b"\0"
     stretches, places = [], []
     for column in range(columns):
-        index = _varints(np.array([column]), width).tobytes()
+        index = fixed_varints(np.array([column]), width).tobytes()
         one = b"\x08" + hole + b"\x10" + number + b"\x18" + number + b"\x20" + index
         parts = delimited(1, one) * spread
         stretches.append(delimited(1, parts + (b"\x10\x01" if squeeze else b"")))
@@ -261,16 +263,3 @@ def _item_template(table: str, spread: int, columns: int, width: int, squeeze: b
     return _ItemTemplate(
         np.frombuffer(row, np.uint8), start + 1, start + len(before), len(row) - len(trajectory), tuple(places)
     )
-
-
-def _varint_width(largest: int) -> int:
-    return len(varint(largest))
-
-
-def _varints(values: Array, width: int) -> Array:
-    """uint8 [K, width]: each value as a varint of exactly `width` bytes."""
-    shifts = np.arange(0, 7 * width, 7, dtype=np.uint64)
-    digits = (values.astype(np.uint64, copy=False)[:, None] >> shifts).astype(np.uint8)
-    digits[:, :-1] |= 0x80
-    digits[:, -1] &= 0x7F
-    return digits

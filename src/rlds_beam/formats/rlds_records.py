@@ -10,6 +10,7 @@ import numpy as np
 from rlds_beam.episodes.episode import Column, Episode
 from rlds_beam.episodes.images import EncodedImages
 from rlds_beam.episodes.schema import Field, Schema
+from rlds_beam.formats.wire import delimited, packed_varints
 
 
 def as_column(values: Any) -> Column:
@@ -53,34 +54,19 @@ def encode_example(episode: Episode, schema: Schema | None = None) -> bytes:
     for path, value in episode.metadata.items():
         column = as_column([value]) if isinstance(value, str | bytes) else np.asarray(value)[None]
         features[f"episode_metadata/{path}"] = _feature(column, schema.metadata.get(path, own.metadata[path]))
-    entries = [_message(1, _message(1, name.encode()) + _message(2, value)) for name, value in sorted(features.items())]
-    return _message(1, b"".join(entries))
+    entries = (delimited(1, name.encode()) + delimited(2, value) for name, value in sorted(features.items()))
+    return delimited(1, b"".join(delimited(1, entry) for entry in entries))
 
 
 def _feature(column: Column, field: Field) -> bytes:
     """The wire form of tf.train.Feature: 1 bytes_list, 2 float_list, 3 int64_list; numbers packed."""
     if isinstance(column, EncodedImages) or column.dtype == object:
-        return _message(1, b"".join(_message(1, value) for value in column))
+        return delimited(1, b"".join(delimited(1, value) for value in column))
     if not len(column):  # as protobuf has it: a list without values is not written, only its kind
-        return _message(1 if field.encoding != "none" else 2 if column.dtype.kind == "f" else 3, b"")
+        return delimited(1 if field.encoding != "none" else 2 if column.dtype.kind == "f" else 3, b"")
     if field.encoding in ("bytes", "zlib"):
         raw = [step.tobytes() for step in column]
-        return _message(1, b"".join(_message(1, zlib.compress(r) if field.encoding == "zlib" else r) for r in raw))
+        return delimited(1, b"".join(delimited(1, zlib.compress(r) if field.encoding == "zlib" else r) for r in raw))
     if column.dtype.kind == "f":
-        return _message(2, _message(1, column.astype("<f4").tobytes()))
-    return _message(3, _message(1, _varints(column.astype(np.int64).ravel())))
-
-
-def _varints(values: np.ndarray[Any, Any]) -> bytes:
-    """Protobuf varints of int64 [N], end to end."""
-    groups = values.view(np.uint64)[:, None] >> np.arange(0, 70, 7, dtype=np.uint64)
-    groups[:, 9] = values < 0  # a shift by 63 leaves the sign bit only
-    lengths = np.maximum(1, 10 - np.argmax(groups[:, ::-1] != 0, axis=1) - 10 * (values == 0))
-    place = np.arange(10)
-    out = (groups & np.uint64(0x7F)).astype(np.uint8) | ((place < lengths[:, None] - 1).astype(np.uint8) << 7)
-    return bytes(out[place < lengths[:, None]])
-
-
-def _message(number: int, value: bytes) -> bytes:
-    """A length-delimited protobuf field."""
-    return bytes([number << 3 | 2]) + _varints(np.array([len(value)])) + value
+        return delimited(2, delimited(1, column.astype("<f4").tobytes()))
+    return delimited(3, delimited(1, packed_varints(column.astype(np.int64).ravel())))

@@ -1,5 +1,10 @@
 """Protobuf's wire format by hand: the few lines of it that a handful of messages take.
 
+Varints come one by one (`varint`, `read_varint`), as a list end to end (`packed_varints`, `decode_varints`), and as a
+matrix in which all are of one width (`fixed_varints`, `decode_fixed_varints`): a varint may be longer than need be,
+with high groups of zeros, and every reader takes it. What is read is untrusted: every length is checked against what
+is there.
+
 Source of the format: https://protobuf.dev/programming-guides/encoding
 """
 
@@ -8,6 +13,25 @@ from __future__ import annotations
 import functools
 import struct
 from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+Bytes = np.ndarray[Any, np.dtype[np.uint8]]
+
+VARINT, I64, LEN, I32 = 0, 1, 2, 5
+"""The wire types, as the page above calls them."""
+
+LONGEST_VARINT = 10
+"""Bytes of a 64-bit number at most."""
+
+_BLOCK = 1 << 16
+"""Bytes of varints decoded at a time: the work arrays stay in the cache."""
+
+
+class MalformedError(ValueError):
+    """The bytes are not the message that they should be; says where they stop making sense."""
 
 
 @functools.lru_cache(maxsize=1 << 12)
@@ -42,16 +66,152 @@ def header(field: int, length: int) -> bytes:
     return varint(field << 3 | 2) + varint(length)
 
 
+def packed_varints(values: Array) -> bytes:
+    """int64 [N] as varints end to end, each as short as it can be."""
+    groups = values.view(np.uint64)[:, None] >> np.arange(0, 70, 7, dtype=np.uint64)
+    groups[:, 9] = values < 0  # a shift by 63 leaves the sign bit only
+    lengths = np.maximum(1, 10 - np.argmax(groups[:, ::-1] != 0, axis=1) - 10 * (values == 0))
+    place = np.arange(10)
+    out = (groups & np.uint64(0x7F)).astype(np.uint8) | ((place < lengths[:, None] - 1).astype(np.uint8) << 7)
+    return bytes(out[place < lengths[:, None]])
+
+
+def varint_width(largest: int) -> int:
+    """Bytes of the varint of `largest`, which is not negative."""
+    return max(1, -(-largest.bit_length() // 7))
+
+
+def fixed_varints(values: Array, width: int) -> Bytes:
+    """Integers [...] as varints of exactly `width` bytes each: uint8 [..., width]."""
+    shifts = np.arange(0, 7 * width, 7, dtype=np.uint64)
+    groups: Bytes = (values.astype(np.uint64, copy=False)[..., None] >> shifts).astype(np.uint8)
+    groups[..., :-1] |= 0x80
+    groups[..., -1] &= 0x7F
+    return groups
+
+
+def fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int, int]]:
+    """(number, wire type, start, end) of each field of the message `data[at:end]`."""
+    while at < end:
+        tag = data[at]
+        at += 1
+        if tag >= 0x80:
+            tag, at = read_varint(data, at - 1, end)
+        wire = tag & 7
+        if wire == LEN:
+            if at < end and data[at] < 0x80:
+                size = data[at]
+                at += 1
+            else:
+                size, at = read_varint(data, at, end)
+        elif wire == VARINT:
+            size = read_varint(data, at, end)[1] - at
+        elif wire in (I64, I32):
+            size = 8 if wire == I64 else 4
+        else:
+            raise MalformedError(f"wire type {wire} before byte {at}")
+        if size > end - at:
+            raise MalformedError(f"a field of {size} bytes at byte {at}, where {end - at} are left")
+        if not 0 < tag >> 3 < 1 << 29:
+            raise MalformedError(f"field number {tag >> 3} before byte {at}")
+        yield tag >> 3, wire, at, at + size
+        at += size
+
+
+def read_varint(data: bytes, at: int, end: int) -> tuple[int, int]:
+    """(value, where it ends) of the varint at `at`, which ends before `end`.
+
+    Raises:
+      MalformedError: it does not, or is longer than 10 bytes.
+    """
+    value = shift = 0
+    while at < end and shift < 70:
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value & 0xFFFFFFFFFFFFFFFF, at
+        shift += 7
+    raise MalformedError(f"a number that does not end at byte {at}")
+
+
+def decode_varints(raw: Array, dtype: Any = np.int64) -> Array:
+    """All varints in `raw` (uint8): [N] as `dtype`, wrapping like a C cast; bool is "not 0".
+
+    Raises:
+      MalformedError: the last one does not end, or one is longer than 10 bytes.
+    """
+    if not len(raw):
+        return np.empty(0, dtype)
+    last = raw < 0x80
+    if not last[-1]:
+        raise MalformedError("a number that does not end")
+    count = int(np.count_nonzero(last))
+    if count == len(raw):  # bools, labels, small counts: a byte each
+        return raw.astype(dtype)
+    values = np.empty(count, dtype)
+    done = at = 0
+    while at < len(raw):
+        ends = last[at : at + _BLOCK]
+        size = len(ends) - int(ends[:-11:-1].argmax())  # up to the last number that ends in the block
+        block = _varint_block(raw[at : at + size], ends[:size])
+        values[done : done + len(block)] = block.astype(dtype)
+        done += len(block)
+        at += size
+    return values
+
+
+def _varint_block(raw: Array, last: Array) -> Array:
+    """The varints of a block, given which bytes end one: unsigned or int64, [N]."""
+    if not (raw[1:] & raw[:-1] & 0x80).any():  # one or two bytes each: pixels, most counts
+        values: Array = raw.astype(np.uint16)
+        more = raw[:-1] >= 0x80
+        values[1:] <<= more * np.uint8(7)
+        values[1:] |= (raw[:-1] & 0x7F) * more
+        return np.compress(last, values)  # several times as fast as values[last]
+    ends = np.flatnonzero(last)
+    starts = np.concatenate([[0], ends[:-1] + 1])
+    lengths = ends - starts
+    shortest, longest = int(lengths.min(initial=9)), int(lengths.max(initial=0))
+    if longest > 9 or not last[-1]:
+        raise MalformedError("a number longer than 10 bytes")
+    wide = (raw[starts] & 0x7F).astype(np.uint64)
+    for k in range(1, shortest + 1):
+        wide |= (raw[starts + k] & 0x7F).astype(np.uint64) << np.uint64(7 * k)
+    for k in range(shortest + 1, longest + 1):
+        longer = np.flatnonzero(lengths >= k)
+        wide[longer] |= (raw[starts[longer] + k] & 0x7F).astype(np.uint64) << np.uint64(7 * k)
+    signed: Array = wide.view(np.int64)
+    return signed
+
+
+def decode_fixed_varints(groups: Bytes) -> Array:
+    """int64 [...] of varints of one width, uint8 [..., width] (`are_fixed_varints`)."""
+    values = np.zeros(groups.shape[:-1], np.uint64)
+    for i in range(groups.shape[-1]):
+        values |= (groups[..., i] & np.uint8(0x7F)).astype(np.uint64) << np.uint64(7 * i)
+    return values.view(np.int64)
+
+
+def are_fixed_varints(groups: Bytes) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """Of each byte of [..., width], whether it continues where a varint of this width does."""
+    continues = np.arange(groups.shape[-1]) < groups.shape[-1] - 1
+    fits: np.ndarray[Any, np.dtype[np.bool_]] = (groups >= 0x80) == continues
+    return fits
+
+
 class Message:
     """A message that was read. Where a field stands several times the last one counts, as protobuf has it.
 
     Raises:
-      ValueError: here or on a look at a field: the bytes are not such a message.
+      MalformedError: the bytes are not a message.
+      ValueError: on a look at a field: it is of another type.
     """
 
     def __init__(self, data: bytes):
         self._fields: dict[int, list[int | bytes]] = {}
-        for number, value in _fields(data):
+        for number, wire, start, end in fields(data, 0, len(data)):
+            value: int | bytes = read_varint(data, start, end)[0] if wire == VARINT else data[start:end]
             self._fields.setdefault(number, []).append(value)
 
     def __contains__(self, field: int) -> bool:
@@ -94,33 +254,3 @@ class Message:
 
     def _last(self, field: int, default: int | bytes) -> int | bytes:
         return self._fields.get(field, [default])[-1]
-
-
-def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """Number and value of each field: varints as unsigned integers, everything else as its bytes."""
-    at = 0
-    while at < len(data):
-        tag, at = _read_varint(data, at)
-        wire_type = tag & 7
-        if wire_type == 0:
-            value, at = _read_varint(data, at)
-            yield tag >> 3, value
-            continue
-        if wire_type == 2:
-            size, at = _read_varint(data, at)
-        else:
-            size = {1: 8, 5: 4}.get(wire_type, len(data))
-        if at + size > len(data):
-            raise ValueError(f"a field of wire type {wire_type} runs over the end of the message")
-        yield tag >> 3, data[at : at + size]
-        at += size
-
-
-def _read_varint(data: bytes, at: int) -> tuple[int, int]:
-    """The varint at `at`, and where it ends."""
-    value = 0
-    for i, byte in enumerate(data[at : at + 10]):
-        value |= (byte & 0x7F) << 7 * i
-        if byte < 0x80:
-            return value & (1 << 64) - 1, at + i + 1
-    raise ValueError("a number runs over the end of the message")

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rlds_beam import storage
+from rlds_beam.episodes.nesting import nest
 from rlds_beam.episodes.schema import Field
 from rlds_beam.errors import UsageError
 from rlds_beam.output.manifest import read_manifest
@@ -98,14 +99,8 @@ def _decoder(fields: Sequence[Field], *, batched: bool) -> Callable[[Any], Any]:
 
     def decode(serialized: Any) -> Any:
         parsed = parse(serialized, features)
-        nest: dict[str, Any] = {}
-        for field in fields:
-            *parents, name = field.path.split("/")
-            node = nest
-            for parent in parents:
-                node = node.setdefault(parent, {})
-            node[name] = _value(field, parsed[field.path], batched)
-        stacked = {name: _stacked(node, name, fields, batched) for name, node in nest.items()}
+        nested = nest({field.path: _value(field, parsed[field.path], batched) for field in fields})
+        stacked = {name: _stacked(node, name, fields, batched) for name, node in nested.items()}
         return trajectory.Trajectory(**{"policy_info": (), **stacked})
 
     return decode

@@ -19,8 +19,8 @@ from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.episodes.schema import Field
 from rlds_beam.episodes.violations import BadEpisode
 from rlds_beam.errors import RldsBeamError, UsageError
-from rlds_beam.formats.example import NotAnExampleError
 from rlds_beam.formats.tfrecord_rows import Bytes, RowReader
+from rlds_beam.formats.wire import MalformedError
 from rlds_beam.output.manifest import is_output, read_manifest
 from rlds_beam.output.trajectories import read_fields
 from rlds_beam.trajectories.frames import Frames
@@ -118,7 +118,7 @@ class Replay:
         try:
             decoded = decoder.decode(rows)
             columns = {path: _pixels(column, path) for path, column in decoded.items()}
-        except (NotAnExampleError, BadEpisode) as error:
+        except (MalformedError, BadEpisode) as error:
             raise RldsBeamError(
                 f"{work.path}, in the {sum(map(len, rows))} records from byte {key.position} on: {error}; the manifest "
                 "describes other records: convert the dataset again"

@@ -14,9 +14,10 @@ from rlds_beam.episodes.images import EncodedImages
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.episodes.schema import Field, Schema
 from rlds_beam.episodes.violations import BadEpisode, Violation
-from rlds_beam.formats.example import Array, Feature, NotAnExampleError, not_an_example, parse_example
+from rlds_beam.formats.example import Array, Feature, not_an_example, parse_example
 from rlds_beam.formats.features import Json
 from rlds_beam.formats.tfds_decoder import NotDecodableError, TfdsDecoder
+from rlds_beam.formats.wire import MalformedError
 
 MAX_EXPANDED = 1 << 28
 """Bytes that the compressed values of one field of unknown shape may expand to, all steps together."""
@@ -57,8 +58,8 @@ class EpisodeDecoder:
         try:
             record = parse_example(payload)
             if not any(name.startswith("steps/") for name in record):
-                raise NotAnExampleError(f"it has no steps, only {sorted(record)[:5]}")
-        except NotAnExampleError as error:
+                raise MalformedError(f"it has no steps, only {sorted(record)[:5]}")
+        except MalformedError as error:
             raise not_an_example(error) from None
         found = _Found()
         for field in self.schema.steps.values():
@@ -98,7 +99,7 @@ class _Found:
                 self.lengths[field.path] = _slow_length(name, field, record)
                 return
             column = _column(field, record[name])
-        except (NotAnExampleError, _WrongValueError) as error:
+        except (MalformedError, _WrongValueError) as error:
             self.violations.append(Violation("wrong_dtype_or_shape", str(error), field.path))
             return
         if column is not None:
@@ -136,7 +137,7 @@ class _Found:
             return _default(field)
         try:
             column = _column(field, record[field.path], episode_level=True)
-        except (NotAnExampleError, _WrongValueError) as error:
+        except (MalformedError, _WrongValueError) as error:
             self.violations.append(Violation("wrong_dtype_or_shape", str(error), field.path))
             return None
         if column is None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import functools
 import hashlib
 import math
@@ -22,6 +21,7 @@ from rlds_beam.formats.features import parse_features
 from rlds_beam.formats.tfrecord import TFRecordFormat
 from rlds_beam.reading.base import Shard, Source, Split
 from rlds_beam.reading.decoding import EpisodeDecoder
+from rlds_beam.wording import did_you_mean
 
 _FORMATS: dict[str, RecordFormat] = {"tfrecord": TFRecordFormat(), "array_record": ArrayRecordFormat()}
 """By their names in dataset_info.json."""
@@ -139,8 +139,7 @@ def _selection(split: str | None, info: DatasetInfo) -> list[tuple[str, str | No
         if match is None:
             raise UsageError(f"--split={text}: expected a name or a slice of one, as train, train[:10%] or train[5:20]")
         if match["name"] not in info.splits:
-            near = difflib.get_close_matches(match["name"], info.splits, n=1)
-            hint = f"; did you mean {near[0]}?" if near else ""
+            hint = did_you_mean(match["name"], info.splits)
             raise UsageError(f"--split={text}: {info.name} has the splits {', '.join(info.splits)}{hint}")
         if any(match["name"] == name for name, _, _ in parts):
             raise UsageError(f"--split={split} names {match['name']} twice; convert the slices one by one")

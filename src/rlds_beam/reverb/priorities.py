@@ -10,23 +10,22 @@ is left (single frames, an item that begins with a boundary) it is the value of 
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import math
 from typing import Any, Protocol, cast
 
 import numpy as np
 
-from rlds_beam.episodes.columns import concatenate, zeros_like
 from rlds_beam.episodes.episode import Column
 from rlds_beam.episodes.images import EncodedImages
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.episodes.nesting import nest
 from rlds_beam.episodes.violations import BadEpisode, Violation
 from rlds_beam.errors import UsageError
-from rlds_beam.trajectories.frames import LAST, Frames
+from rlds_beam.trajectories.frames import LAST, Frames, padded
 from rlds_beam.trajectories.items import Items, Windows
 from rlds_beam.trajectories.spec import Leaf, TrajectorySpec
 from rlds_beam.user_functions import resolve
+from rlds_beam.wording import did_you_mean
 
 Array = np.ndarray[Any, Any]
 _FLAG = "--priority"
@@ -95,8 +94,7 @@ class LeafPriority:
         if self.path in leaves:
             reason = f"{leaves[self.path]} is not one number a frame; use module:function to make one of it"
         else:
-            near = difflib.get_close_matches(self.path, usable, n=3, cutoff=0.5)
-            hint = f"; did you mean {' or '.join(near)}?" if near else ""
+            hint = did_you_mean(self.path, usable, most=3)
             reason = f"there is no such leaf{hint} (--policy_info_fields=NAME carries a step field as policy_info/NAME)"
         raise UsageError(f"{_FLAG}={self.path}: {reason}. There are: {', '.join(usable)}")
 
@@ -156,12 +154,8 @@ class FunctionPriority:
 
 def _windowed(items: Items, path: str) -> Column:
     """`items.gather(path)` without copying a frame for each item that it is in."""
-    windows, column = items.windows, items.frames[path]
-    if windows.padding:
-        padding = zeros_like(column, windows.padding)
-        if path == "step_type":
-            cast(Array, padding)[:] = LAST
-        column = concatenate([column, padding])
+    windows = items.windows
+    column = padded(path, items.frames[path], windows.padding)
     if isinstance(column, EncodedImages):
         return dataclasses.replace(column, data=_views(column.data, windows))
     return _views(column, windows)

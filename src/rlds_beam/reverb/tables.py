@@ -7,7 +7,6 @@ and a restart forgets what was acknowledged; so all of it is looked at before th
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,6 +17,7 @@ from rlds_beam.formats.reverb_info import ServerInfo, TableInfo
 from rlds_beam.reverb.connection import Connection, ServerError
 from rlds_beam.reverb.signatures import fitting_axes
 from rlds_beam.trajectories.spec import Shape, TrajectorySpec
+from rlds_beam.wording import did_you_mean
 
 RUN_AGAIN = "run the same command again: items that are there are not written twice"
 
@@ -260,9 +260,8 @@ def _lets_in(table: TableInfo, items: int) -> bool:
 
 
 def _no_table(server: str, name: str, info: ServerInfo) -> str:
-    near = difflib.get_close_matches(name, info.tables, n=1)
-    hint = f"did you mean {near[0]}? " if near else ""
-    return f"{server}: there is no table {name!r}; {hint}There are: {', '.join(info.tables)}"
+    hint = did_you_mean(name, info.tables) or "."
+    return f"{server}: there is no table {name!r}{hint} There are: {', '.join(info.tables)}"
 
 
 def _no_room(server: str, table: TableInfo, items: int) -> str:

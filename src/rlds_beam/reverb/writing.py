@@ -15,7 +15,7 @@ from rlds_beam.formats.reverb_stream import Request
 from rlds_beam.reverb.encoding import Cut, ItemEncoder, chunk_length_of, digest
 from rlds_beam.reverb.stream import InsertStream
 from rlds_beam.reverb.target import Target
-from rlds_beam.trajectories.frames import LAST
+from rlds_beam.trajectories.frames import padded
 from rlds_beam.trajectories.image_leaves import pixels_of
 from rlds_beam.trajectories.items import Items
 
@@ -179,10 +179,7 @@ class RequestEncoder:
         """A leaf of the frames, and of the padding frames that the windows need behind them."""
         column = items.frames[path]
         values = pixels_of(column, self._target.spec[path]) if isinstance(column, EncodedImages) else column
-        if not items.windows.padding:
-            return values
-        pad = np.full((items.windows.padding, *values.shape[1:]), LAST if path == "step_type" else 0, values.dtype)
-        return np.concatenate([values, pad])
+        return padded(path, values, items.windows.padding)
 
 
 def _checksum(column: Array) -> str:

@@ -27,9 +27,8 @@ really seen and never from a made-up one.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
@@ -41,8 +40,10 @@ from rlds_beam.errors import UsageError
 from rlds_beam.trajectories.leaves import Layout, layout
 from rlds_beam.trajectories.options import FrameOptions
 from rlds_beam.trajectories.policy_info import policy_info_columns
+from rlds_beam.wording import did_you_mean
 
 Array = np.ndarray[Any, Any]
+AnyColumn = TypeVar("AnyColumn", bound=Column)
 
 FIRST, MID, LAST = 0, 1, 2
 """TF-Agents' step types."""
@@ -79,6 +80,22 @@ class Frames:
         """These frames followed by those of `other`, under the key of `other`."""
         joined = {path: concatenate([column, other[path]]) for path, column in self.columns.items()}
         return dataclasses.replace(other, columns=joined)
+
+
+def padding_frames(path: str, column: AnyColumn, count: int) -> AnyColumn:
+    """`count` padding frames of the leaf at `path`, which has this column: 0, but for the step type, which is LAST.
+
+    Their next_step_type, 0, is FIRST: to a learner the padding frame is a boundary.
+    """
+    padding = zeros_like(column, count)
+    if path == "step_type":
+        cast(Array, padding)[:] = LAST
+    return cast(AnyColumn, padding)
+
+
+def padded(path: str, column: AnyColumn, count: int) -> AnyColumn:
+    """The column followed by `count` padding frames; the column itself where that is none."""
+    return cast(AnyColumn, concatenate([column, padding_frames(path, column, count)])) if count else column
 
 
 def frame_count(steps: int, options: FrameOptions) -> int:
@@ -118,9 +135,8 @@ def to_frames(episode: Episode, options: FrameOptions) -> Frames:
 def _cast(path: str, dtype: str, columns: Mapping[str, Column]) -> Column:
     column = columns.get(path)
     if column is None:
-        near = difflib.get_close_matches(path, columns, n=1)
-        hint = f"did you mean {near[0]}? " if near else ""
-        raise UsageError(f"--cast={path}={dtype}: there is no such leaf; {hint}There are: {', '.join(columns)}")
+        hint = did_you_mean(path, columns) or "."
+        raise UsageError(f"--cast={path}={dtype}: there is no such leaf{hint} There are: {', '.join(columns)}")
     if isinstance(column, EncodedImages) or path in ("step_type", "next_step_type", "discount"):
         raise UsageError(f"--cast={path}={dtype}: images, step types and the discount cannot be cast")
     return column.astype(dtype, copy=False)

@@ -14,7 +14,7 @@ i = 0, s, 2s, ... (s is the stride), P the padding frame:
 - `episodes` (ReverbAddEpisodeObserver): all n frames, if n <= max_sequence_length.
 - `frames`: each frame on its own.
 
-P is zero everywhere, with step_type LAST and next_step_type FIRST.
+P is `frames.padding_frames`: zero everywhere, with step_type LAST and next_step_type FIRST.
 """
 
 from __future__ import annotations
@@ -27,17 +27,15 @@ from typing import Any
 
 import numpy as np
 
-from rlds_beam.episodes.columns import ZERO_IMAGE
 from rlds_beam.episodes.episode import Column
-from rlds_beam.episodes.images import EncodedImages
 from rlds_beam.episodes.violations import BadEpisode, Violation
-from rlds_beam.trajectories.frames import LAST, Frames
+from rlds_beam.trajectories.frames import Frames, padded
 from rlds_beam.trajectories.options import ItemOptions
 
 Index = np.ndarray[Any, np.dtype[np.int64]]
 
 PAD = -1
-"""In an index: the padding frame P."""
+"""In an index: the padding frame P, which is the last one where it is needed."""
 
 
 def item_count(n_frames: int, options: ItemOptions) -> int:
@@ -133,24 +131,10 @@ class Items:
         """int64 [K, L] of frame indices; `PAD` is the padding frame."""
         return self.windows.index()
 
-    @functools.cached_property
-    def padding(self) -> np.ndarray[Any, Any] | None:
-        """bool [K, L]: where the padding frame stands; None where it stands nowhere."""
-        mask = self.index == PAD
-        return mask if mask.any() else None
-
     def gather(self, path: str) -> Column:
         """One leaf of all items: an array [K, L, ...], or EncodedImages whose `data` is [K, L]."""
-        column = self.frames[path]
-        if isinstance(column, EncodedImages):
-            return dataclasses.replace(column, data=self._gather(column.data, ZERO_IMAGE))
-        return self._gather(column, LAST if path == "step_type" else 0)
-
-    def _gather(self, values: np.ndarray[Any, Any], pad: Any) -> np.ndarray[Any, Any]:
-        gathered: np.ndarray[Any, Any] = values[self.index]
-        if self.padding is not None:
-            gathered[self.padding] = pad
-        return gathered
+        # One padding frame at the end, which is where PAD points.
+        return padded(path, self.frames[path], min(1, self.windows.padding))[self.index]
 
 
 class ItemMaker:

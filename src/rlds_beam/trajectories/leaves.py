@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -11,6 +10,7 @@ from rlds_beam.episodes.nesting import nest_order
 from rlds_beam.episodes.schema import REQUIRED_STEP_FIELDS
 from rlds_beam.errors import UsageError
 from rlds_beam.trajectories.options import FrameOptions
+from rlds_beam.wording import did_you_mean
 
 Names = tuple[str, ...]
 
@@ -88,9 +88,8 @@ def _no_such_field(flag: str, name: str, paths: Names, prefix: str) -> str:
     short = name[len(prefix) :]
     if not leaves:
         return f"--{flag}={short}: the observation is one array and has no fields"
-    near = difflib.get_close_matches(short, leaves, n=3, cutoff=0.5)
-    hint = f"did you mean {' or '.join(near)}? " if near else ""
-    return f"--{flag}={short}: there is no such field; {hint}There are: {', '.join(nest_order(leaves))}"
+    hint = did_you_mean(short, leaves, most=3) or "."
+    return f"--{flag}={short}: there is no such field{hint} There are: {', '.join(nest_order(leaves))}"
 
 
 def _refuse_text(flag: str, chosen: Iterable[str], text: Names) -> None:

@@ -18,8 +18,8 @@ import numpy.typing as npt
 
 from rlds_beam.episodes.columns import concatenate
 from rlds_beam.episodes.images import EncodedImages
-from rlds_beam.formats.example import Feature, Kind, NotAnExampleError, parse_example
-from rlds_beam.formats.wire import header
+from rlds_beam.formats.example import Feature, Kind, parse_example
+from rlds_beam.formats.wire import LONGEST_VARINT, MalformedError, are_fixed_varints, decode_fixed_varints, header
 
 if TYPE_CHECKING:
     from rlds_beam.episodes.episode import Column
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, Any]
 Bytes = npt.NDArray[np.uint8]
-
-_LONGEST_VARINT = 10
 
 
 class TrajectoryDecoder:
@@ -53,7 +51,7 @@ class TrajectoryDecoder:
           batch: the payloads, as matrices uint8 [k, length] of records of one length.
 
         Raises:
-          NotAnExampleError: a record does not hold these leaves.
+          MalformedError: a record does not hold these leaves.
         """
         parts = [part for rows in batch for part in self._parts(rows)]
         if len(parts) == 1:
@@ -91,7 +89,7 @@ class TrajectoryDecoder:
         frames = self._frames or len(columns["step_type"])
         for path, column in columns.items():
             if len(column) != frames:
-                raise NotAnExampleError(f"{path} is of {len(column)} frames where {frames} are expected")
+                raise MalformedError(f"{path} is of {len(column)} frames where {frames} are expected")
         return columns
 
 
@@ -110,7 +108,7 @@ class _Hole(NamedTuple):
     def values(self, rows: Bytes) -> Array:
         """[frames of all rows, ...]."""
         if self.leaf.dtype == "int64":
-            values = _from_varints(self.groups(rows))
+            values = decode_fixed_varints(self.groups(rows))
         else:
             values = np.ascontiguousarray(rows[:, self.start : self.stop]).view(self.leaf.numpy_dtype)
         return values.reshape(-1, *self.leaf.shape)
@@ -129,7 +127,7 @@ class _Template(NamedTuple):
         places = sorted((hole.start, hole.stop) for hole in self.holes)
         bounds = [0, *itertools.chain(*places), len(self.row)]
         same = [rows[:, a:b] == self.row[a:b] for a, b in zip(bounds[::2], bounds[1::2], strict=True)]
-        same += [_is_varint(hole.groups(rows)) for hole in self.holes if hole.leaf.dtype == "int64"]
+        same += [are_fixed_varints(hole.groups(rows)) for hole in self.holes if hole.leaf.dtype == "int64"]
         if all(part.all() for part in same):
             return len(rows)
         fits = np.logical_and.reduce([part.reshape(len(rows), -1).all(axis=1) for part in same])
@@ -151,28 +149,13 @@ def _template(payload: bytes, leaves: Sequence[Leaf], frames: int) -> _Template 
 def _hole(feature: Feature, payload: bytes, leaf: Leaf, frames: int) -> _Hole | None:
     """The one packed list (or the one string) of a leaf."""
     size = frames * math.prod(leaf.shape)
-    widths = range(1, _LONGEST_VARINT + 1) if leaf.dtype == "int64" else (leaf.numpy_dtype.itemsize,)
+    widths = range(1, LONGEST_VARINT + 1) if leaf.dtype == "int64" else (leaf.numpy_dtype.itemsize,)
     for width in widths:
         start = feature.end - size * width
         head = header(1, size * width)
         if feature.kind == _kind(leaf) and feature.data is payload and payload[feature.start : start] == head:
             return _Hole(leaf, start, feature.end, size)
     return None
-
-
-def _is_varint(groups: Bytes) -> npt.NDArray[np.bool_]:
-    """Of each byte of [k, size, width], whether it goes on where a varint of this width does."""
-    goes_on = np.arange(groups.shape[-1]) < groups.shape[-1] - 1
-    fits: npt.NDArray[np.bool_] = (groups >= 0x80) == goes_on
-    return fits
-
-
-def _from_varints(groups: Bytes) -> Array:
-    """int64 of varints of one width."""
-    values = np.zeros(groups.shape[:-1], np.uint64)
-    for i in range(groups.shape[-1]):
-        values |= (groups[..., i] & np.uint8(0x7F)).astype(np.uint64) << np.uint64(7 * i)
-    return values.view(np.int64)
 
 
 def _kind(leaf: Leaf) -> Kind:
@@ -183,14 +166,14 @@ def _kind(leaf: Leaf) -> Kind:
 def _values(feature: Feature, leaf: Leaf) -> Array:
     """[frames, ...] of one record."""
     if feature.kind != _kind(leaf):
-        raise NotAnExampleError(f"{leaf.path} is {_a(feature.kind)}, where {leaf.dtype} is {_a(_kind(leaf))}")
+        raise MalformedError(f"{leaf.path} is {_a(feature.kind)}, where {leaf.dtype} is {_a(_kind(leaf))}")
     if feature.kind == "bytes":
         data = b"".join(feature.strings())
         values = np.frombuffer(data, leaf.numpy_dtype, len(data) // leaf.numpy_dtype.itemsize)
     else:
         values = feature.floats() if feature.kind == "float" else feature.ints()
     if len(values) % math.prod(leaf.shape):
-        raise NotAnExampleError(f"{leaf.path} has {len(values)} values, which are no frames of {list(leaf.shape)}")
+        raise MalformedError(f"{leaf.path} has {len(values)} values, which are no frames of {list(leaf.shape)}")
     return values.reshape(-1, *leaf.shape)
 
 

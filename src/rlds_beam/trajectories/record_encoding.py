@@ -20,7 +20,8 @@ import numpy as np
 from rlds_beam.episodes.images import EncodedImages
 from rlds_beam.episodes.violations import BadEpisode, Violation
 from rlds_beam.formats.tfrecord_writing import FramedRows, frame
-from rlds_beam.formats.wire import delimited, header, text
+from rlds_beam.formats.wire import delimited, fixed_varints, header, text, varint_width
+from rlds_beam.trajectories.frames import padded
 from rlds_beam.trajectories.image_leaves import jpegs_of, pixels_of, zero_jpeg
 from rlds_beam.trajectories.options import Images
 from rlds_beam.trajectories.record_layout import is_jpeg, record_fields
@@ -38,9 +39,6 @@ _BLOCK_BYTES = 1 << 18
 
 _RECORD_LIMIT = 1 << 31
 """No protobuf message may be as long."""
-
-_LAST = 2
-"""The step type of the padding frame, which is zero everywhere else."""
 
 _BYTES_LIST = 1
 _LISTS = {"float32": 2, "int64": 3}
@@ -127,7 +125,7 @@ class TrajectoryEncoder:
         columns = []
         for leaf in self._jpegs:
             jpegs = jpegs_of(items.frames[leaf.path], leaf, self._quality)
-            columns.append((leaf.path, [*jpegs, zero_jpeg(leaf.shape, self._quality)]))  # index -1 is the last
+            columns.append((leaf.path, [*jpegs, zero_jpeg(leaf.shape, self._quality)]))  # PAD is the last
         for row in items.index.tolist():
             entries = []
             for path, jpegs in columns:
@@ -155,27 +153,13 @@ def _source(leaf: Leaf, column: Column, padding: int) -> Bytes:
             f"{leaf.path} is {values.dtype.name}{list(values.shape[1:])}, where the dataset's trajectories have "
             f"{leaf.dtype}{list(leaf.shape)}"
         )
-    if padding:
-        pad = _LAST if leaf.path == "step_type" else 0
-        values = np.concatenate([values, np.full((padding, *values.shape[1:]), pad, values.dtype)])
+    values = padded(leaf.path, values, padding)
     rows = values.reshape(-1, math.prod(leaf.shape))
     if leaf.dtype == "int64":
-        return _varints(rows)
+        # All as wide as the widest, so that the records of an episode are of one size whatever their values are.
+        numbers = rows.astype("<i8", copy=False).view(np.uint64)
+        return fixed_varints(numbers, varint_width(int(numbers.max()))).reshape(len(rows), -1)
     return np.ascontiguousarray(rows).view(np.uint8)
-
-
-def _varints(values: Array) -> Bytes:
-    """int64 [n, m] as varints of one width, that of the longest: [n, m * width].
-
-    A varint may be longer than need be (high groups of zeros), and every reader takes it; so the
-    records of an episode are of one size whatever their values are.
-    """
-    bits = values.astype("<i8", copy=False).view(np.uint64)
-    width = max(1, -(-int(bits.max()).bit_length() // 7))
-    shifts = np.arange(0, 7 * width, 7, dtype=np.uint64)
-    groups = (bits[..., None] >> shifts).astype(np.uint8) & np.uint8(0x7F)
-    groups[..., :-1] |= np.uint8(0x80)
-    return groups.reshape(len(values), -1)
 
 
 class _Template(NamedTuple):

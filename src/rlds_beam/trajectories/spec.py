@@ -12,6 +12,7 @@ import numpy as np
 from rlds_beam.episodes.episode import Column, Episode
 from rlds_beam.episodes.images import EncodedImages
 from rlds_beam.episodes.keys import EpisodeKey
+from rlds_beam.episodes.nesting import nest
 from rlds_beam.episodes.schema import Field, Schema
 from rlds_beam.errors import UsageError
 from rlds_beam.trajectories.frames import Frames, to_frames
@@ -97,18 +98,16 @@ class TrajectorySpec:
         from tf_agents.specs import tensor_spec
         from tf_agents.trajectories import trajectory
 
-        nest: dict[str, Any] = {}
+        specs: dict[str, Any] = {}
         outer: Shape = () if per_frame else self.item_shape
         for leaf in self.leaves:
             shape = (*outer, *leaf.shape)
             if leaf.path == "discount":
-                spec: Any = tensor_spec.BoundedTensorSpec(shape, tf.float32, 0.0, 1.0, name="discount")
+                specs[leaf.path] = tensor_spec.BoundedTensorSpec(shape, tf.float32, 0.0, 1.0, name="discount")
             else:
                 name = "step_type" if leaf.path in ("step_type", "next_step_type") else None
-                spec = tf.TensorSpec(shape, tf.as_dtype(leaf.dtype), name=name)
-            *parents, last = leaf.path.split("/")
-            functools.reduce(lambda level, parent: level.setdefault(parent, {}), parents, nest)[last] = spec
-        return trajectory.Trajectory(**{"policy_info": (), **nest})
+                specs[leaf.path] = tf.TensorSpec(shape, tf.as_dtype(leaf.dtype), name=name)
+        return trajectory.Trajectory(**{"policy_info": (), **nest(specs)})
 
 
 def trajectory_spec(schema: Schema, frame_options: FrameOptions, item_options: ItemOptions) -> TrajectorySpec:

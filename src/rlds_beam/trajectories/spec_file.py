@@ -10,6 +10,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Mapping
 
+from rlds_beam.episodes.nesting import nest
 from rlds_beam.episodes.schema import Field
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.tensor_types import DATA_TYPES
@@ -46,15 +47,11 @@ def encode_spec(fields: Iterable[Field]) -> bytes:
     Raises:
       UsageError: a leaf is not in any of Trajectory's fields.
     """
-    tree: Tree = {}
-    for field in fields:
-        *parents, name = field.path.split("/")
-        if (parents or [name])[0] not in TRAJECTORY_FIELDS:
-            raise UsageError(f"{field.path} is in no field of a Trajectory; those are {', '.join(TRAJECTORY_FIELDS)}")
-        node = tree
-        for parent in parents:
-            node = node.setdefault(parent, {})  # type: ignore[assignment]
-        node[name] = field
+    leaves = {field.path: field for field in fields}
+    for path in leaves:
+        if path.split("/")[0] not in TRAJECTORY_FIELDS:
+            raise UsageError(f"{path} is in no field of a Trajectory; those are {', '.join(TRAJECTORY_FIELDS)}")
+    tree: Tree = nest(leaves)
     # A field without leaves is the empty tuple: policy_info, most of the time.
     pairs = (text(1, name) + delimited(2, _value(tree.get(name, {}))) for name in TRAJECTORY_FIELDS)
     return delimited(_NAMED_TUPLE, text(1, "Trajectory") + b"".join(delimited(2, pair) for pair in pairs))
