@@ -13,7 +13,7 @@ from rlds_beam.episodes.episode import Column, Episode
 from rlds_beam.episodes.images import EncodedImages
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.episodes.schema import Field, Schema
-from rlds_beam.errors import UsageError
+from rlds_beam.errors import UsageError, needs
 from rlds_beam.trajectories.frames import Frames, to_frames
 from rlds_beam.trajectories.leaves import layout
 from rlds_beam.trajectories.options import FrameOptions, ItemOptions
@@ -92,10 +92,14 @@ class TrajectorySpec:
 
         Names, bounds and nesting are those of TF-Agents' `create_trajectory_data_spec`, which
         `per_frame=True` equals for flat data; an item's has `item_shape` before each shape.
+
+        Raises:
+          MissingExtraError: TensorFlow or TF-Agents is not installed.
         """
-        import tensorflow as tf
-        from tf_agents.specs import tensor_spec
-        from tf_agents.trajectories import trajectory
+        with needs("agents", "a spec of TF-Agents needs TensorFlow and TF-Agents"):
+            import tensorflow as tf
+            from tf_agents.specs import tensor_spec
+            from tf_agents.trajectories import trajectory
 
         nest: dict[str, Any] = {}
         outer: Shape = () if per_frame else self.item_shape
