@@ -170,11 +170,12 @@ def run(define: Callable[[Any], Any], options: RunOptions) -> dict[str, Any]:
 
     from rlds_beam.runners.local import plain
     from rlds_beam.runners.metrics import read_metrics
+    from rlds_beam.runners.notebooks import build
 
     check(options)
     try:
         pipeline = beam.Pipeline(runner=DataflowRunner(), options=PipelineOptions(beam_flags(options)))
-        define(pipeline)
+        build(pipeline, define)
         result = pipeline.run()
     except RldsBeamError:
         raise

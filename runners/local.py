@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import shutil
 import tempfile
 from collections.abc import Callable
 from typing import Any
@@ -18,6 +19,7 @@ import rlds_beam.errors
 from rlds_beam.at_work import command, read_notes
 from rlds_beam.errors import RldsBeamError
 from rlds_beam.runners.metrics import read_metrics
+from rlds_beam.runners.notebooks import build
 from rlds_beam.runners.options import RunOptions
 from rlds_beam.runners.watching import wait_until_gone, watched
 
@@ -51,9 +53,12 @@ def run(define: Callable[[Any], Any], options: RunOptions, seconds: float) -> di
             # Beam removes its directory when a pipeline is through, and one whose worker died never is.
             os.rmdir(pipeline.local_tempdir)
             pipeline.local_tempdir = tempfile.mkdtemp(dir=home)
-        define(pipeline)
-        result = pipeline.run()
-        result.wait_until_finish()
+        try:
+            build(pipeline, define)
+            result = pipeline.run()
+            result.wait_until_finish()
+        finally:
+            shutil.rmtree(pipeline.local_tempdir, ignore_errors=True)  # in an IPython session Beam leaves it behind
         return read_metrics(result)
 
     try:
