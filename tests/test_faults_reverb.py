@@ -18,6 +18,9 @@ from pathlib import Path
 
 import grpc
 import pytest
+
+pytest.importorskip("reverb")
+
 import reverb
 from proxy import Proxy
 from pushes import DEADLINE, PAIRS, STREAM_BYTES, Push, Ran, arguments, dataset, due, grown, held, one_table, run, size

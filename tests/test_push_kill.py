@@ -15,6 +15,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
+pytest.importorskip("reverb")
+
 import reverb
 from proxy import Proxy
 from pushes import DEADLINE, PAIRS, STREAM_BYTES, arguments, dataset, due, held, kill, look, one_table, running

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import cloudpickle
+import pytest
 
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(["reverb", "tensorflow"])
@@ -30,6 +31,7 @@ class ServerProcess:
     """
 
     def __init__(self, make_tables: Callable[[], list[Any]], *, checkpoint: str | None = None):
+        pytest.importorskip("reverb")
         # A test module cannot be imported elsewhere: what it defines travels by value.
         cloudpickle.register_pickle_by_value(sys.modules[make_tables.__module__])
         self._make_tables = cloudpickle.dumps(make_tables)
