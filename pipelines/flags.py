@@ -34,16 +34,16 @@ def new_parser(prog: str, description: str, **kwargs: Any) -> argparse.ArgumentP
 
 def add_config(parser: argparse.ArgumentParser, config_class: type[Any]) -> None:
     """Adds a flag for every field of `config_class`, grouped by the class that declares it."""
-    hints = typing.get_type_hints(config_class)
     for owner in reversed(config_class.__mro__):
-        declared = inspect.get_annotations(owner)
+        # Not typing.get_type_hints: before Python 3.11 it refuses KW_ONLY.
+        declared = inspect.get_annotations(owner, eval_str=True)
         own = [f for f in _fields(config_class) if f.name in declared and not f.metadata.get("hidden")]
         if not own:
             continue
         title = (owner.__doc__ or "").split("\n")[0].rstrip(".")
         group = parser if owner is config_class else parser.add_argument_group(title)
         for field in own:
-            _add_flag(parser if field.metadata.get("positional") else group, field, hints[field.name])
+            _add_flag(parser if field.metadata.get("positional") else group, field, declared[field.name])
 
 
 def parse_config(

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from rlds_beam import storage
-from rlds_beam.errors import RldsBeamError, UsageError
+from rlds_beam.errors import RldsBeamError, UsageError, missing
 from rlds_beam.runners.options import RunOptions
 
 _COPY = "copy it to a bucket (gcloud storage cp -r) and give its gs:// path"
@@ -105,10 +105,8 @@ def _check_installed() -> None:
         except ModuleNotFoundError:  # not even google.cloud is there
             found = None
         if found is None:
-            raise UsageError(
-                f"--runner=dataflow: {module} is not installed; pip install 'rlds-beam[gcp]' (not apache-beam[gcp], "
-                "which cannot stand beside TensorFlow 2.15)"
-            )
+            # Not apache-beam[gcp], which cannot stand beside TensorFlow 2.15.
+            raise missing("gcp", f"--runner=dataflow needs {module}")
 
 
 def _refused(what: str, why: str) -> UsageError:
@@ -172,11 +170,12 @@ def run(define: Callable[[Any], Any], options: RunOptions) -> dict[str, Any]:
 
     from rlds_beam.runners.local import plain
     from rlds_beam.runners.metrics import read_metrics
+    from rlds_beam.runners.notebooks import build
 
     check(options)
     try:
         pipeline = beam.Pipeline(runner=DataflowRunner(), options=PipelineOptions(beam_flags(options)))
-        define(pipeline)
+        build(pipeline, define)
         result = pipeline.run()
     except RldsBeamError:
         raise

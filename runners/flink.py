@@ -18,6 +18,7 @@ from rlds_beam.errors import RldsBeamError
 from rlds_beam.runners.flink_errors import plain
 from rlds_beam.runners.flink_preflight import Master, preflight
 from rlds_beam.runners.metrics import read_metrics
+from rlds_beam.runners.notebooks import build
 from rlds_beam.runners.options import RunOptions
 
 
@@ -37,7 +38,7 @@ def run(define: Callable[[Any], Any], options: RunOptions) -> dict[str, Any]:
     _hush()
     try:
         pipeline = beam.Pipeline(runner=runner, options=PipelineOptions(flags))
-        define(pipeline)
+        build(pipeline, define)
         result = pipeline.run()
         result.wait_until_finish()
         return read_metrics(result)

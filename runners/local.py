@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import sys
+import shutil
 import tempfile
 from collections.abc import Callable
 from typing import Any
@@ -16,9 +16,10 @@ from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from apache_beam.transforms.environments import SubprocessSDKEnvironment
 
 import rlds_beam.errors
-from rlds_beam.at_work import read_notes
+from rlds_beam.at_work import command, read_notes
 from rlds_beam.errors import RldsBeamError
 from rlds_beam.runners.metrics import read_metrics
+from rlds_beam.runners.notebooks import build
 from rlds_beam.runners.options import RunOptions
 from rlds_beam.runners.watching import wait_until_gone, watched
 
@@ -52,9 +53,12 @@ def run(define: Callable[[Any], Any], options: RunOptions, seconds: float) -> di
             # Beam removes its directory when a pipeline is through, and one whose worker died never is.
             os.rmdir(pipeline.local_tempdir)
             pipeline.local_tempdir = tempfile.mkdtemp(dir=home)
-        define(pipeline)
-        result = pipeline.run()
-        result.wait_until_finish()
+        try:
+            build(pipeline, define)
+            result = pipeline.run()
+            result.wait_until_finish()
+        finally:
+            shutil.rmtree(pipeline.local_tempdir, ignore_errors=True)  # in an IPython session Beam leaves it behind
         return read_metrics(result)
 
     try:
@@ -73,12 +77,10 @@ def _with_workers(job: Callable[[Any, str], dict[str, Any]]) -> dict[str, Any]:
         # A worker ends when this file does: Beam leaves workers waiting when a pipeline ends badly.
         alive = os.path.join(home, "alive")
         open(alive, "x").close()
-        # In place of the shell that Beam starts it by, so that a worker sees when this process is no more; and with
-        # a safe path, so that no module in the current directory stands in for one that is installed.
-        python = f"exec env PYTHONSAFEPATH=1 {shlex.quote(sys.executable)}"
-        command = f"{python} -m rlds_beam.runners.worker {shlex.quote(alive)}"
+        # In place of the shell that Beam starts it by, so that a worker sees when this process is no more.
+        worker = f"exec {shlex.join(command('rlds_beam.runners.worker', alive))}"
         try:
-            metrics = watched(lambda: job(SubprocessSDKEnvironment.from_command_string(command), home), home)
+            metrics = watched(lambda: job(SubprocessSDKEnvironment.from_command_string(worker), home), home)
         finally:
             os.remove(alive)
             wait_until_gone(home)  # so that nothing changes any more when somebody looks at what is finished

@@ -10,6 +10,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 
 from rlds_beam.errors import RldsBeamError, UsageError
 from rlds_beam.runners.metrics import read_metrics
+from rlds_beam.runners.notebooks import build
 from rlds_beam.runners.options import RunOptions
 
 
@@ -24,7 +25,7 @@ def run(define: Callable[[Any], Any], options: RunOptions) -> dict[str, Any]:
         pipeline = beam.Pipeline(options=PipelineOptions([f"--runner={options.runner}", *options.beam_options]))
     except (ImportError, ValueError) as error:
         raise UsageError(f"--runner={options.runner}: " + " ".join(str(error).split())) from error
-    define(pipeline)
+    build(pipeline, define)
     result = pipeline.run()
     state = result.wait_until_finish()
     if state not in (None, "DONE"):

@@ -12,7 +12,6 @@ import contextlib
 import os
 import signal
 import subprocess
-import sys
 import tempfile
 import threading
 from collections.abc import Sequence
@@ -27,6 +26,8 @@ from apache_beam.portability.api import (
     beam_provision_api_pb2_grpc,
 )
 from google.protobuf import json_format, text_format
+
+from rlds_beam.at_work import command
 
 _DEADLINE = 30.0
 """Seconds that a worker may take to end when it is asked to, and a runner to answer."""
@@ -47,10 +48,10 @@ class WorkerPool(beam_fn_api_pb2_grpc.BeamFnExternalWorkerPoolServicer):  # type
     def StartWorker(self, request: Any, context: Any) -> Any:  # noqa: N802
         """A worker for `request.worker_id`; an error goes back to who asked."""
         try:
-            command = [sys.executable, "-m", "rlds_beam.runners.worker", self._alive]
             self._workers[request.worker_id] = subprocess.Popen(
-                command, env={**os.environ, **_environment(request)}, stdin=subprocess.DEVNULL
-            )
+                command("rlds_beam.runners.worker", self._alive),
+                env={**os.environ, **_environment(request)}, stdin=subprocess.DEVNULL,
+            )  # fmt: skip
         except (OSError, grpc.RpcError) as error:
             return beam_fn_api_pb2.StartWorkerResponse(error=f"{type(error).__name__}: {error}")
         return beam_fn_api_pb2.StartWorkerResponse()
@@ -72,7 +73,6 @@ def _environment(request: Any) -> dict[str, str]:
             metadata=(("worker_id", request.worker_id),), timeout=_DEADLINE,
         ).info  # fmt: skip
     return {
-        "PYTHONSAFEPATH": "1",  # no module in the pool's directory stands in for one that is installed
         "WORKER_ID": request.worker_id,
         "CONTROL_API_SERVICE_DESCRIPTOR": text_format.MessageToString(request.control_endpoint),
         "LOGGING_API_SERVICE_DESCRIPTOR": text_format.MessageToString(request.logging_endpoint),

@@ -17,6 +17,8 @@ from jobs import Ran
 
 from rlds_beam.pipelines.cli import main
 
+pytest_plugins = ["optional"]
+
 # No test is to depend on how fast the machine is.
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any machine")

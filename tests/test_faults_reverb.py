@@ -18,6 +18,9 @@ from pathlib import Path
 
 import grpc
 import pytest
+
+pytest.importorskip("reverb")
+
 import reverb
 from processes import DEADLINE, run
 from proxy import Proxy

@@ -7,6 +7,9 @@ import threading
 from pathlib import Path
 
 import pytest
+
+pytest.importorskip("reverb")
+
 import reverb
 import tensorflow as tf
 from processes import DEADLINE

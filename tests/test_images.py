@@ -11,7 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlds_beam.episodes.images import EncodedImages, _fast_png, check_images, encode_jpeg, read_header
+from rlds_beam.episodes.images import (
+    EncodedImages,
+    UndecodableImageError,
+    _fast_png,
+    check_images,
+    encode_jpeg,
+    read_header,
+)
 from rlds_beam.episodes.violations import BadEpisode
 
 RNG = np.random.default_rng(0)
@@ -285,7 +292,8 @@ def test_a_bomb_is_not_inflated(monkeypatch: pytest.MonkeyPatch) -> None:
     for size, asked in ((8, [8 * 25]), (30_000, [])):
         room.clear()
         header = struct.pack(">IIBBBBB", size, size, 8, 2, 0, 0, 0)
-        assert _fast_png(png([(b"IHDR", header), zeros, (b"IEND", b"")]), 3, "uint8") is None
+        with pytest.raises(UndecodableImageError):
+            _fast_png(png([(b"IHDR", header), zeros, (b"IEND", b"")]), 3, "uint8")
         assert room == asked
 
 

@@ -11,6 +11,9 @@ import apache_beam as beam
 import imagecodecs
 import numpy as np
 import pytest
+
+pytest.importorskip("reverb")
+
 import reverb
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner

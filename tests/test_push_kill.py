@@ -15,6 +15,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
+pytest.importorskip("reverb")
+
 import reverb
 from processes import DEADLINE, kill, members, running
 from proxy import Proxy

@@ -16,22 +16,22 @@ from typing import Any
 import numpy as np
 import pytest
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-reverb = pytest.importorskip("reverb")
+os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 pytest.importorskip("tf_agents")
 
-from servers import ServerProcess, free_port  # noqa: E402
-from tf_agents.replay_buffers import reverb_utils  # noqa: E402
-from tf_agents.trajectories import trajectory  # noqa: E402
+import reverb
+from servers import ServerProcess, free_port
+from tf_agents.replay_buffers import reverb_utils
+from tf_agents.trajectories import trajectory
 
-from rlds_beam.drop_in import reverb_observers  # noqa: E402
-from rlds_beam.drop_in.reverb_observers import (  # noqa: E402
+from rlds_beam.drop_in import reverb_observers
+from rlds_beam.drop_in.reverb_observers import (
     ReverbAddEpisodeObserver,
     ReverbAddTrajectoryObserver,
     ReverbTrajectorySequenceObserver,
 )
-from rlds_beam.errors import NotVerifiedError  # noqa: E402
-from rlds_beam.reverb.connection import ServerError  # noqa: E402
+from rlds_beam.errors import NotVerifiedError
+from rlds_beam.reverb.connection import ServerError
 
 Array = np.ndarray[Any, Any]
 

@@ -7,6 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+
+pytest.importorskip("reverb")
+
 import reverb
 import tensorflow as tf
 from hypothesis import HealthCheck, given, settings

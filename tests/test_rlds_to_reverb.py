@@ -11,6 +11,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+
+pytest.importorskip("tf_agents")
+
 import reverb
 import tensorflow as tf
 from hypothesis import HealthCheck, given, settings

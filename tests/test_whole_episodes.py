@@ -10,6 +10,9 @@ from typing import Any
 import cv2
 import numpy as np
 import pytest
+
+pytest.importorskip("tensorflow_datasets")
+
 import tensorflow as tf
 import tensorflow_datasets as tfds
 

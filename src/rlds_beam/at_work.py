@@ -1,5 +1,6 @@
-"""What a process is at, told to the one that started it: of a process that dies, this is left.
+"""Processes of ours: how one is started, and what it is at, told to the one that started it.
 
+Of a process that dies, its note is left.
 The note is one small file for each process, written anew when a range or a file begins and when it ends:
 nothing is written for an episode. A process that nobody told where to note it (`keep_note`) notes nothing.
 """
@@ -9,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -16,6 +18,18 @@ from pathlib import Path
 from typing import NamedTuple
 
 _ENDING = ".note"
+_RUN_MODULE = (
+    "import sys; sys.path[:] = filter(None, sys.path); "
+    "import runpy; runpy.run_module(sys.argv.pop(1), run_name='__main__', alter_sys=True)"
+)
+
+
+def command(module: str, *arguments: str) -> list[str]:
+    """The command that runs `module` as `python -m` does, but never imports from the current directory.
+
+    A user's `logging.py` there must not stand in for an installed module. (`python -P` does the same from 3.11 on.)
+    """
+    return [sys.executable, "-c", _RUN_MODULE, module, *arguments]
 
 
 class Note(NamedTuple):

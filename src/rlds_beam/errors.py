@@ -3,6 +3,13 @@
 An error says what was wrong, where, and what to do about it, in that order.
 """
 
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator
+from typing import Literal
+
 
 class RldsBeamError(Exception):
     """Base of every error raised on purpose by rlds-beam. Exit code 1: the pipeline failed."""
@@ -17,6 +24,46 @@ class UsageError(RldsBeamError, ValueError):
     """
 
     exit_code = 2
+
+
+class MissingExtraError(UsageError, ImportError):
+    """A package of an optional extra is not installed; the message names the extra."""
+
+
+Extra = Literal["agents", "arrayrecord", "gcp", "gcs", "s3", "tf"]
+"""The extras of pyproject.toml that a message may name."""
+
+_NEED_TENSORFLOW_2_15 = ("agents", "tf")
+
+
+def missing(extra: Extra, what: str) -> MissingExtraError:
+    """The error for something that needs an extra.
+
+    Args:
+      extra: what to install.
+      what: the start of the message: what was wanted, and which package it lacks.
+    """
+    message = f"{what}: pip install 'rlds-beam[{extra}]'"
+    if extra in _NEED_TENSORFLOW_2_15 and sys.version_info >= (3, 12):
+        python = ".".join(map(str, sys.version_info[:2]))
+        message += f", on Python 3.10 or 3.11 (this is {python}): TensorFlow 2.15 has no newer one"
+    return MissingExtraError(message)
+
+
+@contextlib.contextmanager
+def needs(extra: Extra, what: str) -> Iterator[None]:
+    """Around imports of optional packages: where one fails, the error names the extra to install.
+
+        with needs("agents", "load_trajectories needs TensorFlow and TF-Agents"):
+            import tensorflow as tf
+
+    Raises:
+      MissingExtraError: an import failed.
+    """
+    try:
+        yield
+    except ImportError as error:
+        raise missing(extra, f"{what} ({error})") from error
 
 
 class RejectedError(RldsBeamError):

@@ -17,10 +17,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, BinaryIO, TypeVar, cast
 
-from rlds_beam.errors import UsageError
+from rlds_beam.errors import Extra, UsageError, missing
 
 _SCHEME = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*)://")
-_EXTRAS = {"gs": "gcs", "s3": "s3"}
+_EXTRAS: dict[str, Extra] = {"gs": "gcs", "s3": "s3"}
 _AT_ONCE = 32
 """Requests to a remote store that are under way at a time: most of what each of them takes is waiting."""
 
@@ -252,9 +252,9 @@ def _remote(path: str, operation: str, *arguments: Any) -> Any:
 
 
 def _not_installed(path: str, detail: str = "") -> UsageError:
-    name = scheme(path)
+    name = scheme(path) or ""
     why = f"cannot open {path}" + (f" ({detail})" if detail else "")
     if name in _EXTRAS:
-        return UsageError(f"{why}: reading {name}:// needs an extra: pip install rlds-beam[{_EXTRAS[name]}]")
+        return missing(_EXTRAS[name], f"{why}: {name}:// needs an extra")
     known = ", ".join(f"{scheme}://" for scheme in _EXTRAS)
     return UsageError(f"{why}: there is no filesystem for {name}://; use a local path or {known}")

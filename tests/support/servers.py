@@ -60,6 +60,9 @@ class ServerProcess:
 
     def __init__(self, make_tables: Callable[[], list[Any]], *, checkpoint: str | None = None):
         import cloudpickle
+        import pytest
+
+        pytest.importorskip("reverb")
 
         # A test module cannot be imported elsewhere: what it defines travels by value.
         cloudpickle.register_pickle_by_value(sys.modules[make_tables.__module__])

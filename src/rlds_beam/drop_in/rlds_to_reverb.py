@@ -17,10 +17,13 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import tensorflow as tf
-from tf_agents.replay_buffers import reverb_utils
-from tf_agents.trajectories import policy_step, trajectory
-from tf_agents.trajectories import time_step as ts
+from rlds_beam.errors import needs
+
+with needs("agents", "rlds_beam.rlds_to_reverb needs TensorFlow, TF-Agents and Reverb"):
+    import tensorflow as tf
+    from tf_agents.replay_buffers import reverb_utils
+    from tf_agents.trajectories import policy_step, trajectory
+    from tf_agents.trajectories import time_step as ts
 
 from rlds_beam.drop_in.frame_blocks import PolicyInfoFn, frame_blocks
 

@@ -3,13 +3,14 @@
 What an image is, its first bytes say, not the schema (TFDS keeps whatever file it was given).
 Pixels are those of `tf.image.decode_image`, which TFDS decodes with, bit for bit. simplejpeg and
 imagecodecs give the same ones several times faster where the stored form is the usual one; TensorFlow
-decodes the rest (palettes, 16 bits read as 8, alpha dropped, BMP, CMYK), and has the last
-word on bytes that the fast decoders refuse.
+decodes the rest (palettes, 16 bits read as 8, alpha dropped, BMP, CMYK), and, where it is
+installed, has the last word on bytes that the fast decoders refuse.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import struct
 import zlib
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from rlds_beam.episodes.violations import BadEpisode, Violation
+from rlds_beam.errors import needs
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
@@ -207,14 +209,19 @@ def _jpeg_header(data: bytes) -> Header:
 def _decode(data: bytes, channels: int | None, dtype: str) -> Array:
     """[H, W, C]: what `tf.image.decode_image(data, channels, dtype)` gives."""
     image = None
-    if dtype == "uint8" and data.startswith(b"\xff\xd8\xff"):
-        image = _fast_jpeg(data, channels)
-    elif data.startswith(b"\x89PNG\r\n\x1a\n"):
-        image = _fast_png(data, channels, dtype)
+    try:
+        if dtype == "uint8" and data.startswith(b"\xff\xd8\xff"):
+            image = _fast_jpeg(data, channels)
+        elif data.startswith(b"\x89PNG\r\n\x1a\n"):
+            image = _fast_png(data, channels, dtype)
+    except UndecodableImageError:
+        if importlib.util.find_spec("tensorflow") is None:
+            raise
     return _decode_with_tensorflow(data, channels, dtype) if image is None else image
 
 
 def _fast_jpeg(data: bytes, channels: int | None) -> Array | None:
+    """The pixels; None of a JPEG stored in a form that only TensorFlow reads as it does."""
     import simplejpeg
 
     try:
@@ -226,36 +233,39 @@ def _fast_jpeg(data: bytes, channels: int | None) -> Array | None:
         image: Array = simplejpeg.decode_jpeg(
             data, colorspace="RGB" if channels == 3 else "GRAY", fastdct=True, fastupsample=False
         )
-    except ValueError:
-        return None
+    except ValueError as error:
+        raise UndecodableImageError(f"the JPEG is damaged ({error})") from None
     return image
 
 
 def _fast_png(data: bytes, channels: int | None, dtype: str) -> Array | None:
+    """The pixels; None of a PNG stored in a form that only TensorFlow reads as it does."""
     if len(data) < 33:
-        return None
+        raise UndecodableImageError("the PNG is cut short")
     width, height, depth, colour, _, _, interlaced = struct.unpack_from(">IIBBBBB", data, 16)
     stored = _PNG_CHANNELS.get(colour)
     if depth != (8 if dtype == "uint8" else 16) or stored is None or channels not in (stored, None):
         return None
     # A header that tells more than so few bytes can hold gets no memory.
     if height * width * stored * (depth // 8) > _MOST_INFLATION * len(data):
-        return None
+        raise UndecodableImageError("the PNG has too few scanlines")
     import imagecodecs
 
     image: Array
     try:
         stream = _png_stream(data)
-        if not stream:
+        if stream is None:
             return None
+        if not stream:
+            raise UndecodableImageError("the PNG has no scanlines")
         size = height * (1 + width * stored)
         # zlib looks back no further than its window, which the first byte tells; libdeflate does not mind it.
         if depth == 8 and not interlaced and min(size, 1 << 15) <= 256 << (stream[0] >> 4):
             image = imagecodecs.spng_decode(_inflated_png(data[:33], stream, size))
         else:
             image = imagecodecs.png_decode(data)
-    except (RuntimeError, ValueError):  # imagecodecs' own, and where it cannot read libpng's message
-        return None
+    except (RuntimeError, ValueError) as error:  # imagecodecs' own, and where it cannot read libpng's message
+        raise UndecodableImageError(f"the PNG is damaged ({error})") from None
     if image.ndim == 2:
         image = image[..., None]
     return image
@@ -295,7 +305,8 @@ def _inflated_png(header: bytes, stream: bytes, size: int) -> bytes:
 
 
 def _decode_with_tensorflow(data: bytes, channels: int | None, dtype: str) -> Array:
-    import tensorflow as tf
+    with needs("tf", "decoding a palette, 16-bit, CMYK or BMP image, or another number of channels, takes TensorFlow"):
+        import tensorflow as tf
 
     try:
         image: Array = tf.image.decode_image(data, channels=channels or 0, dtype=tf.dtypes.as_dtype(dtype)).numpy()

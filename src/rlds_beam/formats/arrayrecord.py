@@ -16,7 +16,7 @@ import google_crc32c
 import numpy as np
 
 from rlds_beam import storage
-from rlds_beam.errors import RldsBeamError, UsageError
+from rlds_beam.errors import RldsBeamError, UsageError, needs
 from rlds_beam.formats.base import Damage, Headers, Record
 
 _BATCH = 64  # records fetched at a time; these are in memory together
@@ -31,7 +31,7 @@ def num_records(path: str) -> int:
     """The number of records in an ArrayRecord file.
 
     Raises DamagedFileError if it is cut short, empty or no ArrayRecord file, FileNotFoundError if it is
-    not there, UsageError for a remote path or without the array_record package.
+    not there, UsageError for a remote path, MissingExtraError without the array_record package.
     """
     with _reader(path) as reader:
         return _count(reader, path)
@@ -44,8 +44,8 @@ def read_records(path: str, start: int = 0, stop: int | None = None) -> Iterator
     there are no bytes of one record to keep). A file that cannot be read at all is one `Damage` at 0, of
     the range that starts at 0. Positions here are indices, so any partition into ranges adds up.
 
-    Raises FileNotFoundError if the file is not there; UsageError for a remote path or without the
-    array_record package.
+    Raises FileNotFoundError if the file is not there; UsageError for a remote path;
+    MissingExtraError without the array_record package.
     """
     with _reader(path) as reader:
         try:
@@ -94,12 +94,8 @@ def _count(reader: Any, path: str) -> int:
 def _reader(path: str) -> Iterator[Any]:
     if storage.scheme(path) is not None:
         raise UsageError(f"cannot read {path}: ArrayRecord files are read from local disks only; copy it first")
-    try:
+    with needs("arrayrecord", f"reading {path} needs the package array_record"):
         from array_record.python.array_record_module import ArrayRecordReader
-    except ImportError as error:
-        raise UsageError(
-            f"cannot read {path}: ArrayRecord needs an extra: pip install rlds-beam[arrayrecord]"
-        ) from error
     if not os.path.isfile(path):
         raise FileNotFoundError(f"there is no file {path}")
     reader = ArrayRecordReader(path, _RANDOM_ACCESS)

@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from rlds_beam.episodes.schema import Field, Schema
+from rlds_beam.errors import needs
 from rlds_beam.formats.features import Json, load_features
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
@@ -33,19 +34,23 @@ class TfdsDecoder:
     def __init__(self, schema: Schema, features: str | bytes | Json):
         """`features`: the features.json. It must have passed `parse_features`."""
         self._json = json.dumps(load_features(features, "features.json"))
+        self._reason = schema.slow_reason
         self._steps = [f for f in schema.steps.values() if not f.fast]
         self._metadata = [f for f in schema.metadata.values() if not f.fast]
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: self.__dict__[name] for name in ("_json", "_steps", "_metadata")}
+        return {name: self.__dict__[name] for name in ("_json", "_reason", "_steps", "_metadata")}
 
     def decode(self, payload: bytes) -> tuple[dict[str, Array], dict[str, Any]]:
         """(columns of the steps, values of the episode) of the slow fields of one record.
 
         Raises:
           NotDecodableError: TFDS refuses the record.
+          MissingExtraError: TFDS is not installed.
         """
-        import tensorflow as tf
+        with needs("tf", f"{self._reason}, which takes TensorFlow and TFDS to decode"):
+            import tensorflow as tf
+            import tensorflow_datasets  # noqa: F401  (for _decode, inside the try)
 
         try:
             example = self._decode(payload)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from rlds_beam import storage
 from rlds_beam.episodes.nesting import nest
 from rlds_beam.episodes.schema import Field
-from rlds_beam.errors import UsageError
+from rlds_beam.errors import UsageError, needs
 from rlds_beam.output.manifest import read_manifest
 from rlds_beam.output.trajectories import read_fields
 from rlds_beam.trajectories.spec_file import is_tuple
@@ -39,6 +39,7 @@ def load_trajectories(path: str, split: str | None = None, *, batch_size: int | 
     Raises:
       UsageError: the dataset is not finished or not rlds-beam's, the split is unknown or empty, or
         `batch_size` is asked for episodes.
+      MissingExtraError: TensorFlow or TF-Agents is not installed.
     """
     manifest = read_manifest(path)
     fields = read_fields(manifest, path)
@@ -46,7 +47,9 @@ def load_trajectories(path: str, split: str | None = None, *, batch_size: int | 
     if episodes and batch_size is not None:
         raise UsageError("whole episodes are of different lengths: load them one by one, then use padded_batch")
     files = _files(path, manifest, split)
-    import tensorflow as tf
+    with needs("agents", "load_trajectories needs TensorFlow and TF-Agents"):
+        import tensorflow as tf
+        import tf_agents.trajectories  # noqa: F401  (for _decoder)
 
     records = tf.data.Dataset.from_tensor_slices(files).interleave(
         tf.data.TFRecordDataset,
@@ -72,6 +75,7 @@ def decoder(path: str) -> Callable[[Any], Any]:
 
     Raises:
       UsageError: the dataset is not finished, or not rlds-beam's.
+      MissingExtraError: TensorFlow or TF-Agents is not installed.
     """
     return _decoder(read_fields(read_manifest(path), path), batched=False)
 
@@ -91,8 +95,9 @@ def _files(path: str, manifest: dict[str, Any], split: str | None) -> list[str]:
 
 def _decoder(fields: Sequence[Field], *, batched: bool) -> Callable[[Any], Any]:
     """A function from a serialised Example (of a batch of them) to a `Trajectory`."""
-    import tensorflow as tf
-    from tf_agents.trajectories import trajectory
+    with needs("agents", "reading trajectories needs TensorFlow and TF-Agents"):
+        import tensorflow as tf
+        from tf_agents.trajectories import trajectory
 
     features = {field.path: _feature(field) for field in fields}
     parse = tf.io.parse_example if batched else tf.io.parse_single_example

@@ -18,7 +18,7 @@ import numpy as np
 
 from rlds_beam.episodes.images import EncodedImages
 from rlds_beam.episodes.keys import EpisodeKey
-from rlds_beam.errors import NotVerifiedError, UsageError
+from rlds_beam.errors import NotVerifiedError, UsageError, needs
 from rlds_beam.reverb.priorities import ConstantPriority
 from rlds_beam.reverb.target import Target
 from rlds_beam.trajectories.image_leaves import pixels_of
@@ -58,6 +58,8 @@ class ObserverWriter:
             raise UsageError("--writer=observer takes a constant --priority: an observer has one for all its items")
         if target.chunk_length is not None:
             raise UsageError("--writer=observer takes no --chunk_length: Reverb's writer cuts chunks as it likes")
+        with needs("agents", "--writer=observer needs TensorFlow, TF-Agents and Reverb"):
+            import tf_agents.replay_buffers.reverb_utils  # noqa: F401  (before anything is written)
         self.acknowledged: Counter[str] = Counter()
         self.sent_bytes = 0  # TF-Agents' observers do not say
         self._target, self._priority = target, target.priority.value

@@ -14,7 +14,7 @@ from rlds_beam.episodes.images import EncodedImages
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.episodes.nesting import nest
 from rlds_beam.episodes.schema import Field, Schema
-from rlds_beam.errors import UsageError
+from rlds_beam.errors import UsageError, needs
 from rlds_beam.trajectories.frames import Frames, to_frames
 from rlds_beam.trajectories.leaves import layout
 from rlds_beam.trajectories.options import FrameOptions, ItemOptions
@@ -93,10 +93,14 @@ class TrajectorySpec:
 
         Names, bounds and nesting are those of TF-Agents' `create_trajectory_data_spec`, which
         `per_frame=True` equals for flat data; an item's has `item_shape` before each shape.
+
+        Raises:
+          MissingExtraError: TensorFlow or TF-Agents is not installed.
         """
-        import tensorflow as tf
-        from tf_agents.specs import tensor_spec
-        from tf_agents.trajectories import trajectory
+        with needs("agents", "a spec of TF-Agents needs TensorFlow and TF-Agents"):
+            import tensorflow as tf
+            from tf_agents.specs import tensor_spec
+            from tf_agents.trajectories import trajectory
 
         specs: dict[str, Any] = {}
         outer: Shape = () if per_frame else self.item_shape

@@ -16,7 +16,7 @@ import threading
 import time
 from typing import Any
 
-from rlds_beam.errors import RldsBeamError
+from rlds_beam.errors import RldsBeamError, needs
 from rlds_beam.reverb.serving.loopback import keep_to_loopback, reserve_port
 from rlds_beam.reverb.serving.served_tables import ServedTable
 from rlds_beam.trajectories.spec import Leaf, TrajectorySpec
@@ -82,11 +82,14 @@ def start(config: ServerConfig) -> Any:
 
     Raises:
       UsageError: the port is taken.
+      MissingExtraError: Reverb or TF-Agents is not installed.
       RldsBeamError: it cannot be kept to loopback.
     """
-    with reserve_port(config.port) as reserved:
+    with needs("agents", "a Reverb server needs Reverb, TensorFlow and TF-Agents"):
         import reverb
+        import tf_agents.specs  # noqa: F401  (for make_signature)
 
+    with reserve_port(config.port) as reserved:
         port = reserved.getsockname()[1]
         checkpointer = reverb.checkpointers.DefaultCheckpointer(config.root, fallback_checkpoint_path=config.load)
         server = reverb.Server(make_tables(config), port, checkpointer)

@@ -8,12 +8,12 @@ import json
 import os
 import select
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from typing import IO, Any
 
+from rlds_beam import at_work
 from rlds_beam.errors import NotVerifiedError, RldsBeamError, UsageError
 from rlds_beam.formats.reverb_info import ServerInfo, SignatureLeaf, TableInfo
 from rlds_beam.reverb.connection import Connection
@@ -199,10 +199,8 @@ class _ServerProcess:
         verbose = os.environ.get("RLDS_BEAM_VERBOSE")
         with open(self._log, "w") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", server_process.__name__],
+                at_work.command(server_process.__name__),
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=None if verbose else log, text=True,
-                # No module in the current directory is to stand in for one that is installed.
-                env={**os.environ, "PYTHONSAFEPATH": "1"},
             )  # fmt: skip
         with contextlib.suppress(BrokenPipeError), _pipe(self._process.stdin) as stdin:
             stdin.write(config.to_json())
