@@ -26,6 +26,12 @@ Change = Callable[[tf.data.Dataset], tf.data.Dataset]
 LENGTHS = (3, 1, 0, 7, 2, 5)
 
 
+@pytest.fixture(autouse=True)
+def no_global_seed() -> None:
+    """As in a new process: what is shuffled with a seed is not taken, and other tests may have set one."""
+    tf.random.set_seed(None)
+
+
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A TFDS dataset of two shards, with a nested observation and a text."""
