@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlds_beam.episodes.images import EncodedImages, _fast_png, check_images, encode_jpeg, read_header
+from rlds_beam.episodes.images import EncodedImages, _fast_png, check_images, encode_jpeg, read_image_header
 from rlds_beam.episodes.violations import BadEpisode
 
 RNG = np.random.default_rng(0)
@@ -160,7 +160,7 @@ def test_pixels_equal_tensorflow(files: dict[str, bytes], channels: int | None, 
 
 def test_headers_of_everything_tensorflow_decodes(files: dict[str, bytes]) -> None:
     for name, image in files.items():
-        header = read_header(image)
+        header = read_image_header(image)
         assert name.startswith(header.codec)
         assert (header.height, header.width) == tensorflow(image, None).shape[:2], name
     assert check_images(column(*files.values()), 1 << 26) == []
