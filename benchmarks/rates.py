@@ -119,9 +119,9 @@ def staged(job: ConvertJob) -> tuple[Clock, tuple[int, int]]:
                         steps, seen = steps + len(checked), seen + pixels(checked)
                         frames = clock("frames", to_frames, checked, convert.frames)
                         items = Items(frames, Windows.of(len(frames), convert.items))
-                        chunks = iter(clock("encode", encode, items).chunks)
-                        while (chunk := clock("encode", next, chunks, None)) is not None:
-                            clock("write", shard.write, [chunk], 1)
+                        buffers = iter(clock("encode", encode, items).buffers)
+                        while (buffer := clock("encode", next, buffers, None)) is not None:
+                            clock("write", shard.write, [buffer], 1)
     return clock, (steps, seen)
 
 

@@ -184,7 +184,7 @@ def _fill(config: PushConfig, source: PushInput) -> tuple[Verified, Report, dict
         job = prepare(config, source, Pushed.from_json(counted).predicted)
     result, metrics = run_for_result(lambda root: define_pipeline(root, config, job), config, source.seconds)
     verified = Verified.from_json(result)
-    report = source.preflight.merge(verified.pushed.report)
+    report = source.dataset_report.merge(verified.pushed.report)
     if source.source is not None:
         report = report.merge(check_counts(source.source, report.shards, config))
     return verified, report, metrics

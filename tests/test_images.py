@@ -17,7 +17,7 @@ from rlds_beam.episodes.images import (
     _fast_png,
     check_images,
     encode_jpeg,
-    read_header,
+    read_image_header,
 )
 from rlds_beam.episodes.violations import BadEpisode
 
@@ -167,7 +167,7 @@ def test_pixels_equal_tensorflow(files: dict[str, bytes], channels: int | None, 
 
 def test_headers_of_everything_tensorflow_decodes(files: dict[str, bytes]) -> None:
     for name, image in files.items():
-        header = read_header(image)
+        header = read_image_header(image)
         assert name.startswith(header.codec)
         assert (header.height, header.width) == tensorflow(image, None).shape[:2], name
     assert check_images(column(*files.values()), 1 << 26) == []

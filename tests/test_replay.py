@@ -105,7 +105,7 @@ def write(output: Path, leaves, options, episodes, images="raw", split="train", 
         with ShardWriter(path) as writer:
             for some in items:
                 encoded = encoder.encode(some)
-                writer.write(encoded.chunks, encoded.count, KEY)
+                writer.write(encoded.buffers, encoded.count, KEY)
             shard = writer.commit()
         made += items
         commit_range(output, work, shard, encoder.fields)
@@ -250,7 +250,7 @@ def record_of(leaves, item, order=1) -> bytes:
 
 def payloads_of(spec, items) -> list[bytes]:
     with tempfile.NamedTemporaryFile() as file:
-        Path(file.name).write_bytes(b"".join(map(bytes, TrajectoryEncoder(spec).encode(items).chunks)))
+        Path(file.name).write_bytes(b"".join(map(bytes, TrajectoryEncoder(spec).encode(items).buffers)))
         return read_payloads(file.name)
 
 
@@ -429,7 +429,7 @@ def test_splits(tmp_path):
             if one.split != "none" and one.index == 1:  # the first shard of each is empty
                 items = ItemMaker(ItemOptions()).push(make_frames(leaves, 5 + i, i))
                 encoded = encoder.encode(items)
-                writer.write(encoded.chunks, encoded.count, KEY)
+                writer.write(encoded.buffers, encoded.count, KEY)
             shard = writer.commit()
         commit_range(tmp_path, one, shard, encoder.fields)
     commit_dataset(tmp_path, work, encoder.fields)

@@ -69,7 +69,7 @@ def target_of(server: str, items: Items, options: ItemOptions, tables: Any = ("t
 
 
 def encoded(encoder: ItemEncoder, *args: Any, **kwargs: Any) -> list[Request]:
-    return encoder.requests([encoder.cut(*args, **kwargs)])
+    return encoder.encode([encoder.cut(*args, **kwargs)])
 
 
 seeds = itertools.count()

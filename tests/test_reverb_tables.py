@@ -20,7 +20,7 @@ from rlds_beam.formats.reverb_info import Limiter, ServerInfo, TableInfo
 from rlds_beam.formats.reverb_stream import Request, Slices, chunks, items
 from rlds_beam.reverb.connection import Connection
 from rlds_beam.reverb.stream import InsertStream
-from rlds_beam.reverb.tables import Baseline, TableCheck, ask, have_room, preflight, verify
+from rlds_beam.reverb.tables import Baseline, TableCheck, ask, check_tables, compare_tables, have_room
 from rlds_beam.trajectories.spec import Leaf, TrajectorySpec
 
 TIMEOUT = 20.0
@@ -112,7 +112,7 @@ def look(
     address: str, name: str, spec: TrajectorySpec = SPEC, predicted: int | None = None, **options: Any
 ) -> Baseline:
     counts = None if predicted is None else {address: predicted}
-    return preflight([address], [name], spec, counts, TIMEOUT, **options)
+    return check_tables([address], [name], spec, counts, TIMEOUT, **options)
 
 
 def refused(*arguments: Any, **options: Any) -> str:
@@ -124,7 +124,7 @@ def refused(*arguments: Any, **options: Any) -> str:
 
 def check(before: Baseline, predicted: int, acknowledged: int) -> TableCheck:
     (server,) = before.servers
-    (only,) = verify(before, ask([server], TIMEOUT), {server: predicted}, {server: acknowledged})
+    (only,) = compare_tables(before, ask([server], TIMEOUT), {server: predicted}, {server: acknowledged})
     return only
 
 
@@ -132,17 +132,17 @@ class TestReachable:
     def test_nobody_there(self):
         address, start = f"127.0.0.1:{free_port()}", time.monotonic()
         with pytest.raises(UsageError, match=f"{address}: no Reverb server is reached there"):
-            preflight([address], ["pairs"], SPEC, None, 1)
+            check_tables([address], ["pairs"], SPEC, None, 1)
         assert time.monotonic() - start < 30
 
     def test_one_of_several_is_not_there(self, address):
         with pytest.raises(UsageError, match="no Reverb server is reached there"):
-            preflight([address, f"127.0.0.1:{free_port()}"], ["pairs"], SPEC, None, 1)
+            check_tables([address, f"127.0.0.1:{free_port()}"], ["pairs"], SPEC, None, 1)
 
     def test_one_server_under_two_names(self, address):
         other = address.replace("127.0.0.1", "localhost")
         with pytest.raises(UsageError, match=f"{other} and {address} are one server; name it once"):
-            preflight([address, other], ["pairs"], SPEC, None, TIMEOUT)
+            check_tables([address, other], ["pairs"], SPEC, None, TIMEOUT)
 
     def test_no_such_table(self, address):
         message = refused(address, "pears")
@@ -168,9 +168,9 @@ class TestSignature:
             name: look(address, name, spec).squeeze for name in ("frames", "one", "any_length", "unsigned", "open")
         }
         assert squeezed == {"frames": True, "one": False, "any_length": False, "unsigned": True, "open": True}
-        assert preflight([address], ["unsigned", "one"], spec, None, TIMEOUT).squeeze is False
+        assert check_tables([address], ["unsigned", "one"], spec, None, TIMEOUT).squeeze is False
         with pytest.raises(UsageError, match=r"table 'frames' wants single frames .* others .* one by one"):
-            preflight([address], ["one", "frames"], spec, None, TIMEOUT)
+            check_tables([address], ["one", "frames"], spec, None, TIMEOUT)
 
     @pytest.mark.parametrize(("name", "outer", "flag"), [
         ("five", (2,), "--items=sequences --sequence_length=5"), ("pairs", (5,), "--items=pairs"),
@@ -322,11 +322,11 @@ class TestVerify:
         other = reverb.Server([table("free2"), table("free3")])
         servers, names = [address, f"127.0.0.1:{other.port}"], ["free2", "free3"]
         predicted = dict(zip(servers, (5, 9), strict=True))
-        before = preflight(servers, names, SPEC, predicted, TIMEOUT)
+        before = check_tables(servers, names, SPEC, predicted, TIMEOUT)
         for server, count in predicted.items():
             for name in names:
                 push(server, name, range(count))
-        checks = verify(before, ask(servers, TIMEOUT), predicted, predicted)
+        checks = compare_tables(before, ask(servers, TIMEOUT), predicted, predicted)
         other.stop()
         expected = [(server, name, predicted[server]) for server in servers for name in names]
         assert [(c.server, c.table, c.size) for c in checks] == expected
@@ -389,7 +389,7 @@ class TestVerify:
 
         with ServerProcess(one, checkpoint=str(tmp_path)) as process:
             address = process.address
-            before = preflight([address], ["free", "more"], SPEC, {address: 10}, TIMEOUT)
+            before = check_tables([address], ["free", "more"], SPEC, {address: 10}, TIMEOUT)
             for name in ("free", "more"):
                 push(address, name, range(10))
             with Connection(address) as connection:
@@ -399,11 +399,11 @@ class TestVerify:
             after = ask([address], TIMEOUT)
             assert after[address].tables["free"].current_size == 10  # all of it, as it happens: nobody can know
             with pytest.raises(NotVerifiedError) as caught:
-                verify(before, after, {address: 10}, {address: 10})
+                compare_tables(before, after, {address: 10}, {address: 10})
             assert len(re.findall("was restarted", str(caught.value))) == 1
             # The remedy is what the error says.
-            again = preflight([address], ["free", "more"], SPEC, {address: 10}, TIMEOUT)
+            again = check_tables([address], ["free", "more"], SPEC, {address: 10}, TIMEOUT)
             for name in ("free", "more"):
                 push(address, name, range(10))
-            checks = verify(again, ask([address], TIMEOUT), {address: 10}, {address: 10})
+            checks = compare_tables(again, ask([address], TIMEOUT), {address: 10}, {address: 10})
             assert [(c.already_there, c.size) for c in checks] == [(10, 10), (10, 10)]

@@ -73,7 +73,7 @@ FAULTS: dict[str, bytes] = {
     "bytes lost in header": GOOD[: STARTS[3] + 2] + GOOD[STARTS[3] + 5 :],
     "bytes put in": GOOD[: STARTS[3] + 14] + b"???" + GOOD[STARTS[3] + 14 :],
     "huge length": GOOD[:THIRD] + HUGE + struct.pack("<I", tfrecord_framing.masked_crc(HUGE)) + GOOD[THIRD + 12 :],
-    "longer than the file": GOOD[:THIRD] + tfrecord_framing.header(999) + GOOD[THIRD + 12 :],
+    "longer than the file": GOOD[:THIRD] + tfrecord_framing.record_header(999) + GOOD[THIRD + 12 :],
     "text": b"This is a text file and nothing else.\n" * 3,
     "one bad record": flip(frame(b"alone"), 14),
 }
@@ -156,7 +156,7 @@ def test_a_record_above_the_bound_is_skipped_unread() -> None:
 
 
 def test_a_length_that_lies_allocates_nothing() -> None:
-    data = tfrecord_framing.header((1 << 30) - 1) + b"short"
+    data = tfrecord_framing.record_header((1 << 30) - 1) + b"short"
     tracemalloc.start()
     try:
         for file in (io.BytesIO(data), GzipStream(io.BytesIO(gzip.compress(data)))):
@@ -246,7 +246,7 @@ def test_find_headers_finds_every_alignment_and_length() -> None:
     data, expected = b"\x01", []
     for length in lengths:
         expected.append(len(data))
-        data += tfrecord_framing.header(length) + b"\x07"
+        data += tfrecord_framing.record_header(length) + b"\x07"
     for shift in range(4):
         found = tfrecord_framing.find_headers(memoryview(bytes(shift) + data))
         assert found.tolist() == [place + shift for place in expected]

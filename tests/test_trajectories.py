@@ -59,7 +59,7 @@ def write_dataset(output, options, images="raw", splits=("train",), lengths=LENG
         with ShardWriter(path) as writer:
             for items in batches[work.index :: 2]:
                 encoded = encoder.encode(items)
-                writer.write(encoded.chunks, encoded.count, KEY)
+                writer.write(encoded.buffers, encoded.count, KEY)
             shard = writer.commit()
         commit_range(output, work, shard, encoder.fields)
     commit_dataset(output, ranges, encoder.fields)
@@ -195,7 +195,7 @@ def test_an_agent_trains_on_it(tmp_path):
     path = shard_path(tmp_path, work)
     with ShardWriter(path) as writer:
         encoded = encoder.encode(Items(Frames(columns, KEY), Windows.of(9, ItemOptions())))
-        writer.write(encoded.chunks, encoded.count, KEY)
+        writer.write(encoded.buffers, encoded.count, KEY)
         shard = writer.commit()
     commit_range(tmp_path, work, shard, encoder.fields, predicted=8)
     commit_dataset(tmp_path, [work], encoder.fields)

@@ -81,7 +81,7 @@ def write(directory, encoder, batches):
     """One shard, with all that the readers want beside it; returns the shard's path."""
     encoded = [encoder.encode(items) for items in batches]
     path = directory / "sample-train.tfrecord-00000-of-00001"
-    path.write_bytes(b"".join(bytes(c) for e in encoded for c in e.chunks))
+    path.write_bytes(b"".join(bytes(c) for e in encoded for c in e.buffers))
     path.with_name(path.name + ".spec").write_bytes(encode_spec_file(encoder.fields))
     split = SplitInfo("train", (sum(e.count for e in encoded),))
     (directory / "dataset_info.json").write_text(json.dumps(dataset_info_json("sample", "1.0.0", [split])))
@@ -198,7 +198,7 @@ def test_columns_may_be_views(tmp_path):
     viewed = Frames({**frames.columns, "action": unaligned, "observation": strided}, KEY)
     encoder = TrajectoryEncoder(spec_of(leaves, PAIRS))
     windows = Windows.of(6, PAIRS)
-    got, want = (b"".join(map(bytes, encoder.encode(Items(f, windows)).chunks)) for f in (viewed, frames))
+    got, want = (b"".join(map(bytes, encoder.encode(Items(f, windows)).buffers)) for f in (viewed, frames))
     assert got == want
 
 

@@ -25,7 +25,7 @@ from rlds_beam.episodes.schema import Field, Schema
 from rlds_beam.formats import tfrecord
 from rlds_beam.formats.example import Feature, parse_example
 from rlds_beam.formats.rlds_records import as_column, encode_example, schema_of
-from rlds_beam.formats.tfrecord_framing import header
+from rlds_beam.formats.tfrecord_framing import record_header
 
 Shape = tuple[int, ...]
 
@@ -257,7 +257,7 @@ def flip_byte(shard: Path | str, record: int, part: str = "payload", at: int = 0
 def set_length(shard: Path | str, record: int, length: int) -> None:
     """Makes a record claim another length, with a checksum that agrees."""
     data, start = bytearray(Path(shard).read_bytes()), record_offsets(shard)[record]
-    data[start : start + 12] = header(length)
+    data[start : start + 12] = record_header(length)
     Path(shard).write_bytes(data)
 
 

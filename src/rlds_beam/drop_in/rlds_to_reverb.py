@@ -88,7 +88,7 @@ def convert_rlds_to_trajectories(
     Iterating raises tf.errors.InvalidArgumentError at a terminal step that is not the last of its episode, at a
     step that is neither first nor last before a first step, and at a last step before one that is not first.
     """
-    return _Frames(frame_blocks(rlds_data, _step_spec(rlds_data), policy_info_fn))
+    return _FrameDataset(frame_blocks(rlds_data, _step_spec(rlds_data), policy_info_fn))
 
 
 def push_rlds_to_reverb(
@@ -125,7 +125,7 @@ def push_rlds_to_reverb(
     return frames
 
 
-class _Frames(tf.data.Dataset):
+class _FrameDataset(tf.data.Dataset):
     """Blocks of frames as single frames; `batch` cuts the blocks anew and never makes single ones."""
 
     def __init__(self, blocks: tf.data.Dataset):

@@ -90,7 +90,7 @@ class UndecodableImageError(ValueError):
     """The bytes are not an image that TFDS would decode."""
 
 
-class Header(NamedTuple):
+class ImageHeader(NamedTuple):
     """What the first bytes of an image say: its codec and its size in pixels."""
 
     codec: str
@@ -116,7 +116,7 @@ def check_images(images: EncodedImages, max_pixels: int, field: str | None = Non
     declared = images.shape[:2]
     for step, data in enumerate(images.data):
         try:
-            header = read_header(data)
+            header = read_image_header(data)
         except UndecodableImageError as error:
             found.setdefault(
                 "undecodable_image", Violation("undecodable_image", f"{error} at step {step}", field, step)
@@ -137,7 +137,7 @@ def _size(declared: tuple[int | None, ...]) -> str:
     return "x".join("?" if d is None else str(d) for d in declared)
 
 
-def read_header(data: bytes) -> Header:
+def read_image_header(data: bytes) -> ImageHeader:
     """Codec and size of an image; raises UndecodableImageError where TensorFlow would not decode it."""
     if data.startswith(b"\xff\xd8\xff"):
         return _jpeg_header(data)
@@ -146,17 +146,17 @@ def read_header(data: bytes) -> Header:
     try:
         if data.startswith(b"BM"):
             width, height = struct.unpack_from("<ii", data, 18)
-            return Header("bmp", abs(height), abs(width))
+            return ImageHeader("bmp", abs(height), abs(width))
     except struct.error:
         raise UndecodableImageError(f"the image ends after {len(data)} bytes") from None
     raise UndecodableImageError(f"no PNG, JPEG or BMP ({len(data)} bytes beginning {data[:8]!r})")
 
 
-def _png_header(data: bytes) -> Header:
+def _png_header(data: bytes) -> ImageHeader:
     """Walks the chunks to the end: their checksums tell damage at a fraction of a decoding."""
     _png_chunks(data)
     width, height = struct.unpack_from(">II", data, 16)
-    return Header("png", height, width)
+    return ImageHeader("png", height, width)
 
 
 def _png_chunks(data: bytes) -> list[tuple[bytes, int, int]]:
@@ -185,7 +185,7 @@ def _png_chunks(data: bytes) -> list[tuple[bytes, int, int]]:
     return chunks
 
 
-def _jpeg_header(data: bytes) -> Header:
+def _jpeg_header(data: bytes) -> ImageHeader:
     at, end = 2, len(data)
     while at + 9 <= end:
         if data[at] != 0xFF:
@@ -196,7 +196,7 @@ def _jpeg_header(data: bytes) -> Header:
             height, width = struct.unpack_from(">HH", data, at + 5)
             if data.rfind(b"\xff\xd9", at) < 0:
                 raise UndecodableImageError("the JPEG is cut short")
-            return Header("jpeg", height, width)
+            return ImageHeader("jpeg", height, width)
         if marker == 0xFF:  # fill byte
             at += 1
         elif marker == 0x01 or 0xD0 <= marker <= 0xD8:  # markers without content

@@ -45,8 +45,8 @@ from rlds_beam.formats.wire import (
     decode_varints,
     delimited,
     fixed_varints,
-    header,
     integer,
+    tag_and_length,
     varint_width,
 )
 
@@ -150,8 +150,8 @@ def chunks(keys: Keys, columns: Sequence[Array], length: int, episode_id: int, s
         size = sum(map(len, tensors))
         place = episode + integer(2, start + begin) + integer(3, start + end - 1)
         key = key_bytes[i * _KEY_WIDTH : (i + 1) * _KEY_WIDTH]
-        before = b"".join((b"\x08", key, delimited(2, place), header(5, size)))
-        head = header(1, len(before) + size + len(after)) + before
+        before = b"".join((b"\x08", key, delimited(2, place), tag_and_length(5, size)))
+        head = tag_and_length(1, len(before) + size + len(after)) + before
         parts = [head, *tensors, after]
         made.append(Chunk(key_numbers[i], begin, end, parts, len(head) + size + len(after)))
     return made
@@ -211,8 +211,8 @@ def _packed_keys(response: bytes) -> bytes:
 
 def _tensor(head: bytes, raw: bytes | memoryview) -> tuple[bytes, bytes, bytes]:
     content: bytes = _SNAPPY.compress(raw, asbytes=True)
-    before = head + header(4, len(content))
-    return header(1, len(before) + len(content)), before, content
+    before = head + tag_and_length(4, len(content))
+    return tag_and_length(1, len(before) + len(content)), before, content
 
 
 @functools.lru_cache(maxsize=1024)
@@ -254,11 +254,11 @@ def _item_template(table: str, spread: int, columns: int, width: int, squeeze: b
         stretches.append(delimited(1, parts + (b"\x10\x01" if squeeze else b"")))
     head = len(stretches[0]) - spread * len(delimited(1, one)) - (2 if squeeze else 0)
     for i in range(spread):
-        places.append(head + i * len(delimited(1, one)) + len(header(1, len(one))) + 1)
+        places.append(head + i * len(delimited(1, one)) + len(tag_and_length(1, len(one))) + 1)
     trajectory = b"".join(stretches)
     before = b"\x08" + hole + delimited(2, table.encode()) + b"\x29"
     body = before + struct.pack("<d", 0) + delimited(8, trajectory)
-    row = header(2, len(body)) + body
+    row = tag_and_length(2, len(body)) + body
     start = len(row) - len(body)
     return _ItemTemplate(
         np.frombuffer(row, np.uint8), start + 1, start + len(before), len(row) - len(trajectory), tuple(places)

@@ -21,9 +21,9 @@ from rlds_beam.formats.tfrecord_framing import (
     FOOTER,
     HEADER,
     OVERHEAD,
-    Frames,
-    header,
+    FrameFinder,
     masked_crc,
+    record_header,
 )
 from rlds_beam.formats.tfrecord_writing import FramedRows, frame, frame_all, frame_rows
 
@@ -68,7 +68,7 @@ def open_tfrecord(path: str) -> TFRecordFile:
     start = file.read(HEADER.size)
     file.seek(0)
     # A plain file whose first record is 559,903 bytes long begins with the magic bytes of gzip, too.
-    plain = len(start) == HEADER.size and start == header(int.from_bytes(start[:8], "little"))
+    plain = len(start) == HEADER.size and start == record_header(int.from_bytes(start[:8], "little"))
     if start.startswith(b"\x1f\x8b\x08") and not plain:
         return TFRecordFile(GzipStream(file), splittable=False, size=None)
     return TFRecordFile(file, splittable=True, size=storage.size(path))
@@ -112,13 +112,13 @@ def read_records(
     """
     if stop is not None and start >= stop:
         return
-    frames = Frames(file, max_record_bytes)
-    position = frames.search(start, stop) if start else 0
+    finder = FrameFinder(file, max_record_bytes)
+    position = finder.search(start, stop) if start else 0
     owner = start == 0
     damaged = False
     if stop is not None and position >= stop:
         return
-    for unit in _chain(frames, position, max_damage_bytes):
+    for unit in _chain(finder, position, max_damage_bytes):
         damaged = isinstance(unit, Damage)
         if stop is not None and unit.position >= stop and not (owner and damaged):
             return
@@ -126,15 +126,15 @@ def read_records(
         if owner:
             yield unit
         del unit  # A record may be large: it is let go before the next one is read.
-    error = frames.window.error
+    error = finder.window.error
     if error and owner and not damaged:  # else it is part of that one's reason
-        end = frames.window.size or 0
+        end = finder.window.size or 0
         yield Damage(end, end, error, b"")
 
 
-def _chain(frames: Frames, position: int, max_damage_bytes: int) -> Iterator[Record | Damage]:
+def _chain(finder: FrameFinder, position: int, max_damage_bytes: int) -> Iterator[Record | Damage]:
     """All records and damaged regions from `position`, where an anchor or damage begins, to the file's end."""
-    window = frames.window
+    window = finder.window
     known, length = b"", 0  # a header that was checked, and its length: equal ones need no second check
     while window.load(position, 1):
         data, view, base = window.data, window.view, window.base
@@ -142,8 +142,8 @@ def _chain(frames: Frames, position: int, max_damage_bytes: int) -> Iterator[Rec
         last = window.filled - OVERHEAD
         while offset <= last:
             if data[offset : offset + HEADER.size] != known:
-                checked = frames.header(base + offset)
-                if checked is None or checked > frames.max_record_bytes:
+                checked = finder.length_at(base + offset)
+                if checked is None or checked > finder.max_record_bytes:
                     break
                 known, length = bytes(view[offset : offset + HEADER.size]), checked
             footer = offset + HEADER.size + length
@@ -155,7 +155,7 @@ def _chain(frames: Frames, position: int, max_damage_bytes: int) -> Iterator[Rec
             yield Record(base + offset, payload)
             offset = footer + FOOTER.size
         position = base + offset
-        unit = _next_unit(frames, position, max_damage_bytes)
+        unit = _next_unit(finder, position, max_damage_bytes)
         if unit is None:
             return
         position = unit.stop if isinstance(unit, Damage) else position + len(unit.payload) + OVERHEAD
@@ -164,31 +164,31 @@ def _chain(frames: Frames, position: int, max_damage_bytes: int) -> Iterator[Rec
         del unit
 
 
-def _next_unit(frames: Frames, position: int, max_damage_bytes: int) -> Record | Damage | None:
+def _next_unit(finder: FrameFinder, position: int, max_damage_bytes: int) -> Record | Damage | None:
     """The record or damaged region at `position`, None at the file's end. May cross the window's end."""
-    if not frames.window.load(position, 1):
+    if not finder.window.load(position, 1):
         return None
-    expected = frames.header(position)
+    expected = finder.length_at(position)
     if expected is not None:
-        payload = frames.payload(position, expected)
+        payload = finder.payload(position, expected)
         if payload is not None:
             return Record(position, payload)
-    stop = frames.follow(position, expected)
-    reason = _reason(frames, position, stop, expected)
-    window = frames.window
+    stop = finder.follow(position, expected)
+    reason = _reason(finder, position, stop, expected)
+    window = finder.window
     if not window.load(stop, 1) and window.error:
         reason = f"{reason} ({window.error})"
-    if expected is not None and stop == position + expected + OVERHEAD and expected <= frames.max_record_bytes:
+    if expected is not None and stop == position + expected + OVERHEAD and expected <= finder.max_record_bytes:
         return Damage(position, stop, reason, window.bytes_at(position + HEADER.size, expected))
     return Damage(position, stop, reason, window.bytes_at(position, min(stop - position, max_damage_bytes)))
 
 
-def _reason(frames: Frames, position: int, stop: int, length: int | None) -> str:
+def _reason(finder: FrameFinder, position: int, stop: int, length: int | None) -> str:
     """What is wrong in [position, stop), which begins with a header of `length` (None: no header)."""
-    window = frames.window
+    window = finder.window
     if length is not None:
-        if length > frames.max_record_bytes:
-            return f"the record has {length} bytes, more than max_record_bytes={frames.max_record_bytes}"
+        if length > finder.max_record_bytes:
+            return f"the record has {length} bytes, more than max_record_bytes={finder.max_record_bytes}"
         there = window.load(position, length + OVERHEAD)
         if there < length + OVERHEAD:
             return f"the record is cut short: {length + OVERHEAD} bytes announced, {there} there"
@@ -199,7 +199,7 @@ def _reason(frames: Frames, position: int, stop: int, length: int | None) -> str
         return "there is no record in it; not a TFRecord file?"
     if at_end and len(start) < HEADER.size:
         return f"the record's header is cut short: {len(start)} of {HEADER.size} bytes there"
-    if len(start) == HEADER.size and start == header(int.from_bytes(start[:8], "little")):
+    if len(start) == HEADER.size and start == record_header(int.from_bytes(start[:8], "little")):
         return f"the record announces {int.from_bytes(start[:8], 'little')} bytes, more than a record can have"
     if start == bytes(HEADER.size):
         return "zeros where a record should begin"
@@ -217,18 +217,18 @@ def scan_headers(
 
     Args and what is raised: as for `read_records`.
     """
-    frames = Frames(file, max_record_bytes)
-    window = frames.window
+    finder = FrameFinder(file, max_record_bytes)
+    window = finder.window
     rows: list[tuple[int, int, int]] = []
     window.block = _FEW  # until the first header says how far off the next one is
-    position = frames.search(start, stop) if start else 0
-    length = frames.header(position)
+    position = finder.search(start, stop) if start else 0
+    length = finder.length_at(position)
     while stop is None or position < stop:
         if length is not None:
             window.block = _FEW if length > _FAR else BLOCK
             footer = position + HEADER.size + length
             there = window.load(footer, FOOTER.size + HEADER.size)
-            follower = frames.header(footer + FOOTER.size)
+            follower = finder.length_at(footer + FOOTER.size)
             if there == FOOTER.size or follower is not None:
                 (crc,) = FOOTER.unpack_from(window.data, footer - window.base)
                 rows.append((position, length, crc))
@@ -236,12 +236,12 @@ def scan_headers(
                 continue
         if not window.load(position, 1):
             break
-        end = frames.anchor(position)
+        end = finder.anchor(position)
         if end is not None and length is not None:
             (crc,) = FOOTER.unpack(window.bytes_at(end - FOOTER.size, FOOTER.size))
             rows.append((position, length, crc))
-        position = frames.follow(position, length) if end is None else end
-        length = frames.header(position)
+        position = finder.follow(position, length) if end is None else end
+        length = finder.length_at(position)
     positions, lengths, crcs = zip(*rows, strict=True) if rows else ((), (), ())
     return Headers(np.array(positions, np.int64), np.array(lengths, np.int64), np.array(crcs, np.uint32))
 

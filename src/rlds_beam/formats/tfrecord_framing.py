@@ -48,7 +48,7 @@ def mask_crcs(crcs: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
     return masked
 
 
-def header(length: int) -> bytes:
+def record_header(length: int) -> bytes:
     """The 12 bytes before a record's data."""
     encoded = length.to_bytes(8, "little")
     return encoded + FOOTER.pack(masked_crc(encoded))
@@ -154,7 +154,7 @@ class Window:
         return bytes(self.view[offset : offset + count])
 
 
-class Frames:
+class FrameFinder:
     """Finds frames in a file: which bytes are a header, where a chain of records can be picked up.
 
     An *anchor* is a place where a chain of records is certain to go: a header with its right CRC, its
@@ -170,7 +170,7 @@ class Frames:
         self.max_record_bytes = max_record_bytes
         self._barren = (0, 0)  # no anchor is in this range: found by an earlier search
 
-    def header(self, position: int) -> int | None:
+    def length_at(self, position: int) -> int | None:
         """The length that the header at `position` gives; None if these bytes are no header."""
         window = self.window
         if window.load(position, HEADER.size) < HEADER.size:
@@ -194,7 +194,7 @@ class Frames:
 
     def anchor(self, position: int) -> int | None:
         """Where the record at `position` ends, if `position` is an anchor; else None."""
-        length = self.header(position)
+        length = self.length_at(position)
         if length is None:
             return None
         end = position + length + OVERHEAD
@@ -202,7 +202,7 @@ class Frames:
             self.window.load(position, length + OVERHEAD + HEADER.size)
         if self.window.load(end - 1, 1) == 0:
             return None
-        if self.window.load(end, 1) == 0 or self.header(end) is not None:
+        if self.window.load(end, 1) == 0 or self.length_at(end) is not None:
             return end
         return end if self.payload(position, length) is not None else None
 

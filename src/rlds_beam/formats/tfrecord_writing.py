@@ -8,19 +8,19 @@ import numpy as np
 import numpy.typing as npt
 from google_crc32c import value as crc32c
 
-from rlds_beam.formats.tfrecord_framing import FOOTER, HEADER, OVERHEAD, header, mask_crcs, masked_crc
+from rlds_beam.formats.tfrecord_framing import FOOTER, HEADER, OVERHEAD, mask_crcs, masked_crc, record_header
 
 
 def frame(payload: bytes) -> bytes:
     """One record as it stands in a TFRecord file."""
-    return b"".join((header(len(payload)), payload, FOOTER.pack(masked_crc(payload))))
+    return b"".join((record_header(len(payload)), payload, FOOTER.pack(masked_crc(payload))))
 
 
 def frame_all(payloads: Sequence[bytes]) -> bytes:
     """Records of any lengths, framed and joined."""
     parts: list[bytes] = []
     for payload in payloads:
-        parts += (header(len(payload)), payload, FOOTER.pack(masked_crc(payload)))
+        parts += (record_header(len(payload)), payload, FOOTER.pack(masked_crc(payload)))
     return b"".join(parts)
 
 
@@ -40,7 +40,7 @@ class FramedRows:
 
     def __init__(self, count: int, length: int):
         self._framed = np.empty((count, length + OVERHEAD), np.uint8)
-        self._framed[:, : HEADER.size] = np.frombuffer(header(length), np.uint8)
+        self._framed[:, : HEADER.size] = np.frombuffer(record_header(length), np.uint8)
         self.payload: npt.NDArray[np.uint8] = self._framed[:, HEADER.size : HEADER.size + length]
         place = {
             "names": ["payload"],

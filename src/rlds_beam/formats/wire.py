@@ -58,10 +58,10 @@ def text(field: int, value: str | None) -> bytes:
 
 def delimited(field: int, payload: bytes) -> bytes:
     """A field of bytes, a packed list or a message: written even when empty."""
-    return header(field, len(payload)) + payload
+    return tag_and_length(field, len(payload)) + payload
 
 
-def header(field: int, length: int) -> bytes:
+def tag_and_length(field: int, length: int) -> bytes:
     """What stands before the `length` bytes of a length-delimited field."""
     return varint(field << 3 | 2) + varint(length)
 

@@ -36,7 +36,7 @@ class ConvertJob:
       ranges: all of the plan.
       check: what becomes of episodes that break a rule.
       output: what is written.
-      preflight: the report on the dataset as a whole.
+      dataset_report: the report on the dataset as a whole.
       plan: what the output's bytes depend on, as JSON.
     """
 
@@ -44,7 +44,7 @@ class ConvertJob:
     ranges: tuple[WorkRange, ...]
     check: CheckOptions
     output: FileOutput
-    preflight: Report
+    dataset_report: Report
     plan: dict[str, Any]
 
     def open(self, overwrite: bool = False) -> list[WorkRange]:
@@ -115,7 +115,7 @@ class ConvertJob:
 
     @property
     def committer(self) -> DatasetCommitter:
-        return DatasetCommitter(self.source, self.check, self.output, self.ranges, self.preflight)
+        return DatasetCommitter(self.source, self.check, self.output, self.ranges, self.dataset_report)
 
     def read_report(self) -> Report:
         """The report of the finished job."""
@@ -131,10 +131,10 @@ def prepare(options: ConvertOptions) -> ConvertJob:
     source = open_dataset(options.input, options)
     output, check = create_output(source, options.output, options), CheckOptions.of(options)
     ranges = plan_ranges(source, options.shards, whole_shards=output.whole_shards)
-    preflight = check_source(source, check)
+    dataset_report = check_source(source, check)
     plan = _plan(source, ranges, check, output, options)
     manifest.check_output(options.output, plan, overwrite=options.overwrite)
-    return ConvertJob(source, ranges, check, output, preflight, plan)
+    return ConvertJob(source, ranges, check, output, dataset_report, plan)
 
 
 def _plan(

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from rlds_beam import storage
-from rlds_beam.checking import dataset as preflight
+from rlds_beam.checking.dataset import check_source
 from rlds_beam.checking.options import CheckOptions
 from rlds_beam.checking.report import Report
 from rlds_beam.errors import UsageError
@@ -45,7 +45,7 @@ class PushInput:
       items: which frames make an item.
       salt: of the items' keys (`Target.salt`).
       most_items: no more than these come of it.
-      preflight: the report on the dataset as a whole.
+      dataset_report: the report on the dataset as a whole.
       source: the RLDS dataset; None for a converted one.
       pusher: of the ranges, given a target.
     """
@@ -57,7 +57,7 @@ class PushInput:
     items: ItemOptions
     salt: str
     most_items: int | None
-    preflight: Report
+    dataset_report: Report
     source: Source | None
     pusher: Callable[[Target], Pusher]
 
@@ -115,7 +115,7 @@ def _open_rlds(options: PushOptions) -> PushInput:
         items,
         salt_of(conversion),
         _most_frames(source, frames),
-        preflight.check_source(source, options),
+        check_source(source, options),
         source,
         lambda target: EpisodePusher(reader, check, conversion, target, options.rejected),
     )

@@ -127,14 +127,14 @@ class DatasetCommitter:
       check: as of the ranges.
       output: what is written.
       ranges: all of the plan.
-      preflight: the report on the dataset as a whole (`checking.dataset.check_source`).
+      dataset_report: the report on the dataset as a whole (`checking.dataset.check_source`).
     """
 
     source: Source
     check: CheckOptions
     output: FileOutput
     ranges: tuple[WorkRange, ...]
-    preflight: Report
+    dataset_report: Report
 
     def commit(self) -> Report:
         """Checks what is there, writes the report and the metadata, and the manifest last.
@@ -146,7 +146,7 @@ class DatasetCommitter:
         """
         directory = self.output.directory
         commits = manifest.read_commits(directory)
-        report = self.preflight.merge(*(Report.from_json(c.report) for c in commits.values()))
+        report = self.dataset_report.merge(*(Report.from_json(c.report) for c in commits.values()))
         report = report.merge(check_counts(self.source, report.shards, self.check))
         storage.write_text(storage.join(directory, REPORT), json.dumps(report.to_json(), indent=2) + "\n")
         manifest.commit_dataset(directory, self.output.name, self.ranges, self.output.complete)

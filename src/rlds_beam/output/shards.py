@@ -13,8 +13,6 @@ from typing import Any
 from rlds_beam import storage
 from rlds_beam.formats.tfrecord_writing import frame
 
-Chunk = bytes | memoryview
-
 
 @dataclasses.dataclass(frozen=True)
 class ShardInfo:
@@ -46,7 +44,7 @@ class ShardWriter:
     killed leaves only a temporary file (`storage.is_temporary`), which `manifest.commit_dataset` removes.
 
         with ShardWriter(path) as writer:
-            writer.write(encoded.chunks, encoded.count, key)
+            writer.write(encoded.buffers, encoded.count, key)
             info = writer.commit()
     """
 
@@ -59,13 +57,13 @@ class ShardWriter:
         self._keys: tuple[str, str] | None = None
         self._open = True
 
-    def write(self, chunks: Iterable[Chunk], records: int, key: object = None) -> None:
+    def write(self, buffers: Iterable[bytes | memoryview], records: int, key: object = None) -> None:
         """Appends `records` records; `str(key)` is the episode they come from, if any."""
         with storage.naming(self._path):
-            for chunk in chunks:
-                self._file.write(chunk)
-                self._hash.update(chunk)
-                self._bytes += len(chunk)
+            for buffer in buffers:
+                self._file.write(buffer)
+                self._hash.update(buffer)
+                self._bytes += len(buffer)
         self._records += records
         if records and key is not None:
             first = self._keys[0] if self._keys else str(key)

@@ -98,11 +98,11 @@ class TrajectoryWriter:
 
     def write(self, episodes: Sequence[Episode]) -> None:
         for items in self._converter.encode(episodes):
-            self._shard.write(items.chunks, items.count, episodes[0].key)
+            self._shard.write(items.buffers, items.count, episodes[0].key)
 
     def finish(self) -> ShardInfo:
         for items in self._converter.finish():
-            self._shard.write(items.chunks, items.count)
+            self._shard.write(items.buffers, items.count)
         info = self._shard.commit()
         storage.write_bytes(self._path + SPEC, encode_spec_file(self._fields))
         return info

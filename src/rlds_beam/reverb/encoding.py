@@ -10,8 +10,7 @@ import numpy as np
 
 from rlds_beam.formats import reverb_stream
 from rlds_beam.formats.reverb_stream import Chunk, Keys, Request
-from rlds_beam.reverb import slicing
-from rlds_beam.reverb.slicing import SlicedItems
+from rlds_beam.reverb.slicing import SlicedItems, message, portions
 from rlds_beam.trajectories.items import Windows
 
 Array = np.ndarray[Any, Any]
@@ -109,7 +108,7 @@ class ItemEncoder:
         chunk_seed: int,
         episode_id: int,
     ) -> Cut:
-        """The items that `windows` cut out of consecutive frames; `requests` makes requests of them.
+        """The items that `windows` cut out of consecutive frames; `encode` makes requests of them.
 
         Args:
           columns: [n, ...] each; n covers all windows (padding frames are part of the columns).
@@ -134,7 +133,7 @@ class ItemEncoder:
         chunks = reverb_stream.chunks(keys, used, length, episode_id, skipped)
         return Cut([chunk.behind(skipped) for chunk in chunks], windows, priorities, seeds)
 
-    def requests(self, cuts: Sequence[Cut]) -> list[Request]:
+    def encode(self, cuts: Sequence[Cut]) -> list[Request]:
         """The items of all cuts, as if their runs lay end to end: few large requests cost less than many small ones."""
         cuts = [cut for cut in cuts if cut.windows.count]
         if not cuts:
@@ -156,7 +155,8 @@ class ItemEncoder:
                 [mixed(of_each((cut.seeds[i] for cut in cuts), np.uint64), numbers) for i in range(len(self._tables))]
             ),
         )
-        return list(slicing.requests(items, chunks, self._tables, len(self._leaves), squeeze=self._squeeze))
+        made = portions(items, chunks, self._tables, len(self._leaves), squeeze=self._squeeze)
+        return [message([portion]) for portion in made]
 
     def _check(self, columns: Sequence[Array], windows: Windows) -> None:
         needed = windows.start + (windows.count - 1) * windows.stride + windows.length

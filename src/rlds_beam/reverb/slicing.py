@@ -70,14 +70,6 @@ def message(portions: Sequence[Portion]) -> Request:
     return Request([*itertools.chain.from_iterable(chunks.values()), *rows], keys, delimited(3, kept) if kept else b"")
 
 
-def requests(
-    items: SlicedItems, chunks: Sequence[Chunk], tables: Sequence[str], columns: int, *, squeeze: bool = False
-) -> Iterator[Request]:
-    """The items, each request with all the chunks that its items need; see `portions`."""
-    for portion in portions(items, chunks, tables, columns, squeeze=squeeze):
-        yield message([portion])
-
-
 def portions(
     items: SlicedItems,
     chunks: Sequence[Chunk],

@@ -104,7 +104,7 @@ def ask(servers: Sequence[str], timeout: float) -> dict[str, ServerInfo]:
     return infos
 
 
-def preflight(
+def check_tables(
     servers: Sequence[str],
     tables: Sequence[str],
     spec: TrajectorySpec,
@@ -160,7 +160,7 @@ def have_room(baseline: Baseline, items: Mapping[str, int]) -> bool:
     )
 
 
-def verify(
+def compare_tables(
     before: Baseline,
     after: Mapping[str, ServerInfo],
     predicted: Mapping[str, int],
@@ -170,7 +170,7 @@ def verify(
     """Holds the tables against what was to get there.
 
     Args:
-      before: what `preflight` returned.
+      before: what `check_tables` returned.
       after: what `ask` returns when all is written.
       predicted: items that each server was to be sent, into each table.
       acknowledged: items that each server acknowledged, in each table; each item counts once.

@@ -88,7 +88,7 @@ def open_target(
     """
     priority = resolve_priority(options.priority)
     priority.check(spec)
-    baseline = tables.preflight(
+    baseline = tables.check_tables(
         options.reverb, options.table, spec, predicted, options.timeout,
         allow_eviction=options.allow_eviction, allow_blocking=options.allow_blocking,
     )  # fmt: skip

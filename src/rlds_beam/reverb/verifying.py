@@ -57,4 +57,4 @@ def verify(pushed: Pushed, target: Target, baseline: Baseline) -> Verified:
         raise NotVerifiedError(
             f"all items were acknowledged, but what became of them is not known: {error}. When it is up, {remedy}"
         ) from error
-    return Verified(pushed, tables.verify(baseline, after, pushed.predicted, pushed.acknowledged, remedy))
+    return Verified(pushed, tables.compare_tables(baseline, after, pushed.predicted, pushed.acknowledged, remedy))

@@ -173,7 +173,7 @@ class RequestEncoder:
 
     def requests(self, cuts: Sequence[Cut]) -> list[Request]:
         """The requests that carry all of the items; any of them can be sent again on its own."""
-        return self._encoder.requests(cuts)
+        return self._encoder.encode(cuts)
 
     def _column(self, items: Items, path: str) -> Array:
         """A leaf of the frames, and of the padding frames that the windows need behind them."""

@@ -19,7 +19,13 @@ import numpy.typing as npt
 from rlds_beam.episodes.columns import concatenate
 from rlds_beam.episodes.images import EncodedImages
 from rlds_beam.formats.example import Feature, Kind, parse_example
-from rlds_beam.formats.wire import LONGEST_VARINT, MalformedError, are_fixed_varints, decode_fixed_varints, header
+from rlds_beam.formats.wire import (
+    LONGEST_VARINT,
+    MalformedError,
+    are_fixed_varints,
+    decode_fixed_varints,
+    tag_and_length,
+)
 
 if TYPE_CHECKING:
     from rlds_beam.episodes.episode import Column
@@ -152,7 +158,7 @@ def _hole(feature: Feature, payload: bytes, leaf: Leaf, frames: int) -> _Hole | 
     widths = range(1, LONGEST_VARINT + 1) if leaf.dtype == "int64" else (leaf.numpy_dtype.itemsize,)
     for width in widths:
         start = feature.end - size * width
-        head = header(1, size * width)
+        head = tag_and_length(1, size * width)
         if feature.kind == _kind(leaf) and feature.data is payload and payload[feature.start : start] == head:
             return _Hole(leaf, start, feature.end, size)
     return None

@@ -20,7 +20,7 @@ import numpy as np
 from rlds_beam.episodes.images import EncodedImages
 from rlds_beam.episodes.violations import BadEpisode, Violation
 from rlds_beam.formats.tfrecord_writing import FramedRows, frame
-from rlds_beam.formats.wire import delimited, fixed_varints, header, text, varint_width
+from rlds_beam.formats.wire import delimited, fixed_varints, tag_and_length, text, varint_width
 from rlds_beam.trajectories.frames import padded
 from rlds_beam.trajectories.image_leaves import jpegs_of, pixels_of, zero_jpeg
 from rlds_beam.trajectories.options import Images
@@ -50,12 +50,12 @@ class Encoded:
     """Framed records.
 
     Attributes:
-      chunks: one after another they are what stands in the file. To be taken once, and each is
+      buffers: one after another they are what stands in the file. To be taken once, and each is
         written or copied before the next is taken: they share one room.
       count: number of records.
     """
 
-    chunks: Iterable[memoryview | bytes]
+    buffers: Iterable[memoryview | bytes]
     count: int
 
 
@@ -188,7 +188,7 @@ def _kept_template(holes: Holes, whole: bool) -> _Template:
 def _new_template(holes: Holes, whole: bool) -> _Template:
     heads = [_entry_head(*hole) for hole in holes]
     size = sum(map(len, heads)) + sum(hole for _, _, hole in holes)
-    row = bytearray(header(1, size) if whole else b"")
+    row = bytearray(tag_and_length(1, size) if whole else b"")
     _check_size(len(row) + size)
     offsets = []
     for head, (_, _, hole) in zip(heads, holes, strict=True):
@@ -200,11 +200,11 @@ def _new_template(holes: Holes, whole: bool) -> _Template:
 
 def _entry_head(path: str, kind: int, size: int) -> bytes:
     """What stands before the `size` bytes of values in an entry of Features.feature (a map)."""
-    values = header(1, size)
-    feature = header(kind, len(values) + size) + values
-    value = header(2, len(feature) + size) + feature
+    values = tag_and_length(1, size)
+    feature = tag_and_length(kind, len(values) + size) + values
+    value = tag_and_length(2, len(feature) + size) + feature
     key = text(1, path)
-    return header(1, len(key) + len(value) + size) + key + value
+    return tag_and_length(1, len(key) + len(value) + size) + key + value
 
 
 def _bytes_entry(path: str, values: Sequence[bytes]) -> bytes:
