@@ -25,7 +25,9 @@ Kind = Literal["bytes", "float", "int64"]
 _Span: TypeAlias = "tuple[bytes, int, int]"
 _KINDS: dict[int, Kind] = {1: "bytes", 2: "float", 3: "int64"}
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
-_PACKED = 1 << 3 | _BYTES  # the tag of field 1 as a packed list
+_KEY = _PACKED = 1 << 3 | _BYTES  # the tag of a map's key, and of field 1 as a packed list
+_VALUE = 2 << 3 | _BYTES
+_TAGS = {number << 3 | _BYTES: kind for number, kind in _KINDS.items()}
 _BLOCK = 1 << 16  # bytes of varints decoded at a time: the work arrays stay in the cache
 
 
@@ -58,10 +60,7 @@ class Feature(NamedTuple):
 
     def ints(self, dtype: Any = np.int64) -> Array:
         """The values of an int64_list: [N] as `dtype`, by the conversion that `tf.cast` makes."""
-        chunks = [
-            decode_varints(np.frombuffer(self.data, np.uint8, end - start, start), dtype)
-            for _, start, end in self._values(_VARINT)
-        ]
+        chunks = [decode_varints(self.data[start:end], dtype) for _, start, end in self._values(_VARINT)]
         return chunks[0] if len(chunks) == 1 else np.concatenate([np.empty(0, dtype), *chunks])
 
     def strings(self) -> list[bytes]:
@@ -111,6 +110,21 @@ def not_an_example(error: NotAnExampleError) -> BadEpisode:
 
 def _entry(data: bytes, at: int, end: int) -> tuple[bytes, Feature]:
     """(key, feature) of one entry of the map."""
+    if end - at > 4 and data[at] == _KEY and data[at + 1] < 0x80:
+        # As every writer does it: the key, the feature, its one list, and nothing else.
+        value = at + 2 + data[at + 1]
+        if value < end and data[value] == _VALUE:
+            size, start = _varint(data, value + 1, end)
+            kind = _TAGS.get(data[start]) if size and start + size == end else None
+            if kind is not None:
+                size, first = _varint(data, start + 1, end)
+                if first + size == end:
+                    return data[at + 2 : value], Feature(kind, data, first, end)
+    return _any_entry(data, at, end)
+
+
+def _any_entry(data: bytes, at: int, end: int) -> tuple[bytes, Feature]:
+    """(key, feature) of an entry, however it is written."""
     key, value = b"", (b"", 0, 0)
     for number, wire, start, stop in _fields(data, at, end):
         if number == 1 and wire == _BYTES:
@@ -170,6 +184,10 @@ def _fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int, int
 
 def _varint(data: bytes, at: int, end: int) -> tuple[int, int]:
     """(value, where it ends) of one varint."""
+    if at < end and data[at] < 0x80:
+        return data[at], at + 1
+    if end - at > 1 and data[at + 1] < 0x80:
+        return data[at] & 0x7F | data[at + 1] << 7, at + 2
     value = shift = 0
     while at < end and shift < 70:
         byte = data[at]
@@ -181,21 +199,19 @@ def _varint(data: bytes, at: int, end: int) -> tuple[int, int]:
     raise NotAnExampleError(f"a number that does not end at byte {at}")
 
 
-def decode_varints(raw: Array, dtype: Any = np.int64) -> Array:
-    """All varints in `raw` (uint8): [N] as `dtype`, wrapping like a C cast; bool is "not 0".
+def decode_varints(data: bytes, dtype: Any = np.int64) -> Array:
+    """All varints in `data`: [N] as `dtype`, wrapping like a C cast; bool is "not 0".
 
     Raises:
       NotAnExampleError: the last one does not end, or one is longer than 10 bytes.
     """
-    if not len(raw):
-        return np.empty(0, dtype)
+    raw = np.frombuffer(data, np.uint8)
+    if data.isascii():  # bools, labels, small counts: a byte each
+        return raw.astype(dtype)
     last = raw < 0x80
     if not last[-1]:
         raise NotAnExampleError("a number that does not end")
-    count = int(np.count_nonzero(last))
-    if count == len(raw):  # bools, labels, small counts: a byte each
-        return raw.astype(dtype)
-    values = np.empty(count, dtype)
+    values = np.empty(np.count_nonzero(last), dtype)
     done = at = 0
     while at < len(raw):
         ends = last[at : at + _BLOCK]
