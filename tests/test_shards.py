@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from pathlib import Path
 
 import pytest
+import xxhash
 from outputs import commit_dataset, commit_range, shard_path
 
 from rlds_beam import storage
@@ -48,6 +48,10 @@ def contents(directory: Path) -> dict[str, bytes]:
     return {str(p.relative_to(directory)): p.read_bytes() for p in sorted(directory.rglob("*")) if p.is_file()}
 
 
+def checksum_of(data: bytes) -> str:
+    return f"xxh3-128:{xxhash.xxh3_128_hexdigest(data)}"
+
+
 def test_a_shard_is_there_when_committed_and_not_before(tmp_path):
     path = tmp_path / "shard"
     with ShardWriter(str(path)) as writer:
@@ -58,7 +62,7 @@ def test_a_shard_is_there_when_committed_and_not_before(tmp_path):
         assert all(storage.is_temporary(p.name) for p in tmp_path.iterdir())
         info = writer.commit()
     assert path.read_bytes() == b"abcd"
-    assert info == ShardInfo(3, 4, hashlib.sha256(b"abcd").hexdigest(), "first", "last")
+    assert info == ShardInfo(3, 4, checksum_of(b"abcd"), "first", "last")
     assert [p.name for p in tmp_path.iterdir()] == ["shard"]
 
 
@@ -86,7 +90,7 @@ def test_a_dataset_is_committed_whole(tmp_path):
     assert made == manifest.read_manifest(str(tmp_path))
     for shard in made["shards"]:
         data = (tmp_path / shard["file"]).read_bytes()
-        assert (len(data), hashlib.sha256(data).hexdigest()) == (shard["bytes"], shard["sha256"])
+        assert (len(data), checksum_of(data)) == (shard["bytes"], shard["checksum"])
         assert (tmp_path / (shard["file"] + ".spec")).stat().st_size
     assert [r["records"] for r in made["rejected"]] == [1, 2]
     info = json.loads((tmp_path / "dataset_info.json").read_text())
@@ -103,7 +107,8 @@ def test_an_empty_split_is_left_out(tmp_path):
 
 def test_an_empty_dataset_is_no_tfds_dataset(tmp_path):
     assert make_dataset(tmp_path, (0, 0, 0, 0))["items"] == 0
-    assert {p.name for p in tmp_path.iterdir()} == {"plan.json", "manifest.json", "rejected", "_commits"}
+    expected = {"plan.json", "manifest.json", "checksums.xxh128", "rejected", "_commits"}  # of what was rejected
+    assert {p.name for p in tmp_path.iterdir()} == expected
     assert manifest.open_output(str(tmp_path), PLAN).complete
 
 

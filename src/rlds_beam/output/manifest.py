@@ -8,6 +8,7 @@
       rejected/<split>-00000-of-00003.jsonl       why, a line for each
       _commits/<split>-00000-of-00003.json        written behind the shard: this range is done
       features.json  dataset_info.json            the output's metadata (`FileOutput.complete`)
+      checksums.xxh128                            for `xxh128sum --check`
       manifest.json                               written last: all is there, checked
 
 A run that was killed at any point is taken up by the next one with the same plan, which does only
@@ -27,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlds_beam import storage
 from rlds_beam.errors import NotVerifiedError, UsageError
+from rlds_beam.output.checksums import FILES, checksum_files, with_checksum
 from rlds_beam.output.shards import ShardInfo
 
 if TYPE_CHECKING:
@@ -36,7 +38,7 @@ PLAN, MANIFEST, REPORT, COMMITS, REJECTED = "plan.json", "manifest.json", "repor
 VERSION = "1.0.0"
 """Of every dataset that is written."""
 
-_METADATA = ("features.json", "dataset_info.json", REPORT)
+_METADATA = ("features.json", "dataset_info.json", REPORT, *FILES)
 _SHARD = re.compile(r".+\.tfrecord-\d{5}-of-\d{5}(\.spec)?")
 _KIND = "rlds-beam plan"
 
@@ -217,7 +219,7 @@ def commit_dataset(
       complete: writes the metadata, and says what the manifest is to say of the records (`FileOutput.complete`).
 
     Returns:
-      The manifest: items and bytes, `splits`, `shards` and `rejected` with their sha256, `fields`.
+      The manifest: items and bytes, `splits`, `shards` and `rejected` with their checksums, `fields`.
 
     Raises:
       NotVerifiedError: a shard is missing, of another size than it was written, or holds another
@@ -235,6 +237,8 @@ def commit_dataset(
         raise NotVerifiedError(f"{output}: {problems}; run the same command again to make up for it")
     _remove_leftovers(output)
     manifest = _manifest(output, name, done, complete(done))
+    for file, content in checksum_files([*manifest["shards"], *manifest["rejected"]]).items():
+        storage.write_text(storage.join(output, file), content)
     storage.sync(output)  # a manifest that survives a power failure tells the truth
     storage.write_text(storage.join(output, MANIFEST), _json(manifest))
     storage.sync(output)
@@ -254,7 +258,7 @@ def read_manifest(path: str) -> dict[str, Any]:
     """
     manifest = _load(storage.join(path, MANIFEST)) if storage.exists(storage.join(path, MANIFEST)) else None
     if manifest is not None:
-        return manifest
+        return manifest | {kind: [*map(with_checksum, manifest[kind])] for kind in ("shards", "rejected")}
     if _read_plan(path) is not None:
         raise UsageError(f"{path} is not finished: it has no {MANIFEST}; run its `rlds-beam convert` again")
     raise UsageError(f"{path} is not a dataset that rlds-beam wrote: it has no {MANIFEST}")

@@ -21,6 +21,7 @@ from rlds_beam.episodes.violations import BadEpisode
 from rlds_beam.errors import RldsBeamError, UsageError
 from rlds_beam.formats.tfrecord_rows import Bytes, RowReader
 from rlds_beam.formats.wire import MalformedError
+from rlds_beam.output.checksums import Checksum
 from rlds_beam.output.manifest import is_output, read_manifest
 from rlds_beam.output.trajectories import read_fields
 from rlds_beam.trajectories.frames import Frames
@@ -39,7 +40,7 @@ class ReplayRange:
     Attributes:
       path: of the file.
       split, index: the shard's split, and its number there.
-      items, bytes, sha256: what the manifest says of it.
+      items, bytes, checksum: what the manifest says of it.
     """
 
     path: str
@@ -47,7 +48,7 @@ class ReplayRange:
     index: int
     items: int
     bytes: int
-    sha256: str
+    checksum: str
 
     def __str__(self) -> str:
         return f"{self.split}-{self.index:05d}"
@@ -95,12 +96,12 @@ class Replay:
 
         Raises:
           RldsBeamError: the file is not what was written. Every record is checked before it is given,
-            and the file as a whole (its SHA-256, its number of items) at its end.
+            and the file as a whole (its checksum, its number of items) at its end.
         """
-        digest, decoder = hashlib.sha256(), TrajectoryDecoder(self.spec, self.jpegs)
+        checksum, decoder = Checksum.like(work.checksum), TrajectoryDecoder(self.spec, self.jpegs)
         try:
             with storage.open_read(work.path) as file:
-                reader = RowReader(file, work.path, digest)
+                reader = RowReader(file, work.path, checksum)
                 position = 0
                 while rows := _rows(reader, self.batch):
                     key = EpisodeKey(self.dataset, work.split, work.index, position)
@@ -108,7 +109,7 @@ class Replay:
                     position = reader.position
         except OSError as error:
             raise RldsBeamError(f"{work.path} cannot be read: {error}") from error
-        if (reader.records, digest.hexdigest()) != (work.items, work.sha256):
+        if (reader.records, str(checksum)) != (work.items, work.checksum):
             raise RldsBeamError(
                 f"{work.path} is not the file that was written: it holds {reader.records} items where the manifest "
                 f"says {work.items}, or others; fetch it again, or convert the dataset again"
@@ -143,15 +144,18 @@ def open_replay(path: str, split: str | None = None) -> Replay:
 
     Raises:
       UsageError: the conversion is not finished, or this is no output of rlds-beam; there is no such split, or
-        nothing in it; a shard is missing or of another size than it was written.
+        nothing in it; a shard is missing or of another size than it was written, or its checksum is of an
+        algorithm that this version does not know.
     """
     manifest = read_manifest(path)
     spec, jpegs = _spec(read_fields(manifest, path))
     shards = manifest["shards"]
-    content = [manifest["fields"], [(shard["split"], shard["sha256"]) for shard in shards]]
+    # What an earlier version wrote keeps its fingerprint, and its items keep their keys: `sha256:` was not part of it.
+    checksums = [(shard["split"], shard["checksum"].removeprefix("sha256:")) for shard in shards]
+    fingerprint = hashlib.sha256(json.dumps([manifest["fields"], checksums]).encode()).hexdigest()
     return Replay(
         dataset=f"{manifest['name']}/{manifest['version']}",
-        fingerprint=hashlib.sha256(json.dumps(content).encode()).hexdigest(),
+        fingerprint=fingerprint,
         spec=spec,
         ranges=_ranges(path, shards, split),
         jpegs=jpegs,
@@ -173,7 +177,7 @@ def _ranges(path: str, shards: list[dict[str, Any]], split: str | None) -> tuple
         for i, s in enumerate(own):
             if s["records"]:
                 file = storage.join(path, s["file"])
-                ranges.append(ReplayRange(file, name, i, s["records"], s["bytes"], s["sha256"]))
+                ranges.append(ReplayRange(file, name, i, s["records"], s["bytes"], s["checksum"]))
     for work in ranges:
         _check(work)
     return tuple(ranges)
@@ -186,6 +190,7 @@ def _check(work: ReplayRange) -> None:
     size = storage.size(work.path)
     if size != work.bytes:
         raise UsageError(f"{work.path} has {size} bytes where {work.bytes} were written: {again}")
+    Checksum.like(work.checksum)  # raises for an unknown algorithm
 
 
 def _spec(fields: list[Field]) -> tuple[TrajectorySpec, dict[str, tuple[str, ...]]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import hashlib
 import json
 from collections.abc import Iterable
 from types import TracebackType
@@ -12,6 +11,7 @@ from typing import Any
 
 from rlds_beam import storage
 from rlds_beam.formats.tfrecord_writing import frame
+from rlds_beam.output.checksums import Checksum, with_checksum
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,20 +21,20 @@ class ShardInfo:
     Attributes:
       records: number of records.
       bytes: size of the file.
-      sha256: of the file, in hex.
+      checksum: of the file, `<algorithm>:<hex>` (`checksums`).
       first_key, last_key: of the first and last episode with a record in it; None where there is none.
     """
 
     records: int
     bytes: int
-    sha256: str
+    checksum: str
     first_key: str | None = None
     last_key: str | None = None
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> ShardInfo:
-        """Reads `dataclasses.asdict(info)` back."""
-        return cls(**content)
+        """Reads `dataclasses.asdict(info)` back, also that of earlier versions."""
+        return cls(**with_checksum(content))
 
 
 class ShardWriter:
@@ -52,7 +52,7 @@ class ShardWriter:
         self._path = path
         self._temporary = storage.temporary_name(path)
         self._file = storage.open_write(self._temporary)
-        self._hash = hashlib.sha256()
+        self._checksum = Checksum()
         self._records = self._bytes = 0
         self._keys: tuple[str, str] | None = None
         self._open = True
@@ -62,7 +62,7 @@ class ShardWriter:
         with storage.naming(self._path):
             for buffer in buffers:
                 self._file.write(buffer)
-                self._hash.update(buffer)
+                self._checksum.update(buffer)
                 self._bytes += len(buffer)
         self._records += records
         if records and key is not None:
@@ -81,7 +81,7 @@ class ShardWriter:
         storage.rename(self._temporary, self._path)
         self._open = False
         first, last = self._keys or (None, None)
-        return ShardInfo(self._records, self._bytes, self._hash.hexdigest(), first, last)
+        return ShardInfo(self._records, self._bytes, str(self._checksum), first, last)
 
     def abort(self) -> None:
         """Removes what was written so far; nothing is done after `commit`."""
