@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 import struct
-from typing import BinaryIO
+from array import array
+from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
@@ -46,6 +47,26 @@ def mask_crcs(crcs: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
     masked |= crcs << np.uint32(17)
     masked += np.uint32(_MASK)
     return masked
+
+
+def record_dtype(length: int) -> np.dtype[Any]:
+    """A record with `length` bytes of data: `header`, `payload` and `crc`."""
+    place = {
+        "names": ["header", "payload", "crc"],
+        "formats": [f"V{HEADER.size}", f"V{length}", "<u4"],
+        "offsets": [0, HEADER.size, HEADER.size + length],
+        "itemsize": length + OVERHEAD,
+    }
+    return np.dtype(place)  # type: ignore[call-overload, no-any-return]
+
+
+def payload_crcs(records: npt.NDArray[Any]) -> npt.NDArray[np.uint32]:
+    """The masked CRC32Cs of the data of records, an array of `record_dtype`."""
+    payload = records["payload"]
+    # Each payload as one `bytes` object, all made in one call: calling crc32c is most of what is left.
+    payloads = payload.tolist() if payload.itemsize else [b""] * len(records)
+    # array.array takes Python's integers in half the time that np.fromiter needs.
+    return mask_crcs(np.frombuffer(array("I", map(crc32c, payloads)), np.uint32))
 
 
 def record_header(length: int) -> bytes:

@@ -7,22 +7,29 @@ of one length are looked at together: their checksums are what is left to do rec
 
 from __future__ import annotations
 
-from typing import Any, BinaryIO, Protocol
+from typing import BinaryIO, Protocol
 
 import numpy as np
 import numpy.typing as npt
-from google_crc32c import value as crc32c
 
 from rlds_beam.errors import RldsBeamError
-from rlds_beam.formats.tfrecord_framing import BLOCK, HEADER, LENGTH_LIMIT, OVERHEAD, mask_crcs, masked_crc
+from rlds_beam.formats.tfrecord_framing import (
+    BLOCK,
+    HEADER,
+    LENGTH_LIMIT,
+    OVERHEAD,
+    masked_crc,
+    payload_crcs,
+    record_dtype,
+)
 
 Bytes = npt.NDArray[np.uint8]
 
 
 class Digest(Protocol):
-    """What hashlib makes."""
+    """What `hashlib` and `xxhash` make."""
 
-    def update(self, data: bytes, /) -> None: ...
+    def update(self, data: bytes, /) -> object: ...
 
 
 class RowReader:
@@ -59,12 +66,9 @@ class RowReader:
         if self._load(size) < size:
             raise self._damaged("the record is cut short")
         count = min(limit, (len(self._data) - self._at) // size)
-        records = np.frombuffer(self._data, _record(length), count, self._at)
+        records = np.frombuffer(self._data, record_dtype(length), count, self._at)
         count = _leading(records["header"] == records["header"][0])
-        # Each payload as one `bytes` object, all made in one call: calling crc32c is most of what is left.
-        payloads = records["payload"][:count].tolist() if length else [b""] * count
-        crcs = mask_crcs(np.fromiter(map(crc32c, payloads), np.uint32, count))
-        sound = _leading(crcs == records["crc"][:count])
+        sound = _leading(payload_crcs(records[:count]) == records["crc"][:count])
         rows = np.frombuffer(self._data, np.uint8, count * size, self._at).reshape(count, size)
         if sound < count:
             self._skip(sound, size)
@@ -103,16 +107,6 @@ class RowReader:
             f"{self._name}, byte {self.position}: {reason}; it is not what was written: fetch the file again, or "
             "convert the dataset again"
         )
-
-
-def _record(length: int) -> np.dtype[Any]:
-    place = {
-        "names": ["header", "payload", "crc"],
-        "formats": [f"V{HEADER.size}", f"V{length}", "<u4"],
-        "offsets": [0, HEADER.size, HEADER.size + length],
-        "itemsize": length + OVERHEAD,
-    }
-    return np.dtype(place)  # type: ignore[call-overload, no-any-return]
 
 
 def _leading(good: npt.NDArray[np.bool_]) -> int:

@@ -6,9 +6,16 @@ from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
-from google_crc32c import value as crc32c
 
-from rlds_beam.formats.tfrecord_framing import FOOTER, HEADER, OVERHEAD, mask_crcs, masked_crc, record_header
+from rlds_beam.formats.tfrecord_framing import (
+    FOOTER,
+    HEADER,
+    OVERHEAD,
+    masked_crc,
+    payload_crcs,
+    record_dtype,
+    record_header,
+)
 
 
 def frame(payload: bytes) -> bytes:
@@ -42,13 +49,7 @@ class FramedRows:
         self._framed = np.empty((count, length + OVERHEAD), np.uint8)
         self._framed[:, : HEADER.size] = np.frombuffer(record_header(length), np.uint8)
         self.payload: npt.NDArray[np.uint8] = self._framed[:, HEADER.size : HEADER.size + length]
-        place = {
-            "names": ["payload"],
-            "formats": [f"V{length}"],
-            "offsets": [HEADER.size],
-            "itemsize": length + OVERHEAD,
-        }
-        self._kind = np.dtype(place)  # type: ignore[call-overload]
+        self._records = self._framed.reshape(-1).view(record_dtype(length))
 
     def finish(self, count: int | None = None) -> npt.NDArray[np.uint8]:
         """Writes the checksums of the first `count` records (all of them, by default).
@@ -57,12 +58,6 @@ class FramedRows:
           uint8 [count, R + 16], whose buffer is what goes into the file. It is overwritten when the
           room is filled and finished again.
         """
-        framed = self._framed[:count]
-        if not self.payload.shape[1]:
-            payloads = [b""] * len(framed)
-        else:
-            # Each payload as one `bytes` object, all made in one call: calling crc32c is most of what is left.
-            payloads = framed.reshape(-1).view(self._kind)["payload"].tolist()
-        crcs = np.fromiter(map(crc32c, payloads), np.uint32, len(framed))
-        framed[:, -FOOTER.size :] = mask_crcs(crcs).astype("<u4").view(np.uint8).reshape(-1, FOOTER.size)
-        return framed
+        records = self._records[:count]
+        records["crc"] = payload_crcs(records)
+        return self._framed[:count]
