@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -81,7 +80,7 @@ class TrajectoryEncoder:
         self._jpegs = tuple(leaf for leaf in spec.leaves if is_jpeg(leaf, images))
         self._jpeg_by_frame = spec.item_shape not in ((), (None,))
         self._quality = jpeg_quality
-        self._room: tuple[_Template, FramedRows] | None = None
+        self._room: _Room | None = None
 
     def encode(self, items: Items) -> Encoded:
         """The records of the items, in their order.
@@ -94,8 +93,9 @@ class TrajectoryEncoder:
         if not count:
             return Encoded([], 0)
         sources = [_source(leaf, items.frames[leaf.path], windows.padding) for leaf in self._leaves]
+        frames = len(items.frames) + windows.padding
         holes = tuple(
-            (leaf.path, _LISTS.get(leaf.dtype, _BYTES_LIST), source.shape[1] * windows.length)
+            (leaf.path, _LISTS.get(leaf.dtype, _BYTES_LIST), source.nbytes // frames * windows.length)
             for leaf, source in zip(self._leaves, sources, strict=True)
         )
         template = _template(holes, whole=not self._jpegs)
@@ -108,17 +108,16 @@ class TrajectoryEncoder:
 
     def _blocks(self, windows: Windows, template: _Template, sources: list[Bytes]) -> Iterator[tuple[FramedRows, int]]:
         """The payloads of all items, a block after the other in one room, and how many rows of it are filled."""
-        step = max(1, _BLOCK_BYTES // len(template.row))
-        if self._room is None or self._room[0] is not template:
-            room = FramedRows(step, len(template.row))
-            room.payload[:] = template.row  # stays, whatever is written into the holes
-            self._room = (template, room)
-        room = self._room[1]
+        if self._room is None or self._room.template is not template:
+            self._room = _Room.of(template)
+        _, records, holes = self._room
+        step = len(records.payload)
+        copies = [(hole, _values(windows, source, hole.dtype)) for hole, source in zip(holes, sources, strict=True)]
         for first in range(0, windows.count, step):
             rows = min(step, windows.count - first)
-            for offset, source in zip(template.offsets, sources, strict=True):
-                _copy(windows, first, source, room.payload[:rows], offset)
-            yield room, rows
+            for hole, values in copies:
+                hole[:rows] = values[first : first + rows]
+            yield records, rows
 
     def _jpeg_entries(self, items: Items) -> Iterator[bytes]:
         """The entries of the JPEG leaves of each item."""
@@ -136,37 +135,48 @@ class TrajectoryEncoder:
             yield b"".join(entries)
 
 
-def _copy(windows: Windows, first: int, source: Bytes, block: Bytes, offset: int) -> None:
-    """Copies the windows from `first` on, rows of `source`, to `offset` in each row of `block`."""
-    width = source.shape[1]
-    kind = np.dtype((np.void, width * windows.length))
-    start = (windows.start + first * windows.stride) * width
-    window: Array = np.ndarray((len(block),), kind, source, start, (windows.stride * width,))
-    block[:, offset : offset + kind.itemsize].view(kind)[:, 0] = window
+def _values(windows: Windows, source: Bytes, kind: np.dtype[Any]) -> Array:
+    """What a leaf's hole takes of each item, [items] of `kind` (bytes): a view, in which windows may overlap."""
+    width = kind.itemsize // windows.length
+    return np.ndarray((windows.count,), kind, source, windows.start * width, (windows.stride * width,))
 
 
 def _source(leaf: Leaf, column: Column, padding: int) -> Bytes:
-    """The bytes of a leaf as they stand in a record: [frames + padding, bytes a frame], C-contiguous."""
+    """The bytes of a leaf as they stand in a record: [frames + padding, ...], C-contiguous."""
     values = pixels_of(column, leaf) if isinstance(column, EncodedImages) else column
-    if values.dtype != leaf.dtype or values.shape[1:] != leaf.shape:
+    if values.dtype != leaf.numpy_dtype or values.shape[1:] != leaf.shape:
         raise ValueError(
             f"{leaf.path} is {values.dtype.name}{list(values.shape[1:])}, where the dataset's trajectories have "
             f"{leaf.dtype}{list(leaf.shape)}"
         )
     values = padded(leaf.path, values, padding)
-    rows = values.reshape(-1, math.prod(leaf.shape))
     if leaf.dtype == "int64":
         # All as wide as the widest, so that the records of an episode are of one size whatever their values are.
-        numbers = rows.astype("<i8", copy=False).view(np.uint64)
-        return fixed_varints(numbers, varint_width(int(numbers.max()))).reshape(len(rows), -1)
-    return np.ascontiguousarray(rows).view(np.uint8)
+        numbers = values.astype("<i8", copy=False).view(np.uint64)
+        return fixed_varints(numbers, varint_width(int(numbers.max()))).reshape(len(values), -1)
+    return np.ascontiguousarray(values).view(np.uint8)
 
 
 class _Template(NamedTuple):
-    """A row with the holes empty, and the offset of each hole."""
+    """A row with the holes empty, and the offset and the bytes of each hole."""
 
     row: Bytes
-    offsets: tuple[int, ...]
+    places: tuple[tuple[int, int], ...]
+
+
+class _Room(NamedTuple):
+    """Room for a block of records of one template, and views of each hole in it: [rows] of `void`, a hole each."""
+
+    template: _Template
+    records: FramedRows
+    holes: tuple[Array, ...]
+
+    @classmethod
+    def of(cls, template: _Template) -> _Room:
+        records = FramedRows(max(1, _BLOCK_BYTES // len(template.row)), len(template.row))
+        records.payload[:] = template.row  # stays, whatever is written into the holes
+        holes = (records.payload[:, start : start + size].view((np.void, size)) for start, size in template.places)
+        return cls(template, records, tuple(hole[:, 0] for hole in holes))
 
 
 Holes = tuple[tuple[str, int, int], ...]
@@ -190,12 +200,12 @@ def _new_template(holes: Holes, whole: bool) -> _Template:
     size = sum(map(len, heads)) + sum(hole for _, _, hole in holes)
     row = bytearray(tag_and_length(1, size) if whole else b"")
     _check_size(len(row) + size)
-    offsets = []
+    places = []
     for head, (_, _, hole) in zip(heads, holes, strict=True):
         row += head
-        offsets.append(len(row))
+        places.append((len(row), hole))
         row += bytes(hole)
-    return _Template(np.frombuffer(bytes(row), np.uint8), tuple(offsets))
+    return _Template(np.frombuffer(bytes(row), np.uint8), tuple(places))
 
 
 def _entry_head(path: str, kind: int, size: int) -> bytes:
