@@ -90,8 +90,10 @@ class Report:
             self.repaired += 1
         else:
             self.valid += 1
-        for rule, outcome in verdict.outcomes().items():
-            self.add_violation(verdict.breaches[rule], verdict.key, outcome)
+        if verdict.violations:
+            breaches = verdict.breaches
+            for rule, outcome in verdict.outcomes().items():
+                self.add_violation(breaches[rule], verdict.key, outcome)
         return self
 
     def add_violation(self, violation: Violation, key: EpisodeKey, outcome: str = "rejected") -> Report:

@@ -25,7 +25,9 @@ Kind = Literal["bytes", "float", "int64"]
 
 _Span: TypeAlias = "tuple[bytes, int, int]"
 _KINDS: dict[int, Kind] = {1: "bytes", 2: "float", 3: "int64"}
-_PACKED = 1 << 3 | LEN  # the tag of field 1 as a packed list
+_KEY = _PACKED = 1 << 3 | LEN  # the tag of a map's key, and of field 1 as a packed list
+_VALUE = 2 << 3 | LEN
+_TAGS = {number << 3 | LEN: kind for number, kind in _KINDS.items()}
 
 
 class Feature(NamedTuple):
@@ -53,10 +55,7 @@ class Feature(NamedTuple):
 
     def ints(self, dtype: Any = np.int64) -> Array:
         """The values of an int64_list: [N] as `dtype`, by the conversion that `tf.cast` makes."""
-        chunks = [
-            decode_varints(np.frombuffer(self.data, np.uint8, end - start, start), dtype)
-            for _, start, end in self._values(VARINT)
-        ]
+        chunks = [decode_varints(self.data[start:end], dtype) for _, start, end in self._values(VARINT)]
         return chunks[0] if len(chunks) == 1 else np.concatenate([np.empty(0, dtype), *chunks])
 
     def strings(self) -> list[bytes]:
@@ -106,6 +105,21 @@ def not_an_example(error: MalformedError) -> BadEpisode:
 
 def _entry(data: bytes, at: int, end: int) -> tuple[bytes, Feature]:
     """(key, feature) of one entry of the map."""
+    if end - at > 4 and data[at] == _KEY and data[at + 1] < 0x80:
+        # As every writer does it: the key, the feature, its one list, and nothing else.
+        value = at + 2 + data[at + 1]
+        if value < end and data[value] == _VALUE:
+            size, start = read_varint(data, value + 1, end)
+            kind = _TAGS.get(data[start]) if size and start + size == end else None
+            if kind is not None:
+                size, first = read_varint(data, start + 1, end)
+                if first + size == end:
+                    return data[at + 2 : value], Feature(kind, data, first, end)
+    return _any_entry(data, at, end)
+
+
+def _any_entry(data: bytes, at: int, end: int) -> tuple[bytes, Feature]:
+    """(key, feature) of an entry, however it is written."""
     key, value = b"", (b"", 0, 0)
     for number, wire, start, stop in fields(data, at, end):
         if number == 1 and wire == LEN:

@@ -190,7 +190,7 @@ def items(table: str, keys: Keys, priorities: Array, slices: Slices, columns: in
 def acknowledged(responses: Iterable[bytes]) -> Keys:
     """The keys in serialised InsertStreamResponses: uint64 [n]."""
     packed = b"".join(map(_packed_keys, responses))
-    return decode_varints(np.frombuffer(packed, np.uint8), np.uint64)
+    return decode_varints(packed, np.uint64)
 
 
 def acknowledged_count(response: bytes) -> int:

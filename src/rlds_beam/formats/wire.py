@@ -124,6 +124,10 @@ def read_varint(data: bytes, at: int, end: int) -> tuple[int, int]:
     Raises:
       MalformedError: it does not, or is longer than 10 bytes.
     """
+    if at < end and data[at] < 0x80:
+        return data[at], at + 1
+    if end - at > 1 and data[at + 1] < 0x80:
+        return data[at] & 0x7F | data[at + 1] << 7, at + 2
     value = shift = 0
     while at < end and shift < 70:
         byte = data[at]
@@ -135,21 +139,19 @@ def read_varint(data: bytes, at: int, end: int) -> tuple[int, int]:
     raise MalformedError(f"a number that does not end at byte {at}")
 
 
-def decode_varints(raw: Array, dtype: Any = np.int64) -> Array:
-    """All varints in `raw` (uint8): [N] as `dtype`, wrapping like a C cast; bool is "not 0".
+def decode_varints(data: bytes, dtype: Any = np.int64) -> Array:
+    """All varints in `data`: [N] as `dtype`, wrapping like a C cast; bool is "not 0".
 
     Raises:
       MalformedError: the last one does not end, or one is longer than 10 bytes.
     """
-    if not len(raw):
-        return np.empty(0, dtype)
+    raw = np.frombuffer(data, np.uint8)
+    if data.isascii():  # bools, labels, small counts: a byte each
+        return raw.astype(dtype)
     last = raw < 0x80
     if not last[-1]:
         raise MalformedError("a number that does not end")
-    count = int(np.count_nonzero(last))
-    if count == len(raw):  # bools, labels, small counts: a byte each
-        return raw.astype(dtype)
-    values = np.empty(count, dtype)
+    values = np.empty(np.count_nonzero(last), dtype)
     done = at = 0
     while at < len(raw):
         ends = last[at : at + _BLOCK]

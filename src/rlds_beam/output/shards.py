@@ -54,7 +54,8 @@ class ShardWriter:
         self._file = storage.open_write(self._temporary)
         self._checksum = Checksum()
         self._records = self._bytes = 0
-        self._keys: tuple[str, str] | None = None
+        self._first_key: object = None
+        self._last_key: object = None
         self._open = True
 
     def write(self, buffers: Iterable[bytes | memoryview], records: int, key: object = None) -> None:
@@ -66,8 +67,8 @@ class ShardWriter:
                 self._bytes += len(buffer)
         self._records += records
         if records and key is not None:
-            first = self._keys[0] if self._keys else str(key)
-            self._keys = (first, str(key))
+            self._first_key = key if self._first_key is None else self._first_key
+            self._last_key = key
 
     def commit(self) -> ShardInfo:
         """Completes the file and gives it its name, replacing what had it.
@@ -80,7 +81,7 @@ class ShardWriter:
             self._file.close()
         storage.rename(self._temporary, self._path)
         self._open = False
-        first, last = self._keys or (None, None)
+        first, last = (None if key is None else str(key) for key in (self._first_key, self._last_key))
         return ShardInfo(self._records, self._bytes, str(self._checksum), first, last)
 
     def abort(self) -> None:

@@ -122,13 +122,13 @@ class _Found:
         """T: what the step fields agree on."""
         if not self.lengths:
             return 0
-        counts = Counter(self.lengths.values()).most_common()
-        common, votes = counts[0]
-        if len(counts) > 1:
-            for path, length in self.lengths.items():
-                if length != common:
-                    detail = f"{length} steps, where {votes} of {len(self.lengths)} fields have {common}"
-                    self.violations.append(Violation("unequal_lengths", detail, path))
+        if len({*self.lengths.values()}) == 1:
+            return next(iter(self.lengths.values()))
+        common, votes = Counter(self.lengths.values()).most_common(1)[0]
+        for path, length in self.lengths.items():
+            if length != common:
+                detail = f"{length} steps, where {votes} of {len(self.lengths)} fields have {common}"
+                self.violations.append(Violation("unequal_lengths", detail, path))
         return common
 
     def value(self, field: Field, record: Mapping[str, Feature]) -> Any:
