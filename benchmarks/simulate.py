@@ -26,8 +26,10 @@ from plot import chart
 from scheduling import ASSIGNMENTS, Array, Schedule, ideal, shared
 
 from rlds_beam.episodes.schema import Schema
+from rlds_beam.formats.tfrecord import TFRecordFormat
 from rlds_beam.reading.base import Shard, Source, Split
 from rlds_beam.reading.plan import WorkRange, plan_ranges
+from rlds_beam.reading.rlds import RldsSource
 
 WORKERS = (4, 10, 30, 100, 300, 1000)
 FINER = (4_096, 65_536)
@@ -109,7 +111,7 @@ def dataset(sizes: Sequence[int]) -> Iterator[Source]:
             Path(path).touch()
             os.truncate(path, size)
             shards.append(Shard(i, path, size, None))
-        yield Source("sim/1.0.0", "", Schema({}, {}), "tfrecord", (Split("train", tuple(shards)),))
+        yield RldsSource("sim/1.0.0", "", Schema({}, {}), TFRecordFormat(), (Split("train", tuple(shards)),))
 
 
 def plans(source: Source, finer: Sequence[int]) -> dict[str, tuple[WorkRange, ...]]:

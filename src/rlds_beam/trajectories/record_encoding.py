@@ -152,8 +152,8 @@ def _source(leaf: Leaf, column: Column, padding: int) -> Bytes:
     values = padded(leaf.path, values, padding)
     if leaf.dtype == "int64":
         # All as wide as the widest, so that the records of an episode are of one size whatever their values are.
-        numbers = values.reshape(len(values), -1).astype("<i8", copy=False).view(np.uint64)
-        return fixed_varints(numbers, varint_width(int(numbers.max()))).reshape(len(numbers), -1)
+        numbers = values.astype("<i8", copy=False).view(np.uint64)
+        return fixed_varints(numbers, varint_width(int(numbers.max()))).reshape(len(values), -1)
     return np.ascontiguousarray(values).view(np.uint8)
 
 
