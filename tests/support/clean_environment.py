@@ -31,18 +31,26 @@ def build(home: Path, wheel: Path) -> Path:
 
 def beside(python: Path, home: Path, package: Path) -> Path:
     """Another environment with the same dependencies, whose rlds-beam is `package`."""
-    run([sys.executable, "-m", "venv", str(home)], home.parent)
+    run([sys.executable, "-m", "venv", "--without-pip", str(home)], home.parent)
     (libraries,) = (python.parents[1] / "lib").glob("python*/site-packages")
     (own,) = (home / "lib").glob("python*/site-packages")
     (own / "dependencies.pth").write_text(f"{libraries}\n")
-    run([str(home / "bin" / "python"), "-m", "pip", "install", "--no-deps", "--ignore-installed", str(package)], home)
-    return home / "bin" / "python"
+    python = home / "bin" / "python"
+    pip = [sys.executable, "-m", "pip", f"--python={python}"]
+    run([*pip, "install", "--no-deps", "--ignore-installed", str(package)], home)
+    return python
 
 
 def run(command, cwd: Path, env=None, **kwargs):
     """A command outside the checkout; fails with what it said."""
     clean = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
-    clean |= {"PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_ROOT_USER_ACTION": "ignore", **(env or {})}
+    # Bytecode of all modules, of which few are imported, would be most of the work of an installation.
+    clean |= {
+        "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+        "PIP_ROOT_USER_ACTION": "ignore",
+        "PIP_COMPILE": "0",
+        **(env or {}),
+    }
     done = subprocess.run(
         command, cwd=cwd, env=clean, capture_output=True, text=True, check=False, timeout=600, **kwargs
     )
