@@ -21,7 +21,8 @@ import numpy as np
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.images import EncodedImages
 from rlds_beam.formats.rlds_records import encode_example, schema_of
-from rlds_beam.formats.tfrecord import OVERHEAD, frame
+from rlds_beam.formats.tfrecord_framing import OVERHEAD
+from rlds_beam.formats.tfrecord_writing import frame
 from rlds_beam.testing import make_episode, write_dataset
 
 MEGA = 1 << 20

@@ -24,8 +24,8 @@ import numpy as np
 
 from rlds_beam.episodes.images import EncodedImages
 from rlds_beam.formats.base import Record
-from rlds_beam.formats.tfrecord import frame, open_tfrecord, read_records
-from rlds_beam.formats.tfrecord_writing import FramedRows
+from rlds_beam.formats.tfrecord import open_tfrecord, read_records
+from rlds_beam.formats.tfrecord_writing import FramedRows, frame
 from rlds_beam.reading.plan import plan_ranges
 from rlds_beam.reading.reader import EpisodeReader
 from rlds_beam.reading.source import open_source

@@ -9,14 +9,17 @@ from typing import Any
 from rlds_beam import storage
 from rlds_beam.checking.report import Report
 from rlds_beam.checking.rules import DATASET_RULES
-from rlds_beam.errors import RejectedError, RldsBeamError
+from rlds_beam.errors import RldsBeamError
 from rlds_beam.pipelines.options import ReportOptions
+
+REJECTED = 3
+"""The exit code of a job that rejected more than it may."""
 
 
 def exit_code(report: Report, options: ReportOptions) -> int:
     """0, or 3 where more was rejected than allowed, or a shard is not what the dataset says."""
     broken = any(report.rules[rule].rejected for rule in DATASET_RULES if rule in report.rules)
-    return RejectedError.exit_code if broken or report.exceeds(options.max_rejected) else 0
+    return REJECTED if broken or report.exceeds(options.max_rejected) else 0
 
 
 def figures(metrics: Mapping[str, Any], seconds: float) -> dict[str, Any]:

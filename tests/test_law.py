@@ -19,8 +19,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rlds_beam.checking.duplicates import EpisodeKey, Fingerprints, confirm, duplicates_among, scan
-from rlds_beam.formats import tfrecord
 from rlds_beam.formats.rlds_records import encode_example, schema_of
+from rlds_beam.formats.tfrecord_writing import frame
 from rlds_beam.jobs.convert import prepare
 from rlds_beam.pipelines.cli import main
 from rlds_beam.pipelines.convert import ConvertConfig
@@ -161,7 +161,7 @@ def sound_regions(shard: Path) -> tuple[dict[int, bytes], bytes]:
         length = int.from_bytes(data[at : at + 8], "little")
         end = at + 16 + length
         payload = data[at + 12 : end - 4]
-        if length <= len(data) - at - 16 and data[at:end] == tfrecord.frame(payload):
+        if length <= len(data) - at - 16 and data[at:end] == frame(payload):
             found[at] = payload
             at = end
         else:

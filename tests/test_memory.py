@@ -13,7 +13,7 @@ import pytest
 
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.formats.rlds_records import encode_example
-from rlds_beam.formats.tfrecord import frame
+from rlds_beam.formats.tfrecord_writing import frame
 from rlds_beam.testing import make_episode, shard_paths, write_dataset
 
 MEGA = 1 << 20

@@ -19,8 +19,8 @@ from rlds_beam.episodes.columns import concatenate
 from rlds_beam.episodes.images import EncodedImages, encode_jpeg
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.errors import RldsBeamError, UsageError
-from rlds_beam.formats import tfrecord
 from rlds_beam.formats.tfrecord_rows import RowReader
+from rlds_beam.formats.tfrecord_writing import frame_all
 from rlds_beam.formats.wire import MalformedError, delimited
 from rlds_beam.output import manifest
 from rlds_beam.output.loading import load_trajectories
@@ -310,7 +310,7 @@ class Hash:
 def test_rows_are_the_records_of_the_file(runs, limit):
     rng = np.random.default_rng(len(runs))
     payloads = [rng.bytes(length) for length, count in runs for _ in range(count)]
-    content = tfrecord.frame_all(payloads)
+    content = frame_all(payloads)
     with tempfile.TemporaryFile() as file:
         file.write(content)
         file.seek(0)
@@ -370,7 +370,7 @@ def test_other_records_than_those_that_were_written(converted):
     """Each record is sound, but two have changed places: the file's own checksum tells."""
     shard = shard_paths(converted)[0]
     payloads = read_payloads(shard)
-    shard.write_bytes(tfrecord.frame_all([payloads[1], payloads[0], *payloads[2:]]))
+    shard.write_bytes(frame_all([payloads[1], payloads[0], *payloads[2:]]))
     replay = open_replay(str(converted))
     with pytest.raises(RldsBeamError, match=r"00000-of-00002 is not the file that was written.*convert"):
         list(replay.read_items(replay.ranges[0]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from typing import Any
 
@@ -65,7 +66,8 @@ def spec_of(items: Items) -> TrajectorySpec:
 
 
 def target_of(server: str, items: Items, options: ItemOptions, tables: Any = ("t0",), **more: Any) -> Target:
-    return Target((server,), tables, spec_of(items), options, "", ConstantPriority(1.5), 10.0, **more)
+    given = {"salt": "", "priority": ConstantPriority(1.5), "timeout": 10.0, **more}
+    return Target(servers=(server,), tables=tables, spec=spec_of(items), items=options, **given)
 
 
 def encoded(encoder: ItemEncoder, *args: Any, **kwargs: Any) -> list[Request]:
@@ -214,7 +216,7 @@ def test_keys_differ_by_episode_table_number_and_configuration() -> None:
     count = 0
     for seed, salt, tables in itertools.product((1, 2), ("", "other"), (("a",), ("b", "c"))):
         items = maker.push(to_frames(make_episode(9, seed=seed), FrameOptions()))
-        target = Target(("s:1",), tables, spec_of(items), options, salt, ConstantPriority(1.0), 1.0)
+        target = target_of("s:1", items, options, tables, salt=salt)
         encoder = RequestEncoder(target)
         requests = encoder.requests([encoder.encode(items).cut])
         keys |= {int(key) for request in requests for key in request.keys}
@@ -224,12 +226,9 @@ def test_keys_differ_by_episode_table_number_and_configuration() -> None:
 
 def test_an_episode_goes_to_one_server_whatever_their_order() -> None:
     items = ItemMaker(ItemOptions()).push(to_frames(make_episode(3), FrameOptions()))
-    spec = spec_of(items)
     servers = ("a:1", "b:1", "c:1")
-    targets = [
-        Target(tuple(order), ("t",), spec, ItemOptions(), "", ConstantPriority(1.0), 1.0)
-        for order in itertools.permutations(servers)
-    ]
+    target = target_of("", items, ItemOptions())
+    targets = [dataclasses.replace(target, servers=order) for order in itertools.permutations(servers)]
     chosen = []
     for seed in range(300):
         key = make_episode(3, seed=seed).key

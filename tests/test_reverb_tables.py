@@ -303,7 +303,8 @@ class TestVerify:
         assert pickle.loads(pickle.dumps(before)) == before
         assert before.state_ids == {address: ask([address], TIMEOUT)[address].state_id}
         result = check(before, 30, push(address, "free0", range(30)))
-        assert result == TableCheck(address, "free0", 30, 30, 30, 0, 30, 1)
+        counts = {"predicted": 30, "acknowledged": 30, "inserted": 30, "already_there": 0, "size": 30, "episodes": 1}
+        assert result == TableCheck(server=address, table="free0", **counts)
         assert str(result) == f"{address} free0: 30 of 30 items; it holds 30 items of 1 episodes"
         assert TableCheck(**json.loads(json.dumps(result.to_json()))) == result
 

@@ -66,12 +66,6 @@ def needs(extra: Extra, what: str) -> Iterator[None]:
         raise missing(extra, f"{what} ({error})") from error
 
 
-class RejectedError(RldsBeamError):
-    """More episodes were rejected than `max_rejected` allows (exit code 3)."""
-
-    exit_code = 3
-
-
 class NotVerifiedError(RldsBeamError):
     """Something was written, but what is there is not what was predicted (exit code 4)."""
 

@@ -22,10 +22,10 @@ from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.episodes.nesting import nest
 from rlds_beam.episodes.schema import Field, Schema
-from rlds_beam.formats import tfrecord
 from rlds_beam.formats.example import Feature, parse_example
 from rlds_beam.formats.rlds_records import as_column, encode_example, schema_of
 from rlds_beam.formats.tfrecord_framing import record_header
+from rlds_beam.formats.tfrecord_writing import frame_all
 
 Shape = tuple[int, ...]
 
@@ -192,7 +192,7 @@ def write_dataset(
     for i, (start, stop) in enumerate(itertools.pairwise(bounds)):
         number = f"{i:05d}-of-{shards:05d}" if numbered else f"{i:05d}"
         file = target / f"{name.partition('/')[0]}-{split}.tfrecord-{number}"
-        file.write_bytes(tfrecord.frame_all(payloads[start:stop]))
+        file.write_bytes(frame_all(payloads[start:stop]))
     lengths = [stop - start for start, stop in itertools.pairwise(bounds)]
     _add_split(target, name, version, split, lengths, sum(map(len, payloads)), numbered)
     return target

@@ -28,9 +28,9 @@ def is_text(column: Column) -> bool:
 def zeros_like(column: Column, length: int) -> Column:
     """A column of the same kind, dtype and step shape, of `length` zeros (empty strings for text)."""
     if isinstance(column, EncodedImages):
-        return dataclasses.replace(column, data=_empty_bytes(length))
+        return dataclasses.replace(column, data=np.full(length, ZERO_IMAGE, object))
     if column.dtype == object:
-        return _empty_bytes(length)
+        return np.full(length, b"", object)
     return np.zeros((length, *column.shape[1:]), column.dtype)
 
 
@@ -42,7 +42,3 @@ def concatenate(columns: Sequence[Column]) -> Column:
         return dataclasses.replace(first, data=data)
     joined: np.ndarray[Any, Any] = np.concatenate(cast("list[np.ndarray[Any, Any]]", columns))
     return joined
-
-
-def _empty_bytes(length: int) -> np.ndarray[Any, Any]:
-    return np.full(length, b"", object)

@@ -91,9 +91,8 @@ class UndecodableImageError(ValueError):
 
 
 class ImageHeader(NamedTuple):
-    """What the first bytes of an image say: its codec and its size in pixels."""
+    """What the first bytes of an image say: its size in pixels."""
 
-    codec: str
     height: int
     width: int
 
@@ -138,7 +137,7 @@ def _size(declared: tuple[int | None, ...]) -> str:
 
 
 def read_image_header(data: bytes) -> ImageHeader:
-    """Codec and size of an image; raises UndecodableImageError where TensorFlow would not decode it."""
+    """The size of an image; raises UndecodableImageError where TensorFlow would not decode it."""
     if data.startswith(b"\xff\xd8\xff"):
         return _jpeg_header(data)
     if data.startswith(b"\x89PNG\r\n\x1a\n"):
@@ -146,7 +145,7 @@ def read_image_header(data: bytes) -> ImageHeader:
     try:
         if data.startswith(b"BM"):
             width, height = struct.unpack_from("<ii", data, 18)
-            return ImageHeader("bmp", abs(height), abs(width))
+            return ImageHeader(abs(height), abs(width))
     except struct.error:
         raise UndecodableImageError(f"the image ends after {len(data)} bytes") from None
     raise UndecodableImageError(f"no PNG, JPEG or BMP ({len(data)} bytes beginning {data[:8]!r})")
@@ -156,7 +155,7 @@ def _png_header(data: bytes) -> ImageHeader:
     """Walks the chunks to the end: their checksums tell damage at a fraction of a decoding."""
     _png_chunks(data)
     width, height = struct.unpack_from(">II", data, 16)
-    return ImageHeader("png", height, width)
+    return ImageHeader(height, width)
 
 
 def _png_chunks(data: bytes) -> list[tuple[bytes, int, int]]:
@@ -196,7 +195,7 @@ def _jpeg_header(data: bytes) -> ImageHeader:
             height, width = struct.unpack_from(">HH", data, at + 5)
             if data.rfind(b"\xff\xd9", at) < 0:
                 raise UndecodableImageError("the JPEG is cut short")
-            return ImageHeader("jpeg", height, width)
+            return ImageHeader(height, width)
         if marker == 0xFF:  # fill byte
             at += 1
         elif marker == 0x01 or 0xD0 <= marker <= 0xD8:  # markers without content

@@ -25,20 +25,6 @@ from rlds_beam.formats.tfrecord_framing import (
     masked_crc,
     record_header,
 )
-from rlds_beam.formats.tfrecord_writing import FramedRows, frame, frame_all, frame_rows
-
-__all__ = [
-    "OVERHEAD",
-    "FramedRows",
-    "TFRecordFile",
-    "TFRecordFormat",
-    "frame",
-    "frame_all",
-    "frame_rows",
-    "open_tfrecord",
-    "read_records",
-    "scan_headers",
-]
 
 MAX_RECORD_BYTES = 1 << 30
 MAX_DAMAGE_BYTES = 1 << 24

@@ -31,13 +31,6 @@ def frame_all(payloads: Sequence[bytes]) -> bytes:
     return b"".join(parts)
 
 
-def frame_rows(rows: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
-    """Records of equal length, the rows of a uint8 matrix [N, R], framed: uint8 [N, R + 16], contiguous."""
-    framed = FramedRows(*rows.shape)
-    framed.payload[:] = rows
-    return framed.finish()
-
-
 class FramedRows:
     """Room for N framed records of R bytes each: fill `payload` in place, then `finish`; and again.
 

@@ -33,7 +33,7 @@ from rlds_beam.trajectories.spec import TrajectorySpec, trajectory_spec
 _KEPT = re.compile(r".+-\d{5}-of-\d{5}\.(tfrecord|jsonl)")  # a rejected file of a range
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class PushInput:
     """What there is to push.
 
@@ -108,16 +108,16 @@ def _open_rlds(options: PushOptions) -> PushInput:
     conversion = Conversion(frames, items, trajectory_spec(source.schema, frames, items))
     reader = EpisodeReader(source)
     return PushInput(
-        source.dataset,
-        source.size,
-        plan_ranges(source, whole_shards=options.across_episodes),
-        conversion.spec,
-        items,
-        salt_of(conversion),
-        _most_frames(source, frames),
-        check_source(source, options),
-        source,
-        lambda target: EpisodePusher(reader, check, conversion, target, options.rejected),
+        dataset=source.dataset,
+        size=source.size,
+        ranges=plan_ranges(source, whole_shards=options.across_episodes),
+        spec=conversion.spec,
+        items=items,
+        salt=salt_of(conversion),
+        most_items=_most_frames(source, frames),
+        dataset_report=check_source(source, options),
+        source=source,
+        pusher=lambda target: EpisodePusher(reader, check, conversion, target, options.rejected),
     )
 
 
@@ -137,11 +137,18 @@ def _open_converted(options: PushOptions) -> PushInput:
         items = ItemOptions(items="episodes")
     else:
         items = ItemOptions(items="sequences", sequence_length=length, stride_length=length)
-    salt = json.dumps({"format": FORMAT, "replay": replay.fingerprint})
     return PushInput(
-        replay.dataset, sum(work.bytes for work in replay.ranges), replay.ranges, replay.spec, items, salt,
-        replay.items, Report(), None, lambda target: ReplayPusher(replay, target),
-    )  # fmt: skip
+        dataset=replay.dataset,
+        size=sum(work.bytes for work in replay.ranges),
+        ranges=replay.ranges,
+        spec=replay.spec,
+        items=items,
+        salt=json.dumps({"format": FORMAT, "replay": replay.fingerprint}),
+        most_items=replay.items,
+        dataset_report=Report(),
+        source=None,
+        pusher=lambda target: ReplayPusher(replay, target),
+    )
 
 
 @dataclasses.dataclass(frozen=True)

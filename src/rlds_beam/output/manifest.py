@@ -43,7 +43,7 @@ _SHARD = re.compile(r".+\.tfrecord-\d{5}-of-\d{5}(\.spec)?")
 _KIND = "rlds-beam plan"
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class RangeCommit:
     """One finished range: the shard that it became, and what was found on the way.
 
@@ -192,9 +192,9 @@ def commit_range(
         path = storage.join(output, file)
         raise NotVerifiedError(f"{path} holds {shard.records} items where {predicted} were predicted")
     commit = RangeCommit(
-        work.split,
-        work.index,
-        work.of,
+        split=work.split,
+        index=work.index,
+        of=work.of,
         file=file,
         shard=shard,
         predicted=predicted,

@@ -50,7 +50,7 @@ class Baseline:
                 yield server, info.tables[name]
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class TableCheck:
     """What became of one table. All numbers are items unless said otherwise.
 
@@ -199,8 +199,16 @@ def compare_tables(
 
 def _check(server: str, old: TableInfo, new: TableInfo, predicted: int, acknowledged: int) -> TableCheck:
     inserted = new.limiter.inserts - old.limiter.inserts
-    there = max(0, acknowledged - max(0, inserted))
-    return TableCheck(server, old.name, predicted, acknowledged, inserted, there, new.current_size, new.num_episodes)
+    return TableCheck(
+        server=server,
+        table=old.name,
+        predicted=predicted,
+        acknowledged=acknowledged,
+        inserted=inserted,
+        already_there=max(0, acknowledged - max(0, inserted)),
+        size=new.current_size,
+        episodes=new.num_episodes,
+    )
 
 
 def _judge(check: TableCheck, old: TableInfo, new: TableInfo, allow_eviction: bool) -> tuple[str, str]:

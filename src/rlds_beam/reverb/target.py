@@ -20,7 +20,7 @@ FORMAT = 1
 """Of the keys; a change of what they are made from makes it another."""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Target:
     """Where items go, and how they become Reverb's. Pickles.
 
@@ -93,7 +93,16 @@ def open_target(
         allow_eviction=options.allow_eviction, allow_blocking=options.allow_blocking,
     )  # fmt: skip
     target = Target(
-        options.reverb, options.table, spec, items, salt, priority, options.timeout,
-        options.chunk_length, baseline.squeeze, baseline.state_ids, options.writer,
-    )  # fmt: skip
+        servers=options.reverb,
+        tables=options.table,
+        spec=spec,
+        items=items,
+        salt=salt,
+        priority=priority,
+        timeout=options.timeout,
+        chunk_length=options.chunk_length,
+        squeeze=baseline.squeeze,
+        state_ids=baseline.state_ids,
+        writer=options.writer,
+    )
     return target, baseline

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rlds_beam.episodes.columns import ZERO_IMAGE
 from rlds_beam.episodes.images import EncodedImages, encode_jpeg
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ def pixels_of(images: EncodedImages, leaf: Leaf) -> Array:
     Raises:
       BadEpisode: an image cannot be decoded, or is of another size than the leaf.
     """
-    there = images.data != b""
+    there = images.data != ZERO_IMAGE
     if there.all():
         return images.decode(leaf.path)
     pixels = np.zeros((len(images), *leaf.shape), leaf.dtype)
