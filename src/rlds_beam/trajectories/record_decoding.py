@@ -1,4 +1,4 @@
-"""Trajectory records decoded by column: the way back from `trajectory_example`.
+"""Trajectory records decoded by column: the way back from `record_encoding`.
 
 Records of one length are, almost always, the same bytes with other values in the same places. Where
 those places are, a look at one record as a tf.Example tells; for the others it is enough that they

@@ -64,7 +64,7 @@ class TrajectoryEncoder:
     Args:
       spec: the leaves of the trajectories.
       images: `raw` writes images as pixels; `jpeg` writes every uint8 leaf of rank 3 as JPEG, as
-        TF-Agents' `compress_image=True` reads it (`trajectory_layout`).
+        TF-Agents' `compress_image=True` reads it (`record_layout`).
       jpeg_quality: of the images that are not JPEGs already (TF-Agents writes 95).
 
     Attributes:

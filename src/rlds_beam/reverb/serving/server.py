@@ -41,7 +41,7 @@ class EmbeddedServer:
     Args:
       tables: to serve. Tables that the checkpoint has besides are served as they are there.
       spec: of the frames; None where all tables come from the checkpoint.
-      host: one of `listening.LOOPBACK` (this machine alone) or `listening.EVERYWHERE` (everybody who can reach
+      host: one of `loopback.LOOPBACK` (this machine alone) or `loopback.EVERYWHERE` (everybody who can reach
         it: Reverb knows no passwords).
       port: to listen on; a free one, if None.
       checkpoint: directory for checkpoints; where it holds one already, the server goes on from that.
