@@ -28,7 +28,7 @@ settings.load_profile("any machine")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, lambda *_: None)
 
-GRACE = 60.0
+GRACE = 120.0
 """Seconds after its deadline that a test has to fail, and that its fixtures have to clean up after a failure."""
 
 
