@@ -14,7 +14,7 @@ from apache_beam.utils.windowed_value import WindowedValue
 from rlds_beam.checking.duplicates import marked
 from rlds_beam.checking.options import CheckOptions
 from rlds_beam.checking.report import Report
-from rlds_beam.checking.verdicts import Rejection, validate_episode
+from rlds_beam.checking.verdicts import validate_episode
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.transforms.duplicates import as_side_input
@@ -79,6 +79,3 @@ class _CheckFn(beam.DoFn):
     def finish_bundle(self) -> Iterator[Any]:
         # One report a bundle, not one an episode: what is merged stays small.
         yield TaggedOutput("report", WindowedValue(self._report, MIN_TIMESTAMP, [GlobalWindow()]))
-
-
-__all__ = ["CheckResult", "Rejection", "ValidateEpisodes"]

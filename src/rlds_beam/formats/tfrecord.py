@@ -20,25 +20,15 @@ from rlds_beam.formats.tfrecord_framing import (
     BLOCK,
     FOOTER,
     HEADER,
-    OVERHEAD,
     FrameFinder,
     masked_crc,
     record_header,
 )
-from rlds_beam.formats.tfrecord_writing import FramedRows, frame, frame_all, frame_rows
-
-__all__ = [
-    "OVERHEAD",
-    "FramedRows",
-    "TFRecordFile",
-    "TFRecordFormat",
-    "frame",
-    "frame_all",
-    "frame_rows",
-    "open_tfrecord",
-    "read_records",
-    "scan_headers",
-]
+from rlds_beam.formats.tfrecord_framing import OVERHEAD as OVERHEAD
+from rlds_beam.formats.tfrecord_writing import FramedRows as FramedRows
+from rlds_beam.formats.tfrecord_writing import frame as frame
+from rlds_beam.formats.tfrecord_writing import frame_all as frame_all
+from rlds_beam.formats.tfrecord_writing import frame_rows as frame_rows
 
 MAX_RECORD_BYTES = 1 << 30
 MAX_DAMAGE_BYTES = 1 << 24
