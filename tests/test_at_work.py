@@ -16,6 +16,7 @@ from rlds_beam import at_work
 from rlds_beam.at_work import read_notes
 from rlds_beam.errors import RldsBeamError
 from rlds_beam.runners import watching
+from rlds_beam.testing import make_episode, write_dataset
 
 CHILD = """
 import os, sys
@@ -30,6 +31,32 @@ def child(home, body: str, *flags: str) -> int:
     return subprocess.run(
         [sys.executable, "-c", CHILD.format(body=body), str(home), *flags], check=False, timeout=DEADLINE
     ).returncode
+
+
+@pytest.fixture
+def hostile(tmp_path, monkeypatch):
+    """The current directory: modules in it have the names of installed ones, and end whatever imports them."""
+    for name in ("apache_beam", "json", "logging", "numpy", "runpy"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('imported from the current directory')")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_a_process_of_ours_imports_nothing_from_the_current_directory(hostile):
+    program = "import json, sys; print(__name__, sys.argv[1:], all(sys.path))"
+    (hostile / "path").mkdir()
+    (hostile / "path" / "its_module.py").write_text(program)
+    environment = {**os.environ, "PYTHONPATH": str(hostile / "path")}
+    done = subprocess.run(
+        at_work.command("its_module", "a", "-b"), env=environment, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "__main__ ['a', '-b'] True\n"
+
+
+def test_worker_processes_import_nothing_from_the_current_directory(hostile, convert):
+    source = write_dataset(hostile / "data", [make_episode(5, seed=i) for i in range(4)], shards=2)
+    ran = convert(source, "--workers=2")
+    assert ran.code == 0, ran.err
 
 
 @pytest.fixture

@@ -85,6 +85,7 @@ def test_a_server_on_this_machine_is_refused(server: str, capsys: pytest.Capture
 
 
 def test_a_server_elsewhere_is_not() -> None:
+    pytest.importorskip("google.cloud.dataflow")
     for server in ("10.0.0.2:8000", "reverb.example:8000", "[fd00::1]:8000"):
         dataflow.check(PushConfig("gs://bucket/in", reverb=(server,), table=("t",), **CLOUD))
 
@@ -97,6 +98,7 @@ def test_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_stands_behind_the_dashes_wins() -> None:
+    pytest.importorskip("google.cloud.dataflow")
     given = ("--project=other-project", "--number_of_worker_harness_threads=1", "--max_num_workers=50")
     config = ValidateConfig("gs://bucket/in", beam_options=given, **CLOUD)
     dataflow.check(config)

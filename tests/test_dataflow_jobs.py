@@ -17,6 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+pytest.importorskip("google.cloud.dataflow")
+
 from clean_environment import ROOT, beside, build, run
 from cloud import EXECUTE, Cloud, serving
 from processes import DEADLINE

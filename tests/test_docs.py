@@ -37,6 +37,7 @@ def toy(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("page", [p for p in PAGES if blocks(p, "python")], ids=lambda p: p.name)
 def test_python_blocks_run(page, toy):
+    pytest.importorskip("tf_agents")
     if page.name != "README.md":  # the other pages read what the README's example wrote
         convert(ConvertConfig("data/toy/1.0.0", "pairs", repair=("last_not_last",)))
     for number, code in enumerate(blocks(page, "python")):
@@ -47,6 +48,7 @@ def test_python_blocks_run(page, toy):
 
 
 def test_commands_of_the_readme_run(toy, capsys):
+    pytest.importorskip("tf_agents")
     commands = [line for code in blocks(ROOT / "README.md", "sh") for line in code.replace("\\\n", " ").splitlines()]
     commands = [shlex.split(line, comments=True) for line in commands if line.startswith("rlds-beam")]
     assert len(commands) >= 4

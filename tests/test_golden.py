@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +12,11 @@ import golden
 import pytest
 from golden_data import Datasets
 
-for _module in ("tensorflow", "reverb", "tf_agents", "array_record.python.array_record_module"):
-    pytest.importorskip(_module)
-
 RECORD = json.loads(golden.RECORD.read_text())
 CASES = [(kind, case) for kind, (cases, _) in golden.CASES.items() for case in cases]
+LOCK = (Path(__file__).parents[1] / "requirements.lock").read_text()
+SAME_PNG = f"\nimagecodecs=={metadata.version('imagecodecs')} " in LOCK
+"""Another version of imagecodecs writes the same pixels as another PNG: the inputs have other bytes than recorded."""
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +29,13 @@ def test_is_as_recorded(kind: str, case: Any, datasets: Datasets, tmp_path: Path
     _, record = golden.CASES[kind]
     expected, found = RECORD[kind][str(case)], record(case, datasets, tmp_path)
     changed = [name for name in {**expected, **found} if expected.get(name) != found.get(name)]
+    if not SAME_PNG and re.search(r"\b(png|bad_images)", str(case)):
+        changed = [name for name in changed if not _tells_of_input_bytes(name)]
     assert not changed, f"{kind} {case}: {', '.join(changed)}"
+
+
+def _tells_of_input_bytes(name: str) -> bool:
+    return name.startswith(("report.json", "rejected/")) or name in ("bytes", "ranges", "rules", "sampled", "splits")
 
 
 def test_every_case_is_recorded_and_no_other() -> None:

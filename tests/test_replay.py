@@ -222,6 +222,7 @@ def test_large_items_come_in_small_batches(tmp_path):
 @pytest.mark.parametrize("images", ["raw", "jpeg"])
 @pytest.mark.parametrize("kind", ["pairs", "episodes", "frames"])
 def test_the_same_as_load_trajectories(tmp_path, kind, images):
+    pytest.importorskip("tf_agents")
     leaves = leaves_of(CAMERA, Leaf("observation/count", "int64", ()), Leaf("observation/state", "float64", (3,)))
     write(tmp_path, leaves, KINDS[kind], [make_frames(leaves, n, n) for n in (4, 9, 2)], images)
     theirs = []

@@ -16,6 +16,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from processes import DEADLINE
+
+pytest.importorskip("reverb")
+
 from serving import Serve, a_table, refused
 
 from rlds_beam.errors import UsageError

@@ -189,8 +189,8 @@ def test_a_move_stays_in_its_store() -> None:
 @pytest.mark.parametrize(
     ("path", "hint"),
     [
-        ("gs://bucket/a", r"pip install rlds-beam\[gcs\]"),
-        ("s3://bucket/a", r"pip install rlds-beam\[s3\]"),
+        ("gs://bucket/a", r"pip install 'rlds-beam\[gcs\]'"),
+        ("s3://bucket/a", r"pip install 'rlds-beam\[s3\]'"),
         ("nosuch://bucket/a", "no filesystem for nosuch://; use a local path or gs://, s3://"),
     ],
 )

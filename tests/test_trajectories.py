@@ -113,6 +113,7 @@ def assert_same_items(read, expected, images="raw"):
     ids=lambda o: o.items,
 )
 def test_what_went_in_comes_out(tmp_path, options, images):
+    pytest.importorskip("tf_agents")
     expected = write_dataset(tmp_path, options, images)
     dataset = load_trajectories(str(tmp_path))
     assert type(dataset.element_spec).__name__ == "Trajectory"
@@ -127,6 +128,7 @@ def test_what_went_in_comes_out(tmp_path, options, images):
 
 @pytest.mark.parametrize("images", ["raw", "jpeg"])
 def test_batches_hold_the_same_items(tmp_path, images):
+    pytest.importorskip("tf_agents")
     write_dataset(tmp_path, ItemOptions(), images)
     single = [leaves_of(e) for e in load_trajectories(str(tmp_path)).as_numpy_iterator()]
     batches = [leaves_of(e) for e in load_trajectories(str(tmp_path), batch_size=4).as_numpy_iterator()]
@@ -149,6 +151,7 @@ def test_tf_agents_reads_episodes_with_our_decoder(tmp_path, images):
 
 
 def test_splits(tmp_path):
+    pytest.importorskip("tf_agents")
     write_dataset(tmp_path, ItemOptions(), splits=("train", "val"))
     assert len(list(load_trajectories(str(tmp_path), "val"))) == 14
     with pytest.raises(UsageError, match="has the splits train, val: name one"):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import glob as _glob
+import importlib.util
 import os
 import re
 import shutil
@@ -244,10 +245,12 @@ def _remote(path: str, operation: str, *arguments: Any) -> Any:
         FileSystems.get_filesystem(path)
     except Exception as error:  # Beam raises ValueError for an unknown scheme, BeamIOError for a failed start
         raise _not_installed(path) from error
+    if scheme(path) == "s3" and importlib.util.find_spec("boto3") is None:  # which Beam notices in the middle of a call
+        raise _not_installed(path)
     call: Callable[..., Any] = getattr(FileSystems, operation)
     try:
         return call(*arguments)
-    except (AssertionError, ImportError, ValueError) as error:  # how Beam's S3 says that boto3 is not there
+    except (AssertionError, ImportError, ValueError) as error:
         raise _not_installed(path, str(error)) from error
 
 

@@ -213,6 +213,8 @@ def _decode(data: bytes, channels: int | None, dtype: str) -> Array:
             image = _fast_jpeg(data, channels)
         elif data.startswith(b"\x89PNG\r\n\x1a\n"):
             image = _fast_png(data, channels, dtype)
+        else:
+            read_image_header(data)
     except UndecodableImageError:
         if importlib.util.find_spec("tensorflow") is None:
             raise

@@ -1,0 +1,77 @@
+"""Jobs in an IPython session and in a Jupyter kernel, without pandas or beside pandas 3: the bytes of any other run.
+
+`make test-pythons` has an environment for each.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rlds_beam.pipelines.convert import ConvertConfig, convert
+from rlds_beam.testing import make_episode, write_dataset
+
+DEADLINE = 120.0
+
+CODE = """
+from rlds_beam.pipelines.convert import ConvertConfig, convert
+from rlds_beam.pipelines.validate import ValidateConfig, validate
+
+assert get_ipython()
+for workers in (1, 2):
+    outcome = convert(ConvertConfig({source!r}, {output!r} + str(workers), workers=workers))
+    assert outcome.report.episodes == 6, outcome.report
+assert validate(ValidateConfig({source!r})).episodes == 6
+"""
+
+
+@pytest.fixture
+def code(tmp_path: Path) -> str:
+    """Converts a dataset with one worker and with two, and validates it."""
+    source = write_dataset(tmp_path / "data", [make_episode(9, seed=i) for i in range(6)], shards=2)
+    convert(ConvertConfig(str(source), str(tmp_path / "expected"), workers=1))
+    return CODE.format(source=str(source), output=str(tmp_path / "out"))
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> dict[str, str]:
+    """Of a session: files for the user and temporary ones go below `tmp_path`."""
+    for name in ("home", "tmp"):
+        (tmp_path / name).mkdir()
+    return {**os.environ, "HOME": str(tmp_path / "home"), "TMPDIR": str(tmp_path / "tmp")}
+
+
+def assert_converted(directory: Path) -> None:
+    shards = [file for file in (directory / "expected").iterdir() if ".tfrecord" in file.name]
+    assert shards
+    for output in ("out1", "out2"):
+        assert [(directory / output / shard.name).read_bytes() for shard in shards] == [s.read_bytes() for s in shards]
+    assert [file.name for file in (directory / "tmp").iterdir() if "beam" in file.name] == []
+
+
+def test_an_ipython_session(code: str, environment: dict[str, str], tmp_path: Path) -> None:
+    pytest.importorskip("IPython")
+    session = subprocess.run(
+        [sys.executable, "-m", "IPython", "--no-banner", "--colors=NoColor", "-c", code],
+        env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=DEADLINE, check=False,
+    )  # fmt: skip
+    assert session.returncode == 0, session.stdout + session.stderr
+    assert_converted(tmp_path)
+
+
+def test_a_jupyter_kernel(code: str, environment: dict[str, str], tmp_path: Path) -> None:
+    pytest.importorskip("ipykernel")
+    from jupyter_client.manager import start_new_kernel
+
+    manager, client = start_new_kernel(env=environment, cwd=str(tmp_path))
+    try:
+        reply = client.execute_interactive(code, timeout=DEADLINE)
+    finally:
+        client.stop_channels()
+        manager.shutdown_kernel(now=True)
+    assert reply["content"]["status"] == "ok", reply["content"]
+    assert_converted(tmp_path)
