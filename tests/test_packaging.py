@@ -96,7 +96,7 @@ def test_wheel_metadata(built: Path) -> None:
     version = re.search(r'^__version__ = "(.+)"$', (FOLDERS["rlds_beam"] / "__init__.py").read_text(), re.MULTILINE)
     assert version is not None
     assert f"\nVersion: {version[1]}\n" in metadata
-    assert "\nRequires-Python: <3.12,>=3.10\n" in metadata
+    assert "\nRequires-Python: >=3.10\n" in metadata
     assert "rlds-beam = rlds_beam.pipelines.cli:main" in entry_points
 
 
