@@ -23,5 +23,5 @@ def format_size(number: int) -> str:
 
 def did_you_mean(name: str, names: Iterable[str], most: int = 1) -> str:
     """`; did you mean train?`, of up to `most` of the `names` that are like `name`; empty where none is."""
-    near = difflib.get_close_matches(name, list(names), n=most, cutoff=0.5)
+    near = difflib.get_close_matches(name, list(names), n=most)
     return f"; did you mean {' or '.join(near)}?" if near else ""
