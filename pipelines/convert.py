@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from rlds_beam.checking.report import Report
     from rlds_beam.jobs.convert import ConvertJob
 
+__all__ = ["ConvertConfig", "ConvertOutcome", "ConvertResult", "convert", "define_pipeline"]
 
 USAGE = "INPUT OUTPUT"
 
@@ -55,7 +56,8 @@ def define_pipeline(root: Any, config: ConvertConfig, job: ConvertJob | None = N
     import apache_beam as beam
 
     from rlds_beam.jobs.convert import prepare
-    from rlds_beam.transforms import CommitDataset, ConvertRanges, FindDuplicateEpisodes
+    from rlds_beam.transforms import FindDuplicateEpisodes
+    from rlds_beam.transforms.ranges import CommitDataset, ConvertRanges
 
     job = job or prepare(config)
     # Duplicates can be told only when all of the dataset was looked at: at its framing, that is, not at its episodes.

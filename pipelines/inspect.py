@@ -15,6 +15,8 @@ from rlds_beam.trajectories.options import FrameOptions, ItemOptions
 if TYPE_CHECKING:
     from rlds_beam.jobs.inspect import Survey
 
+__all__ = ["InspectConfig", "inspect"]
+
 USAGE = "INPUT"
 
 

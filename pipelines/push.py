@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from rlds_beam.reverb.serving.server import EmbeddedServer
     from rlds_beam.reverb.verifying import Verified
 
+__all__ = ["PushConfig", "PushOutcome", "define_pipeline", "push"]
+
 USAGE = "INPUT --reverb=SERVERS --table=TABLES"
 
 EMBEDDED = "embedded"

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from rlds_beam.reverb.serving.server import EmbeddedServer
     from rlds_beam.trajectories.spec import TrajectorySpec
 
+__all__ = ["ServeConfig", "serve", "spec_of"]
+
 USAGE = "--like=INPUT --tables=NAME:KIND"
 
 _LOOK_SECONDS = 0.2

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from rlds_beam.checking.report import Report
     from rlds_beam.reading.base import Source
 
+__all__ = ["ValidateConfig", "define_pipeline", "validate"]
+
 USAGE = "INPUT"
 
 

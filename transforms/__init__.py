@@ -1,14 +1,34 @@
-"""Beam transforms over RLDS episodes. Each is thin: the work is done by its pure twin in `rlds_beam`."""
+"""Beam transforms over episodes, for a pipeline of your own.
 
-from rlds_beam.transforms.checking import CheckResult as CheckResult
-from rlds_beam.transforms.checking import ValidateEpisodes as ValidateEpisodes
-from rlds_beam.transforms.connecting import ConnectEpisodes as ConnectEpisodes
-from rlds_beam.transforms.converting import ConvertToTrajectories as ConvertToTrajectories
-from rlds_beam.transforms.duplicates import FindDuplicateEpisodes as FindDuplicateEpisodes
-from rlds_beam.transforms.ranges import CommitDataset as CommitDataset
-from rlds_beam.transforms.ranges import ConvertRanges as ConvertRanges
-from rlds_beam.transforms.reading import ReadFromRlds as ReadFromRlds
-from rlds_beam.transforms.reporting import WriteReport as WriteReport
-from rlds_beam.transforms.reverb import WriteToReverb as WriteToReverb
-from rlds_beam.transforms.writing import WriteRejected as WriteRejected
-from rlds_beam.transforms.writing import WriteToTrajectoryRecords as WriteToTrajectoryRecords
+Each transform is thin: a function or class of `rlds_beam`, its pure twin, does the work. What the jobs use besides
+(`rlds_beam.transforms.ranges`, `PushRanges`, ...) is private: `define_pipeline` of a job is the way to it.
+"""
+
+from rlds_beam.transforms.checking import CheckResult, ValidateEpisodes
+from rlds_beam.transforms.connecting import ConnectEpisodes
+from rlds_beam.transforms.converting import ConvertToTrajectories, ConvertToTrajectoriesResult
+from rlds_beam.transforms.duplicates import FindDuplicateEpisodes
+from rlds_beam.transforms.reading import ReadFromRlds
+from rlds_beam.transforms.reporting import WriteReport
+from rlds_beam.transforms.reverb import WriteToReverb, WriteToReverbResult
+from rlds_beam.transforms.writing import WriteRejected, WriteToTrajectoryRecords, WriteToTrajectoryRecordsResult
+
+__all__ = [
+    "CheckResult",
+    "ConnectEpisodes",
+    "ConvertToTrajectories",
+    "ConvertToTrajectoriesResult",
+    "FindDuplicateEpisodes",
+    "ReadFromRlds",
+    "ValidateEpisodes",
+    "WriteRejected",
+    "WriteReport",
+    "WriteToReverb",
+    "WriteToReverbResult",
+    "WriteToTrajectoryRecords",
+    "WriteToTrajectoryRecordsResult",
+]
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -15,7 +15,7 @@ from rlds_beam.transforms.metrics import METRICS_NAMESPACE
 class ConnectEpisodes(beam.PTransform):
     """Edits, splits or drops episodes: a PCollection of `Episode` to another. Pure twin: `connectors.base.connect`.
 
-    The counters `dropped_by_<connector>` say how many episodes each connector dropped.
+    The counters `dropped_by_NAME` say how many episodes each connector dropped.
 
     Args:
       connectors: run one after another over each episode; the columns that they add are not used here.

@@ -1,8 +1,8 @@
 """rlds-beam: RLDS datasets in, training data out, as Apache Beam pipelines.
 
-The names below are the public core, without Beam: what an episode is and what can be done to one. They are imported
-when they are first used, so that `import rlds_beam` costs nothing. The rest of the public surface is
-`rlds_beam.transforms`, `rlds_beam.pipelines`, `rlds_beam.rlds_to_reverb` and `rlds_beam.reverb_observers`.
+The names below are the public core, without Beam: what an episode is, what can be done to one, and the contracts of
+a source, a connector and an output. Each is imported when it is first used, so that `import rlds_beam` costs nothing.
+The other public modules are listed in the API reference (docs/api); everything else is private.
 """
 
 from __future__ import annotations
@@ -19,35 +19,111 @@ if TYPE_CHECKING:
     from rlds_beam.checking.verdicts import Rejection as Rejection
     from rlds_beam.checking.verdicts import Verdict as Verdict
     from rlds_beam.checking.verdicts import validate_episode as validate_episode
+    from rlds_beam.connectors.base import Batch as Batch
+    from rlds_beam.connectors.base import Connected as Connected
+    from rlds_beam.connectors.base import Connector as Connector
+    from rlds_beam.connectors.base import connect as connect
     from rlds_beam.episodes.episode import Episode as Episode
+    from rlds_beam.episodes.images import EncodedImages as EncodedImages
     from rlds_beam.episodes.keys import EpisodeKey as EpisodeKey
+    from rlds_beam.episodes.schema import Field as Field
+    from rlds_beam.episodes.schema import Schema as Schema
+    from rlds_beam.episodes.violations import BadEpisode as BadEpisode
+    from rlds_beam.episodes.violations import Violation as Violation
+    from rlds_beam.errors import FailedRuleError as FailedRuleError
+    from rlds_beam.errors import NotVerifiedError as NotVerifiedError
     from rlds_beam.errors import RldsBeamError as RldsBeamError
+    from rlds_beam.errors import UsageError as UsageError
+    from rlds_beam.formats.base import Damage as Damage
+    from rlds_beam.formats.base import Headers as Headers
+    from rlds_beam.formats.base import Record as Record
+    from rlds_beam.formats.base import RecordFormat as RecordFormat
+    from rlds_beam.jobs.inspect import Survey as Survey
+    from rlds_beam.output.base import Effort as Effort
+    from rlds_beam.output.base import FileOutput as FileOutput
+    from rlds_beam.output.base import FileRangeWriter as FileRangeWriter
+    from rlds_beam.output.base import RangeWriter as RangeWriter
     from rlds_beam.output.loading import load_trajectories as load_trajectories
+    from rlds_beam.output.manifest import RangeCommit as RangeCommit
+    from rlds_beam.output.shards import ShardInfo as ShardInfo
+    from rlds_beam.output.shards import ShardWriter as ShardWriter
+    from rlds_beam.reading.base import Decoder as Decoder
+    from rlds_beam.reading.base import Segment as Segment
+    from rlds_beam.reading.base import Shard as Shard
+    from rlds_beam.reading.base import Source as Source
+    from rlds_beam.reading.base import Split as Split
+    from rlds_beam.reading.plan import WorkRange as WorkRange
     from rlds_beam.reading.source import open_source as open_source
+    from rlds_beam.reverb.options import ReverbOptions as ReverbOptions
+    from rlds_beam.reverb.verifying import Verified as Verified
     from rlds_beam.trajectories.frames import Frames as Frames
     from rlds_beam.trajectories.frames import to_frames as to_frames
+    from rlds_beam.trajectories.items import Items as Items
     from rlds_beam.trajectories.items import windows as windows
     from rlds_beam.trajectories.options import FrameOptions as FrameOptions
     from rlds_beam.trajectories.options import ItemOptions as ItemOptions
+    from rlds_beam.trajectories.spec import TrajectorySpec as TrajectorySpec
     from rlds_beam.trajectories.spec import trajectory_spec as trajectory_spec
 
 _HOMES = {
-    "CheckOptions": "rlds_beam.checking.options",
+    # Episodes
     "Episode": "rlds_beam.episodes.episode",
     "EpisodeKey": "rlds_beam.episodes.keys",
-    "FrameOptions": "rlds_beam.trajectories.options",
-    "Frames": "rlds_beam.trajectories.frames",
-    "ItemOptions": "rlds_beam.trajectories.options",
+    "EncodedImages": "rlds_beam.episodes.images",
+    "Field": "rlds_beam.episodes.schema",
+    "Schema": "rlds_beam.episodes.schema",
+    "Violation": "rlds_beam.episodes.violations",
+    "BadEpisode": "rlds_beam.episodes.violations",
+    # Sources
+    "open_source": "rlds_beam.reading.source",
+    "Source": "rlds_beam.reading.base",
+    "Split": "rlds_beam.reading.base",
+    "Shard": "rlds_beam.reading.base",
+    "Decoder": "rlds_beam.reading.base",
+    "RecordFormat": "rlds_beam.formats.base",
+    "Record": "rlds_beam.formats.base",
+    "Damage": "rlds_beam.formats.base",
+    "Headers": "rlds_beam.formats.base",
+    # Checks
+    "CheckOptions": "rlds_beam.checking.options",
+    "validate_episode": "rlds_beam.checking.verdicts",
+    "Verdict": "rlds_beam.checking.verdicts",
     "Rejection": "rlds_beam.checking.verdicts",
     "Report": "rlds_beam.checking.report",
-    "RldsBeamError": "rlds_beam.errors",
-    "Verdict": "rlds_beam.checking.verdicts",
-    "load_trajectories": "rlds_beam.output.loading",
-    "open_source": "rlds_beam.reading.source",
+    # Connectors
+    "Connector": "rlds_beam.connectors.base",
+    "Batch": "rlds_beam.connectors.base",
+    "connect": "rlds_beam.connectors.base",
+    "Connected": "rlds_beam.connectors.base",
+    # Trajectories
+    "FrameOptions": "rlds_beam.trajectories.options",
+    "ItemOptions": "rlds_beam.trajectories.options",
     "to_frames": "rlds_beam.trajectories.frames",
-    "trajectory_spec": "rlds_beam.trajectories.spec",
-    "validate_episode": "rlds_beam.checking.verdicts",
+    "Frames": "rlds_beam.trajectories.frames",
     "windows": "rlds_beam.trajectories.items",
+    "Items": "rlds_beam.trajectories.items",
+    "trajectory_spec": "rlds_beam.trajectories.spec",
+    "TrajectorySpec": "rlds_beam.trajectories.spec",
+    "load_trajectories": "rlds_beam.output.loading",
+    # Outputs
+    "FileOutput": "rlds_beam.output.base",
+    "FileRangeWriter": "rlds_beam.output.base",
+    "RangeWriter": "rlds_beam.output.base",
+    "Effort": "rlds_beam.output.base",
+    "ShardWriter": "rlds_beam.output.shards",
+    "ShardInfo": "rlds_beam.output.shards",
+    "WorkRange": "rlds_beam.reading.plan",
+    "Segment": "rlds_beam.reading.base",
+    "RangeCommit": "rlds_beam.output.manifest",
+    # Reverb, and what the jobs return
+    "ReverbOptions": "rlds_beam.reverb.options",
+    "Verified": "rlds_beam.reverb.verifying",
+    "Survey": "rlds_beam.jobs.inspect",
+    # Errors
+    "RldsBeamError": "rlds_beam.errors",
+    "UsageError": "rlds_beam.errors",
+    "FailedRuleError": "rlds_beam.errors",
+    "NotVerifiedError": "rlds_beam.errors",
 }
 
 __all__ = [*_HOMES]

@@ -27,6 +27,21 @@ from rlds_beam.formats.rlds_records import as_column, encode_example, schema_of
 from rlds_beam.formats.tfrecord_framing import record_header
 from rlds_beam.formats.tfrecord_writing import frame_all
 
+__all__ = [
+    "cut",
+    "features_json",
+    "flip_byte",
+    "insert_bytes",
+    "make_episode",
+    "read_items",
+    "read_payloads",
+    "read_rejected",
+    "record_offsets",
+    "set_length",
+    "shard_paths",
+    "write_dataset",
+]
+
 Shape = tuple[int, ...]
 
 BREAKABLE = (

@@ -50,13 +50,16 @@ class Connected(NamedTuple):
 
 
 def connect(connectors: Sequence[Connector], episodes: Sequence[Episode]) -> Connected:
-    """Runs connectors one after another over the episodes of one record.
+    """Runs connectors one after another over the episodes of one record. For example:
 
-    def clip_reward(batch):
-        clipped = (e.replace(steps={**e.steps, "reward": e.steps["reward"].clip(-1, 1)}) for e in batch.episodes)
-        return batch.replace(episodes=tuple(clipped))
+        def clip_reward(batch):
+            clipped = (e.replace(steps={**e.steps, "reward": e.steps["reward"].clip(-1, 1)}) for e in batch.episodes)
+            return batch.replace(episodes=tuple(clipped))
 
-    connect([clip_reward], [episode]).batch.episodes
+        connect([clip_reward], [episode]).batch.episodes
+
+    Returns:
+      What the last connector returned; or, where one returned no episodes, what that one returned, and its name.
     """
     batch = Batch(tuple(episodes))
     for connector in connectors:

@@ -1,6 +1,6 @@
 """TF-Agents' Reverb observers, drop-in: the same constructors and methods, over an insert stream of our own.
 
-    from rlds_beam.drop_in.reverb_observers import ReverbAddTrajectoryObserver
+    from rlds_beam.reverb_observers import ReverbAddTrajectoryObserver
 
 They write what those of `tf_agents.replay_buffers.reverb_utils` write: the same items in the same order, with
 the same priorities, in the same number of episodes. What they have beyond them, by keyword:
@@ -109,7 +109,7 @@ class ReverbAddTrajectoryObserver(Observer):
         episode; call `flush`.
 
         Raises:
-          As calling it does.
+          ValueError, NotVerifiedError: as when the observer is called.
         """
         with self._sent_together():
             for frames, at_end in episodes(Columns.of_run(trajectory), trajectory.step_type):
@@ -249,7 +249,7 @@ class ReverbAddEpisodeObserver(Observer):
         first one too many are not taken.
 
         Raises:
-          As calling it does.
+          ValueError, NotVerifiedError: as when the observer is called.
         """
         with self._sent_together():
             for frames, at_end in episodes(Columns.of_run(trajectory), trajectory.step_type):

@@ -1,6 +1,6 @@
 """TF-Agents' `tf_agents.replay_buffers.rlds_to_reverb`, drop-in: change the import, and that is all.
 
-    from rlds_beam.drop_in import rlds_to_reverb
+    from rlds_beam import rlds_to_reverb
 
 The same functions with the same signatures give the same specs and frames, and refuse the same data with the
 same exceptions; but the steps are converted a block at a time, inside tf.data. docs/differences.md lists what is
@@ -52,7 +52,7 @@ def create_trajectory_data_spec(
       policy_info_fn: as for `convert_rlds_to_trajectories`; without it the policy_info is empty.
 
     Returns:
-      A Trajectory of tensor specs: step types int32 (), discount float32 () in [0, 1], the rest as in the data.
+      A Trajectory of tensor specs, with step types int32 (), discount float32 () in [0, 1], the rest as in the data.
 
     Raises:
       ValueError: the episodes have no `steps`, or the steps lack a field.

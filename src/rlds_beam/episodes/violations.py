@@ -10,7 +10,7 @@ class Violation:
     """One breach of one rule.
 
     Attributes:
-      rule: id from `RULES`.
+      rule: its id, such as `last_not_last`; `rlds-beam validate --help` lists all.
       detail: what exactly was found, for a person: `NaN at step 17`.
       field: the step field, where there is one.
       step: index of the first step concerned, where there is one.

@@ -1,8 +1,14 @@
 """TF-Agents trajectories: frames, items, their spec, and the records that hold them."""
 
+from typing import TYPE_CHECKING
+
 from rlds_beam import lazy
 
-# Documented under this path.
+if TYPE_CHECKING:
+    from rlds_beam.output.loading import decoder as decoder
+    from rlds_beam.output.loading import load_trajectories as load_trajectories
+
+__all__ = ["decoder", "load_trajectories"]
 __getattr__, __dir__ = lazy.exports(
     __name__, {"decoder": "rlds_beam.output.loading", "load_trajectories": "rlds_beam.output.loading"}
 )

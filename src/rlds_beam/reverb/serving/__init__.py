@@ -1,8 +1,20 @@
-"""Reverb servers of our own."""
+"""Reverb servers in processes of their own, with tables that fit a dataset."""
+
+from typing import TYPE_CHECKING
 
 from rlds_beam import lazy
 
-# Documented under this path.
+if TYPE_CHECKING:
+    from rlds_beam.reverb.serving.served_tables import ServedTable as ServedTable
+    from rlds_beam.reverb.serving.server import EmbeddedServer as EmbeddedServer
+    from rlds_beam.reverb.serving.server import verify_checkpoint as verify_checkpoint
+
+__all__ = ["EmbeddedServer", "ServedTable", "verify_checkpoint"]
 __getattr__, __dir__ = lazy.exports(
-    __name__, dict.fromkeys(("EmbeddedServer", "verify_checkpoint"), "rlds_beam.reverb.serving.server")
+    __name__,
+    {
+        "EmbeddedServer": "rlds_beam.reverb.serving.server",
+        "ServedTable": "rlds_beam.reverb.serving.served_tables",
+        "verify_checkpoint": "rlds_beam.reverb.serving.server",
+    },
 )

@@ -1,0 +1,77 @@
+"""How `make docs` builds the pages and the API reference: Sphinx, with MyST for Markdown and the Furo theme."""
+
+import dataclasses
+import re
+
+import rlds_beam
+
+project = "rlds-beam"
+version = release = rlds_beam.__version__
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+html_theme = "furo"
+html_title = f"{project} {version}"
+html_show_copyright = False
+
+myst_heading_anchors = 4  # the anchors that GitHub gives headings
+default_role = "py:obj"  # `name` in a docstring links to what it names in the reference; anything else is code
+autodoc_default_options = {"members": True, "member-order": "bysource"}
+autodoc_typehints_format = "short"
+autodoc_mock_imports = ["tensorflow", "tf_agents"]  # slow to import, and shown by names that its users do not know
+napoleon_numpy_docstring = False
+napoleon_use_ivar = True
+
+
+def link_as_files(app, name, source):
+    """Links to Markdown outside of docs/ lead to the file, since there is no such page here."""
+    source[0] = re.sub(r"\]\((\.\./[^)]*\.md)\)", r"](path:\1)", source[0])
+
+
+def edit_docstring(app, what, name, obj, options, lines):
+    """Our docstrings as napoleon and reStructuredText want them."""
+    if what in ("attribute", "property"):
+        lines[:0] = ["..", ""]  # an empty comment: napoleon takes the first line up to a colon for a type
+    for i in reversed(range(2, len(lines))):
+        if lines[i].startswith("    ") and not lines[i - 1] and re.match(r"\S", lines[i - 2]):
+            lines[i:i] = ["::", ""]  # an indented block is code, as in Markdown
+    fields = [field for field in option_fields(obj) if what == "class"]
+    if fields:
+        lines += ["", "Attributes:", *map(describe_option, fields), ""]
+
+
+def edit_signature(app, what, name, obj, options, signature, returned):
+    """Shorter signatures: options are listed below, and a default that is made by a function is not Python."""
+    if what == "class" and option_fields(obj):
+        return "(...)", returned
+    return signature and signature.replace("<factory>", "..."), returned
+
+
+def option_fields(obj):
+    """The fields of a class of options: those with the help of a flag."""
+    fields = dataclasses.fields(obj) if isinstance(obj, type) and dataclasses.is_dataclass(obj) else ()
+    return [field for field in fields if "help" in field.metadata]
+
+
+def describe_option(field):
+    default = "" if field.default is dataclasses.MISSING else f" = {field.default!r}"
+    return f"  {field.name.replace('_', chr(92) + '_')} ({field.type}{default}): {field.metadata['help']}"
+
+
+def skip_member(app, what, name, obj, skipped, options):
+    """Leaves out the fields of named tuples, which the docstrings of their classes describe."""
+    return True if type(obj).__name__ == "_tuplegetter" else None
+
+
+def find_in_core(app, env, node, content):
+    """`Episode` on the page of another module is `rlds_beam.Episode`."""
+    if node.get("reftype") != "obj" or "." in node["reftarget"]:
+        return None
+    target = f"rlds_beam.{node['reftarget']}"
+    return env.domains["py"].resolve_xref(env, node["refdoc"], app.builder, "obj", target, node, content)
+
+
+def setup(app):
+    app.connect("missing-reference", find_in_core)
+    app.connect("source-read", link_as_files)
+    app.connect("autodoc-process-docstring", edit_docstring, priority=100)  # before napoleon
+    app.connect("autodoc-process-signature", edit_signature)
+    app.connect("autodoc-skip-member", skip_member)
