@@ -32,7 +32,7 @@ export GRPC_VERBOSITY ?= NONE
 # No accelerator is of use here, and the memory of one is not grabbed by accident.
 export CUDA_VISIBLE_DEVICES ?=
 
-.PHONY: help setup demo test test-flink lint format bench wheel lock clean
+.PHONY: help setup demo test test-flink docs lint format bench wheel lock clean
 
 PYTEST = timeout --foreground --signal=INT --kill-after=60 $(TEST_SECONDS) $(PY) -m pytest -q
 SAY_TIMEOUT = { code=$$?; case $$code in \
@@ -73,6 +73,10 @@ lint: $(PROJECT) wheel  ## ruff, and the type checker in strict mode over the in
 	@rm -rf build/typecheck
 	@$(PY) -m pip install --quiet --no-deps --target build/typecheck dist/*.whl
 	@MYPYPATH=build/typecheck $(BIN)/mypy --package rlds_beam
+
+docs: $(PROJECT)  ## build/docs: the pages and the API reference as HTML, with their links checked
+	@PYTHONWARNINGS=ignore $(BIN)/sphinx-build -q -E -W --keep-going docs build/docs
+	@$(PY) docs/check_links.py build/docs
 
 format: $(PROJECT)  ## let ruff format and fix
 	@$(BIN)/ruff format .

@@ -4,6 +4,7 @@ import contextlib
 import io
 import re
 import shlex
+import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from rlds_beam.testing import make_episode, write_dataset
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+LINKED = [*PAGES, ROOT / "CHANGELOG.md", *sorted((ROOT / "examples").glob("*/README.md"))]
 BLOCK = re.compile(r"```(?P<language>\w+)\n(?P<code>.*?)```", re.DOTALL)
 
 
@@ -28,6 +30,8 @@ def toy(tmp_path, monkeypatch):
     episodes = [make_episode(30, seed=i, breaks=["last_not_last"] if i in (3, 7) else []) for i in range(20)]
     write_dataset(tmp_path / "data", episodes, name="toy", shards=2)
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])  # this folder is added for the module of an example
+    monkeypatch.setenv("RLDS_BEAM_USER_PATH", str(tmp_path))
     return tmp_path
 
 
@@ -36,6 +40,8 @@ def test_python_blocks_run(page, toy):
     if page.name != "README.md":  # the other pages read what the README's example wrote
         convert(ConvertConfig("data/toy/1.0.0", "pairs", repair=("last_not_last",)))
     for number, code in enumerate(blocks(page, "python")):
+        if module := re.match(r"# (\w+\.py)\n", code):
+            (toy / module[1]).write_text(code)
         with contextlib.redirect_stdout(io.StringIO()):
             exec(compile(code, f"{page.name}, block {number}", "exec"), {"__name__": "__docs__"})
 
@@ -57,10 +63,18 @@ def test_the_readme_names_every_rule_and_exit_code():
     assert [rule for rule in RULES if f"`{rule}`" not in text] == []
 
 
-def test_links_between_pages_hold():
-    for page in PAGES:
-        for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text()):
-            assert (page.parent / target).exists(), f"{page.name}: {target}"
+def anchors(page):
+    """The anchors that GitHub gives the headings of a page, as long as no two headings are the same."""
+    headings = re.findall(r"^#+ (.+)$", re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", LINKED, ids=lambda p: str(p.relative_to(ROOT)))
+def test_links_between_pages_hold(page):
+    for target, _, anchor in re.findall(r"\]\((?!https?:)([^)#]*)(#([^)]*))?\)", page.read_text()):
+        other = (page.parent / target).resolve() if target else page
+        assert other.exists(), target
+        assert not anchor or anchor in anchors(other), f"{target}#{anchor}"
 
 
 def test_the_architecture_page_names_only_what_is_there():

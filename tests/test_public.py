@@ -1,0 +1,103 @@
+"""The public names: each module declares its own, each name is documented, and nothing else claims to be public."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGES = ("rlds_beam", "rlds_beam.transforms", "rlds_beam.pipelines", "rlds_beam.reverb.serving")
+MODULES = (
+    *PACKAGES,
+    *(f"rlds_beam.pipelines.{job}" for job in ("convert", "inspect", "push", "serve", "validate")),
+    "rlds_beam.testing",
+    "rlds_beam.trajectories",
+)
+IN_PLACE_OF_AGENTS = ("rlds_beam.reverb_observers", "rlds_beam.rlds_to_reverb")
+"""Public modules that import TensorFlow, or whose users have it."""
+
+
+def objects(module: str) -> Iterator[tuple[str, Any]]:
+    """The public objects of a module, by full name."""
+    imported = importlib.import_module(module)
+    yield from ((f"{module}.{name}", getattr(imported, name)) for name in imported.__all__)
+
+
+def own_docstring(thing: Any) -> str:
+    """What was written about an object: nothing inherited, and not what dataclasses and named tuples generate."""
+    text = (vars(thing) if isinstance(thing, type) else {"__doc__": thing.__doc__}).get("__doc__") or ""
+    return "" if isinstance(thing, type) and text.startswith(f"{thing.__name__}(") else text
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_each_public_name_resolves_and_has_a_docstring(module: str) -> None:
+    assert [name for name, thing in objects(module) if not own_docstring(thing).strip()] == []
+    assert own_docstring(importlib.import_module(module))
+    assert len(set(importlib.import_module(module).__all__)) == len(importlib.import_module(module).__all__)
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_dir_lists_the_public_names(package: str) -> None:
+    module = importlib.import_module(package)
+    assert dir(module) == sorted(module.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = module.nothing
+
+
+def test_no_other_module_declares_public_names() -> None:
+    files = [(ROOT / "src", file) for file in (ROOT / "src").rglob("*.py")]
+    files += [(ROOT, file) for top in ("transforms", "pipelines", "runners") for file in (ROOT / top).rglob("*.py")]
+    declaring = set()
+    for root, file in files:
+        targets = [t for node in ast.parse(file.read_text()).body if isinstance(node, ast.Assign) for t in node.targets]
+        if any(ast.unparse(target) == "__all__" for target in targets):
+            name = ".".join(file.relative_to(root).with_suffix("").parts).removesuffix(".__init__")
+            declaring.add(name if name.startswith("rlds_beam") else f"rlds_beam.{name}")
+    assert declaring == {*MODULES, *IN_PLACE_OF_AGENTS}
+
+
+def documented(modules: tuple[str, ...]) -> dict[int, str]:
+    """What the API reference describes of some modules: the names by the identity of the object."""
+    found: dict[int, str] = {}
+    for page in sorted((ROOT / "docs" / "api").glob("*.rst")):
+        for kind, name, options in re.findall(r"^\.\. auto(\w+):: (\S+)\n((?:   :.*\n)*)", page.read_text(), re.M):
+            module = name if kind == "module" else name.rpartition(".")[0]
+            if module not in modules:
+                continue
+            if kind != "module":
+                found[id(getattr(importlib.import_module(module), name.rpartition(".")[2]))] = name
+            elif ":no-members:" not in options:
+                found |= {id(thing): full_name for full_name, thing in objects(name)}
+    return found
+
+
+@pytest.mark.parametrize("modules", [MODULES, IN_PLACE_OF_AGENTS], ids=["core", "agents"])
+def test_the_api_reference_describes_the_public_names_and_no_others(modules: tuple[str, ...]) -> None:
+    if modules == IN_PLACE_OF_AGENTS:
+        pytest.importorskip("tf_agents")
+    public = {
+        id(thing): name
+        for module in modules
+        for name, thing in objects(module)
+        if not isinstance(thing, ModuleType)  # a job's module is a public module itself
+    }
+    found = documented(modules)
+    assert {name for thing, name in public.items() if thing not in found} == set()
+    assert {name for thing, name in found.items() if thing not in public} == set()
+
+
+def test_the_job_modules_are_the_names_of_their_package() -> None:
+    """The function `convert` never takes the place of its module, whatever is imported first."""
+    from rlds_beam import pipelines
+    from rlds_beam.pipelines.convert import convert
+
+    assert inspect.ismodule(pipelines.convert)
+    assert pipelines.convert.convert is convert
