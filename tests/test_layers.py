@@ -145,6 +145,16 @@ def test_the_table_has_no_cycle() -> None:
     assert {*LAYERS} - {*done} == set()
 
 
+def test_the_architecture_page_states_the_table() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text().partition("## Four contracts")[0]
+    stated: dict[str, set[str]] = {}
+    for package, cell in re.findall(r"^\| `(\w+)` \|.*\| *(.*?) *\|$", page, re.MULTILINE):
+        named = {*re.findall(r"`(\w+)`", cell)}
+        stated[package] = named.union(*(stated[name] for name in named if cell.endswith("and below")))
+    existing = {folder for folder in LAYERS if (CORE / folder).is_dir() or (ROOT / folder).is_dir()}
+    assert stated == {package: {*LAYERS[package].split()} & existing for package in existing}
+
+
 def test_the_top_level_modules() -> None:
     names = {file.stem for file in CORE.glob("*.py")} - {"__init__", "__main__"}
     assert {name for name in names if f"rlds_beam.{name}" not in ALIASES} == {*FLOOR, TESTING}
