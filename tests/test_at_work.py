@@ -47,9 +47,8 @@ def test_a_process_of_ours_imports_nothing_from_the_current_directory(hostile):
     (hostile / "path").mkdir()
     (hostile / "path" / "its_module.py").write_text(program)
     environment = {**os.environ, "PYTHONPATH": str(hostile / "path")}
-    done = subprocess.run(
-        at_work.command("its_module", "a", "-b"), env=environment, capture_output=True, text=True, check=True
-    )
+    command = at_work.command("its_module", "a", "-b")
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=DEADLINE)
     assert done.stdout == "__main__ ['a', '-b'] True\n"
 
 
