@@ -32,6 +32,8 @@ KEPT = 16 << 20
 """A buffer of more than this is not kept while the record that was read into it is worked on."""
 
 _MASK = 0xA282EAD8
+_15, _17, _MASKS = np.array([[15], [17], [_MASK]], np.uint32)
+"""Arrays of one element: numpy 1 is slower with scalars, whose values it looks at."""
 _U32 = 0xFFFFFFFF
 
 
@@ -43,9 +45,9 @@ def masked_crc(data: bytes) -> int:
 
 def mask_crcs(crcs: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
     """Masks an array of CRC32Cs, as `masked_crc` does."""
-    masked: npt.NDArray[np.uint32] = crcs >> np.uint32(15)
-    masked |= crcs << np.uint32(17)
-    masked += np.uint32(_MASK)
+    masked: npt.NDArray[np.uint32] = crcs >> _15
+    masked |= crcs << _17
+    masked += _MASKS
     return masked
 
 

@@ -89,11 +89,11 @@ class TrajectoryEncoder:
           BadEpisode: an image cannot be decoded, or an item takes 2 GiB or more, which no tf.Example can.
           ValueError: a column is not of the spec's dtype and shape.
         """
-        windows, count = items.windows, items.windows.count
+        windows, count, padding = items.windows, items.windows.count, items.windows.padding
         if not count:
             return Encoded([], 0)
-        sources = [_source(leaf, items.frames[leaf.path], windows.padding) for leaf in self._leaves]
-        frames = len(items.frames) + windows.padding
+        sources = [_source(leaf, items.frames[leaf.path], padding) for leaf in self._leaves]
+        frames = len(items.frames) + padding
         holes = tuple(
             (leaf.path, _LISTS.get(leaf.dtype, _BYTES_LIST), source.nbytes // frames * windows.length)
             for leaf, source in zip(self._leaves, sources, strict=True)
