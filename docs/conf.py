@@ -12,6 +12,7 @@ html_theme = "furo"
 html_title = f"{project} {version}"
 html_show_copyright = False
 
+highlight_language = "none"  # of a block that does not name its language
 myst_heading_anchors = 4  # the anchors that GitHub gives headings
 default_role = "py:obj"  # `name` in a docstring links to what it names in the reference; anything else is code
 autodoc_default_options = {"members": True, "member-order": "bysource"}
@@ -32,7 +33,7 @@ def edit_docstring(app, what, name, obj, options, lines):
         lines[:0] = ["..", ""]  # an empty comment: napoleon takes the first line up to a colon for a type
     for i in reversed(range(2, len(lines))):
         if lines[i].startswith("    ") and not lines[i - 1] and re.match(r"\S", lines[i - 2]):
-            lines[i:i] = ["::", ""]  # an indented block is code, as in Markdown
+            lines[i:i] = [".. code-block:: python", ""]  # an indented block is code, as in Markdown
     fields = [field for field in option_fields(obj) if what == "class"]
     if fields:
         lines += ["", "Attributes:", *map(describe_option, fields), ""]
