@@ -32,7 +32,7 @@ export GRPC_VERBOSITY ?= NONE
 # No accelerator is of use here, and the memory of one is not grabbed by accident.
 export CUDA_VISIBLE_DEVICES ?=
 
-.PHONY: help setup demo test test-flink docs lint format bench wheel lock clean
+.PHONY: help setup demo test test-pythons test-flink docs lint format bench wheel lock clean
 
 PYTEST = timeout --foreground --signal=INT --kill-after=60 $(TEST_SECONDS) $(PY) -m pytest -q
 SAY_TIMEOUT = { code=$$?; case $$code in \
@@ -60,6 +60,10 @@ demo: $(PROJECT)  ## record episodes from a simulator, break two, check, convert
 
 test: $(PROJECT)  ## the tests (TESTS=tests/test_x.py for some of them)
 	@$(PYTEST) $(PYTEST_FLAGS) --ignore=tests/flink $(TESTS) || $(SAY_TIMEOUT)
+
+# Tests of the base package: those that need TensorFlow or another extra skip themselves. Each Python has its own lock.
+test-pythons: $(PROJECT) wheel  ## the base tests on each of Python 3.10 to 3.13 that is found, numpy 1.26 and 2
+	@$(PY) .ci/test_pythons.py $(PYTEST_FLAGS) $(TESTS)
 
 # Fetched once, into .flink: 250 MB from PyPI and Maven Central. One after the other: the tests strike the one cluster.
 test-flink: $(PROJECT)  ## the tests on a real Flink cluster, which it sets up (needs Maven and a JDK 17)
@@ -91,18 +95,29 @@ wheel: $(PROJECT)  ## dist/: sdist, and the wheel built from it
 	@rm build-wheel.log
 	@ls dist/*
 
-# The workers' locks hold the same versions as ours.
-COMPILE = $(BIN)/uv pip compile --quiet --python-version 3.11 --python-platform x86_64-manylinux_2_28 --generate-hashes \
-	--no-header --no-annotate --no-emit-index-url --no-emit-find-links
+COMPILE = UV_PYTHON_DOWNLOADS=never $(BIN)/uv pip compile --quiet --python-platform x86_64-manylinux_2_28 \
+	--generate-hashes --no-header --no-annotate --no-emit-index-url --no-emit-find-links
+COMPILE_311 = $(COMPILE) --python-version 3.11
+COMPILE_BASE = $(COMPILE) --extra test $(UPGRADE) pyproject.toml
 
+# The workers' locks hold the same versions as ours. Of the base package's, one has the lowest versions that
+# pyproject.toml allows, the others the newest; IPython and Jupyter run without pandas on 3.12, beside pandas 3 on 3.13.
 lock: $(DEPENDENCIES)  ## resolve again and write requirements.lock (UPGRADE=--upgrade for newer versions)
-	@$(COMPILE) --extra dev $(UPGRADE) --output-file requirements.lock pyproject.toml
+	@$(COMPILE_311) --extra dev $(UPGRADE) --output-file requirements.lock pyproject.toml
 	@sed -i '1i # Python 3.11, Linux x86-64: rlds-beam[dev] and all it needs. Written by `make lock`.' requirements.lock
 	@rm -f examples/dataflow/requirements*.lock
-	@$(COMPILE) --extra gcp --constraint requirements.lock --output-file examples/dataflow/requirements.lock pyproject.toml
-	@$(COMPILE) --extra gcp --extra agents --constraint requirements.lock \
+	@$(COMPILE_311) --extra gcp --constraint requirements.lock \
+		--output-file examples/dataflow/requirements.lock pyproject.toml
+	@$(COMPILE_311) --extra gcp --extra agents --constraint requirements.lock \
 		--output-file examples/dataflow/requirements-agents.lock pyproject.toml
+	@$(COMPILE_BASE) --python-version 3.10 --resolution lowest-direct --output-file requirements/base-py310.lock
+	@$(COMPILE_BASE) --python-version 3.11 --extra arrayrecord --output-file requirements/base-py311.lock
+	@$(COMPILE_BASE) --python-version 3.12 --extra arrayrecord requirements/notebook.in \
+		--output-file requirements/base-py312.lock
+	@$(COMPILE_BASE) --python-version 3.13 --extra arrayrecord requirements/notebook.in requirements/pandas.in \
+		--output-file requirements/base-py313.lock
+	@sed -i '1i # Linux x86-64: rlds-beam[test] and all it needs. Written by `make lock`.' requirements/base-*.lock
 
 clean:  ## remove what was built (the environment stays)
 	rm -rf build dist demo_data bench_data .pytest_cache .mypy_cache .ruff_cache .hypothesis src/*.egg-info *.egg-info
-	find . -path ./$(VENV) -prune -o -name __pycache__ -type d -exec rm -rf {} +
+	find . -path './.venv*' -prune -o -name __pycache__ -type d -exec rm -rf {} +
