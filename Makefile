@@ -120,4 +120,4 @@ lock: $(DEPENDENCIES)  ## resolve again and write requirements.lock (UPGRADE=--u
 
 clean:  ## remove what was built (the environment stays)
 	rm -rf build dist demo_data bench_data .pytest_cache .mypy_cache .ruff_cache .hypothesis src/*.egg-info *.egg-info
-	find . -path ./$(VENV) -prune -o -name __pycache__ -type d -exec rm -rf {} +
+	find . -path './.venv*' -prune -o -name __pycache__ -type d -exec rm -rf {} +

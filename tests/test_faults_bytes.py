@@ -154,7 +154,11 @@ def test_7_torn_gzip(tmp_path, convert):
     assert len(ran.items) >= pairs(3)
 
 
-@pytest.mark.parametrize("garbage", [b"this is a text file, no TFRecord\n" * 50, os.urandom(3000), bytes(3000)])
+@pytest.mark.parametrize(
+    "garbage",
+    [b"this is a text file, no TFRecord\n" * 50, os.urandom(3000), bytes(3000)],
+    ids=["text", "noise", "zeros"],
+)
 def test_7_garbage_file_is_named(tmp_path, convert, garbage):
     source = dataset(tmp_path)
     shard = shard_paths(source)[0]
