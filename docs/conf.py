@@ -31,6 +31,7 @@ def edit_docstring(app, what, name, obj, options, lines):
     """Our docstrings as napoleon and reStructuredText want them."""
     if what in ("attribute", "property"):
         lines[:0] = ["..", ""]  # an empty comment: napoleon takes the first line up to a colon for a type
+    lines[:] = [re.sub(r"(?<![^\s(])`([.~!][^`]*)`", r"``\1``", line) for line in lines]  # `.spec` is no reference
     for i in reversed(range(2, len(lines))):
         if lines[i].startswith("    ") and not lines[i - 1] and re.match(r"\S", lines[i - 2]):
             lines[i:i] = [".. code-block:: python", ""]  # an indented block is code, as in Markdown

@@ -38,9 +38,9 @@ class PushConfig(RunOptions, ReportOptions, PushOptions):
 
     _: dataclasses.KW_ONLY
     report: str | None = option(None, "file to write the report to, as JSON")
-    checkpoint: str | None = option(None, "directory for the checkpoint that an embedded server leaves behind")
+    checkpoint: str | None = option(None, "directory for the checkpoint that an embedded server writes at the end")
     dry_run: bool = option(False, "check everything, tables included, print the plan, write nothing")
-    keep_serving: bool = option(False, "let an embedded server go on until Ctrl-C when all is pushed")
+    keep_serving: bool = option(False, "keep an embedded server running until Ctrl-C when all is pushed")
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -43,8 +43,8 @@ class ServeConfig(FrameOptions):
     priority_exponent: float = option(1.0, "of prioritized tables: 1 samples in proportion to priorities, 0 uniformly")
     host: str = option(
         "127.0.0.1",
-        "127.0.0.1 for this machine alone; 0.0.0.0 for everybody who can reach it: Reverb knows no passwords, and "
-        "whoever reaches the port can read and destroy all tables",
+        "127.0.0.1 for this machine alone; 0.0.0.0 for every client that can reach it: Reverb has no passwords, and "
+        "each of them can read and destroy all tables",
     )
     port: int | None = option(None, "port to listen on (a free one)")
     checkpoint: str | None = option(

@@ -1,7 +1,7 @@
 """Beam transforms over episodes, for a pipeline of your own.
 
-Each transform is thin: a function or class of `rlds_beam`, its pure twin, does the work. What the jobs use besides
-(`rlds_beam.transforms.ranges`, `PushRanges`, ...) is private: `define_pipeline` of a job is the way to it.
+Each transform is thin: a function or class of `rlds_beam` that does not need Beam does the work. The transforms of the
+jobs, which work on whole ranges, are private: `define_pipeline` of a job uses them.
 """
 
 from rlds_beam.transforms.checking import CheckResult, ValidateEpisodes

@@ -35,7 +35,7 @@ class CheckResult(NamedTuple):
 
 
 class ValidateEpisodes(beam.PTransform):
-    """Holds every episode against the rules, in one pass. Pure twin: `validate_episode`.
+    """Checks every episode against the rules, in one pass. Without Beam: `validate_episode`.
 
     Args:
       options: the policy of each rule; None rejects whatever breaks one.

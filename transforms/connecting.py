@@ -13,7 +13,7 @@ from rlds_beam.transforms.metrics import METRICS_NAMESPACE
 
 
 class ConnectEpisodes(beam.PTransform):
-    """Edits, splits or drops episodes: a PCollection of `Episode` to another. Pure twin: `connectors.base.connect`.
+    """Edits, splits or drops episodes: a PCollection of `Episode` to another. Without Beam: `connect`.
 
     The counters `dropped_by_NAME` say how many episodes each connector dropped.
 

@@ -33,7 +33,7 @@ class ConvertToTrajectoriesResult(NamedTuple):
 class ConvertToTrajectories(beam.PTransform):
     """Turns checked episodes into step pairs, sequences, whole episodes or single frames.
 
-    Pure twin: `to_frames` and `items.ItemMaker`.
+    Without Beam: `to_frames` and `windows`.
 
     Args:
       frames: how steps become TF-Agents frames.

@@ -21,7 +21,7 @@ class FindDuplicateEpisodes(beam.PTransform):
     """A PCollection of one element: a dict from each duplicate's key to the key of what it repeats.
 
     Reads the framing of all records, and the payload of those only whose fingerprints agree.
-    Give it to `ValidateEpisodes(duplicates=...)` as it is. Pure twin: `rlds_beam.checking.duplicates`.
+    Give it to `ValidateEpisodes(duplicates=...)` as it is.
 
     Args:
       source: the dataset, all of whose (selected) records are compared with each other.

@@ -28,7 +28,7 @@ class ReadFromRlds(beam.PTransform):
 
     Every shard is read by as many workers as the runner gives it (a splittable DoFn over byte
     ranges); each record comes out exactly once. A record that cannot be read comes out too, as an
-    Episode with `faults` and no steps: put `ValidateEpisodes` behind this, which sets it aside.
+    Episode with `faults` and no steps: `ValidateEpisodes` after this rejects it.
 
     Args:
       source: a dataset directory, shard files, or a `Source` that is open already.

@@ -52,7 +52,7 @@ class WriteToReverb(beam.PTransform):
 
     With the stream writer a bundle that is retried, a worker that is restarted or a pipeline that is run
     again writes nothing twice, as long as the episodes are the same. With the observer writer (TF-Agents'
-    own observers) items are written at least once. Pure twin: `reverb.writing.RequestEncoder`.
+    own observers) items are written at least once.
 
     Args:
       servers: `host:port`, or several of them: each episode goes to one.

@@ -42,9 +42,8 @@ class WriteToTrajectoryRecords(beam.PTransform):
     """Writes checked episodes as trajectory TFRecords that TF-Agents and TFDS read.
 
     One shard for each bundle of episodes and split; no episode is shuffled. Which episodes share a
-    shard is up to the runner. `pipelines.convert` writes the same shards on every run and can go on
-    after a crash; this transform is for a pipeline that does something of its own to the episodes.
-    Pure twin: `parts`.
+    shard is up to the runner. `rlds_beam.pipelines.convert` writes the same shards on every run and can
+    continue after a crash; this transform is for a pipeline that does something of its own to the episodes.
 
     Args:
       output: a directory that is not there yet, or is empty.
@@ -93,7 +92,7 @@ class WriteToTrajectoryRecords(beam.PTransform):
 class WriteRejected(beam.PTransform):
     """Keeps rejected records in `output/rejected/`: their original bytes, and a JSON line for each.
 
-    Gives a PCollection of one dict, what `rejected/rejected.json` says. Pure twin: `parts`.
+    Gives a PCollection of one dict, the content of `rejected/rejected.json`.
     """
 
     def __init__(self, output: str):

@@ -240,12 +240,12 @@ def _add_split(
 
 
 def shard_paths(directory: Path | str, split: str = "train") -> list[Path]:
-    """The shards of a split that stand in a dataset's directory, in order."""
+    """The shards of a split in a dataset's directory, in order."""
     return sorted(Path(directory).glob(f"*-{split}.tfrecord-*"))
 
 
 def record_offsets(shard: Path | str) -> list[int]:
-    """The byte offset of every record of a sound TFRecord file, and the file's size behind them."""
+    """The byte offset of every record of an undamaged TFRecord file, followed by the file's size."""
     data, offsets = Path(shard).read_bytes(), [0]
     while offsets[-1] < len(data):
         offsets.append(offsets[-1] + 16 + struct.unpack_from("<Q", data, offsets[-1])[0])

@@ -16,9 +16,9 @@ class CheckOptions(Options):
     Where a rule is named several times, fail wins over repair, and repair over accept.
     """
 
-    accept: tuple[str, ...] = option((), "rules whose breach is let through (comma separated)")
-    repair: tuple[str, ...] = option((), "rules whose breach is mended where it can be (comma separated)")
-    fail: tuple[str, ...] = option((), "rules whose first breach ends the job (comma separated)")
+    accept: tuple[str, ...] = option((), "rules that an episode may break (comma separated)")
+    repair: tuple[str, ...] = option((), "rules whose violation is repaired where it can be (comma separated)")
+    fail: tuple[str, ...] = option((), "rules whose first violation ends the job (comma separated)")
     max_image_pixels: int = option(1 << 26, "an image of more pixels is image_too_large")
     decode_images: bool = option(
         False, "decode every image while checking, not only its header (convert decodes those that it writes anyway)"

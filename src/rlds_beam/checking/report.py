@@ -54,7 +54,7 @@ class Report:
     Attributes:
       records: records read; always valid + repaired + rejected.
       valid: records that went on as they were (a breach may have been accepted).
-      repaired, rejected: records that were mended, or kept aside.
+      repaired, rejected: records that were repaired, or rejected.
       episodes: episodes that went on (a repair may make several of one record).
       steps: steps of the episodes that went on.
       bytes: size of the records read, without framing.

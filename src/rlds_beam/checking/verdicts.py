@@ -24,13 +24,13 @@ _FLAGS = ("is_first", "is_last", "is_terminal")
 
 @dataclasses.dataclass(frozen=True)
 class Rejection:
-    """A record that is kept aside, whole.
+    """A record that is rejected, with its original bytes.
 
     Attributes:
       key: where it was read.
       rule: the first rule (in the order of `RULES`) that rejects it: one with the policy reject,
         or, where a repair did not help, one that is still broken after it.
-      violations: all breaches that are not accepted; behind them, those that a repair left over.
+      violations: all violations that are not accepted, followed by those that a repair did not remove.
       payload: the record exactly as it was read.
     """
 
@@ -51,7 +51,7 @@ class Rejection:
         return f"{violation.field}: {violation.detail}" if violation.field else violation.detail
 
     def to_json(self) -> dict[str, Any]:
-        """The line that stands beside the payload in `rejected/`."""
+        """The line about the record in `rejected/`."""
         violations = [
             {name: value for name, value in dataclasses.asdict(v).items() if value is not None} for v in self.violations
         ]
@@ -60,7 +60,7 @@ class Rejection:
 
 @dataclasses.dataclass(frozen=True)
 class Verdict:
-    """What becomes of one record: its episodes go on, or the whole record is rejected.
+    """The result for one record: its episodes are accepted, or the whole record is rejected.
 
     Attributes:
       key: of the record (part 0).

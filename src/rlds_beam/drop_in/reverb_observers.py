@@ -1,4 +1,4 @@
-"""TF-Agents' Reverb observers, drop-in: the same constructors and methods, over an insert stream of our own.
+"""TF-Agents' Reverb observers with the same constructors and methods, which write over an insert stream themselves.
 
     from rlds_beam.reverb_observers import ReverbAddTrajectoryObserver
 
@@ -8,7 +8,7 @@ the same priorities, in the same number of episodes. What they have beyond them,
 - `timeout`: seconds that a wait for the server may take without an item coming through, in any method.
   TF-Agents' wait for ever.
 - `key_seed`: the keys of the items follow from it. The n-th item of an observer gets a key that is a hash of seed,
-  n, the table and the kind of item: who writes the same frames again under the same seed writes nothing twice.
+  n, the table and the kind of item: the same frames written again with the same seed are not written twice.
   Each observer needs a seed of its own. By default keys are random, as TF-Agents' are.
 - `chunk_length`: frames in a chunk. Frames that are given one by one wait until that many have come (by default
   no more than sequence_length + 1, as in Reverb's writer), or for `flush` or the end of the episode.
@@ -19,7 +19,7 @@ Where they differ from TF-Agents':
 - A server that cannot be reached is a ServerError, one that is silent for `timeout`, was restarted, or refuses an
   item (there is no such table) a NotVerifiedError. TF-Agents' wait for ever, or raise RuntimeError.
 - Where an episode is too long by just its last frame (ReverbAddEpisodeObserver raises ValueError) the next
-  episode is written. TF-Agents' loses it without a word.
+  episode is written. TF-Agents' loses it silently.
 - `sequence_length` and `stride_length` below 1 are a ValueError at once, not an error at some later frame. A
   priority that is no number is a ValueError, as TF-Agents documents, not a TypeError.
 - All frames of an observer have the same leaves, and these are numbers or flags. Reverb's writer takes new
@@ -245,7 +245,7 @@ class ReverbAddEpisodeObserver(Observer):
         """Takes a run of frames: leaves [n, ...]. The same as calling the observer with each of them.
 
         It may be an episode, a piece of one, or several. Does not wait for the server at the end of an
-        episode; call `flush`. Where an episode is too long and ValueError raised, the frames behind the
+        episode; call `flush`. If an episode is too long and ValueError is raised, the frames after the
         first one too many are not taken.
 
         Raises:

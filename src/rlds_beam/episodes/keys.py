@@ -20,8 +20,8 @@ class EpisodeKey:
         gzip shard); index of the record in an ArrayRecord shard.
       part: 0, unless a repair split the record into several episodes: then 0, 1, 2, ...
 
-    `str(key)` is `bridge_dataset/1.0.0:train:00000@12345` (with `.part` behind it where it is
-    not 0), and `EpisodeKey.parse` reads it back.
+    `str(key)` is `bridge_dataset/1.0.0:train:00000@12345` (followed by `.part` if that is not 0),
+    and `EpisodeKey.parse` reads it back.
     """
 
     dataset: str

@@ -22,7 +22,7 @@ class Field:
       path: names joined with `/`, relative to the step (`observation/state`) or the episode.
       dtype: numpy name of a decoded value (`float32`, `bool`, `uint8`, `bfloat16`), or `string`.
       shape: of one step (without T); None is an unknown dimension.
-      encoding: how one value stands in the tf.Example: `none` (a list of numbers), `bytes`,
+      encoding: how one value is stored in the tf.Example: `none` (a list of numbers), `bytes`,
         `zlib`, `png`, `jpeg`, `text`.
       feature: the TFDS class name, for messages (`Tensor`, `Image`, `ClassLabel`).
       fast: False where only TFDS's own decoder can read it (ragged, video, optional).

@@ -66,7 +66,7 @@ class FileOutput(abc.ABC):
     Attributes:
       directory: where the files go.
       name: of the dataset that is written.
-      beside: endings of the files that stand beside the file of each range, once that is finished: `.spec`.
+      beside: endings of the files that are written beside the file of each range: `.spec`.
       metadata: names of the files that `complete` writes.
       whole_shards: whether each input shard has to be one range, because the order of its episodes matters.
     """

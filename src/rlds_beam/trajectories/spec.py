@@ -54,7 +54,7 @@ class TrajectorySpec:
 
     Attributes:
       leaves: in the order in which `tf.nest` flattens a `Trajectory`.
-      item_shape: what stands before a leaf's own shape in an item: () for single frames, (L,) for
+      item_shape: what comes before a leaf's own shape in an item: () for single frames, (L,) for
         pairs and sequences, (None,) for whole episodes.
       left_out: step fields that are in no leaf, each with the reason, for a person.
     """
@@ -117,13 +117,13 @@ class TrajectorySpec:
 def trajectory_spec(schema: Schema, frame_options: FrameOptions, item_options: ItemOptions) -> TrajectorySpec:
     """The spec of the items that a dataset of this schema gives.
 
-    Text in the observation is left out, and said so in `left_out`, unless it is asked for by name.
+    Text in the observation is left out, and named in `left_out`, unless an option names it.
     The spec of a `policy_info_fn` is found by calling it on an episode of two steps of zeros (text
     is empty, and images are empty byte strings).
 
     Raises:
       UsageError: the options name what is not there; the schema lacks what a trajectory needs; a
-        field cannot stand in a trajectory (text, a dimension that the schema leaves open); or
+        field cannot be part of a trajectory (text, a dimension that the schema leaves open); or
         `policy_info_fn` cannot be called.
     """
     text = tuple(path for path, field in schema.steps.items() if field.dtype == "string")

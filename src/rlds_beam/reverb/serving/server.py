@@ -34,17 +34,17 @@ CHECKPOINT_SECONDS = 3600.0
 class EmbeddedServer:
     """A Reverb server in a process of its own, which is gone when the context is left, or when this process is.
 
-    Entering the context starts the process and does not wait for it: go on with other work, and come back to
+    Entering the context starts the process and does not wait for it: do other work, then call
     `wait_ready`. The tables' signatures are a TF-Agents `Trajectory` of shapes [None, ...]: they take items of any
     number of frames.
 
     Args:
       tables: to serve. Tables that the checkpoint has besides are served as they are there.
       spec: of the frames; None where all tables come from the checkpoint.
-      host: one of `loopback.LOOPBACK` (this machine alone) or `loopback.EVERYWHERE` (everybody who can reach
+      host: one of `loopback.LOOPBACK` (this machine alone) or `loopback.EVERYWHERE` (every client that can reach
         it: Reverb knows no passwords).
       port: to listen on; a free one, if None.
-      checkpoint: directory for checkpoints; where it holds one already, the server goes on from that.
+      checkpoint: directory for checkpoints; if it holds one already, the server starts from that.
       load: the checkpoint to start from, or a directory of checkpoints, of which the latest is taken.
 
     Attributes:
