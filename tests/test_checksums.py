@@ -94,9 +94,15 @@ def test_an_output_of_an_earlier_version_is_read(output, dataset, convert_only):
     old = {path: path.read_bytes() for path in output.rglob("*") if path.is_file()}
     replay = open_replay(str(output))
     assert replay.items == sum(len(batch) for work in replay.ranges for batch in replay.read_items(work)) == len(items)
-    assert len(items) == EPISODES * (STEPS - 1) == len(list(load_trajectories(str(output))))
+    assert len(items) == EPISODES * (STEPS - 1)
     assert "nothing was left to do" in convert_only(dataset, *FLAGS).out
     assert {path: path.read_bytes() for path in output.rglob("*") if path.is_file()} == old
+
+
+def test_an_output_of_an_earlier_version_is_loaded(output):
+    pytest.importorskip("tf_agents")
+    make_old(output)
+    assert len(list(load_trajectories(str(output)))) == EPISODES * (STEPS - 1)
 
 
 def test_items_of_an_earlier_version_keep_their_keys(output):

@@ -169,7 +169,14 @@ def decode(directory: Path) -> None:
 
 def observe(directory: Path) -> None:
     target = Target(
-        ("127.0.0.1:1",), ("t",), SPEC, ItemOptions(), "salt", ConstantPriority(1.0), 1.0, writer="observer"
+        servers=("127.0.0.1:1",),
+        tables=("t",),
+        spec=SPEC,
+        items=ItemOptions(),
+        salt="salt",
+        priority=ConstantPriority(1.0),
+        timeout=1.0,
+        writer="observer",
     )
     ObserverWriter(target)
 

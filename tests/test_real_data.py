@@ -164,6 +164,7 @@ def test_more_shards_hold_the_same(converted):
 
 
 def test_our_own_reader(converted):
+    pytest.importorskip("tf_agents")
     from rlds_beam import load_trajectories
 
     batches = list(load_trajectories(str(converted("--images=jpeg")), batch_size=75))
