@@ -16,11 +16,12 @@ _PATH = "RLDS_BEAM_USER_PATH"
 
 
 @functools.lru_cache(maxsize=8)
-def resolve(name: str, flag: str = "--policy_info_fn") -> Callable[..., Any]:
+def resolve(name: str, flag: str = "--policy_info_fn", *, callable_only: bool = True) -> Callable[..., Any]:
     """The function or class `module:function`, installed or in the current directory.
 
     Args:
       flag: what `name` is the value of, for messages.
+      callable_only: refuse anything that cannot be called, such as a list.
 
     Raises:
       UsageError: there is none.
@@ -34,7 +35,7 @@ def resolve(name: str, flag: str = "--policy_info_fn") -> Callable[..., Any]:
         found = functools.reduce(getattr, attribute.split("."), importlib.import_module(module))
     except (ImportError, AttributeError) as error:
         raise UsageError(f"{flag}={name}: {error}") from error
-    if not callable(found):
+    if callable_only and not callable(found):
         raise UsageError(f"{flag}={name}: it is a {type(found).__name__}, not a function")
     return cast("Callable[..., Any]", found)
 

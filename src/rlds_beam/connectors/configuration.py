@@ -1,0 +1,133 @@
+"""Connectors by name: `--connectors=module:name`, or a YAML or JSON file."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, cast
+
+from rlds_beam import connectors, storage
+from rlds_beam.connectors import CONNECTORS
+from rlds_beam.connectors.base import Connector
+from rlds_beam.connectors.fields import StepFields
+from rlds_beam.connectors.pipeline import ConnectorPipeline
+from rlds_beam.errors import UsageError
+from rlds_beam.user_functions import resolve
+from rlds_beam.wording import did_you_mean
+
+
+@dataclasses.dataclass(frozen=True)
+class Configuration:
+    """What `--connectors` names.
+
+    Attributes:
+      pipeline: the connectors, in order.
+      fields: where they find things in the steps.
+    """
+
+    pipeline: ConnectorPipeline
+    fields: StepFields = dataclasses.field(default_factory=StepFields)
+
+
+def load(name: str) -> Configuration:
+    """The connectors of `--connectors`: `module:name` (a connector, a pipeline or a list), or a YAML or JSON file.
+
+    A file holds a list of names, each alone or with arguments; or a mapping with the list as `connectors`, and
+    `fields`:
+
+        fields: {obs: observation/state, extras: [action_logp]}
+        connectors:
+          - AddObservationsFromEpisodesToBatch
+          - AddTimeDimToBatchAndZeroPad: {max_seq_len: 20}
+          - my_project.connectors:ClipReward: {limit: 1.0}
+
+    Raises:
+      UsageError: there is no such file, function or connector, or a connector has no such argument.
+    """
+    if not name.endswith((".yaml", ".yml", ".json")):
+        found: Any = resolve(name, "--connectors", callable_only=False)
+        made = found() if isinstance(found, type) else found
+        return Configuration(made if isinstance(made, ConnectorPipeline) else ConnectorPipeline(_list(made)))
+    try:
+        text = storage.read_text(name)
+    except OSError as error:
+        raise UsageError(f"--connectors={name}: {error}") from error
+    return parse(_loaded(text, name), f"--connectors={name}")
+
+
+def parse(content: Any, where: str) -> Configuration:
+    """A configuration from the content of its file.
+
+    Args:
+      where: what to call it in messages.
+
+    Raises:
+      UsageError: it is not one.
+    """
+    fields = StepFields()
+    if isinstance(content, Mapping):
+        _check_names(content, ("connectors", "fields"), where, "entry")
+        fields = _made(StepFields, content.get("fields") or {}, f"{where}: fields")
+        content = content.get("connectors")
+    if not isinstance(content, list):
+        raise UsageError(f"{where}: expected a list of connectors, or a mapping with the list as `connectors`")
+    return Configuration(ConnectorPipeline([_connector(entry, where) for entry in content]), fields)
+
+
+def _loaded(text: str, name: str) -> Any:
+    if name.endswith(".json"):
+        try:
+            return json.loads(text)
+        except ValueError as error:
+            raise UsageError(f"--connectors={name}: {error}") from error
+    import yaml
+
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise UsageError(f"--connectors={name}: {error}") from error
+
+
+def _list(value: Any) -> list[Connector]:
+    return list(value) if isinstance(value, list | tuple) else [value]
+
+
+def _connector(entry: Any, where: str) -> Connector:
+    """One entry: `Name`, or `{Name: {argument: value}}`."""
+    name, arguments = entry, None
+    if isinstance(entry, Mapping) and len(entry) == 1:
+        ((name, arguments),) = entry.items()
+    if not isinstance(name, str) or not isinstance(arguments, Mapping | None):
+        raise UsageError(
+            f"{where}: {entry!r}: expected the name of a connector, or its name with a mapping of arguments"
+        )
+    make: Any
+    if ":" in name:
+        make = resolve(name, where)
+    elif name in CONNECTORS:
+        make = getattr(connectors, name)
+    else:
+        raise UsageError(f"{where}: there is no connector {name}{did_you_mean(name, CONNECTORS)}")
+    if arguments is None and not isinstance(make, type):
+        return cast(Connector, make)  # a function is a connector itself; with arguments, it makes one
+    return cast(Connector, _made(make, arguments or {}, f"{where}: {name}"))
+
+
+def _made(make: Callable[..., Any], arguments: Mapping[str, Any], where: str) -> Any:
+    parameters = inspect.signature(make).parameters
+    _check_names(arguments, parameters, where, "argument")
+    required = [p.name for p in parameters.values() if p.default is p.empty and p.name not in arguments]
+    if required:
+        raise UsageError(f"{where}: the argument {required[0]} is missing")
+    try:
+        return make(**{k: tuple(v) if isinstance(v, list) else v for k, v in arguments.items()})
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"{where}: {error}") from error
+
+
+def _check_names(given: Mapping[str, Any], known: Any, where: str, what: str) -> None:
+    for name in given:
+        if name not in known:
+            raise UsageError(f"{where}: there is no {what} {name}{did_you_mean(str(name), known)}")

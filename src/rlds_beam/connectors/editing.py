@@ -1,0 +1,160 @@
+"""Connectors that edit episodes: subsampling, cutting, shifting, goals."""
+
+from __future__ import annotations
+
+import dataclasses
+import zlib
+from typing import Any
+
+import numpy as np
+
+from rlds_beam.connectors.base import EpisodeConnector
+from rlds_beam.episodes.columns import concatenate, zeros_like
+from rlds_beam.episodes.episode import Column, Episode
+from rlds_beam.errors import UsageError
+
+_FLAGS = ("is_first", "is_last", "is_terminal")
+
+
+@dataclasses.dataclass(frozen=True)
+class MinimumLength(EpisodeConnector):
+    """Drops episodes of fewer transitions.
+
+    Attributes:
+      transitions: the fewest.
+    """
+
+    transitions: int = 1
+
+    def edit(self, episode: Episode) -> Episode | None:
+        return episode if len(episode) > self.transitions else None
+
+
+@dataclasses.dataclass(frozen=True)
+class TruncateEpisodes(EpisodeConnector):
+    """Keeps the first `transitions` of an episode. What is cut off ends truncated: `is_last`, and not `is_terminal`.
+
+    Attributes:
+      transitions: the most.
+    """
+
+    transitions: int
+
+    def edit(self, episode: Episode) -> Episode:
+        if len(episode) <= self.transitions + 1:
+            return episode
+        return _ended(episode.slice(0, self.transitions + 1), is_terminal=False)
+
+
+@dataclasses.dataclass(frozen=True)
+class SubsampleSteps(EpisodeConnector):
+    """Keeps every `every`-th step, and the last one. The reward of a kept step is the sum up to the next kept one.
+
+        every=2      step      0      1      2      3   (last)
+                     kept      0             2      3
+                     reward    r0+r1         r2     void
+
+    Attributes:
+      every: 1 keeps all.
+    """
+
+    every: int
+
+    def __post_init__(self) -> None:
+        if self.every < 1:
+            raise UsageError(f"SubsampleSteps: every={self.every}, expected 1 or more")
+
+    def edit(self, episode: Episode) -> Episode:
+        count = len(episode)
+        if self.every == 1 or count < 2:
+            return episode
+        kept = np.unique([*range(0, count, self.every), count - 1])
+        steps: dict[str, Column] = {path: column[kept] for path, column in episode.steps.items()}
+        for path in ("reward",):
+            rewards = np.asarray(episode.steps[path])
+            steps[path] = np.add.reduceat(rewards, kept, axis=0).astype(rewards.dtype)
+        return episode.replace(steps=steps)
+
+
+@dataclasses.dataclass(frozen=True)
+class ShiftAlignment(EpisodeConnector):
+    """Turns episodes of another alignment into RLDS's, where a step holds state, action and reward of one instant.
+
+        sar   step t: s[t], a[t] that follows it, r[t] for a[t]        RLDS: nothing to do
+        ars   step t: a[t-1] that led to s[t], r[t-1], s[t]            actions and rewards move one step back
+        rsa   step t: r[t-1] for a[t-1], s[t], a[t]                    rewards move one step back
+
+    The last step, whose action and reward are void in RLDS, gets zeros for what moved.
+
+    Attributes:
+      recorded: `sar`, `ars` or `rsa`.
+    """
+
+    recorded: str
+
+    def __post_init__(self) -> None:
+        if self.recorded not in ("sar", "ars", "rsa"):
+            raise UsageError(f"ShiftAlignment: recorded={self.recorded}, expected sar, ars or rsa")
+
+    def edit(self, episode: Episode) -> Episode:
+        moved = {"sar": (), "ars": ("action", "reward", "discount"), "rsa": ("reward", "discount")}[self.recorded]
+        steps = {
+            path: concatenate([column[1:], zeros_like(column[:1], 1)]) if path.split("/")[0] in moved else column
+            for path, column in episode.steps.items()
+        }
+        return episode.replace(steps=steps)
+
+
+@dataclasses.dataclass(frozen=True)
+class GoalRelabelling(EpisodeConnector):
+    """Adds a goal to each observation: one that the episode reached later (hindsight experience replay).
+
+        uniform   any later step, all alike likely
+        future    a later step, k steps on with probability (1 - gamma) gamma**(k-1), the last one at most
+        final     the last step
+
+    The random numbers come from the seed and the episode's key, so every run and every worker gives the same goals.
+
+    Attributes:
+      strategy: `uniform`, `future` or `final`.
+      achieved: the field that is the goal when it is reached.
+      goal: the field that is written, next to the observation.
+      gamma: of `future`.
+      seed: of the random numbers.
+    """
+
+    strategy: str = "uniform"
+    achieved: str = "observation"
+    goal: str = "observation/goal"
+    gamma: float = 0.99
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.strategy not in ("uniform", "future", "final"):
+            raise UsageError(f"GoalRelabelling: strategy={self.strategy}, expected uniform, future or final")
+
+    def edit(self, episode: Episode) -> Episode:
+        if self.achieved not in episode.steps:
+            raise UsageError(f"GoalRelabelling: the steps have no {self.achieved}, only {', '.join(episode.steps)}")
+        if any(self.goal.startswith(path + "/") for path in episode.steps):
+            raise UsageError(f"GoalRelabelling: {self.goal} would stand below a field; name another goal")
+        goals = self._goals(len(episode) - 1, episode)
+        return episode.replace(steps={**episode.steps, self.goal: episode.steps[self.achieved][goals]})
+
+    def _goals(self, last: int, episode: Episode) -> np.ndarray[Any, Any]:
+        """The step whose observation is the goal of each step."""
+        steps = np.arange(last + 1)
+        random = np.random.default_rng([self.seed, zlib.crc32(str(episode.key).encode())])
+        if self.strategy == "final":
+            return np.full(last + 1, last)
+        if self.strategy == "uniform":
+            later = steps + 1 + np.floor(random.random(last + 1) * (last - steps)).astype(np.int64)
+        else:
+            later = steps + random.geometric(1 - self.gamma, last + 1)
+        return np.minimum(later, last)
+
+
+def _ended(episode: Episode, *, is_terminal: bool) -> Episode:
+    flags = {name: np.array(episode.steps[name], bool) for name in _FLAGS}
+    flags["is_last"][-1], flags["is_terminal"][-1] = True, is_terminal
+    return episode.replace(steps={**episode.steps, **flags})

@@ -1,0 +1,94 @@
+"""Where connectors find the parts of a transition in the steps of an episode."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from rlds_beam.episodes.episode import Column, Episode
+
+DEFAULT_MODULE_ID = "default_policy"
+"""The module of an episode that says nothing else, as in RLlib."""
+
+EXTRAS = (
+    "action_logp",
+    "action_dist_inputs",
+    "vf_preds",
+    "advantages",
+    "value_targets",
+    "weights",
+    "n_step",
+    "propensity",
+)
+"""Step fields that are taken for outputs of the behaviour policy's model, where they are recorded."""
+
+
+@dataclasses.dataclass(frozen=True)
+class StepFields:
+    """The step fields of each role. A name stands for a leaf (`action`), or for all below it (`observation/...`).
+
+    Attributes:
+      obs, actions, rewards, infos: of the environment.
+      state_in, state_out: the state of a recurrent model before and after the step (`state_out/h`).
+      extras: further outputs of the model, each of which becomes a column of its own name.
+    """
+
+    obs: str = "observation"
+    actions: str = "action"
+    rewards: str = "reward"
+    infos: str = "info"
+    state_in: str = "state_in"
+    state_out: str = "state_out"
+    extras: tuple[str, ...] = EXTRAS
+
+
+def leaves(episode: Episode, field: str, column: str) -> dict[str, Column]:
+    """The leaves of a step field, renamed: `leaves(e, "observation", "obs")` gives `obs/state`, `obs/image`.
+
+    Returns:
+      Empty where the episode has no such field.
+    """
+    if field in episode.steps:
+        return {column: episode.steps[field]}
+    start = field + "/"
+    return {column + path[len(field) :]: values for path, values in episode.steps.items() if path.startswith(start)}
+
+
+def transitions(episode: Episode) -> int:
+    """The number of transitions, T: one fewer than the steps, since the last step only holds the last observation.
+
+    step          0     1     2     3
+    observation   o0    o1    o2    o3        obs      o0 o1 o2      T = 3
+    action        a0    a1    a2    (void)    actions  a0 a1 a2
+    reward        r0    r1    r2    (void)    new_obs  o1 o2 o3
+    is_last       F     F     F     T
+    """
+    return max(0, len(episode) - 1)
+
+
+def terminateds(episode: Episode) -> np.ndarray[Any, Any]:
+    """Whether a transition led into a terminal state, bool (T,)."""
+    return np.asarray(episode.steps["is_terminal"][1:], bool)
+
+
+def truncateds(episode: Episode) -> np.ndarray[Any, Any]:
+    """Whether the episode was cut off after a transition, bool (T,): `is_last` without `is_terminal`."""
+    return np.asarray(episode.steps["is_last"][1:], bool) & ~terminateds(episode)
+
+
+def module_of(episode: Episode) -> str:
+    """The module that learns from the episode: its metadata `module_id`, or `default_policy`."""
+    return _text(episode.metadata, "module_id") or DEFAULT_MODULE_ID
+
+
+def agent_of(episode: Episode) -> str:
+    """The agent whose episode it is: its metadata `agent_id`; empty for a single agent."""
+    return _text(episode.metadata, "agent_id")
+
+
+def _text(metadata: Mapping[str, object], name: str) -> str:
+    value = metadata.get(name, "")
+    return value.decode() if isinstance(value, bytes) else str(value)

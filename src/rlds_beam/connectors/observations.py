@@ -1,0 +1,105 @@
+"""Connectors that change what an observation is."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, TypeAlias, cast
+
+import numpy as np
+
+from rlds_beam.connectors.base import ColumnConnector, Columns
+from rlds_beam.connectors.fields import StepFields, leaves, transitions
+from rlds_beam.episodes.columns import is_text
+from rlds_beam.episodes.episode import Column, Episode
+from rlds_beam.episodes.images import EncodedImages
+from rlds_beam.episodes.nesting import nest_order
+from rlds_beam.errors import UsageError
+
+Array: TypeAlias = "np.ndarray[Any, Any]"
+
+
+@dataclasses.dataclass(frozen=True)
+class FlattenObservations(ColumnConnector):
+    """`obs`, float32 (T, n): all leaves of the observation, flattened, one after another in the order of their paths.
+
+        observation/a (T+1, 2)                    a0 a1 | one-hot of b
+        observation/b (T+1,), of 3 categories  -> obs (T, 5)
+
+    Comes before AddObservationsFromEpisodesToBatch.
+
+    Attributes:
+      categories: the number of categories of each discrete leaf, by its path below the observation (`""` for an
+        observation without names); such a leaf becomes one-hot.
+      next_obs: also give `new_obs`.
+    """
+
+    categories: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    next_obs: bool = False
+
+    def add(self, episode: Episode, columns: Columns, fields: StepFields) -> Columns:
+        found = leaves(episode, fields.obs, "")
+        parts = [self._flat(path.lstrip("/"), found[path]) for path in nest_order(found)]
+        if not parts:
+            raise UsageError(f"FlattenObservations: the steps have no {fields.obs}, only {', '.join(episode.steps)}")
+        flat, count = np.concatenate(parts, axis=1), transitions(episode)
+        return {"obs": flat[:count], **({"new_obs": flat[1:]} if self.next_obs else {})}
+
+    def _flat(self, path: str, column: Column) -> Array:
+        if isinstance(column, EncodedImages) or is_text(column):
+            what = "images" if isinstance(column, EncodedImages) else "text"
+            raise UsageError(f"FlattenObservations: {path} holds {what}")
+        if path in self.categories:
+            return one_hot(column, self.categories[path], f"FlattenObservations: {path}").reshape(len(column), -1)
+        return np.asarray(column, np.float32).reshape(len(column), -1)
+
+
+@dataclasses.dataclass(frozen=True)
+class PrevActionsPrevRewards(ColumnConnector):
+    """The actions and rewards before each observation, for models without a memory of their own.
+
+        n_prev_actions=2   t=0    0   0        obs/prev_n_actions   (T, 2, num_actions), one-hot with num_actions
+                           t=1    0  a0        obs/prev_n_rewards   (T, n_prev_rewards)
+                           t=2   a0  a1
+
+    Zeros stand before the start of the episode. (RLlib gives the same values, and declares a flat space for them.)
+
+    Attributes:
+      n_prev_actions, n_prev_rewards: how many.
+      num_actions: the number of discrete actions; None for actions of numbers, which are taken as they are.
+    """
+
+    n_prev_actions: int = 1
+    n_prev_rewards: int = 1
+    num_actions: int | None = None
+
+    def add(self, episode: Episode, columns: Columns, fields: StepFields) -> Columns:
+        count = transitions(episode)
+        added: dict[str, Column] = {}
+        for name, column in leaves(episode, fields.actions, "obs/prev_n_actions").items():
+            actions: Any = column[:count]
+            if self.num_actions is not None:
+                actions = one_hot(actions, self.num_actions, "PrevActionsPrevRewards: action")
+            added[name] = _before(actions, self.n_prev_actions)
+        added["obs/prev_n_rewards"] = _before(np.asarray(episode.steps[fields.rewards][:count]), self.n_prev_rewards)
+        return added
+
+
+def one_hot(values: Any, categories: int, what: str) -> Array:
+    """float32 (..., categories).
+
+    Raises:
+      UsageError: a value is no category.
+    """
+    values = np.asarray(values)
+    if values.dtype.kind not in "iub":
+        raise UsageError(f"{what} is {values.dtype}, and only integers are categories")
+    if values.size and not 0 <= values.min() <= values.max() < categories:
+        raise UsageError(f"{what} holds {values.min()} to {values.max()}, which is not within 0 to {categories - 1}")
+    return cast(Array, np.eye(categories, dtype=np.float32)[values.astype(np.int64)])
+
+
+def _before(values: Array, n: int) -> Array:
+    """(T, n, ...): the n values before each step, zeros before the first."""
+    padded = np.concatenate([np.zeros((n, *values.shape[1:]), values.dtype), values])
+    return cast(Array, padded[np.arange(len(values))[:, None] + np.arange(n)])

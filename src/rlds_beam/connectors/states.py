@@ -1,0 +1,80 @@
+"""States of recurrent models."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from rlds_beam.connectors.base import Batch, Columns, check_not_batched
+from rlds_beam.connectors.fields import StepFields, leaves, transitions
+from rlds_beam.episodes.episode import Episode
+from rlds_beam.episodes.nesting import flatten
+from rlds_beam.errors import UsageError
+
+
+@dataclasses.dataclass(frozen=True)
+class AddStatesFromEpisodesToBatch:
+    """`state_in`: the state of a recurrent model before the first transition of each sequence, without a time axis.
+
+        transition        0    1    2    3    4             max_seq_len=4: sequences start at 0 and 4
+        state_out        .5  1.5  2.5  3.5  4.5             state_in         s0, 3.5
+        before it        s0   .5  1.5  2.5  3.5             next_state_in    .5, 4.5   (where there is new_obs)
+
+    The states are those that were recorded: `state_in`, or else `state_out` of the step before. Where none were, each
+    sequence starts with the initial state, also in the middle of an episode, as in RLlib.
+
+    Attributes:
+      initial_state: s0, by the name of the leaf: `{"h": [0.0, 0.0]}`; a number or list for a state without names. By
+        default zeros, in the shape of the recorded states.
+    """
+
+    initial_state: Mapping[str, Any] | Any = None
+
+    def __call__(self, batch: Batch) -> Batch:
+        check_not_batched(self, batch)
+        starts = batch.starts or tuple(np.arange(transitions(episode)) for episode in batch.episodes)
+        added = (
+            {**self._add(*each, batch.fields), **each[1]}
+            for each in zip(batch.episodes, batch.columns, starts, strict=True)
+        )
+        return batch.replace(columns=tuple(added))
+
+    def _add(self, episode: Episode, columns: Columns, starts: np.ndarray[Any, Any], fields: StepFields) -> Columns:
+        before = leaves(episode, fields.state_in, "state_in")
+        recorded = leaves(episode, fields.state_out, "state_in")
+        initial = {} if self.initial_state is None else flatten(self.initial_state, "state_in")
+        if recorded and initial and initial.keys() != recorded.keys():
+            names = ", ".join(initial), ", ".join(recorded)
+            raise UsageError(
+                f"AddStatesFromEpisodesToBatch: initial_state has {names[0]}, and recorded were {names[1]}"
+            )
+        if not (before or recorded or initial):
+            raise UsageError(
+                f"AddStatesFromEpisodesToBatch: the steps have no {fields.state_out}, so initial_state has to be given"
+            )
+        added: dict[str, Any] = {name: column[starts] for name, column in before.items()}
+        for name in () if before else recorded or initial:
+            out: Any = recorded.get(name)
+            first = np.zeros(out.shape[1:], out.dtype) if not initial else np.asarray(initial[name])
+            if out is None:
+                added[name] = np.broadcast_to(first.astype(_narrow(first.dtype)), (len(starts), *first.shape))
+                continue
+            if first.shape != out.shape[1:]:
+                raise UsageError(
+                    f"AddStatesFromEpisodesToBatch: initial_state has shape {first.shape} at {name}, and the recorded "
+                    f"states have {out.shape[1:]}"
+                )
+            states = out[np.maximum(starts - 1, 0)]
+            states[starts == 0] = first
+            added[name] = states
+        if any(name.split("/")[0] == "new_obs" for name in columns):
+            added |= {f"next_{name}": column[starts] for name, column in recorded.items()}
+        return added
+
+
+def _narrow(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """float32 for a number that was written in a configuration."""
+    return np.dtype(np.float32) if dtype == np.float64 else dtype

@@ -1,0 +1,172 @@
+"""Connectors that edit episodes or widen rows, each by the picture in its docstring."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from rlds_beam.connectors import (
+    ActionChunking,
+    AddColumnsFromEpisodesToTrainBatch,
+    AddObservationsFromEpisodesToBatch,
+    AddTimeDimToBatchAndZeroPad,
+    FlattenObservations,
+    FrameStacking,
+    GoalRelabelling,
+    HistoryWindow,
+    MinimumLength,
+    PrevActionsPrevRewards,
+    ShiftAlignment,
+    SubsampleSteps,
+    TruncateEpisodes,
+    connect,
+)
+from rlds_beam.episodes.episode import Episode
+from rlds_beam.episodes.keys import EpisodeKey
+from rlds_beam.errors import UsageError
+
+T, F = True, False
+
+
+def episode(transitions: int, *, position: int = 0, **fields: object) -> Episode:
+    """Observations 1, 2, ...; actions 10, 11, ...; rewards 1, 2, 4, 8, ...; terminated."""
+    count = transitions + 1
+    flags = {name: np.zeros(count, bool) for name in ("is_first", "is_last", "is_terminal")}
+    flags["is_first"][0] = flags["is_last"][-1] = flags["is_terminal"][-1] = True
+    steps = {
+        "observation": np.arange(1.0, count + 1, dtype=np.float32)[:, None],
+        "action": np.arange(10.0, 10 + count, dtype=np.float32)[:, None],
+        "reward": 2.0 ** np.arange(count),
+        **flags,
+        **fields,
+    }
+    return Episode(EpisodeKey("d/1.0.0", "train", 0, position), steps)
+
+
+def columns(*connectors, of: Episode) -> dict:
+    return dict(connect(connectors, [of]).batch.columns[0])
+
+
+def edited(connector, of: Episode) -> Episode:
+    return connect([connector], [of]).batch.episodes[0]
+
+
+def test_frame_stacking():
+    made = columns(FrameStacking(3, next_obs=True), of=episode(3))
+    np.testing.assert_array_equal(made["obs"], [[0, 0, 1], [0, 1, 2], [1, 2, 3]])
+    np.testing.assert_array_equal(made["new_obs"], [[0, 1, 2], [1, 2, 3], [2, 3, 4]])
+    images = episode(2, observation=np.ones((3, 4, 5, 1), np.uint8))
+    assert columns(FrameStacking(4), of=images)["obs"].shape == (2, 4, 5, 4)
+
+
+def test_history_window():
+    made = columns(HistoryWindow(3), AddObservationsFromEpisodesToBatch(), of=episode(3))
+    np.testing.assert_array_equal(made["obs"][..., 0], [[1, 1, 1], [1, 1, 2], [1, 2, 3]])
+    np.testing.assert_array_equal(made["obs_pad_mask"], [[F, F, T], [F, T, T], [T, T, T]])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "last", "mask"),
+    [
+        ({}, [13, 13, 13], None),
+        ({"preset": "openpi"}, [13, 13, 13], None),
+        ({"preset": "octo"}, [13, 13, 13], ("action_pad_mask", [T, F, F])),
+        ({"preset": "lerobot"}, [13, 13, 13], ("action_is_pad", [F, T, T])),
+        ({"preset": "openvla"}, [13, 0, 0], None),
+        ({"preset": "openvla", "absolute": [True]}, [13, 13, 13], None),
+    ],
+)
+def test_action_chunking_at_the_end_of_an_episode(arguments, last, mask):
+    made = columns(AddColumnsFromEpisodesToTrainBatch(), ActionChunking(3, **arguments), of=episode(4))
+    np.testing.assert_array_equal(made["actions"][..., 0][:2], [[10, 11, 12], [11, 12, 13]])
+    np.testing.assert_array_equal(made["actions"][3, :, 0], last)
+    if mask:
+        np.testing.assert_array_equal(made[mask[0]][3], mask[1])
+    else:
+        assert not any("pad" in name for name in made)
+
+
+def test_action_chunking_that_drops_the_tail_drops_it_from_all_columns():
+    made = columns(AddColumnsFromEpisodesToTrainBatch(), ActionChunking(3, preset="openvla_oft"), of=episode(4))
+    np.testing.assert_array_equal(made["actions"][..., 0], [[10, 11, 12], [11, 12, 13]])
+    assert {len(column) for column in made.values()} == {2}
+    with pytest.raises(ValueError, match="before AddTimeDim"):
+        columns(AddColumnsFromEpisodesToTrainBatch(), AddTimeDimToBatchAndZeroPad(2), ActionChunking(3), of=episode(4))
+
+
+def test_flatten_observations_in_the_order_of_the_paths():
+    steps = dict(episode(2).steps)
+    del steps["observation"]
+    steps |= {"observation/b": np.array([0, 2, 1]), "observation/a": np.array([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])}
+    nested = episode(2).replace(steps=steps)
+    made = columns(FlattenObservations({"b": 3}, next_obs=True), of=nested)
+    np.testing.assert_array_equal(made["obs"], [[1, 2, 1, 0, 0], [3, 4, 0, 0, 1]])
+    np.testing.assert_array_equal(made["new_obs"], [[3, 4, 0, 0, 1], [5, 6, 0, 1, 0]])
+    assert made["obs"].dtype == np.float32
+    with pytest.raises(UsageError, match="holds 0 to 2, which is not within 0 to 1"):
+        columns(FlattenObservations({"b": 2}), of=nested)
+
+
+def test_previous_actions_and_rewards():
+    discrete = episode(3, action=np.array([1, 0, 1, 0]))
+    made = columns(PrevActionsPrevRewards(2, 1, num_actions=2), of=discrete)
+    np.testing.assert_array_equal(made["obs/prev_n_actions"], [[[0, 0], [0, 0]], [[0, 0], [0, 1]], [[0, 1], [1, 0]]])
+    np.testing.assert_array_equal(made["obs/prev_n_rewards"], [[0], [1], [2]])
+
+
+def test_episodes_of_too_few_transitions_are_dropped_by_name():
+    assert connect([MinimumLength(4)], [episode(3)]).dropped_by == "MinimumLength"
+    assert connect([MinimumLength(3)], [episode(3)]).dropped_by is None
+
+
+def test_a_truncated_episode_is_not_terminal():
+    short = edited(TruncateEpisodes(2), episode(5))
+    assert len(short) == 3
+    np.testing.assert_array_equal(short.steps["is_last"], [F, F, T])
+    assert not short.steps["is_terminal"].any()
+    assert edited(TruncateEpisodes(5), episode(5)).steps["is_terminal"][-1]
+
+
+@pytest.mark.parametrize(("transitions", "kept", "rewards"), [(3, [1, 3, 4], [3, 4, 8]), (4, [1, 3, 5], [3, 12, 16])])
+def test_subsampling_keeps_the_last_step_and_sums_rewards(transitions, kept, rewards):
+    sampled = edited(SubsampleSteps(2), episode(transitions))
+    np.testing.assert_array_equal(sampled.steps["observation"][:, 0], kept)
+    np.testing.assert_array_equal(sampled.steps["reward"], rewards)
+    np.testing.assert_array_equal(sampled.steps["is_last"], [F, F, T])
+
+
+@pytest.mark.parametrize(
+    ("recorded", "actions", "rewards"),
+    [
+        ("sar", [10, 11, 12], [1, 2, 4]),
+        ("ars", [11, 12, 0], [2, 4, 0]),
+        ("rsa", [10, 11, 12], [2, 4, 0]),
+    ],
+)
+def test_alignments(recorded, actions, rewards):
+    shifted = edited(ShiftAlignment(recorded), episode(2))
+    np.testing.assert_array_equal(shifted.steps["action"][:, 0], actions)
+    np.testing.assert_array_equal(shifted.steps["reward"], rewards)
+
+
+@pytest.mark.parametrize("strategy", ["uniform", "future", "final"])
+def test_goals_are_reached_later_and_are_the_same_on_every_run(strategy):
+    relabel = GoalRelabelling(strategy, goal="goal", gamma=0.9)
+    goals = [edited(relabel, episode(200, position=1)).steps["goal"][:, 0] - 1 for _ in range(2)]
+    np.testing.assert_array_equal(*goals)
+    steps = np.arange(201)
+    assert (goals[0][:-1] > steps[:-1]).all()
+    assert goals[0].max() <= 200
+    if strategy == "final":
+        assert (goals[0] == 200).all()
+    else:
+        other = edited(relabel, episode(200, position=2)).steps["goal"][:, 0] - 1
+        assert (other != goals[0]).any()
+
+
+def test_uniform_goals_are_uniform():
+    relabel = GoalRelabelling("uniform", goal="goal")
+    first = [edited(relabel, episode(4, position=i)).steps["goal"][0, 0] - 1 for i in range(4000)]
+    counts = np.bincount(np.array(first, int), minlength=5)
+    assert counts[0] == 0
+    assert (abs(counts[1:] - 1000) < 150).all()  # 5 standard deviations
