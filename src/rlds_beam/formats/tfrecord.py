@@ -8,6 +8,7 @@ each by another worker, and the ranges add up to what one reader of the whole fi
 from __future__ import annotations
 
 import dataclasses
+import struct
 from collections.abc import Iterator
 from typing import BinaryIO, NamedTuple
 
@@ -28,6 +29,10 @@ from rlds_beam.formats.tfrecord_framing import (
 
 MAX_RECORD_BYTES = 1 << 30
 MAX_DAMAGE_BYTES = 1 << 24
+Row = tuple[int, int, int]
+"""Of a record: its position, length and checksum."""
+_FOOTER_AND_HEADER = struct.Struct("<I12s")
+_KNOWN = 1 << 12
 _FAR, _FEW = 1 << 15, 1 << 6  # behind a record this long, seek and read this little, rather than read on
 
 
@@ -205,12 +210,16 @@ def scan_headers(
     """
     finder = FrameFinder(file, max_record_bytes)
     window = finder.window
-    rows: list[tuple[int, int, int]] = []
+    rows: list[Row] = []
     window.block = _FEW  # until the first header says how far off the next one is
     position = finder.search(start, stop) if start else 0
     length = finder.length_at(position)
+    known: dict[bytes, int] = {}
     while stop is None or position < stop:
         if length is not None:
+            position, length = _scan_window(finder, position, length, stop, known, rows)
+            if stop is not None and position >= stop:
+                break
             window.block = _FEW if length > _FAR else BLOCK
             footer = position + HEADER.size + length
             there = window.load(footer, FOOTER.size + HEADER.size)
@@ -230,6 +239,35 @@ def scan_headers(
         length = finder.length_at(position)
     positions, lengths, crcs = zip(*rows, strict=True) if rows else ((), (), ())
     return Headers(np.array(positions, np.int64), np.array(lengths, np.int64), np.array(crcs, np.uint32))
+
+
+def _scan_window(
+    finder: FrameFinder, position: int, length: int, stop: int | None, known: dict[bytes, int], rows: list[Row]
+) -> tuple[int, int]:
+    """Adds the records that lie in the window, one after another, each before another one; where that ends.
+
+    Args:
+      position, length: of the first record.
+      known: headers that were checked, and their lengths.
+    """
+    window = finder.window
+    data, base, filled = window.data, window.base, window.filled
+    offset, limit = position - base, filled if stop is None else stop - base
+    while offset < limit:
+        footer = offset + HEADER.size + length
+        if footer > filled - OVERHEAD:
+            break
+        crc, header = _FOOTER_AND_HEADER.unpack_from(data, footer)
+        follower = known.get(header)
+        if follower is None:
+            follower = finder.length_at(base + footer + FOOTER.size)
+            if follower is None:
+                break
+            if len(known) < _KNOWN:
+                known[header] = follower
+        rows.append((base + offset, length, crc))
+        offset, length = footer + FOOTER.size, follower
+    return base + offset, length
 
 
 @dataclasses.dataclass(frozen=True)

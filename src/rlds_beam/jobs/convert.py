@@ -19,6 +19,7 @@ from rlds_beam.output.base import FileOutput
 from rlds_beam.output.outputs import TRAJECTORIES, create_output
 from rlds_beam.output.ranges import DatasetCommitter, RangeConverter
 from rlds_beam.reading.base import Source
+from rlds_beam.reading.framing import Framing
 from rlds_beam.reading.plan import WorkRange, plan_ranges
 from rlds_beam.reading.reader import EpisodeReader
 from rlds_beam.reading.source import open_dataset
@@ -38,6 +39,7 @@ class ConvertJob:
       output: what is written.
       dataset_report: the report on the dataset as a whole.
       plan: what the output's bytes depend on, as JSON.
+      framing: of the source.
     """
 
     source: Source
@@ -46,6 +48,7 @@ class ConvertJob:
     output: FileOutput
     dataset_report: Report
     plan: dict[str, Any]
+    framing: Framing
 
     def open(self, overwrite: bool = False) -> list[WorkRange]:
         """Makes the output ready, and says which ranges are still to do, the largest first.
@@ -130,11 +133,12 @@ def prepare(options: ConvertOptions) -> ConvertJob:
     """
     source = open_dataset(options.input, options)
     output, check = create_output(source, options.output, options), CheckOptions.of(options)
-    ranges = plan_ranges(source, options.shards, whole_shards=output.whole_shards)
+    framing = Framing(source)
+    ranges = plan_ranges(source, options.shards, whole_shards=output.whole_shards, starts=framing.record_starts)
     dataset_report = check_source(source, check)
     plan = _plan(source, ranges, check, output, options)
     manifest.check_output(options.output, plan, overwrite=options.overwrite)
-    return ConvertJob(source, ranges, check, output, dataset_report, plan)
+    return ConvertJob(source, ranges, check, output, dataset_report, plan, framing)
 
 
 def _plan(
