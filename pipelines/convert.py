@@ -61,7 +61,7 @@ def define_pipeline(root: Any, config: ConvertConfig, job: ConvertJob | None = N
 
     job = job or prepare(config)
     # Duplicates can be told only when all of the dataset was looked at: at its framing, that is, not at its episodes.
-    duplicates = None if "duplicate_episode" in config.accept else root | FindDuplicateEpisodes(job.source)
+    duplicates = None if "duplicate_episode" in config.accept else root | FindDuplicateEpisodes(job.source, job.framing)
     # What is spread over the workers is the list of ranges still to do; no episode is ever shuffled.
     ranges = root | "Ranges" >> beam.Create(job.open(config.overwrite), reshuffle=True)
     written = ranges | ConvertRanges(job.converter, duplicates)

@@ -68,6 +68,11 @@ def size(path: str) -> int:
     return int(found[0].size_in_bytes)
 
 
+def checksum(path: str) -> str:
+    """What a remote store says of an object's content, without reading it: its CRC32C (`gs://`) or entity tag (`s3://`)."""
+    return str(_remote(path, "checksum", path))
+
+
 def glob(pattern: str) -> list[str]:
     """The files that match a pattern (`*`, `?`, `[...]`), sorted; none at all is an empty list."""
     if scheme(pattern) is None:

@@ -41,6 +41,8 @@ VERSION = "1.0.0"
 _METADATA = ("features.json", "dataset_info.json", REPORT, *FILES)
 _SHARD = re.compile(r".+\.tfrecord-\d{5}-of-\d{5}(\.spec)?")
 _KIND = "rlds-beam plan"
+_FINGERPRINTS = {"content": "the input", "functions": "the code"}
+"""Parts of a plan that hold fingerprints, by name of what these are of."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -377,7 +379,17 @@ def _differences(old: Any, new: Any, path: str = "") -> list[str]:
         for key in [*old, *(k for k in new if k not in old)]:
             found += _differences(old.get(key), new.get(key), f"{path}.{key}" if path else key)
         return found[:5]
-    return [] if old == new else [f"{path} was {_short(old)} and is now {_short(new)}"]
+    return [] if old == new else [_difference(path, old, new)]
+
+
+def _difference(path: str, old: Any, new: Any) -> str:
+    kind, _, name = path.partition(".")
+    if kind not in _FINGERPRINTS or (name and (old is None or new is None)):
+        return f"{path} was {_short(old)} and is now {_short(new)}"
+    if not name:
+        return f"an earlier version wrote it, which kept no fingerprint of {_FINGERPRINTS[kind]}"
+    changed = [file for file, content in new if [file, content] not in old] if kind == "content" else [name]
+    return f"{_FINGERPRINTS[kind]} has changed: {_some(changed)}"
 
 
 def _short(value: Any) -> str:
