@@ -10,7 +10,7 @@ import apache_beam as beam
 from rlds_beam.at_work import at_work
 from rlds_beam.checking.report import Report
 from rlds_beam.episodes.keys import EpisodeKey
-from rlds_beam.output.manifest import RangeCommit
+from rlds_beam.output.commits import RangeCommit
 from rlds_beam.output.ranges import DatasetCommitter, RangeConverter
 from rlds_beam.reading.plan import WorkRange
 from rlds_beam.transforms.duplicates import as_side_input

@@ -17,7 +17,7 @@ from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.schema import Schema
 from rlds_beam.episodes.violations import BadEpisode
 from rlds_beam.errors import UsageError
-from rlds_beam.output import manifest
+from rlds_beam.output import directory
 from rlds_beam.output.parts import Part, PartWriter, commit_parts, commit_rejections, write_rejections
 from rlds_beam.output.trajectories import TrajectoryOutput
 from rlds_beam.trajectories.converter import Conversion
@@ -76,10 +76,10 @@ class WriteToTrajectoryRecords(beam.PTransform):
         # Nobody can tell what an earlier pipeline did to its episodes, so every run is a plan of its own.
         self._plan = {"pipeline": uuid.uuid4().hex}
         self._overwrite = overwrite
-        manifest.check_output(output, self._plan, overwrite=overwrite)
+        directory.check_output(output, self._plan, overwrite=overwrite)
 
     def expand(self, episodes: Any) -> WriteToTrajectoryRecordsResult:
-        manifest.open_output(self._output.directory, self._plan, overwrite=self._overwrite)
+        directory.open_output(self._output.directory, self._plan, overwrite=self._overwrite)
         parts = episodes | "Write" >> beam.ParDo(_WritePartsFn(self._output)).with_outputs("rejected", main="parts")
         written = (
             parts.parts

@@ -14,8 +14,10 @@ from rlds_beam.errors import UsageError
 from rlds_beam.jobs.balance import Balance, balance_of, largest_first
 from rlds_beam.jobs.cost import convert_seconds
 from rlds_beam.jobs.options import ConvertOptions
-from rlds_beam.output import manifest
+from rlds_beam.output import directory
 from rlds_beam.output.base import FileOutput
+from rlds_beam.output.commits import read_commits
+from rlds_beam.output.files import REPORT
 from rlds_beam.output.outputs import TRAJECTORIES, create_output
 from rlds_beam.output.ranges import DatasetCommitter, RangeConverter
 from rlds_beam.reading.base import Source
@@ -56,7 +58,7 @@ class ConvertJob:
         files = [self.output.file(work) for work in self.ranges]
         files = [*files, *(file + ending for file in files for ending in self.output.beside), *self.output.metadata]
         try:
-            finished = manifest.open_output(self.directory, self.plan, overwrite=overwrite, files=files)
+            finished = directory.open_output(self.directory, self.plan, overwrite=overwrite, files=files)
         except OSError as error:
             raise UsageError(f"{self.directory} cannot be written to: {error}") from error
         return largest_first(self.source, [work for work in self.ranges if str(work) not in finished.ranges])
@@ -69,7 +71,7 @@ class ConvertJob:
     @property
     def complete(self) -> bool:
         """Whether an earlier run did all of it."""
-        return manifest.is_complete(self.directory)
+        return directory.is_complete(self.directory)
 
     def to_json(self) -> dict[str, Any]:
         """The plan, for programs."""
@@ -107,7 +109,7 @@ class ConvertJob:
 
     @property
     def _finished(self) -> int:
-        return len(manifest.read_commits(self.directory))
+        return len(read_commits(self.directory))
 
     @property
     def converter(self) -> RangeConverter:
@@ -119,7 +121,7 @@ class ConvertJob:
 
     def read_report(self) -> Report:
         """The report of the finished job."""
-        return Report.from_json(json.loads(storage.read_text(storage.join(self.directory, manifest.REPORT))))
+        return Report.from_json(json.loads(storage.read_text(storage.join(self.directory, REPORT))))
 
 
 def prepare(options: ConvertOptions) -> ConvertJob:
@@ -133,7 +135,7 @@ def prepare(options: ConvertOptions) -> ConvertJob:
     ranges = plan_ranges(source, options.shards, whole_shards=output.whole_shards)
     dataset_report = check_source(source, check)
     plan = _plan(source, ranges, check, output, options)
-    manifest.check_output(options.output, plan, overwrite=options.overwrite)
+    directory.check_output(options.output, plan, overwrite=options.overwrite)
     return ConvertJob(source, ranges, check, output, dataset_report, plan)
 
 

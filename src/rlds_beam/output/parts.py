@@ -18,7 +18,9 @@ from rlds_beam.checking.report import Report
 from rlds_beam.checking.verdicts import Rejection
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.keys import EpisodeKey
-from rlds_beam.output import manifest
+from rlds_beam.output.commits import commit_range, rejected_path
+from rlds_beam.output.files import REJECTED
+from rlds_beam.output.manifest import commit_dataset
 from rlds_beam.output.shards import RejectedWriter, ShardInfo
 from rlds_beam.output.trajectories import TrajectoryOutput, TrajectoryWriter
 from rlds_beam.reading.plan import WorkRange
@@ -92,7 +94,7 @@ def write_rejections(output: str, rejections: Iterable[Rejection]) -> list[Part]
     for rejection in rejections:
         split = rejection.key.split
         if split not in writers:
-            path = _part_path(storage.join(output, manifest.REJECTED), split)
+            path = _part_path(storage.join(output, REJECTED), split)
             writers[split] = (path, RejectedWriter(path))
         writers[split][1].write(rejection.payload, rejection.to_json(), rejection.key)
     parts = [(split, path, writer.commit()) for split, (path, writer) in writers.items()]
@@ -110,13 +112,13 @@ def commit_parts(output: TrajectoryOutput, parts: Sequence[Part]) -> dict[str, A
         file = output.file(work)
         for ending in ("", *output.beside):
             _rename(part.path + ending, storage.join(output.directory, file + ending))
-        manifest.commit_range(
+        commit_range(
             output.directory, work, file, part.info,
             beside=[file + ending for ending in output.beside],
             predicted=part.predicted, rejected=None, report=Report(items_written=part.info.records).to_json(),
         )  # fmt: skip
         ranges.append(work)
-    committed = manifest.commit_dataset(output.directory, output.name, ranges, output.complete)
+    committed = commit_dataset(output.directory, output.name, ranges, output.complete)
     storage.rmtree(storage.join(output.directory, PARTS))
     return committed
 
@@ -125,12 +127,12 @@ def commit_rejections(output: str, parts: Sequence[Part]) -> dict[str, Any]:
     """Names the parts of rejected records `rejected/<split>-00000-of-00003`, and lists them in `rejected.json`."""
     listed = []
     for work, part in _numbered(parts):
-        path = manifest.rejected_path(output, work)
+        path = rejected_path(output, work)
         for ending in (".tfrecord", ".jsonl"):
             _rename(part.path + ending, path + ending)
         listed.append({"file": path + ".tfrecord", **dataclasses.asdict(part.info)})
     content = {"records": sum(part.info.records for part in parts), "files": listed}
-    directory = storage.join(output, manifest.REJECTED)
+    directory = storage.join(output, REJECTED)
     storage.makedirs(directory)
     storage.write_text(storage.join(directory, "rejected.json"), json.dumps(content, indent=2) + "\n")
     storage.rmtree(storage.join(directory, PARTS))

@@ -14,7 +14,8 @@ from rlds_beam.errors import UsageError
 from rlds_beam.formats.dataset_info import SplitInfo, dataset_info_json
 from rlds_beam.formats.features import features_json
 from rlds_beam.output.base import Effort, FileOutput
-from rlds_beam.output.manifest import VERSION, RangeCommit
+from rlds_beam.output.commits import RangeCommit
+from rlds_beam.output.manifest import VERSION
 from rlds_beam.output.shards import ShardInfo, ShardWriter
 from rlds_beam.reading.base import Source
 from rlds_beam.reading.plan import WorkRange
