@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import xxhash
-from outputs import commit_dataset, commit_range, shard_path
+from outputs import commit_dataset, commit_range, plan, shard_path
 
 from rlds_beam import storage
 from rlds_beam.episodes.schema import Field
@@ -21,7 +21,8 @@ from rlds_beam.output.shards import RejectedWriter, ShardInfo, ShardWriter
 from rlds_beam.reading.plan import WorkRange
 
 FIELDS = (Field("step_type", "int32", (2,), "bytes"), Field("observation", "float32", (2, 3)))
-PLAN = {"source": {"dataset": "data/1.0.0", "bytes": 123}, "options": {"items": "pairs", "shards": [1, 2]}}
+CONTENT = {"source": {"dataset": "data/1.0.0", "bytes": 123}, "options": {"items": "pairs", "shards": [1, 2]}}
+PLAN = plan(**CONTENT)
 RANGES = [WorkRange("train", i, 3, ()) for i in range(3)] + [WorkRange("val", 0, 1, ())]
 
 
@@ -116,7 +117,9 @@ def test_an_empty_dataset_is_no_tfds_dataset(tmp_path):
 def test_the_same_plan_again_has_nothing_to_do(tmp_path):
     make_dataset(tmp_path)
     before = contents(tmp_path)
-    finished = directory.open_output(str(tmp_path), {**PLAN, "options": {"items": "pairs", "shards": (1, 2)}})
+    finished = directory.open_output(
+        str(tmp_path), plan(**{**CONTENT, "options": {"items": "pairs", "shards": (1, 2)}})
+    )
     assert finished.complete
     assert finished.ranges.keys() == {str(work) for work in RANGES}
     assert finished.ranges["train-00000-of-00003"].report == {"records": 2}
@@ -179,7 +182,7 @@ def test_killed_before_the_plan_was_written(tmp_path):
 def test_another_plan_is_refused_and_replaced_on_demand(tmp_path):
     make_dataset(tmp_path)
     before = contents(tmp_path)
-    other = {**PLAN, "options": {"items": "frames", "shards": [1, 2]}}
+    other = plan(**{**CONTENT, "options": {"items": "frames", "shards": [1, 2]}})
     with pytest.raises(UsageError, match=r'options.items was "pairs" and is now "frames".*--overwrite'):
         directory.open_output(str(tmp_path), other)
     assert contents(tmp_path) == before

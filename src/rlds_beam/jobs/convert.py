@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import json
-from typing import Any
+from collections.abc import Iterable, Sized
+from typing import Any, NamedTuple
 
 from rlds_beam import storage
 from rlds_beam.checking.dataset import check_source
 from rlds_beam.checking.options import CheckOptions
 from rlds_beam.checking.report import Report
 from rlds_beam.errors import UsageError
+from rlds_beam.formats.checked_json import parsing, read_json
 from rlds_beam.jobs.balance import Balance, balance_of, largest_first
 from rlds_beam.jobs.cost import convert_seconds
 from rlds_beam.jobs.options import ConvertOptions
@@ -19,6 +20,7 @@ from rlds_beam.output.base import FileOutput
 from rlds_beam.output.commits import read_commits
 from rlds_beam.output.files import REPORT
 from rlds_beam.output.outputs import TRAJECTORIES, create_output
+from rlds_beam.output.plans import OutputPlan
 from rlds_beam.output.ranges import DatasetCommitter, RangeConverter
 from rlds_beam.reading.base import Source
 from rlds_beam.reading.plan import WorkRange, plan_ranges
@@ -27,6 +29,18 @@ from rlds_beam.reading.source import open_dataset
 
 FORMAT = 1
 """Of the files that a conversion writes; a change of their bytes makes it another."""
+
+
+class Opened(NamedTuple):
+    """How far the output of a job is.
+
+    Attributes:
+      to_do: the ranges that are not finished, the largest first.
+      complete: an earlier run did all of it, and committed the dataset.
+    """
+
+    to_do: list[WorkRange]
+    complete: bool
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,7 +53,7 @@ class ConvertJob:
       check: what becomes of episodes that break a rule.
       output: what is written.
       dataset_report: the report on the dataset as a whole.
-      plan: what the output's bytes depend on, as JSON.
+      plan: what the output's bytes depend on, and its files.
     """
 
     source: Source
@@ -47,31 +61,29 @@ class ConvertJob:
     check: CheckOptions
     output: FileOutput
     dataset_report: Report
-    plan: dict[str, Any]
+    plan: OutputPlan
 
-    def open(self, overwrite: bool = False) -> list[WorkRange]:
-        """Makes the output ready, and says which ranges are still to do, the largest first.
+    def open(self, overwrite: bool = False) -> Opened:
+        """Makes the output ready, and finds out what is still to do.
 
         Raises:
-          UsageError: the output cannot be written to.
+          UsageError: the output cannot be written to, or holds something else.
         """
-        files = [self.output.file(work) for work in self.ranges]
-        files = [*files, *(file + ending for file in files for ending in self.output.beside), *self.output.metadata]
         try:
-            finished = directory.open_output(self.directory, self.plan, overwrite=overwrite, files=files)
+            finished = directory.open_output(self.directory, self.plan, overwrite=overwrite)
         except OSError as error:
             raise UsageError(f"{self.directory} cannot be written to: {error}") from error
-        return largest_first(self.source, [work for work in self.ranges if str(work) not in finished.ranges])
+        to_do = [work for work in self.ranges if str(work) not in finished.ranges]
+        return Opened(largest_first(self.source, to_do), finished.complete)
+
+    def ranges_to_do(self, overwrite: bool = False) -> list[WorkRange]:
+        """`open(overwrite).to_do`."""
+        return self.open(overwrite).to_do
 
     @property
     def directory(self) -> str:
         """Where the output goes."""
         return self.output.directory
-
-    @property
-    def complete(self) -> bool:
-        """Whether an earlier run did all of it."""
-        return directory.is_complete(self.directory)
 
     def to_json(self) -> dict[str, Any]:
         """The plan, for programs."""
@@ -92,24 +104,13 @@ class ConvertJob:
         """How even the ranges are."""
         return balance_of(self.source, self.ranges, whole_shards=self.output.whole_shards)
 
-    @property
-    def seconds(self) -> float:
-        """What is left of the work takes one core about as long (`cost`)."""
-        return self.whole_seconds * (1 - self._finished / max(1, len(self.ranges)))
+    def seconds(self, to_do: Sized) -> float:
+        """About as long one core takes for so many of the ranges (`cost`)."""
+        return convert_seconds(self.source, self.output.effort) * len(to_do) / max(1, len(self.ranges))
 
-    @property
-    def whole_seconds(self) -> float:
-        """The same, were nothing finished."""
-        return convert_seconds(self.source, self.output.effort)
-
-    @property
     def progress(self) -> str:
-        """How much of the work is done, for a person."""
-        return f"{self._finished} of {len(self.ranges)} ranges are finished"
-
-    @property
-    def _finished(self) -> int:
-        return len(read_commits(self.directory))
+        """How much of the work is done, for a person; reads all commits."""
+        return f"{len(read_commits(self.directory))} of {len(self.ranges)} ranges are finished"
 
     @property
     def converter(self) -> RangeConverter:
@@ -117,11 +118,15 @@ class ConvertJob:
 
     @property
     def committer(self) -> DatasetCommitter:
-        return DatasetCommitter(self.source, self.check, self.output, self.ranges, self.dataset_report)
+        return DatasetCommitter(
+            self.source, self.check, self.output, self.ranges, self.dataset_report, self.plan.digest
+        )
 
     def read_report(self) -> Report:
         """The report of the finished job."""
-        return Report.from_json(json.loads(storage.read_text(storage.join(self.directory, REPORT))))
+        path = storage.join(self.directory, REPORT)
+        with parsing(path):
+            return Report.from_json(read_json(path))
 
 
 def prepare(options: ConvertOptions) -> ConvertJob:
@@ -134,9 +139,15 @@ def prepare(options: ConvertOptions) -> ConvertJob:
     output, check = create_output(source, options.output, options), CheckOptions.of(options)
     ranges = plan_ranges(source, options.shards, whole_shards=output.whole_shards)
     dataset_report = check_source(source, check)
-    plan = _plan(source, ranges, check, output, options)
+    plan = OutputPlan.of(_plan(source, ranges, check, output, options), _files(output, ranges))
     directory.check_output(options.output, plan, overwrite=options.overwrite)
     return ConvertJob(source, ranges, check, output, dataset_report, plan)
+
+
+def _files(output: FileOutput, ranges: Iterable[WorkRange]) -> list[str]:
+    """The names of all files that may be written."""
+    shards = [output.file(work) for work in ranges]
+    return [*shards, *(shard + ending for shard in shards for ending in output.beside), *output.metadata]
 
 
 def _plan(

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rlds_beam import storage
+from rlds_beam.checking.report import Report
 from rlds_beam.errors import NotVerifiedError, UsageError
-from rlds_beam.output.files import COMMITS, REJECTED, listdir, load_json, to_json
-from rlds_beam.output.shards import ShardInfo
+from rlds_beam.formats.checked_json import ANY, COUNT, FILE, Maybe, check_json, parsing, read_json
+from rlds_beam.output.files import COMMITS, PLAN, REJECTED, listdir, to_json
+from rlds_beam.output.plans import read_plan
+from rlds_beam.output.shards import SHARD_SCHEMA, ShardInfo
 
 if TYPE_CHECKING:
     from rlds_beam.reading.plan import WorkRange
@@ -46,26 +49,29 @@ class RangeCommit:
         return f"{self.split}-{self.index:05d}-of-{self.of:05d}"
 
     @classmethod
-    def from_json(cls, content: dict[str, Any]) -> RangeCommit:
-        """Reads `dataclasses.asdict(commit)` back.
+    def from_json(cls, content: Any, path: str) -> RangeCommit:
+        """Reads `dataclasses.asdict(commit)` back from the file at `path`.
 
         Raises:
-          UsageError: it names a file outside of its directory.
+          UsageError: it is not as rlds-beam writes it, or names a file outside of its directory.
         """
+        check_json(content, _SCHEMA, path)
         rejected = content["rejected"]
         # An earlier version wrote trajectories only, and did not name their specs.
         beside = tuple(content.get("beside", (content["file"] + ".spec",)))
-        for name in (content["file"], *beside):
-            if storage.split(name)[0] or name in ("", ".", ".."):
-                raise UsageError(f"a commit names the file {name!r}, which is not in its directory: remove the commit")
-        return cls(
-            **{
-                **content,
-                "beside": beside,
-                "shard": ShardInfo.from_json(content["shard"]),
-                "rejected": rejected and ShardInfo.from_json(rejected),
-            }
-        )
+        with parsing(path):
+            shard, kept = ShardInfo.from_json(content["shard"]), rejected and ShardInfo.from_json(rejected)
+        known = {field.name: content.get(field.name) for field in dataclasses.fields(cls)}
+        commit = cls(**{**known, "beside": beside, "shard": shard, "rejected": kept})
+        if storage.split(path)[1] != f"{commit.range}.json":
+            raise UsageError(f"{path} is the commit of another range, {commit.range}: remove it")
+        return commit
+
+
+_SCHEMA = {
+    "split": FILE, "index": COUNT, "of": COUNT, "file": FILE, "beside?": [FILE], "predicted": COUNT,
+    "shard": SHARD_SCHEMA, "rejected": Maybe(SHARD_SCHEMA), "report": {"*": ANY},
+}  # fmt: skip
 
 
 def rejected_path(output: str, work: WorkRange) -> str:
@@ -115,23 +121,58 @@ def commit_range(
 
 
 def read_commits(output: str) -> dict[str, RangeCommit]:
-    directory = storage.join(output, COMMITS)
-    paths = [storage.join(directory, name) for name in listdir(directory) if not storage.is_temporary(name)]
-    read = storage.at_once(load_json, paths, directory)
-    commits = [RangeCommit.from_json(content) for content in read if content is not None]
+    """The commits of an output by range, whether their files are there or not.
+
+    Raises:
+      UsageError: one of them is not as rlds-beam writes it, or of files that are not in the plan of this output.
+    """
+    directory, plan = storage.join(output, COMMITS), read_plan(output)
+    paths = [storage.join(directory, name) for name in listdir(directory) if _is_commit(name)]
+    read = storage.at_once(read_json, paths, directory)
+    commits = [RangeCommit.from_json(c, path) for c, path in zip(read, paths, strict=True) if c is not None]
+    for commit in commits:
+        for file in (commit.file, *commit.beside):
+            if plan is None or not plan.names(file) or not plan.names_range(commit.range):
+                path = storage.join(directory, f"{commit.range}.json")
+                raise UsageError(f"{path} names {file}, which the {PLAN} of {output} does not: remove the commit")
     return {commit.range: commit for commit in commits}
 
 
-def read_commit(output: str, work: WorkRange) -> RangeCommit | None:
-    """The commit of a range that is done, and whose files are there; None where it is to be done."""
+def read_reports(output: str, ranges: Iterable[WorkRange]) -> list[Report]:
+    """The reports on the ranges that are finished."""
+    commits, reports = read_commits(output), []
+    for work in ranges:
+        if str(work) in commits:
+            with parsing(storage.join(output, COMMITS, f"{work}.json")):
+                reports.append(Report.from_json(commits[str(work)].report))
+    return reports
+
+
+def read_commit(output: str, work: WorkRange, file: str) -> RangeCommit | None:
+    """The commit of a range that is done, and whose files are there; None where it is to be done.
+
+    Args:
+      file: the name of the range's shard.
+
+    Raises:
+      UsageError: it is not as rlds-beam writes it, or the commit of another file.
+    """
     path = storage.join(output, COMMITS, f"{work}.json")
-    content = load_json(path) if storage.exists(path) else None
-    commit = None if content is None else RangeCommit.from_json(content)
-    return None if commit is None or any(problems_of(functools.partial(_size, output), commit)) else commit
+    content = read_json(path) if storage.exists(path) else None
+    if content is None:
+        return None
+    commit = RangeCommit.from_json(content, path)
+    if commit.file != file:
+        raise UsageError(f"{path} names {commit.file}, where the range's file is {file}: remove the commit")
+    return None if any(problems_of(functools.partial(_size, output), commit)) else commit
+
+
+def _is_commit(name: str) -> bool:
+    return name.endswith(".json") and not storage.is_temporary(name)
 
 
 def sizes(output: str) -> dict[str, int]:
-    """The bytes of each file of an output, and of those that it rejected, by path below it."""
+    """The bytes of each file of an output, and of those that it rejected, by path below the directory."""
     rejected = storage.join(output, REJECTED)
     found = storage.sizes(output) if storage.isdir(output) else {}
     if storage.isdir(rejected):

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rlds_beam import storage
 from rlds_beam.errors import NotVerifiedError, UsageError
-from rlds_beam.output.checksums import checksum_files, with_checksum
+from rlds_beam.formats.checked_json import COUNT, FILE, TEXT, check_json, parsing, read_json
+from rlds_beam.output.checksums import Checksum, checksum_files, with_checksum
 from rlds_beam.output.commits import RangeCommit, problems_of, read_commits, sizes
-from rlds_beam.output.directory import read_plan, remove_leftovers
-from rlds_beam.output.files import MANIFEST, REJECTED, load_json, to_json
+from rlds_beam.output.files import MANIFEST, REJECTED, to_json
+from rlds_beam.output.plans import OutputPlan, read_plan
+from rlds_beam.output.removing import remove_leftovers
+from rlds_beam.output.shards import SHARD_SCHEMA
 
 if TYPE_CHECKING:
     from rlds_beam.reading.plan import WorkRange
@@ -22,7 +24,11 @@ VERSION = "1.0.0"
 
 
 def commit_dataset(
-    output: str, name: str, ranges: Sequence[WorkRange], complete: Callable[[Sequence[RangeCommit]], dict[str, Any]]
+    output: str,
+    name: str,
+    ranges: Sequence[WorkRange],
+    complete: Callable[[Sequence[RangeCommit]], dict[str, Any]],
+    plan: str | None = None,
 ) -> dict[str, Any]:
     """Checks that every range is there, then writes the output's metadata and manifest.json, in this order.
 
@@ -31,14 +37,16 @@ def commit_dataset(
       name: of the dataset.
       ranges: all ranges of the plan.
       complete: writes the metadata, and says what the manifest is to say of the records (`FileOutput.complete`).
+      plan: `OutputPlan.digest` of what the directory is being made of; by default of what it says.
 
     Returns:
       The manifest: items and bytes, `splits`, `shards` and `rejected` with their checksums, `fields`.
 
     Raises:
       NotVerifiedError: a shard is missing, of another size than it was written, or holds another
-        number of items than predicted. No manifest is left then.
+        number of items than predicted, and no manifest is left then; or another command changed the plan.
     """
+    own = _own_plan(output, plan)
     commits = read_commits(output)
     missing = [str(work) for work in ranges if str(work) not in commits]
     done = [commits[str(work)] for work in ranges if str(work) in commits]
@@ -49,31 +57,69 @@ def commit_dataset(
         unfinished = [f"{len(missing)} of {len(ranges)} ranges were not finished: {_some(missing)}"] if missing else []
         problems = _some([*unfinished, *wrong])
         raise NotVerifiedError(f"{output}: {problems}; run the same command again to make up for it")
-    remove_leftovers(output)
-    manifest = _manifest(output, name, done, complete(done))
+    remove_leftovers(output, own)
+    manifest = _manifest(name, done, complete(done), own)
     for file, content in checksum_files([*manifest["shards"], *manifest["rejected"]]).items():
         storage.write_text(storage.join(output, file), content)
     storage.sync(output)  # a manifest that survives a power failure tells the truth
     storage.write_text(storage.join(output, MANIFEST), to_json(manifest))
     storage.sync(output)
+    _own_plan(output, own.digest)  # two commands without a lock: where the plan was replaced, the manifest is not ours
     return manifest
+
+
+def _own_plan(output: str, digest: str | None) -> OutputPlan:
+    plan = read_plan(output)
+    if plan is None or digest not in (None, plan.digest):
+        raise NotVerifiedError(f"{output} was replaced by another command while this one ran: run it again")
+    return plan
 
 
 def read_manifest(path: str) -> dict[str, Any]:
     """The manifest of a finished dataset.
 
     Raises:
-      UsageError: there is none: the conversion did not come to its end, or this is no output of rlds-beam.
+      UsageError: there is none: the conversion did not come to its end, or this is no output of rlds-beam; or it is
+        not as rlds-beam writes it.
     """
-    manifest = load_json(storage.join(path, MANIFEST)) if storage.exists(storage.join(path, MANIFEST)) else None
+    manifest = load_manifest(path)
     if manifest is not None:
-        return manifest | {kind: [*map(with_checksum, manifest[kind])] for kind in ("shards", "rejected")}
+        return manifest
     if read_plan(path) is not None:
         raise UsageError(f"{path} is not finished: it has no {MANIFEST}; run its `rlds-beam convert` again")
     raise UsageError(f"{path} is not a dataset that rlds-beam wrote: it has no {MANIFEST}")
 
 
-def _manifest(output: str, name: str, done: Sequence[RangeCommit], records: Mapping[str, Any]) -> dict[str, Any]:
+def load_manifest(path: str) -> dict[str, Any] | None:
+    """The manifest of an output; None where there is none, or a power failure cut it short.
+
+    Raises:
+      UsageError: it is not as rlds-beam writes it.
+    """
+    file = storage.join(path, MANIFEST)
+    content = read_json(file) if storage.exists(file) else None
+    if content is None:
+        return None
+    check_json(content, _SCHEMA, file)
+    with parsing(file):
+        checked = {kind: [*map(with_checksum, content[kind])] for kind in ("shards", "rejected")}
+        for entry in (*checked["shards"], *checked["rejected"]):
+            Checksum.like(entry["checksum"], file)
+    return {**content, **checked}
+
+
+_SCHEMA = {
+    "name": FILE,
+    "version": FILE,
+    "items": COUNT,
+    "bytes": COUNT,
+    "shards": [{**SHARD_SCHEMA, "file": FILE, "split": FILE, "range": FILE, "predicted": COUNT}],
+    "rejected": [{**SHARD_SCHEMA, "range": FILE}],
+    "plan_sha256": TEXT,
+}
+
+
+def _manifest(name: str, done: Sequence[RangeCommit], records: Mapping[str, Any], plan: OutputPlan) -> dict[str, Any]:
     return {
         "name": name,
         "version": VERSION,
@@ -95,7 +141,7 @@ def _manifest(output: str, name: str, done: Sequence[RangeCommit], records: Mapp
             for c in done
             if c.rejected is not None
         ],
-        "plan_sha256": hashlib.sha256(to_json(read_plan(output)).encode()).hexdigest(),
+        "plan_sha256": plan.digest,
     }
 
 

@@ -99,7 +99,8 @@ class RangeConverter:
           NotVerifiedError: another number of items was written than predicted.
         """
         output, directory = self.output, self.output.directory
-        done = commits.read_commit(directory, work)
+        file = output.file(work)
+        done = commits.read_commit(directory, work, file)
         if done is not None:
             return done
         writer = output.open_range(work)
@@ -111,7 +112,6 @@ class RangeConverter:
             writer.abort()
         report.items_predicted, report.items_written = writer.predicted, written.records
         report.bytes_written = written.bytes
-        file = output.file(work)
         return commits.commit_range(
             directory, work, file, written,
             beside=[file + ending for ending in output.beside],
@@ -129,6 +129,7 @@ class DatasetCommitter:
       output: what is written.
       ranges: all of the plan.
       dataset_report: the report on the dataset as a whole (`checking.dataset.check_source`).
+      plan: `OutputPlan.digest` of the job.
     """
 
     source: Source
@@ -136,6 +137,7 @@ class DatasetCommitter:
     output: FileOutput
     ranges: tuple[WorkRange, ...]
     dataset_report: Report
+    plan: str | None = None
 
     def commit(self) -> Report:
         """Checks what is there, writes the report and the metadata, and the manifest last.
@@ -146,9 +148,8 @@ class DatasetCommitter:
             `short_shard` is to fail.
         """
         directory = self.output.directory
-        done = commits.read_commits(directory)
-        report = self.dataset_report.merge(*(Report.from_json(c.report) for c in done.values()))
+        report = self.dataset_report.merge(*commits.read_reports(directory, self.ranges))
         report = report.merge(check_counts(self.source, report.shards, self.check))
         storage.write_text(storage.join(directory, REPORT), json.dumps(report.to_json(), indent=2) + "\n")
-        manifest.commit_dataset(directory, self.output.name, self.ranges, self.output.complete)
+        manifest.commit_dataset(directory, self.output.name, self.ranges, self.output.complete, self.plan)
         return report
