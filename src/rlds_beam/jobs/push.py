@@ -16,7 +16,7 @@ from rlds_beam.errors import UsageError
 from rlds_beam.jobs.balance import Balance, balance_of, balance_of_sizes, largest_first
 from rlds_beam.jobs.cost import push_seconds, replay_seconds
 from rlds_beam.jobs.options import PushOptions
-from rlds_beam.output.manifest import REJECTED
+from rlds_beam.output.files import REJECTED
 from rlds_beam.output.reading_back import ReplayRange, is_replay, open_replay
 from rlds_beam.reading.base import Source
 from rlds_beam.reading.framing import Framing
