@@ -20,11 +20,13 @@ from rlds_beam.pipelines import flags
 from rlds_beam.pipelines.base import Job
 
 JOBS = {
+    "example": ("ExampleConfig", "write a small RLDS dataset to try the other commands on"),
     "inspect": ("InspectConfig", "what a dataset holds, and what a plan would make of it"),
     "validate": ("ValidateConfig", "check every episode of a dataset; write nothing"),
     "convert": ("ConvertConfig", "check the episodes and write them as trajectory TFRecords"),
     "push": ("PushConfig", "check the episodes, or take what convert wrote, and fill Reverb tables"),
     "serve": ("ServeConfig", "start a Reverb server whose tables fit a dataset"),
+    "doctor": ("DoctorConfig", "look for what keeps jobs from running on this machine, and say what to do"),
 }
 """Each job's module under `rlds_beam.pipelines`: its config class, and its line in the help."""
 

@@ -110,6 +110,9 @@ class ConvertOutcome:
     metrics: dict[str, Any]
     seconds: float
 
+    def __repr__(self) -> str:
+        return f"<ConvertOutcome: {self.report.line()}; {self.job.directory}>"
+
     def figures(self) -> dict[str, Any]:
         """For `--json`: steps of this run, and how fast it did them once it had started."""
         from rlds_beam.pipelines import outcome

@@ -118,6 +118,9 @@ class PushOutcome:
     seconds: float
     checkpoint: str | None = None
 
+    def __repr__(self) -> str:
+        return f"<PushOutcome: {self.report.line()}; {'; '.join(map(str, self.verified.checks))}>"
+
     def to_json(self) -> dict[str, Any]:
         """For `--json` and `--report`."""
         from rlds_beam.pipelines import outcome

@@ -99,7 +99,7 @@ def check(options: RunOptions) -> Found:
     if options.workers is not None:
         raise UsageError("--workers is for --runner=local; on Flink it is --parallelism, over all of its TaskManagers")
     beam_options = PipelineOptions(list(options.beam_options))
-    java = _java(beam_options.view_as(JobServerOptions).job_server_java_launcher)
+    java = find_java(beam_options.view_as(JobServerOptions).job_server_java_launcher)
     master, version, slots = _master(options.flink_master)
     parallelism = options.parallelism or slots
     if parallelism > slots:
@@ -118,8 +118,12 @@ def check(options: RunOptions) -> Found:
     )  # fmt: skip
 
 
-def _java(launcher: str) -> str:
-    """The `java` to start the job server with."""
+def find_java(launcher: str) -> str:
+    """The `java` to start the job server with.
+
+    Raises:
+      UsageError: there is none on the PATH, or it is too old.
+    """
     path = shutil.which(launcher)
     if path is None:
         raise UsageError(

@@ -156,7 +156,7 @@ def test_a_users_modules_of_the_same_names_are_left_alone(tmp_path: Path) -> Non
     imported("import rlds_beam.transforms, rlds_beam.pipelines, rlds_beam.runners", tmp_path)
 
 
-@pytest.mark.parametrize("command", ["", "inspect", "validate", "convert", "push", "serve"])
+@pytest.mark.parametrize("command", ["", "doctor", "example", "inspect", "validate", "convert", "push", "serve"])
 def test_help_imports_nothing_heavy(command: str, tmp_path: Path) -> None:
     run = f"""
 import contextlib, io, sys

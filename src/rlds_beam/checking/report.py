@@ -147,6 +147,23 @@ class Report:
         }
         return cls(**{name: content[name] for name in _NUMBERS}, rules=rules, shards=Counter(content["shards"]))
 
+    def __repr__(self) -> str:
+        return f"<Report: {self.line()}>"
+
+    def line(self) -> str:
+        """The report in one line: `20 records read, 18 valid, 2 rejected (2 last_not_last), 522 items written`."""
+        broken = [
+            f"{self.rules[rule].rejected:,} {rule}"
+            for rule in RULES
+            if rule in self.rules and self.rules[rule].rejected
+        ]
+        rejected = [f"{self.rejected:,} rejected" + (f" ({', '.join(broken)})" if broken else "")]
+        parts = [f"{count(self.records, 'record')} read", f"{self.valid:,} valid"] if self.records else []
+        parts += [f"{self.repaired:,} repaired"] if self.repaired else []
+        parts += rejected if self.rejected else []
+        parts += [f"{count(self.items_written, 'item')} written"] if self.items_written else []
+        return ", ".join(parts or ["nothing read"])
+
     def summary(self) -> str:
         """The report for a terminal: what was read, what became of it, and what can be done."""
         lines = []
