@@ -1,4 +1,4 @@
-"""The jobs as functions of a path and options: `rlds_beam.convert("data/toy/1.0.0", "pairs", items="pairs")`."""
+"""The jobs as functions of a path and options: `rlds_beam.convert("data/point_mass/1.0.0", "pairs", items="pairs")`."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def _config(config_class: type[Any], *paths: Any, **options: Any) -> Any:
 def convert(input: Path | Sequence[Path], output: Path, **options: Any) -> ConvertOutcome:
     """Checks the episodes of a dataset and writes them as training items, as `rlds-beam convert` does.
 
-        outcome = rlds_beam.convert("data/toy/1.0.0", "pairs", repair="last_not_last")
+        outcome = rlds_beam.convert("data/point_mass/1.0.0", "pairs", repair="last_not_last")
         print(outcome.report.summary())
 
     Rejected episodes raise nothing: their number is `outcome.report.rejected`, and their records are in
@@ -99,7 +99,7 @@ def convert(input: Path | Sequence[Path], output: Path, **options: Any) -> Conve
 def validate(input: Path | Sequence[Path], **options: Any) -> Report:
     """Checks every episode of a dataset and writes nothing, as `rlds-beam validate` does.
 
-        report = rlds_beam.validate("data/toy/1.0.0")
+        report = rlds_beam.validate("data/point_mass/1.0.0")
         print(report.rejected, list(report.rules))
 
     Args:
@@ -120,7 +120,7 @@ def validate(input: Path | Sequence[Path], **options: Any) -> Report:
 def inspect(input: Path | Sequence[Path], **options: Any) -> Survey:
     """Reads the metadata of a dataset and a sample of its episodes, as `rlds-beam inspect` does.
 
-        survey = rlds_beam.inspect("data/toy/1.0.0", items="sequences", sequence_length=8)
+        survey = rlds_beam.inspect("data/point_mass/1.0.0", items="sequences", sequence_length=8)
         print(survey.items, survey.steps)
 
     Args:
