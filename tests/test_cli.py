@@ -219,7 +219,7 @@ def test_inspect(run, source):
 # Beam's flags, dry runs, what may be rejected
 
 
-def test_beams_flags_behind_the_dashes(run, source, tmp_path):
+def test_beams_flags_after_the_dashes(run, source, tmp_path):
     code, _, err = run("convert", source, tmp_path / "out", "--", "--direct_num_workers=1", "--job_name=mine")
     assert (code, err) == (0, "")
     assert len(read_items(tmp_path / "out")) == 24

@@ -109,7 +109,7 @@ def test_links_between_pages_hold(page):
         assert not anchor or anchor in anchors(other), f"{target}#{anchor}"
 
 
-def test_the_architecture_page_names_only_what_is_there():
+def test_the_architecture_page_names_only_files_that_exist():
     names = re.findall(r"`((?:\w+/)*\w+\.py)`", (ROOT / "docs" / "architecture.md").read_text())
     places = [ROOT, ROOT / "src" / "rlds_beam"]
     assert [n for n in names if not any((place / n).exists() for place in places)] == []

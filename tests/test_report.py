@@ -1,4 +1,4 @@
-"""The report adds up the same whoever counts, and says what happened in plain words."""
+"""Reports add up in any order, and the summary says what happened."""
 
 import json
 import random
