@@ -128,6 +128,7 @@ def main(config: ConvertConfig) -> int:
     """The command: runs the job, prints its summary, returns the exit code."""
     from rlds_beam.jobs.convert import prepare
     from rlds_beam.pipelines import outcome
+    from rlds_beam.pipelines.advice import repair_lines
     from rlds_beam.runners import check
     from rlds_beam.seeing import terminal
 
@@ -141,5 +142,5 @@ def main(config: ConvertConfig) -> int:
     lines = [outcome.took(figures), f"output    {config.output}"]
     if not done.metrics:
         lines.insert(0, "nothing was left to do: an earlier run had finished it")
-    outcome.show(done.report, config, figures, lines)
+    outcome.show(done.report, config, figures, [*lines, *repair_lines("convert", config, done.report)])
     return outcome.exit_code(done.report, config)

@@ -198,6 +198,7 @@ def _fill(config: PushConfig, source: PushInput) -> tuple[Verified, Report, dict
 def main(config: PushConfig) -> int:
     """The command: runs the job, prints its summary, returns the exit code."""
     from rlds_beam.pipelines import outcome
+    from rlds_beam.pipelines.advice import repair_lines
 
     if config.dry_run:
         return _plan(config)
@@ -206,7 +207,7 @@ def main(config: PushConfig) -> int:
     lines = [*done.verified.lines(), outcome.took(figures)]
     if done.checkpoint is not None:
         lines.append(f"kept      {done.checkpoint}, proved by loading it (rlds-beam serve --load={config.checkpoint})")
-    outcome.show(done.report, config, figures, lines)
+    outcome.show(done.report, config, figures, [*lines, *repair_lines("push", config, done.report)])
     return outcome.exit_code(done.report, config)
 
 
