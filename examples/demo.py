@@ -75,7 +75,7 @@ def main() -> None:
         import_quietly()
         compare(read_with_tf_agents(output), read_with_tfds(output), flags)
 
-        heading("7. Push into Reverb", "The items go into a table of a server, each once, and the server goes on.")
+        heading("7. Push into Reverb", "The items go into a table of a server, each once; the server keeps running.")
         show(push)
         address = served_address(pushing)
 

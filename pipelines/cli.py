@@ -60,7 +60,7 @@ def _run(arguments: list[str]) -> int:
     for name, (_, line) in JOBS.items():
         commands.add_parser(name, help=line, add_help=False)
     if not arguments or arguments[0] not in JOBS:
-        # Only the help, the version, and errors are left: argparse words them.
+        # Only the help, the version, and errors are left to argparse.
         try:
             parser.parse_args(arguments or ["--help"])
         except SystemExit as done:
@@ -108,7 +108,7 @@ def _split(arguments: list[str]) -> tuple[list[str], tuple[str, ...]]:
 
 @contextlib.contextmanager
 def _sigterm_as_ctrl_c() -> Iterator[None]:
-    """SIGTERM ends a job as Ctrl-C does: servers and worker processes of ours go with it."""
+    """SIGTERM ends a job as Ctrl-C does: our servers and worker processes end with it."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

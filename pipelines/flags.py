@@ -48,7 +48,7 @@ def add_config(parser: argparse.ArgumentParser, config_class: type[Any]) -> None
 def parse_config(
     parser: argparse.ArgumentParser, config_class: type[Config], argv: Sequence[str], beam_options: tuple[str, ...] = ()
 ) -> Config:
-    """Reads `argv` into a config; `beam_options` are what stood behind `--`.
+    """Reads `argv` into a config; `beam_options` are what followed `--`.
 
     Raises:
       UsageError: a flag is unknown (the nearest name is suggested), or its value is not allowed.
@@ -59,7 +59,7 @@ def parse_config(
     values = {**vars(namespace), "beam_options": beam_options}
     names = {field.name for field in _fields(config_class)}
     if beam_options and "beam_options" not in names:
-        raise UsageError(f"{parser.prog} runs nothing on Beam: it takes no flags behind --")
+        raise UsageError(f"{parser.prog} runs nothing on Beam: it takes no flags after --")
     return config_class(**{name: values[name] for name in names if name in values})
 
 
@@ -72,7 +72,7 @@ def _unknown(argument: str, parser: argparse.ArgumentParser) -> str:
         return f"unexpected argument {argument!r}; see {parser.prog} --help"
     flag = argument.split("=")[0]
     hint = did_you_mean(flag, parser._option_string_actions)
-    return f"there is no flag {flag}{hint} (Beam's own flags go behind --; {parser.prog} --help lists ours)"
+    return f"there is no flag {flag}{hint} (Beam's own flags go after --; {parser.prog} --help lists ours)"
 
 
 def _add_flag(group: argparse._ActionsContainer, field: dataclasses.Field[Any], hint: Any) -> None:

@@ -308,7 +308,7 @@ def test_options_are_checked_when_they_are_made(options):
 
 def test_inspect_takes_no_flags_of_beam(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["inspect", "anything", "--", "--direct_num_workers=2"]) == 2
-    assert "it takes no flags behind --" in capsys.readouterr().err
+    assert "it takes no flags after --" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", JOBS)

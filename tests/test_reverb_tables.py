@@ -356,7 +356,7 @@ class TestVerify:
         before = look(address, "free5", predicted=10)
         acknowledged = push(address, "free5", range(10))
         client.mutate_priorities("free5", deletes=[3, 4])
-        with pytest.raises(NotVerifiedError, match="'free5': 2 items left it: somebody deleted them"):
+        with pytest.raises(NotVerifiedError, match="'free5': 2 items left it: another client deleted them"):
             check(before, 10, acknowledged)
 
     def test_a_sampler_takes_items_out(self, client, address):

@@ -33,8 +33,7 @@ def option(default: Any, help: str, **metadata: Any) -> Any:
 class Options:
     """The root of all groups: a job's config runs the checks of each group that it mixes.
 
-    Values are taken as Python code likes to give them: a path for its text, a list or comma-separated text for a
-    tuple, a function for `module:function`.
+    A path may be given for its text, a list or comma-separated text for a tuple, a function for `module:function`.
 
     Raises:
       UsageError: a value is not of the type of its option.

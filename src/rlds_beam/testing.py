@@ -114,7 +114,7 @@ def _flags(steps: int | str, terminal: bool) -> tuple[np.ndarray[Any, Any], ...]
 
 
 def _break(columns: dict[str, Any], breaks: Collection[str], middle: int) -> None:
-    """Breaks the rules, in columns that nobody else holds yet."""
+    """Breaks the rules in place; no other reference to the columns exists yet."""
     unknown = set(breaks) - set(BREAKABLE)
     if unknown:
         raise ValueError(f"breaks={unknown.pop()!r}: make_episode can break {', '.join(BREAKABLE)}")

@@ -154,7 +154,7 @@ def test_a_job_manager_that_is_killed(cluster, gate, source, undisturbed, tmp_pa
         cluster.start_job_manager()
         out, err = process.communicate(timeout=JOB_SECONDS)
     assert (process.returncode, out) == (1, "")
-    assert "lost the job" in err and "run the same command to go on" in err
+    assert "lost the job" in err and "run the same command to resume" in err
     assert not (output / "manifest.json").exists()
     gate.open()
     for number in range(2):  # they would find out by themselves, by a heartbeat that is minutes here

@@ -29,12 +29,12 @@ FORMAT = 1
 
 @dataclasses.dataclass(frozen=True)
 class ConvertJob:
-    """What is to be done, and what of it is done already.
+    """The work of a conversion, and what of it is finished.
 
     Attributes:
       source: the dataset.
       ranges: all of the plan.
-      check: what becomes of episodes that break a rule.
+      check: what is done with episodes that break a rule.
       output: what is written.
       dataset_report: the report on the dataset as a whole.
       plan: what the output's bytes depend on, as JSON.

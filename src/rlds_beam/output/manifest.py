@@ -210,7 +210,7 @@ def commit_range(
 def commit_dataset(
     output: str, name: str, ranges: Sequence[WorkRange], complete: Callable[[Sequence[RangeCommit]], dict[str, Any]]
 ) -> dict[str, Any]:
-    """Checks that every range is there, then writes the output's metadata and manifest.json, in this order.
+    """Checks that every range is finished, then writes the output's metadata and manifest.json, in this order.
 
     Args:
       output: what `open_output` made ready.
