@@ -47,12 +47,12 @@ class Opened(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class ConvertJob:
-    """What is to be done, and what of it is done already.
+    """The work of a conversion, and what of it is finished.
 
     Attributes:
       source: the dataset.
       ranges: all of the plan.
-      check: what becomes of episodes that break a rule.
+      check: what is done with episodes that break a rule.
       output: what is written.
       dataset_report: the report on the dataset as a whole.
       plan: what the output's bytes depend on, and its files.
@@ -144,12 +144,8 @@ def prepare(options: ConvertOptions) -> ConvertJob:
     framing = Framing(source)
     ranges = plan_ranges(source, options.shards, whole_shards=output.whole_shards, starts=framing.record_starts)
     dataset_report = check_source(source, check)
-    content_plan = {
-        **_plan(source, ranges, check, output, options),
-        "content": content,
-        "functions": _functions(options),
-    }
-    plan = OutputPlan.of(content_plan, _files(output, ranges))
+    fingerprints = {"content": _content(source, framing), "functions": _functions(options)}
+    plan = OutputPlan.of({**_plan(source, ranges, check, output, options), **fingerprints}, _files(output, ranges))
     directory.check_output(options.output, plan, overwrite=options.overwrite)
     return ConvertJob(source, ranges, check, output, dataset_report, plan, framing)
 

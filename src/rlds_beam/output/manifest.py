@@ -31,7 +31,7 @@ def commit_dataset(
     complete: Callable[[Sequence[RangeCommit]], dict[str, Any]],
     plan: str | None = None,
 ) -> dict[str, Any]:
-    """Checks that every range is there, then writes the output's metadata and manifest.json, in this order.
+    """Checks that every range is finished, then writes the output's metadata and manifest.json, in this order.
 
     Args:
       output: what `open_output` made ready.
