@@ -23,6 +23,7 @@ JOBS = {
     "example": ("ExampleConfig", "write a small RLDS dataset to try the other commands on"),
     "inspect": ("InspectConfig", "what a dataset holds, and what a plan would make of it"),
     "validate": ("ValidateConfig", "check every episode of a dataset; write nothing"),
+    "stats": ("StatsConfig", "means, standard deviations and quantiles of each field, in one pass"),
     "convert": ("ConvertConfig", "check the episodes and write them as trajectory TFRecords"),
     "push": ("PushConfig", "check the episodes, or take what convert wrote, and fill Reverb tables"),
     "serve": ("ServeConfig", "start a Reverb server whose tables fit a dataset"),

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from rlds_beam.connectors.base import EpisodeConnector
+from rlds_beam.connectors.fields import below
 from rlds_beam.episodes.episode import Column, Episode
 from rlds_beam.errors import UsageError
 
@@ -52,10 +53,10 @@ class SplitAgents(EpisodeConnector):
         present = named.pop("present", None)
         owned = {field for names in self.agents.values() for field in names.values()}
         steps: dict[str, Column] = {
-            path: column for path, column in episode.steps.items() if not any(_below(path, field) for field in owned)
+            path: column for path, column in episode.steps.items() if not any(below(path, field) for field in owned)
         }
         for name, field in named.items():
-            found = {name + path[len(field) :]: c for path, c in episode.steps.items() if _below(path, field)}
+            found = {name + path[len(field) :]: c for path, c in episode.steps.items() if below(path, field)}
             if not found:
                 raise UsageError(
                     f"SplitAgents: agent {agent}: the steps have no {field}, only {', '.join(episode.steps)}"
@@ -86,7 +87,3 @@ class SplitAgents(EpisodeConnector):
         if stop - start != len(steps):
             raise UsageError(f"SplitAgents: {episode.key}: agent {agent} leaves and comes back, which is not supported")
         return start, stop
-
-
-def _below(path: str, field: str) -> bool:
-    return path == field or path.startswith(field + "/")

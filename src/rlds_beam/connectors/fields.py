@@ -51,10 +51,12 @@ def leaves(episode: Episode, field: str, column: str) -> dict[str, Column]:
     Returns:
       Empty where the episode has no such field.
     """
-    if field in episode.steps:
-        return {column: episode.steps[field]}
-    start = field + "/"
-    return {column + path[len(field) :]: values for path, values in episode.steps.items() if path.startswith(start)}
+    return {column + path[len(field) :]: values for path, values in episode.steps.items() if below(path, field)}
+
+
+def below(path: str, field: str) -> bool:
+    """Whether a step field is `field` or one of its leaves."""
+    return path == field or path.startswith(field + "/")
 
 
 def transitions(episode: Episode) -> int:

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias, cast
 import numpy as np
 
 from rlds_beam.connectors.base import ColumnConnector, Columns
-from rlds_beam.connectors.fields import StepFields, terminateds, transitions
+from rlds_beam.connectors.fields import StepFields, below, terminateds, transitions
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.errors import UsageError
 
@@ -116,7 +116,7 @@ class NStepReturns(ColumnConnector):
         observations = {
             "new_obs" + path[len(fields.obs) :]: column[after]
             for path, column in episode.steps.items()
-            if path == fields.obs or path.startswith(fields.obs + "/")
+            if below(path, fields.obs)
         }
         last, terminal = (np.asarray(episode.steps[name], bool) for name in ("is_last", "is_terminal"))
         return {

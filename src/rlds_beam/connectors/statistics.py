@@ -8,12 +8,15 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from rlds_beam.connectors.fields import StepFields, transitions
+from rlds_beam.connectors.fields import StepFields, below, transitions
 from rlds_beam.connectors.quantiles import RELATIVE_ERROR, Distribution
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.images import EncodedImages
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
+
+_ROWS = 1 << 15
+"""Steps that a builder collects before it counts them."""
 
 QUANTILES = {"q01": 0.01, "q10": 0.10, "q50": 0.50, "q90": 0.90, "q99": 0.99}
 
@@ -107,22 +110,12 @@ class EpisodeStatistics:
     returns: LeafStatistics | None = None
 
     @staticmethod
-    def of(episode: Episode, fields: StepFields | None = None) -> EpisodeStatistics:
-        """Of one episode. Of the last step only the observation counts, since the action, reward and so on are void."""
-        fields = fields or StepFields()
-        count = transitions(episode)
-        leaves = {}
-        for path, column in episode.steps.items():
-            rows = column if path.split("/")[0] == fields.obs.split("/")[0] else column[:count]
-            if _is_numeric(path, rows):
-                leaves[path] = LeafStatistics.of(np.asarray(rows))
-        rewards = episode.steps.get(fields.rewards)
-        total = (
-            None
-            if rewards is None
-            else LeafStatistics.of(np.sum(np.asarray(rewards)[:count], dtype=np.float64, keepdims=True).reshape(1))
-        )
-        return EpisodeStatistics(1, count, leaves, LeafStatistics.of(np.array([count])), total)
+    def of(*episodes: Episode, fields: StepFields | None = None) -> EpisodeStatistics:
+        """Of episodes. Of their last steps only the observation counts, since the action, reward and so on are void."""
+        builder = StatisticsBuilder(fields)
+        for episode in episodes:
+            builder.add(episode)
+        return builder.finish()
 
     def merge(self, *others: EpisodeStatistics) -> EpisodeStatistics:
         """All of the episodes."""
@@ -147,6 +140,50 @@ class EpisodeStatistics:
             "episode_length": self.lengths and self.lengths.to_json(),
             "episode_return": self.returns and self.returns.to_json(),
         }
+
+
+class StatisticsBuilder:
+    """Takes episodes one after another, and counts many steps at a time, so that short episodes cost no more."""
+
+    def __init__(self, fields: StepFields | None = None):
+        self._fields = fields or StepFields()
+        self._done = EpisodeStatistics()
+        self._clear()
+
+    def add(self, episode: Episode) -> None:
+        """Counts an episode. Holds copies of its numbers, and nothing else of it."""
+        count, fields = transitions(episode), self._fields
+        for path, column in episode.steps.items():
+            rows = column if below(path, fields.obs) else column[:count]
+            if _is_numeric(path, rows):
+                self._rows.setdefault(path, []).append(np.array(rows))
+        if fields.rewards in episode.steps:
+            self._returns.append(np.sum(np.asarray(episode.steps[fields.rewards])[:count], dtype=np.float64))
+        self._lengths.append(count)
+        self._steps += len(episode)
+        if self._steps >= _ROWS:
+            self._flush()
+
+    def finish(self) -> EpisodeStatistics:
+        """The statistics of all episodes so far."""
+        self._flush()
+        return self._done
+
+    def _flush(self) -> None:
+        if not self._lengths:
+            return
+        leaves = {path: LeafStatistics.of(np.concatenate(rows)) for path, rows in self._rows.items()}
+        lengths, returns = np.array(self._lengths), np.array(self._returns)
+        of_returns = LeafStatistics.of(returns) if len(returns) else None
+        part = EpisodeStatistics(len(lengths), int(lengths.sum()), leaves, LeafStatistics.of(lengths), of_returns)
+        self._done = self._done.merge(part)
+        self._clear()
+
+    def _clear(self) -> None:
+        self._rows: dict[str, list[Array]] = {}
+        self._lengths: list[int] = []
+        self._returns: list[float] = []
+        self._steps = 0
 
 
 def _merged(parts: Iterable[LeafStatistics]) -> LeafStatistics:

@@ -1,0 +1,120 @@
+"""`rlds-beam stats`: means, standard deviations and quantiles of a dataset, in one pass."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from typing import TYPE_CHECKING, Any
+
+from rlds_beam import storage
+from rlds_beam.checking.options import CheckOptions
+from rlds_beam.connectors.statistics_formats import Format, statistics_in
+from rlds_beam.errors import RldsBeamError
+from rlds_beam.options import option
+from rlds_beam.pipelines.options import ReportOptions
+from rlds_beam.reading.options import SourceOptions
+from rlds_beam.runners.options import RunOptions
+
+if TYPE_CHECKING:
+    from rlds_beam.checking.report import Report
+    from rlds_beam.reading.base import Source
+
+__all__ = ["StatsConfig", "StatsOutcome", "define_pipeline", "stats"]
+
+USAGE = "INPUT"
+
+
+@dataclasses.dataclass(frozen=True)
+class StatsOutcome:
+    """What a run of `stats` found.
+
+    Attributes:
+      report: on all that was read.
+      statistics: of the accepted episodes, as JSON (`DatasetStatistics.to_json`).
+    """
+
+    report: Report
+    statistics: dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class StatsConfig(RunOptions, ReportOptions, CheckOptions, SourceOptions):
+    """Computes the mean, standard deviation, range and quantiles of each field of an RLDS dataset."""
+
+    input: str = option(dataclasses.MISSING, "a TFDS or EnvLogger dataset directory, or shard files", positional=True)
+    _: dataclasses.KW_ONLY
+    output: str | None = option(None, "file to write the statistics to, as JSON")
+    format: Format = option("own", "whose format the output has")
+    action: str = option("action", "field of the action, for the formats of other projects")
+    proprio: str | None = option(None, "field of the robot's state, for the formats of other projects")
+    by: str | None = option(None, "field whose values get statistics of their own: language_instruction")
+
+
+def define_pipeline(root: Any, config: StatsConfig, source: Source | None = None) -> Any:
+    """Reads and checks the dataset under `root`, and computes the statistics of what is accepted.
+
+    Args:
+      root: a Beam pipeline.
+      config: what to read, and how to check and group it.
+      source: the dataset, where it is open already.
+
+    Returns:
+      PCollection of one `CheckedStatistics`.
+    """
+    from rlds_beam.reading.framing import Framing
+    from rlds_beam.reading.source import open_source
+    from rlds_beam.transforms import FindDuplicateEpisodes, ReadFromRlds, ValidateEpisodes
+    from rlds_beam.transforms.statistics import ComputeStatistics, WithReport
+
+    source = source or open_source(config.input, config.split, config.features, config.from_)
+    framing = Framing(source)
+    look = "duplicate_episode" not in config.accept
+    duplicates = root | FindDuplicateEpisodes(source, framing) if look else None
+    checked = root | ReadFromRlds(source, framing=framing) | ValidateEpisodes(config, duplicates)
+    return checked.accepted | ComputeStatistics(config.by) | WithReport(checked.report)
+
+
+def stats(config: StatsConfig) -> StatsOutcome:
+    """Runs the job to its end.
+
+    Raises:
+      RldsBeamError: the dataset cannot be read at all, the pipeline failed, or the output cannot be written.
+    """
+    from rlds_beam.checking.dataset import check_counts, check_source
+    from rlds_beam.checking.report import Report
+    from rlds_beam.jobs.cost import validate_seconds
+    from rlds_beam.reading.source import open_source
+    from rlds_beam.runners import check
+    from rlds_beam.runners.results import run_for_result
+
+    check(config)
+    source = open_source(config.input, config.split, config.features, config.from_)
+    report = check_source(source, config)
+    content, _ = run_for_result(
+        lambda root: define_pipeline(root, config, source), config, validate_seconds(source, config)
+    )
+    found = Report.from_json(content["report"])
+    statistics = {"dataset": source.dataset, **content["statistics"]}
+    if config.output is not None:
+        try:
+            written = statistics_in(config.format, statistics, action=config.action, proprio=config.proprio)
+            storage.write_text(config.output, json.dumps(written, indent=2) + "\n")
+        except OSError as error:
+            raise RldsBeamError(f"--output={config.output} cannot be written to: {error}") from error
+    return StatsOutcome(report.merge(found, check_counts(source, found.shards, config)), statistics)
+
+
+def main(config: StatsConfig) -> int:
+    """The command: prints the statistics, returns the exit code."""
+    from rlds_beam.pipelines import outcome
+    from rlds_beam.pipelines.advice import repair_lines
+    from rlds_beam.seeing.statistics import statistics_lines
+
+    began = time.monotonic()
+    done = stats(config)
+    seconds = time.monotonic() - began
+    extra = {"seconds": round(seconds, 3), "statistics": done.statistics}
+    lines = [f"took      {seconds:.1f} s with start-up", *repair_lines("stats", config, done.report)]
+    outcome.show(done.report, config, extra, [*statistics_lines(done.statistics), *lines])
+    return outcome.exit_code(done.report, config)

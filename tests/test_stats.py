@@ -1,0 +1,100 @@
+"""`rlds-beam stats`: numpy on the whole data, for any number of workers; files that other projects load."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from rlds_beam.connectors.statistics_formats import statistics_in
+from rlds_beam.pipelines.cli import main
+from rlds_beam.testing import make_episode, write_dataset
+
+
+@pytest.fixture(scope="module")
+def episodes():
+    tasks = ["push", "pull", "lift"]
+    return [
+        make_episode(4 + i % 7, seed=i, metadata={"task": tasks[i % 3]}, observation={"state": 4}) for i in range(30)
+    ]
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory, episodes):
+    directory = tmp_path_factory.mktemp("data")
+    write_dataset(directory, episodes[:20], shards=3)
+    return write_dataset(directory, episodes[20:], split="test", shards=2)
+
+
+def run(source, tmp_path, *flags: str) -> dict:
+    path = tmp_path / "stats.json"
+    assert main(["stats", str(source), f"--output={path}", "--runner=FnApiRunner", *flags]) == 0
+    return json.loads(path.read_text())
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_it_is_numpy_on_the_whole(source, episodes, tmp_path, workers):
+    found = run(source, tmp_path, f"--workers={workers}", "--by=episode_metadata/task")
+    for name, chosen in {"all": episodes, "train": episodes[:20], "push": episodes[::3]}.items():
+        content = {"all": found, "train": found["splits"].get("train"), "push": found["groups"].get("push")}[name]
+        actions = np.concatenate([e.steps["action"][:-1] for e in chosen]).astype(np.float64)
+        states = np.concatenate([e.steps["observation/state"] for e in chosen]).astype(np.float64)
+        for path, values in {"action": actions, "observation/state": states}.items():
+            leaf = content["fields"][path]
+            np.testing.assert_allclose(leaf["mean"], values.mean(axis=0), rtol=1e-12, atol=1e-15)
+            np.testing.assert_allclose(leaf["std"], values.std(axis=0), rtol=1e-12)
+            np.testing.assert_allclose(leaf["q01"], np.quantile(values, 0.01, axis=0), rtol=1e-12)
+            assert leaf["count"] == len(values)
+        assert content["episodes"] == len(chosen)
+        assert content["transitions"] == len(actions)
+    assert found["groups"].keys() == {"push", "pull", "lift"}
+    assert found["splits"].keys() == {"train", "test"}
+
+
+def test_rejected_episodes_do_not_count(tmp_path, capsys):
+    broken = [make_episode(5, seed=i, breaks=["last_not_last"] if i == 2 else []) for i in range(5)]
+    source = write_dataset(tmp_path / "data", broken)
+    assert main(["stats", str(source), "--json", "--runner=FnApiRunner"]) == 3
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["statistics"]["episodes"] == 4
+    assert printed["rejected"] == 1
+
+
+def test_a_table_is_printed(source, capsys):
+    assert main(["stats", str(source), "--runner=FnApiRunner"]) == 0
+    printed = capsys.readouterr().out
+    assert "observation/state[3]" in printed
+    assert "episode_return" in printed
+
+
+def test_formats_of_other_projects(source, tmp_path):
+    own = run(source, tmp_path)
+    flags = ("--proprio=observation/state",)
+    openvla = run(source, tmp_path, "--format=openvla", *flags)["testing"]
+    assert openvla["action"].keys() == {"mean", "std", "max", "min", "q01", "q99", "mask"}
+    assert openvla["action"]["q01"] == own["fields"]["action"]["q01"]
+    assert (openvla["num_transitions"], openvla["num_trajectories"]) == (own["transitions"], 30)
+    octo = run(source, tmp_path, "--format=octo", *flags)
+    assert octo["proprio"]["p99"] == own["fields"]["observation/state"]["q99"]
+    openpi = run(source, tmp_path, "--format=openpi", *flags)["norm_stats"]
+    assert openpi["state"].keys() == openpi["actions"].keys() == {"mean", "std", "q01", "q99"}
+    lerobot = run(source, tmp_path, "--format=lerobot")
+    assert lerobot["next.reward"]["count"] == [own["transitions"]]
+    assert {len(np.shape(value)) for leaf in lerobot.values() for value in leaf.values()} == {1}
+    assert "proprio" not in statistics_in("octo", own)
+    assert statistics_in("openvla", own)["testing"]["proprio"]["q99"] == [0.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--format=openvla", "--action=actions"], "did you mean action?"),
+        (["--format=openpi"], "--proprio=PATH"),
+        (["--format=octo", "--action=reward"], "a scalar"),
+        (["--by=tasks"], "no such field"),
+    ],
+)
+def test_what_is_wrong_is_said(source, tmp_path, capsys, flags, message):
+    assert main(["stats", str(source), f"--output={tmp_path / 'out.json'}", "--runner=FnApiRunner", *flags]) != 0
+    assert message in capsys.readouterr().err

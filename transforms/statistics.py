@@ -1,0 +1,76 @@
+"""Statistics of episodes, in one pass."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+import apache_beam as beam
+from apache_beam.transforms.window import GlobalWindow
+from apache_beam.utils.timestamp import MIN_TIMESTAMP
+from apache_beam.utils.windowed_value import WindowedValue
+
+from rlds_beam.checking.report import Report
+from rlds_beam.connectors.dataset_statistics import DatasetStatistics, Groups
+from rlds_beam.episodes.episode import Episode
+
+
+class ComputeStatistics(beam.PTransform):
+    """A PCollection of `Episode` to one of a single `DatasetStatistics`. Without Beam: `DatasetStatistics.of`.
+
+    The result is the same for any number of workers, but for the last bits of means and standard deviations.
+
+    Args:
+      by: a field whose values get statistics of their own (see `DatasetStatistics`).
+    """
+
+    def __init__(self, by: str | None = None):
+        super().__init__()
+        self._by = by
+
+    def expand(self, episodes: beam.PCollection[Episode]) -> beam.PCollection[DatasetStatistics]:
+        parts = episodes | "Count" >> beam.ParDo(_CountFn(self._by))
+        return parts | "Merge" >> beam.CombineGlobally(_merge)
+
+
+class CheckedStatistics(NamedTuple):
+    """Statistics, and the report on what was read for them."""
+
+    statistics: DatasetStatistics
+    report: Report
+
+    def to_json(self) -> dict[str, Any]:
+        return {"statistics": self.statistics.to_json(), "report": self.report.to_json()}
+
+
+class WithReport(beam.PTransform):
+    """A PCollection of one `DatasetStatistics` to one of a `CheckedStatistics`.
+
+    Args:
+      report: PCollection of one `Report`, of `ValidateEpisodes`.
+    """
+
+    def __init__(self, report: Any):
+        super().__init__()
+        self._report = report
+
+    def expand(self, statistics: Any) -> Any:
+        return statistics | beam.Map(CheckedStatistics, beam.pvalue.AsSingleton(self._report))
+
+
+def _merge(parts: Iterable[DatasetStatistics]) -> DatasetStatistics:
+    return DatasetStatistics().merge(*parts)
+
+
+class _CountFn(beam.DoFn):
+    def __init__(self, by: str | None):
+        self._by = by
+
+    def start_bundle(self) -> None:
+        self._groups = Groups(self._by)
+
+    def process(self, episode: Episode) -> None:
+        self._groups.add(episode)
+
+    def finish_bundle(self) -> Iterator[WindowedValue]:
+        yield WindowedValue(self._groups.finish(), MIN_TIMESTAMP, [GlobalWindow()])
