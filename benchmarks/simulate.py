@@ -51,13 +51,13 @@ class Costs:
 
 @dataclasses.dataclass(frozen=True)
 class Cluster:
-    """Workers, none as fast as the other.
+    """Workers of different speeds.
 
     Attributes:
       workers: how many.
       slow: the share of them that run at half speed.
       noise: sigma of the lognormal factor on each range (its mean is 1).
-      share: what a busy worker uses of what all have in common (`scheduling.shared`).
+      share: what a busy worker uses of what all share (`scheduling.shared`).
       seed: of the slow ones and of the noise.
     """
 

@@ -84,10 +84,11 @@ def validate(config: ValidateConfig) -> Report:
 def main(config: ValidateConfig) -> int:
     """The command: prints the report, returns the exit code."""
     from rlds_beam.pipelines import outcome
+    from rlds_beam.pipelines.advice import repair_lines
 
     began = time.monotonic()
     report = validate(config)
     seconds = time.monotonic() - began
-    lines = [f"took      {seconds:.1f} s with start-up"]
+    lines = [f"took      {seconds:.1f} s with start-up", *repair_lines("validate", config, report)]
     outcome.show(report, config, {"seconds": round(seconds, 3)}, lines)
     return outcome.exit_code(report, config)

@@ -99,7 +99,7 @@ def test_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         dataflow.check(ValidateConfig("gs://bucket/in", **CLOUD))
 
 
-def test_what_stands_behind_the_dashes_wins() -> None:
+def test_flags_after_the_dashes_win() -> None:
     pytest.importorskip("google.cloud.dataflow")
     given = ("--project=other-project", "--number_of_worker_harness_threads=1", "--max_num_workers=50")
     config = ValidateConfig("gs://bucket/in", beam_options=given, **CLOUD)
@@ -220,7 +220,7 @@ def test_a_job_is_a_batch_that_docker_runs(graphs: dict[str, beam_runner_api_pb2
 
 
 def test_nothing_of_this_machine_is_pickled(graphs: dict[str, beam_runner_api_pb2.Pipeline], home: Path) -> None:
-    """Save for the input and output that a job was given, and the file names in Beam's own code."""
+    """Except the input and output of the job, and the file names in Beam's own code."""
     given = (str(home), str(Path(beam.__file__).parent))
     mine = [str(ROOT), sys.prefix, sys.base_prefix, os.path.expanduser("~"), socket.gethostname(), "__main__"]
     mine += [f"{getpass.getuser()}@"]

@@ -159,7 +159,7 @@ def test_a_wrong_split(dataset, split, message):
         open_source(str(dataset), split)
 
 
-def test_nothing_there(tmp_path):
+def test_an_empty_directory(tmp_path):
     with pytest.raises(UsageError, match="no such file"):
         open_source(str(tmp_path / "absent"))
     with pytest.raises(UsageError, match=r"no features\.json"):

@@ -1,4 +1,4 @@
-"""Finding episodes that stand in a dataset twice."""
+"""Finding episodes that are in a dataset twice."""
 
 from __future__ import annotations
 

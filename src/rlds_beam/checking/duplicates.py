@@ -1,4 +1,4 @@
-"""Finding episodes that stand in a dataset twice, without reading their bytes.
+"""Finding episodes that are in a dataset twice, without reading their bytes.
 
 A TFRecord's framing already holds the length and the CRC32C of its payload, so one look at the
 framing of all records gives a fingerprint of each. Only records whose fingerprints agree are
@@ -34,7 +34,7 @@ class Fingerprints:
 
     Attributes:
       marks: uint64 [N], length and CRC32C of the payload mixed into one number.
-      places: int64 [N, 2], number of the stretch that was scanned, and position in it.
+      places: int64 [N, 2], number of the segment that was scanned, and position in it.
     """
 
     marks: Array

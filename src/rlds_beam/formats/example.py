@@ -3,11 +3,11 @@
     message Example  { Features features = 1; }
     message Features { map<string, Feature> feature = 1; }
     message Feature  { oneof kind { BytesList bytes_list = 1; FloatList float_list = 2; Int64List int64_list = 3; } }
-    message XxxList  { repeated ... value = 1; }   // floats and ints packed (as everybody writes them), or not
+    message XxxList  { repeated ... value = 1; }   // floats and ints packed (as most writers do), or not
 
 An episode is a handful of map entries holding long lists, so walking the entries in Python costs
 nothing; the lists themselves are decoded by numpy, and only those that are asked for. The bytes
-are untrusted: every length is checked against what is there.
+are untrusted: every length is checked against the bytes that are left.
 
 Read is what every writer writes: entries of one key and one feature, features of one list, lists that are packed whole
 or not at all. Protobuf takes more (a list in several parts, fields that nobody knows), but its implementations and
@@ -138,7 +138,7 @@ def not_an_example(error: MalformedError) -> BadEpisode:
 def _entry(data: bytes, at: int, end: int) -> tuple[bytes, Feature]:
     """(key, feature) of one entry of the map."""
     if end - at > 4 and data[at] == _KEY and data[at + 1] < 0x80:
-        # As every writer does it: the key, the feature, its one list, and nothing else.
+        # As most writers do it: the key, the feature, its one list, and nothing else.
         value = at + 2 + data[at + 1]
         if value < end and data[value] == _VALUE:
             size, start = read_varint(data, value + 1, end)

@@ -95,7 +95,7 @@ def find_headers(data: memoryview) -> npt.NDArray[np.int64]:
     for phase in range(min(4, len(data) - HEADER.size + 1)):
         words = np.frombuffer(data, "<u4", (len(data) - phase) // 4, phase)
         low, high, crc = words[:-2], words[1:-1], words[2:]
-        # Long runs of zeros are common (black images, holes in a file): let go of them before the tables.
+        # Long runs of zeros are common (black images, holes in a file): drop them before the tables.
         at = np.flatnonzero((high == 0) & ((low != 0) | (crc == _CRC_OF_ZERO_LENGTH)))
         if not len(at):
             continue
@@ -135,7 +135,7 @@ class Window:
 
     @property
     def error(self) -> str | None:
-        """Why the file ended before its time, once it has: only a gzip stream says so."""
+        """Why the file ended early, if it did: only a gzip stream says so."""
         return self._file.error if isinstance(self._file, GzipStream) else None
 
     @property
@@ -160,7 +160,7 @@ class Window:
         self._move_to(position, max(held, 0) if self.base <= position else 0)
         want = max(count, self.block)
         while self.filled < count:
-            if self.filled == len(self.data):  # double, so that a length that lies does not allocate
+            if self.filled == len(self.data):  # double, so that a false length does not allocate memory
                 self._grow(min(want, 2 * len(self.data)))
             got = self._file.readinto(self.view[self.filled : want])  # type: ignore[union-attr]
             if not got:
@@ -181,7 +181,7 @@ class Window:
             self._at = position + keep
 
     def let_go(self, position: int) -> None:
-        """Gives a large buffer back, if nothing from `position` on is in it."""
+        """Frees a large buffer that holds nothing from `position` on."""
         if len(self.data) > KEPT and position >= self.base + self.filled:
             self.base, self.filled = position, 0
             self.data = bytearray(BLOCK)
@@ -199,7 +199,7 @@ class FrameFinder:
 
     An *anchor* is a place where a chain of records is certain to go: a header with its right CRC, its
     record within the file, and then either the data's CRC is right, or the next record's header (or
-    the file's end) stands exactly behind it. All readers of a file agree on its anchors, wherever they
+    the file's end) follows it directly. All readers of a file agree on its anchors, wherever they
     start: that is why ranges of a file read on their own add up to the whole.
     """
 
@@ -249,7 +249,7 @@ class FrameFinder:
         if length is None:
             return None
         end = position + length + OVERHEAD
-        if length <= self.max_record_bytes:  # in one piece, so that a gzip stream is not wound back
+        if length <= self.max_record_bytes:  # in one piece, so that a gzip stream is not rewound
             self.window.load(position, length + OVERHEAD + HEADER.size)
         if self.window.load(end - 1, 1) == 0:
             return None
@@ -281,7 +281,7 @@ class FrameFinder:
                 return stop
 
     def follow(self, position: int, length: int | None) -> int:
-        """Where the chain goes on behind a bad record at `position`, whose header gives `length` (None: no header)."""
+        """Where the chain continues after a bad record at `position`, whose header gives `length` (None: no header)."""
         end = self.anchor(position)
         if end is not None:
             return end

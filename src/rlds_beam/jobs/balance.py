@@ -1,4 +1,4 @@
-"""How even the ranges of a plan are, and what keeps them from it."""
+"""How even the ranges of a plan are, and why they are not."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rlds_beam.reading.base import Source
 from rlds_beam.reading.plan import RANGE_BYTES, WorkRange, left_whole, segment_bytes
 
 _LARGE = 2 * RANGE_BYTES
-"""A range of more is worth a word, if it could not be cut."""
+"""A range of more is mentioned, if it could not be cut."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -16,7 +16,7 @@ from rlds_beam.errors import UsageError
 from rlds_beam.jobs.balance import Balance, balance_of, balance_of_sizes, largest_first
 from rlds_beam.jobs.cost import push_seconds, replay_seconds
 from rlds_beam.jobs.options import PushOptions
-from rlds_beam.output.manifest import REJECTED
+from rlds_beam.output.files import REJECTED
 from rlds_beam.output.reading_back import ReplayRange, is_replay, open_replay
 from rlds_beam.reading.base import Source
 from rlds_beam.reading.framing import Framing
@@ -36,7 +36,7 @@ _KEPT = re.compile(r".+-\d{5}-of-\d{5}\.(tfrecord|jsonl)")  # a rejected file of
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PushInput:
-    """What there is to push.
+    """The input of a push.
 
     Attributes:
       dataset: `name/version`.
@@ -45,7 +45,7 @@ class PushInput:
       spec: of the items.
       items: which frames make an item.
       salt: of the items' keys (`Target.salt`).
-      most_items: no more than these come of it.
+      most_items: an upper bound of their number.
       dataset_report: the report on the dataset as a whole.
       source: the RLDS dataset; None for a converted one.
       framing: of the source.
@@ -161,7 +161,7 @@ class PushJob:
     """A push, ready to run.
 
     Attributes:
-      input: what there is to push.
+      input: the input.
       target: where it goes.
       baseline: the tables before it.
       fits: whether the tables surely hold all of it.
@@ -197,14 +197,14 @@ class PushJob:
 
 
 def _most_frames(source: Source, frames: FrameOptions) -> int | None:
-    """No more frames, so items, than this come of the dataset; None where the files' sizes do not tell."""
+    """The dataset gives no more frames, so items, than this; None where the files' sizes do not bound it."""
     steps = source.most_steps()
     # A step may be added to each episode, which has one step or more.
     return steps if steps is None or frames.last_step == "drop" else 2 * steps
 
 
 def prepare(options: PushOptions, source: PushInput, predicted: Mapping[str, int] | None = None) -> PushJob:
-    """Looks at the tables; raises UsageError where they will not do (`open_target`). Writes nothing.
+    """Looks at the tables; raises UsageError where they cannot take the items (`open_target`). Writes nothing.
 
     Args:
       options: of the job.

@@ -1,4 +1,4 @@
-"""The contract of a source: a dataset of episodes, whatever it is stored in."""
+"""The contract of a source: a dataset of episodes, in any storage format."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Split:
 
     Attributes:
       name: `train`.
-      shards: the shards that are there, in order.
+      shards: the shards that exist, in order.
       start, stop: the slice, in episodes from the start of the split; None means to the end.
     """
 
@@ -93,7 +93,7 @@ class Source(abc.ABC):
     """A dataset of episodes: where its records are, and how one becomes an episode.
 
     An implementation is a class that inherits from this one, has the attributes below (a frozen dataclass, say), and
-    an `open`. `--from=rlds` names ours, `--from=module:Class` one of the user's.
+    an `open`. `--from=rlds` names ours, `--from=module:Class` a user's.
 
     Attributes:
       dataset: `name/version`, the `dataset` of an episode's key.
@@ -129,7 +129,7 @@ class Source(abc.ABC):
         return {}
 
     def most_steps(self) -> int | None:
-        """No more steps than this are in the dataset; None where the files' sizes do not tell."""
+        """An upper bound of the dataset's steps; None where the files' sizes give none."""
         return None
 
     @property

@@ -1,4 +1,4 @@
-"""Cutting a dataset into ranges of work: the same ranges on every run, whoever works on them."""
+"""Cutting a dataset into ranges of work: the same ranges on every run."""
 
 from __future__ import annotations
 

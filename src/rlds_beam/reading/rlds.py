@@ -1,4 +1,4 @@
-"""What there is to read: a dataset's splits and shards, found and held against its own metadata."""
+"""The splits and shards of an RLDS dataset, found and compared with its metadata."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def _features(path: str) -> tuple[str, Schema]:
 def _shards(
     directory: str, there: Mapping[str, int], info: DatasetInfo, split: SplitInfo
 ) -> tuple[tuple[Shard, ...], list[Violation]]:
-    """The shards of `split` that are there, and a violation for each that is missing or too many."""
+    """The shards of `split` that exist, and a violation for each that is missing or too many."""
     shards, violations = [], []
     expected = [split.filename(info.name, info.file_format, i) for i in range(len(split.shard_lengths))]
     for index, (name, records) in enumerate(zip(expected, split.shard_lengths, strict=True)):

@@ -29,7 +29,7 @@ def open_source(
       from_: what the dataset is stored in: a name from `SOURCES`, or the `module:Class` of a `reading.base.Source`.
 
     Raises:
-      UsageError: nothing is there, the metadata is unreadable or unsafe, or the split is unknown.
+      UsageError: there is nothing at the path, the metadata is unreadable or unsafe, or the split is unknown.
     """
     kind = SOURCES.get(from_, from_)
     if ":" not in kind:
