@@ -154,6 +154,7 @@ def main(config: ConvertConfig) -> int:
     if config.dry_run:
         check(config)
         job = prepare(config)
+        job.check_room(None if config.overwrite else job.finished(), overwrite=config.overwrite)
         print(json.dumps(job.to_json(), indent=2) if config.json else terminal.convert_plan(job))
         return 0
     done = convert(config)
@@ -161,5 +162,6 @@ def main(config: ConvertConfig) -> int:
     lines = [outcome.took(figures), f"output    {config.output}"]
     if not done.metrics:
         lines.insert(0, "nothing was left to do: an earlier run had finished it")
+    lines += outcome.repair_lines("convert", done.report, config, overwrite=True)
     outcome.show(done.report, config, figures, lines)
     return outcome.exit_code(done.report, config)

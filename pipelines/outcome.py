@@ -2,24 +2,43 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import shlex
 from collections.abc import Mapping
 from typing import Any
 
 from rlds_beam import storage
 from rlds_beam.checking.report import Report
-from rlds_beam.checking.rules import DATASET_RULES
+from rlds_beam.checking.rules import DATASET_RULES, REPAIRABLE
+from rlds_beam.checking.unused import REASONS
 from rlds_beam.errors import RldsBeamError
 from rlds_beam.pipelines.options import ReportOptions
+from rlds_beam.wording import count
 
 REJECTED = 3
 """The exit code of a job that rejected more than it may."""
 
 
 def exit_code(report: Report, options: ReportOptions) -> int:
-    """0, or 3 where more was rejected than allowed, or a shard is not what the dataset says."""
+    """0, or 3: more was rejected than allowed, a shard is not what the dataset says, or no item came of it."""
     broken = any(report.rules[rule].rejected for rule in DATASET_RULES if rule in report.rules)
-    return REJECTED if broken or report.exceeds(options.max_rejected) else 0
+    return REJECTED if broken or report.exceeds(options.max_rejected) or nothing_out(report, options) else 0
+
+
+def nothing_out(report: Report, options: Any) -> str | None:
+    """Why no item came of an input that has records, and what to do; None where one did, or `--allow_empty` is set."""
+    if not report.records or report.items_written or getattr(options, "allow_empty", True):
+        return None
+    if not report.episodes:
+        return "no item was written: all records were rejected (--allow_empty accepts that)"
+    reasons = []
+    for reason, found in report.unused.items():
+        size = f"{count(found.longest, 'step')}" + (" at most" if found.episodes > 1 else "")
+        what = f"an item has {count(options.length, 'frame')}" if options.length else REASONS[reason][0]
+        reasons.append(f"{count(found.episodes, 'episode')} of {size}, and {what}: {REASONS[reason][1]}")
+    why = "; ".join(reasons) or f"none came of {count(report.episodes, 'episode')}"
+    return f"no item was written: {why} (--allow_empty accepts that)"
 
 
 def figures(metrics: Mapping[str, Any], seconds: float) -> dict[str, Any]:
@@ -35,6 +54,44 @@ def figures(metrics: Mapping[str, Any], seconds: float) -> dict[str, Any]:
         "worker_seconds": [round(seconds, 3) for seconds in metrics.get("worker_seconds", [working])],
         "peak_memory_mb": round(memory.max / 1024) if memory else None,
     }
+
+
+def repair_lines(command: str, report: Report, config: Any, **changes: Any) -> list[str]:
+    """The whole command that repairs what was rejected, where a repair exists that was not asked for.
+
+    Args:
+      command: `convert`.
+      report: on the job.
+      config: of the job.
+      **changes: fields of the config that have other values in the command.
+    """
+    rules = [r for r in REPAIRABLE if r in report.rules and report.rules[r].rejected and r not in config.repair]
+    if not rules or not exit_code(report, config):
+        return []
+    line = command_line(command, config, repair=(*config.repair, *rules), **changes)
+    return ["", "to repair what can be repaired:", f"  {line}"]
+
+
+def command_line(command: str, config: Any, **changes: Any) -> str:
+    """The command line of a job.
+
+    Args:
+      command: `convert`.
+      config: of the job; flags that have their default are left out.
+      **changes: fields that have other values.
+    """
+    words, beam_options = ["rlds-beam", command], ()
+    for field in dataclasses.fields(config):
+        value, name = changes.get(field.name, getattr(config, field.name)), field.name.rstrip("_")
+        if field.name == "beam_options":
+            beam_options = value
+        elif field.metadata.get("positional"):
+            words.append(str(value))
+        elif value is True:
+            words.append(f"--{name}")
+        elif value != field.default and not field.metadata.get("hidden"):
+            words.append(f"--{name}={','.join(map(str, value)) if isinstance(value, tuple) else value}")
+    return shlex.join([*words, *(["--", *beam_options] if beam_options else [])])
 
 
 def keep(content: Mapping[str, Any], path: str | None) -> None:
@@ -58,8 +115,10 @@ def took(figures: Mapping[str, Any]) -> str:
 
 
 def show(report: Report, options: ReportOptions, extra: dict[str, Any], lines: list[str]) -> None:
-    """Prints the report: as JSON (with `extra`), or as a summary with `lines` behind it."""
+    """Prints the report: as JSON (with `extra`), or as a summary followed by `lines`."""
+    if (why := nothing_out(report, options)) is not None:
+        extra, lines = {**extra, "error": why}, [*lines, why]
     if options.json:
         print(json.dumps({**report.to_json(), **extra}, indent=2))
     else:
-        print("\n".join([report.summary(), *lines]))
+        print("\n".join([report.summary(getattr(options, "repair", ())), *lines]))

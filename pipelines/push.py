@@ -187,6 +187,7 @@ def _fill(config: PushConfig, source: PushInput) -> tuple[Verified, Report, dict
     result, metrics = run_for_result(lambda root: define_pipeline(root, config, job), config, source.seconds)
     verified = Verified.from_json(result)
     report = source.dataset_report.merge(verified.pushed.report)
+    report.left_out = source.spec.left_out
     if source.source is not None:
         report = report.merge(check_counts(source.source, report.shards, config))
     return verified, report, metrics
@@ -203,6 +204,7 @@ def main(config: PushConfig) -> int:
     lines = [*done.verified.lines(), outcome.took(figures)]
     if done.checkpoint is not None:
         lines.append(f"kept      {done.checkpoint}, proved by loading it (rlds-beam serve --load={config.checkpoint})")
+    lines += outcome.repair_lines("push", done.report, config)
     outcome.show(done.report, config, figures, lines)
     return outcome.exit_code(done.report, config)
 

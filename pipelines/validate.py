@@ -85,6 +85,6 @@ def main(config: ValidateConfig) -> int:
     began = time.monotonic()
     report = validate(config)
     seconds = time.monotonic() - began
-    lines = [f"took      {seconds:.1f} s with start-up"]
+    lines = [f"took      {seconds:.1f} s with start-up", *outcome.repair_lines("validate", report, config)]
     outcome.show(report, config, {"seconds": round(seconds, 3)}, lines)
     return outcome.exit_code(report, config)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterable, Sized
 from typing import Any, NamedTuple
 
@@ -15,6 +16,7 @@ from rlds_beam.formats.checked_json import parsing, read_json
 from rlds_beam.jobs.balance import Balance, balance_of, largest_first
 from rlds_beam.jobs.cost import convert_seconds
 from rlds_beam.jobs.options import ConvertOptions
+from rlds_beam.jobs.size import check_room, predict_size
 from rlds_beam.output import directory
 from rlds_beam.output.base import FileOutput
 from rlds_beam.output.commits import read_commits
@@ -70,11 +72,28 @@ class ConvertJob:
           UsageError: the output cannot be written to, or holds something else.
         """
         try:
-            finished = directory.open_output(self.directory, self.plan, overwrite=overwrite)
+            check = functools.partial(self.check_room, overwrite=overwrite)
+            finished = directory.open_output(self.directory, self.plan, overwrite=overwrite, check=check)
         except OSError as error:
             raise UsageError(f"{self.directory} cannot be written to: {error}") from error
         to_do = [work for work in self.ranges if str(work) not in finished.ranges]
         return Opened(largest_first(self.source, to_do), finished.complete)
+
+    @functools.cached_property
+    def size(self) -> int | None:
+        """The bytes of the output, from a sample of the input; None where the output does not say (`predict_size`)."""
+        return predict_size(self.source, self.ranges, self.check, self.output)
+
+    def check_room(self, finished: directory.Finished | None = None, *, overwrite: bool = False) -> None:
+        """Raises UsageError where the disk has no room for what is not `finished`."""
+        if storage.scheme(self.directory) is None and self.size is not None:
+            written = sum(commit.shard.bytes for commit in (finished or directory.Finished()).ranges.values())
+            freed = directory.own_sizes(self.directory) if overwrite else []
+            check_room(self.directory, self.size - written, freed)
+
+    def finished(self) -> directory.Finished:
+        """What an earlier run of this plan, or of another, finished; reads all commits."""
+        return directory.find_finished(self.directory) if directory.is_output(self.directory) else directory.Finished()
 
     def ranges_to_do(self, overwrite: bool = False) -> list[WorkRange]:
         """`open(overwrite).to_do`."""
@@ -94,6 +113,7 @@ class ConvertJob:
             "bytes": self.source.size,
             "ranges": self.balance.to_json(),
             "output": self.directory,
+            "output_bytes": self.size,
             "output_shards": len(self.ranges),
             "records": records,
             "left_out": left_out,

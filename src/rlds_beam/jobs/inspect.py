@@ -10,6 +10,7 @@ from rlds_beam.checking.report import Report
 from rlds_beam.checking.verdicts import validate_episode
 from rlds_beam.errors import UsageError
 from rlds_beam.jobs.balance import Balance, balance_of
+from rlds_beam.jobs.size import predict_size
 from rlds_beam.output.base import FileOutput
 from rlds_beam.output.outputs import create_output
 from rlds_beam.reading.base import Source
@@ -30,6 +31,7 @@ class Survey:
       balance: of the ranges that a plan cuts the dataset into.
       items: items that a plan predicts for the dataset: exact if `complete`, else scaled up.
       steps: steps of the accepted episodes, likewise.
+      size: bytes of the output; None where that cannot be told.
     """
 
     source: Source
@@ -40,6 +42,7 @@ class Survey:
     balance: Balance
     items: int
     steps: int
+    size: int | None
 
     def to_json(self) -> dict[str, Any]:
         """All of it, for programs."""
@@ -63,6 +66,7 @@ class Survey:
             "complete": self.complete,
             "steps": self.steps,
             "items": self.items,
+            "output_bytes": self.size,
             "error": self.error,
         }
 
@@ -103,6 +107,7 @@ def survey(source: Source, check: CheckOptions, options: Any, sample_bytes: int)
         balance=balance_of(source, ranges, whole_shards=whole_shards),
         items=round(predicted * scale),
         steps=round(report.steps * scale),
+        size=None if output is None else predict_size(source, ranges, check, output),
     )
 
 

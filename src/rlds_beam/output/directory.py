@@ -19,7 +19,7 @@ there in the size that it states.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from rlds_beam import storage
 from rlds_beam.errors import UsageError
@@ -72,24 +72,34 @@ def check_output(output: str, plan: OutputPlan, *, overwrite: bool = False) -> N
         )
 
 
-def open_output(output: str, plan: OutputPlan, *, overwrite: bool = False) -> Finished:
+def open_output(
+    output: str, plan: OutputPlan, *, overwrite: bool = False, check: Callable[[Finished], None] = lambda finished: None
+) -> Finished:
     """Makes the output directory ready to be written to, or finds out how far an earlier run of the plan came.
 
     Args and what is raised: as for `check_output`.
+      check: called before anything is written or removed, unless all is finished; may raise.
     """
     check_output(output, plan, overwrite=overwrite)
+    finished = Finished() if overwrite or read_plan(output) is None else find_finished(output)
+    if finished.complete:
+        return finished
+    check(finished)
     if overwrite:
         remove_output(output)
-    finished = Finished()
-    if read_plan(output) is not None:
-        finished = _finished(output)
-    else:
-        storage.makedirs(output)
+    storage.makedirs(output)
+    if read_plan(output) is None:
         write_plan(output, plan)
-    if not finished.complete:
-        storage.makedirs(storage.join(output, COMMITS))
-        storage.makedirs(storage.join(output, REJECTED))
+    storage.remove_files(output, [MANIFEST])  # which names more than there is
+    storage.makedirs(storage.join(output, COMMITS))
+    storage.makedirs(storage.join(output, REJECTED))
     return finished
+
+
+def own_sizes(output: str) -> list[int]:
+    """The bytes of each shard, and of each other file that the directory's plan names; `--overwrite` removes them."""
+    plan = read_plan(output)
+    return [size for name, size in sizes(output).items() if plan is not None and plan.names(name)]
 
 
 def is_output(path: str) -> bool:
@@ -97,13 +107,11 @@ def is_output(path: str) -> bool:
     return read_plan(path) is not None
 
 
-def _finished(output: str) -> Finished:
-    """The ranges whose commit and files exist; a manifest that names any other is removed."""
+def find_finished(output: str) -> Finished:
+    """The ranges whose commit and files exist."""
     commits = read_commits(output)
     found = sizes(output)  # after the commits: a file that came in between would be missed
     ranges = {name: commit for name, commit in commits.items() if not any(problems_of(found.get, commit))}
     manifest = load_manifest(output)
     complete = manifest is not None and {shard["range"] for shard in manifest["shards"]} <= ranges.keys()
-    if not complete:
-        storage.remove_files(output, [MANIFEST])
     return Finished(ranges, complete)

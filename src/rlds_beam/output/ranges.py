@@ -111,7 +111,7 @@ class RangeConverter:
         finally:
             writer.abort()
         report.items_predicted, report.items_written = writer.predicted, written.records
-        report.bytes_written = written.bytes
+        report.bytes_written, report.unused = written.bytes, getattr(writer, "unused", {})
         return commits.commit_range(
             directory, work, file, written,
             beside=[file + ending for ending in output.beside],
@@ -150,6 +150,7 @@ class DatasetCommitter:
         directory = self.output.directory
         report = self.dataset_report.merge(*commits.read_reports(directory, self.ranges))
         report = report.merge(check_counts(self.source, report.shards, self.check))
+        report.left_out = self.output.describe()[1]
         storage.write_text(storage.join(directory, REPORT), json.dumps(report.to_json(), indent=2) + "\n")
         manifest.commit_dataset(directory, self.output.name, self.ranges, self.output.complete, self.plan)
         return report

@@ -21,7 +21,7 @@ from rlds_beam.formats.features import parse_features
 from rlds_beam.formats.tfrecord import TFRecordFormat
 from rlds_beam.reading.base import Shard, Source, Split
 from rlds_beam.reading.decoding import EpisodeDecoder
-from rlds_beam.wording import did_you_mean
+from rlds_beam.wording import count, did_you_mean
 
 _FORMATS: dict[str, RecordFormat] = {"tfrecord": TFRecordFormat(), "array_record": ArrayRecordFormat()}
 """By their names in dataset_info.json."""
@@ -120,7 +120,9 @@ def _shards(
         if name in there:
             shards.append(Shard(index, path, there[name], records))
         elif records:
-            violations.append(Violation("missing_shard", f"{path} is not there; {records} episodes were to be in it"))
+            violations.append(
+                Violation("missing_shard", f"{path} is not there; {count(records, 'episode')} were to be in it")
+            )
     named, prefix = set(expected), f"{info.name}-{split.name}.{info.file_format}"
     for name in sorted(n for n in there if n.startswith(prefix) and not n.endswith(".spec")):
         if name not in named:
