@@ -70,7 +70,7 @@ def _define(root: Any, config: ConvertConfig, job: ConvertJob, ranges: Any) -> C
     from rlds_beam.transforms.ranges import CommitDataset, ConvertRanges
 
     # Duplicates can be told only when all of the dataset was looked at: at its framing, that is, not at its episodes.
-    duplicates = None if "duplicate_episode" in config.accept else root | FindDuplicateEpisodes(job.source)
+    duplicates = None if "duplicate_episode" in config.accept else root | FindDuplicateEpisodes(job.source, job.framing)
     written = ranges | ConvertRanges(job.converter, duplicates)
     return ConvertResult(written, written | CommitDataset(job.committer))
 
@@ -133,6 +133,9 @@ class ConvertOutcome:
     metrics: dict[str, Any]
     seconds: float
 
+    def __repr__(self) -> str:
+        return f"<ConvertOutcome: {self.report.line()}; {self.job.directory}>"
+
     def figures(self) -> dict[str, Any]:
         """For `--json`: steps of this run, and how fast it did them once it had started."""
         from rlds_beam.pipelines import outcome
@@ -148,6 +151,7 @@ def main(config: ConvertConfig) -> int:
     """The command: runs the job, prints its summary, returns the exit code."""
     from rlds_beam.jobs.convert import prepare
     from rlds_beam.pipelines import outcome
+    from rlds_beam.pipelines.advice import repair_lines
     from rlds_beam.runners import check
     from rlds_beam.seeing import terminal
 
@@ -162,6 +166,5 @@ def main(config: ConvertConfig) -> int:
     lines = [outcome.took(figures), f"output    {config.output}"]
     if not done.metrics:
         lines.insert(0, "nothing was left to do: an earlier run had finished it")
-    lines += outcome.repair_lines("convert", done.report, config, overwrite=True)
-    outcome.show(done.report, config, figures, lines)
+    outcome.show(done.report, config, figures, [*lines, *repair_lines("convert", config, done.report)])
     return outcome.exit_code(done.report, config)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
-import shlex
 from collections.abc import Mapping
 from typing import Any
 
 from rlds_beam import storage
 from rlds_beam.checking.report import Report
-from rlds_beam.checking.rules import DATASET_RULES, REPAIRABLE
+from rlds_beam.checking.rules import DATASET_RULES
 from rlds_beam.checking.unused import REASONS
 from rlds_beam.errors import RldsBeamError
 from rlds_beam.pipelines.options import ReportOptions
@@ -42,7 +40,7 @@ def nothing_out(report: Report, options: Any) -> str | None:
 
 
 def figures(metrics: Mapping[str, Any], seconds: float) -> dict[str, Any]:
-    """How fast a run was, start-up included and apart, from what it measured of itself (`runners.run_pipeline`)."""
+    """How fast a run was, with start-up and without it, from what it measured of itself (`runners.run_pipeline`)."""
     steps, working, memory = metrics.get("steps", 0), 0.0, metrics.get("peak_memory_kb")
     if "range_ended_msec" in metrics:
         working = (metrics["range_ended_msec"].max - metrics["range_began_msec"].min) / 1000
@@ -54,44 +52,6 @@ def figures(metrics: Mapping[str, Any], seconds: float) -> dict[str, Any]:
         "worker_seconds": [round(seconds, 3) for seconds in metrics.get("worker_seconds", [working])],
         "peak_memory_mb": round(memory.max / 1024) if memory else None,
     }
-
-
-def repair_lines(command: str, report: Report, config: Any, **changes: Any) -> list[str]:
-    """The whole command that repairs what was rejected, where a repair exists that was not asked for.
-
-    Args:
-      command: `convert`.
-      report: on the job.
-      config: of the job.
-      **changes: fields of the config that have other values in the command.
-    """
-    rules = [r for r in REPAIRABLE if r in report.rules and report.rules[r].rejected and r not in config.repair]
-    if not rules or not exit_code(report, config):
-        return []
-    line = command_line(command, config, repair=(*config.repair, *rules), **changes)
-    return ["", "to repair what can be repaired:", f"  {line}"]
-
-
-def command_line(command: str, config: Any, **changes: Any) -> str:
-    """The command line of a job.
-
-    Args:
-      command: `convert`.
-      config: of the job; flags that have their default are left out.
-      **changes: fields that have other values.
-    """
-    words, beam_options = ["rlds-beam", command], ()
-    for field in dataclasses.fields(config):
-        value, name = changes.get(field.name, getattr(config, field.name)), field.name.rstrip("_")
-        if field.name == "beam_options":
-            beam_options = value
-        elif field.metadata.get("positional"):
-            words.append(str(value))
-        elif value is True:
-            words.append(f"--{name}")
-        elif value != field.default and not field.metadata.get("hidden"):
-            words.append(f"--{name}={','.join(map(str, value)) if isinstance(value, tuple) else value}")
-    return shlex.join([*words, *(["--", *beam_options] if beam_options else [])])
 
 
 def keep(content: Mapping[str, Any], path: str | None) -> None:

@@ -219,7 +219,7 @@ def test_inspect(run, source):
 # Beam's flags, dry runs, what may be rejected
 
 
-def test_beams_flags_behind_the_dashes(run, source, tmp_path):
+def test_beams_flags_after_the_dashes(run, source, tmp_path):
     code, _, err = run("convert", source, tmp_path / "out", "--", "--direct_num_workers=1", "--job_name=mine")
     assert (code, err) == (0, "")
     assert len(read_items(tmp_path / "out")) == 24
@@ -308,7 +308,7 @@ def test_options_are_checked_when_they_are_made(options):
 
 def test_inspect_takes_no_flags_of_beam(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["inspect", "anything", "--", "--direct_num_workers=2"]) == 2
-    assert "it takes no flags behind --" in capsys.readouterr().err
+    assert "it takes no flags after --" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", JOBS)

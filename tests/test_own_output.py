@@ -1,4 +1,4 @@
-"""An output of the user's own, `--to=test_own_output:ReturnsOutput`: a line with the return of each episode."""
+"""A user's output, `--to=test_own_output:ReturnsOutput`: a line with the return of each episode."""
 
 from __future__ import annotations
 

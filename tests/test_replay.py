@@ -256,7 +256,7 @@ def payloads_of(spec, items) -> list[bytes]:
 
 
 @pytest.mark.parametrize("numbers", [[1] * 12, [1, 1, 70_000, 70_000] * 3, [1, 300] * 6, [-1, 2**62, 0, 5] * 3])
-def test_records_that_somebody_else_wrote(numbers):
+def test_records_of_another_writer(numbers):
     """In runs of equal length with ours, so that only their bytes tell them apart."""
     leaves = leaves_of(Leaf("observation", "int64", (2,)))
     frames = make_frames(leaves, 6, 0)
@@ -325,7 +325,7 @@ def test_rows_are_the_records_of_the_file(runs, limit):
     assert (reader.position, reader.records) == (len(content), len(payloads))
 
 
-# What is not as it was written
+# Files that changed
 
 
 @pytest.fixture

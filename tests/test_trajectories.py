@@ -1,4 +1,4 @@
-"""A converted dataset, read back as trajectories: what went in comes out, ready for an agent."""
+"""A converted dataset, read back as trajectories: the values that were written, ready for an agent."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ class ConvertRanges(beam.PTransform):
     Everything that happens to a range happens in one place, one episode after the other, because a
     shard is finished only when all of its range is: it then takes its name at once, and a run that
     is killed loses no more than the ranges it was on. No episode ever leaves the worker that read it.
-    Pure twin: `ranges.RangeConverter`.
+    Without Beam: `ranges.RangeConverter`.
 
     Args:
       converter: what to do with a range.
@@ -77,9 +77,9 @@ class _ConvertRangeFn(beam.DoFn):
 
 
 class CommitDataset(beam.PTransform):
-    """Waits for all ranges, checks what is there, and writes the manifest last: a PCollection of one `Report`.
+    """Waits for all ranges, checks them, and writes the manifest last: a PCollection of one `Report`.
 
-    Pure twin: `ranges.DatasetCommitter`.
+    Without Beam: `ranges.DatasetCommitter`.
     """
 
     def __init__(self, committer: DatasetCommitter):

@@ -24,7 +24,7 @@ _SCHEME = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*)://")
 _TEMPORARY = re.compile(r"\.(.+)\.[0-9a-f]{8}\.tmp")
 _EXTRAS: dict[str, Extra] = {"gs": "gcs", "s3": "s3"}
 _AT_ONCE = 32
-"""Requests to a remote store that are under way at a time: most of what each of them takes is waiting."""
+"""Requests to a remote store at a time: most of the time of each is waiting."""
 
 Value = TypeVar("Value")
 Result = TypeVar("Result")
@@ -45,7 +45,7 @@ def open_read(path: str) -> BinaryIO:
 
 
 def open_write(path: str) -> BinaryIO:
-    """Opens a file for writing; what was there before is replaced. Its directory must exist, if local."""
+    """Opens a file for writing; an existing file is replaced. Its directory must exist, if local."""
     if scheme(path) is None:
         return open(path, "wb")
     stored_as_is = "application/octet-stream"
@@ -67,6 +67,11 @@ def size(path: str) -> int:
     if not found:
         raise FileNotFoundError(f"there is no file {path}")
     return int(found[0].size_in_bytes)
+
+
+def checksum(path: str) -> str:
+    """What a remote store says of an object's content, without reading it: its CRC32C (`gs://`) or entity tag (`s3://`)."""
+    return str(_remote(path, "checksum", path))
 
 
 def glob(pattern: str) -> list[str]:
@@ -167,14 +172,14 @@ def is_file_name(name: object) -> bool:
 
 
 def join(path: str, *names: str) -> str:
-    """`path` with names behind it, in the spelling of its store."""
+    """`path` with names after it, in the spelling of its store."""
     if scheme(path) is None:
         return os.path.join(path, *names)
     return "/".join([path.rstrip("/"), *(name.strip("/") for name in names)])
 
 
 def isdir(path: str) -> bool:
-    """Whether `path` is a directory (in a remote store: whether anything lies below it)."""
+    """Whether `path` is a directory (in a remote store: whether there are files below it)."""
     return os.path.isdir(path) if scheme(path) is None else bool(glob(join(path, "*")))
 
 
@@ -198,7 +203,7 @@ def read_text(path: str) -> str:
 
 
 def temporary_name(path: str) -> str:
-    """A name beside `path` that no other writer takes."""
+    """A temporary name in the directory of `path` that no other writer takes."""
     directory, name = split(path)
     return join(directory, f".{name}.{uuid.uuid4().hex[:8]}.tmp")
 

@@ -25,9 +25,11 @@ from rlds_beam.output.outputs import TRAJECTORIES, create_output
 from rlds_beam.output.plans import OutputPlan
 from rlds_beam.output.ranges import DatasetCommitter, RangeConverter
 from rlds_beam.reading.base import Source
-from rlds_beam.reading.plan import WorkRange, plan_ranges
+from rlds_beam.reading.framing import Framing
+from rlds_beam.reading.plan import WorkRange, plan_ranges, select_segments
 from rlds_beam.reading.reader import EpisodeReader
 from rlds_beam.reading.source import open_dataset
+from rlds_beam.user_functions import version_of
 
 FORMAT = 1
 """Of the files that a conversion writes; a change of their bytes makes it another."""
@@ -47,15 +49,16 @@ class Opened(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class ConvertJob:
-    """What is to be done, and what of it is done already.
+    """The work of a conversion, and what of it is finished.
 
     Attributes:
       source: the dataset.
       ranges: all of the plan.
-      check: what becomes of episodes that break a rule.
+      check: what is done with episodes that break a rule.
       output: what is written.
       dataset_report: the report on the dataset as a whole.
       plan: what the output's bytes depend on, and its files.
+      framing: of the source.
     """
 
     source: Source
@@ -64,6 +67,7 @@ class ConvertJob:
     output: FileOutput
     dataset_report: Report
     plan: OutputPlan
+    framing: Framing
 
     def open(self, overwrite: bool = False) -> Opened:
         """Makes the output ready, and finds out what is still to do.
@@ -157,11 +161,13 @@ def prepare(options: ConvertOptions) -> ConvertJob:
     """
     source = open_dataset(options.input, options)
     output, check = create_output(source, options.output, options), CheckOptions.of(options)
-    ranges = plan_ranges(source, options.shards, whole_shards=output.whole_shards)
+    framing = Framing(source)
+    ranges = plan_ranges(source, options.shards, whole_shards=output.whole_shards, starts=framing.record_starts)
     dataset_report = check_source(source, check)
-    plan = OutputPlan.of(_plan(source, ranges, check, output, options), _files(output, ranges))
+    fingerprints = {"content": _content(source, framing), "functions": _functions(options)}
+    plan = OutputPlan.of({**_plan(source, ranges, check, output, options), **fingerprints}, _files(output, ranges))
     directory.check_output(options.output, plan, overwrite=options.overwrite)
-    return ConvertJob(source, ranges, check, output, dataset_report, plan)
+    return ConvertJob(source, ranges, check, output, dataset_report, plan, framing)
 
 
 def _files(output: FileOutput, ranges: Iterable[WorkRange]) -> list[str]:
@@ -195,3 +201,19 @@ def _plan(
         "check": checked,
         **output.plan(),
     }  # fmt: skip
+
+
+def _content(source: Source, framing: Framing) -> dict[str, list[tuple[str, str | None]]]:
+    """By split: the name of each file that is read, and a fingerprint of it."""
+    content = {}
+    for split in source.splits:
+        shards = [segment.shard for segment in select_segments(source, split)]
+        names = [storage.split(shard.path)[1] for shard in shards]
+        content[split.name] = list(zip(names, framing.content(shards), strict=True))
+    return content
+
+
+def _functions(options: ConvertOptions) -> dict[str, str]:
+    """By name: versions of the user's functions and classes."""
+    named = {"--policy_info_fn": options.policy_info_fn, "--from": options.from_, "--to": options.to}
+    return {name: version_of(name, flag) for flag, name in named.items() if name is not None and ":" in name}

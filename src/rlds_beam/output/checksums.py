@@ -1,6 +1,6 @@
 """Checksums of the files of an output, each with the name of its algorithm: `xxh3-128:<hex>`.
 
-They find files that were damaged or mixed up, not files that somebody forged. XXH3 hashes 16 times as
+They find files that were damaged or mixed up, not forged files. XXH3 hashes 16 times as
 fast as SHA-256, which took a quarter of the time of a conversion to step pairs.
 """
 

@@ -15,6 +15,7 @@ from rlds_beam.output.files import MANIFEST, REJECTED, to_json
 from rlds_beam.output.plans import OutputPlan, read_plan
 from rlds_beam.output.removing import remove_leftovers
 from rlds_beam.output.shards import SHARD_SCHEMA
+from rlds_beam.wording import some
 
 if TYPE_CHECKING:
     from rlds_beam.reading.plan import WorkRange
@@ -30,7 +31,7 @@ def commit_dataset(
     complete: Callable[[Sequence[RangeCommit]], dict[str, Any]],
     plan: str | None = None,
 ) -> dict[str, Any]:
-    """Checks that every range is there, then writes the output's metadata and manifest.json, in this order.
+    """Checks that every range is finished, then writes the output's metadata and manifest.json, in this order.
 
     Args:
       output: what `open_output` made ready.
@@ -54,8 +55,8 @@ def commit_dataset(
     wrong = [problem for commit in done for problem in problems_of(there.get, commit)]
     if missing or wrong:
         storage.remove_files(output, [MANIFEST])
-        unfinished = [f"{len(missing)} of {len(ranges)} ranges were not finished: {_some(missing)}"] if missing else []
-        problems = _some([*unfinished, *wrong])
+        unfinished = [f"{len(missing)} of {len(ranges)} ranges were not finished: {some(missing)}"] if missing else []
+        problems = some([*unfinished, *wrong])
         raise NotVerifiedError(f"{output}: {problems}; run the same command again to make up for it")
     remove_leftovers(output, own)
     manifest = _manifest(name, done, complete(done), own)
@@ -143,7 +144,3 @@ def _manifest(name: str, done: Sequence[RangeCommit], records: Mapping[str, Any]
         ],
         "plan_sha256": plan.digest,
     }
-
-
-def _some(texts: Sequence[str]) -> str:
-    return ", ".join(texts[:3]) + (f" and {len(texts) - 3} more" if len(texts) > 3 else "")

@@ -1,8 +1,8 @@
-"""The output of a pipeline of one's own: parts that bundles wrote, named as shards when all are there.
+"""The output of a user's pipeline: parts that bundles wrote, named as shards when all are finished.
 
-A bundle has no name that it would have again on another run, so what it writes is a part under a
-name of chance. The parts that the runner committed are listed, put in the order of their first
-episodes, and become the shards of the dataset; parts of bundles that failed are left over, and removed.
+A bundle has no name that is the same on another run, so it writes a part with a random name. The parts that the runner
+committed are listed, put in the order of their first episodes, and become the shards of the dataset; parts of bundles
+that failed are left over, and removed.
 """
 
 from __future__ import annotations

@@ -17,11 +17,14 @@ from rlds_beam import storage
 from rlds_beam.formats.checked_json import ANY, FILE, TEXT, check_json, read_json
 from rlds_beam.output.checksums import FILES
 from rlds_beam.output.files import PLAN, REPORT, to_json
+from rlds_beam.wording import some
 
 _KIND = "rlds-beam plan"
 _SCHEMA = {"plan": {"*": ANY}, "files?": [FILE], "name?": FILE}
 _OLD_SCHEMA = {"plan": {"dataset": TEXT, "ranges": {"*": ANY}}}
 _METADATA = ("features.json", "dataset_info.json", REPORT, *FILES)
+_FINGERPRINTS = {"content": "the input", "functions": "the code"}
+"""Parts of a plan that hold fingerprints, by name of what these are of."""
 _RANGE = re.compile(r".+-\d{5}-of-\d{5}")
 
 
@@ -106,7 +109,17 @@ def differences(old: Any, new: Any, path: str = "") -> list[str]:
         for key in [*old, *(k for k in new if k not in old)]:
             found += differences(old.get(key), new.get(key), f"{path}.{key}" if path else key)
         return found[:5]
-    return [] if old == new else [f"{path} was {_short(old)} and is now {_short(new)}"]
+    return [] if old == new else [_difference(path, old, new)]
+
+
+def _difference(path: str, old: Any, new: Any) -> str:
+    kind, _, name = path.partition(".")
+    if kind not in _FINGERPRINTS or (name and (old is None or new is None)):
+        return f"{path} was {_short(old)} and is now {_short(new)}"
+    if not name:
+        return f"an earlier version wrote it, which kept no fingerprint of {_FINGERPRINTS[kind]}"
+    changed = [file for file, content in new if [file, content] not in old] if kind == "content" else [name]
+    return f"{_FINGERPRINTS[kind]} has changed: {some(changed)}"
 
 
 def _short(value: Any) -> str:
