@@ -43,7 +43,7 @@ def test_full_at_any_byte(tmp_path, convert, source, monkeypatch):
     expected = bytes_of(whole.output)
     pages = sum(-(-len(content) // PAGE) for content in expected.values())
     failed = 0
-    # Nobody else fills this disk after the look at it, so the look is told of room that there is not.
+    # No other process fills this disk after the look at it, so the look is told of room that does not exist.
     monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(1 << 40, 0, 1 << 40))
     for room in (1, 2, pages // 4, pages // 2, pages - 8, pages - 4, pages - 2, pages - 1):
         with small_filesystem(tmp_path / f"disk{room}", f"{room * PAGE}") as disk:

@@ -76,6 +76,16 @@ def test_it_is_close_for_a_sample(tmp_path):
     assert predicted == pytest.approx(written(output), rel=0.1)
 
 
+@pytest.mark.parametrize("flags", [("--items=sequences", "--sequence_length=16"), ("--items=episodes",)])
+def test_it_is_close_for_a_record_that_is_larger_than_a_sample(tmp_path, capsys, flags):
+    source = str(write_dataset(tmp_path / "data", [make_episode(2000, seed=i, observation=800) for i in range(2)]))
+    output = tmp_path / "out"
+    assert main(["convert", source, str(output), *flags, "--dry_run", "--json"]) == 0
+    predicted = json.loads(capsys.readouterr().out)["output_bytes"]
+    assert main(["convert", source, str(output), *flags]) == 0
+    assert predicted == pytest.approx(written(output), rel=0.1)
+
+
 @pytest.fixture
 def source(tmp_path):
     episodes = [make_episode(50, seed=i, observation=200) for i in range(20)]

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from rlds_beam import storage
 from rlds_beam.checking.options import CheckOptions
 from rlds_beam.checking.verdicts import validate_episode
+from rlds_beam.episodes.episode import Episode
 from rlds_beam.errors import UsageError
 from rlds_beam.output.base import FileOutput
 from rlds_beam.reading.base import Source
@@ -22,6 +23,9 @@ SAMPLE_BYTES = 4 << 20
 
 _RANGES = 16
 """That the sample is spread over, at most."""
+
+_STEPS = 32
+"""Of a large episode, that are measured at least."""
 
 _FRAMING = 16
 """Bytes of a TFRecord beside its payload."""
@@ -42,13 +46,15 @@ def predict_size(source: Source, ranges: Sequence[WorkRange], check: CheckOption
     Returns:
       None where the output does not say what its episodes take (`FileOutput.measure`).
     """
+    check = dataclasses.replace(check, fail=())  # which is for the job to say
     sample, complete = _Sample(), True
     step = -(-len(ranges) // _RANGES) or 1
     chosen = ranges[::step]
     reader, each = EpisodeReader(source), SAMPLE_BYTES // max(1, len(chosen))
     for work in chosen:
-        episodes, size = [], 0
-        if sample.read and sample.read >= SAMPLE_BYTES:
+        episodes: list[Episode] = []
+        size = 0
+        if sample.read >= SAMPLE_BYTES:
             complete = False
             break
         for episode in (e for segment in work.segments for e in reader.read(work.split, segment)):
@@ -61,13 +67,27 @@ def predict_size(source: Source, ranges: Sequence[WorkRange], check: CheckOption
             sample.written += _FRAMING + len(episode.payload) if verdict.rejected else 0
             episodes += verdict.episodes
         sample.read += size
-        measured = output.measure(episodes)
+        measured = _measure(output, episodes)
         if measured is None:
             return None
         sample.written += measured
     if not sample.read or (complete and step == 1):
         return sample.written
     return round(sample.written * _scale(source, ranges, sample))
+
+
+def _measure(output: FileOutput, episodes: Sequence[Episode]) -> int | None:
+    """`output.measure`; of an episode that is larger than a sample, the bytes that some of its steps add to others."""
+    if len(episodes) != 1 or len(episodes[0].payload) <= SAMPLE_BYTES:
+        return output.measure(episodes)
+    (episode,) = episodes
+    some = max(_STEPS, len(episode) * SAMPLE_BYTES // len(episode.payload))
+    if len(episode) <= 2 * some:
+        return output.measure(episodes)
+    less, more = (output.measure([episode.slice(0, steps)]) for steps in (some, 2 * some))
+    if less is None or more is None:
+        return None
+    return more + (more - less) * (len(episode) - 2 * some) // some
 
 
 def check_room(directory: str, needed: int, freed: Iterable[int] = ()) -> None:

@@ -19,7 +19,7 @@ there in the size that it states.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from rlds_beam import storage
 from rlds_beam.errors import UsageError
@@ -72,28 +72,33 @@ def check_output(output: str, plan: OutputPlan, *, overwrite: bool = False) -> N
         )
 
 
-def open_output(
-    output: str, plan: OutputPlan, *, overwrite: bool = False, check: Callable[[Finished], None] = lambda finished: None
-) -> Finished:
-    """Makes the output directory ready to be written to, or finds out how far an earlier run of the plan came.
+def open_output(output: str, plan: OutputPlan, *, overwrite: bool = False) -> Finished:
+    """`look_at`, and `make_ready` unless all is finished."""
+    finished = look_at(output, plan, overwrite=overwrite)
+    if not finished.complete:
+        make_ready(output, plan, overwrite=overwrite)
+    return finished
+
+
+def look_at(output: str, plan: OutputPlan, *, overwrite: bool = False) -> Finished:
+    """How far an earlier run of the plan came; nothing is finished of what is overwritten. Writes nothing.
 
     Args and what is raised: as for `check_output`.
-      check: called before anything is written or removed, unless all is finished; may raise.
     """
     check_output(output, plan, overwrite=overwrite)
-    finished = Finished() if overwrite or read_plan(output) is None else find_finished(output)
-    if finished.complete:
-        return finished
-    check(finished)
+    return Finished() if overwrite or not is_output(output) else find_finished(output)
+
+
+def make_ready(output: str, plan: OutputPlan, *, overwrite: bool = False) -> None:
+    """Makes an output directory that is not finished ready to be written to; it was looked at before."""
     if overwrite:
         remove_output(output)
     storage.makedirs(output)
-    if read_plan(output) is None:
+    if not is_output(output):
         write_plan(output, plan)
     storage.remove_files(output, [MANIFEST])  # which names more than there is
     storage.makedirs(storage.join(output, COMMITS))
     storage.makedirs(storage.join(output, REJECTED))
-    return finished
 
 
 def own_sizes(output: str) -> list[int]:

@@ -81,11 +81,13 @@ class RangeConverter:
       reader: of the dataset.
       check: what becomes of episodes that break a rule.
       output: what is written; `directory.open_output` made its directory ready.
+      plan: `OutputPlan.digest` of the job.
     """
 
     reader: EpisodeReader
     check: CheckOptions
     output: FileOutput
+    plan: str = ""
 
     def convert(self, work: WorkRange, duplicates: Duplicates) -> RangeCommit:
         """Reads, checks, converts and writes one range, and commits it.
@@ -100,7 +102,7 @@ class RangeConverter:
         """
         output, directory = self.output, self.output.directory
         file = output.file(work)
-        done = commits.read_commit(directory, work, file)
+        done = commits.read_commit(directory, work, file, self.plan)
         if done is not None:
             return done
         writer = output.open_range(work)
@@ -115,7 +117,7 @@ class RangeConverter:
         return commits.commit_range(
             directory, work, file, written,
             beside=[file + ending for ending in output.beside],
-            predicted=writer.predicted, rejected=kept, report=report.to_json(),
+            predicted=writer.predicted, rejected=kept, report=report.to_json(), plan=self.plan,
         )  # fmt: skip
 
 

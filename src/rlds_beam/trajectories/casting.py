@@ -56,15 +56,15 @@ def changed(old: Array, new: Array) -> Array:
     if old.dtype.kind not in "iuf":  # bfloat16
         old = old.astype(np.float32)
     if old.dtype.kind == "f" and new.dtype.kind == "f":
-        return np.isfinite(old) & ~np.isfinite(new)
+        return np.asarray(np.isfinite(old) & ~np.isfinite(new))
     if new.dtype.kind == "f":  # an integer before
-        return ~np.isfinite(new) | (new.astype(old.dtype) != old)
+        return np.asarray(~np.isfinite(new) | (new.astype(old.dtype) != old))
     limits = np.iinfo(new.dtype)
     if old.dtype.kind == "f":
         # The limits as floats may be rounded up: what equals the upper one plus 1 is out of range.
-        return ~((old >= float(limits.min)) & (old < float(limits.max) + 1) & (np.trunc(old) == old))
+        return np.asarray(~((old >= float(limits.min)) & (old < float(limits.max) + 1) & (np.trunc(old) == old)))
     source = np.iinfo(old.dtype)
-    return (old < max(limits.min, source.min)) | (old > min(limits.max, source.max))
+    return np.asarray((old < max(limits.min, source.min)) | (old > min(limits.max, source.max)))
 
 
 def _numbers(path: str, cast: Cast, columns: Mapping[str, Column]) -> Array:

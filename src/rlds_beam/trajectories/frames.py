@@ -170,7 +170,7 @@ def _with_absorbing_step(steps: Mapping[str, Column], plan: Layout, more: Iterab
     terminal, void = _terminal(steps), {*plan.action, *plan.reward}
     used = {*void, *plan.observation, *(path for _, path in plan.policy_info), "discount", "is_terminal", *more}
     longer: dict[str, Column] = {}
-    for path in used:
+    for path in (path for path in steps if path in used):
         column = steps[path]
         added = zeros_like(column, 1) if terminal or path in void else column[-1:]
         longer[path] = concatenate([column, added])

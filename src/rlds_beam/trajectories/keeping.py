@@ -109,7 +109,7 @@ def kept_entries(kept: Sequence[Kept], columns: Mapping[str, Column], index: np.
 def _values(one: Kept, column: np.ndarray[Any, Any], index: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     if not one.of_step:
         return np.asarray(column[index[:1]])
-    values = column[index]
+    values: np.ndarray[Any, Any] = column[index]
     if (padding := index < 0).any():
         values[padding] = b"" if one.field.dtype == "string" else 0
     return values
