@@ -190,6 +190,7 @@ def _fill(config: PushConfig, source: PushInput) -> tuple[Verified, Report, dict
     result, metrics = run_for_result(lambda root: define_pipeline(root, config, job), config, source.seconds)
     verified = Verified.from_json(result)
     report = source.dataset_report.merge(verified.pushed.report)
+    report.left_out = source.spec.left_out
     if source.source is not None:
         report = report.merge(check_counts(source.source, report.shards, config))
     return verified, report, metrics

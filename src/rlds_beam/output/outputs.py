@@ -39,6 +39,8 @@ def create_output(source: Source, directory: str, options: Any) -> FileOutput:
 
 
 def _refuse_trajectory_options(options: Any) -> None:
+    if options.keep:
+        raise UsageError(f"--keep is for --to={TRAJECTORIES}, not --to={options.to}")
     for group in (FrameOptions, ItemOptions):
         for field in dataclasses.fields(group):
             if getattr(options, field.name) != field.default:

@@ -22,6 +22,7 @@ from rlds_beam.formats.tfrecord_writing import FramedRows, frame
 from rlds_beam.formats.wire import delimited, fixed_varints, tag_and_length, text, varint_width
 from rlds_beam.trajectories.frames import padded
 from rlds_beam.trajectories.image_leaves import jpegs_of, pixels_of, zero_jpeg
+from rlds_beam.trajectories.keeping import Kept, kept_entries
 from rlds_beam.trajectories.options import Images
 from rlds_beam.trajectories.record_layout import is_jpeg, record_fields
 
@@ -63,6 +64,7 @@ class TrajectoryEncoder:
 
     Args:
       spec: the leaves of the trajectories.
+      keep: what the records carry beside the trajectory.
       images: `raw` writes images as pixels; `jpeg` writes every uint8 leaf of rank 3 as JPEG, as
         TF-Agents' `compress_image=True` reads it (`record_layout`).
       jpeg_quality: of the images that are not JPEGs already (TF-Agents writes 95).
@@ -74,10 +76,13 @@ class TrajectoryEncoder:
       UsageError: the format cannot hold a leaf; says which, and the cast to ask for.
     """
 
-    def __init__(self, spec: TrajectorySpec, images: Images = "raw", *, jpeg_quality: int = 95):
+    def __init__(
+        self, spec: TrajectorySpec, images: Images = "raw", *, keep: Sequence[Kept] = (), jpeg_quality: int = 95
+    ):
         self.fields = record_fields(spec, images)
         self._leaves = tuple(leaf for leaf in spec.leaves if not is_jpeg(leaf, images))
         self._jpegs = tuple(leaf for leaf in spec.leaves if is_jpeg(leaf, images))
+        self._keep = tuple(keep)
         self._jpeg_by_frame = spec.item_shape not in ((), (None,))
         self._quality = jpeg_quality
         self._room: _Room | None = None
@@ -98,13 +103,14 @@ class TrajectoryEncoder:
             (leaf.path, _LISTS.get(leaf.dtype, _BYTES_LIST), source.nbytes // frames * windows.length)
             for leaf, source in zip(self._leaves, sources, strict=True)
         )
-        template = _template(holes, whole=not self._jpegs)
+        whole = not (self._jpegs or self._keep)
+        template = _template(holes, whole)
         blocks = self._blocks(windows, template, sources)
-        if not self._jpegs:
+        if whole:
             return Encoded((room.finish(rows).reshape(-1).data for room, rows in blocks), count)
         entries = (row.tobytes() for room, rows in blocks for row in room.payload[:rows])
-        both = zip(entries, self._jpeg_entries(items), strict=True)
-        return Encoded([_frame(b"".join(entries)) for entries in both], count)
+        parts = zip(entries, self._jpeg_entries(items), self._kept_entries(items), strict=True)
+        return Encoded([_frame(b"".join(entries)) for entries in parts], count)
 
     def _blocks(self, windows: Windows, template: _Template, sources: list[Bytes]) -> Iterator[tuple[FramedRows, int]]:
         """The payloads of all items, a block after the other in one room, and how many rows of it are filled."""
@@ -133,6 +139,11 @@ class TrajectoryEncoder:
                 else:
                     entries.append(_bytes_entry(path, [jpegs[frame] for frame in row]))
             yield b"".join(entries)
+
+    def _kept_entries(self, items: Items) -> Iterator[bytes]:
+        """The entries of what each item carries beside its trajectory."""
+        for index in items.index:
+            yield kept_entries(self._keep, items.frames.kept, index) if self._keep else b""
 
 
 def _values(windows: Windows, source: Bytes, kind: np.dtype[Any]) -> Array:
