@@ -134,7 +134,7 @@ def find_java(launcher: str) -> str:
     said = subprocess.run([path, "-version"], capture_output=True, text=True, check=False).stderr
     match = re.search(r'version "(?:1\.)?(\d+)', said)
     if match is None:
-        raise UsageError(f"{path} is no Java that works; `{path} -version` says: {' '.join(said.split()) or 'nothing'}")
+        raise UsageError(f"{path} is not a working Java; `{path} -version` says: {' '.join(said.split()) or 'nothing'}")
     if int(match[1]) < _LEAST_JAVA:
         raise UsageError(f"{path} is Java {match[1]}; Beam's job server for Flink needs {_LEAST_JAVA} or later")
     return path
@@ -210,7 +210,7 @@ def _check_jar(path: str) -> None:
         with zipfile.ZipFile(path) as jar:
             runs = b"Main-Class" in jar.read("META-INF/MANIFEST.MF")
     except (OSError, KeyError, zipfile.BadZipFile) as error:
-        raise UsageError(f"{path} is no jar that can be read ({error}); remove it, and run again") from error
+        raise UsageError(f"{path} is not a readable jar ({error}); remove it, and run again") from error
     if not runs:
         raise UsageError(
             f"{path} has no main class: it is not a job server, whose name is beam-runners-flink-…-job-server-….jar"

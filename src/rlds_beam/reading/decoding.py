@@ -197,7 +197,7 @@ def _strings(field: Field, feature: Feature) -> Array:
 
 def _check_kind(field: Field, feature: Feature, kind: str) -> None:
     if feature.kind != kind:
-        raise _WrongValueError(f"a {feature.kind} list, where {field.dtype} ({field.encoding}) stands in a {kind} list")
+        raise _WrongValueError(f"a {feature.kind} list, where {field.dtype} ({field.encoding}) is in a {kind} list")
 
 
 def _encoded(field: Field, values: Array) -> Column:
