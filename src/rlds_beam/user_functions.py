@@ -1,4 +1,4 @@
-"""The user's functions and classes, named `module:function` or given as they are."""
+"""Functions and classes of the user's, named `module:function` or given as they are."""
 
 from __future__ import annotations
 

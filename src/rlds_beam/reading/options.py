@@ -13,4 +13,4 @@ class SourceOptions(Options):
 
     from_: str = option("rlds", "what the input is stored in: rlds, or module:Class for a source of your own")
     split: str | None = option(None, "split or slice, in TFDS's notation: train, train[:10%], train+test (all splits)")
-    features: str | None = option(None, "path of a features.json, if it is not in the input's directory")
+    features: str | None = option(None, "path of a features.json, where it does not lie beside the input")
