@@ -9,9 +9,8 @@ VENV := .venv
 PY := $(VENV)/bin/python
 BIN := $(VENV)/bin
 TESTS ?= tests
-# Two processes; the one that is done first takes over tests of the other. (A test that ends its process is not run again,
-# as it would be with loadfile.)
-PYTEST_FLAGS ?= -n 2 --dist worksteal
+# Three processes for two cores, since tests also wait; the one that is done first takes over tests of the others.
+PYTEST_FLAGS ?= -n 3 --dist worksteal
 # Every test has its own deadline (pyproject.toml); this one is for a hang outside of any test.
 TEST_SECONDS ?= 3000
 
@@ -32,7 +31,7 @@ export GRPC_VERBOSITY ?= NONE
 # Nothing here uses an accelerator; TensorFlow would reserve its memory.
 export CUDA_VISIBLE_DEVICES ?=
 
-.PHONY: help setup demo test test-pythons test-flink docs lint format bench wheel lock clean
+.PHONY: help setup demo test test-pythons test-flink test-dataflow docs lint format bench wheel lock clean
 
 PYTEST = timeout --foreground --signal=INT --kill-after=60 $(TEST_SECONDS) $(PY) -m pytest -q
 SAY_TIMEOUT = { code=$$?; case $$code in \
@@ -59,7 +58,7 @@ demo: $(PROJECT)  ## record episodes from a simulator, break two, check, convert
 	@$(PY) examples/demo.py
 
 test: $(PROJECT)  ## run the tests (TESTS=tests/test_x.py for some of them)
-	@$(PYTEST) $(PYTEST_FLAGS) --ignore=tests/flink $(TESTS) || $(SAY_TIMEOUT)
+	@$(PYTEST) $(PYTEST_FLAGS) --ignore=tests/flink --ignore=tests/dataflow $(TESTS) || $(SAY_TIMEOUT)
 
 # Tests of the base package: those that need TensorFlow or another extra skip themselves. Each Python has its own lock.
 test-pythons: $(PROJECT) wheel  ## run the base tests on each of Python 3.10 to 3.13 that is found, numpy 1.26 and 2
@@ -69,6 +68,9 @@ test-pythons: $(PROJECT) wheel  ## run the base tests on each of Python 3.10 to 
 test-flink: $(PROJECT)  ## run the tests on a real Flink cluster, which it sets up (needs Maven and a JDK 17)
 	@$(PY) tests/support/flink_artifacts/__init__.py
 	@$(PYTEST) tests/flink || $(SAY_TIMEOUT)
+
+test-dataflow: $(PROJECT)  ## run Dataflow jobs in an environment like their image's, which it builds (half a minute)
+	@$(PYTEST) tests/dataflow || $(SAY_TIMEOUT)
 
 # The type checker sees what a user gets: the installed wheel, not this checkout.
 lint: $(PROJECT) wheel  ## run ruff, and mypy in strict mode over the installed wheel

@@ -21,7 +21,7 @@ PYTHONS = ("3.10", "3.11", "3.12", "3.13")
 UV = Path(sys.executable).with_name("uv")
 
 LEFT_OUT = (
-    "flink", "test_faults_disk.py", "test_faults_machine.py", "test_faults_workers.py", "test_kill.py",
+    "dataflow", "flink", "test_faults_disk.py", "test_faults_machine.py", "test_faults_workers.py", "test_kill.py",
     "test_memory.py", "test_packaging.py",
 )  # fmt: skip
 """Tests that kill processes, fill disks, measure memory or build packages: `make test` has them, on Python 3.11. They

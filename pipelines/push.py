@@ -97,7 +97,7 @@ def _duplicates(root: Any, config: PushConfig, job: PushJob) -> Any:
 
     if job.input.source is None or "duplicate_episode" in config.accept:
         return None
-    return root | FindDuplicateEpisodes(job.input.source)
+    return root | FindDuplicateEpisodes(job.input.source, job.input.framing)
 
 
 @dataclasses.dataclass(frozen=True)

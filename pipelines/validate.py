@@ -41,12 +41,15 @@ def define_pipeline(root: Any, config: ValidateConfig, source: Source | None = N
     Returns:
       PCollection of one `Report`, written to `config.report` if that is set.
     """
+    from rlds_beam.reading.framing import Framing
     from rlds_beam.reading.source import open_source
     from rlds_beam.transforms import FindDuplicateEpisodes, ReadFromRlds, ValidateEpisodes, WriteReport
 
     source = source or open_source(config.input, config.split, config.features, config.from_)
-    episodes = root | ReadFromRlds(source)
-    duplicates = None if "duplicate_episode" in config.accept else root | FindDuplicateEpisodes(source)
+    framing = Framing(source)
+    look = "duplicate_episode" not in config.accept
+    duplicates = root | FindDuplicateEpisodes(source, framing) if look else None
+    episodes = root | ReadFromRlds(source, framing=framing)
     checked = episodes | ValidateEpisodes(config, duplicates)
     return checked.report if config.report is None else checked.report | WriteReport(config.report)
 

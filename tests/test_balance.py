@@ -49,7 +49,7 @@ def skewed(tmp_path):
     directory = write_dataset(
         tmp_path / "data", [make_episode(20, seed=i, observation=16) for i in range(60)], shards=20
     )
-    big = write_dataset(tmp_path / "big", [make_episode(500, seed=99, observation=16) for _ in range(2)])
+    big = write_dataset(tmp_path / "big", [make_episode(20, seed=99 + i, observation=16) for i in range(50)])
     first = shard_paths(directory)[0]
     first.write_bytes(shard_paths(big)[0].read_bytes())
     return directory

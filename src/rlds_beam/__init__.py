@@ -44,9 +44,9 @@ if TYPE_CHECKING:
     from rlds_beam.output.base import FileOutput as FileOutput
     from rlds_beam.output.base import FileRangeWriter as FileRangeWriter
     from rlds_beam.output.base import RangeWriter as RangeWriter
+    from rlds_beam.output.commits import RangeCommit as RangeCommit
     from rlds_beam.output.loading import load_items as load_items
     from rlds_beam.output.loading import load_trajectories as load_trajectories
-    from rlds_beam.output.manifest import RangeCommit as RangeCommit
     from rlds_beam.output.shards import ShardInfo as ShardInfo
     from rlds_beam.output.shards import ShardWriter as ShardWriter
     from rlds_beam.pipelines.functions import convert as convert
@@ -126,7 +126,7 @@ _HOMES = {
     "ShardInfo": "rlds_beam.output.shards",
     "WorkRange": "rlds_beam.reading.plan",
     "Segment": "rlds_beam.reading.base",
-    "RangeCommit": "rlds_beam.output.manifest",
+    "RangeCommit": "rlds_beam.output.commits",
     # Reverb, and what the jobs return
     "ReverbOptions": "rlds_beam.reverb.options",
     "Verified": "rlds_beam.reverb.verifying",

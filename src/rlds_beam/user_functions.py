@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import importlib
+import inspect
 import os
 import pickle
 import sys
@@ -106,6 +107,26 @@ def _imported(name: str, flag: str) -> Callable[..., Any]:
     if not callable(found):
         raise UsageError(f"{flag}={name}: it is a {type(found).__name__}, not a function")
     return cast("Callable[..., Any]", found)
+
+
+def version_of(name: str, flag: str = "--policy_info_fn") -> str:
+    """What tells one edit of `module:function` from another: its `__version__`, or a hash of its module's source.
+
+    The whole module counts, because a function may call others of it. A function whose behaviour depends on anything
+    else (other modules, a file that it reads) should have a `__version__`.
+
+    Raises:
+      UsageError: there is no such function.
+    """
+    found = resolve(name, flag)
+    version = getattr(found, "__version__", None)
+    if version is not None:
+        return f"version {version}"
+    try:
+        source = inspect.getsource(sys.modules[found.__module__])
+    except (OSError, TypeError, KeyError, AttributeError):
+        return "no source"
+    return f"sha256:{hashlib.sha256(source.encode()).hexdigest()}"
 
 
 def search_as_the_parent() -> None:

@@ -16,9 +16,10 @@ from rlds_beam.errors import UsageError
 from rlds_beam.jobs.balance import Balance, balance_of, balance_of_sizes, largest_first
 from rlds_beam.jobs.cost import push_seconds, replay_seconds
 from rlds_beam.jobs.options import PushOptions
-from rlds_beam.output.manifest import REJECTED
+from rlds_beam.output.files import REJECTED
 from rlds_beam.output.reading_back import ReplayRange, is_replay, open_replay
 from rlds_beam.reading.base import Source
+from rlds_beam.reading.framing import Framing
 from rlds_beam.reading.plan import WorkRange, plan_ranges
 from rlds_beam.reading.reader import EpisodeReader
 from rlds_beam.reading.source import open_dataset
@@ -47,6 +48,7 @@ class PushInput:
       most_items: an upper bound of their number.
       dataset_report: the report on the dataset as a whole.
       source: the RLDS dataset; None for a converted one.
+      framing: of the source.
       pusher: of the ranges, given a target.
     """
 
@@ -59,6 +61,7 @@ class PushInput:
     most_items: int | None
     dataset_report: Report
     source: Source | None
+    framing: Framing | None
     pusher: Callable[[Target], Pusher]
 
     @property
@@ -106,17 +109,18 @@ def _open_rlds(options: PushOptions) -> PushInput:
     source = open_dataset(options.input, options)
     check, frames, items = CheckOptions.of(options), FrameOptions.of(options), ItemOptions.of(options)
     conversion = Conversion(frames, items, trajectory_spec(source.schema, frames, items))
-    reader = EpisodeReader(source)
+    reader, framing = EpisodeReader(source), Framing(source)
     return PushInput(
         dataset=source.dataset,
         size=source.size,
-        ranges=plan_ranges(source, whole_shards=options.across_episodes),
+        ranges=plan_ranges(source, whole_shards=options.across_episodes, starts=framing.record_starts),
         spec=conversion.spec,
         items=items,
         salt=salt_of(conversion),
         most_items=_most_frames(source, frames),
         dataset_report=check_source(source, options),
         source=source,
+        framing=framing,
         pusher=lambda target: EpisodePusher(reader, check, conversion, target, options.rejected),
     )
 
@@ -147,6 +151,7 @@ def _open_converted(options: PushOptions) -> PushInput:
         most_items=replay.items,
         dataset_report=Report(),
         source=None,
+        framing=None,
         pusher=lambda target: ReplayPusher(replay, target),
     )
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 from rlds_beam.episodes.episode import Episode
 
 if TYPE_CHECKING:
-    from rlds_beam.output.manifest import RangeCommit
+    from rlds_beam.output.commits import RangeCommit
     from rlds_beam.output.shards import ShardInfo
     from rlds_beam.reading.base import Source
     from rlds_beam.reading.plan import WorkRange

@@ -22,7 +22,8 @@ from rlds_beam.errors import RldsBeamError, UsageError
 from rlds_beam.formats.tfrecord_rows import Bytes, RowReader
 from rlds_beam.formats.wire import MalformedError
 from rlds_beam.output.checksums import Checksum
-from rlds_beam.output.manifest import is_output, read_manifest
+from rlds_beam.output.directory import is_output
+from rlds_beam.output.manifest import read_manifest
 from rlds_beam.output.trajectories import read_fields
 from rlds_beam.trajectories.frames import Frames
 from rlds_beam.trajectories.items import Items, Windows

@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Any
 
 from rlds_beam import storage
+from rlds_beam.formats.checked_json import COUNT, TEXT, Maybe
 from rlds_beam.formats.tfrecord_writing import frame
 from rlds_beam.output.checksums import Checksum, with_checksum
 
@@ -34,7 +35,15 @@ class ShardInfo:
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> ShardInfo:
         """Reads `dataclasses.asdict(info)` back, also that of earlier versions."""
-        return cls(**with_checksum(content))
+        entry = with_checksum(content)
+        return cls(**{field.name: entry[field.name] for field in dataclasses.fields(cls) if field.name in entry})
+
+
+SHARD_SCHEMA = {
+    "records": COUNT, "bytes": COUNT, "checksum?": TEXT, "sha256?": TEXT, "first_key?": Maybe(TEXT),
+    "last_key?": Maybe(TEXT),
+}  # fmt: skip
+"""`formats.checked_json`: of a `ShardInfo`."""
 
 
 class ShardWriter:

@@ -69,7 +69,8 @@ class Segment:
     """A stretch of one shard: the records whose first byte lies in [start, stop).
 
     `start` and `stop` are byte offsets in a TFRecord shard (of the uncompressed bytes, where it is
-    gzip) and record indices in an ArrayRecord shard; `stop` None reads to the end.
+    gzip) and record indices in an ArrayRecord shard; `stop` None reads to the end. `start` is where a
+    record begins: bytes within a record may look like records.
     """
 
     shard: Shard

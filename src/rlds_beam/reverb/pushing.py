@@ -15,7 +15,7 @@ from rlds_beam.checking.verdicts import validate_episode
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.episodes.violations import BadEpisode
 from rlds_beam.errors import RldsBeamError
-from rlds_beam.output.manifest import rejected_path
+from rlds_beam.output.commits import rejected_path
 from rlds_beam.output.ranges import write_range
 from rlds_beam.output.reading_back import Replay, ReplayRange
 from rlds_beam.output.shards import RejectedWriter
