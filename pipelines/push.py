@@ -184,7 +184,7 @@ def _fill(config: PushConfig, source: PushInput) -> tuple[Verified, Report, dict
 
     job = prepare(config, source)
     if not job.fits:
-        # The tables might not hold all that may come of the input, so what does come of it is counted first.
+        # The tables might not hold all items that the input may give, so the items are counted first.
         counted, _ = run_for_result(lambda root: _define_count(root, config, job), config, source.seconds)
         job = prepare(config, source, Pushed.from_json(counted).predicted)
     result, metrics = run_for_result(lambda root: define_pipeline(root, config, job), config, source.seconds)

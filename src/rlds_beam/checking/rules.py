@@ -1,4 +1,4 @@
-"""The rules that an episode and a dataset must keep, and what may be done about a breach."""
+"""The rules for an episode and for a dataset, and what can be done about a breach."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ RULES: dict[str, str] = {
     "image_too_large": "an image has more pixels than allowed, or another size than the schema says",
     "too_long": "the episode has more frames than --max_sequence_length allows in an item",
     "bad_priority": "the priority of an item is negative, NaN or infinite",
-    "duplicate_episode": "the same bytes stand in the dataset a second time",
+    "duplicate_episode": "the same bytes are in the dataset a second time",
     "missing_shard": "dataset_info.json names a shard that is not there",
     "short_shard": "a shard holds fewer or more records than dataset_info.json says",
-    "extra_shard": "a shard is there that dataset_info.json does not name",
+    "extra_shard": "there is a shard that dataset_info.json does not name",
     "schema_mismatch": "the dataset's files disagree on what they hold",
 }
 """Every rule's id and what a breach of it means. The order is the order of reports."""
@@ -64,8 +64,8 @@ ADVICE: dict[str, str] = {
     "discount_out_of_range": "--accept=discount_out_of_range lets them through",
     "undecodable_image": "fetch the dataset again, or leave these episodes out",
     "image_too_large": "--max_image_pixels allows larger images, where features.json does",
-    "too_long": "--bypass_partial_episodes leaves them out; a larger --max_sequence_length takes them in",
-    "bad_priority": "--priority=module:function makes of the data what a table can take",
+    "too_long": "--bypass_partial_episodes leaves them out; a larger --max_sequence_length accepts them",
+    "bad_priority": "--priority=module:function computes a priority that a table can take",
     "duplicate_episode": "--accept=duplicate_episode keeps every copy",
     "missing_shard": "fetch the dataset again",
     "short_shard": "fetch the shard again; dataset_info.json may be of another version",

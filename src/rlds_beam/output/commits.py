@@ -121,7 +121,7 @@ def commit_range(
 
 
 def read_commits(output: str) -> dict[str, RangeCommit]:
-    """The commits of an output by range, whether their files are there or not.
+    """The commits of an output by range, whether their files exist or not.
 
     Raises:
       UsageError: one of them is not as rlds-beam writes it, or of files that are not in the plan of this output.
