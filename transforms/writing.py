@@ -1,4 +1,4 @@
-"""Writing checked episodes, from your own pipeline."""
+"""Writing checked episodes, from a pipeline of one's own."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class WriteToTrajectoryRecords(beam.PTransform):
     continue after a crash; this transform is for a pipeline that does something of its own to the episodes.
 
     Args:
-      output: a directory that does not exist, or is empty.
+      output: a directory that is not there yet, or is empty.
       schema: of the episodes (`ReadFromRlds(...).source.schema`).
       frames, items, images: as in `ConvertConfig`.
       name: of the dataset.
@@ -86,7 +86,7 @@ class WriteToTrajectoryRecords(beam.PTransform):
             raise UsageError(f"name={name!r}: it becomes part of file names, and may hold no separator")
         conversion = Conversion(frames, items, trajectory_spec(schema, frames, items), images)
         self._output = TrajectoryOutput(output, name, conversion)
-        # It cannot be known what an earlier pipeline did to its episodes, so every run is a plan of its own.
+        # Nobody can tell what an earlier pipeline did to its episodes, so every run is a plan of its own.
         self._plan = OutputPlan.of({"pipeline": uuid.uuid4().hex}, self._output.metadata, name)
         check_output(output, self._plan, overwrite=overwrite)
         self._open = functools.partial(

@@ -1,13 +1,14 @@
 """Frames: the steps of an episode as TF-Agents `Trajectory` leaves, columnar.
 
-A frame describes one step: observation, action, reward and discount, and the types of this step and the next one. Written for an episode of T steps with `last_step=drop` (n = T):
+A frame tells of one step: what was seen, what was done, what came of it, and of which type this
+step and the next one are. Written for an episode of T steps with `last_step=drop` (n = T):
 
     frame            0      1 ... n-2     n-1 (the boundary)
     step_type        FIRST  MID           LAST
     next_step_type   MID    MID, LAST     FIRST
 
 and (LAST, LAST) for an episode of one step. Observation, action, reward and discount are those of
-the step itself, except for the discount of a terminal episode:
+the step itself, save for the discount of a terminal episode:
 
 - `terminal_discount=boundary`: 0 on frame n-1. Bit for bit TF-Agents' `convert_rlds_to_trajectories`.
 - `terminal_discount=transition`: also 0 on frame n-2, which steps into the terminal state. TF-Agents
@@ -19,8 +20,8 @@ The recorded last step becomes an ordinary one, so that its action and reward ar
 the added step is the `is_last` one. In a terminal episode it is all zeros, the absorbing state of
 RLDS's `concat_if_terminal`, and is terminal; `transition` then puts the 0 on the recorded last step.
 In a truncated episode what follows is unknown: the added step repeats the last one, with action and
-reward zero, so that the value of the last transition is bootstrapped from the last recorded state and never from an
-invented one.
+reward zero, so that the value of the last transition is bootstrapped from the last state that was
+really seen and never from a made-up one.
 """
 
 from __future__ import annotations
@@ -110,8 +111,8 @@ def to_frames(episode: Episode, options: FrameOptions) -> Frames:
     that need not change.
 
     Raises:
-      UsageError: the options name a field that does not exist or is text, the steps lack a field that
-        a trajectory is made of, or `policy_info_fn` cannot be imported or returns the wrong thing.
+      UsageError: the options name a field that is not there or is text, the steps lack a field that
+        a trajectory is made of, or `policy_info_fn` cannot be had or returns the wrong thing.
     """
     steps = episode.steps
     plan = layout(tuple(steps), tuple(p for p, c in steps.items() if is_text(c)), options)
