@@ -61,8 +61,8 @@ class Master:
 
 
 @dataclasses.dataclass(frozen=True)
-class Found:
-    """What was found, for submitting a job.
+class Submission:
+    """How to submit a job to a cluster.
 
     Attributes:
       master: of the cluster.
@@ -75,7 +75,7 @@ class Found:
     flags: tuple[str, ...]
 
 
-def preflight(options: RunOptions) -> Found:
+def preflight(options: RunOptions) -> Submission:
     """Looks at everything that can be known before the job is built, and fetches the job server where it is not there.
 
     Raises:
@@ -90,7 +90,7 @@ def preflight(options: RunOptions) -> Found:
     return dataclasses.replace(found, flags=(*found.flags, f"--flink_job_server_jar={jar}"))
 
 
-def check(options: RunOptions) -> Found:
+def check(options: RunOptions) -> Submission:
     """Looks at the same, and fetches nothing: the flags name no job server.
 
     Raises:
@@ -109,7 +109,7 @@ def check(options: RunOptions) -> Found:
     workers = _workers(options, master)
     if options.flink_job_server_jar:
         _check_jar(options.flink_job_server_jar)
-    return Found(
+    return Submission(
         master, version,
         (
             f"--flink_master={master.url}", f"--flink_version={version}", f"--job_server_java_launcher={java}",

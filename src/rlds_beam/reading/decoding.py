@@ -61,7 +61,7 @@ class EpisodeDecoder:
                 raise MalformedError(f"it has no steps, only {sorted(record)[:5]}")
         except MalformedError as error:
             raise not_an_example(error) from None
-        found = _Found()
+        found = _RecordFields()
         for field in self.schema.steps.values():
             found.add_step_field(field, record)
         length = found.length()
@@ -82,8 +82,8 @@ class EpisodeDecoder:
         return Episode(key=key, steps=steps, metadata=metadata, payload=payload)
 
 
-class _Found:
-    """What a record holds, and what is wrong with it."""
+class _RecordFields:
+    """The decoded fields of a record, and its violations."""
 
     def __init__(self) -> None:
         self.columns: dict[str, Column] = {}
