@@ -12,7 +12,7 @@ import pytest
 from rlds_beam.errors import FailedRuleError, UsageError
 from rlds_beam.runners import flink
 from rlds_beam.runners.flink_errors import plain
-from rlds_beam.runners.flink_preflight import Submission, Master
+from rlds_beam.runners.flink_preflight import Master, Submission
 from rlds_beam.runners.options import RunOptions
 
 OPTIONS = RunOptions(runner="flink", flink_master="flink:8081")
