@@ -83,11 +83,11 @@ def _rebuild_cache(data: Any, before: tf.data.Dataset) -> tf.data.Dataset:
     """One in memory, of what is the same on every iteration; TFDS adds it after small datasets."""
     if tf.get_static_value(data._filename) != b"":
         raise _UnknownError("cache in a file")
-    behind = data._input_dataset
-    while hasattr(behind, "_input_dataset"):
-        if type(behind) is shuffle_op._ShuffleDataset:  # whose order would be another one
+    inner = data._input_dataset
+    while hasattr(inner, "_input_dataset"):
+        if type(inner) is shuffle_op._ShuffleDataset:  # whose order would be another one
             raise _UnknownError("cache of what is shuffled")
-        behind = behind._input_dataset
+        inner = inner._input_dataset
     source = tf.data.experimental.to_variant(data._input_dataset)
     try:
         tf.raw_ops.DatasetToGraphV2(input_dataset=source, external_state_policy=2)  # 2: fails where there is any
