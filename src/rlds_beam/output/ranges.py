@@ -44,7 +44,7 @@ def write_episode(episode: Episode, check: CheckOptions, writer: RangeWriter, du
     try:
         writer.write(verdict.episodes)
     except BadEpisode as bad:
-        # Some faults appear only now: a damaged image body, an episode too long for one item.
+        # Some faults show only now: a damaged image body, an episode too long for one item.
         return validate_episode(episode.replace(faults=(*episode.faults, *bad.violations)), check)
     return verdict
 
