@@ -61,7 +61,7 @@ class EpisodeDecoder:
                 raise MalformedError(f"it has no steps, only {sorted(record)[:5]}")
         except MalformedError as error:
             raise not_an_example(error) from None
-        found = _RecordFields()
+        found = _Found()
         for field in self.schema.steps.values():
             found.add_step_field(field, record)
         length = found.length()
@@ -82,8 +82,8 @@ class EpisodeDecoder:
         return Episode(key=key, steps=steps, metadata=metadata, payload=payload)
 
 
-class _RecordFields:
-    """The decoded fields of a record, and its violations."""
+class _Found:
+    """What a record holds, and what is wrong with it."""
 
     def __init__(self) -> None:
         self.columns: dict[str, Column] = {}
@@ -197,7 +197,7 @@ def _strings(field: Field, feature: Feature) -> Array:
 
 def _check_kind(field: Field, feature: Feature, kind: str) -> None:
     if feature.kind != kind:
-        raise _WrongValueError(f"a {feature.kind} list, where {field.dtype} ({field.encoding}) is in a {kind} list")
+        raise _WrongValueError(f"a {feature.kind} list, where {field.dtype} ({field.encoding}) stands in a {kind} list")
 
 
 def _encoded(field: Field, values: Array) -> Column:
