@@ -69,7 +69,7 @@ def _define(root: Any, config: ConvertConfig, job: ConvertJob, ranges: Any) -> C
     from rlds_beam.transforms import FindDuplicateEpisodes
     from rlds_beam.transforms.ranges import CommitDataset, ConvertRanges
 
-    # Duplicates can be told only when all of the dataset was looked at: at its framing, that is, not at its episodes.
+    # Duplicates are known only when the framing of the whole dataset was read (not its episodes).
     duplicates = None if "duplicate_episode" in config.accept else root | FindDuplicateEpisodes(job.source, job.framing)
     written = ranges | ConvertRanges(job.converter, duplicates)
     return ConvertResult(written, written | CommitDataset(job.committer))

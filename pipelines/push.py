@@ -207,7 +207,8 @@ def main(config: PushConfig) -> int:
     figures = done.to_json()
     lines = [*done.verified.lines(), outcome.took(figures)]
     if done.checkpoint is not None:
-        lines.append(f"kept      {done.checkpoint}, proved by loading it (rlds-beam serve --load={config.checkpoint})")
+        serve = f"rlds-beam serve --load={config.checkpoint}"
+        lines.append(f"kept      {done.checkpoint}, verified by loading it ({serve})")
     outcome.show(done.report, config, figures, [*lines, *repair_lines("push", config, done.report)])
     return outcome.exit_code(done.report, config)
 

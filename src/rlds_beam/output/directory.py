@@ -9,9 +9,9 @@
       _commits/<split>-00000-of-00003.json        written after the shard: this range is done
       features.json  dataset_info.json            the output's metadata (`FileOutput.complete`)
       checksums.xxh128                            for `xxh128sum --check`
-      manifest.json                               written last: all is there, checked
+      manifest.json                               written last: everything is complete and checked
 
-A run that was killed at any point is taken up by the next one with the same plan, which does only
+A run that was killed at any point is resumed by the next one with the same plan, which does only
 the ranges without a commit, and ends with the same bytes. A commit counts only while its files are
 there in the size that it states.
 """

@@ -1,4 +1,4 @@
-"""The work of a conversion: one range of input after the other, and the dataset at the end."""
+"""The work of a conversion: one range of input after another, and the dataset at the end."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class RangeConverter:
 
     Attributes:
       reader: of the dataset.
-      check: what becomes of episodes that break a rule.
+      check: what is done with episodes that break a rule.
       output: what is written; `directory.open_output` made its directory ready.
       plan: `OutputPlan.digest` of the job.
     """
@@ -95,9 +95,8 @@ class RangeConverter:
     def convert(self, work: WorkRange, duplicates: Duplicates) -> RangeCommit:
         """Reads, checks, converts and writes one range, and commits it.
 
-        Nothing of it is there under its final name before all of it is; a range that is converted
-        again gives the same bytes. A range that is done, in an earlier life of a job that an engine
-        started again, is left as it is.
+        No file has its final name before the range is complete; a range that is converted
+        again gives the same bytes. A range that is finished, because a runner restarted the job, is left as it is.
 
         Raises:
           FailedRuleError: a rule whose policy is `fail` is broken.
@@ -145,10 +144,10 @@ class DatasetCommitter:
     plan: str | None = None
 
     def commit(self) -> Report:
-        """Checks what is there, writes the report and the metadata, and the manifest last.
+        """Checks all files, writes the report and the metadata, and the manifest last.
 
         Raises:
-          NotVerifiedError: what is there is not what was predicted.
+          NotVerifiedError: the files are not what was predicted.
           FailedRuleError: a shard holds another number of records than it should, and
             `short_shard` is to fail.
         """

@@ -1,4 +1,4 @@
-"""Episodes in, their training items out, as the bytes that a sink takes."""
+"""Converts episodes to training items, as the bytes that a sink takes."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class Converter(Generic[T]):
     Args:
       conversion: how records become items.
       encode: makes of items what the sink takes (`record_encoder`, `reverb.writing.ItemRequests`); raises
-        BadEpisode where an episode cannot be written after all.
+        BadEpisode where an episode cannot be written.
 
     Attributes:
       predicted: items that the closed form gives for the episodes so far.

@@ -33,7 +33,7 @@ class FrameOptions(Options):
     )
     last_step: Literal["drop", "absorbing"] = option(
         "drop",
-        "the last step's action and reward: void, as RLDS says (drop), or meant, and kept by an added zero step "
+        "the last step's action and reward: invalid, as RLDS says (drop), or valid, and kept by an added zero step "
         "(absorbing)",
     )
     policy_info_fn: str | None = option(

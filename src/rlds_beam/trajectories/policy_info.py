@@ -1,4 +1,4 @@
-"""`policy_info` made by a function of the user's."""
+"""`policy_info` made by a user's function."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ class Encoded:
     """Framed records.
 
     Attributes:
-      buffers: one after another they are what stands in the file. To be taken once, and each is
+      buffers: one after another they are the content of the file. To be taken once, and each is
         written or copied before the next is taken: they share one room.
       count: number of records.
     """
@@ -153,7 +153,7 @@ def _values(windows: Windows, source: Bytes, kind: np.dtype[Any]) -> Array:
 
 
 def _source(leaf: Leaf, column: Column, padding: int) -> Bytes:
-    """The bytes of a leaf as they stand in a record: [frames + padding, ...], C-contiguous."""
+    """The bytes of a leaf as they are in a record: [frames + padding, ...], C-contiguous."""
     values = pixels_of(column, leaf) if isinstance(column, EncodedImages) else column
     if values.dtype != leaf.numpy_dtype or values.shape[1:] != leaf.shape:
         raise ValueError(
@@ -185,7 +185,7 @@ class _Room(NamedTuple):
     @classmethod
     def of(cls, template: _Template) -> _Room:
         records = FramedRows(max(1, _BLOCK_BYTES // len(template.row)), len(template.row))
-        records.payload[:] = template.row  # stays, whatever is written into the holes
+        records.payload[:] = template.row  # does not change when the holes are filled
         holes = (records.payload[:, start : start + size].view((np.void, size)) for start, size in template.places)
         return cls(template, records, tuple(hole[:, 0] for hole in holes))
 
@@ -220,7 +220,7 @@ def _new_template(holes: Holes, whole: bool) -> _Template:
 
 
 def _entry_head(path: str, kind: int, size: int) -> bytes:
-    """What stands before the `size` bytes of values in an entry of Features.feature (a map)."""
+    """The bytes before the `size` bytes of values in an entry of Features.feature (a map)."""
     values = tag_and_length(1, size)
     feature = tag_and_length(kind, len(values) + size) + values
     value = tag_and_length(2, len(feature) + size) + feature

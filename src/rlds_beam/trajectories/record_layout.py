@@ -1,4 +1,4 @@
-"""How a trajectory item lies in a tf.Example, so that TF-Agents and TFDS both read it.
+"""How a trajectory item is stored in a tf.Example, so that TF-Agents and TFDS both read it.
 
 Both want the leaf paths joined with `/`, float32 as a float list, int64 as an int64 list and every
 other dtype as raw little-endian bytes (for TFDS a `Tensor` of encoding `bytes`). What an item's
@@ -13,7 +13,7 @@ leading axis is decides the rest:
 With `images=jpeg`, TF-Agents' `compress_image=True` takes every uint8 leaf of rank 3 for one JPEG,
 and no other leaf. A leaf of L images cannot be one of those, so it becomes a tuple of L leaves
 (`observation/camera/0`, `/1`, ...), each one JPEG: both readers read it, a frame is encoded once
-however many items it is in, and a JPEG of the input goes through untouched. Stack them to have
+however many items it is in, and a JPEG of the input is written unchanged. Stack them to have
 [L, H, W, C], as `rlds_beam.load_trajectories` does. In whole episodes it is a list of JPEGs, for TFDS a
 `Sequence` of images.
 """
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 _LISTS = ("float32", "int64")
-"""What stands in a record as a list of numbers; all else that TF-Agents reads (`CASTS`) stands as raw bytes."""
+"""The dtypes that are lists of numbers in a record; all others that TF-Agents reads (`CASTS`) are raw bytes."""
 
 _CASTS = {"bool": "uint8", "uint32": "int64", "uint64": "int64", "bfloat16": "float32"}
 

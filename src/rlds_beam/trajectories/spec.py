@@ -1,4 +1,4 @@
-"""What a trajectory of a dataset looks like: known before the first episode is read."""
+"""The spec of a dataset's trajectories: known before the first episode is read."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def trajectory_spec(schema: Schema, frame_options: FrameOptions, item_options: I
     is empty, and images are empty byte strings).
 
     Raises:
-      UsageError: the options name what is not there; the schema lacks what a trajectory needs; a
+      UsageError: the options name a field that does not exist; the schema lacks what a trajectory needs; a
         field cannot be part of a trajectory (text, a dimension that the schema leaves open, more than
         one discount a step); or `policy_info_fn` cannot be called.
     """
