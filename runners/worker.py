@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 
-from rlds_beam.at_work import keep_note
+from rlds_beam.at_work import is_verbose, keep_note
 from rlds_beam.user_functions import search_as_the_parent
 
 _WATCH_SECONDS = 0.2
@@ -25,7 +25,7 @@ def main() -> None:
     home = os.path.dirname(alive)
     try:
         keep_note(home)
-        if not os.environ.get("RLDS_BEAM_VERBOSE"):
+        if not is_verbose():
             _be_quiet(os.path.join(home, f"{os.getpid()}.log"))
     except FileNotFoundError:  # The runner is through already.
         sys.exit(1)

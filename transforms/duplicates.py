@@ -8,6 +8,7 @@ from typing import Any
 
 import apache_beam as beam
 
+from rlds_beam import at_work
 from rlds_beam.checking.duplicates import Fingerprints, Hashed, confirm, duplicates_among, scan
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.formats.base import RecordFormat
@@ -58,7 +59,9 @@ def as_side_input(duplicates: Any) -> Any:
 
 def _scan(numbered: Numbered, files: RecordFormat) -> Fingerprints:
     index, (_, segment) = numbered
-    return scan(files, index, segment)
+    found = scan(files, index, segment)
+    at_work.count(scanned=1)
+    return found
 
 
 def _suspects(marks: Fingerprints, segments: list[tuple[str, Segment]]) -> Iterator[tuple[str, Segment, set[int]]]:
