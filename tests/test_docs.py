@@ -4,7 +4,6 @@ import contextlib
 import io
 import re
 import shlex
-import sys
 from pathlib import Path
 
 import pytest
@@ -30,8 +29,6 @@ def toy(tmp_path, monkeypatch):
     episodes = [make_episode(30, seed=i, breaks=["last_not_last"] if i in (3, 7) else []) for i in range(20)]
     write_dataset(tmp_path / "data", episodes, name="toy", shards=2)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [*sys.path])  # this folder is added for the module of an example
-    monkeypatch.setenv("RLDS_BEAM_USER_PATH", str(tmp_path))
     return tmp_path
 
 
