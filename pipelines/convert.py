@@ -20,6 +20,11 @@ if TYPE_CHECKING:
 __all__ = ["ConvertConfig", "ConvertOutcome", "ConvertResult", "convert", "define_pipeline"]
 
 USAGE = "INPUT OUTPUT"
+EXAMPLES = """
+    rlds-beam convert /data/bridge_dataset/1.0.0 /data/bridge_pairs
+    rlds-beam convert /data/bridge_dataset/1.0.0 /data/bridge_windows --items=sequences --sequence_length=16
+    rlds-beam convert /data/bridge_dataset/1.0.0 /data/bridge_pairs --repair=last_not_last --dry_run
+"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,14 +84,18 @@ def convert(config: ConvertConfig) -> ConvertOutcome:
     """
     from rlds_beam.jobs.convert import prepare
     from rlds_beam.runners import check, run_pipeline
+    from rlds_beam.seeing.progress import Progress, Total
 
     began = time.monotonic()
     check(config)
     job, metrics = prepare(config), {}
     if config.overwrite or not job.complete:
         seconds = job.whole_seconds if config.overwrite else job.seconds
+        finished = 0 if config.overwrite else job.finished
+        total = Total("convert", len(job.ranges), finished, None if finished else job.source.size)
         try:
-            metrics = run_pipeline(lambda root: define_pipeline(root, config, job), config, seconds)
+            with Progress(total, config.progress, job.look(finished)).shown() as progress:
+                metrics = run_pipeline(lambda root: define_pipeline(root, config, job), config, seconds, progress)
         except RldsBeamError as error:
             if error.exit_code != RldsBeamError.exit_code:
                 raise

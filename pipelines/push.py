@@ -25,6 +25,11 @@ if TYPE_CHECKING:
 __all__ = ["PushConfig", "PushOutcome", "define_pipeline", "push"]
 
 USAGE = "INPUT --reverb=SERVERS --table=TABLES"
+EXAMPLES = """
+    rlds-beam push /data/bridge_dataset/1.0.0 --reverb=127.0.0.1:8000 --table=replay
+    rlds-beam push /data/bridge_dataset/1.0.0 --reverb=embedded --table=replay --checkpoint=/data/bridge_reverb
+    rlds-beam push /data/bridge_pairs --reverb=a:8000,b:8000 --table=replay
+"""
 
 EMBEDDED = "embedded"
 """In place of a server's address: one of our own, for as long as the job runs."""
@@ -178,13 +183,19 @@ def _fill(config: PushConfig, source: PushInput) -> tuple[Verified, Report, dict
     from rlds_beam.reverb.pushing import Pushed
     from rlds_beam.reverb.verifying import Verified
     from rlds_beam.runners.results import run_for_result
+    from rlds_beam.seeing.progress import Progress, Total
 
     job = prepare(config, source)
     if not job.fits:
         # The tables might not hold all that may come of the input, so what does come of it is counted first.
-        counted, _ = run_for_result(lambda root: _define_count(root, config, job), config, source.seconds)
+        with Progress(Total("count", bytes=source.size), config.progress).shown() as progress:
+            counted, _ = run_for_result(lambda root: _define_count(root, config, job), config, source.seconds, progress)
         job = prepare(config, source, Pushed.from_json(counted).predicted)
-    result, metrics = run_for_result(lambda root: define_pipeline(root, config, job), config, source.seconds)
+    total = Total("push", len(source.ranges), bytes=source.size)
+    with Progress(total, config.progress).shown() as progress:
+        result, metrics = run_for_result(
+            lambda root: define_pipeline(root, config, job), config, source.seconds, progress
+        )
     verified = Verified.from_json(result)
     report = source.dataset_report.merge(verified.pushed.report)
     if source.source is not None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Callable
 from typing import Any
 
 from rlds_beam import storage
+from rlds_beam.at_work import Done
 from rlds_beam.checking.dataset import check_source
 from rlds_beam.checking.options import CheckOptions
 from rlds_beam.checking.report import Report
@@ -93,7 +95,7 @@ class ConvertJob:
     @property
     def seconds(self) -> float:
         """What is left of the work takes one core about as long (`cost`)."""
-        return self.whole_seconds * (1 - self._finished / max(1, len(self.ranges)))
+        return self.whole_seconds * (1 - self.finished / max(1, len(self.ranges)))
 
     @property
     def whole_seconds(self) -> float:
@@ -103,11 +105,17 @@ class ConvertJob:
     @property
     def progress(self) -> str:
         """How much of the work is done, for a person."""
-        return f"{self._finished} of {len(self.ranges)} ranges are finished"
+        return f"{self.finished} of {len(self.ranges)} ranges are finished"
 
     @property
-    def _finished(self) -> int:
+    def finished(self) -> int:
+        """How many ranges are finished."""
         return len(manifest.read_commits(self.directory))
+
+    def look(self, before: int) -> Callable[[], Done]:
+        """Counts the ranges that are committed, `before` not included: how far a job is whose runner does not tell."""
+        commits = storage.join(self.directory, manifest.COMMITS)
+        return lambda: Done(ranges=sum(name.endswith(".json") for name in storage.listdir(commits)) - before)
 
     @property
     def converter(self) -> RangeConverter:
