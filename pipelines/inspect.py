@@ -19,9 +19,9 @@ __all__ = ["InspectConfig", "inspect"]
 
 USAGE = "INPUT"
 EXAMPLES = """
-    rlds-beam inspect /data/bridge_dataset/1.0.0
-    rlds-beam inspect /data/bridge_dataset/1.0.0 --items=sequences --sequence_length=16
-    rlds-beam inspect /data/bridge_dataset/1.0.0 --json
+    rlds-beam inspect data/point_mass/1.0.0
+    rlds-beam inspect data/point_mass/1.0.0 --items=sequences --sequence_length=16
+    rlds-beam inspect data/point_mass/1.0.0 --json
 """
 
 

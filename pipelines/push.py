@@ -26,13 +26,13 @@ __all__ = ["PushConfig", "PushOutcome", "define_pipeline", "push"]
 
 USAGE = "INPUT --reverb=SERVERS --table=TABLES"
 EXAMPLES = """
-    rlds-beam push /data/bridge_dataset/1.0.0 --reverb=127.0.0.1:8000 --table=replay
-    rlds-beam push /data/bridge_dataset/1.0.0 --reverb=embedded --table=replay --checkpoint=/data/bridge_reverb
-    rlds-beam push /data/bridge_pairs --reverb=a:8000,b:8000 --table=replay
+    rlds-beam push data/point_mass/1.0.0 --reverb=127.0.0.1:8000 --table=replay
+    rlds-beam push data/point_mass/1.0.0 --reverb=embedded --table=replay --checkpoint=data/reverb
+    rlds-beam push data/pairs --reverb=a:8000,b:8000 --table=replay
 """
 
 EMBEDDED = "embedded"
-"""In place of a server's address: one of our own, for as long as the job runs."""
+"""In place of a server's address: a server of our own that runs as long as the job."""
 
 _LOOK_SECONDS = 0.2
 
@@ -52,7 +52,7 @@ class PushConfig(RunOptions, ReportOptions, PushOptions):
         if self.embedded and not (self.checkpoint or self.keep_serving):
             raise UsageError(
                 "--reverb=embedded ends with the job, and what it holds with it: --checkpoint=DIR leaves that on the "
-                "disk, --keep_serving lets it go on"
+                "disk, --keep_serving keeps it running"
             )
         if not self.embedded and (self.checkpoint or self.keep_serving):
             raise UsageError("--checkpoint and --keep_serving are for --reverb=embedded; other servers are not ours")
@@ -102,7 +102,7 @@ def _duplicates(root: Any, config: PushConfig, job: PushJob) -> Any:
 
     if job.input.source is None or "duplicate_episode" in config.accept:
         return None
-    return root | FindDuplicateEpisodes(job.input.source)
+    return root | FindDuplicateEpisodes(job.input.source, job.input.framing)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,6 +122,9 @@ class PushOutcome:
     metrics: dict[str, Any]
     seconds: float
     checkpoint: str | None = None
+
+    def __repr__(self) -> str:
+        return f"<PushOutcome: {self.report.line()}; {'; '.join(map(str, self.verified.checks))}>"
 
     def to_json(self) -> dict[str, Any]:
         """For `--json` and `--report`."""
@@ -145,7 +148,7 @@ def push(config: PushConfig) -> PushOutcome:
 
 
 def _push(config: PushConfig, filled: Callable[[EmbeddedServer, Verified], None]) -> PushOutcome:
-    """Runs the job; `filled` is called when all is in the embedded server, and before that ends."""
+    """Runs the job; `filled` is called when all items are in the embedded server, before it ends."""
     from rlds_beam.jobs.push import open_input
     from rlds_beam.reverb.serving.served_tables import parse_tables
     from rlds_beam.reverb.serving.server import EmbeddedServer, verify_checkpoint
@@ -163,7 +166,7 @@ def _push(config: PushConfig, filled: Callable[[EmbeddedServer, Verified], None]
         checkpoint = None if config.checkpoint is None else server.checkpoint()
         filled(server, verified)
     if checkpoint is not None:
-        # By another server that loads it, when the first one has given its memory back.
+        # By another server that loads it, after the first one has freed its memory.
         verify_checkpoint(checkpoint, {check.table: check.size for check in verified.checks})
     return _keep(config, PushOutcome(verified, report, metrics, time.monotonic() - began, checkpoint))
 
@@ -187,7 +190,7 @@ def _fill(config: PushConfig, source: PushInput) -> tuple[Verified, Report, dict
 
     job = prepare(config, source)
     if not job.fits:
-        # The tables might not hold all that may come of the input, so what does come of it is counted first.
+        # The tables might not hold all items that the input may give, so the items are counted first.
         with Progress(Total("count", bytes=source.size), config.progress).shown() as progress:
             counted, _ = run_for_result(lambda root: _define_count(root, config, job), config, source.seconds, progress)
         job = prepare(config, source, Pushed.from_json(counted).predicted)
@@ -206,6 +209,7 @@ def _fill(config: PushConfig, source: PushInput) -> tuple[Verified, Report, dict
 def main(config: PushConfig) -> int:
     """The command: runs the job, prints its summary, returns the exit code."""
     from rlds_beam.pipelines import outcome
+    from rlds_beam.pipelines.advice import repair_lines
 
     if config.dry_run:
         return _plan(config)
@@ -214,7 +218,7 @@ def main(config: PushConfig) -> int:
     lines = [*done.verified.lines(), outcome.took(figures)]
     if done.checkpoint is not None:
         lines.append(f"kept      {done.checkpoint}, proved by loading it (rlds-beam serve --load={config.checkpoint})")
-    outcome.show(done.report, config, figures, lines)
+    outcome.show(done.report, config, figures, [*lines, *repair_lines("push", config, done.report)])
     return outcome.exit_code(done.report, config)
 
 

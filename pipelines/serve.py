@@ -22,9 +22,9 @@ __all__ = ["ServeConfig", "serve", "spec_of"]
 
 USAGE = "--like=INPUT --tables=NAME:KIND"
 EXAMPLES = """
-    rlds-beam serve --like=/data/bridge_dataset/1.0.0 --tables=replay:uniform --port=8000
-    rlds-beam serve --like=/data/bridge_pairs --checkpoint=/data/bridge_reverb
-    rlds-beam serve --load=/data/bridge_reverb
+    rlds-beam serve --like=data/point_mass/1.0.0 --tables=replay:uniform --port=8000
+    rlds-beam serve --like=data/pairs --checkpoint=/data/bridge_reverb
+    rlds-beam serve --load=data/reverb
 """
 
 _LOOK_SECONDS = 0.2
@@ -145,7 +145,7 @@ def _text(config: ServeConfig, server: EmbeddedServer, info: ServerInfo) -> str:
 
     port = server.address.rpartition(":")[2]
     if config.host in EVERYWHERE:
-        lines = [f"serving   0.0.0.0:{port}, for everybody who can reach this machine; there is no password"]
+        lines = [f"serving   0.0.0.0:{port}, for every client that can reach this machine; there is no password"]
     else:
         lines = [f"serving   {server.address}, for this machine alone"]
     if server.loaded_from is not None:

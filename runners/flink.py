@@ -1,4 +1,4 @@
-"""A Flink cluster: Beam's Flink runner, with everything looked at before it is started."""
+"""A Flink cluster: Beam's Flink runner, with checks before it is started."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from rlds_beam.runners.threads import thread_errors
 class FlinkRunner(Runner):
     """Runs a job on `options.flink_master`.
 
-    What ends this process ends the job on the cluster too, but for SIGKILL.
+    Ending this process ends the job on the cluster too, except by SIGKILL.
     """
 
     tick_seconds = 5.0
@@ -72,7 +72,7 @@ class FlinkRunner(Runner):
 
 
 class _Runner(flink_runner.FlinkRunner):  # type: ignore[misc, unused-ignore]
-    """Beam's, but its job server is ours to end: Beam's own way installs a signal handler and waits for the exit."""
+    """Beam's, but we end its job server: Beam's own way installs a signal handler and waits for the exit."""
 
     _job_server: Any = None
 

@@ -1,4 +1,4 @@
-"""Every rule of an episode, every repair, and the laws that hold for both."""
+"""Every rule of an episode, every repair, and the properties that hold for both."""
 
 import pickle
 from typing import Any
@@ -226,7 +226,7 @@ def _letters(episode: Episode) -> str:
     [
         ("F M M", "last_not_last", "F M L"),  # a truncation
         ("F", "last_not_last", "FL"),
-        ("F M T", "last_not_last,terminal_not_last", "F M LT"),  # one mend for both rules
+        ("F M T", "last_not_last,terminal_not_last", "F M LT"),  # one repair for both rules
         ("F M T", "last_not_last", None),
         ("F M T", "terminal_not_last", None),
         ("M M L", "first_not_first", "F M L"),
@@ -259,7 +259,7 @@ def test_every_rule_has_advice_and_repairs_are_advised() -> None:
     assert all(f"--repair={rule}" in ADVICE[rule] for rule in REPAIRABLE)
 
 
-# Laws
+# Properties
 
 
 @st.composite
@@ -279,7 +279,7 @@ def _episodes(draw: st.DrawFn) -> Episode:
 
 
 def _expected(episode: Episode) -> list[str]:
-    """The rules step by step, as one would say them."""
+    """The rules step by step, in plain Python."""
     length = len(episode)
     if not length:
         return ["empty_episode"]
@@ -304,7 +304,7 @@ _RULE_SETS = st.lists(st.sampled_from(REPAIRABLE), unique=True).map(tuple)
 
 
 @given(_episodes(), _RULE_SETS, st.booleans())
-def test_laws_of_validation(episode: Episode, repair: tuple[str, ...], accept: bool) -> None:
+def test_properties_of_validation(episode: Episode, repair: tuple[str, ...], accept: bool) -> None:
     options = CheckOptions(repair=repair, accept=("non_finite",) if accept else ())
     verdict = validate_episode(episode, options)
     assert bool(verdict.episodes) == (verdict.rejected is None)
@@ -355,7 +355,7 @@ def test_the_body_of_an_image_is_looked_at_only_when_asked() -> None:
 
     jpeg = cv2.imencode(".jpg", np.random.default_rng(0).integers(0, 255, (32, 32, 3), np.uint8))[1].tobytes()
     tables = jpeg.index(b"\xff\xc4") + 5
-    broken = jpeg[:tables] + b"\xff" * 16 + jpeg[tables + 16 :]  # no Huffman table; header and end are there
+    broken = jpeg[:tables] + b"\xff" * 16 + jpeg[tables + 16 :]  # no Huffman table; header and end are intact
     data = np.array([jpeg, broken, jpeg, None], object)[:3]
     episode = make_episode(3, columns={"observation/camera": EncodedImages(data, (32, 32, 3))}, observation={"x": 1})
     assert validate_episode(episode, CheckOptions()).rejected is None

@@ -222,7 +222,7 @@ def test_inspect(run, source):
 # Beam's flags, dry runs, what may be rejected
 
 
-def test_beams_flags_behind_the_dashes(run, source, tmp_path):
+def test_beams_flags_after_the_dashes(run, source, tmp_path):
     code, _, err = run("convert", source, tmp_path / "out", "--", "--direct_num_workers=1", "--job_name=mine")
     assert (code, err) == (0, "")
     assert len(read_items(tmp_path / "out")) == 24
@@ -311,7 +311,7 @@ def test_options_are_checked_when_they_are_made(options):
 
 def test_inspect_takes_no_flags_of_beam(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["inspect", "anything", "--", "--direct_num_workers=2"]) == 2
-    assert "it takes no flags behind --" in capsys.readouterr().err
+    assert "it takes no flags after --" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", JOBS)
@@ -411,5 +411,5 @@ def test_verbose_shows_the_logs_of_beam(source, tmp_path):
 def test_help_starts_with_three_examples(run, command):
     _, out, _ = run(command, "--help")
     examples = [line for line in out.splitlines() if line.startswith(f"  rlds-beam {command} ")]
-    assert len(examples) == 3
+    assert len(examples) == (2 if command == "doctor" else 3)
     assert out.index("examples:") < out.index("options:")

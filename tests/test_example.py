@@ -1,4 +1,4 @@
-"""The tf.Example wire format, held against protobuf."""
+"""The tf.Example wire format, compared with protobuf."""
 
 from typing import Any
 

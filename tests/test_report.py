@@ -1,4 +1,4 @@
-"""The report adds up the same whoever counts, and says what happened in plain words."""
+"""Reports add up in any order, and the summary says what happened."""
 
 import json
 import random
@@ -159,5 +159,5 @@ def test_a_report_comes_home_as_a_metric_whatever_its_size() -> None:
     metrics = read_metrics(root.result)
     assert Report.from_json(handed_over(metrics)) == report
     for several in ({}, {"handed_over": {"a", "b"}}):
-        with pytest.raises(RldsBeamError, match=f"brought home {2 * len(several)} reports"):
+        with pytest.raises(RldsBeamError, match=f"returned {2 * len(several)} reports"):
             handed_over(several)

@@ -36,7 +36,7 @@ def is_verbose() -> bool:
 def command(module: str, *arguments: str) -> list[str]:
     """The command that runs `module` as `python -m` does, but never imports from the current directory.
 
-    A user's `logging.py` there must not stand in for an installed module. (`python -P` does the same from 3.11 on.)
+    A user's `logging.py` there must not take the place of an installed module. (`python -P` does so from 3.11 on.)
     """
     return [sys.executable, "-c", _RUN_MODULE, module, *arguments]
 
@@ -176,7 +176,7 @@ def read_notes(directory: str) -> list[Note]:
     """The notes of all processes that keep theirs in `directory`."""
     notes = []
     for path in sorted(Path(directory).glob(f"*{_ENDING}")):
-        with contextlib.suppress(OSError, ValueError):  # of one that has only just begun
+        with contextlib.suppress(OSError, ValueError):  # of a process that has just begun
             content = json.loads(path.read_text().partition("\n")[0])
             process, done = int(path.name.removesuffix(_ENDING)), Done(*content["done"])
             notes.append(Note(process, tuple(content["at"]), content["seconds"], done))

@@ -1,4 +1,4 @@
-"""Finding episodes that stand in a dataset twice, without reading their bytes.
+"""Finding episodes that are in a dataset twice, without reading their bytes.
 
 A TFRecord's framing already holds the length and the CRC32C of its payload, so one look at the
 framing of all records gives a fingerprint of each. Only records whose fingerprints agree are
@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,8 +19,9 @@ from rlds_beam.at_work import at_work
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.episodes.violations import Violation
-from rlds_beam.formats.base import RecordFormat
+from rlds_beam.formats.base import Headers, RecordFormat
 from rlds_beam.reading.base import Segment
+from rlds_beam.reading.framing import Framing
 from rlds_beam.reading.reader import read_segment, stretch
 
 Array = np.ndarray[Any, Any]
@@ -32,7 +33,7 @@ class Fingerprints:
 
     Attributes:
       marks: uint64 [N], length and CRC32C of the payload mixed into one number.
-      places: int64 [N, 2], number of the stretch that was scanned, and position in it.
+      places: int64 [N, 2], number of the segment that was scanned, and position in it.
     """
 
     marks: Array
@@ -53,7 +54,19 @@ class Fingerprints:
 def scan(files: RecordFormat, segment_index: int, segment: Segment) -> Fingerprints:
     """Fingerprints of a segment's records; damaged ones have none."""
     with at_work(stretch(files, segment)):
-        positions, lengths, crcs = files.scan(segment.shard.path, segment.start, segment.stop)
+        return _fingerprints(segment_index, files.scan(segment.shard.path, segment.start, segment.stop))
+
+
+def known_fingerprints(framing: Framing, segments: Sequence[Segment]) -> Fingerprints | None:
+    """Fingerprints of the records of all segments, from framing that is cheap to read; None where some is not."""
+    if not all(framing.covers(shard) for shard in {segment.shard for segment in segments}):
+        return None
+    framing.look_at({segment.shard for segment in segments})
+    return Fingerprints.concatenate(_fingerprints(i, framing.headers_of(s)) for i, s in enumerate(segments))
+
+
+def _fingerprints(segment_index: int, headers: Headers) -> Fingerprints:
+    positions, lengths, crcs = headers
     marks = (lengths.astype(np.uint64) << np.uint64(32)) ^ crcs
     return Fingerprints(marks, np.stack([np.full_like(positions, segment_index), positions], axis=1))
 

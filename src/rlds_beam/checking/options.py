@@ -1,4 +1,4 @@
-"""What becomes of an episode that breaks a rule: the options."""
+"""What is done with an episode that breaks a rule: the options."""
 
 from __future__ import annotations
 

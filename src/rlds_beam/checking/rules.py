@@ -1,4 +1,4 @@
-"""The rules that an episode and a dataset must keep, and what may be done about a breach."""
+"""The rules for an episode and for a dataset, and what can be done about a breach."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ RULES: dict[str, str] = {
     "duplicate_episode": "the same bytes stand in the dataset a second time",
     "missing_shard": "dataset_info.json names a shard that is not there",
     "short_shard": "a shard holds fewer or more records than dataset_info.json says",
-    "extra_shard": "a shard is there that dataset_info.json does not name",
+    "extra_shard": "there is a shard that dataset_info.json does not name",
     "schema_mismatch": "the dataset's files disagree on what they hold",
 }
 """Every rule's id and what a breach of it means. The order is the order of reports."""

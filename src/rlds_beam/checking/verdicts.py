@@ -1,4 +1,4 @@
-"""One look at one episode: what breaks a rule, and what becomes of the episode."""
+"""The verdict on one episode: which rules it breaks, and what is done with it."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class Verdict:
 
     @property
     def breaches(self) -> dict[str, Violation]:
-        """The first breach of each broken rule, those included that only a repair brought to light."""
+        """The first breach of each broken rule, including those that appear only after a repair."""
         everything = (*self.violations, *(self.rejected.violations if self.rejected else ()))
         return {v.rule: v for v in reversed(everything)}
 
@@ -188,7 +188,7 @@ def _boundaries(steps: Mapping[str, Column]) -> Iterator[Violation]:
     end = len(first) - 1
     if not first[0]:
         yield Violation("first_not_first", "False at step 0", "is_first", 0)
-    # An is_first right behind an is_last starts a second episode in the record: that is last_inside.
+    # An is_first right after an is_last starts a second episode in the record: that is last_inside.
     yield from _at(np.flatnonzero(first[1:] & ~last[:-1]) + 1, "first_inside", "is_first", f", of {end + 1}")
     if not last[-1]:
         yield Violation("last_not_last", f"False at step {end}, the last one", "is_last", end)
@@ -241,5 +241,5 @@ def _failure(key: EpisodeKey, violations: Iterable[Violation]) -> str:
     return (
         f"{key.dataset}, split {key.split}, shard {key.shard}, position {key.position}: {first}. "
         f"--fail={first.rule} ends the job at the first such episode; without it the episode is kept aside in "
-        f"rejected/ and the job goes on. About the data: {ADVICE[first.rule]}."
+        f"rejected/ and the job continues. About the data: {ADVICE[first.rule]}."
     )

@@ -1,4 +1,4 @@
-"""Reverb's TrajectoryWriter over columns: frames come in, items that are slices of the latest of them go out.
+"""Reverb's TrajectoryWriter over columns: it takes frames, and writes items that are slices of the latest ones.
 
 The frames of a Reverb episode are cut into chunks as they come, and a chunk is in the server once, however
 many requests use it: each request holds all the chunks that its items need (so it can be sent again after a
@@ -234,7 +234,7 @@ class FrameWriter:
             self._stream.send(message(together))
 
     def _prepare(self, spec: FrameSpec) -> None:
-        """Settles what every frame has to be like, and how many of them make a chunk."""
+        """Fixes the dtypes and shapes of all frames, and how many of them make a chunk."""
         spec.refuse_text()
         wanted = self._wanted_chunk_length
         self._spec = spec

@@ -3,11 +3,11 @@
     message Example  { Features features = 1; }
     message Features { map<string, Feature> feature = 1; }
     message Feature  { oneof kind { BytesList bytes_list = 1; FloatList float_list = 2; Int64List int64_list = 3; } }
-    message XxxList  { repeated ... value = 1; }   // floats and ints packed (as everybody writes them), or not
+    message XxxList  { repeated ... value = 1; }   // floats and ints packed (as most writers do), or not
 
 An episode is a handful of map entries holding long lists, so walking the entries in Python costs
 nothing; the lists themselves are decoded by numpy, and only those that are asked for. The bytes
-are untrusted: every length is checked against what is there.
+are untrusted: every length is checked against the bytes that are left.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Feature(NamedTuple):
         at, end = self.start, self.end
         if unpacked != LEN and at < end and self.data[at] == _PACKED:
             size, start = read_varint(self.data, at + 1, end)
-            if start + size == end:  # one packed list and nothing else, as everybody writes it
+            if start + size == end:  # one packed list and nothing else, as most writers do
                 yield LEN, start, end
                 return
         for number, wire, start, stop in fields(self.data, at, end):
@@ -142,7 +142,7 @@ def _feature(data: bytes, at: int, end: int) -> Feature:
 
 
 def _merge(first: _Span, second: _Span) -> _Span:
-    """Two messages in one field merge, and merging is writing one behind the other."""
+    """Two messages in one field merge, and merging is concatenation."""
     if first[1] == first[2]:
         return second
     merged = first[0][first[1] : first[2]] + second[0][second[1] : second[2]]

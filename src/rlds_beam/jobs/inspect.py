@@ -41,6 +41,10 @@ class Survey:
     items: int
     steps: int
 
+    def __repr__(self) -> str:
+        about = "" if self.complete else "about "
+        return f"<Survey of {self.source.dataset}: {about}{self.items:,} items of {about}{self.steps:,} steps>"
+
     def to_json(self) -> dict[str, Any]:
         """All of it, for programs."""
         source = self.source

@@ -15,9 +15,10 @@ from rlds_beam.checking.verdicts import Verdict, count_verdict, validate_episode
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.episodes.violations import BadEpisode
-from rlds_beam.output import manifest
+from rlds_beam.output import commits, manifest
 from rlds_beam.output.base import FileOutput, RangeWriter
-from rlds_beam.output.manifest import REPORT, RangeCommit, rejected_path
+from rlds_beam.output.commits import RangeCommit, rejected_path
+from rlds_beam.output.files import REPORT
 from rlds_beam.output.shards import RejectedWriter
 from rlds_beam.reading.base import Source
 from rlds_beam.reading.plan import WorkRange
@@ -80,7 +81,7 @@ class RangeConverter:
     Attributes:
       reader: of the dataset.
       check: what becomes of episodes that break a rule.
-      output: what is written; `manifest.open_output` made its directory ready.
+      output: what is written; `directory.open_output` made its directory ready.
     """
 
     reader: EpisodeReader
@@ -99,7 +100,8 @@ class RangeConverter:
           NotVerifiedError: another number of items was written than predicted.
         """
         output, directory = self.output, self.output.directory
-        done = manifest.read_commit(directory, work)
+        file = output.file(work)
+        done = commits.read_commit(directory, work, file)
         if done is not None:
             return done
         writer = output.open_range(work)
@@ -111,8 +113,7 @@ class RangeConverter:
             writer.abort()
         report.items_predicted, report.items_written = writer.predicted, written.records
         report.bytes_written = written.bytes
-        file = output.file(work)
-        return manifest.commit_range(
+        return commits.commit_range(
             directory, work, file, written,
             beside=[file + ending for ending in output.beside],
             predicted=writer.predicted, rejected=kept, report=report.to_json(),
@@ -129,6 +130,7 @@ class DatasetCommitter:
       output: what is written.
       ranges: all of the plan.
       dataset_report: the report on the dataset as a whole (`checking.dataset.check_source`).
+      plan: `OutputPlan.digest` of the job.
     """
 
     source: Source
@@ -136,6 +138,7 @@ class DatasetCommitter:
     output: FileOutput
     ranges: tuple[WorkRange, ...]
     dataset_report: Report
+    plan: str | None = None
 
     def commit(self) -> Report:
         """Checks what is there, writes the report and the metadata, and the manifest last.
@@ -146,9 +149,8 @@ class DatasetCommitter:
             `short_shard` is to fail.
         """
         directory = self.output.directory
-        commits = manifest.read_commits(directory)
-        report = self.dataset_report.merge(*(Report.from_json(c.report) for c in commits.values()))
+        report = self.dataset_report.merge(*commits.read_reports(directory, self.ranges))
         report = report.merge(check_counts(self.source, report.shards, self.check))
         storage.write_text(storage.join(directory, REPORT), json.dumps(report.to_json(), indent=2) + "\n")
-        manifest.commit_dataset(directory, self.output.name, self.ranges, self.output.complete)
+        manifest.commit_dataset(directory, self.output.name, self.ranges, self.output.complete, self.plan)
         return report

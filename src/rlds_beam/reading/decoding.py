@@ -257,7 +257,7 @@ def _check_rows(rows: Feature) -> None:
 
 
 def _filled(column: Column | None, field: Field, length: int) -> Column:
-    """The column, or what stands for one that has no values.
+    """The column, or the default for one that has no values.
 
     That is a dimension of 0, or the one step field that may be missing: `DEFAULT_DISCOUNT`.
     """

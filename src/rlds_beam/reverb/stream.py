@@ -30,8 +30,8 @@ class InsertStream:
     """Sends requests to a server. Not for more than one thread, and not for pickling.
 
     A connection that breaks is made again and everything unacknowledged sent again: the server has each
-    item once, since the keys are the same. A server that was restarted is told by its `state_id`, and ends
-    the stream: what the old one had acknowledged is gone.
+    item once, since the keys are the same. A server that was restarted is recognised by its `state_id`, and ends the
+    stream: the items that it had acknowledged are lost.
 
     Args:
       address: `host:port`.
@@ -61,7 +61,7 @@ class InsertStream:
         self._pending_bytes += request.size
         self._call.send(request)
         while self._pending_bytes > WINDOW_BYTES and len(self._pending) > 1:
-            # Until half of it is through, so that settling is worth its while.
+            # Until half of it is acknowledged, so that few calls are needed.
             self._settle(self._call.sent - self._newer_half())
 
     def flush(self, timeout: float | None = None) -> None:
@@ -234,7 +234,7 @@ class _Call:
 
 
 class _Ended(grpc.RpcError):
-    """The server ended the call without a word."""
+    """The server ended the call without an error."""
 
     def code(self) -> grpc.StatusCode:
         return grpc.StatusCode.UNAVAILABLE
