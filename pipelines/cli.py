@@ -146,10 +146,18 @@ def _job(name: str, arguments: list[str]) -> int:
     quiet = "progress" in fields and not {"-q", "--quiet"}.isdisjoint(ours)
     if quiet:
         config = dataclasses.replace(config, progress="none")
-    with _logging(not {"-v", "--verbose"}.isdisjoint(ours)), _sigterm_as_ctrl_c(), contextlib.ExitStack() as stack:
-        if quiet and not config.json:
-            stack.enter_context(contextlib.redirect_stdout(stack.enter_context(open(os.devnull, "w"))))
+    with _logging(not {"-v", "--verbose"}.isdisjoint(ours)), _sigterm_as_ctrl_c(), _stdout(quiet and not config.json):
         return job.main(config)
+
+
+@contextlib.contextmanager
+def _stdout(discarded: bool) -> Iterator[None]:
+    """Standard output as it is, or discarded."""
+    if not discarded:
+        yield
+        return
+    with open(os.devnull, "w") as null, contextlib.redirect_stdout(null):
+        yield
 
 
 def _rules() -> str:

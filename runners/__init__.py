@@ -14,14 +14,20 @@ if TYPE_CHECKING:
 def find_runner(options: RunOptions, watcher: Watcher | None = None) -> Runner:
     """The runner of a job; `watcher` is told how far the job is."""
     if options.runner in ("local", "FnApiRunner"):
-        from rlds_beam.runners.local import LocalRunner as Found
-    elif options.runner in DATAFLOW:
-        from rlds_beam.runners.dataflow import DataflowRunner as Found
-    elif options.runner == "flink":
-        from rlds_beam.runners.flink import FlinkRunner as Found
-    else:
-        from rlds_beam.runners.remote import RemoteRunner as Found
-    return Found(options, watcher)
+        from rlds_beam.runners.local import LocalRunner
+
+        return LocalRunner(options, watcher)
+    if options.runner in DATAFLOW:
+        from rlds_beam.runners.dataflow import DataflowRunner
+
+        return DataflowRunner(options, watcher)
+    if options.runner == "flink":
+        from rlds_beam.runners.flink import FlinkRunner
+
+        return FlinkRunner(options, watcher)
+    from rlds_beam.runners.remote import RemoteRunner
+
+    return RemoteRunner(options, watcher)
 
 
 def check(options: RunOptions) -> None:

@@ -410,6 +410,6 @@ def test_verbose_shows_the_logs_of_beam(source, tmp_path):
 @pytest.mark.parametrize("command", JOBS)
 def test_help_starts_with_three_examples(run, command):
     _, out, _ = run(command, "--help")
-    examples = [line for line in out.splitlines() if line.startswith(f"  rlds-beam {command} ")]
+    examples = [line for line in out.splitlines() if line.startswith(f"  rlds-beam {command}")]
     assert len(examples) == (2 if command == "doctor" else 3)
     assert out.index("examples:") < out.index("options:")
