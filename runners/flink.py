@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import uuid
+<<<<<<< HEAD
+=======
+from collections.abc import Callable, Iterator
+>>>>>>> 9aae867b1bdd924a75f2d904237b139e1f8251f4
 from typing import Any
 
 import apache_beam as beam
@@ -22,6 +26,7 @@ class FlinkRunner(Runner):
 
     Ending this process ends the job on the cluster too, except by SIGKILL.
     """
+<<<<<<< HEAD
 
     tick_seconds = 5.0
 
@@ -69,6 +74,25 @@ class FlinkRunner(Runner):
             for job in self._found.master.get("/jobs/overview")["jobs"]:
                 if job["name"] == self._name and job["state"] not in ("FINISHED", "FAILED", "CANCELED"):
                     self._found.master.cancel(job["jid"])
+=======
+    found = preflight(options)
+    name = f"rlds-beam-{uuid.uuid4().hex[:12]}"
+    flags = [f"--job_name={name}", *found.flags, *options.beam_options]
+    runner = _Runner()
+    try:
+        pipeline = beam.Pipeline(runner=runner, options=PipelineOptions(flags))
+        build(pipeline, define)
+        result = pipeline.run()
+        result.wait_until_finish()
+        return read_metrics(result)
+    except RldsBeamError:
+        raise
+    except Exception as error:
+        raise plain(error, options, found.master) from error
+    finally:
+        _cancel(found.master, name)
+        runner.stop()
+>>>>>>> 9aae867b1bdd924a75f2d904237b139e1f8251f4
 
 
 class _Runner(flink_runner.FlinkRunner):  # type: ignore[misc, unused-ignore]
@@ -80,6 +104,28 @@ class _Runner(flink_runner.FlinkRunner):  # type: ignore[misc, unused-ignore]
         self._job_server = flink_runner.FlinkJarJobServer(options)
         return self._job_server
 
+    def run_portable_pipeline(self, pipeline: Any, options: Any) -> Any:
+        result = super().run_portable_pipeline(pipeline, options)
+        result._message_stream = _until_lost(result._message_stream)
+        return result
+
     def stop(self) -> None:
         if self._job_server is not None:
             self._job_server.stop()
+<<<<<<< HEAD
+=======
+
+
+def _until_lost(messages: Any) -> Iterator[Any]:
+    """The messages of a job server until it ends: a thread of Beam's reads them, and would print a stack then."""
+    with contextlib.suppress(grpc.RpcError):
+        yield from messages
+
+
+def _cancel(master: Master, name: str) -> None:
+    """Ends a job that is still running, straight at the cluster: Ctrl-C at a terminal has ended the job server."""
+    with contextlib.suppress(OSError):
+        for job in master.get("/jobs/overview")["jobs"]:
+            if job["name"] == name and job["state"] not in ("FINISHED", "FAILED", "CANCELED"):
+                master.cancel(job["jid"])
+>>>>>>> 9aae867b1bdd924a75f2d904237b139e1f8251f4
