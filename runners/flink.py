@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import uuid
-<<<<<<< HEAD
-=======
-from collections.abc import Callable, Iterator
->>>>>>> 9aae867b1bdd924a75f2d904237b139e1f8251f4
+from collections.abc import Iterator
 from typing import Any
 
 import apache_beam as beam
+import grpc
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.runners.portability import flink_runner
 
@@ -18,7 +16,6 @@ from rlds_beam.errors import RldsBeamError
 from rlds_beam.runners import flink_preflight
 from rlds_beam.runners.base import Define, Runner
 from rlds_beam.runners.flink_errors import plain
-from rlds_beam.runners.threads import thread_errors
 
 
 class FlinkRunner(Runner):
@@ -26,14 +23,12 @@ class FlinkRunner(Runner):
 
     Ending this process ends the job on the cluster too, except by SIGKILL.
     """
-<<<<<<< HEAD
 
     tick_seconds = 5.0
+    _job: str | None = None
 
     def check(self) -> None:
         flink_preflight.check(self.options)
-
-    _job: str | None = None
 
     def place(self) -> str | None:
         job = self._find()
@@ -50,16 +45,15 @@ class FlinkRunner(Runner):
         self._found = flink_preflight.preflight(self.options)
         flags = [f"--job_name={self._name}", *self._found.flags, *self.options.beam_options]
         runner = _Runner()
-        with thread_errors():
-            try:
-                return self.complete(beam.Pipeline(runner=runner, options=PipelineOptions(flags)), define)
-            except RldsBeamError:
-                raise
-            except Exception as error:
-                raise plain(error, self.options, self._found.master) from error
-            finally:
-                self._cancel()
-                runner.stop()
+        try:
+            return self.complete(beam.Pipeline(runner=runner, options=PipelineOptions(flags)), define)
+        except RldsBeamError:
+            raise
+        except Exception as error:
+            raise plain(error, self.options, self._found.master) from error
+        finally:
+            self._cancel()
+            runner.stop()
 
     def _find(self) -> str | None:
         """Flink's id of the job, once the cluster has it."""
@@ -74,25 +68,6 @@ class FlinkRunner(Runner):
             for job in self._found.master.get("/jobs/overview")["jobs"]:
                 if job["name"] == self._name and job["state"] not in ("FINISHED", "FAILED", "CANCELED"):
                     self._found.master.cancel(job["jid"])
-=======
-    found = preflight(options)
-    name = f"rlds-beam-{uuid.uuid4().hex[:12]}"
-    flags = [f"--job_name={name}", *found.flags, *options.beam_options]
-    runner = _Runner()
-    try:
-        pipeline = beam.Pipeline(runner=runner, options=PipelineOptions(flags))
-        build(pipeline, define)
-        result = pipeline.run()
-        result.wait_until_finish()
-        return read_metrics(result)
-    except RldsBeamError:
-        raise
-    except Exception as error:
-        raise plain(error, options, found.master) from error
-    finally:
-        _cancel(found.master, name)
-        runner.stop()
->>>>>>> 9aae867b1bdd924a75f2d904237b139e1f8251f4
 
 
 class _Runner(flink_runner.FlinkRunner):  # type: ignore[misc, unused-ignore]
@@ -112,20 +87,9 @@ class _Runner(flink_runner.FlinkRunner):  # type: ignore[misc, unused-ignore]
     def stop(self) -> None:
         if self._job_server is not None:
             self._job_server.stop()
-<<<<<<< HEAD
-=======
 
 
 def _until_lost(messages: Any) -> Iterator[Any]:
     """The messages of a job server until it ends: a thread of Beam's reads them, and would print a stack then."""
     with contextlib.suppress(grpc.RpcError):
         yield from messages
-
-
-def _cancel(master: Master, name: str) -> None:
-    """Ends a job that is still running, straight at the cluster: Ctrl-C at a terminal has ended the job server."""
-    with contextlib.suppress(OSError):
-        for job in master.get("/jobs/overview")["jobs"]:
-            if job["name"] == name and job["state"] not in ("FINISHED", "FAILED", "CANCELED"):
-                master.cancel(job["jid"])
->>>>>>> 9aae867b1bdd924a75f2d904237b139e1f8251f4

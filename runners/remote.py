@@ -6,6 +6,7 @@ from typing import Any
 
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.runners import create_runner
 
 from rlds_beam.errors import RldsBeamError, UsageError
 from rlds_beam.runners.base import Define, Runner
@@ -19,6 +20,10 @@ class RemoteRunner(Runner):
     def check(self) -> None:
         if self.options.workers is not None:
             raise UsageError(f"--workers is for --runner=local; {self.options.runner} has flags of its own, after --")
+        try:
+            create_runner(self.options.runner)
+        except (ImportError, ValueError) as error:
+            raise UsageError(f"--runner={self.options.runner}: " + " ".join(str(error).split())) from error
 
     def run_job(self, define: Define, seconds: float) -> dict[str, Any]:
         """Runs the job.
@@ -31,7 +36,7 @@ class RemoteRunner(Runner):
         flags = [f"--runner={self.options.runner}", *self.options.beam_options]
         try:
             pipeline = beam.Pipeline(options=PipelineOptions(flags))
-        except (ImportError, ValueError) as error:
+        except ValueError as error:  # of a flag that the runner does not take
             raise UsageError(f"--runner={self.options.runner}: " + " ".join(str(error).split())) from error
         return self.complete(pipeline, define)
 
