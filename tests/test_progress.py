@@ -122,8 +122,6 @@ def line(total: Total, *ticks: tuple[float, Done]) -> str:
     shown = Progress(total, "plain", stream=io.StringIO())
     text = ""
     for seconds, done in ticks:
-        if done.records and shown._working_since is None:
-            shown._working_since = shown._began + seconds
         text = shown.line(done, shown._began + seconds)
     return text
 
@@ -132,17 +130,23 @@ def test_the_line_of_a_conversion() -> None:
     total = Total("convert", ranges=100, finished=20, bytes=3_200_000_000)
     assert line(total, (1, Done())) == "convert starting, 0:01 so far"
     assert line(total, (3, Done(scanned=7))) == "convert looking for duplicates (7 pieces of files), 0:03 so far"
-    begun = (5.0, Done(records=1, bytes=1_000, steps=10))
+    begun = (5.0, Done(records=1))
     working = (45.0, Done(ranges=20, records=4000, bytes=640_000_000, steps=400_000, rejected=3))
     assert line(total, begun, working) == (
-        "convert 40 of 100 ranges, 400,000 steps, 10,000 steps/s, 640.0 MB of 3.2 GB, 3 rejected, 2:00 left"
+        "convert 40 of 100 ranges, 400,000 steps, 10,000 steps/s, 640.0 MB of 3.2 GB, 3 rejected, 2:40 left"
     )
 
 
 def test_the_line_of_a_job_without_ranges() -> None:
     total = Total("validate", bytes=1_000_000)
-    begun, half = (0.0, Done(records=1, bytes=10, steps=1)), (3600.0, Done(records=10, bytes=500_000, steps=7200))
+    begun, half = (0.0, Done(records=1)), (3600.0, Done(records=10, bytes=500_000, steps=7200))
     assert line(total, begun, half) == "validate 7,200 steps, 2 steps/s, 500.0 kB of 1.0 MB, 1:00:00 left"
+
+
+def test_compressed_input_is_larger_than_its_files() -> None:
+    begun, later = (0.0, Done(records=1)), (30.0, Done(ranges=1, records=9, bytes=5_000_000, steps=300))
+    expected = "convert 1 of 4 ranges, 300 steps, 10 steps/s, 5.0 MB, 1:30 left"
+    assert line(Total("convert", ranges=4, bytes=1_000_000), begun, later) == expected
 
 
 def test_a_runner_that_does_not_know_how_far_it_is(capsys, eager) -> None:

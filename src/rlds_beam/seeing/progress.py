@@ -57,7 +57,7 @@ class Progress:
         self._stream = sys.stderr if stream is None else stream
         self._kind: Kind | Literal["live"] = "live" if kind == "auto" and self._stream.isatty() else kind
         self._began = self._printed = time.monotonic()
-        self._working_since: float | None = None
+        self._start: tuple[float, Done] | None = None
         self._live: Any = None
         self._lock = threading.Lock()
 
@@ -85,18 +85,19 @@ class Progress:
         now = time.monotonic()
         done = self._look() if done is None else done
         with self._lock:
-            if done.records and self._working_since is None:
-                self._working_since = now
-            elif done.ranges and self._working_since is None:
-                self._working_since = self._began
             if self._kind == "live":
                 self._show(self.line(done, now))
-            elif self._kind != "none" and now - self._printed >= EVERY_SECONDS:
-                self._printed = now
-                self._print(self.line(done, now))
+            elif self._kind != "none":
+                line = self.line(done, now)
+                if now - self._printed >= EVERY_SECONDS:
+                    self._printed = now
+                    self._print(line)
 
     def line(self, done: Done, now: float) -> str:
         """How far the job is, in a line: `convert 12 of 71 ranges, 40,000 steps, 21,000 steps/s, ...`."""
+        if self._start is None and (done.records or done.ranges):
+            # What was done before the first look took an unknown part of the time since the start of the command.
+            self._start = (now, done) if done.records else (self._began, Done())
         total, parts = self._total, []
         if total.ranges is not None and done.records + done.ranges:
             parts.append(f"{total.finished + done.ranges:,} of {count(total.ranges, 'range')}")
@@ -104,28 +105,31 @@ class Progress:
             parts.append(f"looking for duplicates ({done.scanned:,} pieces of files)" if done.scanned else "starting")
         if done.steps:
             parts.append(count(done.steps, "step"))
-        if self._working_since is not None and now > self._working_since and done.steps:
-            parts.append(f"{done.steps / (now - self._working_since):,.0f} steps/s")
+        if self._start is not None and now - self._start[0] >= 1 and done.steps > self._start[1].steps:
+            parts.append(f"{(done.steps - self._start[1].steps) / (now - self._start[0]):,.0f} steps/s")
         if done.bytes:
-            parts.append(format_size(done.bytes) + ("" if total.bytes is None else f" of {format_size(total.bytes)}"))
+            parts.append(format_size(done.bytes) + (f" of {format_size(total.bytes)}" if self._by_bytes(done) else ""))
         if done.rejected:
             parts.append(f"{done.rejected:,} rejected")
         left = self._seconds_left(done, now)
         parts.append(f"{_clock(now - self._began)} so far" if left is None else f"{_clock(left)} left")
         return f"{total.name} " + ", ".join(parts)
 
+    def _by_bytes(self, done: Done) -> bool:
+        """Whether the size of the files tells how much there is to read; of compressed ones it does not."""
+        return self._total.bytes is not None and 0 < done.bytes <= self._total.bytes
+
     def _seconds_left(self, done: Done, now: float) -> float | None:
-        """From the ranges, or else the bytes, that were done since the work began; None while there are too few."""
-        if self._working_since is None:
+        """From what was done since the work began; None while that is too little."""
+        if self._start is None or now - self._start[0] < 1:
             return None
-        if self._total.ranges is not None:
-            part, whole = float(done.ranges), float(self._total.ranges - self._total.finished)
+        began, first = self._start
+        if self._by_bytes(done):
+            part, left = done.bytes - first.bytes, (self._total.bytes or 0) - done.bytes
         else:
-            part, whole = float(done.bytes), float(self._total.bytes or 0)
-        elapsed = now - self._working_since
-        if not 0 < part <= whole or elapsed < 1:
-            return None
-        return elapsed * (whole - part) / part
+            part = done.ranges - first.ranges
+            left = (self._total.ranges or 0) - self._total.finished - done.ranges
+        return (now - began) * left / part if part > 0 and left >= 0 else None
 
     def _print(self, line: str) -> None:
         with contextlib.suppress(OSError):  # a log that is full is no reason to fail
