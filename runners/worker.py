@@ -21,12 +21,12 @@ def main() -> None:
     alive = sys.argv.pop(1)
     # Ctrl-C goes to all processes at a terminal: only the runner handles it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with, args=(alive, os.getppid()), daemon=True).start()
     home = os.path.dirname(alive)
     try:
-        keep_note(home)
         if not is_verbose():
             _be_quiet(os.path.join(home, f"{os.getpid()}.log"))
+        threading.Thread(target=_end_with, args=(alive, os.getppid()), daemon=True).start()
+        keep_note(home)
     except FileNotFoundError:  # The runner has ended already.
         sys.exit(1)
     search_as_the_parent()
