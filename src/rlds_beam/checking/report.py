@@ -59,7 +59,7 @@ class Report:
       steps: steps of the accepted episodes.
       bytes: size of the records read, without framing.
       items_predicted, items_written: training items, by calculation and by count.
-      bytes_written: size of what was written.
+      bytes_written: size of what was written; 0 where that is not known (TF-Agents' observers do not say).
       rules: the rules that were broken.
       shards: records read of each shard, by `EpisodeKey.shard_name`.
     """
@@ -183,7 +183,7 @@ class Report:
         if self.items_predicted or self.items_written:
             agrees = "as" if self.items_written == self.items_predicted else f"NOT the {self.items_predicted:,}"
             items = f"{count(self.items_written, 'item')} ({agrees} predicted)"
-            lines.append(f"written   {items}, {format_size(self.bytes_written)}")
+            lines.append(f"written   {items}" + (f", {format_size(self.bytes_written)}" if self.bytes_written else ""))
         return "\n".join(lines)
 
 

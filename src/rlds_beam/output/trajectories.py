@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rlds_beam import storage
+from rlds_beam.checking.verdicts import Unused
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.schema import Field
 from rlds_beam.errors import UsageError
@@ -64,6 +65,10 @@ class TrajectoryOutput(FileOutput):
         items = self.conversion.items
         copies = 1.0 if items.length is None else items.length / items.stride
         return Effort(copies, decodes_images=self.conversion.images != "jpeg")
+
+    @property
+    def unused(self) -> Unused:
+        return self.conversion.unused
 
     def plan(self) -> dict[str, Any]:
         return self.conversion.plan()
