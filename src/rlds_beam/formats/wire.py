@@ -101,7 +101,7 @@ def fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int, int]
         if tag >= 0x80:
             begin = at - 1
             tag, at = read_varint(data, begin, end)
-            if at > begin + LONGEST_SIZE:
+            if at > begin + LONGEST_SIZE or not data[at - 1]:  # some readers know no tag that is longer than need be
                 raise MalformedError(f"a tag of {at - begin} bytes before byte {at}")
         wire = tag & 7
         if wire == LEN:
