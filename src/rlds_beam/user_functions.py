@@ -1,4 +1,4 @@
-"""The user's functions and classes, named `module:function` or given as they are."""
+"""Functions and classes of the user's, named `module:function` or given as they are."""
 
 from __future__ import annotations
 
@@ -124,6 +124,8 @@ def version_of(name: str, flag: str = "--policy_info_fn") -> str:
     version = getattr(found, "__version__", None)
     if version is not None:
         return f"version {version}"
+    if isinstance(name, ByValue):
+        return f"sha256:{name.rpartition('#')[2]}"
     try:
         source = inspect.getsource(sys.modules[found.__module__])
     except (OSError, TypeError, KeyError, AttributeError):
