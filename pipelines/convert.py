@@ -23,6 +23,11 @@ if TYPE_CHECKING:
 __all__ = ["ConvertConfig", "ConvertOutcome", "ConvertResult", "convert", "define_pipeline"]
 
 USAGE = "INPUT OUTPUT"
+EXAMPLES = """
+    rlds-beam convert data/point_mass/1.0.0 data/pairs
+    rlds-beam convert data/point_mass/1.0.0 data/windows --items=sequences --sequence_length=16
+    rlds-beam convert data/point_mass/1.0.0 data/pairs --repair=last_not_last --dry_run
+"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,14 +109,18 @@ def _run(config: ConvertConfig, job: ConvertJob, to_do: Sequence[WorkRange]) -> 
     import apache_beam as beam
 
     from rlds_beam.runners import run_pipeline
+    from rlds_beam.seeing.progress import Progress, Total
 
     def define(root: Any) -> None:
         job.make_ready(config.overwrite)
         # What is spread over the workers is the list of ranges still to do; no episode is ever shuffled.
         _define(root, config, job, root | "Ranges" >> beam.Create(to_do, reshuffle=True))
 
+    finished = len(job.ranges) - len(to_do)
+    total = Total("convert", len(job.ranges), finished, None if finished else job.source.size)
     try:
-        return run_pipeline(define, config, job.seconds(to_do))
+        with Progress(total, config.progress, job.look(finished)).shown() as progress:
+            return run_pipeline(define, config, job.seconds(to_do), progress)
     except RldsBeamError as error:
         if error.exit_code != RldsBeamError.exit_code:
             raise

@@ -18,6 +18,11 @@ if TYPE_CHECKING:
 __all__ = ["InspectConfig", "inspect"]
 
 USAGE = "INPUT"
+EXAMPLES = """
+    rlds-beam inspect data/point_mass/1.0.0
+    rlds-beam inspect data/point_mass/1.0.0 --items=sequences --sequence_length=16
+    rlds-beam inspect data/point_mass/1.0.0 --json
+"""
 
 
 @dataclasses.dataclass(frozen=True)

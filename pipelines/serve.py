@@ -21,6 +21,11 @@ if TYPE_CHECKING:
 __all__ = ["ServeConfig", "serve", "spec_of"]
 
 USAGE = "--like=INPUT --tables=NAME:KIND"
+EXAMPLES = """
+    rlds-beam serve --like=data/point_mass/1.0.0 --tables=replay:uniform --port=8000
+    rlds-beam serve --like=data/pairs --checkpoint=/data/bridge_reverb
+    rlds-beam serve --load=data/reverb
+"""
 
 _LOOK_SECONDS = 0.2
 

@@ -198,7 +198,7 @@ class _PushRangeFn(_WriterFn):
         self._metrics.begin()
         with at_work(_name(work)):
             pushed = self._pusher.push(work, duplicates, self._writer)
-        self._metrics.end(pushed.report.steps)
+        self._metrics.end(pushed.report)
         yield pushed
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from rlds_beam import at_work
 from rlds_beam.checking.options import CheckOptions
 from rlds_beam.checking.repairing import repair_episode
 from rlds_beam.checking.rules import ADVICE, RULES, VALUE_RULES
@@ -106,6 +107,12 @@ class Verdict:
             rule: "rejected" if rule in reasons else "repaired" if rule in self.repaired else "accepted"
             for rule in self.breaches
         }
+
+
+def count_verdict(verdict: Verdict) -> None:
+    """Counts a record that this process has done (`at_work`)."""
+    steps = sum(map(len, verdict.episodes))
+    at_work.count(records=1, bytes=verdict.size, steps=steps, rejected=verdict.rejected is not None)
 
 
 def validate_episode(episode: Episode, options: CheckOptions, unjudged: Unjudged = Unjudged()) -> Verdict:

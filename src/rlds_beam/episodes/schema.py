@@ -63,6 +63,10 @@ class Field:
         """Values in one step, with 1 for every unknown dimension."""
         return math.prod(d for d in self.shape if d is not None)
 
+    def to_json(self) -> dict[str, Any]:
+        """For programs; an unknown dimension is null."""
+        return {"dtype": self.dtype, "shape": list(self.shape), "encoding": self.encoding, "feature": self.feature}
+
     def __str__(self) -> str:
         dims = ", ".join("?" if d is None else str(d) for d in self.shape)
         return f"{self.path}: {self.dtype}({dims})" + (f" {self.encoding}" if self.encoding != "none" else "")

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterable, Sized
+from collections.abc import Callable, Iterable, Sized
 from typing import Any, NamedTuple
 
 from rlds_beam import storage
+from rlds_beam.at_work import Done
 from rlds_beam.checking.dataset import check_source
 from rlds_beam.checking.options import CheckOptions
 from rlds_beam.checking.report import Report
@@ -20,7 +21,7 @@ from rlds_beam.jobs.size import check_room, predict_size
 from rlds_beam.output import directory
 from rlds_beam.output.base import FileOutput
 from rlds_beam.output.commits import read_commits
-from rlds_beam.output.files import REPORT
+from rlds_beam.output.files import COMMITS, REPORT
 from rlds_beam.output.outputs import TRAJECTORIES, create_output
 from rlds_beam.output.plans import OutputPlan
 from rlds_beam.output.ranges import DatasetCommitter, RangeConverter
@@ -142,6 +143,11 @@ class ConvertJob:
     def progress(self) -> str:
         """How much of the work is done, for a person; reads all commits."""
         return f"{len(read_commits(self.directory))} of {len(self.ranges)} ranges are finished"
+
+    def look(self, before: int) -> Callable[[], Done]:
+        """Counts the ranges that are committed, `before` not included: how far a job is whose runner does not tell."""
+        commits = storage.join(self.directory, COMMITS)
+        return lambda: Done(ranges=sum(name.endswith(".json") for name in storage.listdir(commits)) - before)
 
     @property
     def converter(self) -> RangeConverter:

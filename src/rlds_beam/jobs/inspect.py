@@ -57,8 +57,8 @@ class Survey:
         return {
             "dataset": source.dataset,
             "file_format": source.files.name,
-            "schema": {path: str(field) for path, field in sorted(source.schema.steps.items())},
-            "metadata": {path: str(field) for path, field in sorted(source.schema.metadata.items())},
+            "schema": {path: field.to_json() for path, field in sorted(source.schema.steps.items())},
+            "metadata": {path: field.to_json() for path, field in sorted(source.schema.metadata.items())},
             "splits": {
                 split.name: {
                     "episodes": split.episodes,

@@ -11,7 +11,7 @@ from rlds_beam.checking.dataset import check_counts
 from rlds_beam.checking.duplicates import marked
 from rlds_beam.checking.options import CheckOptions
 from rlds_beam.checking.report import Report
-from rlds_beam.checking.verdicts import Unjudged, Verdict, validate_episode
+from rlds_beam.checking.verdicts import Unjudged, Verdict, count_verdict, validate_episode
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.episodes.violations import BadEpisode
@@ -70,6 +70,7 @@ def write_range(
         for episode in reader.read(work.split, segment):
             verdict = write_episode(episode, check, writer, duplicates, unjudged)
             report.add(verdict)
+            count_verdict(verdict)
             if verdict.rejected is not None and rejected is not None:
                 rejected.write(verdict.rejected.payload, verdict.rejected.to_json(), episode.key)
             del episode, verdict  # They may be large: nothing of them is held while the next one is read.
