@@ -93,6 +93,14 @@ ODD = {
 }
 
 
+def test_a_tag_that_is_longer_than_need_be_is_malformed():
+    """Protobuf knows it, and TensorFlow skips it as one that it does not know."""
+    data = delimited(1, entry(b"a", delimited(2, FLOATS)))
+    long = b"\x8a\x00" + data[1:]
+    assert by_protobuf(long) == by_protobuf(data) == by_us(data)
+    assert by_us(long) is None
+
+
 @pytest.mark.parametrize("odd", ODD)
 def test_what_readers_disagree_about_is_malformed(odd):
     data = delimited(1, entry(b"a", ODD[odd]))

@@ -143,6 +143,8 @@ def version_of(name: str, flag: str = "--policy_info_fn") -> str:
     Raises:
       UsageError: there is no such function.
     """
+    if isinstance(name, ByValue):
+        return "in the name"
     found = resolve(name, flag)
     version = getattr(found, "__version__", None)
     if version is not None:

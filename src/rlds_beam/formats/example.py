@@ -16,7 +16,6 @@ TensorFlow's own parser make different things of it, so here it is malformed. So
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -60,7 +59,7 @@ class Feature(NamedTuple):
     def floats(self) -> Array:
         """The values of a float_list: float32 [N]."""
         chunks = []
-        for start, end in self._values(I32):
+        for start, end in self._numbers(I32):
             if (end - start) % 4:
                 raise MalformedError(f"a float list of {end - start} bytes")
             # Sliced out, the values are aligned: a column is read many times, and numpy reads unaligned floats slowly.
@@ -69,7 +68,7 @@ class Feature(NamedTuple):
 
     def ints(self, dtype: Any = np.int64) -> Array:
         """The values of an int64_list: [N] as `dtype`, by the conversion that `tf.cast` makes."""
-        chunks = [decode_varints(self.data[start:end], dtype) for start, end in self._values(VARINT)]
+        chunks = [decode_varints(self.data[start:end], dtype) for start, end in self._numbers(VARINT)]
         return chunks[0] if len(chunks) == 1 else np.concatenate([np.empty(0, dtype), *chunks])
 
     def strings(self) -> list[bytes]:
@@ -86,22 +85,25 @@ class Feature(NamedTuple):
 
     def check(self) -> None:
         """Reads the list and lets go of it: raises MalformedError where it is none of its kind."""
-        if self.kind is not None:
-            {"bytes": self.strings, "float": self.floats, "int64": self.ints}[self.kind]()
+        if self.kind == "bytes":
+            self.strings()
+        elif self.kind is not None:
+            self.floats() if self.kind == "float" else self.ints()
 
-    def _values(self, unpacked: int) -> Iterator[tuple[int, int]]:
+    def _numbers(self, unpacked: int) -> list[tuple[int, int]]:
         """(start, end) of the one packed list of numbers, or of each number where they are not packed."""
         at, end = self.start, self.end
         if at < end and self.data[at] == _PACKED:
             size, start = read_varint(self.data, at + 1, end)
             if start + size != end or start > at + _LONGEST:
                 raise MalformedError(f"a list of numbers in several parts at byte {at}")
-            yield start, end
-            return
+            return [(start, end)]
+        numbers = []
         for number, wire, start, stop in fields(self.data, at, end):
             if number != 1 or wire != unpacked:
                 raise MalformedError(f"no number at byte {start} of a list of numbers")
-            yield start, stop
+            numbers.append((start, stop))
+        return numbers
 
 
 def parse_example(payload: bytes) -> dict[str, Feature]:

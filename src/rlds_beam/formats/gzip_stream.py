@@ -66,7 +66,7 @@ class GzipStream(io.RawIOBase):
                 return b""
             compressed = self._input or self._file.read(_INPUT)
             try:
-                output = self._inflate.decompress(compressed, _OUTPUT)
+                output: bytes = self._inflate.decompress(compressed, _OUTPUT)
             except zlib.error as error:
                 self._break(f"the gzip stream is damaged: {error}")
                 break

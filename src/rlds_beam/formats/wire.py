@@ -96,15 +96,20 @@ def fixed_varints(values: Array, width: int) -> Bytes:
 def fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int, int]]:
     """(number, wire type, start, end) of each field of the message `data[at:end]`."""
     while at < end:
-        tag, begin = data[at], at
+        tag = data[at]
         at += 1
         if tag >= 0x80:
+            begin = at - 1
             tag, at = read_varint(data, begin, end)
-            if at > begin + LONGEST_SIZE:
+            if at > begin + LONGEST_SIZE or not data[at - 1]:  # some readers know no tag that is longer than need be
                 raise MalformedError(f"a tag of {at - begin} bytes before byte {at}")
         wire = tag & 7
         if wire == LEN:
-            size, at = read_size(data, at, end)
+            if at < end and data[at] < 0x80:
+                size = data[at]
+                at += 1
+            else:
+                size, at = read_size(data, at, end)
         elif wire == VARINT:
             size = read_varint(data, at, end)[1] - at
         elif wire in (I64, I32):

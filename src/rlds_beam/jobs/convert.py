@@ -175,9 +175,9 @@ def prepare(options: ConvertOptions) -> ConvertJob:
     source = open_dataset(options.input, options)
     output, check = create_output(source, options.output, options), CheckOptions.of(options)
     framing = Framing(source)
+    fingerprints = {"content": _content(source, framing), "functions": _functions(options)}
     ranges = plan_ranges(source, options.shards, whole_shards=output.whole_shards, starts=framing.record_starts)
     dataset_report = check_source(source, check)
-    fingerprints = {"content": _content(source, framing), "functions": _functions(options)}
     plan = OutputPlan.of({**_plan(source, ranges, check, output, options), **fingerprints}, _files(output, ranges))
     directory.check_output(options.output, plan, overwrite=options.overwrite)
     return ConvertJob(source, ranges, check, output, dataset_report, plan, framing)
