@@ -182,7 +182,7 @@ def _fill(config: PushConfig, source: PushInput) -> tuple[Verified, Report, dict
     from rlds_beam.reverb.verifying import Verified
     from rlds_beam.runners.results import run_for_result
 
-    job = prepare(config, source)
+    job = prepare(config, source, say=_say)
     if not job.fits:
         # The tables might not hold all items that the input may give, so the items are counted first.
         counted, _ = run_for_result(lambda root: _define_count(root, config, job), config, source.seconds)
@@ -221,10 +221,15 @@ def _plan(config: PushConfig) -> int:
     check(config)
     source = open_input(config)
     if not config.embedded:
-        prepare(config, source)
+        prepare(config, source, say=_say)
     plan = source.to_json() | {"servers": config.reverb, "tables": config.table}
     print(json.dumps(plan, indent=2) if config.json else terminal.push_plan(source, config.reverb, config.table))
     return 0
+
+
+def _say(text: str) -> None:
+    """Tells the user what cannot wait until the job's end."""
+    print(f"rlds-beam: {text}", file=sys.stderr, flush=True)
 
 
 def _end(server: EmbeddedServer, verified: Verified) -> None:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import threading
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import apache_beam as beam
@@ -35,7 +33,6 @@ def run(define: Callable[[Any], Any], options: RunOptions) -> dict[str, Any]:
     name = f"rlds-beam-{uuid.uuid4().hex[:12]}"
     flags = [f"--job_name={name}", *found.flags, *options.beam_options]
     runner = _Runner()
-    _hush()
     try:
         pipeline = beam.Pipeline(runner=runner, options=PipelineOptions(flags))
         build(pipeline, define)
@@ -60,20 +57,20 @@ class _Runner(FlinkRunner):  # type: ignore[misc, unused-ignore]
         self._job_server = FlinkJarJobServer(options)
         return self._job_server
 
+    def run_portable_pipeline(self, pipeline: Any, options: Any) -> Any:
+        result = super().run_portable_pipeline(pipeline, options)
+        result._message_stream = _until_lost(result._message_stream)
+        return result
+
     def stop(self) -> None:
         if self._job_server is not None:
             self._job_server.stop()
 
 
-def _hush() -> None:
-    """Threads of Beam's that listen to the job server complain of its end, which is none of the user's business."""
-    before = threading.excepthook
-
-    def hook(args: threading.ExceptHookArgs) -> None:
-        if not isinstance(args.exc_value, grpc.RpcError) or os.environ.get("RLDS_BEAM_VERBOSE"):
-            before(args)
-
-    threading.excepthook = hook
+def _until_lost(messages: Any) -> Iterator[Any]:
+    """The messages of a job server until it ends: a thread of Beam's reads them, and would print a stack then."""
+    with contextlib.suppress(grpc.RpcError):
+        yield from messages
 
 
 def _cancel(master: Master, name: str) -> None:

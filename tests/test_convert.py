@@ -152,9 +152,13 @@ def test_splits(tmp_path, episodes):
 
 @pytest.mark.parametrize(
     ("split", "chosen"),
-    [("train[:2]", slice(0, 2)), ("train[2:5]", slice(2, 5)), ("train[-2:]", slice(5, 7)), ("train[:50%]", slice(0, 4)),
-     ("train[5:5]", slice(5, 5))],
-)  # fmt: skip
+    [
+        ("train[:2]", slice(0, 2)),
+        ("train[2:5]", slice(2, 5)),
+        ("train[-2:]", slice(5, 7)),
+        ("train[:50%]", slice(0, 4)),
+    ],
+)
 def test_slices_count_episodes(tmp_path, source, episodes, split, chosen):
     assert states(run(source, tmp_path / "out", "--items=frames", f"--split={split}")) == goals(episodes[chosen])
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
 from typing import Any
 
+import grpc
 import pytest
 
-from rlds_beam.errors import FailedRuleError
+from rlds_beam.errors import FailedRuleError, UsageError
+from rlds_beam.runners import flink
 from rlds_beam.runners.flink_errors import plain
-from rlds_beam.runners.flink_preflight import Master
+from rlds_beam.runners.flink_preflight import Found, Master
 from rlds_beam.runners.options import RunOptions
 
 OPTIONS = RunOptions(runner="flink", flink_master="flink:8081")
@@ -74,3 +78,26 @@ def test_a_worker_s_error_is_ours() -> None:
     error = plain(RuntimeError(FAILED + WORKER), OPTIONS, _Up(""))
     assert isinstance(error, FailedRuleError)
     assert str(error) == "last_not_last: toy/1.0.0:train:00000@12"
+
+
+def test_a_job_leaves_the_process_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    class _Empty(Master):
+        def get(self, path: str) -> Any:
+            return {"jobs": []}
+
+    def define(root: Any) -> None:
+        raise UsageError("as far as this and no further")
+
+    before = threading.excepthook
+    monkeypatch.setattr(flink, "preflight", lambda options: Found(_Empty(""), "1.19", ()))
+    with pytest.raises(UsageError, match="no further"):
+        flink.run(define, OPTIONS)
+    assert threading.excepthook is before
+
+
+def test_the_end_of_a_job_server_is_the_end_of_its_messages() -> None:
+    def messages() -> Iterator[str]:
+        yield "running"
+        raise grpc.RpcError
+
+    assert list(flink._until_lost(messages())) == ["running"]

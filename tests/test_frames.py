@@ -83,6 +83,18 @@ def test_discounts(length: int, terminal: bool, options: FrameOptions, expected:
     assert np.asarray(episode.steps["discount"]).tolist() == [1] * length  # the input is never written to
 
 
+@pytest.mark.parametrize("options", [DROP, BOUNDARY, ABSORBING])
+def test_discounts_of_shape_1_are_scalars(options: FrameOptions) -> None:
+    """As TF-Agents' spec has them, whatever the data has; a reward keeps its shape, there and here."""
+    scalar = make_episode(4, columns={"discount": np.float32([1, 0.5, 0.25, 1])})
+    one = scalar.replace(steps={**scalar.steps, "discount": np.float32([[1], [0.5], [0.25], [1]])})
+    frames, expected = to_frames(one, options)["discount"], to_frames(scalar, options)["discount"]
+    assert isinstance(frames, np.ndarray) and frames.ndim == 1
+    np.testing.assert_array_equal(frames, expected)
+    rewards = one.replace(steps={**one.steps, "reward": np.ones((4, 1), np.float32)})
+    assert np.asarray(to_frames(rewards, options)["reward"]).shape[1:] == (1,)
+
+
 def test_what_need_not_change_is_not_copied() -> None:
     episode = make_episode(5, observation={"state": 3, "image": 1}, terminal=False)
     frames = to_frames(episode, DROP)

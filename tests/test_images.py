@@ -3,6 +3,7 @@
 import io
 import os
 import struct
+import subprocess
 import sys
 import zlib
 from pathlib import Path
@@ -312,6 +313,58 @@ def test_a_bomb_is_refused_by_its_header(files: dict[str, bytes]) -> None:
     [violation] = check_images(column(files["png 3"], bomb), 1 << 26)
     assert (violation.rule, violation.step) == ("image_too_large", 1)
     assert "60000x50000 pixels at step 1" in violation.detail
+
+
+def two_headed_jpeg(filler: bytes) -> bytes:
+    """65,500 x 65,500 pixels to libjpeg; who does not read markers as it does is led to a comment that says 8 x 8."""
+    image = bytearray(encode_jpeg(picture(64, 64)[None])[0])
+    frame = image.index(b"\xff\xc0")
+    image[frame + 5 : frame + 9] = (65_500).to_bytes(2, "big") * 2
+    scan = image.index(b"\xff\xda")
+    before, after = bytes(image[2:scan]), bytes(image[scan:])
+    small = b"\xff\xc0\x00\x11\x08\x00\x08\x00\x08" + b"\x03\x01\x22\x00\x02\x11\x01\x03\x11\x01" + bytes(8)
+    comment = b"\xff\xfe" + (len(small) + 2).to_bytes(2, "big") + small
+    return b"\xff\xd8" + filler + (len(before) + 6).to_bytes(2, "big") + before + comment + after
+
+
+_DECODE = """
+import resource, sys
+import numpy, simplejpeg
+from rlds_beam.episodes.images import EncodedImages, check_images
+with open("/proc/self/statm") as file:
+    room = int(file.read().split()[0]) * resource.getpagesize() + (1 << 30)
+resource.setrlimit(resource.RLIMIT_AS, (room, room))
+images = EncodedImages(numpy.array([sys.stdin.buffer.read()], object), (None, None, 3))
+faults = check_images(images, 1 << 26)
+print(*(fault.rule for fault in faults), flush=True)
+if not faults:
+    images.decode()
+"""
+
+
+@pytest.mark.parametrize("filler", [b"\xff\x00", b"\xff\xff\x00", b"\xff\x00\xff\x01\xff\x00"])
+def test_a_jpeg_is_as_large_as_its_decoder_takes_it_for(filler: bytes) -> None:
+    """In a process that has a gigabyte, where the pixels would take 13."""
+    done = subprocess.run(
+        [sys.executable, "-c", _DECODE], input=two_headed_jpeg(filler), capture_output=True, timeout=120, check=False
+    )
+    assert (done.returncode, done.stdout.split()) == (0, [b"image_too_large"]), done.stderr.decode()
+
+
+def test_chroma_that_simplejpeg_has_no_name_for() -> None:
+    image = bytearray(encode_jpeg(picture(64, 64)[None])[0])
+    frame = image.index(b"\xff\xc0")
+    for sampling in ((0x14, 0x11, 0x11), (0x11, 0x12, 0x11), (0x31, 0x11, 0x11)):
+        for i, value in enumerate(sampling):
+            image[frame + 11 + 3 * i] = value
+        accepted = tensorflow_accepts(bytes(image), 3)
+        assert read_image_header(bytes(image)) == (64, 64)
+        try:
+            pixels = column(bytes(image)).decode()
+        except BadEpisode:
+            assert not accepted
+        else:
+            np.testing.assert_array_equal(pixels[0], tensorflow(bytes(image), 3))
 
 
 def test_another_size_than_the_schema(files: dict[str, bytes]) -> None:

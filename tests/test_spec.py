@@ -151,6 +151,15 @@ def test_a_dataset_without_discounts() -> None:
     assert trajectory_spec(Schema(steps), FrameOptions(), ItemOptions())["discount"] == Leaf("discount", "float32", ())
 
 
+def test_a_frame_has_one_discount() -> None:
+    episode = make_episode(3, columns={"discount": np.ones((3, 1))})
+    spec = spec_of(episode)
+    assert spec["discount"] == Leaf("discount", "float32", ())
+    spec.check(to_frames(episode, FrameOptions()))
+    with pytest.raises(UsageError, match=r"discount: float32\(2\): a trajectory has one discount a frame"):
+        spec_of(make_episode(3, columns={"discount": np.ones((3, 2), np.float32)}))
+
+
 @pytest.mark.skipif(not REAL_FEATURES.exists(), reason="needs ../shared/data or $RLDS_BEAM_REAL_DATA")
 def test_the_real_dataset() -> None:
     schema = parse_features(REAL_FEATURES.read_text(), str(REAL_FEATURES))
@@ -210,8 +219,9 @@ def upstream_spec(episode: Episode) -> Any:
         make_episode(3, columns={"observation": np.ones((3, 8, 8, 3), np.uint8), "action": np.ones(3, np.int64)}),
         make_episode(3, observation={"b": 1, "a-b": 2, "a/c": 3}, action={"arm": 6, "grip": ()}),
         make_episode(3, columns={"discount": np.ones(3, np.float64)}),
+        make_episode(3, columns={"discount": np.ones((3, 1), np.float32)}),
     ],
-    ids=["flat", "shapes", "dtypes", "nested", "discount"],
+    ids=["flat", "shapes", "dtypes", "nested", "discount", "discount (1,)"],
 )
 def test_to_tf_is_tf_agents_own_spec(episode: Episode) -> None:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from rlds_beam.checking.rules import ADVICE, RULES
-from rlds_beam.checking.unused import Unused, merge_unused, unused_from_json, unused_lines
+from rlds_beam.checking.unused import UnusedSteps, merge_unused, unused_from_json, unused_lines
 from rlds_beam.checking.verdicts import Verdict
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.episodes.violations import Violation
@@ -61,7 +61,7 @@ class Report:
       steps: steps of the accepted episodes.
       bytes: size of the records read, without framing.
       items_predicted, items_written: training items, by calculation and by count.
-      bytes_written: size of what was written.
+      bytes_written: size of what was written; 0 where that is not known (TF-Agents' observers do not say).
       left_out: fields of the input that are not written, each with the reason.
       unused: steps of the episodes that went on which are in no item, by reason; empty where all are in one.
       rules: the rules that were broken.
@@ -80,7 +80,7 @@ class Report:
     bytes_written: int = 0
     rules: dict[str, RuleCount] = dataclasses.field(default_factory=dict)
     shards: Counter[str] = dataclasses.field(default_factory=Counter)
-    unused: Mapping[str, Unused] = dataclasses.field(default_factory=dict)
+    unused: Mapping[str, UnusedSteps] = dataclasses.field(default_factory=dict)
     left_out: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def add(self, verdict: Verdict) -> Report:
@@ -204,7 +204,7 @@ class Report:
         if self.items_predicted or self.items_written:
             agrees = "as" if self.items_written == self.items_predicted else f"NOT the {self.items_predicted:,}"
             items = f"{count(self.items_written, 'item')} ({agrees} predicted)"
-            lines.append(f"written   {items}, {format_size(self.bytes_written)}")
+            lines.append(f"written   {items}" + (f", {format_size(self.bytes_written)}" if self.bytes_written else ""))
         return "\n".join(lines)
 
 

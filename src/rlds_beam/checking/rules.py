@@ -18,7 +18,7 @@ RULES: dict[str, str] = {
     "last_not_last": "the last step is not is_last (the episode never ends)",
     "last_inside": "a step before the last is is_last (several episodes in one record)",
     "terminal_not_last": "a step is is_terminal but not is_last",
-    "non_finite": "a float field holds NaN or infinity",
+    "non_finite": "a float field holds NaN or infinity (other than in the void last step)",
     "discount_out_of_range": "a discount is not within [0, 1]",
     "undecodable_image": "an image cannot be decoded",
     "image_too_large": "an image has more pixels than allowed, or another size than the schema says",

@@ -30,6 +30,7 @@ _PNG_CHUNK = struct.Struct(">I4s")  # size of the content, kind
 _PNG_END = b"\0\0\0\0IEND\xaeB`\x82"
 _MOST_INFLATION = 1032  # bytes that deflate makes of one, at most
 _STORED_BLOCK = 65535  # bytes in a block that is not compressed, at most
+_JPEG_END = b"\xff\xd9"
 _JPEG_FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}  # the SOF markers
 
 
@@ -185,23 +186,34 @@ def _png_chunks(data: bytes) -> list[tuple[bytes, int, int]]:
 
 
 def _jpeg_header(data: bytes) -> ImageHeader:
+    """What the decoder itself will take for the size: of a JPEG that is not well formed it may be another one."""
+    import simplejpeg
+
+    try:
+        height, width, *_ = simplejpeg.decode_jpeg_header(data, strict=False)
+    except (ValueError, KeyError):  # also for chroma subsampled in a way that it has no name for
+        height, width = struct.unpack_from(">HH", data, _jpeg_frame(data, strictly=True) + 5)
+    if not data.endswith(_JPEG_END) and data.rfind(_JPEG_END, _jpeg_frame(data)) < 0:
+        raise UndecodableImageError("the JPEG is cut short")
+    return ImageHeader(height, width)
+
+
+def _jpeg_frame(data: bytes, *, strictly: bool = False) -> int:
+    """Where the frame header (SOF) begins; `strictly`: only where every decoder agrees, segment after segment."""
     at, end = 2, len(data)
     while at + 9 <= end:
-        if data[at] != 0xFF:
-            at += 1  # libjpeg skips what stands between markers
-            continue
-        marker = data[at + 1]
+        marker = data[at + 1] if data[at] == 0xFF else 0
+        size = int.from_bytes(data[at + 2 : at + 4], "big")
         if marker in _JPEG_FRAMES:
-            height, width = struct.unpack_from(">HH", data, at + 5)
-            if data.rfind(b"\xff\xd9", at) < 0:
-                raise UndecodableImageError("the JPEG is cut short")
-            return ImageHeader(height, width)
-        if marker == 0xFF:  # fill byte
+            return at
+        if marker == 0xFF:  # a fill byte
             at += 1
-        elif marker == 0x01 or 0xD0 <= marker <= 0xD8:  # markers without content
-            at += 2
+        elif marker > 0x01 and not 0xD0 <= marker <= 0xD9 and size >= 2:
+            at += 2 + size
+        elif strictly:
+            break
         else:
-            at += 2 + int.from_bytes(data[at + 2 : at + 4], "big")
+            at += 1  # libjpeg skips what stands between markers
     raise UndecodableImageError("the JPEG has no header, or is cut short")
 
 
@@ -234,7 +246,7 @@ def _fast_jpeg(data: bytes, channels: int | None) -> Array | None:
         image: Array = simplejpeg.decode_jpeg(
             data, colorspace="RGB" if channels == 3 else "GRAY", fastdct=True, fastupsample=False
         )
-    except ValueError as error:
+    except (ValueError, KeyError) as error:  # KeyError: chroma subsampled in a way that it has no name for
         raise UndecodableImageError(f"the JPEG is damaged ({error})") from None
     return image
 

@@ -6,6 +6,7 @@ import abc
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
+from rlds_beam.checking.verdicts import Unused
 from rlds_beam.episodes.episode import Episode
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ class RangeWriter(Protocol):
 
     Attributes:
       predicted: items that the episodes written so far should give, by calculation, not by count.
-      unused: optional: steps that are in no item, by reason (`checking.unused.REASONS`), after `finish`.
+      unused_steps: optional: those that are in no item, by reason (`checking.unused.REASONS`), after `finish`.
     """
 
     @property
@@ -84,6 +85,11 @@ class FileOutput(abc.ABC):
     @property
     def effort(self) -> Effort:
         return Effort()
+
+    @property
+    def unused(self) -> Unused:
+        """The values that the output has no use for, so that they are not judged."""
+        return Unused(frozenset(self.describe()[1]))
 
     @classmethod
     @abc.abstractmethod

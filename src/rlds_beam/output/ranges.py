@@ -11,7 +11,7 @@ from rlds_beam.checking.dataset import check_counts
 from rlds_beam.checking.duplicates import marked
 from rlds_beam.checking.options import CheckOptions
 from rlds_beam.checking.report import Report
-from rlds_beam.checking.verdicts import Verdict, validate_episode
+from rlds_beam.checking.verdicts import Unused, Verdict, validate_episode
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.episodes.violations import BadEpisode
@@ -28,7 +28,9 @@ Duplicates = Mapping[EpisodeKey, EpisodeKey]
 """What `FindDuplicateEpisodes` found: each duplicate, and what it repeats."""
 
 
-def write_episode(episode: Episode, check: CheckOptions, writer: RangeWriter, duplicates: Duplicates) -> Verdict:
+def write_episode(
+    episode: Episode, check: CheckOptions, writer: RangeWriter, duplicates: Duplicates, unused: Unused
+) -> Verdict:
     """Checks one record and writes what is accepted of it: all of it, or (where it is rejected) nothing.
 
     Args:
@@ -38,14 +40,14 @@ def write_episode(episode: Episode, check: CheckOptions, writer: RangeWriter, du
       FailedRuleError: it breaks a rule whose policy is `fail`.
     """
     episode = marked(episode, duplicates)
-    verdict = validate_episode(episode, check)
+    verdict = validate_episode(episode, check, unused)
     if verdict.rejected is not None:
         return verdict
     try:
         writer.write(verdict.episodes)
     except BadEpisode as bad:
         # Some faults show only now: a damaged image body, an episode too long for one item.
-        return validate_episode(episode.replace(faults=(*episode.faults, *bad.violations)), check)
+        return validate_episode(episode.replace(faults=(*episode.faults, *bad.violations)), check, unused)
     return verdict
 
 
@@ -56,6 +58,7 @@ def write_range(
     writer: RangeWriter,
     rejected: RejectedWriter | None,
     duplicates: Duplicates,
+    unused: Unused,
 ) -> Report:
     """Reads, checks and writes the episodes of one range; the caller finishes both writers.
 
@@ -65,7 +68,7 @@ def write_range(
     report = Report()
     for segment in work.segments:
         for episode in reader.read(work.split, segment):
-            verdict = write_episode(episode, check, writer, duplicates)
+            verdict = write_episode(episode, check, writer, duplicates, unused)
             report.add(verdict)
             if verdict.rejected is not None and rejected is not None:
                 rejected.write(verdict.rejected.payload, verdict.rejected.to_json(), episode.key)
@@ -108,12 +111,12 @@ class RangeConverter:
         writer = output.open_range(work)
         try:
             with RejectedWriter(rejected_path(directory, work)) as rejected:
-                report = write_range(self.reader, work, self.check, writer, rejected, duplicates)
+                report = write_range(self.reader, work, self.check, writer, rejected, duplicates, output.unused)
                 kept, written = rejected.commit(), writer.finish()
         finally:
             writer.abort()
         report.items_predicted, report.items_written = writer.predicted, written.records
-        report.bytes_written, report.unused = written.bytes, getattr(writer, "unused", {})
+        report.bytes_written, report.unused = written.bytes, getattr(writer, "unused_steps", {})
         return commits.commit_range(
             directory, work, file, written,
             beside=[file + ending for ending in output.beside],

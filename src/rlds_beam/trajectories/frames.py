@@ -56,8 +56,9 @@ class Frames:
       columns: from the path of a `Trajectory` leaf to a column with leading axis n, in the order in
         which `tf.nest` flattens a `Trajectory`: `step_type` int32, `observation[/...]`,
         `action[/...]`, `policy_info[/...]`, `next_step_type` int32, `reward[/...]`, `discount`
-        float32 (a scalar a frame). All others are of the dtype of the data. Images are still
-        encoded; an added image of zeros is `columns.ZERO_IMAGE`. Often views: never write into one.
+        float32 (a scalar a frame, whatever the data has). All others are of the dtype and shape of
+        the data. Images are still encoded; an added image of zeros is `columns.ZERO_IMAGE`. Often
+        views: never write into one.
       key: of the (last) episode.
       kept: what items carry beside the trajectory (`keeping.Kept`), by path, with leading axis n.
     """
@@ -153,8 +154,8 @@ def _step_types(n: int) -> tuple[Array, Array]:
 
 
 def _discounts(steps: Mapping[str, Column], options: FrameOptions) -> Array:
-    """Discounts float32 [n], with the zeros of a terminal episode."""
-    discounts = cast(Array, steps["discount"]).astype(np.float32, copy=False)
+    """Discounts float32 [n], also where the steps have them as [n, 1], with the zeros of a terminal episode."""
+    discounts = cast(Array, steps["discount"]).astype(np.float32, copy=False).reshape(len(steps["discount"]))
     if _terminal(steps):
         discounts = discounts.copy()
         discounts[-2 if options.terminal_discount == "transition" else -1 :] = 0

@@ -123,14 +123,19 @@ def trajectory_spec(schema: Schema, frame_options: FrameOptions, item_options: I
 
     Raises:
       UsageError: the options name what is not there; the schema lacks what a trajectory needs; a
-        field cannot be part of a trajectory (text, a dimension that the schema leaves open); or
-        `policy_info_fn` cannot be called.
+        field cannot be part of a trajectory (text, a dimension that the schema leaves open, more than
+        one discount a step); or `policy_info_fn` cannot be called.
     """
     text = tuple(path for path, field in schema.steps.items() if field.dtype == "string")
     plan = layout(tuple(schema.steps), text, frame_options)
     sources = {path: path for path in (*plan.observation, *plan.action, *plan.reward)} | dict(plan.policy_info)
     for path in (*sources.values(), "discount"):
         _refuse_open(schema.steps[path], [p for p in plan.observation if None not in schema.steps[p].shape])
+    if schema.steps["discount"].known_size != 1:
+        raise UsageError(
+            f"{schema.steps['discount']}: a trajectory has one discount a frame; write one a step, of shape () or "
+            "(1,), before converting"
+        )
     leaves = []
     for path, column in _zero_frames(schema, frame_options).columns.items():
         field = schema.steps.get(sources.get(path, ""))
