@@ -79,9 +79,11 @@ def test_the_lock_is_of_one_at_a_time(tmp_path):
         with pytest.raises(UsageError, match="another rlds-beam is writing into"), lock.locked(str(tmp_path / "new")):
             pass
         assert [path.name for path in (tmp_path / "new").iterdir()] == [".rlds-beam.lock"]
-    with lock.locked(str(tmp_path / "new")):
+    assert not (tmp_path / "new").exists()  # nothing was written
+    (tmp_path / "old").mkdir()
+    with lock.locked(str(tmp_path / "old")):
         pass
-    assert not list((tmp_path / "new").iterdir())
+    assert not list((tmp_path / "old").iterdir())
 
 
 def test_a_plan_that_was_replaced_meanwhile_is_not_committed(source, tmp_path):

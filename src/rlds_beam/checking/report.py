@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from rlds_beam.checking.rules import ADVICE, RULES
-from rlds_beam.checking.unused import Unused, merge_unused, unused_from_json, unused_lines
+from rlds_beam.checking.unused import UnusedSteps, merge_unused, unused_from_json, unused_lines
 from rlds_beam.checking.verdicts import Verdict
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.episodes.violations import Violation
@@ -80,7 +80,7 @@ class Report:
     bytes_written: int = 0
     rules: dict[str, RuleCount] = dataclasses.field(default_factory=dict)
     shards: Counter[str] = dataclasses.field(default_factory=Counter)
-    unused: Mapping[str, Unused] = dataclasses.field(default_factory=dict)
+    unused: Mapping[str, UnusedSteps] = dataclasses.field(default_factory=dict)
     left_out: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def add(self, verdict: Verdict) -> Report:

@@ -24,7 +24,7 @@ REASONS: dict[str, tuple[str, str]] = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Unused:
+class UnusedSteps:
     """What is in no item for one reason.
 
     Attributes:
@@ -37,34 +37,34 @@ class Unused:
     steps: int = 0
     longest: int = 0
 
-    def add(self, other: Unused) -> Unused:
+    def add(self, other: UnusedSteps) -> UnusedSteps:
         """The sum."""
-        return Unused(self.episodes + other.episodes, self.steps + other.steps, max(self.longest, other.longest))
+        return UnusedSteps(self.episodes + other.episodes, self.steps + other.steps, max(self.longest, other.longest))
 
     def __str__(self) -> str:
         episodes = f"{count(self.episodes, 'episode')} with no item, " if self.episodes else ""
         return f"{episodes}{count(self.steps, 'step')} in no item"
 
 
-def merge_unused(parts: Iterable[Mapping[str, Unused]]) -> dict[str, Unused]:
+def merge_unused(parts: Iterable[Mapping[str, UnusedSteps]]) -> dict[str, UnusedSteps]:
     """The sum by reason, in the order of `REASONS`."""
-    found: dict[str, Unused] = {}
+    found: dict[str, UnusedSteps] = {}
     for part in parts:
         for reason, unused in part.items():
-            found[reason] = found.get(reason, Unused()).add(unused)
+            found[reason] = found.get(reason, UnusedSteps()).add(unused)
     return {reason: found[reason] for reason in REASONS if reason in found}
 
 
-def unused_from_json(content: Mapping[str, Mapping[str, Any]]) -> dict[str, Unused]:
+def unused_from_json(content: Mapping[str, Mapping[str, Any]]) -> dict[str, UnusedSteps]:
     """Reads `{reason: dataclasses.asdict(unused)}` back."""
     return {
-        reason: Unused(**{name: operator.index(number) for name, number in content[reason].items()})
+        reason: UnusedSteps(**{name: operator.index(number) for name, number in content[reason].items()})
         for reason in REASONS
         if reason in content
     }
 
 
-def unused_lines(unused: Mapping[str, Unused]) -> list[str]:
+def unused_lines(unused: Mapping[str, UnusedSteps]) -> list[str]:
     """For a summary."""
     lines = []
     for reason, found in unused.items():

@@ -21,7 +21,7 @@ class RangeWriter(Protocol):
 
     Attributes:
       predicted: items that the episodes written so far should give, by calculation, not by count.
-      unused: optional: steps that are in no item, by reason (`checking.unused.REASONS`), after `finish`.
+      unused_steps: optional: those that are in no item, by reason (`checking.unused.REASONS`), after `finish`.
     """
 
     @property

@@ -116,7 +116,7 @@ class RangeConverter:
         finally:
             writer.abort()
         report.items_predicted, report.items_written = writer.predicted, written.records
-        report.bytes_written, report.unused = written.bytes, getattr(writer, "unused", {})
+        report.bytes_written, report.unused = written.bytes, getattr(writer, "unused_steps", {})
         return commits.commit_range(
             directory, work, file, written,
             beside=[file + ending for ending in output.beside],

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rlds_beam import storage
-from rlds_beam.checking.unused import Unused
+from rlds_beam.checking.unused import UnusedSteps
 from rlds_beam.checking.verdicts import Unjudged
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.schema import Field
@@ -127,8 +127,8 @@ class TrajectoryWriter:
         return self._converter.predicted
 
     @property
-    def unused(self) -> Mapping[str, Unused]:
-        return self._converter.unused
+    def unused_steps(self) -> Mapping[str, UnusedSteps]:
+        return self._converter.unused_steps
 
     def write(self, episodes: Sequence[Episode]) -> None:
         for items in self._converter.encode(episodes):

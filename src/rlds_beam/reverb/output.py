@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from rlds_beam.checking.unused import Unused
+from rlds_beam.checking.unused import UnusedSteps
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.reverb.target import Target
@@ -31,8 +31,8 @@ class ReverbRangeWriter:
         return self._converter.predicted
 
     @property
-    def unused(self) -> Mapping[str, Unused]:
-        return self._converter.unused
+    def unused_steps(self) -> Mapping[str, UnusedSteps]:
+        return self._converter.unused_steps
 
     def write(self, episodes: Sequence[Episode]) -> None:
         before = self._converter.predicted

@@ -97,7 +97,7 @@ class EpisodePusher:
             items.finish()
             if rejected is not None:
                 rejected.commit()
-        report.bytes_written, report.unused = writer.sent_bytes - sent, items.unused
+        report.bytes_written, report.unused = writer.sent_bytes - sent, items.unused_steps
         return _pushed(report, items.due, writer.acknowledged - before, self.target)
 
     def count(self, work: WorkRange, duplicates: Mapping[EpisodeKey, EpisodeKey]) -> Pushed:

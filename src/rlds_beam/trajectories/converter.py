@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from rlds_beam.checking.unused import Unused
+from rlds_beam.checking.unused import UnusedSteps
 from rlds_beam.checking.verdicts import Unjudged
 from rlds_beam.episodes.episode import Column, Episode
 from rlds_beam.episodes.images import EncodedImages
@@ -67,7 +67,7 @@ class Conversion:
     @property
     def unjudged(self) -> Unjudged:
         """The values that no item depends on."""
-        fields = () if self.frames.policy_info_fn else self.spec.left_out  # such a function sees every field
+        fields = () if self.frames.policy_info_fn else self.describe()[1]  # such a function sees every field
         return Unjudged(frozenset(fields), last_step=self.frames.last_step == "drop")
 
     def predict(self, steps: Iterable[int]) -> int:
@@ -93,7 +93,7 @@ class Converter(Generic[T]):
 
     Attributes:
       predicted: items that the closed form gives for the episodes so far.
-      unused: steps that are in no item, by reason (`checking.unused`); complete after `finish`.
+      unused_steps: those that are in no item, by reason (`checking.unused`); complete after `finish`.
     """
 
     def __init__(self, conversion: Conversion, encode: Callable[[Items], T]):
@@ -104,7 +104,7 @@ class Converter(Generic[T]):
         self.predicted = 0
 
     @property
-    def unused(self) -> Mapping[str, Unused]:
+    def unused_steps(self) -> Mapping[str, UnusedSteps]:
         return self._coverage.unused
 
     def encode(self, episodes: Sequence[Episode]) -> list[T]:

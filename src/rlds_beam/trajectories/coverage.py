@@ -8,7 +8,7 @@ Windows of L frames start every s frames; K of them. Of the frames before frame 
 
 from __future__ import annotations
 
-from rlds_beam.checking.unused import Unused, merge_unused
+from rlds_beam.checking.unused import UnusedSteps, merge_unused
 from rlds_beam.trajectories.items import item_count
 from rlds_beam.trajectories.options import ItemOptions
 
@@ -24,7 +24,7 @@ class Coverage:
         self._options = options
         self._stream: list[tuple[int, int]] = []
         self._frames = 0
-        self.unused: dict[str, Unused] = {}
+        self.unused: dict[str, UnusedSteps] = {}
 
     def add(self, steps: int, frames: int) -> None:
         """Counts an episode of so many recorded steps, which are the first of its frames."""
@@ -48,7 +48,7 @@ class Coverage:
 
     def _count(self, steps: int, used: int, reason: str) -> None:
         if used < steps:
-            one = Unused(0 if used else 1, steps - used, 0 if used else steps)
+            one = UnusedSteps(0 if used else 1, steps - used, 0 if used else steps)
             self.unused = merge_unused([self.unused, {reason: one}])
 
 
