@@ -1,4 +1,4 @@
-# Everything a checkout needs, on a machine that has only Python 3.11 and make.
+# The tasks of a checkout, on a machine that has only Python 3.11 and make.
 # The environment is .venv, from requirements.lock with hashes; it is made once, and again when the lock changes.
 
 .DEFAULT_GOAL := help
@@ -9,9 +9,8 @@ VENV := .venv
 PY := $(VENV)/bin/python
 BIN := $(VENV)/bin
 TESTS ?= tests
-# Two processes; the one that is done first takes over tests of the other. (A test that ends its process is not run again,
-# as it would be with loadfile.)
-PYTEST_FLAGS ?= -n 2 --dist worksteal
+# Three processes for two cores, since tests also wait; the one that is done first takes over tests of the others.
+PYTEST_FLAGS ?= -n 3 --dist worksteal
 # Every test has its own deadline (pyproject.toml); this one is for a hang outside of any test.
 TEST_SECONDS ?= 3000
 
@@ -25,24 +24,24 @@ DEPENDENCIES := $(VENV)/.dependencies-$(call sum,requirements.lock)
 PROJECT := $(VENV)/.project-$(call sum,requirements.lock pyproject.toml setup.py)
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
-# Physics only: nothing here draws, and looking for a display would only warn.
+# Physics only: without this, looking for a display prints warnings.
 export MUJOCO_GL ?= disable
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 export GRPC_VERBOSITY ?= NONE
-# No accelerator is of use here, and the memory of one is not grabbed by accident.
+# Nothing here uses an accelerator; TensorFlow would reserve its memory.
 export CUDA_VISIBLE_DEVICES ?=
 
-.PHONY: help setup demo test test-pythons test-flink docs lint format bench wheel lock clean
+.PHONY: help setup demo test test-pythons test-flink test-dataflow docs lint format bench wheel lock clean
 
 PYTEST = timeout --foreground --signal=INT --kill-after=60 $(TEST_SECONDS) $(PY) -m pytest -q
 SAY_TIMEOUT = { code=$$?; case $$code in \
 	124|137) echo "The tests were ended after $(TEST_SECONDS) s: one hangs outside of its deadline, or this machine needs" \
 		"more time: make $@ TEST_SECONDS=6000" >&2;; esac; exit $$code; }
 
-help:  ## this list
+help:  ## print this list
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
 
-setup: $(PROJECT)  ## the environment, which the others make for themselves
+setup: $(PROJECT)  ## make .venv (the other targets do it if needed)
 
 $(DEPENDENCIES): | requirements.lock
 	@test -n "$(PYTHON)" || { echo "Python 3.11 (with venv) was not found. Install it, or name it: make PYTHON=/path/to/python3.11" >&2; exit 2; }
@@ -58,38 +57,41 @@ $(PROJECT): $(DEPENDENCIES)
 demo: $(PROJECT)  ## record episodes from a simulator, break two, check, convert, push into Reverb, train an agent
 	@$(PY) examples/demo.py
 
-test: $(PROJECT)  ## the tests (TESTS=tests/test_x.py for some of them)
-	@$(PYTEST) $(PYTEST_FLAGS) --ignore=tests/flink $(TESTS) || $(SAY_TIMEOUT)
+test: $(PROJECT)  ## run the tests (TESTS=tests/test_x.py for some of them)
+	@$(PYTEST) $(PYTEST_FLAGS) --ignore=tests/flink --ignore=tests/dataflow $(TESTS) || $(SAY_TIMEOUT)
 
 # Tests of the base package: those that need TensorFlow or another extra skip themselves. Each Python has its own lock.
-test-pythons: $(PROJECT) wheel  ## the base tests on each of Python 3.10 to 3.13 that is found, numpy 1.26 and 2
+test-pythons: $(PROJECT) wheel  ## run the base tests on each of Python 3.10 to 3.13 that is found, numpy 1.26 and 2
 	@$(PY) .ci/test_pythons.py $(PYTEST_FLAGS) $(TESTS)
 
-# Fetched once, into .flink: 250 MB from PyPI and Maven Central. One after the other: the tests strike the one cluster.
-test-flink: $(PROJECT)  ## the tests on a real Flink cluster, which it sets up (needs Maven and a JDK 17)
+# Fetched once, into .flink: 250 MB from PyPI and Maven Central. In one process: the tests share a cluster, and kill parts of it.
+test-flink: $(PROJECT)  ## run the tests on a real Flink cluster, which it sets up (needs Maven and a JDK 17)
 	@$(PY) tests/support/flink_artifacts/__init__.py
 	@$(PYTEST) tests/flink || $(SAY_TIMEOUT)
 
+test-dataflow: $(PROJECT)  ## run Dataflow jobs in an environment like their image's, which it builds (half a minute)
+	@$(PYTEST) tests/dataflow || $(SAY_TIMEOUT)
+
 # The type checker sees what a user gets: the installed wheel, not this checkout.
-lint: $(PROJECT) wheel  ## ruff, and the type checker in strict mode over the installed wheel
+lint: $(PROJECT) wheel  ## run ruff, and mypy in strict mode over the installed wheel
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@rm -rf build/typecheck
 	@$(PY) -m pip install --quiet --no-deps --target build/typecheck dist/*.whl
 	@MYPYPATH=build/typecheck $(BIN)/mypy --package rlds_beam
 
-docs: $(PROJECT)  ## build/docs: the pages and the API reference as HTML, with their links checked
+docs: $(PROJECT)  ## build the pages and the API reference in build/docs, and check their links
 	@PYTHONWARNINGS=ignore $(BIN)/sphinx-build -q -E -W --keep-going docs build/docs
 	@$(PY) docs/check_links.py build/docs
 
-format: $(PROJECT)  ## let ruff format and fix
+format: $(PROJECT)  ## format and fix with ruff
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 
-bench: $(PROJECT)  ## measured figures: ours and the peer's in one run
+bench: $(PROJECT)  ## measure rlds-beam and its peers in one run
 	@$(PY) benchmarks/run.py
 
-wheel: $(PROJECT)  ## dist/: sdist, and the wheel built from it
+wheel: $(PROJECT)  ## build the sdist, and the wheel from it, in dist
 	@rm -rf dist
 	@$(PY) -m build --no-isolation --outdir dist . >build-wheel.log 2>&1 || { cat build-wheel.log >&2; exit 1; }
 	@rm build-wheel.log
@@ -102,7 +104,7 @@ COMPILE_BASE = $(COMPILE) --extra test $(UPGRADE) pyproject.toml
 
 # The workers' locks hold the same versions as ours. Of the base package's, one has the lowest versions that
 # pyproject.toml allows, the others the newest; IPython and Jupyter run without pandas on 3.12, beside pandas 3 on 3.13.
-lock: $(DEPENDENCIES)  ## resolve again and write requirements.lock (UPGRADE=--upgrade for newer versions)
+lock: $(DEPENDENCIES)  ## resolve the dependencies and write the lock files (UPGRADE=--upgrade for newer versions)
 	@$(COMPILE_311) --extra dev $(UPGRADE) --output-file requirements.lock pyproject.toml
 	@sed -i '1i # Python 3.11, Linux x86-64: rlds-beam[dev] and all it needs. Written by `make lock`.' requirements.lock
 	@rm -f examples/dataflow/requirements*.lock
@@ -118,6 +120,6 @@ lock: $(DEPENDENCIES)  ## resolve again and write requirements.lock (UPGRADE=--u
 		--output-file requirements/base-py313.lock
 	@sed -i '1i # Linux x86-64: rlds-beam[test] and all it needs. Written by `make lock`.' requirements/base-*.lock
 
-clean:  ## remove what was built (the environment stays)
+clean:  ## remove what was built (.venv stays)
 	rm -rf build dist demo_data bench_data .pytest_cache .mypy_cache .ruff_cache .hypothesis src/*.egg-info *.egg-info
 	find . -path './.venv*' -prune -o -name __pycache__ -type d -exec rm -rf {} +

@@ -1,6 +1,6 @@
 """The package list, and nothing else: all other metadata is in pyproject.toml.
 
-`transforms/`, `pipelines/` and `runners/` stand at the top of the repository and are installed inside
+`transforms/`, `pipelines/` and `runners/` are at the top of the repository and are installed inside
 `rlds_beam`, so that a user's own `transforms.py` never shadows them. Beam stages this file
 (`--setup_file ./setup.py`), and the list is computed, so that no new subpackage is left out of a wheel.
 """

@@ -1,4 +1,4 @@
-"""`make test-pythons`: the tests of the base package on every Python that it supports and that is found here.
+"""`make test-pythons`: the tests of the base package on every supported Python that is found on this machine.
 
 Each interpreter has an environment of its own, .venv-py310 and so on, with what its lock in requirements/ names, and
 the wheel. None of them has TensorFlow: tests that need what is not installed skip themselves.
@@ -21,7 +21,7 @@ PYTHONS = ("3.10", "3.11", "3.12", "3.13")
 UV = Path(sys.executable).with_name("uv")
 
 LEFT_OUT = (
-    "flink", "test_faults_disk.py", "test_faults_machine.py", "test_faults_workers.py", "test_kill.py",
+    "dataflow", "flink", "test_faults_disk.py", "test_faults_machine.py", "test_faults_workers.py", "test_kill.py",
     "test_memory.py", "test_packaging.py",
 )  # fmt: skip
 """Tests that kill processes, fill disks, measure memory or build packages: `make test` has them, on Python 3.11. They
@@ -29,7 +29,7 @@ take most of the time, and what they test depends on the machine rather than on 
 
 
 class Outcome(NamedTuple):
-    """What the tests on one Python gave."""
+    """The results on one Python."""
 
     python: str
     numpy: str
@@ -54,7 +54,7 @@ def find(version: str) -> str | None:
 
 
 def build(version: str, interpreter: str, wheel: Path) -> Path:
-    """The interpreter of the environment, which is made anew only when its lock changes."""
+    """The interpreter of the environment, which is made again only when its lock changes."""
     name = f"py{version.replace('.', '')}"
     lock, home = ROOT / "requirements" / f"base-{name}.lock", ROOT / f".venv-{name}"
     python = home / "bin" / "python"

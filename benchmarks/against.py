@@ -1,6 +1,6 @@
 """This installation against another one: `python benchmarks/against.py OTHER/.venv/bin/rlds-beam [--quick]`.
 
-Before a change is merged, make an environment of the commit before it, and see that nothing has become slower. Each
+Before a change is merged, make an environment of the commit before it, and check that nothing has become slower. Each
 case runs with both in turn, `--repeats` times, and the fewest seconds at work count. Prints the ratio, ours to theirs.
 """
 
@@ -48,7 +48,7 @@ CASES = [
 
 
 def seconds(executable: Path, case: Case, data: Path) -> float:
-    """The seconds at work of one run; of a command that does not report them, by the clock on the wall."""
+    """The seconds at work of one run; of a command that does not report them, by wall-clock time."""
     began = time.perf_counter()
     arguments: list[object] = [executable, case.command, data]
     if case.command == "push":

@@ -2,7 +2,7 @@
 
 SIZES are shards by their megabytes: `1x1024`, `2000x0.5`, or several of them, with commas. Every record is one
 episode encoded once, with another number in its place of the first reward: all differ, and the disk is what takes
-the time. Prints the dataset's directory. What is there already is not made again.
+the time. Prints the dataset's directory. An existing dataset is reused.
 """
 
 from __future__ import annotations

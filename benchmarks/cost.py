@@ -43,7 +43,7 @@ class Stages:
 
     @property
     def seconds_per_byte(self) -> float:
-        """Of a range's work, for each byte of input."""
+        """Core seconds of a range's work for each byte of input."""
         return self.cpu_us["whole"] * 1e-6 / self.input_bytes
 
     @property

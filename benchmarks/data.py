@@ -1,6 +1,6 @@
 """Generates the datasets of the benchmarks, once: `python benchmarks/data.py KIND STEPS [FILES] [--into DIR]`.
 
-Prints the dataset's directory. What is there already is not made again.
+Prints the dataset's directory. An existing dataset is reused.
 """
 
 from __future__ import annotations

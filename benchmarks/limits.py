@@ -1,4 +1,4 @@
-"""What the machine could do at best, in a process of its own: `python benchmarks/limits.py KIND DATASET CONVERTED`.
+"""The most that the machine could do, in a process of its own: `python benchmarks/limits.py KIND DATASET CONVERTED`.
 
 DATASET is what was converted, CONVERTED a conversion of it: both halves move the same bytes as it did.
 

@@ -1,4 +1,4 @@
-"""Running commands by the clock, and tables. Imports nothing heavy: a child's peak memory starts with its parent's."""
+"""Timed commands, and tables. Imports nothing heavy: a child's peak memory starts with its parent's."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Measurement:
 
 @dataclasses.dataclass(frozen=True)
 class Figure:
-    """A line of the summary; without a target it is there to be seen."""
+    """A line of the summary; without a target it is only printed."""
 
     name: str
     measured: float

@@ -51,7 +51,7 @@ def run(*arguments: Any) -> Run:
 
 
 def bulk(name: str, sizes: str, episode: str = "state") -> Path:
-    """The directory of a large dataset, which is laid out if it is not there yet; read once, so that all have it."""
+    """The directory of a large dataset, which is made if needed; read once, so that it is cached for all runs."""
     arguments = [sys.executable, HERE / "bulk.py", name, sizes, f"--episode={episode}", "--into", DATA]
     printed = subprocess.run([str(a) for a in arguments], capture_output=True, text=True, check=True).stdout
     path = Path(printed.strip())

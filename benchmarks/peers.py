@@ -42,7 +42,7 @@ def trajectories(directory: str) -> tuple[Any, Any]:
 
 
 def measure(directory: str, output: str, steps: int, warm_up: int) -> dict[str, float]:
-    """Writes `warm_up` steps, then `steps` more by the clock."""
+    """Writes `warm_up` steps, then `steps` more timed."""
     began = time.perf_counter()
     from tf_agents.utils import example_encoding_dataset
 

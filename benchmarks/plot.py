@@ -1,4 +1,4 @@
-"""A chart of lines as an SVG, by hand: no drawing library for one picture."""
+"""A line chart as SVG, without a drawing library."""
 
 from __future__ import annotations
 

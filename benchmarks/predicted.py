@@ -1,7 +1,7 @@
-"""Holds the cost model to account: `python benchmarks/predicted.py state|jpeg|push [--repeats N]`.
+"""Compares the cost model with measurements: `python benchmarks/predicted.py state|jpeg|push [--repeats N]`.
 
 Runs `rlds-beam convert` with one and with two workers, or `rlds-beam push` into one server, and prints what the model
-says of the very same job beside what the clock on the wall says. The model knows `rates.json`, the plan, and how many
+says of the same job next to the wall-clock time. The model knows `rates.json`, the plan, and how many
 workers there are; how long a start takes is measured with a dataset of no size. Needs a quiet machine, and says how
 quiet it was: the last column is how many cores others kept busy meanwhile. Processor time is less disturbed by them.
 """

@@ -106,7 +106,7 @@ class Clock:
 
 
 def staged(job: ConvertJob) -> tuple[Clock, tuple[int, int]]:
-    """What `RangeConverter.convert` does with a range, episode after episode, by the clock; (steps, pixels) of it."""
+    """What `RangeConverter.convert` does with a range, episode after episode, timed; returns its (steps, pixels)."""
     clock, reader, convert, steps, seen = Clock(), job.converter.reader, job.output.conversion, 0, 0
     encode = record_encoder(convert)
     for work in job.ranges:
@@ -132,7 +132,7 @@ def pixels(episode: Episode) -> int:
 
 
 def range_seconds(repeats: int) -> dict[str, float]:
-    """What a range costs that holds next to nothing: opening, naming, committing. Processor and wall."""
+    """The cost of an almost empty range: opening, naming, committing. Processor and wall."""
     from rlds_beam.testing import make_episode, write_dataset
 
     with tempfile.TemporaryDirectory(dir=DATA) as home:
@@ -176,7 +176,7 @@ def measure(sizes: Sizes) -> dict[str, Any]:
 
 
 def rounded(value: Any) -> Any:
-    """To four digits, which is more than a measurement is worth."""
+    """Rounded to four digits, more than a measurement is accurate to."""
     if isinstance(value, dict):
         return {key: rounded(inner) for key, inner in value.items()}
     return float(f"{value:.4g}") if isinstance(value, float) else value

@@ -2,7 +2,7 @@
 
 WHO is `agents` or `ours`. WHAT is `convert`: `convert_rlds_to_trajectories(...).batch(256)`, iterated over; or `push`:
 `push_rlds_to_reverb` with a `ReverbAddTrajectoryObserver` of step pairs, into a fresh server. TFDS reads the dataset
-on both sides. Prints JSON: `steps_per_second` is that of `--steps` steps behind a warm-up, from the first frame on.
+on both sides. Prints JSON: `steps_per_second` is that of `--steps` steps after a warm-up, from the first frame on.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def push(rlds_to_reverb: Any, observers: Any, dataset: str, episodes: Any, steps
     with servers(open_input(options_of(dataset)), 1) as (address,):
         client = reverb.Client(address)
         observer = _clocked(observers.ReverbAddTrajectoryObserver)(client, TABLE, sequence_length=2)
-        # The first push takes what the process does but once.
+        # The first push includes what a process does once.
         for count in (warm_up, steps):
             observer.began = None
             pushed = rlds_to_reverb.push_rlds_to_reverb(episodes.take(count // EPISODE), observer)

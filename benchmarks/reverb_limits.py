@@ -1,4 +1,4 @@
-"""What a Reverb server itself takes: `python benchmarks/reverb_limits.py DATASET`.
+"""The throughput of a Reverb server itself: `python benchmarks/reverb_limits.py DATASET`.
 
 The requests that `rlds-beam push` makes of the dataset (step pairs) are made beforehand. Then they are sent to two
 fresh servers: through our `InsertStream`, and over a bare grpc stream that only counts acknowledgements. Prints

@@ -1,4 +1,4 @@
-"""How fast step pairs come out again: `python benchmarks/reverb_sampling.py DATASET [--episodes N] [--batches N]`.
+"""How fast step pairs are sampled: `python benchmarks/reverb_sampling.py DATASET [--episodes N] [--batches N]`.
 
 The same episodes are put into tables of fresh servers: by us, in chunks of the default length and of a whole episode,
 and by TF-Agents' observer. Then each is read through `reverb.TrajectoryDataset` in batches of 256, in turn. Prints

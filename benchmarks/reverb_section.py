@@ -21,7 +21,7 @@ KINDS = {
 
 
 def reverb(sizes: Sizes) -> list[Figure]:
-    """Into Reverb and out of it: half-cheetah episodes, and step pairs where nothing else is said."""
+    """Into Reverb and out of it: half-cheetah episodes, and step pairs unless stated otherwise."""
     data = make("state", sizes.of(1_000_000, 200_000))
     agents: list[Measurement] = []
     pushing = _pushing(data, sizes, agents)
@@ -34,7 +34,7 @@ def _repeats(sizes: Sizes) -> int:
 
 
 def _pushing(data: Path, sizes: Sizes, agents: list[Measurement]) -> list[Figure]:
-    """The command, and what it is held against; TF-Agents' runs are put into `agents`."""
+    """The command, and what it is compared with; TF-Agents' runs are put into `agents`."""
     peer_steps, observer_data = sizes.of(4_000, 1_000), make("state", sizes.of(10_000, 2_000))
     limits: list[dict[str, float]] = []
     runs: dict[str, list[dict[str, float]]] = {name: [] for name in COMMANDS}

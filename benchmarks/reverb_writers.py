@@ -1,4 +1,4 @@
-"""One writer beside the other: `python benchmarks/reverb_writers.py DATASET --items KIND [--episodes N] [--repeats N]`.
+"""Writers compared: `python benchmarks/reverb_writers.py DATASET --items KIND [--episodes N] [--repeats N]`.
 
 All of them put the same items into tables of one server, in turn, from episodes that are ready in memory as they like
 them; a table is emptied when its time is taken. Ours gets `Frames`, one thread. Reverb's own writers get numpy
@@ -132,7 +132,7 @@ def observer(client: Any, episodes: Sequence[Any], items: ItemOptions) -> None:
 
 
 def writers_of(items: ItemOptions) -> dict[str, tuple[Write, bool]]:
-    """Who can write such items, and whether it goes step by step."""
+    """The writers that can write such items, and whether each goes step by step."""
     per_step: dict[str, tuple[Write, bool]] = {
         "TF-Agents' observer": (observer, True),
         "TrajectoryWriter": (trajectory_writer, True),

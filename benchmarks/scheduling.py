@@ -1,6 +1,6 @@
-"""Who works on which range, and when all is done: pure functions over arrays of seconds.
+"""Which worker does which range, and when all are done: pure functions over arrays of seconds.
 
-Ranges wait in one list. `taken` gives the next one to whoever is free (runners that hand out work as they go);
+Ranges wait in one list. `taken` gives the next one to the first free worker (runners that hand out work as they go);
 `dealt` and `drawn` settle it beforehand, one after the other like cards, or by the hash of a random key (runners
 that cut the list into bundles, or shuffle it). A worker never waits while it still has a range to do.
 """
@@ -19,7 +19,7 @@ Array = np.ndarray[Any, Any]
 
 @dataclasses.dataclass(frozen=True)
 class Schedule:
-    """What became of the ranges.
+    """A schedule of ranges.
 
     Attributes:
       owners: int64 [ranges], the worker that did each.

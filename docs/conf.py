@@ -1,6 +1,7 @@
 """How `make docs` builds the pages and the API reference: Sphinx, with MyST for Markdown and the Furo theme."""
 
 import dataclasses
+import inspect
 import re
 
 import rlds_beam
@@ -42,6 +43,9 @@ def edit_docstring(app, what, name, obj, options, lines):
 
 def edit_signature(app, what, name, obj, options, signature, returned):
     """Shorter signatures: options are listed below, and a default that is made by a function is not Python."""
+    if what == "function" and getattr(obj, "__module__", "") == "rlds_beam.pipelines.functions":
+        inputs = [p for p in inspect.signature(obj).parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
+        return f"({', '.join(p.name for p in inputs)}, **options)", returned
     if what == "class" and option_fields(obj):
         return "(...)", returned
     return signature and signature.replace("<factory>", "..."), returned

@@ -1,4 +1,4 @@
-"""The whole way on real data, from a simulator to an agent that learns. Run it with: make demo.
+"""From a simulator to an agent that learns, on recorded data. Run it with: make demo.
 
 Records half-cheetah episodes with EnvLogger (two of them broken on purpose), looks at them, checks them, converts
 them with the commands that a user would type, reads the result back with TF-Agents and with TFDS, pushes it into a
@@ -21,7 +21,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from train import hush, say
+from train import import_quietly, say
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
@@ -31,7 +31,7 @@ RULE = "=" * 100
 TABLE = "replay"
 
 END_SECONDS = 30
-"""That a server may take to end."""
+"""Seconds that a server may take to end."""
 
 
 class Read(NamedTuple):
@@ -72,10 +72,10 @@ def main() -> None:
     push = [RLDS_BEAM, "push", str(output), "--reverb=embedded", f"--table={TABLE}", "--keep_serving"]
     with background(push) as pushing:  # its server takes some seconds to start: meanwhile the files are read
         heading("6. Read it back", "With TF-Agents and with TFDS, neither of which knows rlds-beam.")
-        hush()
+        import_quietly()
         compare(read_with_tf_agents(output), read_with_tfds(output), flags)
 
-        heading("7. Push into Reverb", "The items go into a table of a server, each once, and the server goes on.")
+        heading("7. Push into Reverb", "The items go into a table of a server, each once; the server keeps running.")
         show(push)
         address = served_address(pushing)
 
@@ -121,8 +121,8 @@ def show(command: Sequence[str]) -> None:
 
 @contextlib.contextmanager
 def background(command: Sequence[str]) -> Iterator[subprocess.Popen[str]]:
-    """A command that goes on until the context is left, which ends it as Ctrl-C does."""
-    # Of a shell's background job Ctrl-C is ignored, and of what such a job starts. It has to arrive here.
+    """A command that runs until the context is left, which ends it as Ctrl-C does."""
+    # A shell's background job, and the processes that it starts, ignore Ctrl-C. This one must receive it.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     try:
@@ -184,7 +184,7 @@ def read_with_tfds(output: Path) -> Read:
 
 
 def compare(agents: Read, tfds: Read, flags: argparse.Namespace) -> None:
-    """Prints what both readers found; ends the demo if they differ from each other or from what is due."""
+    """Prints what both readers found; ends the demo if they differ from each other or from what is expected."""
     for name, read in (("TF-Agents load_tfrecord_dataset", agents), ("TFDS builder_from_directory", tfds)):
         say(f"{name:32} {read.items:,} items, observation {read.observation}, sum of rewards {read.reward:.4f}")
     due = (flags.episodes - 2) * flags.steps

@@ -45,7 +45,7 @@ class FlatCheetah(dm_env.Environment):
         self._env = suite.load("cheetah", "run", task_kwargs={"random": seed, "time_limit": steps / STEPS_PER_SECOND})
         self._bounds = self._env.action_spec()
         self.diverge_at: int | None = None
-        """At this step of the episode the reward is NaN, as if the integrator had blown up."""
+        """At this step of the episode the reward is NaN, as if the integrator had diverged."""
         self._step = 0
 
     def reset(self) -> dm_env.TimeStep:
@@ -106,7 +106,7 @@ class Recording:
 
 def record(directory: Path, episodes: int = 20, steps: int = 200, seed: int = 0) -> Recording:
     """Record `episodes` of at most `steps` transitions into a new TFDS directory, two of them broken."""
-    absl.logging.set_verbosity(absl.logging.ERROR)  # the simulator and the recorder talk a lot
+    absl.logging.set_verbosity(absl.logging.ERROR)  # the simulator and the recorder log a lot
     directory.mkdir(parents=True)
     config = tfds.rlds.rlds_base.DatasetConfig(
         name="cheetah",

@@ -1,4 +1,4 @@
-"""Train an agent on a Reverb table: TF-Agents and Reverb as anybody uses them, and of rlds-beam only the spec.
+"""Train an agent on a Reverb table with TF-Agents and Reverb; only the spec comes from rlds-beam.
 
 Any server whose table holds pairs will do. In one terminal, then in another two:
 
@@ -6,7 +6,7 @@ Any server whose table holds pairs will do. In one terminal, then in another two
     rlds-beam push demo_data/pairs --reverb=127.0.0.1:8000 --table=replay
     python examples/train.py --reverb=127.0.0.1:8000 --table=replay --like=demo_data/pairs
 
-The agent is behavioral cloning: it learns to do what was done. Exit code 1: its loss did not fall.
+The agent is behavioral cloning: it learns to imitate the recorded actions. Exit code 1: its loss did not fall.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from typing import Any
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 FRAMES = 2
-"""In an item: a pair."""
+"""Frames in an item: a pair."""
 
 WINDOW = 10
-"""Steps over which the loss is averaged, at the beginning and at the end: one batch is luck."""
+"""Steps over which the loss is averaged, at the beginning and at the end: one batch is noisy."""
 
 WAIT_SECONDS = 20
-"""For the server, and for items in its table."""
+"""Seconds to wait for the server, and for items in its table."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -48,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         parser.error(f"--steps={flags.steps}: the first {WINDOW} are compared with the last {WINDOW}")
     try:
         check_table(flags.reverb, flags.table)
-        hush()
+        import_quietly()
         spec = trajectory_spec(flags.like)
     except RldsBeamError as error:
         parser.exit(error.exit_code, f"train.py: {error}\n")
@@ -74,8 +74,8 @@ def check_table(address: str, table: str) -> None:
     say(f"{address} has {tables[table].current_size:,} items in table {table}")
 
 
-def hush() -> None:
-    """Imports TF-Agents without what its dependencies say about their own future."""
+def import_quietly() -> None:
+    """Imports TF-Agents without the deprecation warnings of its dependencies."""
     import absl.logging
 
     with contextlib.redirect_stderr(io.StringIO()):
@@ -111,7 +111,7 @@ def next_batch(batches: Iterator[Any]) -> Any:
             return batch
     except tf.errors.OpError as error:
         sys.exit(f"train.py: the table cannot be sampled as pairs of what --like names: {error.message}")
-    sys.exit(f"train.py: no batch within {WAIT_SECONDS} s; is somebody else emptying the table?")
+    sys.exit(f"train.py: no batch within {WAIT_SECONDS} s; does another client empty the table?")
 
 
 def check_batch(batch: Any, spec: Any, batch_size: int) -> None:
@@ -170,11 +170,11 @@ def new_agent(spec: Any, learning_rate: float) -> Any:
 
 
 def train(agent: Any, batches: Iterator[Any], steps: int) -> list[float]:
-    """The loss of each step: the mean square by which the agent's action is beside the one taken."""
+    """The loss of each step: the mean squared difference between the agent's action and the recorded one."""
     import tensorflow as tf
     from tf_agents.utils import common
 
-    step = common.function(agent.train)  # one graph, not one operation after the other
+    step = common.function(agent.train)  # as one graph
     losses = []
     for number in range(1, steps + 1):
         experience = next_batch(batches)

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 class Job(Protocol):
     """A module of `rlds_beam.pipelines` (or an object like one).
 
-    Beside what is named below it has
+    Besides what is named below it has
 
     - a config: a frozen dataclass of option groups, which is the job's Python API, its flags and its JSON at once;
     - a function of the job's own name, `convert(config)`, which runs the job to its end and returns an outcome;

@@ -20,11 +20,13 @@ from rlds_beam.pipelines import flags
 from rlds_beam.pipelines.base import Job
 
 JOBS = {
+    "example": ("ExampleConfig", "write a small RLDS dataset to try the other commands on"),
     "inspect": ("InspectConfig", "what a dataset holds, and what a plan would make of it"),
     "validate": ("ValidateConfig", "check every episode of a dataset; write nothing"),
     "convert": ("ConvertConfig", "check the episodes and write them as trajectory TFRecords"),
     "push": ("PushConfig", "check the episodes, or take what convert wrote, and fill Reverb tables"),
     "serve": ("ServeConfig", "start a Reverb server whose tables fit a dataset"),
+    "doctor": ("DoctorConfig", "look for what keeps jobs from running on this machine, and say what to do"),
 }
 """Each job's module under `rlds_beam.pipelines`: its config class, and its line in the help."""
 
@@ -58,7 +60,7 @@ def _run(arguments: list[str]) -> int:
     for name, (_, line) in JOBS.items():
         commands.add_parser(name, help=line, add_help=False)
     if not arguments or arguments[0] not in JOBS:
-        # Only the help, the version, and errors are left: argparse words them.
+        # Only the help, the version, and errors are left to argparse.
         try:
             parser.parse_args(arguments or ["--help"])
         except SystemExit as done:
@@ -106,7 +108,7 @@ def _split(arguments: list[str]) -> tuple[list[str], tuple[str, ...]]:
 
 @contextlib.contextmanager
 def _sigterm_as_ctrl_c() -> Iterator[None]:
-    """SIGTERM ends a job as Ctrl-C does: servers and worker processes of ours go with it."""
+    """SIGTERM ends a job as Ctrl-C does: our servers and worker processes end with it."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

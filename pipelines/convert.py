@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rlds_beam.errors import RldsBeamError
@@ -16,6 +18,7 @@ from rlds_beam.runners.options import RunOptions
 if TYPE_CHECKING:
     from rlds_beam.checking.report import Report
     from rlds_beam.jobs.convert import ConvertJob
+    from rlds_beam.reading.plan import WorkRange
 
 __all__ = ["ConvertConfig", "ConvertOutcome", "ConvertResult", "convert", "define_pipeline"]
 
@@ -53,17 +56,21 @@ def define_pipeline(root: Any, config: ConvertConfig, job: ConvertJob | None = N
     Raises:
       UsageError: the input or the output cannot be used as it is. Nothing was read or written yet.
     """
-    import apache_beam as beam
-
     from rlds_beam.jobs.convert import prepare
+    from rlds_beam.transforms.ranges import OpenOutput
+
+    job = job or prepare(config)
+    # When the pipeline runs: nothing is written or removed while the graph is built, which may never run.
+    return _define(root, config, job, root | OpenOutput(functools.partial(job.ranges_to_do, config.overwrite)))
+
+
+def _define(root: Any, config: ConvertConfig, job: ConvertJob, ranges: Any) -> ConvertResult:
+    """Converts a PCollection of ranges, those of the job that are still to do."""
     from rlds_beam.transforms import FindDuplicateEpisodes
     from rlds_beam.transforms.ranges import CommitDataset, ConvertRanges
 
-    job = job or prepare(config)
     # Duplicates can be told only when all of the dataset was looked at: at its framing, that is, not at its episodes.
-    duplicates = None if "duplicate_episode" in config.accept else root | FindDuplicateEpisodes(job.source)
-    # What is spread over the workers is the list of ranges still to do; no episode is ever shuffled.
-    ranges = root | "Ranges" >> beam.Create(job.open(config.overwrite), reshuffle=True)
+    duplicates = None if "duplicate_episode" in config.accept else root | FindDuplicateEpisodes(job.source, job.framing)
     written = ranges | ConvertRanges(job.converter, duplicates)
     return ConvertResult(written, written | CommitDataset(job.committer))
 
@@ -78,20 +85,36 @@ def convert(config: ConvertConfig) -> ConvertOutcome:
       RldsBeamError: the pipeline failed.
     """
     from rlds_beam.jobs.convert import prepare
-    from rlds_beam.runners import check, run_pipeline
+    from rlds_beam.output.lock import locked
+    from rlds_beam.runners import check
 
     began = time.monotonic()
     check(config)
     job, metrics = prepare(config), {}
-    if config.overwrite or not job.complete:
-        seconds = job.whole_seconds if config.overwrite else job.seconds
-        try:
-            metrics = run_pipeline(lambda root: define_pipeline(root, config, job), config, seconds)
-        except RldsBeamError as error:
-            if error.exit_code != RldsBeamError.exit_code:
-                raise
-            raise type(error)(f"{error} ({job.progress})") from error
-    return ConvertOutcome(job, job.read_report(), metrics, time.monotonic() - began)
+    with locked(job.directory):
+        opened = job.open(config.overwrite)
+        if not opened.complete:
+            metrics = _run(config, job, opened.to_do)
+        report = job.read_report()
+    return ConvertOutcome(job, report, metrics, time.monotonic() - began)
+
+
+def _run(config: ConvertConfig, job: ConvertJob, to_do: Sequence[WorkRange]) -> dict[str, Any]:
+    """Converts the ranges that are not finished; what the run measured of itself."""
+    import apache_beam as beam
+
+    from rlds_beam.runners import run_pipeline
+
+    def define(root: Any) -> None:
+        # What is spread over the workers is the list of ranges still to do; no episode is ever shuffled.
+        _define(root, config, job, root | "Ranges" >> beam.Create(to_do, reshuffle=True))
+
+    try:
+        return run_pipeline(define, config, job.seconds(to_do))
+    except RldsBeamError as error:
+        if error.exit_code != RldsBeamError.exit_code:
+            raise
+        raise type(error)(f"{error} ({job.progress()})") from error
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,6 +133,9 @@ class ConvertOutcome:
     metrics: dict[str, Any]
     seconds: float
 
+    def __repr__(self) -> str:
+        return f"<ConvertOutcome: {self.report.line()}; {self.job.directory}>"
+
     def figures(self) -> dict[str, Any]:
         """For `--json`: steps of this run, and how fast it did them once it had started."""
         from rlds_beam.pipelines import outcome
@@ -125,6 +151,7 @@ def main(config: ConvertConfig) -> int:
     """The command: runs the job, prints its summary, returns the exit code."""
     from rlds_beam.jobs.convert import prepare
     from rlds_beam.pipelines import outcome
+    from rlds_beam.pipelines.advice import repair_lines
     from rlds_beam.runners import check
     from rlds_beam.seeing import terminal
 
@@ -138,5 +165,5 @@ def main(config: ConvertConfig) -> int:
     lines = [outcome.took(figures), f"output    {config.output}"]
     if not done.metrics:
         lines.insert(0, "nothing was left to do: an earlier run had finished it")
-    outcome.show(done.report, config, figures, lines)
+    outcome.show(done.report, config, figures, [*lines, *repair_lines("convert", config, done.report)])
     return outcome.exit_code(done.report, config)

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import inspect
-import types
 import typing
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from rlds_beam.errors import UsageError
+from rlds_beam.options import type_hints
 from rlds_beam.wording import did_you_mean
 
 Config = TypeVar("Config")
@@ -34,22 +33,22 @@ def new_parser(prog: str, description: str, **kwargs: Any) -> argparse.ArgumentP
 
 def add_config(parser: argparse.ArgumentParser, config_class: type[Any]) -> None:
     """Adds a flag for every field of `config_class`, grouped by the class that declares it."""
+    hints = type_hints(config_class)
     for owner in reversed(config_class.__mro__):
-        # Not typing.get_type_hints: before Python 3.11 it refuses KW_ONLY.
-        declared = inspect.get_annotations(owner, eval_str=True)
+        declared = vars(owner).get("__annotations__", {})
         own = [f for f in _fields(config_class) if f.name in declared and not f.metadata.get("hidden")]
         if not own:
             continue
         title = (owner.__doc__ or "").split("\n")[0].rstrip(".")
         group = parser if owner is config_class else parser.add_argument_group(title)
         for field in own:
-            _add_flag(parser if field.metadata.get("positional") else group, field, declared[field.name])
+            _add_flag(parser if field.metadata.get("positional") else group, field, hints[field.name])
 
 
 def parse_config(
     parser: argparse.ArgumentParser, config_class: type[Config], argv: Sequence[str], beam_options: tuple[str, ...] = ()
 ) -> Config:
-    """Reads `argv` into a config; `beam_options` are what stood behind `--`.
+    """Reads `argv` into a config; `beam_options` are what followed `--`.
 
     Raises:
       UsageError: a flag is unknown (the nearest name is suggested), or its value is not allowed.
@@ -60,7 +59,7 @@ def parse_config(
     values = {**vars(namespace), "beam_options": beam_options}
     names = {field.name for field in _fields(config_class)}
     if beam_options and "beam_options" not in names:
-        raise UsageError(f"{parser.prog} runs nothing on Beam: it takes no flags behind --")
+        raise UsageError(f"{parser.prog} runs nothing on Beam: it takes no flags after --")
     return config_class(**{name: values[name] for name in names if name in values})
 
 
@@ -73,7 +72,7 @@ def _unknown(argument: str, parser: argparse.ArgumentParser) -> str:
         return f"unexpected argument {argument!r}; see {parser.prog} --help"
     flag = argument.split("=")[0]
     hint = did_you_mean(flag, parser._option_string_actions)
-    return f"there is no flag {flag}{hint} (Beam's own flags go behind --; {parser.prog} --help lists ours)"
+    return f"there is no flag {flag}{hint} (Beam's own flags go after --; {parser.prog} --help lists ours)"
 
 
 def _add_flag(group: argparse._ActionsContainer, field: dataclasses.Field[Any], hint: Any) -> None:
@@ -85,31 +84,23 @@ def _add_flag(group: argparse._ActionsContainer, field: dataclasses.Field[Any], 
         help_text += f" (default: {field.default})"
     name = field.name.rstrip("_")  # `from_`, since `from` is a word of Python's
     flag = f"--{name}"
-    base = _without_none(hint)
-    if base is bool:
+    if hint is bool:
         group.add_argument(flag, dest=field.name, action="store_true", help=help_text)
         return
-    choices = typing.get_args(base) if typing.get_origin(base) is typing.Literal else None
+    choices = typing.get_args(hint) if typing.get_origin(hint) is typing.Literal else None
     group.add_argument(
-        flag, type=_converter(base, field), choices=choices, default=field.default,
+        flag, type=_converter(hint, field), choices=choices, default=field.default,
         dest=field.name,
         metavar=None if choices else field.metadata.get("metavar", name.split("_")[-1].upper()),
         help=help_text,
     )  # fmt: skip
 
 
-def _without_none(hint: Any) -> Any:
-    """`int` of `int | None`."""
-    if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
-        return next(a for a in typing.get_args(hint) if a is not type(None))
-    return hint
-
-
-def _converter(base: Any, field: dataclasses.Field[Any]) -> Callable[[str], Any]:
+def _converter(hint: Any, field: dataclasses.Field[Any]) -> Callable[[str], Any]:
     if "parse" in field.metadata:
         parse: Callable[[str], Any] = field.metadata["parse"]
         return parse
-    if typing.get_origin(base) is tuple:
+    if typing.get_origin(hint) is tuple:
         return lambda text: tuple(part for part in text.split(",") if part)
-    convert: Callable[[str], Any] = base if base in (int, float) else str
+    convert: Callable[[str], Any] = hint if hint in (int, float) else str
     return convert

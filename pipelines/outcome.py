@@ -23,7 +23,7 @@ def exit_code(report: Report, options: ReportOptions) -> int:
 
 
 def figures(metrics: Mapping[str, Any], seconds: float) -> dict[str, Any]:
-    """How fast a run was, start-up included and apart, from what it measured of itself (`runners.run_pipeline`)."""
+    """How fast a run was, with start-up and without it, from what it measured of itself (`runners.run_pipeline`)."""
     steps, working, memory = metrics.get("steps", 0), 0.0, metrics.get("peak_memory_kb")
     if "range_ended_msec" in metrics:
         working = (metrics["range_ended_msec"].max - metrics["range_began_msec"].min) / 1000

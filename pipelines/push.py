@@ -27,7 +27,7 @@ __all__ = ["PushConfig", "PushOutcome", "define_pipeline", "push"]
 USAGE = "INPUT --reverb=SERVERS --table=TABLES"
 
 EMBEDDED = "embedded"
-"""In place of a server's address: one of our own, for as long as the job runs."""
+"""In place of a server's address: a server of our own that runs as long as the job."""
 
 _LOOK_SECONDS = 0.2
 
@@ -47,7 +47,7 @@ class PushConfig(RunOptions, ReportOptions, PushOptions):
         if self.embedded and not (self.checkpoint or self.keep_serving):
             raise UsageError(
                 "--reverb=embedded ends with the job, and what it holds with it: --checkpoint=DIR leaves that on the "
-                "disk, --keep_serving lets it go on"
+                "disk, --keep_serving keeps it running"
             )
         if not self.embedded and (self.checkpoint or self.keep_serving):
             raise UsageError("--checkpoint and --keep_serving are for --reverb=embedded; other servers are not ours")
@@ -97,7 +97,7 @@ def _duplicates(root: Any, config: PushConfig, job: PushJob) -> Any:
 
     if job.input.source is None or "duplicate_episode" in config.accept:
         return None
-    return root | FindDuplicateEpisodes(job.input.source)
+    return root | FindDuplicateEpisodes(job.input.source, job.input.framing)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,6 +117,9 @@ class PushOutcome:
     metrics: dict[str, Any]
     seconds: float
     checkpoint: str | None = None
+
+    def __repr__(self) -> str:
+        return f"<PushOutcome: {self.report.line()}; {'; '.join(map(str, self.verified.checks))}>"
 
     def to_json(self) -> dict[str, Any]:
         """For `--json` and `--report`."""
@@ -140,7 +143,7 @@ def push(config: PushConfig) -> PushOutcome:
 
 
 def _push(config: PushConfig, filled: Callable[[EmbeddedServer, Verified], None]) -> PushOutcome:
-    """Runs the job; `filled` is called when all is in the embedded server, and before that ends."""
+    """Runs the job; `filled` is called when all items are in the embedded server, before it ends."""
     from rlds_beam.jobs.push import open_input
     from rlds_beam.reverb.serving.served_tables import parse_tables
     from rlds_beam.reverb.serving.server import EmbeddedServer, verify_checkpoint
@@ -158,7 +161,7 @@ def _push(config: PushConfig, filled: Callable[[EmbeddedServer, Verified], None]
         checkpoint = None if config.checkpoint is None else server.checkpoint()
         filled(server, verified)
     if checkpoint is not None:
-        # By another server that loads it, when the first one has given its memory back.
+        # By another server that loads it, after the first one has freed its memory.
         verify_checkpoint(checkpoint, {check.table: check.size for check in verified.checks})
     return _keep(config, PushOutcome(verified, report, metrics, time.monotonic() - began, checkpoint))
 
@@ -181,7 +184,7 @@ def _fill(config: PushConfig, source: PushInput) -> tuple[Verified, Report, dict
 
     job = prepare(config, source, say=_say)
     if not job.fits:
-        # The tables might not hold all that may come of the input, so what does come of it is counted first.
+        # The tables might not hold all items that the input may give, so the items are counted first.
         counted, _ = run_for_result(lambda root: _define_count(root, config, job), config, source.seconds)
         job = prepare(config, source, Pushed.from_json(counted).predicted)
     result, metrics = run_for_result(lambda root: define_pipeline(root, config, job), config, source.seconds)
@@ -195,6 +198,7 @@ def _fill(config: PushConfig, source: PushInput) -> tuple[Verified, Report, dict
 def main(config: PushConfig) -> int:
     """The command: runs the job, prints its summary, returns the exit code."""
     from rlds_beam.pipelines import outcome
+    from rlds_beam.pipelines.advice import repair_lines
 
     if config.dry_run:
         return _plan(config)
@@ -203,7 +207,7 @@ def main(config: PushConfig) -> int:
     lines = [*done.verified.lines(), outcome.took(figures)]
     if done.checkpoint is not None:
         lines.append(f"kept      {done.checkpoint}, proved by loading it (rlds-beam serve --load={config.checkpoint})")
-    outcome.show(done.report, config, figures, lines)
+    outcome.show(done.report, config, figures, [*lines, *repair_lines("push", config, done.report)])
     return outcome.exit_code(done.report, config)
 
 

@@ -140,7 +140,7 @@ def _text(config: ServeConfig, server: EmbeddedServer, info: ServerInfo) -> str:
 
     port = server.address.rpartition(":")[2]
     if config.host in EVERYWHERE:
-        lines = [f"serving   0.0.0.0:{port}, for everybody who can reach this machine; there is no password"]
+        lines = [f"serving   0.0.0.0:{port}, for every client that can reach this machine; there is no password"]
     else:
         lines = [f"serving   {server.address}, for this machine alone"]
     if server.loaded_from is not None:

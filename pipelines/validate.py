@@ -41,12 +41,15 @@ def define_pipeline(root: Any, config: ValidateConfig, source: Source | None = N
     Returns:
       PCollection of one `Report`, written to `config.report` if that is set.
     """
+    from rlds_beam.reading.framing import Framing
     from rlds_beam.reading.source import open_source
     from rlds_beam.transforms import FindDuplicateEpisodes, ReadFromRlds, ValidateEpisodes, WriteReport
 
     source = source or open_source(config.input, config.split, config.features, config.from_)
-    episodes = root | ReadFromRlds(source)
-    duplicates = None if "duplicate_episode" in config.accept else root | FindDuplicateEpisodes(source)
+    framing = Framing(source)
+    look = "duplicate_episode" not in config.accept
+    duplicates = root | FindDuplicateEpisodes(source, framing) if look else None
+    episodes = root | ReadFromRlds(source, framing=framing)
     checked = episodes | ValidateEpisodes(config, duplicates)
     return checked.report if config.report is None else checked.report | WriteReport(config.report)
 
@@ -81,10 +84,11 @@ def validate(config: ValidateConfig) -> Report:
 def main(config: ValidateConfig) -> int:
     """The command: prints the report, returns the exit code."""
     from rlds_beam.pipelines import outcome
+    from rlds_beam.pipelines.advice import repair_lines
 
     began = time.monotonic()
     report = validate(config)
     seconds = time.monotonic() - began
-    lines = [f"took      {seconds:.1f} s with start-up"]
+    lines = [f"took      {seconds:.1f} s with start-up", *repair_lines("validate", config, report)]
     outcome.show(report, config, {"seconds": round(seconds, 3)}, lines)
     return outcome.exit_code(report, config)

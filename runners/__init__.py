@@ -1,4 +1,4 @@
-"""Where a job runs: this machine, or whatever runner Beam knows by name."""
+"""Where a job runs: this machine, or a runner that Beam knows by name."""
 
 from __future__ import annotations
 

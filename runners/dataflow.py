@@ -37,7 +37,7 @@ def check(options: RunOptions) -> None:
     """Refuses what cannot run on Dataflow; touches neither the network nor a file.
 
     Raises:
-      UsageError: something is missing, or means nothing on a worker; the message says what to do.
+      UsageError: something is missing, or cannot work on a worker; the message says what to do.
     """
     if options.workers is not None:
         raise _refused("--workers", "is for this machine; -- --num_workers and --max_num_workers are Dataflow's")
@@ -49,7 +49,7 @@ def check(options: RunOptions) -> None:
     if not flags.get("region"):
         raise _refused("--region", "is needed: where the job runs, best where its buckets are (us-central1)")
     for name in ("temp_location", "staging_location"):
-        # Where Beam cannot use what it is given here, it makes a bucket of its own, and says nothing.
+        # If Beam cannot use the given location, it silently makes a bucket of its own.
         if not _DIRECTORY.fullmatch(flags.get(name) or ""):
             raise _refused(f"--{name}", "is needed: gs://BUCKET/DIRECTORY that the job and its workers can write to")
     if not flags.get("sdk_container_image") and not any(flags.get(name) for name in _SUPPLIES):
@@ -102,10 +102,10 @@ def _check_installed() -> None:
     for module in ("google.cloud.dataflow", "google.cloud.storage"):
         try:
             found = importlib.util.find_spec(module)
-        except ModuleNotFoundError:  # not even google.cloud is there
+        except ModuleNotFoundError:  # not even google.cloud is installed
             found = None
         if found is None:
-            # Not apache-beam[gcp], which cannot stand beside TensorFlow 2.15.
+            # Not apache-beam[gcp], which cannot be installed with TensorFlow 2.15.
             raise missing("gcp", f"--runner=dataflow needs {module}")
 
 
@@ -118,7 +118,7 @@ def _in_store(path: str | None) -> bool:
 
 
 def beam_flags(options: RunOptions) -> list[str]:
-    """The job as flags of Beam's: ours, what suits our jobs, and last what was given behind `--`, which wins."""
+    """The job as flags of Beam's: ours, what suits our jobs, and last what was given after `--`, which wins."""
     ours = {
         "project": options.project,
         "region": options.region,
@@ -153,7 +153,7 @@ def scratch(options: RunOptions) -> Iterator[str]:
     try:
         yield directory
     finally:
-        with contextlib.suppress(OSError):  # what is left of it is small, and no reason to call a job failed
+        with contextlib.suppress(OSError):  # the leftovers are small, and no reason to fail a job
             storage.rmtree(directory)
 
 
@@ -194,7 +194,7 @@ def run(define: Callable[[Any], Any], options: RunOptions) -> dict[str, Any]:
 
 
 def _reason(error: Exception) -> str:
-    """The error in a line, with the way out where there is one."""
+    """The error in one line, with the remedy where there is one."""
     text = " ".join(f"{type(error).__name__}: {error}".split())
     if "DefaultCredentialsError" in text or "RefreshError" in text:
         text += "; log in with gcloud auth application-default login"

@@ -1,4 +1,4 @@
-"""A Flink cluster: Beam's Flink runner, with everything looked at before it is started."""
+"""A Flink cluster: Beam's Flink runner, with checks before it is started."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from rlds_beam.runners.options import RunOptions
 def run(define: Callable[[Any], Any], options: RunOptions) -> dict[str, Any]:
     """Runs the job on `options.flink_master` and waits for its end.
 
-    What ends this process ends the job on the cluster too, but for SIGKILL.
+    Ending this process ends the job on the cluster too, except by SIGKILL.
 
     Raises:
       UsageError: Java, the job server, the cluster or the workers cannot be used as they are; nothing was done.
@@ -49,7 +49,7 @@ def run(define: Callable[[Any], Any], options: RunOptions) -> dict[str, Any]:
 
 
 class _Runner(FlinkRunner):  # type: ignore[misc, unused-ignore]
-    """Beam's, but its job server is ours to end: Beam's own way installs a signal handler and waits for the exit."""
+    """Beam's, but we end its job server: Beam's own way installs a signal handler and waits for the exit."""
 
     _job_server: Any = None
 

@@ -12,16 +12,16 @@ from rlds_beam.runners.options import RunOptions
 _STATE = re.compile(r"^Pipeline \S+ failed in state \w+: (java\.\S+Exception: )?")
 """What Beam says before the cause."""
 _FRAME = re.compile(r"\s+(at \S+\(|\.\.\. \d+ more)|]$")
-"""A line of Java's stack, or of what is around one."""
+"""A line of a Java stack trace, or around one."""
 
 
 def plain(error: Exception, options: RunOptions, master: Master) -> RldsBeamError:
-    """The cause in one line, with what to do, and no stack of Java's.
+    """The cause in one line, with what to do, without the Java stack trace.
 
     Args:
       error: Beam's.
       options: of the job.
-      master: of the cluster; it is asked whether it is still there.
+      master: of the cluster; it is asked whether it still runs.
     """
     text = str(error)
     try:
@@ -29,25 +29,25 @@ def plain(error: Exception, options: RunOptions, master: Master) -> RldsBeamErro
     except OSError as unreachable:
         return RldsBeamError(
             f"the JobManager at {options.flink_master} does not answer any more ({unreachable}); what is finished is "
-            "kept, run the same command to go on when it is up"
+            "kept, run the same command to resume when it is up"
         )
     if "FlinkJobNotFoundException" in text:
         return RldsBeamError(
-            f"the JobManager at {options.flink_master} was started anew, and has lost the job (with Flink's high "
-            "availability it would not have); what is finished is kept, run the same command to go on"
+            f"the JobManager at {options.flink_master} was restarted, and has lost the job (with Flink's high "
+            "availability it would not have lost it); what is finished is kept, run the same command to resume"
         )
     if "Traceback" in text:  # a worker's, and it ends with what it was about
         return local.plain(RuntimeError(_STATE.sub("", text)))
     if "StatusRuntimeException: UNAVAILABLE" in text:
         return RldsBeamError(
             f"a TaskManager found no SDK workers at {options.environment_config or POOL}: a worker pool has to run "
-            "beside each of them (python -m rlds_beam.runners.worker_pool), and go on running"
+            "beside each of them (python -m rlds_beam.runners.worker_pool), and keep them running"
         )
     return local.plain(RuntimeError(_cause(_STATE.sub("", text))))
 
 
 def _cause(text: str) -> str:
-    """A message of Java's without its stack: the innermost cause, where it tells of several."""
+    """A Java error message without its stack trace: the innermost cause, where there are several."""
     lines = [line for line in text.splitlines() if not _FRAME.match(line)]
     causes = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
     return causes[-1] if causes else "\n".join(lines)

@@ -1,4 +1,4 @@
-"""What has to hold before a job is handed to Flink: Java, a job server, a cluster that answers, workers."""
+"""The checks before a job is submitted to Flink: Java, a job server, a cluster that answers, workers."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from rlds_beam.errors import UsageError
 from rlds_beam.runners.options import RunOptions
 
 _SECONDS = 15.0
-"""That anybody may take to answer."""
+"""Seconds that a server may take to answer."""
 
 _MAVEN_SECONDS = 1800.0
-"""That Maven may take for a jar of 200 MB, over a line that is slow."""
+"""Seconds that Maven may take for a jar of 200 MB, over a slow line."""
 
 _LEAST_JAVA = 11
 
@@ -62,7 +62,7 @@ class Master:
 
 @dataclasses.dataclass(frozen=True)
 class Found:
-    """What a job needs to be handed over.
+    """What was found, for submitting a job.
 
     Attributes:
       master: of the cluster.
@@ -99,7 +99,7 @@ def check(options: RunOptions) -> Found:
     if options.workers is not None:
         raise UsageError("--workers is for --runner=local; on Flink it is --parallelism, over all of its TaskManagers")
     beam_options = PipelineOptions(list(options.beam_options))
-    java = _java(beam_options.view_as(JobServerOptions).job_server_java_launcher)
+    java = find_java(beam_options.view_as(JobServerOptions).job_server_java_launcher)
     master, version, slots = _master(options.flink_master)
     parallelism = options.parallelism or slots
     if parallelism > slots:
@@ -118,13 +118,17 @@ def check(options: RunOptions) -> Found:
     )  # fmt: skip
 
 
-def _java(launcher: str) -> str:
-    """The `java` to start the job server with."""
+def find_java(launcher: str) -> str:
+    """The `java` to start the job server with.
+
+    Raises:
+      UsageError: there is none on the PATH, or it is too old.
+    """
     path = shutil.which(launcher)
     if path is None:
         raise UsageError(
             f"there is no {launcher} on the PATH, which Beam's job server for Flink needs: install a Java runtime of "
-            f"version {_LEAST_JAVA} or later (Debian: apt install openjdk-17-jre-headless), or name one behind --: "
+            f"version {_LEAST_JAVA} or later (Debian: apt install openjdk-17-jre-headless), or name one after --: "
             "--job_server_java_launcher=PATH"
         )
     said = subprocess.run([path, "-version"], capture_output=True, text=True, check=False).stderr
@@ -140,8 +144,8 @@ def _master(address: str | None) -> tuple[Master, str, int]:
     """The cluster, its version (`1.19`) as Beam names it, and its task slots."""
     if not address:
         raise UsageError(
-            "--runner=flink needs --flink_master=HOST:PORT, the REST address of the JobManager (rest.port, 8081 unless "
-            "somebody changed it)"
+            "--runner=flink needs --flink_master=HOST:PORT, the REST address of the JobManager (rest.port, "
+            "by default 8081)"
         )
     url = address if re.match("https?://", address) else f"http://{address}"
     master = Master(url.rstrip("/"))
@@ -152,7 +156,7 @@ def _master(address: str | None) -> tuple[Master, str, int]:
         reason = getattr(error, "reason", error)
         raise UsageError(
             f"--flink_master={address}: no JobManager of Flink answers at {master.url}/overview ({reason}); is the "
-            "cluster up, and is this the port of its REST interface (8081 unless somebody changed it)?"
+            "cluster up, and is this the port of its REST interface (by default 8081)?"
         ) from error
     known = FlinkRunnerOptions.PUBLISHED_FLINK_VERSIONS
     minor = ".".join(version.split(".")[:2])
@@ -166,7 +170,7 @@ def _master(address: str | None) -> tuple[Master, str, int]:
 
 
 def _workers(options: RunOptions, master: Master) -> list[str]:
-    """Where Python runs; a pool on this machine's loopback is asked whether it is there."""
+    """Where Python runs; a pool on this machine's loopback must accept a connection."""
     kind, config = options.environment_type or "EXTERNAL", options.environment_config
     if kind != "EXTERNAL" and config is None:
         raise UsageError(
@@ -190,7 +194,7 @@ def _workers(options: RunOptions, master: Master) -> list[str]:
 
 
 POOL = "localhost:50000"
-"""Where a TaskManager looks for its worker pool, unless it is told otherwise."""
+"""Where a TaskManager looks for its worker pool by default."""
 
 
 def _is_loopback(host: str) -> bool:
@@ -220,7 +224,7 @@ def _job_server(version: str, cache: str) -> str:
     if os.path.exists(path):
         return path
     before = socket.getdefaulttimeout()
-    socket.setdefaulttimeout(_SECONDS)  # Beam sets none, and would wait for ever behind some firewalls.
+    socket.setdefaulttimeout(_SECONDS)  # Beam sets none, and would wait forever behind some firewalls.
     try:
         return str(
             JavaJarServer.local_jar(
@@ -244,7 +248,7 @@ def _job_server(version: str, cache: str) -> str:
 
 
 def _by_maven(artifact: str, path: str) -> str | None:
-    """Fetches a jar to `path` by the Maven client, as its user has set it up; what is in the way, if anything."""
+    """Fetches a jar to `path` by the Maven client, as its user has set it up; returns what went wrong, if anything."""
     maven = shutil.which("mvn")
     if maven is None:
         return "there is no mvn on the PATH"

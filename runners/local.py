@@ -1,4 +1,4 @@
-"""This machine: Beam's in-process runner, with a process for each worker where the job pays for them."""
+"""This machine: Beam's in-process runner, with worker processes where the job is large enough."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from rlds_beam.runners.options import RunOptions
 from rlds_beam.runners.watching import wait_until_gone, watched
 
 START_SECONDS = 2.0
-"""That a job of two workers takes longer to start: two more processes import Beam and connect."""
+"""Seconds that a job of two workers takes longer to start: two more processes import Beam and connect."""
 
 EFFICIENCY = 0.8
-"""Of n workers at work on n cores, which share a memory bus and a disk."""
+"""Efficiency of n workers on n cores, which share a memory bus and a disk."""
 
 _OURS = re.compile(r"rlds_beam\.errors\.(?P<name>\w+): (?P<message>[^\n]*?)(?: \[while running|\\n|\n|$)")
 _STEP = re.compile(r" \[while running '[^']*'\]$")
-"""What Beam adds to the message of an error that met a step."""
+"""What Beam adds to the message of an error in a step."""
 
 
 def run(define: Callable[[Any], Any], options: RunOptions, seconds: float) -> dict[str, Any]:
@@ -66,7 +66,7 @@ def run(define: Callable[[Any], Any], options: RunOptions, seconds: float) -> di
     except RldsBeamError as error:
         raise type(error)(_STEP.sub("", str(error))) from error
     except Exception as error:
-        if "KeyboardInterrupt [while running" in str(error):  # Beam's wording of one that met a step at work
+        if "KeyboardInterrupt [while running" in str(error):  # Beam's wording of an interrupt during a step
             raise KeyboardInterrupt from error
         raise plain(error) from error
 
@@ -89,7 +89,7 @@ def _with_workers(job: Callable[[Any, str], dict[str, Any]]) -> dict[str, Any]:
 
 
 def paying_workers(seconds: float, cores: int) -> int:
-    """How many processes do a job best that takes one core so many seconds: one, or one for each core."""
+    """How many processes are best for a job that takes one core so many seconds: one, or one for each core."""
     if cores < 2:
         return 1
     saved = seconds * (1 - 1 / (cores * EFFICIENCY))
@@ -97,12 +97,12 @@ def paying_workers(seconds: float, cores: int) -> int:
 
 
 def _cores() -> int:
-    """Those that this process may use, which in a container may be fewer than the machine has."""
+    """The cores that this process may use, which in a container may be fewer than the machine has."""
     return len(os.sched_getaffinity(0))
 
 
 def plain(error: Exception) -> RldsBeamError:
-    """The error as the person at the terminal needs it: ours by its own class, others by their last line."""
+    """The error as the user needs it: ours by its own class, others by their last line."""
     ours = _ours(error)
     if ours is not None:
         return ours
@@ -111,7 +111,7 @@ def plain(error: Exception) -> RldsBeamError:
 
 
 def _ours(error: Exception) -> RldsBeamError | None:
-    """The error of this package's that a worker met, where that is what `error` is about."""
+    """The error of this package's that a worker met, if `error` is about one."""
     match = _OURS.search(str(error))
     if match is not None:
         kind: type[RldsBeamError] = getattr(rlds_beam.errors, match["name"], RldsBeamError)

@@ -51,7 +51,7 @@ class FlinkOptions(Options):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunOptions(FlinkOptions, DataflowOptions):
-    """Where the job runs; Beam's own flags go behind --."""
+    """Where the job runs; Beam's own flags go after --."""
 
     runner: str = option("local", "local, flink, dataflow, or the name of a Beam runner")
     workers: int | None = option(None, "worker processes on this machine (one per core, where the work pays for them)")

@@ -1,4 +1,4 @@
-"""What a job found, brought home to the process that started it."""
+"""A job's result, returned to the process that started it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def run_for_result(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Runs a pipeline that has one result.
 
-    It comes home as a metric: a worker on another machine may share no directory with this process that both could
+    It is returned as a metric: a worker on another machine may share no directory with this process that both could
     write to. Where there is one (Dataflow's temp location, whose service keeps no such metrics), it is a file there.
 
     Args:

@@ -1,4 +1,4 @@
-"""A worker process of the local runner: Beam's own, without its chatter on the terminal."""
+"""A worker process of the local runner: Beam's own, without its output on the terminal."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _WATCH_SECONDS = 0.2
 
 
 def main() -> None:
-    """Serves the runner that started this process, for as long as the file `sys.argv[1]` and its process are there."""
+    """Serves the runner that started this process, as long as the file `sys.argv[1]` and its process exist."""
     alive = sys.argv.pop(1)
-    # Ctrl-C goes to all processes at a terminal: the runner's alone is to answer it.
+    # Ctrl-C goes to all processes at a terminal: only the runner handles it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with, args=(alive, os.getppid()), daemon=True).start()
     home = os.path.dirname(alive)
@@ -27,7 +27,7 @@ def main() -> None:
         keep_note(home)
         if not os.environ.get("RLDS_BEAM_VERBOSE"):
             _be_quiet(os.path.join(home, f"{os.getpid()}.log"))
-    except FileNotFoundError:  # The runner is through already.
+    except FileNotFoundError:  # The runner has ended already.
         sys.exit(1)
     search_as_the_parent()
     from apache_beam.runners.worker import sdk_worker_main
@@ -38,13 +38,13 @@ def main() -> None:
 def _end_with(alive: str, parent: int) -> None:
     while os.path.exists(alive) and os.getppid() == parent:
         time.sleep(_WATCH_SECONDS)
-    if os.getppid() != parent:  # Killed, and the others with it or soon: the directory has nobody else to remove it.
+    if os.getppid() != parent:  # Killed, and the others with it or soon: no other process removes the directory.
         shutil.rmtree(os.path.dirname(alive), ignore_errors=True)
     os._exit(1)
 
 
 def _be_quiet(log: str) -> None:
-    """What this process says goes to a file, whose last line the runner shows if it dies."""
+    """The output of this process goes to a file, whose last line the runner shows if it dies."""
     # A handler on the root logger keeps Beam's imports from installing one that prints.
     logging.getLogger().addHandler(logging.NullHandler())
     with open(log, "w") as file:

@@ -2,7 +2,7 @@
 
 Flink's Beam runner asks a pool for a worker process wherever it has something to run (`--environment_type=EXTERNAL`).
 Beam has such a pool too; this one starts the workers with the interpreter that it runs itself, hands them the options
-of the job, passes what they log on to the TaskManager, and leaves none behind when it ends.
+of the job, passes what they log on to the TaskManager, and ends them when it ends.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class WorkerPool(beam_fn_api_pb2_grpc.BeamFnExternalWorkerPoolServicer):  # type
         self._workers: dict[str, subprocess.Popen[bytes]] = {}
 
     def StartWorker(self, request: Any, context: Any) -> Any:  # noqa: N802
-        """A worker for `request.worker_id`; an error goes back to who asked."""
+        """A worker for `request.worker_id`; an error is returned to the caller."""
         try:
             self._workers[request.worker_id] = subprocess.Popen(
                 command("rlds_beam.runners.worker", self._alive),
@@ -57,7 +57,7 @@ class WorkerPool(beam_fn_api_pb2_grpc.BeamFnExternalWorkerPoolServicer):  # type
         return beam_fn_api_pb2.StartWorkerResponse()
 
     def StopWorker(self, request: Any, context: Any) -> Any:  # noqa: N802
-        """Ends the worker, which has `_DEADLINE` to do so; nobody waits for it."""
+        """Ends the worker, which has `_DEADLINE` to do so, without waiting for it."""
         worker = self._workers.pop(request.worker_id, None)
         if worker is not None:
             threading.Thread(target=_end, args=(worker,), daemon=True).start()
@@ -113,10 +113,10 @@ def serving(host: str, port: int) -> Any:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Serves until it is told to end (SIGTERM, Ctrl-C)."""
+    """Serves until SIGTERM or Ctrl-C."""
     parser = argparse.ArgumentParser(prog="python -m rlds_beam.runners.worker_pool", description=__doc__)
     parser.add_argument("--port", type=int, required=True, help="to listen at; the job names it")
-    # Whoever reaches the port has workers started, which run what they are told to.
+    # Any client that reaches the port can start workers, and run code in them.
     parser.add_argument("--host", default="127.0.0.1", help="to listen at (%(default)s: the TaskManager beside it)")
     flags = parser.parse_args(argv)
     signal.signal(signal.SIGTERM, signal.default_int_handler)

@@ -70,7 +70,7 @@ def test_reads_back_as_upstream_writes_it(tmp_path, leaves):
     assert type(read).__name__ == "Trajectory"
     assert read._fields == expected._fields
     assert read.step_type.name == "step_type"
-    if len(leaves) == 6:  # the order of a map with several entries is anybody's
+    if len(leaves) == 6:  # the order of a map with several entries is arbitrary
         assert ours.read_bytes() == theirs.read_bytes()
 
 

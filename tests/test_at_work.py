@@ -1,4 +1,4 @@
-"""What a process notes of its work, what is left of one that dies, and how a job hears of it."""
+"""What a process notes of its work, what remains of one that dies, and how a job learns of it."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_an_error_ends_the_block(notebook):
     assert read_notes(str(notebook))[0].at == ()
 
 
-def test_nothing_is_noted_where_nobody_asked(tmp_path, monkeypatch):
+def test_nothing_is_noted_unless_asked_for(tmp_path, monkeypatch):
     monkeypatch.setattr(at_work, "_notebook", None)
     monkeypatch.chdir(tmp_path)
     with at_work.at_work("a range"):

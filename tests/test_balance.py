@@ -1,4 +1,4 @@
-"""Plans for skewed input: what they say of it, what they hand out first, and how many workers a job is worth."""
+"""Plans for skewed input: what they say of it, what they hand out first, and how many workers a job gets."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def skewed(tmp_path):
     directory = write_dataset(
         tmp_path / "data", [make_episode(20, seed=i, observation=16) for i in range(60)], shards=20
     )
-    big = write_dataset(tmp_path / "big", [make_episode(500, seed=99, observation=16) for _ in range(2)])
+    big = write_dataset(tmp_path / "big", [make_episode(20, seed=99 + i, observation=16) for i in range(50)])
     first = shard_paths(directory)[0]
     first.write_bytes(shard_paths(big)[0].read_bytes())
     return directory
@@ -123,7 +123,7 @@ def test_more_work_never_takes_fewer_workers(one, other, cores):
 
 def test_workers_pay_only_where_they_win():
     assert paying_workers(1e9, 1) == 1
-    assert paying_workers(START_SECONDS, 64) == 1  # nothing is won before they are there
+    assert paying_workers(START_SECONDS, 64) == 1  # more workers gain nothing before they have started
     assert paying_workers(100 * START_SECONDS, 2) == 2
 
 
@@ -141,7 +141,7 @@ def effort(items: ItemOptions, images: str = "raw") -> Effort:
 
 
 def test_the_cost_follows_the_kind_of_job():
-    """What is dear pays for workers sooner; what overlaps is written more than once."""
+    """Expensive work is worth workers sooner; overlapping items are written more than once."""
     state, jpeg = source_of(10**9), source_of(10**9, "jpeg")
     pairs, frames = ItemOptions(), ItemOptions(items="frames")
     long = ItemOptions(items="sequences", sequence_length=64)

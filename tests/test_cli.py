@@ -219,7 +219,7 @@ def test_inspect(run, source):
 # Beam's flags, dry runs, what may be rejected
 
 
-def test_beams_flags_behind_the_dashes(run, source, tmp_path):
+def test_beams_flags_after_the_dashes(run, source, tmp_path):
     code, _, err = run("convert", source, tmp_path / "out", "--", "--direct_num_workers=1", "--job_name=mine")
     assert (code, err) == (0, "")
     assert len(read_items(tmp_path / "out")) == 24
@@ -308,7 +308,7 @@ def test_options_are_checked_when_they_are_made(options):
 
 def test_inspect_takes_no_flags_of_beam(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["inspect", "anything", "--", "--direct_num_workers=2"]) == 2
-    assert "it takes no flags behind --" in capsys.readouterr().err
+    assert "it takes no flags after --" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", JOBS)
@@ -323,3 +323,22 @@ def test_every_job_keeps_the_contract(command):
     assert callable(getattr(module, command))
     if "beam_options" in config.__dataclass_fields__:
         assert [*introspection.signature(module.define_pipeline).parameters][:2] == ["root", "config"]
+
+
+@pytest.mark.parametrize("flags", [(), ("--accept=duplicate_episode",), ("--items=episodes",), ("--split=train[1:7]",)])
+def test_inspect_predicts_what_convert_writes_with_duplicates(tmp_path, capsys, flags):
+    """Of four episodes that are in the dataset four times, three copies are no items."""
+    episodes = [make_episode(2, seed=i % 4) for i in range(16)]
+    path = str(write_dataset(tmp_path / "twice", episodes, shards=3))
+    assert main(["inspect", path, "--json", *flags]) == 0
+    found = json.loads(capsys.readouterr().out)
+    main(["convert", path, str(tmp_path / "out"), *flags])
+    capsys.readouterr()
+    report = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert found["complete"] and found["items"] == report["items_written"]
+    assert found["sampled"]["rules"] == report["rules"]
+
+
+def test_inspect_says_that_it_did_not_look_for_duplicates_in_a_sample(source, capsys):
+    assert main(["inspect", str(source), "--sample_bytes=1"]) == 0
+    assert "a sample was read; duplicates were not looked for" in capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""The contract of a connector: what a list of them makes of episodes, and what is dropped by whom."""
+"""The contract of a connector: what a list of them makes of episodes, and which of them drops an episode."""
 
 from __future__ import annotations
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import bz2
 import functools
 import getpass
+import gzip
 import importlib.util
 import io
 import os
@@ -32,6 +33,7 @@ from rlds_beam.pipelines.convert import ConvertConfig
 from rlds_beam.pipelines.push import PushConfig
 from rlds_beam.pipelines.validate import ValidateConfig
 from rlds_beam.runners import dataflow
+from rlds_beam.testing import shard_paths
 
 CLOUD = {
     "runner": "dataflow", "project": "project", "region": "us-central1", "temp_location": "gs://bucket/tmp",
@@ -97,7 +99,7 @@ def test_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         dataflow.check(ValidateConfig("gs://bucket/in", **CLOUD))
 
 
-def test_what_stands_behind_the_dashes_wins() -> None:
+def test_flags_after_the_dashes_win() -> None:
     pytest.importorskip("google.cloud.dataflow")
     given = ("--project=other-project", "--number_of_worker_harness_threads=1", "--max_num_workers=50")
     config = ValidateConfig("gs://bucket/in", beam_options=given, **CLOUD)
@@ -146,6 +148,8 @@ def graphs(home: Path) -> Iterator[dict[str, beam_runner_api_pb2.Pipeline]]:
     import reverb
 
     source, out, server = str(dataset(home)), str(home / "out"), reverb.Server(one_table())
+    for shard in shard_paths(source):  # compressed: workers look for duplicates, as they do in a bucket
+        shard.write_bytes(gzip.compress(shard.read_bytes()))
     pushed = PushConfig(
         source, reverb=(f"127.0.0.1:{server.port}",), table=("t",), rejected=str(home / "rejected"), items="sequences",
         across_episodes=True, repair=("last_not_last",),
@@ -216,7 +220,7 @@ def test_a_job_is_a_batch_that_docker_runs(graphs: dict[str, beam_runner_api_pb2
 
 
 def test_nothing_of_this_machine_is_pickled(graphs: dict[str, beam_runner_api_pb2.Pipeline], home: Path) -> None:
-    """Save for the input and output that a job was given, and the file names in Beam's own code."""
+    """Except the input and output of the job, and the file names in Beam's own code."""
     given = (str(home), str(Path(beam.__file__).parent))
     mine = [str(ROOT), sys.prefix, sys.base_prefix, os.path.expanduser("~"), socket.gethostname(), "__main__"]
     mine += [f"{getpass.getuser()}@"]

@@ -1,4 +1,4 @@
-"""Records to episodes: against TFDS for every feature it can store, and against anything broken."""
+"""Records to episodes: against TFDS for every feature it can store, and for broken records."""
 
 import json
 import pickle
@@ -423,7 +423,7 @@ def test_not_an_example(payload: bytes) -> None:
 def test_zero_steps() -> None:
     nothing: dict[str, Any] = {name: [] for name in ("packed", "raw", "text", "image", "action")}
     payload = example(**nothing, state=[])
-    # Empty lists have a kind all the same; the helper writes them as int64, so only those are right.
+    # Empty lists have a kind too; the helper writes them as int64, so only those are right.
     assert {rule for rule, _ in violations(payload)} == {"wrong_dtype_or_shape"}
     schema = Schema({"action": Field("action", "int64"), "empty": Field("empty", "float32", (0,))})
     from tensorflow_datasets.proto import tf_example_pb2

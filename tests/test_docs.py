@@ -1,68 +1,98 @@
-"""Every code block of the README and the docs runs, in the order in which it stands."""
+"""The code blocks of the README and the docs run, in the order in which they stand, and the links hold."""
 
 import contextlib
 import io
+import os
 import re
-import shlex
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import readme
+from processes import DEADLINE
 
+import rlds_beam
 from rlds_beam.checking.rules import RULES
-from rlds_beam.pipelines import cli
-from rlds_beam.pipelines.convert import ConvertConfig, convert
-from rlds_beam.testing import make_episode, write_dataset
+from rlds_beam.pipelines.example import ExampleConfig, example
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-LINKED = [*PAGES, ROOT / "CHANGELOG.md", *sorted((ROOT / "examples").glob("*/README.md"))]
-BLOCK = re.compile(r"```(?P<language>\w+)\n(?P<code>.*?)```", re.DOTALL)
+README = ROOT / "README.md"
+PAGES = [README, *sorted((ROOT / "docs").glob("*.md"))]
+LINKED = [*PAGES, ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "examples").glob("*/README.md"))]
+AGENTS = re.compile(r"load_trajectories|tensorflow|tf_agents|rlds_to_reverb|reverb\.serving")
+"""What a page's blocks name if they need the extra."""
 
 
-def blocks(page, language):
-    return [m["code"] for m in BLOCK.finditer(page.read_text()) if m["language"] == language]
+def bash(script, folder, seconds=DEADLINE):
+    """Runs a script with this Python and its `rlds-beam` first on the PATH; returns what it prints."""
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash"], input=script, capture_output=True, text=True, check=False, timeout=seconds, cwd=folder,
+        env={**os.environ, "PATH": path},
+    )  # fmt: skip
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def test_the_readme_runs_as_printed_on_the_base_package(tmp_path):
+    """All but `pip install`, which `.ci/run` runs too, in an environment of its own."""
+    wanted = [b for b in readme.blocks(README) if b.heading != readme.AGENTS and not b.installs]
+    assert [b.language for b in wanted].count("python") == 2 and len(wanted) >= 7
+    said = bash(readme.script(wanted), tmp_path, 250)
+    assert "<ConvertOutcome: 32 records read, 32 valid" in said
+
+
+@pytest.mark.timeout(600)
+def test_the_readme_runs_as_printed_with_tf_agents(tmp_path):
+    pytest.importorskip("tf_agents")
+    example(ExampleConfig(str(tmp_path / "data")))
+    rlds_beam.convert(tmp_path / "data" / "point_mass" / "1.0.0", tmp_path / "pairs")
+    wanted = [b for b in readme.blocks(README) if b.heading == readme.AGENTS and not b.installs]
+    assert [b.language for b in wanted] == ["python", "sh"]
+    assert "(32, 2)" in bash(readme.script(wanted), tmp_path, 500)
+
+
+def test_a_command_that_ends_otherwise_than_the_page_says_fails(tmp_path):
+    def ends(code):
+        return bash(readme.script([readme.Block("", "sh", code)]), tmp_path)
+
+    ends("true\n(exit 3)  # exit code 3\ntrue\n")
+    for code in ("(exit 3)\n", "true  # exit code 3\n", "false\ntrue\n", "(exit 2)  # exit code 3\n"):
+        with pytest.raises(AssertionError):
+            ends(code)
 
 
 @pytest.fixture
-def toy(tmp_path, monkeypatch):
-    """A folder with the dataset that the pages talk about; two of its episodes never end."""
-    episodes = [make_episode(30, seed=i, breaks=["last_not_last"] if i in (3, 7) else []) for i in range(20)]
-    write_dataset(tmp_path / "data", episodes, name="toy", shards=2)
+def folder(tmp_path, monkeypatch):
+    """A folder with what the README's first blocks write: `data/point_mass/1.0.0`, and `pairs`."""
+    example(ExampleConfig(str(tmp_path / "data")))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])  # this folder is added for the module of an example
     monkeypatch.setenv("RLDS_BEAM_USER_PATH", str(tmp_path))
+    rlds_beam.convert("data/point_mass/1.0.0", "pairs")
     return tmp_path
 
 
-@pytest.mark.parametrize("page", [p for p in PAGES if blocks(p, "python")], ids=lambda p: p.name)
-def test_python_blocks_run(page, toy):
-    pytest.importorskip("tf_agents")
-    if page.name != "README.md":  # the other pages read what the README's example wrote
-        convert(ConvertConfig("data/toy/1.0.0", "pairs", repair=("last_not_last",)))
-    for number, code in enumerate(blocks(page, "python")):
-        if module := re.match(r"# (\w+\.py)\n", code):
-            (toy / module[1]).write_text(code)
+@pytest.mark.parametrize("page", [p for p in PAGES if p != README and readme.blocks(p)], ids=lambda p: p.name)
+def test_the_blocks_of_a_page_run(page, folder):
+    blocks = readme.blocks(page)
+    if AGENTS.search("".join(block.code for block in blocks)):
+        pytest.importorskip("tf_agents")
+    for number, block in enumerate(blocks):
+        if block.language == "sh":
+            bash(readme.script([block]), folder)
+            continue
+        if module := re.match(r"# (\w+\.py)\n", block.code):
+            (folder / module[1]).write_text(block.code)
         with contextlib.redirect_stdout(io.StringIO()):
-            exec(compile(code, f"{page.name}, block {number}", "exec"), {"__name__": "__docs__"})
+            exec(compile(block.code, f"{page.name}, block {number}", "exec"), {"__name__": "__docs__"})
 
 
-def test_commands_of_the_readme_run(toy, capsys):
-    pytest.importorskip("tf_agents")
-    commands = [line for code in blocks(ROOT / "README.md", "sh") for line in code.replace("\\\n", " ").splitlines()]
-    commands = [shlex.split(line, comments=True) for line in commands if line.startswith("rlds-beam")]
-    assert len(commands) >= 4
-    for command in commands:
-        arguments = [
-            a.replace("/data/bridge_dataset/1.0.0", "data/toy/1.0.0").replace("/data/", "") for a in command[1:]
-        ]
-        expected = 0 if "--repair=last_not_last" in arguments or arguments[0] == "inspect" else 3
-        assert cli.main(arguments) == expected, command
-
-
-def test_the_readme_names_every_rule_and_exit_code():
-    text = (ROOT / "README.md").read_text()
+def test_the_page_of_the_commands_names_every_rule_and_exit_code():
+    text = (ROOT / "docs" / "commands.md").read_text()
     assert [rule for rule in RULES if f"`{rule}`" not in text] == []
+    assert [code for code in range(5) if f"\n| {code} | " not in text] == []
 
 
 def anchors(page):
@@ -79,7 +109,7 @@ def test_links_between_pages_hold(page):
         assert not anchor or anchor in anchors(other), f"{target}#{anchor}"
 
 
-def test_the_architecture_page_names_only_what_is_there():
+def test_the_architecture_page_names_only_files_that_exist():
     names = re.findall(r"`((?:\w+/)*\w+\.py)`", (ROOT / "docs" / "architecture.md").read_text())
     places = [ROOT, ROOT / "src" / "rlds_beam"]
     assert [n for n in names if not any((place / n).exists() for place in places)] == []

@@ -1,4 +1,4 @@
-"""The examples' learner, on tables that push filled: batches are checked, the loss falls, what goes wrong is said."""
+"""The examples' learner, on tables that push filled: batches are checked, the loss falls, failures are reported."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def train() -> Any:
 
 @pytest.fixture(scope="module")
 def dataset(tmp_path_factory) -> Path:
-    """A policy that is easily learned from a nested observation; what stands behind the end of an episode is not."""
+    """A policy that is easily learned from a nested observation; what follows the end of an episode is not."""
     episodes = []
     for seed in range(EPISODES):
         episode = make_episode(STEPS, seed=seed, observation={"place": (2, 2), "speed": 3}, action=2)
@@ -75,7 +75,7 @@ def test_an_agent_learns_from_what_was_pushed(train, server, dataset, capsys):
     assert f"{PAIRS} items" in said
     assert re.search(r"observation/place +float32 +\(32, 2, 2, 2\)", said)
     first, last = map(float, re.findall(r"([\d.]+) over", said))
-    assert last < first < 10, "an action behind the end of an episode was learned"
+    assert last < first < 10, "an action after the end of an episode was learned"
 
 
 @pytest.mark.parametrize(

@@ -74,7 +74,7 @@ def without(*modules: str) -> None:
     for module in modules:
         try:
             found = importlib.util.find_spec(module)
-        except ModuleNotFoundError:  # its parent package is not there
+        except ModuleNotFoundError:  # its parent package is not installed
             found = None
         if found is not None:
             pytest.skip(f"{module} is installed")

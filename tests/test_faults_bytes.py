@@ -76,7 +76,7 @@ def test_3_and_4_short_shard(tmp_path, convert, validate, keep):
     assert ran.rules == {"short_shard": 1}
     assert f"{shard} holds {keep} records; dataset_info.json says 3" in ran.out
     assert ran.rejected == []
-    assert len(ran.items) == pairs(3 + keep)  # everything that is there was done
+    assert len(ran.items) == pairs(3 + keep)  # everything that exists was converted
     code, report, _ = validate(source)
     assert (code, report["rules"]["short_shard"]["rejected"]) == (3, 1)
 

@@ -61,7 +61,7 @@ def test_full_at_any_byte(tmp_path, convert, source):
 
 
 def test_input_output_and_temporary_files_on_other_file_systems(tmp_path, convert, source, monkeypatch):
-    """A file takes its name beside where it was written: no move ever crosses from one file system to another."""
+    """A file is renamed in the directory where it was written: no move ever crosses from one file system to another."""
     whole = convert(source, *FLAGS, output=tmp_path / "whole")
     with small_filesystem(tmp_path / "disk", "16m") as disk, small_filesystem(tmp_path / "tmp", "1m") as temporary:
         monkeypatch.setattr(tempfile, "tempdir", str(temporary))
@@ -73,7 +73,7 @@ def test_input_output_and_temporary_files_on_other_file_systems(tmp_path, conver
 
 
 def test_no_room_for_temporary_files(tmp_path, convert, source):
-    """What worker processes note of themselves is not worth failing for."""
+    """Notes that worker processes cannot write do not fail the job."""
     whole = convert(source, *FLAGS, output=tmp_path / "whole")
     with small_filesystem(tmp_path / "tmp", f"{PAGE}") as temporary:
         (temporary / "full").write_bytes(bytes(PAGE))
@@ -86,7 +86,7 @@ def test_no_room_for_temporary_files(tmp_path, convert, source):
 
 @pytest.fixture
 def push(source, table, capsys):
-    """Pushes the dataset into a table of its own; the exit code, what it said, and how many items are there."""
+    """Pushes the dataset into a table of its own; the exit code, its message, and the number of items in the table."""
     import reverb
 
     selectors = reverb.selectors

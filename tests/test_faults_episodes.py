@@ -84,7 +84,7 @@ def png_of(width: int, height: int, claimed: tuple[int, int] | None = None) -> b
 
 
 def damaged_body(image: bytes) -> bytes:
-    """Header and end as they were, and rubbish between them."""
+    """Header and end as they were, and garbage between them."""
     return image[:60] + bytes(b ^ 0x5A for b in image[60:-12]) + image[-12:]
 
 
@@ -112,7 +112,7 @@ def test_12_images(tmp_path, convert_only, case, kind):
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     ran = convert_only(source, f"--images={kind}")
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100 << 10  # kB; the bomb has 192 MB of pixels
-    if rule is None:  # what goes beyond the header's size is never unpacked
+    if rule is None:  # data beyond the header's size is never unpacked
         assert ran.code == 0
         return
     line, payload = ran.assert_one_rejected(rule, "step 2", field="observation/camera")

@@ -117,7 +117,7 @@ def test_28_worker_killed_by_a_fault(tmp_path, convert, big, moment):
 
 
 def test_rejected_records_are_the_originals(tmp_path, convert):
-    """What `rejected/` holds is enough to make a dataset of it again."""
+    """The content of `rejected/` is enough to make a dataset of it."""
     source = dataset(tmp_path, [make_episode("F M M", seed=i) for i in range(4)])
     ran = convert(source)
     assert ran.code == 3

@@ -24,7 +24,20 @@ pytest.importorskip("reverb")
 import reverb
 from processes import DEADLINE, run, running
 from proxy import Proxy
-from pushes import PAIRS, STREAM_BYTES, WAITING, Push, Ran, arguments, dataset, due, grown, held, one_table, size
+from pushes import (
+    PAIRS,
+    STREAM_BYTES,
+    WAITING,
+    Push,
+    Ran,
+    arguments,
+    dataset,
+    due,
+    held,
+    one_table,
+    size,
+    wait_for_items,
+)  # fmt: skip
 from servers import ServerProcess, free_port, tight
 
 from rlds_beam.reverb.connection import Connection
@@ -53,10 +66,10 @@ def process() -> Iterator[ServerProcess]:
 
 
 class TestUnreachable:
-    """Case 21: nobody there, or nobody who answers: exit code 2 within the deadline."""
+    """Case 21: no server at the address, or one that does not answer: exit code 2 within the deadline."""
 
     @pytest.mark.parametrize("workers", [(), ("--workers=2",)])
-    def test_21_nobody_listens(self, push, workers) -> None:
+    def test_21_no_server_listens(self, push, workers) -> None:
         address, began = f"127.0.0.1:{free_port()}", time.monotonic()
         push(address, "--timeout=1", *workers).assert_refused(address, "no Reverb server is reached there", "serve")
         assert time.monotonic() - began < DEADLINE / 3
@@ -87,7 +100,7 @@ class TestUnreachable:
         push(address, "--timeout=5").assert_refused(address, "what listens there is not a Reverb server")
         other.stop(0).wait(DEADLINE)
 
-    def test_21_nobody_answers(self, push) -> None:
+    def test_21_the_server_does_not_answer(self, push) -> None:
         with socket.create_server(("127.0.0.1", 0)) as listener:
             address = f"127.0.0.1:{listener.getsockname()[1]}"
             push(address, "--timeout=1").assert_refused(address, "is it a Reverb server")
@@ -120,7 +133,7 @@ class TestKilled:
 
     def test_22_killed(self, push, process, pairs) -> None:
         def die() -> None:
-            grown(process.address)
+            wait_for_items(process.address)
             process.kill()
 
         with Proxy(process.address) as proxy:
@@ -134,7 +147,7 @@ class TestKilled:
 
     def test_22_stopped(self, push, process, pairs) -> None:
         def stop() -> None:
-            grown(process.address)
+            wait_for_items(process.address)
             process.stop()
 
         with Proxy(process.address) as proxy:
@@ -146,27 +159,27 @@ class TestKilled:
 
     @pytest.mark.parametrize("harm", ["kill", "stop"])
     def test_22_with_worker_processes(self, data, process, harm) -> None:
-        """What a worker raises is what the command says."""
+        """The command reports what a worker raised."""
         with Proxy(process.address) as proxy:
 
-            def strike() -> None:
-                grown(process.address)
+            def fail() -> None:
+                wait_for_items(process.address)
                 getattr(process, harm)()
 
-            proxy.at_byte(STREAM_BYTES * 9 // 10, strike)  # of two streams
+            proxy.at_byte(STREAM_BYTES * 9 // 10, fail)  # of two streams
             code, out, err = run(arguments(data, [proxy.address], "--timeout=2", "--workers=2"))
             Ran(code, json.loads(out or "{}"), err).assert_not_verified(proxy.address)
 
     @pytest.mark.parametrize("harm", ["kill", "stop"])
     def test_22_with_observers(self, data, process, harm) -> None:
-        """In a process of its own: an observer that is left behind goes on trying, and says so, for as long as it."""
+        """In its own process: an abandoned observer keeps trying, and logging, as long as its process lives."""
 
-        def strike() -> None:
-            grown(process.address)
+        def fail() -> None:
+            wait_for_items(process.address)
             getattr(process, harm)()
 
         with Proxy(process.address) as proxy:
-            proxy.at_byte(100_000, strike)
+            proxy.at_byte(100_000, fail)
             code, out, err = run(arguments(data, [proxy.address], "--timeout=5", "--writer=observer"))
         (said,) = (line for line in err.splitlines() if line.startswith("rlds-beam: "))  # among what Reverb says
         Ran(code, json.loads(out or "{}"), said).assert_not_verified("TF-Agents observer", "written twice")
@@ -180,12 +193,12 @@ class TestKilled:
 
 
 class TestRestarted:
-    """Case 23: what a server had acknowledged is gone with it, and the job says so; run again, all is there."""
+    """Case 23: a server dies with items that it acknowledged, and the job says so; a second run restores them."""
 
     @pytest.mark.parametrize("moment", [0.5, 0.9])
     def test_23_empty(self, push, process, pairs, moment) -> None:
         def restart() -> None:
-            grown(process.address)
+            wait_for_items(process.address)
             process.kill()
             process.start()
 
@@ -197,8 +210,8 @@ class TestRestarted:
         assert held(process.address) == pairs
 
     @pytest.mark.parametrize("connection", [2, 3])
-    def test_23_when_nobody_is_connected(self, push, process, pairs, connection) -> None:
-        """Between the look at the tables and the first item (2), and between the last item and the proof (3)."""
+    def test_23_between_connections(self, push, process, pairs, connection) -> None:
+        """Between the check of the tables and the first item (2), between the last item and the verification (3)."""
 
         def restart() -> None:
             process.kill()
@@ -214,7 +227,7 @@ class TestRestarted:
         saved = []
 
         def save() -> None:
-            grown(process.address)
+            wait_for_items(process.address)
             with Connection(process.address) as connection:
                 connection.checkpoint(DEADLINE)
             saved.append(size(process.address))
@@ -232,11 +245,11 @@ class TestRestarted:
             assert push(proxy.address).assert_clean()["already_there"] == there
             assert held(process.address) == pairs
 
-    def test_23_reset_by_somebody(self, push, table, pairs) -> None:
+    def test_23_reset_by_another_client(self, push, table, pairs) -> None:
         address = table(tight(10**6, max_times_sampled=1))
 
         def reset() -> None:
-            grown(address)
+            wait_for_items(address)
             reverb.Client(address).reset("t")
 
         with Proxy(address) as proxy:
@@ -247,7 +260,7 @@ class TestRestarted:
 
 
 class TestLostAcknowledgements:
-    """Case 24: what is sent again is not there twice."""
+    """Case 24: what is sent twice is in the table once."""
 
     @pytest.fixture
     def server(self):
@@ -282,7 +295,7 @@ class TestLostAcknowledgements:
         assert held(server) == expected
 
     def test_24_a_connection_that_never_lasts(self, push, server, pairs) -> None:
-        """Made again and again, and always broken before a request is through: that has an end."""
+        """A connection that always breaks before a request is complete: the retries end."""
         with Proxy(server) as proxy:
             proxy.at_byte(STREAM_BYTES // 2, lambda: proxy.cut_every(5_000))
             push(proxy.address, "--timeout=2").assert_not_verified(proxy.address, "2 s")

@@ -14,7 +14,7 @@ import reverb
 import tensorflow as tf
 from processes import DEADLINE
 from proxy import Proxy
-from pushes import PAIRS, STREAM_BYTES, Push, dataset, due, grown, held, look, size
+from pushes import PAIRS, STREAM_BYTES, Push, dataset, due, held, look, size, wait_for_items
 from servers import tight
 
 from rlds_beam.reading.source import open_source
@@ -38,7 +38,7 @@ def push(data, capsys) -> Push:
 
 
 class TestNoRoom:
-    """Case 25: a table that would drop items or make the writer wait is refused, unless it is asked for."""
+    """Case 25: a table that would drop items or make the writer wait is refused, unless an option allows it."""
 
     def test_25_too_small(self, push, table) -> None:
         address = table(tight(100))
@@ -57,7 +57,7 @@ class TestNoRoom:
         assert look(address).limiter.inserts == 0
         address = table(tight(PAIRS, max_times_sampled=1))
         assert push(address).assert_clean()["size"] == PAIRS
-        # They are there already, which nobody can know before: the same again may be asked for, and drops nothing.
+        # The items exist already, which cannot be known before: --allow_eviction permits the push, and drops nothing.
         push(address).assert_refused(f"--tables=t:uniform:{2 * PAIRS}", "these very items from an earlier run")
         check = push(address, "--allow_eviction").assert_clean()
         assert (check["inserted"], check["already_there"]) == (0, PAIRS)
@@ -76,7 +76,7 @@ class TestNoRoom:
             )
             assert size(address, name) == room
 
-    def test_25_a_limiter_and_somebody_who_samples(self, push, table, pairs) -> None:
+    def test_25_a_limiter_and_a_sampling_client(self, push, table, pairs) -> None:
         address = table(reverb.Table.queue("t", 50))
         sampled: collections.Counter[bytes] = collections.Counter()
 
@@ -91,11 +91,11 @@ class TestNoRoom:
         assert sampled == pairs
         assert "sampled" in check["note"]
 
-    def test_25_filled_by_somebody_else(self, push, table) -> None:
+    def test_25_filled_by_another_client(self, push, table) -> None:
         address = table(tight(PAIRS + 10))
 
         def fill() -> None:
-            grown(address)
+            wait_for_items(address)
             with reverb.Client(address).writer(1) as writer:
                 for i in range(50):
                     writer.append([float(i)])
@@ -166,7 +166,7 @@ class TestOtherTables:
         assert look(server, "replay").limiter.inserts == 0
 
     def test_26_the_remedy_is_one(self, push, server, data) -> None:
-        """What the message says to give makes it go."""
+        """The option that the message names makes the push work."""
         ran = push(server, "--cast=action=float64", table="dtype")
         assert ran.assert_clean()["size"] == PAIRS
         ran = push(server, "--items=sequences", "--sequence_length=5", table="length")

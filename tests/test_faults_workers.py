@@ -1,6 +1,6 @@
-"""Worker processes that die at work, through the real command: what it says, and that nothing is left or lost.
+"""Worker processes that die, through the real command: its message, and that nothing is lost or left over.
 
-They are killed by a `policy_info_fn` when they meet one episode: so where they die is known, however fast they are.
+They are killed by a `policy_info_fn` when they meet one episode: so the place is known, however fast they are.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from rlds_beam.pipelines.cli import main
 from rlds_beam.testing import make_episode, shard_paths, write_dataset
 
 # To the thread itself, as a segmentation fault comes: of a signal to the process another thread may be the one to die,
-# in its time, and this one would go on meanwhile.
+# in its time, and this one would continue meanwhile.
 KILLER = """
 import os
 import signal
@@ -89,7 +89,7 @@ def test_the_range_is_named(tmp_path, data, killer, convert, death):
 
 
 def test_the_only_process_dies(tmp_path, data, killer, convert):
-    """Without workers nobody is left to say so; what is there is known for what it is."""
+    """Without workers there is no message; the output is recognised as unfinished."""
     output = tmp_path / "out"
     ran = killer("convert", data, output, "--workers=1", death="SIGKILL")
     assert (ran.returncode, ran.stdout, ran.stderr) == (-signal.SIGKILL, "", "")
@@ -99,14 +99,14 @@ def test_the_only_process_dies(tmp_path, data, killer, convert):
 
 
 def assert_goes_on(data: Path, output: Path, convert) -> None:
-    """Where nothing kills, the same command does the rest, and the result is as of one that was never killed."""
+    """Without the kill the same command does the rest, and the result is that of an undisturbed run."""
     assert convert(data, *FLAGS, output=output).code == 0
     assert convert(data, *FLAGS, output=output.parent / "whole").code == 0
     assert bytes_of(output) == bytes_of(output.parent / "whole")
 
 
 def test_the_command_is_killed_and_its_workers_tidy_up(tmp_path, data, monkeypatch):
-    """`kill -9` of the command alone: its workers end by themselves, and take their directory with them."""
+    """`kill -9` of the command alone: its workers end by themselves, and remove their directory."""
     temporary, output = tmp_path / "tmp", tmp_path / "out"
     temporary.mkdir()
     arguments = ["convert", data, output, "--shards=8", "--workers=2"]

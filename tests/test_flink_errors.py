@@ -1,4 +1,4 @@
-"""What is said of a job that failed on a Flink cluster."""
+"""The message of a job that failed on a Flink cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What has to hold before a job goes to a Flink cluster, and what is said where it does not. No cluster is needed."""
+"""The checks before a job is submitted to a Flink cluster, and their messages. No cluster is needed."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def make_jar(path: Path, manifest: str = "Main-Class: JobServer\r\n") -> str:
 
 
 def options(master: str | None, jar: str | None = None, **others: object) -> RunOptions:
-    # Behind another name than this machine's, a pool is the TaskManagers' to find.
+    # A pool at another host name is not checked from here: TaskManagers connect to it.
     pool = {"environment_config": "sdk-workers:50000"}
     return RunOptions(runner="flink", flink_master=master, flink_job_server_jar=jar, **{**pool, **others})  # type: ignore[arg-type]
 
@@ -112,9 +112,9 @@ def test_java(master, java, jar) -> None:
 
 def test_the_master(master, java, jar) -> None:
     assert "--flink_master=HOST:PORT" in refusal(options(None, jar))
-    nobody = f"127.0.0.1:{free_port()}"
-    said = refusal(options(nobody, jar))
-    assert f"no JobManager of Flink answers at http://{nobody}" in said and "refused" in said and "8081" in said
+    closed = f"127.0.0.1:{free_port()}"
+    said = refusal(options(closed, jar))
+    assert f"no JobManager of Flink answers at http://{closed}" in said and "refused" in said and "8081" in said
     Rest.answer = b"<html>"
     assert "is not Flink's REST interface" in refusal(options(master, jar))
     overview("1.17.2", 1)
@@ -127,9 +127,9 @@ def test_the_master(master, java, jar) -> None:
 
 
 def test_the_workers(master, java, jar) -> None:
-    nobody = f"localhost:{free_port()}"
-    said = refusal(options(master, jar, environment_config=nobody))
-    assert f"no worker pool answers at {nobody}" in said and "python -m rlds_beam.runners.worker_pool --port=" in said
+    closed = f"localhost:{free_port()}"
+    said = refusal(options(master, jar, environment_config=closed))
+    assert f"no worker pool answers at {closed}" in said and "python -m rlds_beam.runners.worker_pool --port=" in said
     assert "expected HOST:PORT" in refusal(options(master, jar, environment_config="pool"))
     docker = options(master, jar, environment_type="DOCKER", environment_config=None)
     assert "an image with rlds-beam in it" in refusal(docker)
@@ -145,7 +145,7 @@ def test_a_jar_that_is_named(master, java, tmp_path) -> None:
 
 @pytest.fixture
 def offline(monkeypatch, tmp_path) -> Path:
-    """Beam's own download reaches nobody; the directory that it would keep the jar in."""
+    """Beam's own download reaches no server; the directory that it would keep the jar in."""
     for repository in ("MAVEN_CENTRAL_REPOSITORY", "GOOGLE_MAVEN_MIRROR"):
         monkeypatch.setattr(JavaJarServer, repository, f"http://127.0.0.1:{free_port()}")
     monkeypatch.setattr(JavaJarServer, "JAR_CACHE", str(tmp_path / "cache"))
@@ -201,9 +201,9 @@ def test_dry_run_looks_and_fetches_nothing(command, master, java, offline, tmp_p
     source = str(dataset(tmp_path))
     where = [str(tmp_path / "out")] if command == "convert" else ["--reverb=127.0.0.1:1", "--table=t"]
     flags = ["--dry_run", "--runner=flink", "--environment_config=sdk-workers:50000"]
-    nobody = f"127.0.0.1:{free_port()}"
-    assert main([command, source, *where, *flags, f"--flink_master={nobody}"]) == 2
-    assert f"no JobManager of Flink answers at http://{nobody}" in capsys.readouterr().err
+    closed = f"127.0.0.1:{free_port()}"
+    assert main([command, source, *where, *flags, f"--flink_master={closed}"]) == 2
+    assert f"no JobManager of Flink answers at http://{closed}" in capsys.readouterr().err
     if command == "convert":  # the other one looks at the tables too, and there are none
         assert main([command, source, *where, *flags, f"--flink_master={master}"]) == 0
     assert not offline.exists()

@@ -296,7 +296,7 @@ def test_what_policy_info_fn_returns_is_checked(functions: Options, returned: An
         ("math:pi", "not a function"),
     ],
 )
-def test_policy_info_fn_that_is_not_there(name: str, message: str) -> None:
+def test_a_missing_policy_info_fn(name: str, message: str) -> None:
     with pytest.raises(UsageError, match=f"--policy_info_fn={name}.*{message}"):
         to_frames(make_episode(3), FrameOptions(policy_info_fn=name))
 

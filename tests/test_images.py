@@ -1,4 +1,4 @@
-"""Images: the pixels that TFDS would decode, and the damage that it would find."""
+"""Images: the pixels that TFDS would decode, and the damage that its decoder would find."""
 
 import io
 import os
@@ -97,7 +97,7 @@ def with_pillow(image: Any, form: str, **options: Any) -> bytes:
 
 @pytest.fixture(scope="module")
 def files() -> dict[str, bytes]:
-    """Images as they may stand in a dataset, by what they are."""
+    """Encoded images as a dataset may hold them, by description."""
     import simplejpeg
     import tensorflow as tf
     from PIL import Image
@@ -197,7 +197,7 @@ def test_damage_is_found_where_tensorflow_finds_it(files: dict[str, bytes]) -> N
 
 
 def odd_pngs() -> dict[str, bytes]:
-    """PNGs of whole chunks, in which something is not as encoders write it."""
+    """PNGs of whole chunks, with content that encoders do not write."""
     image = picture()
     header = (b"IHDR", struct.pack(">IIBBBBB", 47, 33, 8, 2, 0, 0, 0))
     lines = b"".join(
@@ -278,7 +278,7 @@ def test_usual_pngs_need_no_tensorflow(files: dict[str, bytes], monkeypatch: pyt
 
 
 def test_a_bomb_is_not_inflated(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A body has room for what its header tells, and no header is believed that tells more than a body can hold."""
+    """A header that claims more than the body can hold is refused."""
     import imagecodecs
 
     inflate, room = imagecodecs.deflate_decode, []

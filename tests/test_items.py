@@ -1,4 +1,4 @@
-"""Items: the closed form, and what TF-Agents' observers really put into a Reverb table."""
+"""Items: the closed form, and what TF-Agents' observers put into a Reverb table."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ def test_options_that_would_do_nothing_are_refused(options: dict[str, Any], flag
         ItemOptions(**options)
 
 
-# Laws
+# Properties
 
 
 @given(st.integers(0, 40), any_items)

@@ -1,4 +1,4 @@
-"""Case 27: a job that is killed at any moment is taken up where it was, and ends as if nothing had been."""
+"""Case 27: a job that is killed at any moment is resumed, and ends with the output of an undisturbed run."""
 
 from __future__ import annotations
 
@@ -107,8 +107,8 @@ def test_27_killed_and_run_again(tmp_path, source, undisturbed, moment):
     assert {path: identity(path) for path in finished} == finished
 
 
-def test_27_killed_again_and_again(tmp_path, source, undisturbed):
-    """Every life does at least one more range, whenever it ends."""
+def test_27_killed_several_times(tmp_path, source, undisturbed):
+    """Each run finishes at least one more range before it is killed."""
     output = tmp_path / "out"
     for life in (1, 2):
         with running(["convert", source, output, *FLAGS]) as process:
@@ -126,7 +126,7 @@ def test_27_overwrite_replaces_the_whole(tmp_path, source, undisturbed, capsys):
     assert "--overwrite" in capsys.readouterr().err
     (output / "notes.txt").write_text("mine")
     assert main(["convert", str(source), str(output), *FLAGS, "--overwrite"]) == 0
-    assert (output / "notes.txt").read_text() == "mine"  # what rlds-beam did not write is not its to remove
+    assert (output / "notes.txt").read_text() == "mine"  # files of others are not removed
     (output / "notes.txt").unlink()
     assert bytes_of(output) == undisturbed
 
@@ -139,7 +139,7 @@ def test_27_a_finished_job_is_not_done_again(tmp_path, source, undisturbed, caps
     assert main(["convert", str(source), str(output), *FLAGS]) == 0
     assert "nothing was left to do" in capsys.readouterr().out
     assert {p: identity(p) for p in output.rglob("*") if p.is_file()} == files
-    # A shard that was lost or cut since is made again, and only that one.
+    # A shard that was lost or cut since is written again, and only that one.
     lost, torn = shards_in(output)[1], shards_in(output)[4]
     lost.unlink()
     torn.write_bytes(torn.read_bytes()[:-1])
@@ -153,12 +153,12 @@ def test_interrupted_by_the_user(tmp_path, source, undisturbed, number, workers)
     output = tmp_path / "out"
     with running(["convert", source, output, *FLAGS, f"--workers={workers}"]) as process:
         wait_until(lambda: temporaries_in(output), process)
-        # A terminal sends Ctrl-C to everybody, `kill` sends SIGTERM to one.
+        # A terminal sends Ctrl-C to all processes, `kill` sends SIGTERM to one.
         (kill if number == signal.SIGINT else subprocess.Popen.send_signal)(process, number)
         out, err = process.communicate(timeout=DEADLINE)
     assert (process.returncode, out) == (130, ""), err
     assert err == "rlds-beam: interrupted; what is finished is kept, run the same command to go on\n"
-    if (output / "manifest.json").exists():  # the workers were through before the signal was
+    if (output / "manifest.json").exists():  # the workers had finished before the signal came
         assert bytes_of(output) == undisturbed
     assert main(["convert", str(source), str(output), *FLAGS]) == 0
     assert bytes_of(output) == undisturbed

@@ -1,4 +1,4 @@
-"""What a worker holds does not grow with the size of a shard; only the episode that it is at counts."""
+"""A worker's memory does not grow with the size of a shard, only with that of one episode."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def peak_mb(source: Path, output: Path, *flags: str) -> int:
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory) -> int:
-    """What a job takes that has next to nothing to do."""
+    """The memory of a job that has almost nothing to do."""
     directory = tmp_path_factory.mktemp("small")
     return peak_mb(large_shard(directory, make_episode(1000, observation=240), 1), directory / "out", "--items=frames")
 
@@ -58,7 +58,7 @@ def test_a_shard_larger_than_what_a_worker_may_hold(tmp_path, base):
 
 
 def test_an_episode_larger_than_a_range(tmp_path, base):
-    """A record of two ranges' size is held a few times over, and no more of them than one."""
+    """A record of the size of two ranges is held a few times, and only one record at a time."""
     episode = make_episode(16_000, observation=1_000)
     source = large_shard(tmp_path, episode, 2)
     size = shard_paths(source)[0].stat().st_size / 2

@@ -1,4 +1,4 @@
-"""An output of the user's own, `--to=test_own_output:ReturnsOutput`: a line with the return of each episode."""
+"""A user's output, `--to=test_own_output:ReturnsOutput`: a line with the return of each episode."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from processes import kill, running, wait_until
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.errors import UsageError
 from rlds_beam.output.base import FileOutput
-from rlds_beam.output.manifest import RangeCommit
+from rlds_beam.output.commits import RangeCommit
 from rlds_beam.output.shards import ShardInfo, ShardWriter
 from rlds_beam.reading.base import Source
 from rlds_beam.reading.plan import WorkRange

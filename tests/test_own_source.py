@@ -1,4 +1,4 @@
-"""A source of the user's own, `--from=test_own_source:JsonSource`: episodes as lines of JSON, through every command."""
+"""A user's source, `--from=test_own_source:JsonSource`: episodes as lines of JSON, through every command."""
 
 from __future__ import annotations
 

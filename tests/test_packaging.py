@@ -44,7 +44,7 @@ def our_modules() -> set[str]:
 
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of what git would hold, so that building leaves nothing behind in the checkout."""
+    """A copy of what git would hold, so that building leaves nothing in the checkout."""
     copy = tmp_path_factory.mktemp("checkout")
     for name in ("README.md", "LICENSE", "pyproject.toml", "setup.py"):
         shutil.copy(ROOT / name, copy)
@@ -77,7 +77,7 @@ def test_wheel_holds_every_module_and_nothing_else(wheel_names: set[str]) -> Non
 
 
 def test_every_folder_with_modules_is_a_package() -> None:
-    """find_packages passes over a folder without __init__.py, and its modules would be missing in silence."""
+    """find_packages passes over a folder without __init__.py, and its modules would silently be missing."""
     folders = {file.parent for folder in FOLDERS.values() for file in folder.rglob("*.py")}
     assert [folder for folder in folders if not (folder / "__init__.py").exists()] == []
 
@@ -135,7 +135,7 @@ def core_modules() -> Iterable[str]:
 
 
 def test_the_core_imports_neither_beam_nor_tensorflow(tmp_path: Path) -> None:
-    """Save for what is to stand in for a module of TF-Agents that has TensorFlow in its signatures."""
+    """Except the replacements of TF-Agents' modules, which have TensorFlow in their signatures."""
     with_tensorflow = {
         f"rlds_beam.{name}"
         for name in ("rlds_to_reverb", "drop_in.rlds_to_reverb", "drop_in.frame_blocks", "drop_in.whole_episodes")
@@ -156,7 +156,7 @@ def test_a_users_modules_of_the_same_names_are_left_alone(tmp_path: Path) -> Non
     imported("import rlds_beam.transforms, rlds_beam.pipelines, rlds_beam.runners", tmp_path)
 
 
-@pytest.mark.parametrize("command", ["", "inspect", "validate", "convert", "push", "serve"])
+@pytest.mark.parametrize("command", ["", "doctor", "example", "inspect", "validate", "convert", "push", "serve"])
 def test_help_imports_nothing_heavy(command: str, tmp_path: Path) -> None:
     run = f"""
 import contextlib, io, sys

@@ -107,7 +107,7 @@ def test_the_value_of_padding_and_boundary_does_not_count():
 
 @pytest.mark.parametrize("kind", ["pairs", "tiled", "episodes"])
 def test_the_same_items_from_disk_have_the_same_priorities(kind):
-    """There padding frames are frames like all others."""
+    """Padding frames are frames like all others here."""
     (items,) = made([6], KINDS[kind])
     columns = {path: items.gather(path).reshape(-1, *items.frames[path].shape[1:]) for path in items.frames.columns}
     length = items.windows.length
@@ -252,6 +252,6 @@ def test_a_function_may_have_no_answer_for_zeros_but_must_for_data(function):
         ("math:", "expected module:function"),
     ],
 )
-def test_a_function_that_is_not_there(name, message):
+def test_a_missing_function(name, message):
     with pytest.raises(UsageError, match=f"--priority={name}: .*{message}"):
         resolve_priority(name).check(spec_of())

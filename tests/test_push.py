@@ -1,4 +1,4 @@
-"""`rlds-beam push`: datasets in, tables filled with exactly what is due."""
+"""`rlds-beam push`: datasets in, tables filled with exactly the expected items."""
 
 from __future__ import annotations
 
@@ -260,7 +260,7 @@ class TestObserverWriter:
 
 
 class TestTransform:
-    """`WriteToReverb` in a pipeline of one's own."""
+    """`WriteToReverb` in a user's pipeline."""
 
     @pytest.mark.parametrize("writer", ["stream", "observer"])
     def test_takes_checked_episodes(self, server, data, tmp_path, writer) -> None:

@@ -1,6 +1,6 @@
-"""`rlds-beam push`, killed at any moment and run again: each item is there once in the end.
+"""`rlds-beam push`, killed at any moment and run again: in the end each item is in the table once.
 
-The moments are bytes of the stream (`proxy.Proxy`), so each of them is hit, however fast the machine is.
+The moments are bytes of the stream (`proxy.Proxy`), so the test hits them however fast the machine is.
 """
 
 from __future__ import annotations
@@ -37,24 +37,24 @@ def data(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def servers() -> Iterator[list[str]]:
-    """Two servers, which nobody harms, and whose tables each test leaves empty."""
+    """Two servers that run through all tests; each test leaves their tables empty."""
     running = [reverb.Server(one_table()) for _ in range(2)]
     yield [f"127.0.0.1:{server.port}" for server in running]
     for server in running:
         server.stop()
 
 
-def strike(
-    command: list[str], proxy: Proxy, byte: int, blow: Callable[[subprocess.Popen[str]], None]
+def interrupt(
+    command: list[str], proxy: Proxy, byte: int, action: Callable[[subprocess.Popen[str]], None]
 ) -> tuple[int, str, str]:
-    """Runs a command and deals it a blow when it has sent so many bytes; not one byte more comes through before.
+    """Runs a command and calls `action` when it has sent so many bytes; no byte more is passed on before that.
 
-    The server answers nothing until the command is through, so it cannot have been faster.
+    The server answers nothing until the command has ended, so the command cannot have finished before.
     """
     with running(command) as process:
 
         def at_byte() -> None:
-            blow(process)
+            action(process)
             process.wait(DEADLINE)
 
         proxy.at_byte(proxy.sent + byte, at_byte)
@@ -69,7 +69,7 @@ def sizes(servers: list[str]) -> int:
 def assert_killed_and_completed(
     data: Path, servers: list[str], flags: tuple[str, ...], items: ItemOptions, lives: list[tuple[str, ...]], seed: int
 ) -> None:
-    """As many lives as there are flags for, each ended at a byte of chance, and one that is not."""
+    """Runs with each of the flags, killed at a random byte, and then one that is not killed."""
     rng, expected, seen = random.Random(seed), due(items), 0
     with contextlib.ExitStack() as stack:
         proxies = [stack.enter_context(Proxy(server)) for server in servers]
@@ -77,7 +77,7 @@ def assert_killed_and_completed(
         for life, extra in enumerate(lives):
             share = STREAM_BYTES // len(servers)
             byte = rng.randrange(20_000, share * 4 // 5) if life else share // 2
-            code, out, _ = strike(arguments(data, addresses, *flags, *extra), proxies[0], byte, kill)
+            code, out, _ = interrupt(arguments(data, addresses, *flags, *extra), proxies[0], byte, kill)
             assert (code, out) == (-signal.SIGKILL, "")
             assert seen <= sizes(servers) <= expected.total()
             seen = sizes(servers)
@@ -102,7 +102,7 @@ def test_two_servers(data, servers) -> None:
 
 
 def test_only_the_command_is_killed_and_run_again_at_once(data, servers) -> None:
-    """Its workers live on for a moment, and write what the next run writes too."""
+    """Its workers continue for a moment, and write the same items as the next run."""
     command = arguments(data, servers[:1], "--timeout=30")
     with Proxy(servers[0]) as proxy:
         workers = running(arguments(data, [proxy.address], "--workers=2"))
@@ -119,7 +119,7 @@ def test_a_table_without_room_for_a_second_copy(data, capsys) -> None:
     server = reverb.Server(one_table(PAIRS))
     address = f"127.0.0.1:{server.port}"
     with Proxy(address) as proxy:
-        strike(arguments(data, [proxy.address]), proxy, STREAM_BYTES // 2, kill)
+        interrupt(arguments(data, [proxy.address]), proxy, STREAM_BYTES // 2, kill)
         there = look(address).current_size
         assert 0 < there < PAIRS
         assert main(arguments(data, [proxy.address])) == 2
@@ -136,13 +136,13 @@ def test_interrupted(data, servers, number, workers) -> None:
     with Proxy(servers[0]) as proxy:
         groups = []
 
-        def blow(process: subprocess.Popen[str]) -> None:
+        def end(process: subprocess.Popen[str]) -> None:
             groups.append(process.pid)
-            # A terminal sends Ctrl-C to everybody, `kill` sends SIGTERM to one.
+            # A terminal sends Ctrl-C to all processes, `kill` sends SIGTERM to one.
             (kill if number == signal.SIGINT else subprocess.Popen.send_signal)(process, number)
 
-        code, out, err = strike(
-            arguments(data, [proxy.address], f"--workers={workers}"), proxy, STREAM_BYTES // 3, blow
+        code, out, err = interrupt(
+            arguments(data, [proxy.address], f"--workers={workers}"), proxy, STREAM_BYTES // 3, end
         )  # fmt: skip
         assert (code, out) == (130, ""), err
         assert err == "rlds-beam: interrupted; what is finished is kept, run the same command to go on\n"
@@ -152,10 +152,10 @@ def test_interrupted(data, servers, number, workers) -> None:
 
 
 def test_observers_write_at_least_once(data, servers) -> None:
-    """Killed and run again, they leave nothing out; what was written before is there twice."""
+    """Killed and run again, they leave nothing out; what was written before is in the table twice."""
     with Proxy(servers[0]) as proxy:
         command = arguments(data, [proxy.address], "--writer=observer")
-        code, _, _ = strike(command, proxy, 150_000, kill)
+        code, _, _ = interrupt(command, proxy, 150_000, kill)
         assert code == -signal.SIGKILL
         there = sizes(servers[:1])
         assert 0 < there < PAIRS
@@ -163,16 +163,16 @@ def test_observers_write_at_least_once(data, servers) -> None:
     found, expected = held(servers[0]), due()
     assert expected - found == Counter()
     assert set(found) == set(expected)
-    assert found.total() >= PAIRS + there  # the server may not have been through with what it was sent
+    assert found.total() >= PAIRS + there  # the server may not have processed all that it was sent
 
 
 def test_a_worker_dies(data, servers) -> None:
     with Proxy(servers[0]) as proxy:
 
-        def blow(process: subprocess.Popen[str]) -> None:
+        def end(process: subprocess.Popen[str]) -> None:
             os.kill(members(process.pid, "rlds_beam.runners.worker")[-1], signal.SIGKILL)
 
-        code, out, err = strike(arguments(data, [proxy.address], "--workers=2"), proxy, STREAM_BYTES // 3, blow)
+        code, out, err = interrupt(arguments(data, [proxy.address], "--workers=2"), proxy, STREAM_BYTES // 3, end)
         assert (code, out) == (1, "")
         assert err.startswith("rlds-beam: a worker process died")
         assert err.endswith("run again\n")

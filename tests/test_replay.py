@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from outputs import commit_dataset, commit_range, shard_path
+from outputs import commit_dataset, commit_range, plan, shard_path
 
 from rlds_beam.episodes.columns import concatenate
 from rlds_beam.episodes.images import EncodedImages, encode_jpeg
@@ -22,7 +22,7 @@ from rlds_beam.errors import RldsBeamError, UsageError
 from rlds_beam.formats.tfrecord_rows import RowReader
 from rlds_beam.formats.tfrecord_writing import frame_all
 from rlds_beam.formats.wire import MalformedError, delimited
-from rlds_beam.output import manifest
+from rlds_beam.output import directory
 from rlds_beam.output.loading import load_trajectories
 from rlds_beam.output.reading_back import Replay, is_replay, open_replay
 from rlds_beam.output.shards import ShardWriter
@@ -95,7 +95,7 @@ def write(output: Path, leaves, options, episodes, images="raw", split="train", 
     """Converts the frames of episodes to `output`, and returns the items that are in it."""
     spec = TrajectorySpec(leaves, () if options.items == "frames" else (options.length,))
     encoder = TrajectoryEncoder(spec, images)
-    manifest.open_output(str(output), {"options": str(options)})
+    directory.open_output(str(output), plan(options=str(options)))
     made = []
     for work in (ranges := [WorkRange(split, i, shards, ()) for i in range(shards)]):
         path = shard_path(output, work)
@@ -256,7 +256,7 @@ def payloads_of(spec, items) -> list[bytes]:
 
 
 @pytest.mark.parametrize("numbers", [[1] * 12, [1, 1, 70_000, 70_000] * 3, [1, 300] * 6, [-1, 2**62, 0, 5] * 3])
-def test_records_that_somebody_else_wrote(numbers):
+def test_records_of_another_writer(numbers):
     """In runs of equal length with ours, so that only their bytes tell them apart."""
     leaves = leaves_of(Leaf("observation", "int64", (2,)))
     frames = make_frames(leaves, 6, 0)
@@ -325,7 +325,7 @@ def test_rows_are_the_records_of_the_file(runs, limit):
     assert (reader.position, reader.records) == (len(content), len(payloads))
 
 
-# What is not as it was written
+# Files that changed
 
 
 @pytest.fixture
@@ -423,7 +423,7 @@ def test_splits(tmp_path):
     leaves = leaves_of(Leaf("observation", "float32", (3,)))
     work = [WorkRange(split, i, 2, ()) for split in ("train", "val", "none") for i in range(2)]
     encoder = TrajectoryEncoder(TrajectorySpec(leaves, (2,)))
-    manifest.open_output(str(tmp_path), {})
+    directory.open_output(str(tmp_path), plan())
     for i, one in enumerate(work):
         path = shard_path(tmp_path, one)
         with ShardWriter(path) as writer:

@@ -1,4 +1,4 @@
-"""What a server says of itself, held to Reverb's own client; and servers that say nothing."""
+"""A server's own description, compared with Reverb's client; and servers that do not answer."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_every_table_reads_as_reverbs_client_reads_it(server):
     import tensorflow as tf
 
     def leaves(signature):
-        # Paths are ours; that they are those of tf.nest is for tf.nest to say.
+        # The paths are ours; tf.nest says whether they are right.
         flat = tf.nest.flatten(signature, expand_composites=False)
         return [
             ("unknown", None)
@@ -257,7 +257,7 @@ def unanswered(address: str, says: str) -> None:
     assert str(caught.value).startswith(address)
 
 
-def test_nobody_there():
+def test_no_server_at_the_address():
     unanswered(f"127.0.0.1:{free_port()}", "Connection refused.*rlds-beam serve")
 
 
@@ -266,7 +266,7 @@ def test_a_stopped_server_does_not_answer():
         connection.info(20)
         process.stop()
         unanswered(process.address, "no answer within 1 s")  # on a new connection
-        with pytest.raises(ServerError, match="no answer within 1 s"):  # on one that was there
+        with pytest.raises(ServerError, match="no answer within 1 s"):  # on an existing one
             connection.info(DEADLINE)
         process.resume()
         assert list(connection.info(20).tables) == ["queue"]

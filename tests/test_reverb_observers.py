@@ -111,7 +111,7 @@ def pick(run: Any, which: Any) -> Any:
 
 @dataclasses.dataclass
 class Case:
-    """What is done to an observer."""
+    """A call of an observer's method."""
 
     kind: str
     arguments: dict[str, Any]
@@ -144,7 +144,7 @@ class Case:
 
     @staticmethod
     def _steps(rng: np.random.Generator, kind: str, n: int) -> list[tuple[Any, ...]]:
-        """Pieces of the frames, with other calls in between; seldom in the plain cases, often in the others."""
+        """Pieces of the frames, with other calls in between; rarely in the plain cases, often in the others."""
         wild, steps, at = rng.random() < 0.5, [], 0
         others: list[tuple[Any, ...]] = [
             ("reset", True), ("reset", False), ("reopen",), ("close",), ("open",), ("flush",),
@@ -160,7 +160,7 @@ class Case:
         return [*steps, ("reset", bool(rng.integers(2)))] if wild else steps
 
     def play(self, module: Any, client: Any, **extra: Any) -> list[str]:
-        """Does it all with the observer of that name in `module`; what went wrong on the way."""
+        """Makes all calls on the observer of that name in `module`; returns the errors."""
         observer, errors = getattr(module, self.kind)(client, **self.arguments, **extra), []
         theirs = module is reverb_utils
         for name, *rest in self.steps:
@@ -246,7 +246,7 @@ def test_two_observers_in_turn_do_not_disturb_each_other(tables: Tables) -> None
     assert_equal([a], [b], "each of them")
 
 
-def test_frames_may_be_written_into_again(tables: Tables) -> None:
+def test_the_caller_may_reuse_its_arrays(tables: Tables) -> None:
     observer = ReverbTrajectorySequenceObserver(tables.client, "a", 2, chunk_length=8)
     frame = pick(run_of([0]), 0)
     for t in range(3):
@@ -443,7 +443,7 @@ def test_tf_agents_own_tests_pass(monkeypatch: pytest.MonkeyPatch, name: str) ->
     assert result.testsRun == 1 and not result.errors and not result.failures, result
 
 
-# Servers that are not well
+# Servers that fail
 
 
 def _table() -> list[Any]:
@@ -503,7 +503,7 @@ def test_a_server_that_was_restarted_is_noticed() -> None:
         assert reverb.Client(server.address).server_info(timeout=10)["a"].current_size == 9
 
 
-def test_a_server_that_is_not_there() -> None:
+def test_no_server_at_the_address() -> None:
     observer = ReverbAddTrajectoryObserver(reverb.Client(f"127.0.0.1:{free_port()}"), "a", 2, timeout=0.5)
     observer(pick(run_of([0]), 0))
     with pytest.raises(ServerError, match=r"127\.0\.0\.1"):

@@ -1,4 +1,4 @@
-"""Our side of Reverb's insert protocol, held to what Reverb's own clients read and write."""
+"""Our side of Reverb's insert protocol, compared with what Reverb's own clients read and write."""
 
 from __future__ import annotations
 
@@ -238,7 +238,7 @@ def test_an_episode_goes_to_one_server_whatever_their_order() -> None:
 
 
 def test_a_request_holds_all_that_its_items_need(server) -> None:
-    """Any of them can be sent on its own, on a new connection, in any order."""
+    """Each request can be sent alone, on a new connection, in any order."""
     frames = 5000
     columns = [np.random.default_rng(0).standard_normal((frames, 400)).astype(np.float32)]
     encoder = ItemEncoder([(np.dtype("float32"), (400,))], ["t0"], chunk_length=32)

@@ -1,4 +1,4 @@
-"""Tables before and after a job: what is refused before the first byte, and what is not believed at the end."""
+"""Tables before and after a job: what is refused before anything is sent, and what fails the final verification."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SPEC = TrajectorySpec(LEAVES, (2,))
 
 
 def spec_with(*leaves: Leaf, length: int = 2) -> TrajectorySpec:
-    """SPEC with these leaves in place of those of the same path, or beside them."""
+    """SPEC with these leaves added, or in place of those of the same path."""
     replaced = {leaf.path: leaf for leaf in (*LEAVES, *leaves)}
     order = ("step_type", "observation", "action", "policy_info", "next_step_type", "reward", "discount")
     return TrajectorySpec(
@@ -129,13 +129,13 @@ def check(before: Baseline, predicted: int, acknowledged: int) -> TableCheck:
 
 
 class TestReachable:
-    def test_nobody_there(self):
+    def test_no_server_at_the_address(self):
         address, start = f"127.0.0.1:{free_port()}", time.monotonic()
         with pytest.raises(UsageError, match=f"{address}: no Reverb server is reached there"):
             check_tables([address], ["pairs"], SPEC, None, 1)
         assert time.monotonic() - start < 30
 
-    def test_one_of_several_is_not_there(self, address):
+    def test_one_of_several_servers_is_missing(self, address):
         with pytest.raises(UsageError, match="no Reverb server is reached there"):
             check_tables([address, f"127.0.0.1:{free_port()}"], ["pairs"], SPEC, None, 1)
 
@@ -238,7 +238,7 @@ class TestRoom:
         assert "serve --tables=small:uniform:11" in message
         before = look(address, "small", predicted=11, allow_eviction=True)
         assert before.allow_eviction
-        # And so it does, as Reverb itself has it.
+        # Reverb itself agrees.
         assert push(address, "small", range(11)) == 11
         assert client.server_info(5)["small"].current_size == 10
         assert "has 10; with the 1 to come it would drop 1" in refused(address, "small", predicted=1)
@@ -255,7 +255,7 @@ class TestRoom:
         look(address, name, predicted=room + 1, allow_blocking=True)  # a queue drops nothing: it waits
 
     def test_below_the_minimum_size_nothing_waits(self, address):
-        # 5 items never make the 50 that sampling takes: inserts are free for ever, and drop.
+        # 5 items never make the 50 that sampling takes: inserts are never blocked, and drop.
         look(address, "deep", predicted=1000, allow_eviction=True)
         assert "it would drop 995" in refused(address, "deep", predicted=1000, allow_blocking=True)
         # At 5 of 5 the next insert makes 6 for a moment, and the limiter holds from there on.
@@ -298,7 +298,7 @@ class TestRoom:
 
 
 class TestVerify:
-    def test_all_is_there(self, address):
+    def test_everything_is_in_the_table(self, address):
         before = look(address, "free0", predicted=30)
         assert pickle.loads(pickle.dumps(before)) == before
         assert before.state_ids == {address: ask([address], TIMEOUT)[address].state_id}
@@ -341,7 +341,7 @@ class TestVerify:
 
     def test_items_were_dropped(self, address):
         before = look(address, "tight0", predicted=10)
-        push(address, "tight0", range(100, 104))  # somebody else comes in between
+        push(address, "tight0", range(100, 104))  # another client writes in between
         with pytest.raises(NotVerifiedError, match="'tight0': 4 items left it: it is full, and has to be larger"):
             check(before, 10, push(address, "tight0", range(10)))
 
@@ -356,7 +356,7 @@ class TestVerify:
         before = look(address, "free5", predicted=10)
         acknowledged = push(address, "free5", range(10))
         client.mutate_priorities("free5", deletes=[3, 4])
-        with pytest.raises(NotVerifiedError, match="'free5': 2 items left it: somebody deleted them"):
+        with pytest.raises(NotVerifiedError, match="'free5': 2 items left it: another client deleted them"):
             check(before, 10, acknowledged)
 
     def test_a_sampler_takes_items_out(self, client, address):
@@ -398,7 +398,7 @@ class TestVerify:
             process.kill()
             process.start()
             after = ask([address], TIMEOUT)
-            assert after[address].tables["free"].current_size == 10  # all of it, as it happens: nobody can know
+            assert after[address].tables["free"].current_size == 10  # all of it, by chance: it cannot be known
             with pytest.raises(NotVerifiedError) as caught:
                 compare_tables(before, after, {address: 10}, {address: 10})
             assert len(re.findall("was restarted", str(caught.value))) == 1

@@ -1,4 +1,4 @@
-"""The drop-in for TF-Agents' rlds_to_reverb, held to TF-Agents' own."""
+"""The drop-in for TF-Agents' rlds_to_reverb, compared with TF-Agents' own."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ VALID = st.builds(_valid, st.integers(1, 7), st.booleans())
 ANY = st.lists(st.tuples(st.booleans(), st.booleans(), st.booleans()), max_size=5)
 
 
-# An iterator takes a tenth of a second to start, so streams are few and long: those of `ignore_errors` go on and on.
+# An iterator takes a tenth of a second to start, so streams are few and long: those of `ignore_errors` never end.
 @settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(episodes=st.lists(st.one_of(*[VALID] * 8, ANY), max_size=30))
 def test_frames_and_errors_are_those_of_tf_agents(streams: Streams, episodes: list[Flags]) -> None:
@@ -250,7 +250,7 @@ def test_discounts_and_flags_of_any_number_type(change: dict[str, Callable[[Colu
 
 
 def info(step: Any, next_step: Any) -> Any:
-    if next_step["is_first"]:  # what only autograph makes of it
+    if next_step["is_first"]:  # works only with autograph
         value = -next_step["reward"]
     else:
         value = next_step["reward"]
@@ -336,7 +336,7 @@ def table() -> Iterator[Callable[..., reverb.Client]]:
 
 
 def items(client: reverb.Client) -> list[tuple[Any, ...]]:
-    """All items of the table, in order; they are gone then."""
+    """All items of the table, in order; this removes them."""
     size = client.server_info(timeout=10)["t"].current_size
     samples = client.sample("t", size, emit_timesteps=False, unpack_as_table_signature=True) if size else []
     return [_frozen(sample.data) for sample in samples]
@@ -366,7 +366,7 @@ def test_push_writes_the_same_items(kind: str, table: Any, monkeypatch: pytest.M
         observer.close()
 
 
-def test_somebody_elses_observer_gets_tensors() -> None:
+def test_an_observer_of_another_class_gets_tensors() -> None:
     class Observer:
         def __init__(self) -> None:
             self.frames: list[Any] = []
@@ -384,7 +384,7 @@ def test_somebody_elses_observer_gets_tensors() -> None:
 
 
 @pytest.mark.parametrize("module", [reverb_utils, reverb_observers], ids=["TF-Agents' observer", "our observer"])
-def test_a_bad_episode_ends_it_and_leaves_nothing_behind(module: Any, table: Any) -> None:
+def test_a_bad_episode_ends_it_and_leaves_no_frames(module: Any, table: Any) -> None:
     client = table()
     observer = OBSERVERS["pairs"](module, client)
     broken = columns(3, start=10, is_last=lambda e: np.zeros(3, bool), is_terminal=lambda e: np.zeros(3, bool))

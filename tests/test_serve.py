@@ -1,4 +1,4 @@
-"""Served tables: what TF-Agents makes of them, and who can reach them."""
+"""Served tables: how TF-Agents uses them, and which machines can reach them."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def test_tables_are_read_as_they_are_written():
     )  # fmt: skip
 
 
-# Who can reach it
+# Network access
 
 
 def test_a_port_that_is_taken(served, dataset):
@@ -165,7 +165,7 @@ def test_a_port_that_is_taken(served, dataset):
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "0.0.0.0", "::1"])
-def test_a_port_is_taken_on_whatever_address_somebody_listens(address):
+def test_a_port_is_taken_if_any_address_listens_on_it(address):
     with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as other:
         other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         other.bind((address, 0))
@@ -211,7 +211,7 @@ with socket.create_server(("::", 0), family=socket.AF_INET6, dualstack_ipv6=True
     assert peer[0] == "::ffff:10.9.9.2", peer
     try:
         keep_to_loopback(port)
-        raise AssertionError("somebody was there already")
+        raise AssertionError("the port was taken already")
     except RldsBeamError as error:
         assert "10.9.9.2" in str(error)
     accepted.close()
@@ -222,13 +222,13 @@ def server(loopback):
 """
 
 
-def test_nobody_reaches_it_from_another_machine(tmp_path):
+def test_other_machines_cannot_reach_it(tmp_path):
     script = INSIDE.replace("sys.argv[2]", repr(str(tmp_path))) + textwrap.dedent("""
-        closed, everybody = server(True), server(False)
+        closed, open_ = server(True), server(False)
         assert refused(closed.port)
         for host in ("127.0.0.1", "[::1]"):
             assert list(Connection(f"{host}:{closed.port}").info(10).tables) == ["replay"]
-        guest = from_outside(everybody.port)
+        guest = from_outside(open_.port)
         try:
             guest.communicate(timeout=1)
         except subprocess.TimeoutExpired:  # it is connected, and waits for what Reverb says

@@ -1,4 +1,4 @@
-"""Checkpoints of served tables, from the first byte to the last, and the process that a server is."""
+"""Checkpoints of served tables, whole and damaged, and the server's process."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def held(address: str, table: str) -> list[bytes]:
     return sorted(found.values())
 
 
-def test_what_was_served_is_served_again(dataset, tmp_path, checkpoint):
+def test_a_checkpoint_is_served_by_the_next_run(dataset, tmp_path, checkpoint):
     """A checkpoint at the end, loaded by the next run; the server of that one is killed."""
     root, again = tmp_path / "root", f"--checkpoint={tmp_path / 'root'}"
     with Serve(f"--load={checkpoint}", again) as command:
@@ -111,7 +111,7 @@ with EmbeddedServer((), None, load={str(checkpoint)!r}) as server:
             socket.create_connection((host, int(port)), 1).close()
         except ConnectionRefusedError:
             return
-        except TimeoutError:  # nobody takes it, but it still listens
+        except TimeoutError:  # no process accepts it, but the port still listens
             continue
         time.sleep(0.05)
     raise AssertionError("the server is still there")
@@ -181,14 +181,14 @@ def test_reverb_deletes_what_is_in_its_checkpoint_directory_so_it_is_given_none_
     theirs, ours = fill(tmp_path / "theirs"), fill(tmp_path / "ours")
     server = reverb.Server([a_table()], checkpointer=reverb.checkpointers.DefaultCheckpointer(str(tmp_path / "theirs")))
     written = reverb.Client(f"localhost:{server.port}").checkpoint()
-    assert theirs.exists() != os.path.exists(written)  # whatever comes last in the alphabet is what it keeps
+    assert theirs.exists() != os.path.exists(written)  # it keeps what comes last in the alphabet
     text = refused(capsys, "--tables=a:uniform", f"--checkpoint={tmp_path / 'ours'}")
     assert name.split("/")[0] in text and "Reverb deletes" in text
     assert ours.exists()
 
 
 def test_sizes_are_read_as_reverb_has_them(tmp_path):
-    """After whatever happens to a table, and after a checkpoint was loaded."""
+    """After any operation on a table, and after a checkpoint was loaded."""
     import reverb
 
     def serve() -> tuple[Any, Any]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import xxhash
-from outputs import commit_dataset, commit_range, shard_path
+from outputs import commit_dataset, commit_range, plan, shard_path
 
 from rlds_beam import storage
 from rlds_beam.episodes.schema import Field
@@ -15,18 +15,20 @@ from rlds_beam.errors import NotVerifiedError, UsageError
 from rlds_beam.formats.base import Record
 from rlds_beam.formats.tfrecord import open_tfrecord, read_records
 from rlds_beam.formats.tfrecord_writing import frame
-from rlds_beam.output import manifest
+from rlds_beam.output import directory, manifest
+from rlds_beam.output.commits import rejected_path
 from rlds_beam.output.shards import RejectedWriter, ShardInfo, ShardWriter
 from rlds_beam.reading.plan import WorkRange
 
 FIELDS = (Field("step_type", "int32", (2,), "bytes"), Field("observation", "float32", (2, 3)))
-PLAN = {"source": {"dataset": "data/1.0.0", "bytes": 123}, "options": {"items": "pairs", "shards": [1, 2]}}
+CONTENT = {"source": {"dataset": "data/1.0.0", "bytes": 123}, "options": {"items": "pairs", "shards": [1, 2]}}
+PLAN = plan(**CONTENT)
 RANGES = [WorkRange("train", i, 3, ()) for i in range(3)] + [WorkRange("val", 0, 1, ())]
 
 
 def make_range(output: Path, work: WorkRange, records: int = 2, *, rejected: int = 0, predicted: int | None = None):
     path = shard_path(output, work)
-    with ShardWriter(path) as writer, RejectedWriter(manifest.rejected_path(str(output), work)) as aside:
+    with ShardWriter(path) as writer, RejectedWriter(rejected_path(str(output), work)) as aside:
         for i in range(records):
             writer.write([frame(f"{work}/{i}".encode())], 1, f"key{i}")
         for i in range(rejected):
@@ -38,7 +40,7 @@ def make_range(output: Path, work: WorkRange, records: int = 2, *, rejected: int
 
 
 def make_dataset(output: Path, records=(2, 0, 3, 1)):
-    manifest.open_output(str(output), PLAN)
+    directory.open_output(str(output), PLAN)
     for work, count in zip(RANGES, records, strict=True):
         make_range(output, work, count, rejected=work.index)
     return commit_dataset(output, RANGES, FIELDS)
@@ -102,20 +104,22 @@ def test_an_empty_split_is_left_out(tmp_path):
     info = json.loads((tmp_path / "dataset_info.json").read_text())
     assert [s["name"] for s in info["splits"]] == ["train"]
     assert not list(tmp_path.glob("data-val*"))
-    assert manifest.open_output(str(tmp_path), PLAN).complete
+    assert directory.open_output(str(tmp_path), PLAN).complete
 
 
 def test_an_empty_dataset_is_no_tfds_dataset(tmp_path):
     assert make_dataset(tmp_path, (0, 0, 0, 0))["items"] == 0
     expected = {"plan.json", "manifest.json", "checksums.xxh128", "rejected", "_commits"}  # of what was rejected
     assert {p.name for p in tmp_path.iterdir()} == expected
-    assert manifest.open_output(str(tmp_path), PLAN).complete
+    assert directory.open_output(str(tmp_path), PLAN).complete
 
 
 def test_the_same_plan_again_has_nothing_to_do(tmp_path):
     make_dataset(tmp_path)
     before = contents(tmp_path)
-    finished = manifest.open_output(str(tmp_path), {**PLAN, "options": {"items": "pairs", "shards": (1, 2)}})
+    finished = directory.open_output(
+        str(tmp_path), plan(**{**CONTENT, "options": {"items": "pairs", "shards": (1, 2)}})
+    )
     assert finished.complete
     assert finished.ranges.keys() == {str(work) for work in RANGES}
     assert finished.ranges["train-00000-of-00003"].report == {"records": 2}
@@ -161,7 +165,7 @@ def test_a_rerun_does_what_is_missing_and_ends_the_same(tmp_path, fault):
     make_dataset(tmp_path)
     before = contents(tmp_path)
     fault(tmp_path)
-    finished = manifest.open_output(str(tmp_path), PLAN)
+    finished = directory.open_output(str(tmp_path), PLAN)
     assert not finished.complete
     assert not (tmp_path / "manifest.json").exists()
     assert {str(work) for work in RANGES} - finished.ranges.keys() == {"train-00002-of-00003"}
@@ -172,24 +176,24 @@ def test_a_rerun_does_what_is_missing_and_ends_the_same(tmp_path, fault):
 
 def test_killed_before_the_plan_was_written(tmp_path):
     (tmp_path / ".plan.json.0badcafe.tmp").write_text("{")
-    assert not manifest.open_output(str(tmp_path), PLAN).ranges
+    assert not directory.open_output(str(tmp_path), PLAN).ranges
 
 
 def test_another_plan_is_refused_and_replaced_on_demand(tmp_path):
     make_dataset(tmp_path)
     before = contents(tmp_path)
-    other = {**PLAN, "options": {"items": "frames", "shards": [1, 2]}}
+    other = plan(**{**CONTENT, "options": {"items": "frames", "shards": [1, 2]}})
     with pytest.raises(UsageError, match=r'options.items was "pairs" and is now "frames".*--overwrite'):
-        manifest.open_output(str(tmp_path), other)
+        directory.open_output(str(tmp_path), other)
     assert contents(tmp_path) == before
     (tmp_path / "notes.txt").write_text("mine")
-    assert manifest.open_output(str(tmp_path), other, overwrite=True) == manifest.Finished()
+    assert directory.open_output(str(tmp_path), other, overwrite=True) == directory.Finished()
     assert contents(tmp_path).keys() == {"plan.json", "notes.txt"}
 
 
 def test_overwrite_replaces_the_same_plan_too(tmp_path):
     make_dataset(tmp_path)
-    assert not manifest.open_output(str(tmp_path), PLAN, overwrite=True).ranges
+    assert not directory.open_output(str(tmp_path), PLAN, overwrite=True).ranges
 
 
 @pytest.mark.parametrize("overwrite", [False, True])
@@ -197,12 +201,12 @@ def test_overwrite_replaces_the_same_plan_too(tmp_path):
 def test_a_foreign_directory_is_never_touched(tmp_path, overwrite, name):
     (tmp_path / name).write_text('{"mine": 1}')
     with pytest.raises(UsageError, match="not empty, and rlds-beam did not write"):
-        manifest.open_output(str(tmp_path), PLAN, overwrite=overwrite)
+        directory.open_output(str(tmp_path), PLAN, overwrite=overwrite)
     assert contents(tmp_path) == {name: b'{"mine": 1}'}
 
 
 def test_an_unfinished_dataset_is_not_committed(tmp_path):
-    manifest.open_output(str(tmp_path), PLAN)
+    directory.open_output(str(tmp_path), PLAN)
     make_range(tmp_path, RANGES[0])
     with pytest.raises(NotVerifiedError, match="3 of 4 ranges were not finished"):
         commit_dataset(tmp_path, RANGES, FIELDS)
@@ -220,7 +224,7 @@ def test_a_damaged_shard_is_not_committed(tmp_path):
 
 
 def test_other_than_predicted_is_an_error(tmp_path):
-    manifest.open_output(str(tmp_path), PLAN)
+    directory.open_output(str(tmp_path), PLAN)
     with pytest.raises(NotVerifiedError, match="holds 2 items where 3 were predicted"):
         make_range(tmp_path, RANGES[0], 2, predicted=3)
 

@@ -1,4 +1,4 @@
-"""The simulation of many workers: the planner that it drives is the real one, and its schedules keep the laws."""
+"""The simulation of many workers: it drives the real planner, and its schedules are plausible."""
 
 import itertools
 import sys
@@ -61,7 +61,7 @@ def test_one_worker_takes_the_sum(scheduling, assignment, costs):
 
 
 @given(costs=COSTS, speeds=SPEEDS)
-def test_nobody_waits_beside_work(scheduling, costs, speeds):
+def test_no_worker_is_idle_while_work_is_left(scheduling, costs, speeds):
     """The last range was begun when all were busy: Graham's bound."""
     schedule = scheduling.taken(costs, speeds)
     assert schedule.makespan <= (scheduling.ideal(costs, speeds) + costs.max() / speeds.min()) * EPSILON
@@ -88,7 +88,7 @@ def test_a_shared_limit_slows_all_and_loses_nothing(scheduling, costs, workers, 
     assert limited.makespan * EPSILON >= scheduling.ideal(costs, np.ones(workers), share)
     if share * workers <= 1:
         np.testing.assert_allclose(limited.finishes, free.finishes)
-    if share >= 1:  # then one worker is all that goes through
+    if share >= 1:  # then one worker takes all of it
         assert limited.makespan == pytest.approx(costs.sum() * share)
 
 
@@ -98,7 +98,7 @@ def test_by_hand(scheduling):
     assert scheduling.dealt(costs, np.ones(2)).finishes.tolist() == [6, 2]
     slow = scheduling.taken(np.array([1.0, 1, 1]), np.array([1, 0.5]))
     assert slow.owners.tolist() == [0, 1, 0] and slow.finishes.tolist() == [2, 2]
-    # Two share what one and a half could use; when the first is done, the other goes at its own pace.
+    # Two share what one and a half could use; when the first is done, the other runs at its own pace.
     schedule = scheduling.shared(scheduling.dealt(np.array([2.0, 4.0]), np.ones(2)), 0.75)
     assert schedule.finishes.tolist() == [3, 5]
 
@@ -186,7 +186,7 @@ def test_what_is_shared_is_counted_in_its_units(simulate):
     assert simulate.share_of(stages, push, 800e6, 5) == pytest.approx(0.5)
 
 
-def test_the_measured_rates_are_there(simulate):
+def test_all_measured_rates_exist(simulate):
     from cost import MEASURED, STAGES, Rates, core_seconds, range_count
 
     rates = Rates.read(MEASURED)

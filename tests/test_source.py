@@ -8,6 +8,7 @@ import pytest
 
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.errors import UsageError
+from rlds_beam.pipelines.cli import main
 from rlds_beam.reading.plan import plan_ranges, select_segments
 from rlds_beam.reading.reader import EpisodeReader
 from rlds_beam.reading.source import open_source
@@ -80,7 +81,7 @@ def test_shard_files_with_features_elsewhere(dataset, tmp_path):
         ("train[5:12]", range(5, 12)),
         ("train[-3:]", range(17, 20)),
         ("train[:-18]", range(2)),
-        ("train[7:7]", []),
+        ("all", range(20)),
         ("train[33%:66%]", range(7, 13)),
     ],
 )
@@ -97,6 +98,45 @@ def test_slices_equal_those_of_tfds(dataset, split):
     tfds = pytest.importorskip("tensorflow_datasets")
     read = tfds.builder_from_directory(str(dataset)).as_dataset(split, shuffle_files=False)
     assert read_ids(open_source(str(dataset), split)) == [int(e["episode_metadata"]["episode_id"]) for e in read]
+
+
+REFUSED = {
+    "train[7:7]": r"train\[7:7\] is empty \(7 to 7\): train has 20 episodes",
+    "train[:1%]": "is empty",
+    "train[9:3]": "is empty",
+    "train[90:95]": "is out of range: train has 20 episodes",
+    "train[0:100]": "is out of range",
+    "train[:200%]": "is out of range",
+    "train[-21:]": "is out of range",
+    "train[:-30]": "is out of range",
+}
+
+
+@pytest.mark.parametrize("split", REFUSED)
+def test_slices_that_are_empty_or_out_of_range_are_refused(dataset, tmp_path, split, capsys):
+    with pytest.raises(UsageError, match=REFUSED[split]):
+        open_source(str(dataset), split)
+    assert main(["convert", str(dataset), str(tmp_path / "out"), f"--split={split}"]) == 2
+    assert not (tmp_path / "out").exists()
+    capsys.readouterr()
+
+
+@pytest.mark.parametrize("split", REFUSED)
+def test_tfds_refuses_them_too(dataset, split):
+    tfds = pytest.importorskip("tensorflow_datasets")
+    with pytest.raises((ValueError, AssertionError)):
+        tfds.builder_from_directory(str(dataset)).as_dataset(split)
+
+
+@pytest.mark.parametrize("split", ["all[:5]", "all+train", "train+all"])
+def test_all_is_every_split_and_nothing_else(dataset, split):
+    with pytest.raises(UsageError, match="all is every split"):
+        open_source(str(dataset), split)
+
+
+def test_all_of_several_splits(dataset, tmp_path):
+    write_dataset(tmp_path, episodes(5, 100), name="toy", split="test")
+    assert [s.name for s in open_source(str(dataset), "all").splits] == ["train", "test"]
 
 
 def test_several_splits(dataset, tmp_path):
@@ -119,7 +159,7 @@ def test_a_wrong_split(dataset, split, message):
         open_source(str(dataset), split)
 
 
-def test_nothing_there(tmp_path):
+def test_an_empty_directory(tmp_path):
     with pytest.raises(UsageError, match="no such file"):
         open_source(str(tmp_path / "absent"))
     with pytest.raises(UsageError, match=r"no features\.json"):

@@ -167,7 +167,7 @@ def test_a_dataset_in_a_store_is_found_by_one_listing(remote: str, tmp_path: Pat
     ]
 
 
-def test_what_is_not_there(root: str) -> None:
+def test_missing_files(root: str) -> None:
     missing = storage.join(root, "missing")
     for operation in (storage.size, storage.remove):
         with pytest.raises(FileNotFoundError):

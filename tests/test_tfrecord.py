@@ -82,7 +82,7 @@ FAULTS: dict[str, bytes] = {
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_ranges_add_up(name: str) -> None:
-    """The law: any partition into ranges gives what one reader gives, each unit exactly once."""
+    """Any partition into ranges gives what one reader gives, each record exactly once."""
     data = FAULTS[name]
     whole = read(data)
     places = range(len(data) + 2)
@@ -344,7 +344,7 @@ def test_gzip_cut_anywhere_is_damage() -> None:
 
 
 @pytest.mark.parametrize("end", [b"trailing", b"\x1f\x8b\x08garbage......"])
-def test_gzip_with_garbage_behind_it(end: bytes) -> None:
+def test_gzip_with_trailing_garbage(end: bytes) -> None:
     units = read_gzip(gzip.compress(GOOD) + end)
     assert records(units) == PAYLOADS
     assert "gzip stream is" in damages(units)[0].reason

@@ -1,15 +1,15 @@
-"""A converted dataset, read back as trajectories: what went in comes out, ready for an agent."""
+"""A converted dataset, read back as trajectories: the values that were written, ready for an agent."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
-from outputs import commit_dataset, commit_range, shard_path
+from outputs import commit_dataset, commit_range, plan, shard_path
 
 from rlds_beam.episodes.images import EncodedImages, encode_jpeg
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.errors import UsageError
-from rlds_beam.output import manifest
+from rlds_beam.output import directory
 from rlds_beam.output.loading import decoder, load_trajectories
 from rlds_beam.output.shards import ShardWriter
 from rlds_beam.reading.plan import WorkRange
@@ -50,7 +50,7 @@ def write_dataset(output, options, images="raw", splits=("train",), lengths=LENG
     """Two shards of each split; returns the items of the first split, gathered by items.py."""
     item_shape = () if options.items == "frames" else (options.length,)
     encoder = TrajectoryEncoder(TrajectorySpec(LEAVES, item_shape), images)
-    manifest.open_output(str(output), {"options": str(options)})
+    directory.open_output(str(output), plan(options=str(options)))
     episodes = [make_frames(n, seed) for seed, n in enumerate(lengths)]
     batches = [Items(frames, Windows.of(len(frames), options)) for frames in episodes]
     ranges = [WorkRange(split, i, 2, ()) for split in splits for i in range(2)]
@@ -163,7 +163,7 @@ def test_splits(tmp_path):
 def test_what_cannot_be_loaded_says_why(tmp_path):
     with pytest.raises(UsageError, match="not a dataset that rlds-beam wrote"):
         load_trajectories(str(tmp_path))
-    manifest.open_output(str(tmp_path / "unfinished"), {})
+    directory.open_output(str(tmp_path / "unfinished"), plan())
     with pytest.raises(UsageError, match="is not finished"):
         load_trajectories(str(tmp_path / "unfinished"))
     write_dataset(tmp_path / "empty", ItemOptions(), lengths=(1, 1))
@@ -193,7 +193,7 @@ def test_an_agent_trains_on_it(tmp_path):
     )
     columns = {leaf.path: np.ones((9, *leaf.shape), leaf.dtype) for leaf in leaves}
     encoder = TrajectoryEncoder(TrajectorySpec(leaves, (2,)))
-    manifest.open_output(str(tmp_path), {})
+    directory.open_output(str(tmp_path), plan())
     work = WorkRange("train", 0, 1, ())
     path = shard_path(tmp_path, work)
     with ShardWriter(path) as writer:

@@ -1,4 +1,4 @@
-"""Trajectory records: the two public readers find in them what went in."""
+"""Trajectory records: the two public readers read the values that were written."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def spec_of(leaves: tuple[Leaf, ...], options: ItemOptions) -> TrajectorySpec:
 
 
 def write(directory, encoder, batches):
-    """One shard, with all that the readers want beside it; returns the shard's path."""
+    """One shard, with the metadata that the readers need; returns the shard's path."""
     encoded = [encoder.encode(items) for items in batches]
     path = directory / "sample-train.tfrecord-00000-of-00001"
     path.write_bytes(b"".join(bytes(c) for e in encoded for c in e.buffers))
@@ -300,7 +300,7 @@ def test_fast():
 
 
 def _seconds(encoder, items):
-    """Of this thread's own computing, whatever else the machine does."""
+    """CPU time of this thread."""
     start = time.thread_time()
     encoder.encode(items)
     return time.thread_time() - start

@@ -1,4 +1,4 @@
-"""The way of whole episodes, held to that of single steps; and which of them a dataset takes."""
+"""Reading whole episodes, compared with reading single steps; and which of the two a dataset allows."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def with_options(data: tf.data.Dataset) -> tf.data.Dataset:
     return data.with_options(options)
 
 
-BEHIND: dict[str, Change] = {
+AFTER_THE_MAP: dict[str, Change] = {
     "nothing": lambda data: data,
     "take": lambda data: data.take(2),
     "skip": lambda data: data.skip(2),
@@ -124,8 +124,8 @@ BEHIND: dict[str, Change] = {
 }
 
 
-@pytest.mark.parametrize("change", BEHIND.values(), ids=BEHIND)
-def test_what_stands_behind_the_map_keeps_its_meaning(change: Change, recorded: Path) -> None:
+@pytest.mark.parametrize("change", AFTER_THE_MAP.values(), ids=AFTER_THE_MAP)
+def test_a_transformation_after_the_map_keeps_its_meaning(change: Change, recorded: Path) -> None:
     for data in (read(recorded), made()):
         changed = change(data)
         assert whole_episodes(changed) is not None
@@ -155,7 +155,7 @@ def test_as_tfds_is_asked_to_read(arguments: dict[str, Any], recorded: Path) -> 
 
 
 def _steps(blocks: list[Any]) -> list[str]:
-    """In an order of their own: each iteration may shuffle the files anew."""
+    """In any order: each iteration may shuffle the files again."""
     return sorted(str(step) for block in blocks for step in zip(*(leaf[2] for leaf in block), strict=True))
 
 

@@ -1,4 +1,4 @@
-"""WriteToTrajectoryRecords and WriteRejected in a pipeline of one's own."""
+"""WriteToTrajectoryRecords and WriteRejected in a user's pipeline."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Checking episodes: what is good goes on, what is not is set aside, and all is counted."""
+"""Checking episodes: good episodes are passed on, others are set aside, and all are counted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Running connectors over checked episodes, in a pipeline of one's own."""
+"""Running connectors over checked episodes, in your own pipeline."""
 
 from __future__ import annotations
 

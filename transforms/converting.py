@@ -1,4 +1,4 @@
-"""Episodes to training items, for a pipeline of one's own."""
+"""Episodes to training items, for your own pipeline."""
 
 from __future__ import annotations
 

@@ -1,17 +1,26 @@
-"""Finding episodes that stand in a dataset twice."""
+"""Finding episodes that are in a dataset twice."""
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 import apache_beam as beam
 
-from rlds_beam.checking.duplicates import Fingerprints, Hashed, confirm, duplicates_among, scan
+from rlds_beam.checking.duplicates import (
+    Fingerprints,
+    Hashed,
+    Suspects,
+    confirm,
+    duplicates_among,
+    known_fingerprints,
+    scan,
+    suspects_by_segment,
+)
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.formats.base import RecordFormat
 from rlds_beam.reading.base import Segment, Source
+from rlds_beam.reading.framing import Framing
 from rlds_beam.reading.plan import plan_ranges
 
 Numbered = tuple[int, tuple[str, Segment]]
@@ -20,34 +29,43 @@ Numbered = tuple[int, tuple[str, Segment]]
 class FindDuplicateEpisodes(beam.PTransform):
     """A PCollection of one element: a dict from each duplicate's key to the key of what it repeats.
 
-    Reads the framing of all records, and the payload of those only whose fingerprints agree.
+    Reads the framing of all records, and the payload of those only whose fingerprints agree. The framing of local files
+    is read when this is constructed, in this process; other files are read by the workers.
     Give it to `ValidateEpisodes(duplicates=...)` as it is.
 
     Args:
       source: the dataset, all of whose (selected) records are compared with each other.
+      framing: of the source, where it was looked at already.
     """
 
-    def __init__(self, source: Source):
+    def __init__(self, source: Source, framing: Framing | None = None):
         super().__init__()
-        self._source = source
-        self._segments = [(work.split, segment) for work in plan_ranges(source) for segment in work.segments]
+        self._source, framing = source, framing or Framing(source)
+        ranges = plan_ranges(source, starts=framing.record_starts)
+        self._segments = [(work.split, segment) for work in ranges for segment in work.segments]
+        self._known = known_fingerprints(framing, [segment for _, segment in self._segments])
 
     def expand(self, root: Any) -> Any:
         source = self._source
-        suspects = (
-            root
-            | "Segments" >> beam.Create(list(enumerate(self._segments)), reshuffle=True)
-            | "Scan" >> beam.Map(_scan, source.files).with_output_types(Fingerprints)
-            # 24 bytes a record, all in one place: 60 MB for the episodes of the whole of Open X-Embodiment.
-            | "Compare" >> beam.CombineGlobally(_ConcatenateFn())
-        )
+        suspects = [] if self._known is None else list(suspects_by_segment(self._known, self._segments))
+        if self._known is not None and not suspects:
+            return root | "None" >> beam.Create([{}])
         return (
-            suspects
-            | "Suspects" >> beam.FlatMap(_suspects, self._segments)
+            (root | "Suspects" >> beam.Create(suspects) if suspects else self._find_suspects(root))
             | "Spread" >> beam.Reshuffle()
             | "Hash" >> beam.FlatMap(_confirm, source.files, source.dataset)
             | "Collect" >> beam.CombineGlobally(_collect_all)
             | "Duplicates" >> beam.Map(duplicates_among).with_output_types(dict[EpisodeKey, EpisodeKey])
+        )
+
+    def _find_suspects(self, root: Any) -> Any:
+        return (
+            root
+            | "Segments" >> beam.Create(list(enumerate(self._segments)), reshuffle=True)
+            | "Scan" >> beam.Map(_scan, self._source.files).with_output_types(Fingerprints)
+            # 24 bytes a record, all in one place: 60 MB for the episodes of the whole of Open X-Embodiment.
+            | "Compare" >> beam.CombineGlobally(_ConcatenateFn())
+            | "Suspects" >> beam.FlatMap(suspects_by_segment, self._segments)
         )
 
 
@@ -61,15 +79,7 @@ def _scan(numbered: Numbered, files: RecordFormat) -> Fingerprints:
     return scan(files, index, segment)
 
 
-def _suspects(marks: Fingerprints, segments: list[tuple[str, Segment]]) -> Iterator[tuple[str, Segment, set[int]]]:
-    places: dict[int, set[int]] = defaultdict(set)
-    for index, position in marks.suspects().tolist():
-        places[index].add(position)
-    for index, positions in places.items():
-        yield (*segments[index], positions)
-
-
-def _confirm(suspect: tuple[str, Segment, set[int]], files: RecordFormat, dataset: str) -> Iterator[Hashed]:
+def _confirm(suspect: Suspects, files: RecordFormat, dataset: str) -> Iterator[Hashed]:
     split, segment, positions = suspect
     return confirm(files, dataset, split, segment, positions)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import apache_beam as beam
@@ -10,11 +10,35 @@ import apache_beam as beam
 from rlds_beam.at_work import at_work
 from rlds_beam.checking.report import Report
 from rlds_beam.episodes.keys import EpisodeKey
-from rlds_beam.output.manifest import RangeCommit
+from rlds_beam.output.commits import RangeCommit
 from rlds_beam.output.ranges import DatasetCommitter, RangeConverter
 from rlds_beam.reading.plan import WorkRange
 from rlds_beam.transforms.duplicates import as_side_input
 from rlds_beam.transforms.metrics import RangeMetrics
+
+
+class OpenOutput(beam.PTransform):
+    """Makes the output of a conversion ready: a PCollection of the `WorkRange`s that are still to do.
+
+    Args:
+      open_ranges: does it, and gives the ranges (`jobs.convert.ConvertJob.open`).
+    """
+
+    def __init__(self, open_ranges: Callable[[], Iterable[WorkRange]]):
+        super().__init__()
+        self._open_ranges = open_ranges
+
+    def expand(self, root: Any) -> Any:
+        return (
+            root
+            | "Start" >> beam.Create([None])
+            | "Open" >> beam.FlatMap(_open, self._open_ranges)
+            | "Spread" >> beam.Reshuffle()
+        )
+
+
+def _open(start: None, open_ranges: Callable[[], Iterable[WorkRange]]) -> Iterable[WorkRange]:
+    return open_ranges()
 
 
 class ConvertRanges(beam.PTransform):
@@ -23,7 +47,7 @@ class ConvertRanges(beam.PTransform):
     Everything that happens to a range happens in one place, one episode after the other, because a
     shard is finished only when all of its range is: it then takes its name at once, and a run that
     is killed loses no more than the ranges it was on. No episode ever leaves the worker that read it.
-    Pure twin: `ranges.RangeConverter`.
+    Without Beam: `ranges.RangeConverter`.
 
     Args:
       converter: what to do with a range.
@@ -53,9 +77,9 @@ class _ConvertRangeFn(beam.DoFn):
 
 
 class CommitDataset(beam.PTransform):
-    """Waits for all ranges, checks what is there, and writes the manifest last: a PCollection of one `Report`.
+    """Waits for all ranges, checks them, and writes the manifest last: a PCollection of one `Report`.
 
-    Pure twin: `ranges.DatasetCommitter`.
+    Without Beam: `ranges.DatasetCommitter`.
     """
 
     def __init__(self, committer: DatasetCommitter):

@@ -14,6 +14,7 @@ from apache_beam.transforms.core import RestrictionProvider
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.formats.base import Damage
 from rlds_beam.reading.base import Segment, Source
+from rlds_beam.reading.framing import Framing, first_record
 from rlds_beam.reading.plan import plan_ranges
 from rlds_beam.reading.reader import EpisodeReader, read_segment
 from rlds_beam.reading.source import open_source
@@ -27,24 +28,34 @@ class ReadFromRlds(beam.PTransform):
     """Reads the episodes of an RLDS dataset: a PCollection of `Episode`.
 
     Every shard is read by as many workers as the runner gives it (a splittable DoFn over byte
-    ranges); each record comes out exactly once. A record that cannot be read comes out too, as an
-    Episode with `faults` and no steps: `ValidateEpisodes` after this rejects it.
+    ranges); each record comes out exactly once. Where the runner cuts a stretch that is being read, the
+    reader of the rest follows the framing from the start of the stretch to the cut. A record that cannot
+    be read comes out too, as an Episode with `faults` and no steps: `ValidateEpisodes` after this rejects it.
 
     Args:
       source: a dataset directory, shard files, or a `Source` that is open already.
       split: TFDS's notation (`train[:10%]`); None reads every split.
       features: path of a features.json, where it does not lie beside the input.
+      framing: of the source, where it was looked at already.
 
     Raises:
       UsageError: on construction, where the dataset cannot be opened.
     """
 
-    def __init__(self, source: str | Sequence[str] | Source, split: str | None = None, features: str | None = None):
+    def __init__(
+        self,
+        source: str | Sequence[str] | Source,
+        split: str | None = None,
+        features: str | None = None,
+        framing: Framing | None = None,
+    ):
         super().__init__()
         self.source = source if isinstance(source, Source) else open_source(source, split, features)
+        self._framing = framing or Framing(self.source)
 
     def expand(self, root: Any) -> Any:
-        pieces = [(work.split, segment) for work in plan_ranges(self.source) for segment in work.segments]
+        ranges = plan_ranges(self.source, starts=self._framing.record_starts)
+        pieces = [(work.split, segment) for work in ranges for segment in work.segments]
         return (
             root
             # The list of stretches is shuffled, never the episodes: that is all the balancing there is to do.
@@ -79,12 +90,13 @@ class _ReadEpisodesFn(beam.DoFn, RestrictionProvider):
         restriction = tracker.current_restriction()
         splittable = self._reader.files.is_splittable(segment.shard.path)
         if splittable:
-            segment = dataclasses.replace(segment, start=restriction.start, stop=restriction.stop)
+            start = first_record(self._reader.files, segment, restriction.start)
+            segment = dataclasses.replace(segment, start=start, stop=restriction.stop)
         elif not tracker.try_claim(restriction.start):
             return
         claimed = not splittable
         for record in read_segment(self._reader.files, segment):
-            # What is damaged belongs to whoever read what stands before it: it needs no claim of its own.
+            # What is damaged belongs to the reader of what stands before it: it needs no claim of its own.
             if not (claimed and isinstance(record, Damage)) and splittable and not tracker.try_claim(record.position):
                 return
             claimed = True

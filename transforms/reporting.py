@@ -1,4 +1,4 @@
-"""Keeping what a job found, and handing it to who started the job."""
+"""Keeping a job's result, and passing it to the process that started the job."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ def _write(report: Report, path: str) -> Report:
 
 
 class HandOver(beam.PTransform):
-    """Hands the one result of a job, which has a `to_json`, to the process that started the job; gives it on.
+    """Passes the one result of a job, which has a `to_json`, to the process that started the job, and on. It travels
 
-    It travels as a metric, which every runner brings home: a worker on another machine may share no directory with
-    that process that both could write to. Pure twin: `handed_over`, which reads it.
+    as a metric, which every runner returns: a worker on another machine may share no directory with
+    that process that both could write to. `handed_over` reads it.
     """
 
     def expand(self, result: Any) -> Any:
@@ -62,6 +62,6 @@ def handed_over(metrics: Mapping[str, Any]) -> dict[str, Any]:
     """
     texts = sorted(metrics.get(HANDED_OVER, ()))
     if len(texts) != 1:
-        raise RldsBeamError(f"the job ended, but its runner brought home {len(texts)} reports of it, not one")
+        raise RldsBeamError(f"the job ended, but its runner returned {len(texts)} reports of it, not one")
     content: dict[str, Any] = json.loads(zlib.decompress(base64.b85decode(texts[0])))
     return content

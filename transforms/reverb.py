@@ -99,7 +99,7 @@ class PushRanges(beam.PTransform):
     """Reads, checks, converts and writes whole ranges into Reverb tables: a PCollection of `Pushed`.
 
     A range is one element for the sake of order: sequences across episodes need all of a shard in one place.
-    Pure twin: `reverb.pushing`.
+    Without Beam: `reverb.pushing`.
 
     Args:
       pusher: what to do with a range.
@@ -116,7 +116,7 @@ class PushRanges(beam.PTransform):
 
 
 class CountItems(beam.PTransform):
-    """How many items each server would be sent: a PCollection of one `Pushed`. Pure twin: `reverb.pushing`.
+    """How many items each server would be sent: a PCollection of one `Pushed`. Without Beam: `reverb.pushing`.
 
     Args:
       pusher, duplicates: as for `PushRanges`.
@@ -137,7 +137,7 @@ class CountItems(beam.PTransform):
 class VerifyTables(beam.PTransform):
     """Waits until all is written and asks the servers what they hold: a PCollection of one `Verified`.
 
-    Pure twin: `reverb.verifying.verify`.
+    Without Beam: `reverb.verifying.verify`.
     """
 
     def __init__(self, target: Target, baseline: Baseline):

@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
+import functools
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import apache_beam as beam
-from apache_beam.pvalue import TaggedOutput
+from apache_beam.pvalue import AsList, TaggedOutput
 from apache_beam.transforms.window import GlobalWindow
 from apache_beam.utils.timestamp import MIN_TIMESTAMP
 from apache_beam.utils.windowed_value import WindowedValue
 
+from rlds_beam import storage
 from rlds_beam.checking.verdicts import Rejection
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.schema import Schema
 from rlds_beam.episodes.violations import BadEpisode
 from rlds_beam.errors import UsageError
-from rlds_beam.output import manifest
-from rlds_beam.output.parts import Part, PartWriter, commit_parts, commit_rejections, write_rejections
+from rlds_beam.output.directory import check_output
+from rlds_beam.output.parts import (
+    Part,
+    PartWriter,
+    commit_parts,
+    commit_rejections,
+    open_parts,
+    read_rejected_list,
+    write_rejections,
+)
+from rlds_beam.output.plans import OutputPlan
 from rlds_beam.output.trajectories import TrajectoryOutput
 from rlds_beam.trajectories.converter import Conversion
 from rlds_beam.trajectories.options import FrameOptions, Images, ItemOptions
@@ -71,20 +82,27 @@ class WriteToTrajectoryRecords(beam.PTransform):
         frames, items = frames or FrameOptions(), items or ItemOptions()
         if items.across_episodes:
             raise UsageError("across_episodes needs the order of a shard, which a PCollection does not have")
+        if not storage.is_file_name(name):
+            raise UsageError(f"name={name!r}: it becomes part of file names, and may hold no separator")
         conversion = Conversion(frames, items, trajectory_spec(schema, frames, items), images)
         self._output = TrajectoryOutput(output, name, conversion)
         # Nobody can tell what an earlier pipeline did to its episodes, so every run is a plan of its own.
-        self._plan = {"pipeline": uuid.uuid4().hex}
-        self._overwrite = overwrite
-        manifest.check_output(output, self._plan, overwrite=overwrite)
+        self._plan = OutputPlan.of({"pipeline": uuid.uuid4().hex}, self._output.metadata, name)
+        check_output(output, self._plan, overwrite=overwrite)
+        self._open = functools.partial(
+            open_parts, output, self._plan, overwrite=overwrite, rejected=read_rejected_list(output).id
+        )
 
     def expand(self, episodes: Any) -> WriteToTrajectoryRecordsResult:
-        manifest.open_output(self._output.directory, self._plan, overwrite=self._overwrite)
-        parts = episodes | "Write" >> beam.ParDo(_WritePartsFn(self._output)).with_outputs("rejected", main="parts")
+        # Nothing is removed while the graph is built, which may never run.
+        opened = episodes.pipeline | "Start" >> beam.Create([None]) | "Open" >> beam.Map(_open, self._open)
+        parts = episodes | "Write" >> beam.ParDo(_WritePartsFn(self._output), AsList(opened)).with_outputs(
+            "rejected", main="parts"
+        )
         written = (
             parts.parts
             | "All" >> beam.CombineGlobally(beam.combiners.ToListCombineFn())
-            | "Commit" >> beam.Map(_commit_parts, self._output)
+            | "Commit" >> beam.Map(_commit_parts, self._output, self._plan.digest, AsList(opened))
         )
         return WriteToTrajectoryRecordsResult(written, parts.rejected)
 
@@ -117,7 +135,8 @@ class _WritePartsFn(beam.DoFn):
         self.teardown()  # of a bundle that failed
         self._writer = PartWriter(self._output)
 
-    def process(self, episode: Episode) -> Iterator[TaggedOutput]:
+    def process(self, episode: Episode, opened: object) -> Iterator[TaggedOutput]:
+        del opened  # which only says that the directory is ready
         assert self._writer is not None
         try:
             self._writer.add(episode)
@@ -151,8 +170,13 @@ def _in_global_window(value: Any) -> WindowedValue:
     return WindowedValue(value, MIN_TIMESTAMP, [GlobalWindow()])
 
 
-def _commit_parts(parts: Iterable[Part], output: TrajectoryOutput) -> dict[str, Any]:
-    return commit_parts(output, list(parts))
+def _open(start: None, open_output: Callable[[], None]) -> None:
+    open_output()
+
+
+def _commit_parts(parts: Iterable[Part], output: TrajectoryOutput, plan: str, opened: object) -> dict[str, Any]:
+    del opened
+    return commit_parts(output, list(parts), plan)
 
 
 def _commit_rejections(parts: Iterable[Part], output: str) -> dict[str, Any]:

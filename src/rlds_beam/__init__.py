@@ -1,7 +1,8 @@
 """rlds-beam: RLDS datasets in, training data out, as Apache Beam pipelines.
 
-The names below are the public core, without Beam: what an episode is, what can be done to one, and the contracts of
-a source, a connector and an output. Each is imported when it is first used, so that `import rlds_beam` costs nothing.
+The names below are the jobs as functions (`convert`, `validate`, `inspect`, `push`) and the public core, without Beam:
+what an episode is, what can be done to one, and the contracts of a source, a connector and an output. Each is imported
+when it is first used, so that `import rlds_beam` costs nothing.
 The other public modules are listed in the API reference (docs/api); everything else is private.
 """
 
@@ -43,10 +44,15 @@ if TYPE_CHECKING:
     from rlds_beam.output.base import FileOutput as FileOutput
     from rlds_beam.output.base import FileRangeWriter as FileRangeWriter
     from rlds_beam.output.base import RangeWriter as RangeWriter
+    from rlds_beam.output.commits import RangeCommit as RangeCommit
+    from rlds_beam.output.loading import load_items as load_items
     from rlds_beam.output.loading import load_trajectories as load_trajectories
-    from rlds_beam.output.manifest import RangeCommit as RangeCommit
     from rlds_beam.output.shards import ShardInfo as ShardInfo
     from rlds_beam.output.shards import ShardWriter as ShardWriter
+    from rlds_beam.pipelines.functions import convert as convert
+    from rlds_beam.pipelines.functions import inspect as inspect
+    from rlds_beam.pipelines.functions import push as push
+    from rlds_beam.pipelines.functions import validate as validate
     from rlds_beam.reading.base import Decoder as Decoder
     from rlds_beam.reading.base import Segment as Segment
     from rlds_beam.reading.base import Shard as Shard
@@ -66,6 +72,11 @@ if TYPE_CHECKING:
     from rlds_beam.trajectories.spec import trajectory_spec as trajectory_spec
 
 _HOMES = {
+    # Jobs
+    "convert": "rlds_beam.pipelines.functions",
+    "validate": "rlds_beam.pipelines.functions",
+    "inspect": "rlds_beam.pipelines.functions",
+    "push": "rlds_beam.pipelines.functions",
     # Episodes
     "Episode": "rlds_beam.episodes.episode",
     "EpisodeKey": "rlds_beam.episodes.keys",
@@ -104,6 +115,7 @@ _HOMES = {
     "Items": "rlds_beam.trajectories.items",
     "trajectory_spec": "rlds_beam.trajectories.spec",
     "TrajectorySpec": "rlds_beam.trajectories.spec",
+    "load_items": "rlds_beam.output.loading",
     "load_trajectories": "rlds_beam.output.loading",
     # Outputs
     "FileOutput": "rlds_beam.output.base",
@@ -114,7 +126,7 @@ _HOMES = {
     "ShardInfo": "rlds_beam.output.shards",
     "WorkRange": "rlds_beam.reading.plan",
     "Segment": "rlds_beam.reading.base",
-    "RangeCommit": "rlds_beam.output.manifest",
+    "RangeCommit": "rlds_beam.output.commits",
     # Reverb, and what the jobs return
     "ReverbOptions": "rlds_beam.reverb.options",
     "Verified": "rlds_beam.reverb.verifying",

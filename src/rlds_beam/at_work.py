@@ -27,7 +27,7 @@ _RUN_MODULE = (
 def command(module: str, *arguments: str) -> list[str]:
     """The command that runs `module` as `python -m` does, but never imports from the current directory.
 
-    A user's `logging.py` there must not stand in for an installed module. (`python -P` does the same from 3.11 on.)
+    A user's `logging.py` there must not take the place of an installed module. (`python -P` does so from 3.11 on.)
     """
     return [sys.executable, "-c", _RUN_MODULE, module, *arguments]
 
@@ -106,7 +106,7 @@ def read_notes(directory: str) -> list[Note]:
     """The notes of all processes that keep theirs in `directory`."""
     notes = []
     for path in sorted(Path(directory).glob(f"*{_ENDING}")):
-        with contextlib.suppress(OSError, ValueError):  # of one that has only just begun
+        with contextlib.suppress(OSError, ValueError):  # of a process that has just begun
             content = json.loads(path.read_text().partition("\n")[0])
             notes.append(Note(int(path.name.removesuffix(_ENDING)), tuple(content["at"]), content["seconds"]))
     return notes

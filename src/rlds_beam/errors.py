@@ -67,7 +67,7 @@ def needs(extra: Extra, what: str) -> Iterator[None]:
 
 
 class NotVerifiedError(RldsBeamError):
-    """Something was written, but what is there is not what was predicted (exit code 4)."""
+    """Something was written, but not what was predicted (exit code 4)."""
 
     exit_code = 4
 

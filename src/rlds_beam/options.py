@@ -9,9 +9,17 @@ The text in a field's metadata (`help`) is the flag's help.
 from __future__ import annotations
 
 import dataclasses
+import inspect
+import numbers
+import os
+import types
+import typing
 from typing import TYPE_CHECKING, Any, cast
 
 from rlds_beam import lazy
+from rlds_beam.errors import UsageError
+from rlds_beam.user_functions import name_of
+from rlds_beam.wording import did_you_mean
 
 if TYPE_CHECKING:
     from typing_extensions import Self  # of typing from Python 3.11 on
@@ -23,14 +31,86 @@ def option(default: Any, help: str, **metadata: Any) -> Any:
 
 
 class Options:
-    """The root of all groups: a job's config runs the checks of each group that it mixes."""
+    """The root of all groups: a job's config runs the checks of each group that it mixes.
 
-    def __post_init__(self) -> None: ...
+    A path may be given for its text, a list or comma-separated text for a tuple, a function for `module:function`.
+
+    Raises:
+      UsageError: a value is not of the type of its option.
+    """
+
+    def __post_init__(self) -> None:
+        hints = type_hints(type(self))
+        for field in dataclasses.fields(cast(Any, self)):
+            value = getattr(self, field.name)
+            if value is not field.default:
+                taken = _take(value, hints[field.name], field)
+                object.__setattr__(self, field.name, taken)  # a frozen dataclass's own way to set itself up
 
     @classmethod
     def of(cls, options: Any) -> Self:
         """The options of this group alone, out of a job's that mixes it in."""
         return cls(**{field.name: getattr(options, field.name) for field in dataclasses.fields(cast(Any, cls))})
+
+
+def type_hints(options_class: type[Any]) -> dict[str, Any]:
+    """The type of each option by name, `int` for `int | None`."""
+    hints: dict[str, Any] = {}
+    for owner in reversed(options_class.__mro__):
+        # Not typing.get_type_hints: before Python 3.11 it refuses KW_ONLY.
+        hints |= inspect.get_annotations(owner, eval_str=True)
+    return {name: _without_none(hint) for name, hint in hints.items()}
+
+
+def _without_none(hint: Any) -> Any:
+    if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
+        kinds = [kind for kind in typing.get_args(hint) if kind is not type(None)]
+        return kinds[0] if len(kinds) == 1 else typing.Union[tuple(kinds)]  # noqa: UP007
+    return hint
+
+
+def _take(value: Any, kind: Any, field: dataclasses.Field[Any]) -> Any:
+    """The value as an option holds it; raises UsageError where it is of another type."""
+    flag = f"--{field.name.rstrip('_')}"
+    if value is None and field.default is None:
+        return None
+    if typing.get_origin(kind) is typing.Literal:
+        choices = typing.get_args(kind)
+        if value not in choices:
+            hint = did_you_mean(str(value), map(str, choices))
+            raise UsageError(f"{flag}={value}: expected one of {', '.join(map(str, choices))}{hint}")
+        return value
+    if typing.get_origin(kind) is tuple:
+        parts: Any = [value] if isinstance(value, os.PathLike) else value
+        parts = parts.split(",") if isinstance(parts, str) else parts
+        if not isinstance(parts, (list, tuple, set, frozenset)):
+            raise UsageError(f"{flag}={value!r}: expected a list of text")
+        return tuple(_text(flag, part) for part in parts if part != "")
+    if kind is str:
+        if field.metadata.get("positional") and isinstance(value, (list, tuple)):
+            return ",".join(_text(flag, part) for part in value)
+        return _text(flag, value)
+    if isinstance(value, str) and "parse" in field.metadata:
+        return field.metadata["parse"](value)
+    if not _is_number(value, kind):
+        raise UsageError(f"{flag}={value!r}: expected {getattr(kind, '__name__', 'a number')}")
+    return value
+
+
+def _text(flag: str, value: Any) -> str:
+    if isinstance(value, os.PathLike):
+        value = os.fspath(value)
+    elif callable(value):
+        value = name_of(value)
+    if not isinstance(value, str):
+        raise UsageError(f"{flag}={value!r}: expected text, not {type(value).__name__}")
+    return value
+
+
+def _is_number(value: Any, kind: Any) -> bool:
+    if kind is bool or isinstance(value, bool):
+        return kind is bool and isinstance(value, bool)
+    return isinstance(value, numbers.Integral if kind is int else numbers.Real)
 
 
 # Documented under this path.

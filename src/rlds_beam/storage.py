@@ -21,9 +21,10 @@ from typing import Any, BinaryIO, TypeVar, cast
 from rlds_beam.errors import Extra, UsageError, missing
 
 _SCHEME = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*)://")
+_TEMPORARY = re.compile(r"\.(.+)\.[0-9a-f]{8}\.tmp")
 _EXTRAS: dict[str, Extra] = {"gs": "gcs", "s3": "s3"}
 _AT_ONCE = 32
-"""Requests to a remote store that are under way at a time: most of what each of them takes is waiting."""
+"""Requests to a remote store at a time: most of the time of each is waiting."""
 
 Value = TypeVar("Value")
 Result = TypeVar("Result")
@@ -44,7 +45,7 @@ def open_read(path: str) -> BinaryIO:
 
 
 def open_write(path: str) -> BinaryIO:
-    """Opens a file for writing; what was there before is replaced. Its directory must exist, if local."""
+    """Opens a file for writing; an existing file is replaced. Its directory must exist, if local."""
     if scheme(path) is None:
         return open(path, "wb")
     stored_as_is = "application/octet-stream"
@@ -66,6 +67,11 @@ def size(path: str) -> int:
     if not found:
         raise FileNotFoundError(f"there is no file {path}")
     return int(found[0].size_in_bytes)
+
+
+def checksum(path: str) -> str:
+    """What a remote store says of an object's content, without reading it: its CRC32C (`gs://`) or entity tag (`s3://`)."""
+    return str(_remote(path, "checksum", path))
 
 
 def glob(pattern: str) -> list[str]:
@@ -135,10 +141,20 @@ def remove(path: str) -> None:
 
 def remove_files(directory: str, names: Iterable[str]) -> None:
     """Removes the files of these names that are in a directory."""
-    for name in names:
-        path = join(directory, name)
-        if exists(path):
-            remove(path)
+    if scheme(directory) is None:
+        for path in (join(directory, name) for name in names):
+            if os.path.lexists(path):
+                os.remove(path)
+        return
+    wanted = set(names)
+    if found := [join(directory, name) for name in (sizes(directory) if wanted else ()) if name in wanted]:
+        _remote(directory, "delete", found)
+
+
+def remove_empty(directory: str) -> None:
+    """Removes a local directory that is empty; a remote store has no directories."""
+    if scheme(directory) is None and os.path.isdir(directory) and not os.listdir(directory):
+        os.rmdir(directory)
 
 
 def rmtree(path: str) -> None:
@@ -150,16 +166,26 @@ def rmtree(path: str) -> None:
         _remote(path, "delete", found)
 
 
+def is_file_name(name: object) -> bool:
+    """Whether `name` is that of a file in a directory, which leads nowhere else: no separator, `..` or line break."""
+    return isinstance(name, str) and name not in ("", ".", "..") and not re.search(r"[/\\\x00-\x1f\x7f]", name)
+
+
 def join(path: str, *names: str) -> str:
-    """`path` with names behind it, in the spelling of its store."""
+    """`path` with names after it, in the spelling of its store."""
     if scheme(path) is None:
         return os.path.join(path, *names)
     return "/".join([path.rstrip("/"), *(name.strip("/") for name in names)])
 
 
 def isdir(path: str) -> bool:
-    """Whether `path` is a directory (in a remote store: whether anything lies below it)."""
+    """Whether `path` is a directory (in a remote store: whether there are files below it)."""
     return os.path.isdir(path) if scheme(path) is None else bool(glob(join(path, "*")))
+
+
+def is_link(path: str) -> bool:
+    """Whether `path` is a symbolic link; a remote store has none."""
+    return scheme(path) is None and os.path.islink(path)
 
 
 def split(path: str) -> tuple[str, str]:
@@ -177,14 +203,20 @@ def read_text(path: str) -> str:
 
 
 def temporary_name(path: str) -> str:
-    """A name beside `path` that no other writer takes."""
+    """A temporary name in the directory of `path` that no other writer takes."""
     directory, name = split(path)
     return join(directory, f".{name}.{uuid.uuid4().hex[:8]}.tmp")
 
 
 def is_temporary(name: str) -> bool:
-    """Whether a file of this name is what a writer left behind that was killed."""
-    return name.startswith(".") and name.endswith(".tmp")
+    """Whether a file of this name is what a writer left that was killed."""
+    return temporary_of(name) is not None
+
+
+def temporary_of(name: str) -> str | None:
+    """The name of the file that a temporary one was to become; None of any other file."""
+    match = _TEMPORARY.fullmatch(name)
+    return match[1] if match else None
 
 
 def write_text(path: str, text: str) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 import json
 import struct
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +20,10 @@ import numpy as np
 
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.keys import EpisodeKey
-from rlds_beam.episodes.nesting import nest
-from rlds_beam.episodes.schema import Field, Schema
 from rlds_beam.formats.example import Feature, parse_example
-from rlds_beam.formats.rlds_records import as_column, encode_example, schema_of
+from rlds_beam.formats.rlds_dataset import features_json, write_dataset
+from rlds_beam.formats.rlds_records import as_column
 from rlds_beam.formats.tfrecord_framing import record_header
-from rlds_beam.formats.tfrecord_writing import frame_all
 
 __all__ = [
     "cut",
@@ -116,7 +114,7 @@ def _flags(steps: int | str, terminal: bool) -> tuple[np.ndarray[Any, Any], ...]
 
 
 def _break(columns: dict[str, Any], breaks: Collection[str], middle: int) -> None:
-    """Breaks the rules, in columns that nobody else holds yet."""
+    """Breaks the rules in place; no other reference to the columns exists yet."""
     unknown = set(breaks) - set(BREAKABLE)
     if unknown:
         raise ValueError(f"breaks={unknown.pop()!r}: make_episode can break {', '.join(BREAKABLE)}")
@@ -134,106 +132,6 @@ def _break(columns: dict[str, Any], breaks: Collection[str], middle: int) -> Non
         columns["reward"][middle] = np.nan
     if "discount_out_of_range" in breaks:
         columns["discount"][middle] = 7
-
-
-# What TFDS writes: schema, features.json, tf.Example, TFRecord, dataset_info.json
-
-
-def features_json(schema: Schema) -> dict[str, Any]:
-    """The content of the `features.json` that TFDS writes for the schema."""
-    steps = {"feature": _feature(nest(dict(sorted(schema.steps.items())))), "length": "-1"}
-    features = {"steps": {"pythonClassName": f"{_FEATURES}.dataset_feature.Dataset", "sequence": steps}}
-    if schema.metadata:
-        features["episode_metadata"] = _feature(nest(dict(sorted(schema.metadata.items()))))
-    return _dict_feature(features)
-
-
-_FEATURES = "tensorflow_datasets.core.features"
-
-
-def _dict_feature(features: Mapping[str, Any]) -> dict[str, Any]:
-    return {"pythonClassName": f"{_FEATURES}.features_dict.FeaturesDict", "featuresDict": {"features": features}}
-
-
-def _feature(field: Field | dict[str, Any]) -> dict[str, Any]:
-    """The feature of a leaf, or the FeaturesDict of nested ones."""
-    if isinstance(field, dict):
-        return _dict_feature({name: _feature(child) for name, child in field.items()})
-    if field.encoding == "text":
-        return {"pythonClassName": f"{_FEATURES}.text_feature.Text", "text": {}}
-    dimensions = {"dimensions": [str(-1 if d is None else d) for d in field.shape]} if field.shape else {}
-    content = {"shape": dimensions, "dtype": field.dtype}
-    if field.encoding in ("png", "jpeg"):
-        image = {**content, "encodingFormat": field.encoding}
-        return {"pythonClassName": f"{_FEATURES}.image_feature.Image", "image": image}
-    name = "tensor_feature.Tensor" if field.shape else "scalar.Scalar"
-    return {"pythonClassName": f"{_FEATURES}.{name}", "tensor": {**content, "encoding": field.encoding}}
-
-
-def write_dataset(
-    directory: Path | str,
-    records: Iterable[Episode | bytes],
-    *,
-    name: str = "testing",
-    version: str = "1.0.0",
-    split: str = "train",
-    shards: int = 1,
-    schema: Schema | None = None,
-    numbered: bool = True,
-) -> Path:
-    """Writes one split of a TFDS dataset to `directory/name/version`, and returns that path.
-
-    Another call with another `split` adds it.
-
-    Args:
-      directory: the data_dir of TFDS.
-      records: in order; an Episode is encoded, `bytes` are a payload to be stored as they are.
-      name, version, split: as TFDS spells them (`name` may be `name/config`).
-      shards: number of TFRecord files; the records are spread evenly and in order.
-      schema: what features.json says; by default the schema of the first Episode.
-      numbered: shard names end in `-00000-of-00002`; otherwise in `-00000` as EnvLogger's backend has it.
-    """
-    records = list(records)
-    target = Path(directory) / name / version
-    target.mkdir(parents=True, exist_ok=True)
-    if schema is None:
-        schema = next((schema_of(r) for r in records if isinstance(r, Episode)), None)
-    if schema is not None:
-        (target / "features.json").write_text(json.dumps(features_json(schema), indent=1))
-    elif not (target / "features.json").exists():
-        raise ValueError("write_dataset needs an Episode among the records, or schema=...")
-    payloads = [r if isinstance(r, bytes) else encode_example(r, schema) for r in records]
-    bounds = [len(payloads) * i // shards for i in range(shards + 1)]
-    for i, (start, stop) in enumerate(itertools.pairwise(bounds)):
-        number = f"{i:05d}-of-{shards:05d}" if numbered else f"{i:05d}"
-        file = target / f"{name.partition('/')[0]}-{split}.tfrecord-{number}"
-        file.write_bytes(frame_all(payloads[start:stop]))
-    lengths = [stop - start for start, stop in itertools.pairwise(bounds)]
-    _add_split(target, name, version, split, lengths, sum(map(len, payloads)), numbered)
-    return target
-
-
-def _add_split(
-    target: Path, name: str, version: str, split: str, lengths: Sequence[int], size: int, numbered: bool
-) -> None:
-    """Names the split in dataset_info.json."""
-    shard = "{SHARD_X_OF_Y}" if numbered else "{SHARD_INDEX}"
-    path = target / "dataset_info.json"
-    dataset, _, config = name.partition("/")
-    info: dict[str, Any] = {"name": dataset, "version": version, "fileFormat": "tfrecord", "splits": []}
-    if config:
-        info["configName"] = config
-    if path.exists():
-        info = json.loads(path.read_text())
-    info["splits"] = [s for s in info["splits"] if s["name"] != split] + [
-        {
-            "filepathTemplate": "{DATASET}-{SPLIT}.{FILEFORMAT}-" + shard,
-            "name": split,
-            "numBytes": str(size),
-            "shardLengths": list(map(str, lengths)),
-        }
-    ]
-    path.write_text(json.dumps(info, indent=1))
 
 
 # Faults in files

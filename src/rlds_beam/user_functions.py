@@ -1,12 +1,16 @@
-"""Functions and classes of the user's, named `module:function`."""
+"""The user's functions and classes, named `module:function` or given as they are."""
 
 from __future__ import annotations
 
 import functools
+import hashlib
 import importlib
+import inspect
 import os
+import pickle
 import sys
-from collections.abc import Callable
+import types
+from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 from rlds_beam.errors import UsageError
@@ -15,16 +19,82 @@ _PATH = "RLDS_BEAM_USER_PATH"
 """The environment variable that tells worker processes where the user's modules are."""
 
 
-@functools.lru_cache(maxsize=8)
+class ByValue(str):
+    """The name of a function or class that cannot be imported (of a notebook, a lambda), and the object itself.
+
+    Workers get the object by value, as Beam pickles the functions of a pipeline. The name ends in a digest of the
+    code and of the values that it refers to, since the name alone says nothing about what it does.
+    """
+
+    value: Callable[..., Any]
+
+    def __new__(cls, name: str, value: Callable[..., Any]) -> ByValue:
+        self = super().__new__(cls, name)
+        self.value = value
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ByValue, (str(self), self.value)
+
+
+def name_of(value: Callable[..., Any]) -> str:
+    """`module:function` of a function or class; a `ByValue` where it cannot be imported under that name.
+
+    Raises:
+      UsageError: it is neither a function nor a class (but, for example, a functools.partial).
+    """
+    module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", "")
+    try:
+        found: Any = functools.reduce(getattr, name.split("."), cast(Any, sys.modules[module or ""]))
+    except (AttributeError, KeyError):
+        found = None
+    if found is value and module != "__main__":
+        return f"{module}:{name}"
+    if not isinstance(value, (types.FunctionType, type)):
+        raise UsageError(f"{value!r} is a {type(value).__name__}; give a function or a class, or module:function")
+    digest = hashlib.sha256()
+    for part in _parts(value):
+        digest.update(part)
+    return ByValue(f"{module}:{name}#{digest.hexdigest()[:16]}", value)
+
+
+def _parts(value: Any) -> Iterator[bytes]:
+    """What a function or class does, as bytes that are the same in another process: code, defaults, values."""
+    if isinstance(value, type):
+        for member in vars(value).values():
+            yield from _parts(getattr(member, "__func__", member))
+    elif isinstance(value, types.FunctionType):
+        yield from _parts(value.__code__)
+        yield from _parts((value.__defaults__, value.__kwdefaults__))
+        yield from _parts([cell.cell_contents for cell in value.__closure__ or ()])
+        used = [value.__globals__.get(name) for name in value.__code__.co_names]
+        yield from _parts([one for one in used if not (callable(one) or isinstance(one, types.ModuleType))])
+    elif isinstance(value, types.CodeType):
+        yield value.co_code + repr(value.co_names).encode()
+        for constant in value.co_consts:
+            yield from _parts(constant)
+    else:
+        try:
+            yield pickle.dumps(value)
+        except Exception:  # whatever pickle raises of a value that does not pickle; Beam will say so
+            yield repr(type(value)).encode()
+
+
 def resolve(name: str, flag: str = "--policy_info_fn") -> Callable[..., Any]:
     """The function or class `module:function`, installed or in the current directory.
 
     Args:
+      name: as the user gave it, or from `name_of`.
       flag: what `name` is the value of, for messages.
 
     Raises:
       UsageError: there is none.
     """
+    return name.value if isinstance(name, ByValue) else _imported(name, flag)
+
+
+@functools.lru_cache(maxsize=8)
+def _imported(name: str, flag: str) -> Callable[..., Any]:
     module, colon, attribute = name.partition(":")
     if not (module and colon and attribute):
         raise UsageError(f"{flag}={name}: expected module:function, like my_project.policies:log_probability")
@@ -37,6 +107,26 @@ def resolve(name: str, flag: str = "--policy_info_fn") -> Callable[..., Any]:
     if not callable(found):
         raise UsageError(f"{flag}={name}: it is a {type(found).__name__}, not a function")
     return cast("Callable[..., Any]", found)
+
+
+def version_of(name: str, flag: str = "--policy_info_fn") -> str:
+    """What tells one edit of `module:function` from another: its `__version__`, or a hash of its module's source.
+
+    The whole module counts, because a function may call others of it. A function whose behaviour depends on anything
+    else (other modules, a file that it reads) should have a `__version__`.
+
+    Raises:
+      UsageError: there is no such function.
+    """
+    found = resolve(name, flag)
+    version = getattr(found, "__version__", None)
+    if version is not None:
+        return f"version {version}"
+    try:
+        source = inspect.getsource(sys.modules[found.__module__])
+    except (OSError, TypeError, KeyError, AttributeError):
+        return "no source"
+    return f"sha256:{hashlib.sha256(source.encode()).hexdigest()}"
 
 
 def search_as_the_parent() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 
 def count(number: int, noun: str) -> str:
@@ -25,3 +25,8 @@ def did_you_mean(name: str, names: Iterable[str], most: int = 1) -> str:
     """`; did you mean train?`, of up to `most` of the `names` that are like `name`; empty where none is."""
     near = difflib.get_close_matches(name, list(names), n=most)
     return f"; did you mean {' or '.join(near)}?" if near else ""
+
+
+def some(texts: Sequence[str]) -> str:
+    """The first three, and how many more there are: `a, b, c and 2 more`."""
+    return ", ".join(texts[:3]) + (f" and {len(texts) - 3:,} more" if len(texts) > 3 else "")

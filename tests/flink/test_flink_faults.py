@@ -1,7 +1,7 @@
-"""A Flink cluster that is struck while it works: the job ends, and its result is as if nothing had been.
+"""A Flink cluster whose processes are killed during a job: the job ends with the result of an undisturbed run.
 
-The moments are not of chance: a conversion's workers wait behind a gate once a first shard is committed, and a push
-stands still at a byte of its stream, until the blow is dealt.
+The moments are not random: a conversion's workers wait at a gate once a first shard is committed, and a push
+stops at a byte of its stream until the fault has happened.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from rlds_beam.testing import make_episode, write_dataset
 
 FLAGS = ("--shards=8", "--accept=duplicate_episode", "--policy_info_fn=flink_gate:hold")
 JOB_SECONDS = 900.0
-"""That a job may take in which something is struck, on a machine that is busy."""
+"""Seconds that a job with a fault may take on a busy machine."""
 pytestmark = pytest.mark.timeout(2 * JOB_SECONDS)
 
 
@@ -70,7 +70,7 @@ def ended(process: subprocess.Popen[str]) -> dict[str, object]:
 
 @contextlib.contextmanager
 def held_up(command: list[str], cluster: Cluster, gate: Gate, output: Path) -> Iterator[subprocess.Popen[str]]:
-    """A conversion whose workers wait behind the gate, a first shard committed."""
+    """A conversion whose workers wait at the gate, a first shard committed."""
     gate.close(output)
     with running(command) as process:
         cluster.wait_until(lambda: gate.waiting() or process.poll() is not None)
@@ -79,7 +79,7 @@ def held_up(command: list[str], cluster: Cluster, gate: Gate, output: Path) -> I
 
 
 def kill_task_manager(cluster: Cluster, number: int) -> None:
-    """SIGKILL, and a new one in its place, as whoever runs a cluster sees to."""
+    """SIGKILL, and a new one in its place, as the operator of a cluster would start it."""
     cluster.kill(f"taskmanager-{number}")
     cluster.start_task_manager(number)
 
@@ -96,12 +96,12 @@ def kill_pool(cluster: Cluster, number: int) -> None:
     cluster.start_pool(number)
 
 
-Blow = Callable[[Cluster, int], None]
-BLOWS: list[Blow] = [kill_task_manager, kill_worker, kill_pool]
+Fault = Callable[[Cluster, int], None]
+FAULTS: list[Fault] = [kill_task_manager, kill_worker, kill_pool]
 
 
-@pytest.mark.parametrize("blow", BLOWS)
-def test_in_the_middle_of_convert(cluster, gate, source, undisturbed, tmp_path, blow: Blow) -> None:
+@pytest.mark.parametrize("fault", FAULTS)
+def test_in_the_middle_of_convert(cluster, gate, source, undisturbed, tmp_path, fault: Fault) -> None:
     output = tmp_path / "out"
     gate.close(output)
     with running(["convert", str(source), str(output), *FLAGS, "--json", *cluster.flags()]) as process:
@@ -110,7 +110,7 @@ def test_in_the_middle_of_convert(cluster, gate, source, undisturbed, tmp_path, 
         assert process.poll() is None, process.communicate(timeout=DEADLINE)
         committed = {path: path.stat().st_mtime_ns for path in (output / "_commits").glob("*.json")}
         assert committed and not (output / "manifest.json").exists()
-        blow(cluster, 0)
+        fault(cluster, 0)
         gate.open()
         report = ended(process)
     assert bytes_of(output) == undisturbed
@@ -120,22 +120,22 @@ def test_in_the_middle_of_convert(cluster, gate, source, undisturbed, tmp_path, 
     assert {path: path.stat().st_mtime_ns for path in committed} == committed
 
 
-@pytest.mark.parametrize("blow", BLOWS)
-def test_in_the_middle_of_push(cluster, data, server, blow: Blow) -> None:
-    reached, struck = threading.Event(), threading.Event()
+@pytest.mark.parametrize("fault", FAULTS)
+def test_in_the_middle_of_push(cluster, data, server, fault: Fault) -> None:
+    reached, done = threading.Event(), threading.Event()
 
     def stand_still() -> None:
-        # The blow is dealt by the main thread: what a thread starts ends with it (PR_SET_PDEATHSIG).
+        # The main thread causes the fault: what a thread starts ends with it (PR_SET_PDEATHSIG).
         reached.set()
-        struck.wait(JOB_SECONDS)
+        done.wait(JOB_SECONDS)
 
     with Proxy(server) as proxy:
         proxy.at_byte(STREAM_BYTES // 2, stand_still)
         with running([*arguments(data, [proxy.address]), *cluster.flags()]) as process:
             cluster.wait_until(lambda: reached.is_set() or process.poll() is not None)
             assert process.poll() is None, process.communicate(timeout=DEADLINE)
-            blow(cluster, cluster.connected_to(proxy.address))
-            struck.set()
+            fault(cluster, cluster.connected_to(proxy.address))
+            done.set()
             report = ended(process)
     (table,) = report["tables"]
     assert table["predicted"] == PAIRS
@@ -144,7 +144,7 @@ def test_in_the_middle_of_push(cluster, data, server, blow: Blow) -> None:
 
 
 def test_a_job_manager_that_is_killed(cluster, gate, source, undisturbed, tmp_path) -> None:
-    """Without Flink's high availability the job is gone with it: the command says so, and the same command goes on."""
+    """Without Flink's high availability the job is lost: the command says so, and the same command resumes it."""
     output = tmp_path / "out"
     command = ["convert", str(source), str(output), *FLAGS, "--json", *cluster.flags()]
     with held_up(command, cluster, gate, output) as process:
@@ -154,7 +154,7 @@ def test_a_job_manager_that_is_killed(cluster, gate, source, undisturbed, tmp_pa
         cluster.start_job_manager()
         out, err = process.communicate(timeout=JOB_SECONDS)
     assert (process.returncode, out) == (1, "")
-    assert "lost the job" in err and "run the same command to go on" in err
+    assert "lost the job" in err and "run the same command to resume" in err
     assert not (output / "manifest.json").exists()
     gate.open()
     for number in range(2):  # they would find out by themselves, by a heartbeat that is minutes here
@@ -167,7 +167,7 @@ def test_a_job_manager_that_is_killed(cluster, gate, source, undisturbed, tmp_pa
 
 
 def test_interrupted(cluster, gate, source, undisturbed, tmp_path) -> None:
-    """Ctrl-C ends the job on the cluster too; the same command goes on."""
+    """Ctrl-C ends the job on the cluster too; the same command resumes it."""
     output = tmp_path / "out"
     command = ["convert", str(source), str(output), *FLAGS, "--json", *cluster.flags()]
     with held_up(command, cluster, gate, output) as process:

@@ -35,7 +35,7 @@ def test_convert(cluster, source, tmp_path, capsys) -> None:
     assert main([*command, *cluster.flags()]) == 0
     report = json.loads(capsys.readouterr().out)
     assert bytes_of(tmp_path / "there") == bytes_of(tmp_path / "here")
-    # What the workers measured of themselves has come home.
+    # The workers' own measurements came back.
     assert report["steps_this_run"] == report["steps"] == 20 * 40 + 31
     assert report["working_seconds"] > 0 and report["peak_memory_mb"] > 10
     # All of it was done on the cluster, by both of its TaskManagers.
@@ -43,7 +43,7 @@ def test_convert(cluster, source, tmp_path, capsys) -> None:
     assert job["state"] == "FINISHED"
     assert {vertex["parallelism"] for vertex in job["vertices"] if "Convert" in vertex["name"]} == {2}
     before = len(cluster.jobs())
-    assert main([*command, *cluster.flags()]) == 0  # there is nothing left to do, and nobody is asked for it
+    assert main([*command, *cluster.flags()]) == 0  # nothing is left to do, and no worker is needed
     assert len(cluster.jobs()) == before
 
 

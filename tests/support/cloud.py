@@ -42,7 +42,7 @@ class Cloud:
     def __init__(self, execute: Callable[[str, Path], subprocess.CompletedProcess[str]], home: Path):
         self.objects: dict[str, bytes] = {}
         self.jobs: dict[str, dict[str, Any]] = {}
-        self.looked_at: Callable[[], None] = lambda: None  # when somebody asks for a job's state
+        self.looked_at: Callable[[], None] = lambda: None  # called when a client asks for a job's state
         self._execute, self._home = execute, home
         self._uploads: dict[str, tuple[str, bytearray]] = {}
         self._lock = threading.RLock()

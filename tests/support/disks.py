@@ -18,7 +18,7 @@ def small_filesystem(path: Path, size: str) -> Iterator[Path]:
     command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", path]
     mounted = subprocess.run(command, capture_output=True, timeout=DEADLINE)
     if mounted.returncode:
-        pytest.skip(f"no filesystem of its own to be had: {mounted.stderr.decode().strip()}")
+        pytest.skip(f"a file system cannot be mounted: {mounted.stderr.decode().strip()}")
     try:
         yield path
     finally:

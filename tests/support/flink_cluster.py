@@ -1,7 +1,7 @@
 """A standalone Flink cluster on loopback: one JobManager, and TaskManagers each with its own pool of SDK workers.
 
 Every process is a real one, in a group of its own, to be killed and started again. All ports are dynamic; the only one
-that anybody has to know is that of the JobManager's REST interface.
+that a client has to know is that of the JobManager's REST interface.
 """
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ class Cluster:
         return [*(f"--{name}={value}" for name, value in options.items()), "--", *beam_options]
 
     def get(self, path: str) -> Any:
-        """What the REST interface answers."""
+        """An answer of the REST interface."""
         with urllib.request.urlopen(f"http://{self.address}{path}", timeout=10) as answer:
             return json.load(answer)
 
@@ -191,7 +191,7 @@ class Cluster:
             time.sleep(0.1)
 
     def log(self, name: str) -> str:
-        """What a process said, over all its lives."""
+        """The log of a process, over all its runs."""
         return (self.home / f"{name}.log").read_text(errors="replace")
 
     def _java(self, name: str, main: str, *options: str, flags: Sequence[str] = ()) -> None:

@@ -1,7 +1,7 @@
 """A policy info function that makes the workers of a conversion wait at a known place.
 
-While the file `closed` is in the directory `FLINK_GATE`, whoever gets to an episode waits, once the first shard of the
-output that `closed` names is committed. So a fault meets a job that has done something, and has something to do.
+While the file `closed` is in the directory `FLINK_GATE`, each worker waits at its next episode, once the first shard of
+the output that `closed` names is committed. So a fault meets a job that has done something, and has something to do.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def _is_closed(closed: Path) -> bool:
 
 
 class Gate:
-    """The test's end of it."""
+    """The test's side of the gate."""
 
     def __init__(self, directory: Path):
         self.directory = directory

@@ -37,7 +37,7 @@ RECORD = Path(__file__).parents[1] / "golden.json"
 DEADLINE = 120.0
 """Seconds for one command, on a busy machine."""
 
-Found = dict[str, Any]
+Record = dict[str, Any]
 Result = TypeVar("Result")
 
 _SEQUENCES = "--items=sequences --sequence_length"
@@ -228,7 +228,7 @@ PUSHES = (
 )  # fmt: skip
 
 
-def record_conversion(case: str, datasets: Datasets, directory: Path) -> Found:
+def record_conversion(case: str, datasets: Datasets, directory: Path) -> Record:
     """The exit code of a conversion and a digest of every file that readers read, by its name in the output."""
     dataset, *flags = case.split()
     output = directory / "out"
@@ -238,7 +238,7 @@ def record_conversion(case: str, datasets: Datasets, directory: Path) -> Found:
     return {"exit": code, **(_digests(output) if complete else {})}
 
 
-def record_reading(case: str, datasets: Datasets, directory: Path) -> Found:
+def record_reading(case: str, datasets: Datasets, directory: Path) -> Record:
     """The exit code of `validate` or `inspect`, and a digest of each part of what it prints as JSON."""
     command, dataset, *flags = case.split()
     code, out = _run([command, str(datasets[dataset]), "--json", *flags])
@@ -248,14 +248,14 @@ def record_reading(case: str, datasets: Datasets, directory: Path) -> Found:
     return {"exit": code, **{n: p if is_short[n] else _digest(_canonical(p)) for n, p in parts.items()}}
 
 
-def record_usage(case: str, datasets: Datasets, directory: Path) -> Found:
+def record_usage(case: str, datasets: Datasets, directory: Path) -> Record:
     """The exit code alone."""
     paths = {"out": directory / "out", "nowhere": directory / "nowhere"}
     paths |= {name: datasets[name] for name in ("plain", "gzip", "missing_shard") if name in case.split()}
     return {"exit": _run([str(paths.get(word, word)) for word in case.split()])[0]}
 
 
-def record_push(case: Push, datasets: Datasets, directory: Path) -> Found:
+def record_push(case: Push, datasets: Datasets, directory: Path) -> Record:
     """The exit code of a push, the items of each table as `key priority digest`, and the files of rejected records."""
     dataset, *flags = case.flags.replace("--rejected=out", f"--rejected={directory / 'rejected'}").split()
     source = datasets[dataset]
@@ -267,7 +267,7 @@ def record_push(case: Push, datasets: Datasets, directory: Path) -> Found:
         flags += _accepted(dataset)
     with _servers(case) as addresses:
         command = ["push", str(source), f"--reverb={','.join(addresses)}", f"--table={','.join(case.tables)}", *flags]
-        found: Found = {"exit": _run(command)[0]}
+        found: Record = {"exit": _run(command)[0]}
         for table in case.tables:
             items = [item for a in addresses for item in _within(functools.partial(drain, a, table))]
             assert len({item.info.key for item in items}) == len(items), f"{table}: a key twice, or on two servers"
@@ -275,7 +275,7 @@ def record_push(case: Push, datasets: Datasets, directory: Path) -> Found:
     return {**found, **_digests(directory / "rejected")}
 
 
-def record_everything(directory: Path) -> dict[str, dict[str, Found]]:
+def record_everything(directory: Path) -> dict[str, dict[str, Record]]:
     """The record of this checkout, as `tests/golden.json` has it."""
     datasets, found = Datasets(directory / "data"), {}
     for kind, (cases, record) in CASES.items():
@@ -285,7 +285,7 @@ def record_everything(directory: Path) -> dict[str, dict[str, Found]]:
     return found
 
 
-CASES: dict[str, tuple[tuple[Any, ...], Callable[[Any, Datasets, Path], Found]]] = {
+CASES: dict[str, tuple[tuple[Any, ...], Callable[[Any, Datasets, Path], Record]]] = {
     "convert": (CONVERSIONS, record_conversion),
     "read": (READINGS, record_reading),
     "usage": (USAGE, record_usage),
@@ -383,7 +383,7 @@ def _digest(*parts: bytes) -> str:
     return hashlib.sha256(b"".join(parts)).hexdigest()[:16]
 
 
-def _text(found: dict[str, dict[str, Found]]) -> str:
+def _text(found: dict[str, dict[str, Record]]) -> str:
     """The record as JSON, a line for each case."""
     kinds = []
     for kind, cases in found.items():

@@ -15,14 +15,13 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from rlds_beam.formats.rlds_records import encode_example, schema_of
 from rlds_beam.testing import (
     BREAKABLE,
     cut,
-    encode_example,
     flip_byte,
     make_episode,
     read_payloads,
-    schema_of,
     set_length,
     shard_paths,
     write_dataset,

@@ -8,14 +8,20 @@ from typing import Any
 
 from rlds_beam import storage
 from rlds_beam.episodes.schema import Field
-from rlds_beam.output import manifest
-from rlds_beam.output.manifest import RangeCommit
+from rlds_beam.output import commits, manifest
+from rlds_beam.output.commits import RangeCommit
+from rlds_beam.output.plans import OutputPlan
 from rlds_beam.output.shards import ShardInfo
 from rlds_beam.output.trajectories import SPEC, fields_json, write_tfds_metadata
 from rlds_beam.reading.plan import WorkRange
 from rlds_beam.trajectories.spec_file import encode_spec_file
 
 NAME = "data"
+
+
+def plan(**content: Any) -> OutputPlan:
+    """A plan whose shards are those of `shard_path`."""
+    return OutputPlan.of(content, name=NAME)
 
 
 def shard_path(output: Path | str, work: WorkRange) -> str:
@@ -30,14 +36,14 @@ def commit_range(
     storage.write_bytes(path + SPEC, encode_spec_file(fields))
     file = Path(path).name
     found = {"predicted": shard.records, "rejected": None, "report": {}, **counts}
-    return manifest.commit_range(str(output), work, file, shard, beside=[file + SPEC], **found)
+    return commits.commit_range(str(output), work, file, shard, beside=[file + SPEC], **found)
 
 
 def commit_dataset(output: Path | str, ranges: Sequence[WorkRange], fields: Sequence[Field]) -> dict[str, Any]:
     """Finishes the dataset; its manifest."""
 
-    def complete(commits: Sequence[RangeCommit]) -> dict[str, Any]:
-        write_tfds_metadata(str(output), NAME, commits, fields)
+    def complete(done: Sequence[RangeCommit]) -> dict[str, Any]:
+        write_tfds_metadata(str(output), NAME, done, fields)
         return {"fields": fields_json(fields)}
 
     return manifest.commit_dataset(str(output), NAME, ranges, complete)

@@ -26,7 +26,7 @@ class _Link:
     def break_off(self) -> None:
         for end in (self.client, self.server):
             with contextlib.suppress(OSError):
-                end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # a reset, no farewell
+                end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # a reset, without a FIN
             with contextlib.suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
             end.close()
@@ -36,8 +36,8 @@ class Proxy:
     """Relays connections to `target`, which may come and go.
 
     `at_byte(n, action)` calls `action()` when clients have sent n bytes and no byte more has been passed on;
-    `at_connection(k, action)` when the k-th connection (from 1) is about to be made. The relay stands still
-    meanwhile. Each happens once.
+    `at_connection(k, action)` when the k-th connection (from 1) is about to be made. The relay passes nothing
+    on meanwhile. Each happens once.
 
     Attributes:
       sent: bytes of clients that were passed on.
@@ -75,7 +75,7 @@ class Proxy:
         self.at_byte(self.sent + count, cut_and_go_on)
 
     def cut(self) -> None:
-        """Breaks all connections; new ones are made as if nothing had been."""
+        """Breaks all connections; new ones work."""
         self._swallowing = False
         for link in self._links:
             link.break_off()

@@ -1,4 +1,4 @@
-"""What the fault tests of `rlds-beam push` have in common: a dataset, what is due of it, and commands that run."""
+"""What the fault tests of `rlds-beam push` have in common: a dataset, its expected items, and commands that run."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def due(options: ItemOptions | None = None) -> collections.Counter[bytes]:
 
 
 def held(server: str, table: str = "t") -> collections.Counter[bytes]:
-    """The items of a table that gives each once; they are gone from it then."""
+    """The items of a table that gives each once; this removes them."""
     return collections.Counter(
         b"".join(column.tobytes() for column in item.data) for item in drain(server, table, timeout=60)
     )
@@ -68,7 +68,7 @@ def size(server: str, table: str = "t") -> int:
     return look(server, table).current_size
 
 
-def grown(server: str, table: str = "t") -> None:
+def wait_for_items(server: str, table: str = "t") -> None:
     """Returns when the table has items: from here on, something was written."""
     deadline = time.monotonic() + DEADLINE
     while look(server, table).limiter.inserts == 0:

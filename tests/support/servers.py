@@ -114,7 +114,7 @@ class ServerProcess:
     def __exit__(self, *error: Any) -> None:
         if self._host is None:
             return
-        if any(error):  # whatever state it is in
+        if any(error):  # in any state
             self.kill()
             return
         self.resume()
@@ -124,7 +124,7 @@ class ServerProcess:
 
 
 def free_port() -> int:
-    """A port of loopback that nobody has at the moment."""
+    """A free port of the loopback interface."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

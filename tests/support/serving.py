@@ -1,4 +1,4 @@
-"""`rlds-beam serve` in a process, as a user starts it, and tables to hold it against."""
+"""`rlds-beam serve` in a process, as a user starts it, and tables to compare it with."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ _ENOUGH = 3  # Fewer bad records than this say nothing about the schema.
 
 
 def check_source(source: Source, options: CheckOptions) -> Report:
-    """Holds a dataset's files against its metadata, and its first records against its schema.
+    """Compares a dataset's files with its metadata, and its first records with its schema.
 
     Returns:
       A report that counts the breaches that `options` accept.
@@ -32,7 +32,7 @@ def check_source(source: Source, options: CheckOptions) -> Report:
     for violation in (*source.violations, *_schema_mismatch(source)):
         if options.policy(violation.rule) != "accept":
             raise UsageError(
-                f"{violation}. {ADVICE[violation.rule].capitalize()}, or go on with what is there: "
+                f"{violation}. {ADVICE[violation.rule].capitalize()}, or continue with the existing files: "
                 f"--accept={violation.rule}"
             )
         report.add_violation(violation, EpisodeKey(source.dataset, "all", 0, 0), "accepted")
@@ -40,7 +40,7 @@ def check_source(source: Source, options: CheckOptions) -> Report:
 
 
 def check_counts(source: Source, read: Mapping[str, int], options: CheckOptions) -> Report:
-    """Holds the number of records read of each shard against dataset_info.json.
+    """Compares the number of records read of each shard with dataset_info.json.
 
     Args:
       source: the dataset; slices of splits are not looked at.

@@ -1,4 +1,4 @@
-"""What becomes of an episode that breaks a rule: the options."""
+"""What is done with an episode that breaks a rule: the options."""
 
 from __future__ import annotations
 
@@ -22,6 +22,9 @@ class CheckOptions(Options):
     max_image_pixels: int = option(1 << 26, "an image of more pixels is image_too_large")
     decode_images: bool = option(
         False, "decode every image while checking, not only its header (convert decodes those that it writes anyway)"
+    )
+    check_unused: bool = option(
+        False, "judge values that are not used too: of fields left out, and of the void last step's action and reward"
     )
 
     def __post_init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Mending the flags of an episode, on request only; no value is ever changed."""
+"""Repairs of the flags of an episode, on request only; no value is ever changed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rlds_beam.episodes.episode import Episode
 
 
 def repair_episode(episode: Episode, rules: Collection[str]) -> tuple[Episode, ...]:
-    """Mends what the `rules` name, and splits the record where one of them asks for it.
+    """Repairs what the `rules` name, and splits the record where one of them requires it.
 
     The rules act together, in this order:
 

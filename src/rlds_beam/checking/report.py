@@ -15,7 +15,7 @@ from rlds_beam.episodes.violations import Violation
 from rlds_beam.wording import count, format_size
 
 SAMPLES = 5
-"""Samples kept of each rule: those with the smallest keys, whoever met them first."""
+"""Samples kept of each rule: those with the smallest keys."""
 
 OUTCOMES = ("accepted", "repaired", "rejected")
 Sample = tuple[EpisodeKey, str]
@@ -53,10 +53,10 @@ class Report:
 
     Attributes:
       records: records read; always valid + repaired + rejected.
-      valid: records that went on as they were (a breach may have been accepted).
+      valid: records that were accepted unchanged (a breach may have been accepted).
       repaired, rejected: records that were repaired, or rejected.
-      episodes: episodes that went on (a repair may make several of one record).
-      steps: steps of the episodes that went on.
+      episodes: accepted episodes (a repair may make several of one record).
+      steps: steps of the accepted episodes.
       bytes: size of the records read, without framing.
       items_predicted, items_written: training items, by calculation and by count.
       bytes_written: size of what was written; 0 where that is not known (TF-Agents' observers do not say).
@@ -147,10 +147,27 @@ class Report:
         }
         return cls(**{name: content[name] for name in _NUMBERS}, rules=rules, shards=Counter(content["shards"]))
 
+    def __repr__(self) -> str:
+        return f"<Report: {self.line()}>"
+
+    def line(self) -> str:
+        """The report in one line: `20 records read, 18 valid, 2 rejected (2 last_not_last), 522 items written`."""
+        broken = [
+            f"{self.rules[rule].rejected:,} {rule}"
+            for rule in RULES
+            if rule in self.rules and self.rules[rule].rejected
+        ]
+        rejected = [f"{self.rejected:,} rejected" + (f" ({', '.join(broken)})" if broken else "")]
+        parts = [f"{count(self.records, 'record')} read", f"{self.valid:,} valid"] if self.records else []
+        parts += [f"{self.repaired:,} repaired"] if self.repaired else []
+        parts += rejected if self.rejected else []
+        parts += [f"{count(self.items_written, 'item')} written"] if self.items_written else []
+        return ", ".join(parts or ["nothing read"])
+
     def summary(self) -> str:
         """The report for a terminal: what was read, what became of it, and what can be done."""
         lines = []
-        if self.records or not self.items_written:  # else converted items were pushed, which are no episodes any more
+        if self.records or not self.items_written:  # otherwise converted items were pushed, which are not episodes
             lines = [
                 f"read      {count(self.records, 'record')}, {format_size(self.bytes)}",
                 f"valid     {count(self.valid, 'episode')}",

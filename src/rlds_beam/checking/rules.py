@@ -1,4 +1,4 @@
-"""The rules that an episode and a dataset must keep, and what may be done about a breach."""
+"""The rules for an episode and for a dataset, and what can be done about a breach."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RULES: dict[str, str] = {
     "last_not_last": "the last step is not is_last (the episode never ends)",
     "last_inside": "a step before the last is is_last (several episodes in one record)",
     "terminal_not_last": "a step is is_terminal but not is_last",
-    "non_finite": "a float field holds NaN or infinity",
+    "non_finite": "a float field holds NaN or infinity (other than in the void last step)",
     "discount_out_of_range": "a discount is not within [0, 1]",
     "undecodable_image": "an image cannot be decoded",
     "image_too_large": "an image has more pixels than allowed, or another size than the schema says",
@@ -27,7 +27,7 @@ RULES: dict[str, str] = {
     "duplicate_episode": "the same bytes stand in the dataset a second time",
     "missing_shard": "dataset_info.json names a shard that is not there",
     "short_shard": "a shard holds fewer or more records than dataset_info.json says",
-    "extra_shard": "a shard is there that dataset_info.json does not name",
+    "extra_shard": "there is a shard that dataset_info.json does not name",
     "schema_mismatch": "the dataset's files disagree on what they hold",
 }
 """Every rule's id and what a breach of it means. The order is the order of reports."""

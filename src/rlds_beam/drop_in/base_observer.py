@@ -89,7 +89,7 @@ class Observer:
         self._get_writer().flush()
 
     def close(self) -> None:
-        """Sends what is due, waits for it as `flush` does, and ends the connection. Cached steps are dropped."""
+        """Sends complete items, waits for them as `flush` does, and ends the connection. Cached steps are dropped."""
         if self._writer is not None:
             writer, self._writer = self._writer, None
             try:
@@ -103,7 +103,7 @@ class Observer:
             self._writer = self._new_writer()
 
     def reset(self, write_cached_steps: bool = True) -> None:
-        """Ends the episode where it is, and waits until its items are in their tables.
+        """Ends the current episode, and waits until its items are in their tables.
 
         Args:
           write_cached_steps: whether the steps since the last item are written first, as the observer's class
@@ -111,7 +111,7 @@ class Observer:
 
         Raises:
           ValueError: there is not enough to write an item.
-          NotVerifiedError: the items are not there within `timeout`.
+          NotVerifiedError: the items are not in the table within `timeout`.
         """
         self._reset(write_cached_steps)
         if self._writer is not None:
@@ -122,7 +122,7 @@ class Observer:
 
     @contextlib.contextmanager
     def _sent_together(self) -> Iterator[None]:
-        """What is done inside is sent at the end, in as few messages as may be; also where it fails half way."""
+        """Items that are written inside are sent at the end, in as few messages as possible; also after an error."""
         try:
             yield
         finally:
@@ -143,7 +143,7 @@ def is_boundary(trajectory: Any) -> bool:
 
 
 def episodes(run: Columns, step_type: Any) -> Iterator[tuple[Columns, bool]]:
-    """The run cut behind each boundary frame: the pieces, and whether each ends with one."""
+    """The run cut after each boundary frame: the pieces, and whether each ends with one."""
     begin = 0
     for end in (np.flatnonzero(np.asarray(step_type) == LAST) + 1).tolist():
         yield run[begin:end], True

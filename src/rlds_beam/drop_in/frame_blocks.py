@@ -1,12 +1,12 @@
 """Frames in blocks, inside tf.data: what `rlds_to_reverb` is made of. Imports TensorFlow.
 
 The steps of all episodes are one stream, cut into blocks of up to 1,024 steps without regard to episodes. A
-block waits for the next one, whose first step says what follows its own last step; behind the last block stands
-a padding step that is first. So every frame is what a pair of adjacent steps makes it, as in TF-Agents, but a
+block waits for the next one, whose first step says what follows its own last step; after the last block comes a
+padding step that is first. So every frame is what a pair of adjacent steps makes it, as in TF-Agents, but a
 block of them costs as much as one.
 
-A pair of steps that cannot be (`FAULTS`) is an error when its turn comes: the frames before it come first, and
-whoever ignores the error gets those behind it.
+A pair of steps that cannot be (`FAULTS`) is an error when its turn comes: the frames before it come first, and a
+caller that ignores the error gets those after it.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ FAULTS = (
     "Mid step should not be followed by a first step.",
     "Last step of an episode must be followed by a first step.",
 )
-"""TF-Agents' words, in the order in which it looks."""
+"""TF-Agents' messages, in the order of its checks."""
 
 _SOUND = -1
 
-# Autograph takes most of the time that building the dataset takes, and is for functions of the user's.
+# Autograph takes most of the time of building the dataset; only a user's functions need it.
 _as_it_is = tf.autograph.experimental.do_not_convert
 
 _READERS = 4
@@ -87,7 +87,7 @@ def frame_blocks(
 
 
 def _step_blocks(episodes: tf.data.Dataset, length: int) -> tf.data.Dataset:
-    """All steps in order, in blocks of `length`. Getting them out of datasets singly is most of all the work."""
+    """All steps in order, in blocks of `length`. Taking them out of datasets one by one is most of the work."""
     whole = whole_episodes(episodes)
     if whole is not None:
         return whole.rebatch(length)

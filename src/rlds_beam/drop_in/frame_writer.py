@@ -1,4 +1,4 @@
-"""Reverb's TrajectoryWriter over columns: frames come in, items that are slices of the latest of them go out.
+"""Reverb's TrajectoryWriter over columns: it takes frames, and writes items that are slices of the latest ones.
 
 The frames of a Reverb episode are cut into chunks as they come, and a chunk is sent once, however many requests
 use it: each request names the chunks that later ones need too (`keep_chunk_keys`). It knows all the chunks that
@@ -260,7 +260,7 @@ class FrameWriter:
             self._stream.send(request)
 
     def _prepare(self, spec: FrameSpec) -> None:
-        """Settles what every frame has to be like, and how many of them make a chunk."""
+        """Fixes the dtypes and shapes of all frames, and how many of them make a chunk."""
         spec.refuse_text()
         wanted = self._wanted_chunk_length
         self._spec = spec

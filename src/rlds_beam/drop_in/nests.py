@@ -21,7 +21,7 @@ class Columns:
 
     Attributes:
       paths: of the leaves in the nest that they came in.
-      values: [n, ...] each. Not copies: whoever keeps them must make some.
+      values: [n, ...] each. Not copies: a caller that keeps them must copy them.
     """
 
     paths: tuple[Path, ...]
@@ -59,7 +59,7 @@ class Columns:
 
 @dataclasses.dataclass(frozen=True)
 class FrameSpec:
-    """What every frame of a writer is like: paths, dtypes and shapes of its leaves."""
+    """The layout of every frame of a writer: paths, dtypes and shapes of its leaves."""
 
     paths: tuple[Path, ...]
     dtypes: list[np.dtype[Any]]

@@ -6,19 +6,19 @@ They write what those of `tf_agents.replay_buffers.reverb_utils` write: the same
 the same priorities, in the same number of episodes. What they have beyond them, by keyword:
 
 - `timeout`: seconds that a wait for the server may take without an item coming through, in any method.
-  TF-Agents' wait for ever.
+  TF-Agents' wait forever.
 - `key_seed`: the keys of the items follow from it. The n-th item of an observer gets a key that is a hash of seed,
   n, the table and the kind of item: the same frames written again with the same seed are not written twice.
   Each observer needs a seed of its own. By default keys are random, as TF-Agents' are.
 - `chunk_length`: frames in a chunk. Frames that are given one by one wait until that many have come, or for
   `flush` or the end of the episode. By default an item is sent at once if the server has taken all items before it
   (and not within a millisecond of the last), and no more than 8 frames wait while an item needs them.
-- `add_episode(trajectory)`: a run of frames as columns, which is where the speed is.
+- `add_episode(trajectory)`: a run of frames as columns, which is much faster.
 
 Where they differ from TF-Agents':
 
 - A server that cannot be reached is a ServerError, one that is silent for `timeout`, was restarted, or refuses an
-  item (there is no such table) a NotVerifiedError. TF-Agents' wait for ever, or raise RuntimeError.
+  item (there is no such table) a NotVerifiedError. TF-Agents' wait forever, or raise RuntimeError.
 - Where an episode is too long by just its last frame (ReverbAddEpisodeObserver raises ValueError) the next
   episode is written. TF-Agents' loses it silently.
 - `sequence_length` and `stride_length` below 1 are a ValueError at once, not an error at some later frame. A
@@ -235,7 +235,7 @@ class ReverbAddEpisodeObserver(Observer):
 
         Raises:
           ValueError: the episode is longer than `max_sequence_length`, and not to be bypassed (the rest of it is
-            ignored, if the caller goes on); or the observer is closed; or the frame is not of the dtypes and
+            ignored, if the caller continues); or the observer is closed; or the frame is not of the dtypes and
             shapes of those before.
           NotVerifiedError: the item is not there within `timeout`.
         """

@@ -1,4 +1,4 @@
-"""TF-Agents' `tf_agents.replay_buffers.rlds_to_reverb`, drop-in: change the import, and that is all.
+"""TF-Agents' `tf_agents.replay_buffers.rlds_to_reverb`, as a drop-in: only the import changes.
 
     from rlds_beam import rlds_to_reverb
 
@@ -185,7 +185,7 @@ def _push(rlds_data: tf.data.Dataset, observer: Any, policy_info_fn: PolicyInfoF
         write = observer.add_episode
     elif type(observer) in _AGENTS_OBSERVERS:
         write = functools.partial(_write_singly, observer)
-    else:  # Somebody's own: may count on tensors.
+    else:  # A user's observer may expect tensors.
         for frame in convert_rlds_to_trajectories(rlds_data, policy_info_fn):
             observer(frame)
             count += 1

@@ -1,12 +1,12 @@
 """The steps of whole episodes as tensors, without taking them out of a dataset one by one. Imports TensorFlow.
 
-An RLDS episode holds its steps as a dataset, and a dataset hands out single elements: with TFDS that takes most
-of all the time there is. But TFDS makes that dataset out of whole tensors (`from_tensor_slices`), in the function
-of a map over the records. Here that map is made once more with the function copied and the tensors taken in place
-of the dataset; what stands behind the map (`take`, `prefetch`...) is made once more behind it.
+An RLDS episode holds its steps as a dataset, and a dataset hands out single elements: with TFDS that takes most of
+the time. But TFDS makes that dataset out of whole tensors (`from_tensor_slices`), in the function
+of a map over the records. Here that map is rebuilt with a copy of the function that returns the tensors in place of
+the dataset; what follows the map (`take`, `prefetch`...) is rebuilt after it.
 
 It knows the inside of tf.data of TensorFlow 2.15: the attributes of its dataset classes, and the graph of a map's
-function. Where anything is not as it knows it, `whole_episodes` returns None, and the steps are read singly.
+function. If anything differs from this, `whole_episodes` returns None, and the steps are read singly.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from tensorflow.python.data.ops import (
 
 
 class _UnknownError(Exception):
-    """Not as this module knows it."""
+    """A dataset that this module does not know."""
 
 
 def whole_episodes(episodes: tf.data.Dataset) -> tf.data.Dataset | None:
-    """The steps of each episode at once, or None where there is no such way.
+    """The steps of each episode at once, or None where that is not possible.
 
     Args:
       episodes: a dataset of RLDS episodes.
@@ -64,7 +64,7 @@ def _leaf(spec: Any, wanted: Any) -> int:
 
 
 def _again(data: tf.data.Dataset, steps: int) -> tf.data.Dataset:
-    """The dataset once more, of flat elements, with whole episodes in the datasets of steps."""
+    """The dataset rebuilt, of flat elements, with whole episodes in the datasets of steps."""
     if type(data) in (map_op._MapDataset, map_op._ParallelMapDataset):
         return _map_again(data, steps)
     if type(data) not in _BEHIND:
@@ -80,7 +80,7 @@ def _shuffle_again(data: Any, before: tf.data.Dataset) -> tf.data.Dataset:
 
 
 def _cache_again(data: Any, before: tf.data.Dataset) -> tf.data.Dataset:
-    """One in memory, of what is the same on every iteration; TFDS puts it behind what is small."""
+    """One in memory, of what is the same on every iteration; TFDS adds it after small datasets."""
     if tf.get_static_value(data._filename) != b"":
         raise _UnknownError("cache in a file")
     behind = data._input_dataset
@@ -106,7 +106,7 @@ _BEHIND: dict[type, Callable[[Any, tf.data.Dataset], tf.data.Dataset]] = {
     skip_op._SkipDataset: lambda data, before: before.skip(data._count),
     take_op._TakeDataset: lambda data, before: before.take(data._count),
 }
-"""What hands elements on as they are, and how it is made once more."""
+"""Datasets that pass elements on unchanged, and how each is rebuilt."""
 
 
 # A map's function

@@ -1,8 +1,8 @@
 """Operations on columns that are the same for arrays, text and encoded images.
 
-A zero image is the empty byte string: nothing that a dataset holds is spelled like that (an empty
-image is `undecodable_image`), and no encoder is needed to add one. Whoever decodes or re-encodes
-an image column turns `ZERO_IMAGE` into zeros of the shape that the column declares.
+A zero image is the empty byte string: a dataset holds no such image (an empty one is `undecodable_image`), and no
+encoder is needed to add one. Code that decodes or re-encodes an image column turns `ZERO_IMAGE` into zeros of the
+shape that the column declares.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from rlds_beam.episodes.episode import Column
 from rlds_beam.episodes.images import EncodedImages
 
 ZERO_IMAGE = b""
-"""What stands in an `EncodedImages` column for an image of zeros (an added or a padding frame)."""
+"""The value in an `EncodedImages` column for an image of zeros (an added or a padding frame)."""
 
 
 def is_text(column: Column) -> bool:

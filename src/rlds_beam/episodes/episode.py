@@ -13,7 +13,7 @@ from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.episodes.violations import Violation
 
 Column: TypeAlias = "np.ndarray[Any, Any] | EncodedImages"
-"""One field of all steps: leading axis T. `EncodedImages` until somebody asks for pixels."""
+"""One field of all steps: leading axis T. `EncodedImages` until pixels are needed."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,10 +28,10 @@ class Episode:
         column: it may be a view of the bytes that were read.
       metadata: flat mapping from path (`episode_id`) to the value of an episode-level field.
       payload: the record exactly as it was read (a serialised tf.Example), so that a rejected
-        episode can be kept as its original bytes. Empty for an episode made by hand.
+        episode can be kept as its original bytes. Empty for an episode that was not read from a file.
       faults: what reading found wrong. Where it is not empty the record could not be read as an
-        episode, `steps` is empty, and `validate_episode` rejects it: a bad record takes the same
-        way as all others, so that nothing is lost on it.
+        episode, `steps` is empty, and `validate_episode` rejects it: a bad record takes the same path as all others,
+        so that none is lost.
     """
 
     key: EpisodeKey

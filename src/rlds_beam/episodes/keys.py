@@ -1,4 +1,4 @@
-"""Where an episode comes from: the same on every run, whoever reads it."""
+"""Where an episode comes from: the same on every run and every worker."""
 
 from __future__ import annotations
 

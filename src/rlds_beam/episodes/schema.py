@@ -1,4 +1,4 @@
-"""What a dataset says that its episodes look like: path -> dtype, shape, encoding."""
+"""The declared content of a dataset's episodes: path -> dtype, shape, encoding."""
 
 from __future__ import annotations
 

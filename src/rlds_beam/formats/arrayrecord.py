@@ -1,7 +1,7 @@
 """ArrayRecord files, through the `array_record` package; local files only.
 
-The package's own `num_records()` is 0, without an error, for a file that is cut short, empty or
-something else altogether; here that is a `DamagedFileError`, and `read_records` gives a `Damage`.
+The package's own `num_records()` is 0, without an error, for a file that is cut short, empty or not an ArrayRecord
+file; here that is a `DamagedFileError`, and `read_records` gives a `Damage`.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def read_records(path: str, start: int = 0, stop: int | None = None) -> Iterator
 def _read_batch(reader: Any, path: str, indices: range) -> Iterator[Record | Damage]:
     try:
         payloads = reader.read(list(indices))
-    except (RuntimeError, IndexError):  # which record it was is not said: ask for each, with a reader that is well
+    except (RuntimeError, IndexError):  # the error does not name the record: read each of them, with a new reader
         pass
     else:
         yield from map(Record, indices, payloads)
@@ -102,7 +102,7 @@ def _reader(path: str) -> Iterator[Any]:
     try:
         yield reader
     finally:
-        with contextlib.suppress(RuntimeError):  # closing says again what reading has said
+        with contextlib.suppress(RuntimeError):  # closing raises the error of the read once more
             reader.close()
 
 

@@ -157,7 +157,7 @@ def dataset_info_json(
     Args:
       name: dataset name (a Python identifier in lower case, for TFDS).
       version: `1.0.0`.
-      splits: what is there.
+      splits: the splits.
       config_name: where the dataset has configurations.
       file_format: `tfrecord` or `array_record`.
       description: free text.

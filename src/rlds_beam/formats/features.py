@@ -46,7 +46,7 @@ DTYPES = frozenset(("bool", *_INTEGERS, "float16", "bfloat16", "float32", "float
 ENCODINGS = ("none", "bytes", "zlib")
 
 DEFAULT_DISCOUNT = Field("discount", "float32", feature="default 1", optional=True)
-"""Stands in for a dataset without discounts (many robot datasets): the decoder gives 1 everywhere."""
+"""The field of a dataset without discounts (many robot datasets): the decoder gives 1 everywhere."""
 
 
 def parse_features(features: str | bytes | Json, where: str) -> Schema:
@@ -59,7 +59,7 @@ def parse_features(features: str | bytes | Json, where: str) -> Schema:
 
     Returns:
       The schema. Paths of `steps` are relative to the step, those of `metadata` to the episode.
-      A dataset without `discount` gets `DEFAULT_DISCOUNT`; every other RLDS field must be there.
+      A dataset without `discount` gets `DEFAULT_DISCOUNT`; every other RLDS field must exist.
 
     Raises:
       UsageError: not a features.json, a class that is not in `FEATURES`, no `steps`, a required
@@ -81,7 +81,7 @@ def parse_features(features: str | bytes | Json, where: str) -> Schema:
             steps[name] = DEFAULT_DISCOUNT
     for field in (*steps.values(), *metadata.values()):
         if 0 in field.shape and (None in field.shape or not field.fast):
-            # With an unknown dimension there is no telling it; TensorFlow divides by 0 and dies.
+            # With an unknown dimension it cannot be known; TensorFlow divides by 0 and crashes.
             raise UsageError(f"{where}: {field.path} has shape {field.shape}, whose dimension of 0 cannot be decoded")
     return Schema(steps=steps, metadata=metadata)
 
@@ -105,7 +105,7 @@ def load_features(features: str | bytes | Json, where: str) -> Json:
 
 
 def _class_names(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
-    """Every class that TFDS would look up, wherever it stands (JSON inside of strings too)."""
+    """Every class that TFDS would look up, at any place (JSON inside of strings too)."""
     if isinstance(value, Mapping):
         for key, inner in value.items():
             if key in ("pythonClassName", "python_class_name", "type") and isinstance(inner, str):

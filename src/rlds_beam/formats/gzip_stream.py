@@ -5,38 +5,62 @@ from __future__ import annotations
 import io
 import os
 import zlib
-from typing import BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 _INPUT = 1 << 16
 _OUTPUT = 1 << 16  # what a damaged place costs at most, and all that is decompressed ahead
 _GZIP = 16 + zlib.MAX_WBITS
+_SPACING = 8 << 20  # uncompressed bytes between two places to start again from
+_MARKS = 32  # of them at most, of 40 KB each
+
+
+class _Mark(NamedTuple):
+    """A place to start again from: an uncompressed position, and the state there."""
+
+    position: int
+    offset: int
+    inflate: Any
+    input: bytes
 
 
 class GzipStream(io.RawIOBase):
     """Reads concatenated gzip members, a bounded number of bytes at a time.
 
-    Seeking forward decompresses; seeking backward starts again from the front.
+    Seeking forward decompresses; seeking backward starts again from one of a few places before it.
 
     Attributes:
       error: why the stream ends before its time (cut short, damaged), once that has been seen; else None.
+      inflated: bytes decompressed so far, those included that were decompressed before.
     """
 
     def __init__(self, file: BinaryIO):
         super().__init__()
         self._file = file
         self.error: str | None = None
-        self._rewind()
+        self.inflated = 0
+        self._spacing = _SPACING
+        self._marks = [_Mark(0, 0, zlib.decompressobj(_GZIP), b"")]
+        self._start_at(self._marks[0])
 
-    def _rewind(self) -> None:
-        self._file.seek(0)
-        self._inflate = zlib.decompressobj(_GZIP)
-        self._input = b""
+    def _start_at(self, mark: _Mark) -> None:
+        self._file.seek(mark.offset)
+        self._inflate = mark.inflate.copy()
+        self._input = mark.input
         self._output = memoryview(b"")
-        self._position = 0
+        self._position = mark.position
         self._broken = False
+
+    def _mark(self) -> None:
+        """Keeps the state, if the last place is far off; every other place is let go when there are many."""
+        if self._position < self._marks[-1].position + self._spacing:
+            return
+        self._marks.append(_Mark(self._position, self._file.tell(), self._inflate.copy(), self._input))
+        if len(self._marks) > _MARKS:
+            self._marks, self._spacing = self._marks[::2], 2 * self._spacing
 
     def _next(self) -> bytes:
         """The next uncompressed bytes, none at the end of the stream."""
+        self._mark()
         while not self._broken:
             if self._inflate.eof and not self._begin_member():
                 return b""
@@ -48,6 +72,7 @@ class GzipStream(io.RawIOBase):
                 break
             self._input = self._inflate.unconsumed_tail
             if output:
+                self.inflated += len(output)
                 return output
             if not compressed and not self._inflate.eof:
                 self._break("the gzip stream is cut short")
@@ -81,7 +106,7 @@ class GzipStream(io.RawIOBase):
         if whence != os.SEEK_SET:
             raise io.UnsupportedOperation("the end of a gzip stream is not known beforehand")
         if offset < self._position:
-            self._rewind()
+            self._start_at(next(mark for mark in reversed(self._marks) if mark.position <= offset))
         while self._position < offset:
             if not self._output:
                 self._output = memoryview(self._next())

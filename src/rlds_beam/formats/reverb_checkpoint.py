@@ -1,4 +1,4 @@
-"""What a Reverb checkpoint says of its tables, without loading it.
+"""The tables of a Reverb checkpoint, read without loading it.
 
 A checkpoint is a directory: `tables.tfrecord`, `items.tfrecord` and `chunks.tfrecord`, and an empty file
 `DONE` written last. The files are TFRecords of Protobuf messages, compressed as one zlib stream each; those

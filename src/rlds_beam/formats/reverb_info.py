@@ -1,8 +1,8 @@
-"""What a Reverb server says of itself and its tables, read without TensorFlow.
+"""A Reverb server's description of itself and its tables, read without TensorFlow.
 
 Source: ServerInfoResponse and CheckpointResponse in reverb/cc/reverb_service.proto, TableInfo in
 reverb/cc/schema.proto (https://github.com/google-deepmind/reverb), StructuredValue in
-tensorflow/core/protobuf/struct.proto. Held to Reverb's own client by tests against dm-reverb 0.14.
+tensorflow/core/protobuf/struct.proto. Tests compare it with Reverb's own client of dm-reverb 0.14.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Limiter:
     fall below `min_diff`; below `min_size_to_sample` items inserts are free and nothing is sampled.
 
     Attributes:
-      inserts: items that were ever inserted. An item that was there already is not counted again.
+      inserts: items that were ever inserted. An existing item is not counted again.
       samples: items that were ever sampled.
     """
 
@@ -70,15 +70,15 @@ class TableInfo:
 
     Attributes:
       name: of the table.
-      sampler: `uniform`, `prioritized`, `fifo`, `lifo`, `min_heap` or `max_heap`: who is sampled.
-      remover: one of the same: who goes when an item comes to a full table.
+      sampler: `uniform`, `prioritized`, `fifo`, `lifo`, `min_heap` or `max_heap`: which item is sampled.
+      remover: one of the same: which item is removed when a full table gets another.
       max_size: items that it holds at most.
       max_times_sampled: after how many times an item goes; not above 0: it stays.
       current_size: items in it.
       num_episodes: episodes that its items refer to.
       num_deleted_episodes: episodes that items of it once referred to.
       limiter: its rate limiter.
-      signature: its leaves in the order of `tf.nest`, which is that of an item's columns; None: anything goes.
+      signature: its leaves in the order of `tf.nest`, which is that of an item's columns; None: it takes any item.
     """
 
     name: str

@@ -20,8 +20,8 @@ tests against dm-reverb 0.14: everything this project assumes of it is on this p
 - The response holds the keys of items that are in their tables now, each item of a call once. They may come
   in any order, and late: a table whose rate limiter blocks acknowledges when the limiter lets the item in.
 - The server checks nothing but that tables and chunks exist. Slices that run over the end of their chunk, or
-  columns that are not those of the signature, are taken, acknowledged, and break whoever samples them. So
-  all of it has to be right before it is sent.
+  columns that are not those of the signature, are taken, acknowledged, and break the clients that sample them. So all
+  of it is checked before it is sent.
 
 Wherever a number differs from item to item it is written as a varint of fixed width, with continuation bits
 on zeros where it is short (protobuf reads that): all items of a request are then rows of one matrix, filled
@@ -60,7 +60,7 @@ Array = np.ndarray[Any, Any]
 Keys = np.ndarray[Any, np.dtype[np.uint64]]
 
 _KEY_WIDTH = LONGEST_VARINT
-_SMALL = 1024  # bytes of a column in a chunk, up to which it is worth a look whether it was there before
+_SMALL = 1024  # bytes of a column in a chunk up to which repeated columns are looked for
 _SNAPPY = pyarrow.Codec("snappy")
 
 
@@ -245,7 +245,7 @@ def _tensor_head(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
 class _ItemTemplate:
     """An item with holes: `row` is its bytes, the rest say where the holes are.
 
-    `places` are those of the chunk keys within one column's stretch of bytes; offset and length follow each, behind
+    `places` are those of the chunk keys within one column's stretch of bytes; offset and length follow each, after
     their tags.
     """
 

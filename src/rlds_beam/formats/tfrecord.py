@@ -7,7 +7,9 @@ each by another worker, and the ranges add up to what one reader of the whole fi
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import struct
 from collections.abc import Iterator
 from typing import BinaryIO, NamedTuple
 
@@ -22,12 +24,17 @@ from rlds_beam.formats.tfrecord_framing import (
     HEADER,
     OVERHEAD,
     FrameFinder,
+    TooDamagedError,
     masked_crc,
     record_header,
 )
 
 MAX_RECORD_BYTES = 1 << 30
 MAX_DAMAGE_BYTES = 1 << 24
+Row = tuple[int, int, int]
+"""Of a record: its position, length and checksum."""
+_FOOTER_AND_HEADER = struct.Struct("<I12s")
+_KNOWN = 1 << 12
 _FAR, _FEW = 1 << 15, 1 << 6  # behind a record this long, seek and read this little, rather than read on
 
 
@@ -79,9 +86,11 @@ def read_records(
     Damage costs what it hits: behind it the next record is found by its checksums. Two things follow
     from this. First, TFRecords *inside* a record's data are never mistaken for records by a reader that
     starts at 0, nor by one that starts at a position from `scan_headers`; one that starts at any other
-    offset within such a record may take what is inside for records. Split files that hold TFRecords
-    within records at positions from `scan_headers`. Second, where a header is destroyed whose record
-    holds TFRecords, these are found.
+    offset within such a record may take what is inside for records. Split files at positions from
+    `scan_headers`. Second, where a header is destroyed whose record holds TFRecords, these are found.
+
+    The work is bounded by the size of the file (`tfrecord_framing.EFFORT`): where so much is damaged that
+    it takes more, the rest of the range is one `Damage`.
 
     Args:
       file: a seekable binary file, or what `open_tfrecord` gave; it is not closed.
@@ -99,23 +108,39 @@ def read_records(
     if stop is not None and start >= stop:
         return
     finder = FrameFinder(file, max_record_bytes)
-    position = finder.search(start, stop) if start else 0
+    position = start
     owner = start == 0
     damaged = False
-    if stop is not None and position >= stop:
-        return
-    for unit in _chain(finder, position, max_damage_bytes):
-        damaged = isinstance(unit, Damage)
-        if stop is not None and unit.position >= stop and not (owner and damaged):
+    try:
+        position = finder.search(start, stop) if start else 0
+        if stop is not None and position >= stop:
             return
-        owner = owner or not damaged
+        for unit in _chain(finder, position, max_damage_bytes):
+            damaged = isinstance(unit, Damage)
+            if stop is not None and unit.position >= stop and not (owner and damaged):
+                return
+            owner = owner or not damaged
+            position = unit.stop if isinstance(unit, Damage) else unit.position + len(unit.payload) + OVERHEAD
+            if owner:
+                yield unit
+            del unit  # A record may be large: it is let go before the next one is read.
+    except TooDamagedError:
         if owner:
-            yield unit
-        del unit  # A record may be large: it is let go before the next one is read.
+            yield _given_up(finder, position, stop, max_damage_bytes)
+        return
     error = finder.window.error
     if error and owner and not damaged:  # else it is part of that one's reason
         end = finder.window.size or 0
         yield Damage(end, end, error, b"")
+
+
+def _given_up(finder: FrameFinder, position: int, stop: int | None, max_damage_bytes: int) -> Damage:
+    """The rest of a range in which looking for records takes too long."""
+    window = finder.window
+    end = window.farthest if window.size is None else window.size
+    end = max(position, end if stop is None else min(stop, end))
+    reason = "so much is damaged here that the rest is not searched for records"
+    return Damage(position, end, reason, window.bytes_at(position, min(end - position, max_damage_bytes)))
 
 
 def _chain(finder: FrameFinder, position: int, max_damage_bytes: int) -> Iterator[Record | Damage]:
@@ -152,35 +177,46 @@ def _chain(finder: FrameFinder, position: int, max_damage_bytes: int) -> Iterato
 
 def _next_unit(finder: FrameFinder, position: int, max_damage_bytes: int) -> Record | Damage | None:
     """The record or damaged region at `position`, None at the file's end. May cross the window's end."""
-    if not finder.window.load(position, 1):
+    window = finder.window
+    if not window.load(position, 1):
         return None
+    finder.spend(position)
     expected = finder.length_at(position)
     if expected is not None:
         payload = finder.payload(position, expected)
         if payload is not None:
             return Record(position, payload)
+    # What is at hand is kept: to go back for it would be to decompress a gzip stream once more.
+    there = 0 if expected is None else window.load(position, min(expected, finder.max_record_bytes) + OVERHEAD)
+    held = window.bytes_at(position, BLOCK)
     stop = finder.follow(position, expected)
-    reason = _reason(finder, position, stop, expected)
-    window = finder.window
+    reason = _reason(finder, held[: HEADER.size], position, stop, expected, there)
     if not window.load(stop, 1) and window.error:
         reason = f"{reason} ({window.error})"
+    start, size = 0, min(stop - position, max_damage_bytes)
     if expected is not None and stop == position + expected + OVERHEAD and expected <= finder.max_record_bytes:
-        return Damage(position, stop, reason, window.bytes_at(position + HEADER.size, expected))
-    return Damage(position, stop, reason, window.bytes_at(position, min(stop - position, max_damage_bytes)))
+        start, size = HEADER.size, expected
+    at_hand = start + size <= len(held)
+    return Damage(
+        position, stop, reason, held[start : start + size] if at_hand else window.bytes_at(position + start, size)
+    )
 
 
-def _reason(finder: FrameFinder, position: int, stop: int, length: int | None) -> str:
-    """What is wrong in [position, stop), which begins with a header of `length` (None: no header)."""
-    window = finder.window
+def _reason(finder: FrameFinder, start: bytes, position: int, stop: int, length: int | None, there: int) -> str:
+    """What is wrong in [position, stop).
+
+    Args:
+      start: the first 12 bytes, or fewer at the file's end.
+      length: what they say as a header; None where they are none.
+      there: bytes of that record that are in the file.
+    """
     if length is not None:
         if length > finder.max_record_bytes:
             return f"the record has {length} bytes, more than max_record_bytes={finder.max_record_bytes}"
-        there = window.load(position, length + OVERHEAD)
         if there < length + OVERHEAD:
             return f"the record is cut short: {length + OVERHEAD} bytes announced, {there} there"
         return "the data do not match their checksum"
-    start = window.bytes_at(position, HEADER.size)
-    at_end = window.load(stop, 1) == 0
+    at_end = finder.window.load(stop, 1) == 0
     if at_end and position == 0:
         return "there is no record in it; not a TFRecord file?"
     if at_end and len(start) < HEADER.size:
@@ -203,14 +239,25 @@ def scan_headers(
 
     Args and what is raised: as for `read_records`.
     """
-    finder = FrameFinder(file, max_record_bytes)
+    rows: list[Row] = []
+    with contextlib.suppress(TooDamagedError):
+        _scan(FrameFinder(file, max_record_bytes), start, stop, rows)
+    positions, lengths, crcs = zip(*rows, strict=True) if rows else ((), (), ())
+    return Headers(np.array(positions, np.int64), np.array(lengths, np.int64), np.array(crcs, np.uint32))
+
+
+def _scan(finder: FrameFinder, start: int, stop: int | None, rows: list[Row]) -> None:
+    """Adds the records whose first byte is in [start, stop)."""
     window = finder.window
-    rows: list[tuple[int, int, int]] = []
     window.block = _FEW  # until the first header says how far off the next one is
     position = finder.search(start, stop) if start else 0
     length = finder.length_at(position)
+    known: dict[bytes, int] = {}
     while stop is None or position < stop:
         if length is not None:
+            position, length = _scan_window(finder, position, length, stop, known, rows)
+            if stop is not None and position >= stop:
+                break
             window.block = _FEW if length > _FAR else BLOCK
             footer = position + HEADER.size + length
             there = window.load(footer, FOOTER.size + HEADER.size)
@@ -222,14 +269,42 @@ def scan_headers(
                 continue
         if not window.load(position, 1):
             break
+        finder.spend(position)
         end = finder.anchor(position)
         if end is not None and length is not None:
             (crc,) = FOOTER.unpack(window.bytes_at(end - FOOTER.size, FOOTER.size))
             rows.append((position, length, crc))
         position = finder.follow(position, length) if end is None else end
         length = finder.length_at(position)
-    positions, lengths, crcs = zip(*rows, strict=True) if rows else ((), (), ())
-    return Headers(np.array(positions, np.int64), np.array(lengths, np.int64), np.array(crcs, np.uint32))
+
+
+def _scan_window(
+    finder: FrameFinder, position: int, length: int, stop: int | None, known: dict[bytes, int], rows: list[Row]
+) -> tuple[int, int]:
+    """Adds the records that lie in the window, one after another, each before another one; where that ends.
+
+    Args:
+      position, length: of the first record.
+      known: headers that were checked, and their lengths.
+    """
+    window = finder.window
+    data, base, filled = window.data, window.base, window.filled
+    offset, limit = position - base, filled if stop is None else stop - base
+    while offset < limit:
+        footer = offset + HEADER.size + length
+        if footer > filled - OVERHEAD:
+            break
+        crc, header = _FOOTER_AND_HEADER.unpack_from(data, footer)
+        follower = known.get(header)
+        if follower is None:
+            follower = finder.length_at(base + footer + FOOTER.size)
+            if follower is None:
+                break
+            if len(known) < _KNOWN:
+                known[header] = follower
+        rows.append((base + offset, length, crc))
+        offset, length = footer + FOOTER.size, follower
+    return base + offset, length
 
 
 @dataclasses.dataclass(frozen=True)

@@ -28,6 +28,10 @@ LENGTH_LIMIT = 1 << 32
 BLOCK = 1 << 20
 """Bytes read at a time: small enough to stay in a core's cache between reading, checking and copying."""
 
+EFFORT, EFFORT_BYTES = 16, 16 << 20
+"""Bytes that are read and checked at most: for each byte of the file up to the farthest that was seen, and beyond that.
+Honest damage takes a few; headers made up to announce large records would take the square of the file's size."""
+
 KEPT = 16 << 20
 """A buffer of more than this is not kept while the record that was read into it is worked on."""
 
@@ -91,7 +95,7 @@ def find_headers(data: memoryview) -> npt.NDArray[np.int64]:
     for phase in range(min(4, len(data) - HEADER.size + 1)):
         words = np.frombuffer(data, "<u4", (len(data) - phase) // 4, phase)
         low, high, crc = words[:-2], words[1:-1], words[2:]
-        # Long runs of zeros are common (black images, holes in a file): let go of them before the tables.
+        # Long runs of zeros are common (black images, holes in a file): drop them before the tables.
         at = np.flatnonzero((high == 0) & ((low != 0) | (crc == _CRC_OF_ZERO_LENGTH)))
         if not len(at):
             continue
@@ -99,6 +103,10 @@ def find_headers(data: memoryview) -> npt.NDArray[np.int64]:
         crcs = _LOW[halves[::2]] ^ _HIGH[halves[1::2]]
         found.append(at[mask_crcs(crcs) == crc[at]] * 4 + phase)
     return np.sort(np.concatenate(found))
+
+
+class TooDamagedError(Exception):
+    """Looking for records in damaged data has taken `EFFORT`."""
 
 
 class Window:
@@ -109,6 +117,7 @@ class Window:
       filled: number of bytes held, at the front of `data`.
       data, view: the buffer, and a memoryview of it.
       size: bytes of the file; None for a gzip stream whose end has not been seen yet.
+      farthest: the end of what was read.
     """
 
     def __init__(self, file: BinaryIO | GzipStream):
@@ -118,6 +127,7 @@ class Window:
             file.seek(0, os.SEEK_END)
             self.size = file.tell()
         self._at = -1
+        self._read = self.farthest = 0
         self.block = BLOCK
         self.base = self.filled = 0
         self.data = bytearray(BLOCK if self.size is None else max(1, min(BLOCK, self.size)))
@@ -125,8 +135,13 @@ class Window:
 
     @property
     def error(self) -> str | None:
-        """Why the file ended before its time, once it has: only a gzip stream says so."""
+        """Why the file ended early, if it did: only a gzip stream says so."""
         return self._file.error if isinstance(self._file, GzipStream) else None
+
+    @property
+    def work(self) -> int:
+        """Bytes that were read from the file (of a gzip stream, decompressed), however often."""
+        return self._file.inflated if isinstance(self._file, GzipStream) else self._read
 
     def _grow(self, count: int) -> None:
         data = bytearray(count)
@@ -145,7 +160,7 @@ class Window:
         self._move_to(position, max(held, 0) if self.base <= position else 0)
         want = max(count, self.block)
         while self.filled < count:
-            if self.filled == len(self.data):  # double, so that a length that lies does not allocate
+            if self.filled == len(self.data):  # double, so that a false length does not allocate memory
                 self._grow(min(want, 2 * len(self.data)))
             got = self._file.readinto(self.view[self.filled : want])  # type: ignore[union-attr]
             if not got:
@@ -153,6 +168,8 @@ class Window:
                 break
             self.filled += got
             self._at += got
+            self._read += got
+        self.farthest = max(self.farthest, self._at)
         return min(count, self.filled)
 
     def _move_to(self, position: int, keep: int) -> None:
@@ -164,7 +181,7 @@ class Window:
             self._at = position + keep
 
     def let_go(self, position: int) -> None:
-        """Gives a large buffer back, if nothing from `position` on is in it."""
+        """Frees a large buffer that holds nothing from `position` on."""
         if len(self.data) > KEPT and position >= self.base + self.filled:
             self.base, self.filled = position, 0
             self.data = bytearray(BLOCK)
@@ -182,7 +199,7 @@ class FrameFinder:
 
     An *anchor* is a place where a chain of records is certain to go: a header with its right CRC, its
     record within the file, and then either the data's CRC is right, or the next record's header (or
-    the file's end) stands exactly behind it. All readers of a file agree on its anchors, wherever they
+    the file's end) follows it directly. All readers of a file agree on its anchors, wherever they
     start: that is why ranges of a file read on their own add up to the whole.
     """
 
@@ -191,7 +208,17 @@ class FrameFinder:
             raise ValueError(f"max_record_bytes={max_record_bytes} is not within [1, {LENGTH_LIMIT - 1}]")
         self.window = Window(file)
         self.max_record_bytes = max_record_bytes
+        self._checked = 0  # bytes of data held against their CRC, of records that are not read in passing
+        self._began: int | None = None
         self._barren = (0, 0)  # no anchor is in this range: found by an earlier search
+
+    def spend(self, position: int) -> None:
+        """Raises TooDamagedError where looking for records, now at `position`, has become too much work."""
+        if self._began is None:
+            self._began = position
+        allowed = EFFORT * max(0, self.window.farthest - self._began) + EFFORT_BYTES
+        if self.window.work + self._checked > allowed:
+            raise TooDamagedError
 
     def length_at(self, position: int) -> int | None:
         """The length that the header at `position` gives; None if these bytes are no header."""
@@ -213,6 +240,7 @@ class FrameFinder:
         offset = position - window.base
         data = bytes(window.view[offset + HEADER.size : offset + HEADER.size + length])
         (crc,) = FOOTER.unpack_from(window.data, offset + HEADER.size + length)
+        self._checked += length
         return data if masked_crc(data) == crc else None
 
     def anchor(self, position: int) -> int | None:
@@ -221,7 +249,7 @@ class FrameFinder:
         if length is None:
             return None
         end = position + length + OVERHEAD
-        if length <= self.max_record_bytes:  # in one piece, so that a gzip stream is not wound back
+        if length <= self.max_record_bytes:  # in one piece, so that a gzip stream is not rewound
             self.window.load(position, length + OVERHEAD + HEADER.size)
         if self.window.load(end - 1, 1) == 0:
             return None
@@ -238,6 +266,7 @@ class FrameFinder:
             count = self.window.load(position, BLOCK)
             offset = position - self.window.base
             for candidate in find_headers(self.window.view[offset : offset + count]).tolist():
+                self.spend(position)
                 if stop is not None and position + candidate >= stop:
                     return stop
                 if self.anchor(position + candidate) is not None:
@@ -252,7 +281,7 @@ class FrameFinder:
                 return stop
 
     def follow(self, position: int, length: int | None) -> int:
-        """Where the chain goes on behind a bad record at `position`, whose header gives `length` (None: no header)."""
+        """Where the chain continues after a bad record at `position`, whose header gives `length` (None: no header)."""
         end = self.anchor(position)
         if end is not None:
             return end

@@ -1,8 +1,8 @@
 """Reading a sound TFRecord file fast: records of equal length as a matrix.
 
-`tfrecord.read_records` goes on behind damage, and gives each record on its own. What rlds-beam itself
-wrote is to be as it was written, so here damage ends the reading, and all records of a block that are
-of one length are looked at together: their checksums are what is left to do record by record.
+`tfrecord.read_records` continues after damage, and gives each record on its own. Files of rlds-beam itself must be
+intact, so here damage ends the reading, and all records of a block that are of one length are read together: only
+their checksums are computed record by record.
 """
 
 from __future__ import annotations

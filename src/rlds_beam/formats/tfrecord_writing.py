@@ -19,7 +19,7 @@ from rlds_beam.formats.tfrecord_framing import (
 
 
 def frame(payload: bytes) -> bytes:
-    """One record as it stands in a TFRecord file."""
+    """One record as it is in a TFRecord file."""
     return b"".join((record_header(len(payload)), payload, FOOTER.pack(masked_crc(payload))))
 
 

@@ -1,9 +1,9 @@
-"""Protobuf's wire format by hand: the few lines of it that a handful of messages take.
+"""The part of Protobuf's wire format that a few messages need.
 
 Varints come one by one (`varint`, `read_varint`), as a list end to end (`packed_varints`, `decode_varints`), and as a
 matrix in which all are of one width (`fixed_varints`, `decode_fixed_varints`): a varint may be longer than need be,
-with high groups of zeros, and every reader takes it. What is read is untrusted: every length is checked against what
-is there.
+with high groups of zeros, and every reader takes it. What is read is untrusted: every length is checked against the
+bytes that are left.
 
 Source of the format: https://protobuf.dev/programming-guides/encoding
 """
@@ -26,12 +26,15 @@ VARINT, I64, LEN, I32 = 0, 1, 2, 5
 LONGEST_VARINT = 10
 """Bytes of a 64-bit number at most."""
 
+LONGEST_SIZE = 5
+"""Bytes of a length, or of a tag, at most."""
+
 _BLOCK = 1 << 16
 """Bytes of varints decoded at a time: the work arrays stay in the cache."""
 
 
 class MalformedError(ValueError):
-    """The bytes are not the message that they should be; says where they stop making sense."""
+    """The bytes are not the message that they should be; says from where on."""
 
 
 @functools.lru_cache(maxsize=1 << 12)
@@ -62,7 +65,7 @@ def delimited(field: int, payload: bytes) -> bytes:
 
 
 def tag_and_length(field: int, length: int) -> bytes:
-    """What stands before the `length` bytes of a length-delimited field."""
+    """The bytes before the `length` bytes of a length-delimited field."""
     return varint(field << 3 | 2) + varint(length)
 
 
@@ -93,17 +96,15 @@ def fixed_varints(values: Array, width: int) -> Bytes:
 def fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int, int]]:
     """(number, wire type, start, end) of each field of the message `data[at:end]`."""
     while at < end:
-        tag = data[at]
+        tag, begin = data[at], at
         at += 1
         if tag >= 0x80:
-            tag, at = read_varint(data, at - 1, end)
+            tag, at = read_varint(data, begin, end)
+            if at > begin + LONGEST_SIZE:
+                raise MalformedError(f"a tag of {at - begin} bytes before byte {at}")
         wire = tag & 7
         if wire == LEN:
-            if at < end and data[at] < 0x80:
-                size = data[at]
-                at += 1
-            else:
-                size, at = read_varint(data, at, end)
+            size, at = read_size(data, at, end)
         elif wire == VARINT:
             size = read_varint(data, at, end)[1] - at
         elif wire in (I64, I32):
@@ -116,6 +117,25 @@ def fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int, int]
             raise MalformedError(f"field number {tag >> 3} before byte {at}")
         yield tag >> 3, wire, at, at + size
         at += size
+
+
+def read_size(data: bytes, at: int, end: int) -> tuple[int, int]:
+    """(size, where it begins) of what the length at `at` announces, which is there before `end`.
+
+    Raises:
+      MalformedError: it is not, or the length is longer than 5 bytes.
+    """
+    if at < end and data[at] < 0x80:
+        size = data[at]
+        at += 1
+    else:
+        begin = at
+        size, at = read_varint(data, at, end)
+        if at > begin + LONGEST_SIZE:
+            raise MalformedError(f"a length of {at - begin} bytes before byte {at}")
+    if size > end - at:
+        raise MalformedError(f"a field of {size} bytes at byte {at}, where {end - at} are left")
+    return size, at
 
 
 def read_varint(data: bytes, at: int, end: int) -> tuple[int, int]:
@@ -203,7 +223,7 @@ def are_fixed_varints(groups: Bytes) -> np.ndarray[Any, np.dtype[np.bool_]]:
 
 
 class Message:
-    """A message that was read. Where a field stands several times the last one counts, as protobuf has it.
+    """A message that was read. If a field occurs several times, the last one counts, as in protobuf.
 
     Raises:
       MalformedError: the bytes are not a message.
@@ -220,27 +240,27 @@ class Message:
         return field in self._fields
 
     def integer(self, field: int) -> int:
-        """An int32, int64 or bool field; 0 where it is not there."""
+        """An int32, int64 or bool field; 0 if it is missing."""
         value = self.unsigned(field)
         return value - (1 << 64) if value >> 63 else value
 
     def unsigned(self, field: int) -> int:
-        """A uint64 or enum field; 0 where it is not there."""
+        """A uint64 or enum field; 0 if it is missing."""
         value = self._last(field, 0)
         if not isinstance(value, int):
             raise ValueError(f"field {field} is not an integer")
         return value
 
     def double(self, field: int) -> float:
-        """A double field; 0 where it is not there."""
+        """A double field; 0 if it is missing."""
         return float(struct.unpack("<d", self._bytes(field, 8) or bytes(8))[0])
 
     def text(self, field: int) -> str:
-        """A string field; empty where it is not there."""
+        """A string field; empty if it is missing."""
         return self._bytes(field).decode()
 
     def message(self, field: int) -> Message:
-        """A field that is a message; an empty one where it is not there."""
+        """A field that is a message; an empty one if it is missing."""
         return Message(self._bytes(field))
 
     def messages(self, field: int) -> list[Message]:

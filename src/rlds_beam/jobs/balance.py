@@ -1,4 +1,4 @@
-"""How even the ranges of a plan are, and what keeps them from it."""
+"""How even the ranges of a plan are, and why they are not."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from rlds_beam.reading.base import Source
-from rlds_beam.reading.plan import RANGE_BYTES, WorkRange, segment_bytes
+from rlds_beam.reading.plan import RANGE_BYTES, WorkRange, left_whole, segment_bytes
 
 _LARGE = 2 * RANGE_BYTES
-"""A range of more is worth a word, if it could not be cut."""
+"""A range of more is mentioned, if it could not be cut."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,6 +67,8 @@ def _why_uncut(source: Source, work: WorkRange, whole_shards: bool) -> str | Non
     path = segment.shard.path
     if whole_shards:
         return f"{path} is one stream, which --across_episodes keeps whole"
+    if left_whole(source, segment.shard):
+        return f"{path} is in a bucket, where a shard of up to 1 GiB is cut for --shards only"
     if not source.files.is_splittable(path):
         return f"{path} is gzip, which cannot be cut"
     return None  # it was asked for by --shards

@@ -3,41 +3,60 @@
 from __future__ import annotations
 
 import dataclasses
-import json
-from typing import Any
+from collections.abc import Iterable, Sized
+from typing import Any, NamedTuple
 
 from rlds_beam import storage
 from rlds_beam.checking.dataset import check_source
 from rlds_beam.checking.options import CheckOptions
 from rlds_beam.checking.report import Report
 from rlds_beam.errors import UsageError
+from rlds_beam.formats.checked_json import parsing, read_json
 from rlds_beam.jobs.balance import Balance, balance_of, largest_first
 from rlds_beam.jobs.cost import convert_seconds
 from rlds_beam.jobs.options import ConvertOptions
-from rlds_beam.output import manifest
+from rlds_beam.output import directory
 from rlds_beam.output.base import FileOutput
+from rlds_beam.output.commits import read_commits
+from rlds_beam.output.files import REPORT
 from rlds_beam.output.outputs import TRAJECTORIES, create_output
+from rlds_beam.output.plans import OutputPlan
 from rlds_beam.output.ranges import DatasetCommitter, RangeConverter
 from rlds_beam.reading.base import Source
-from rlds_beam.reading.plan import WorkRange, plan_ranges
+from rlds_beam.reading.framing import Framing
+from rlds_beam.reading.plan import WorkRange, plan_ranges, select_segments
 from rlds_beam.reading.reader import EpisodeReader
 from rlds_beam.reading.source import open_dataset
+from rlds_beam.user_functions import version_of
 
 FORMAT = 1
 """Of the files that a conversion writes; a change of their bytes makes it another."""
 
 
+class Opened(NamedTuple):
+    """How far the output of a job is.
+
+    Attributes:
+      to_do: the ranges that are not finished, the largest first.
+      complete: an earlier run did all of it, and committed the dataset.
+    """
+
+    to_do: list[WorkRange]
+    complete: bool
+
+
 @dataclasses.dataclass(frozen=True)
 class ConvertJob:
-    """What is to be done, and what of it is done already.
+    """The work of a conversion, and what of it is finished.
 
     Attributes:
       source: the dataset.
       ranges: all of the plan.
-      check: what becomes of episodes that break a rule.
+      check: what is done with episodes that break a rule.
       output: what is written.
       dataset_report: the report on the dataset as a whole.
-      plan: what the output's bytes depend on, as JSON.
+      plan: what the output's bytes depend on, and its files.
+      framing: of the source.
     """
 
     source: Source
@@ -45,31 +64,30 @@ class ConvertJob:
     check: CheckOptions
     output: FileOutput
     dataset_report: Report
-    plan: dict[str, Any]
+    plan: OutputPlan
+    framing: Framing
 
-    def open(self, overwrite: bool = False) -> list[WorkRange]:
-        """Makes the output ready, and says which ranges are still to do, the largest first.
+    def open(self, overwrite: bool = False) -> Opened:
+        """Makes the output ready, and finds out what is still to do.
 
         Raises:
-          UsageError: the output cannot be written to.
+          UsageError: the output cannot be written to, or holds something else.
         """
-        files = [self.output.file(work) for work in self.ranges]
-        files = [*files, *(file + ending for file in files for ending in self.output.beside), *self.output.metadata]
         try:
-            finished = manifest.open_output(self.directory, self.plan, overwrite=overwrite, files=files)
+            finished = directory.open_output(self.directory, self.plan, overwrite=overwrite)
         except OSError as error:
             raise UsageError(f"{self.directory} cannot be written to: {error}") from error
-        return largest_first(self.source, [work for work in self.ranges if str(work) not in finished.ranges])
+        to_do = [work for work in self.ranges if str(work) not in finished.ranges]
+        return Opened(largest_first(self.source, to_do), finished.complete)
+
+    def ranges_to_do(self, overwrite: bool = False) -> list[WorkRange]:
+        """`open(overwrite).to_do`."""
+        return self.open(overwrite).to_do
 
     @property
     def directory(self) -> str:
         """Where the output goes."""
         return self.output.directory
-
-    @property
-    def complete(self) -> bool:
-        """Whether an earlier run did all of it."""
-        return manifest.is_complete(self.directory)
 
     def to_json(self) -> dict[str, Any]:
         """The plan, for programs."""
@@ -90,24 +108,13 @@ class ConvertJob:
         """How even the ranges are."""
         return balance_of(self.source, self.ranges, whole_shards=self.output.whole_shards)
 
-    @property
-    def seconds(self) -> float:
-        """What is left of the work takes one core about as long (`cost`)."""
-        return self.whole_seconds * (1 - self._finished / max(1, len(self.ranges)))
+    def seconds(self, to_do: Sized) -> float:
+        """About as long one core takes for so many of the ranges (`cost`)."""
+        return convert_seconds(self.source, self.output.effort) * len(to_do) / max(1, len(self.ranges))
 
-    @property
-    def whole_seconds(self) -> float:
-        """The same, were nothing finished."""
-        return convert_seconds(self.source, self.output.effort)
-
-    @property
     def progress(self) -> str:
-        """How much of the work is done, for a person."""
-        return f"{self._finished} of {len(self.ranges)} ranges are finished"
-
-    @property
-    def _finished(self) -> int:
-        return len(manifest.read_commits(self.directory))
+        """How much of the work is done, for a person; reads all commits."""
+        return f"{len(read_commits(self.directory))} of {len(self.ranges)} ranges are finished"
 
     @property
     def converter(self) -> RangeConverter:
@@ -115,11 +122,15 @@ class ConvertJob:
 
     @property
     def committer(self) -> DatasetCommitter:
-        return DatasetCommitter(self.source, self.check, self.output, self.ranges, self.dataset_report)
+        return DatasetCommitter(
+            self.source, self.check, self.output, self.ranges, self.dataset_report, self.plan.digest
+        )
 
     def read_report(self) -> Report:
         """The report of the finished job."""
-        return Report.from_json(json.loads(storage.read_text(storage.join(self.directory, manifest.REPORT))))
+        path = storage.join(self.directory, REPORT)
+        with parsing(path):
+            return Report.from_json(read_json(path))
 
 
 def prepare(options: ConvertOptions) -> ConvertJob:
@@ -130,11 +141,19 @@ def prepare(options: ConvertOptions) -> ConvertJob:
     """
     source = open_dataset(options.input, options)
     output, check = create_output(source, options.output, options), CheckOptions.of(options)
-    ranges = plan_ranges(source, options.shards, whole_shards=output.whole_shards)
+    framing = Framing(source)
+    ranges = plan_ranges(source, options.shards, whole_shards=output.whole_shards, starts=framing.record_starts)
     dataset_report = check_source(source, check)
-    plan = _plan(source, ranges, check, output, options)
-    manifest.check_output(options.output, plan, overwrite=options.overwrite)
-    return ConvertJob(source, ranges, check, output, dataset_report, plan)
+    fingerprints = {"content": _content(source, framing), "functions": _functions(options)}
+    plan = OutputPlan.of({**_plan(source, ranges, check, output, options), **fingerprints}, _files(output, ranges))
+    directory.check_output(options.output, plan, overwrite=options.overwrite)
+    return ConvertJob(source, ranges, check, output, dataset_report, plan, framing)
+
+
+def _files(output: FileOutput, ranges: Iterable[WorkRange]) -> list[str]:
+    """The names of all files that may be written."""
+    shards = [output.file(work) for work in ranges]
+    return [*shards, *(shard + ending for shard in shards for ending in output.beside), *output.metadata]
 
 
 def _plan(
@@ -162,3 +181,19 @@ def _plan(
         "check": checked,
         **output.plan(),
     }  # fmt: skip
+
+
+def _content(source: Source, framing: Framing) -> dict[str, list[tuple[str, str | None]]]:
+    """By split: the name of each file that is read, and a fingerprint of it."""
+    content = {}
+    for split in source.splits:
+        shards = [segment.shard for segment in select_segments(source, split)]
+        names = [storage.split(shard.path)[1] for shard in shards]
+        content[split.name] = list(zip(names, framing.content(shards), strict=True))
+    return content
+
+
+def _functions(options: ConvertOptions) -> dict[str, str]:
+    """By name: versions of the user's functions and classes."""
+    named = {"--policy_info_fn": options.policy_info_fn, "--from": options.from_, "--to": options.to}
+    return {name: version_of(name, flag) for flag, name in named.items() if name is not None and ":" in name}

@@ -16,9 +16,10 @@ from rlds_beam.errors import UsageError
 from rlds_beam.jobs.balance import Balance, balance_of, balance_of_sizes, largest_first
 from rlds_beam.jobs.cost import push_seconds, replay_seconds
 from rlds_beam.jobs.options import PushOptions
-from rlds_beam.output.manifest import REJECTED
+from rlds_beam.output.files import REJECTED
 from rlds_beam.output.reading_back import ReplayRange, is_replay, open_replay
 from rlds_beam.reading.base import Source
+from rlds_beam.reading.framing import Framing
 from rlds_beam.reading.plan import WorkRange, plan_ranges
 from rlds_beam.reading.reader import EpisodeReader
 from rlds_beam.reading.source import open_dataset
@@ -35,7 +36,7 @@ _KEPT = re.compile(r".+-\d{5}-of-\d{5}\.(tfrecord|jsonl)")  # a rejected file of
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PushInput:
-    """What there is to push.
+    """The input of a push.
 
     Attributes:
       dataset: `name/version`.
@@ -44,9 +45,10 @@ class PushInput:
       spec: of the items.
       items: which frames make an item.
       salt: of the items' keys (`Target.salt`).
-      most_items: no more than these come of it.
+      most_items: an upper bound of their number.
       dataset_report: the report on the dataset as a whole.
       source: the RLDS dataset; None for a converted one.
+      framing: of the source.
       pusher: of the ranges, given a target.
     """
 
@@ -59,6 +61,7 @@ class PushInput:
     most_items: int | None
     dataset_report: Report
     source: Source | None
+    framing: Framing | None
     pusher: Callable[[Target], Pusher]
 
     @property
@@ -106,17 +109,18 @@ def _open_rlds(options: PushOptions) -> PushInput:
     source = open_dataset(options.input, options)
     check, frames, items = CheckOptions.of(options), FrameOptions.of(options), ItemOptions.of(options)
     conversion = Conversion(frames, items, trajectory_spec(source.schema, frames, items))
-    reader = EpisodeReader(source)
+    reader, framing = EpisodeReader(source), Framing(source)
     return PushInput(
         dataset=source.dataset,
         size=source.size,
-        ranges=plan_ranges(source, whole_shards=options.across_episodes),
+        ranges=plan_ranges(source, whole_shards=options.across_episodes, starts=framing.record_starts),
         spec=conversion.spec,
         items=items,
         salt=salt_of(conversion),
         most_items=_most_frames(source, frames),
         dataset_report=check_source(source, options),
         source=source,
+        framing=framing,
         pusher=lambda target: EpisodePusher(reader, check, conversion, target, options.rejected),
     )
 
@@ -147,6 +151,7 @@ def _open_converted(options: PushOptions) -> PushInput:
         most_items=replay.items,
         dataset_report=Report(),
         source=None,
+        framing=None,
         pusher=lambda target: ReplayPusher(replay, target),
     )
 
@@ -156,7 +161,7 @@ class PushJob:
     """A push, ready to run.
 
     Attributes:
-      input: what there is to push.
+      input: the input.
       target: where it goes.
       baseline: the tables before it.
       fits: whether the tables surely hold all of it.
@@ -192,7 +197,7 @@ class PushJob:
 
 
 def _most_frames(source: Source, frames: FrameOptions) -> int | None:
-    """No more frames, so items, than this come of the dataset; None where the files' sizes do not tell."""
+    """The dataset gives no more frames, so items, than this; None where the files' sizes do not bound it."""
     steps = source.most_steps()
     # A step may be added to each episode, which has one step or more.
     return steps if steps is None or frames.last_step == "drop" else 2 * steps
@@ -201,7 +206,7 @@ def _most_frames(source: Source, frames: FrameOptions) -> int | None:
 def prepare(
     options: PushOptions, source: PushInput, predicted: Mapping[str, int] | None = None, say: Say | None = None
 ) -> PushJob:
-    """Looks at the tables; raises UsageError where they will not do (`open_target`). Writes nothing.
+    """Looks at the tables; raises UsageError where they cannot take the items (`open_target`). Writes nothing.
 
     Args:
       options: of the job.

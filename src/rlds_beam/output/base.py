@@ -6,10 +6,11 @@ import abc
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
+from rlds_beam.checking.verdicts import Unused
 from rlds_beam.episodes.episode import Episode
 
 if TYPE_CHECKING:
-    from rlds_beam.output.manifest import RangeCommit
+    from rlds_beam.output.commits import RangeCommit
     from rlds_beam.output.shards import ShardInfo
     from rlds_beam.reading.base import Source
     from rlds_beam.reading.plan import WorkRange
@@ -29,11 +30,11 @@ class RangeWriter(Protocol):
         """Writes the episodes of one record: all of them, or (where it raises) none.
 
         Raises:
-          BadEpisode: one of them cannot be written after all: an image that cannot be decoded, say.
+          BadEpisode: one of them cannot be written: for example, an image that cannot be decoded.
         """
 
     def finish(self) -> Any:
-        """Completes the range; of a file, its `ShardInfo`. The file takes its name only now."""
+        """Completes the range; of a file, its `ShardInfo`. Only now the file gets its name."""
 
     def abort(self) -> None:
         """Removes what was written so far; does nothing after `finish`."""
@@ -46,7 +47,7 @@ class FileRangeWriter(RangeWriter, Protocol):
 
 
 class Effort(NamedTuple):
-    """What an output costs beside reading the input, for the choice of worker processes.
+    """What an output costs besides reading the input, to choose the number of worker processes.
 
     Attributes:
       copies: how often a frame of the input is written: 2 for step pairs.
@@ -60,13 +61,13 @@ class Effort(NamedTuple):
 class FileOutput(abc.ABC):
     """Files in a directory, one for each work range, and metadata that completes them. Pickles.
 
-    An implementation is a class that inherits from this one (a frozen dataclass, say). `--to=trajectories` names ours,
-    `--to=module:Class` one of the user's.
+    An implementation is a class that inherits from this one (a frozen dataclass, say). `--to=trajectories` names
+    ours, `--to=module:Class` a user's.
 
     Attributes:
       directory: where the files go.
       name: of the dataset that is written.
-      beside: endings of the files that are written beside the file of each range: `.spec`.
+      beside: endings of the files that are written next to the file of each range: `.spec`.
       metadata: names of the files that `complete` writes.
       whole_shards: whether each input shard has to be one range, because the order of its episodes matters.
     """
@@ -83,6 +84,11 @@ class FileOutput(abc.ABC):
     @property
     def effort(self) -> Effort:
         return Effort()
+
+    @property
+    def unused(self) -> Unused:
+        """The values that the output has no use for, so that they are not judged."""
+        return Unused(frozenset(self.describe()[1]))
 
     @classmethod
     @abc.abstractmethod
@@ -120,4 +126,4 @@ class FileOutput(abc.ABC):
 
     @abc.abstractmethod
     def complete(self, commits: Sequence[RangeCommit]) -> dict[str, Any]:
-        """Writes the metadata, when all ranges are finished and checked; what the manifest is to say of the records."""
+        """Writes the metadata, when all ranges are finished and checked; returns the manifest's entry for them."""

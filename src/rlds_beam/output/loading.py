@@ -1,15 +1,22 @@
-"""Reading a converted dataset back: `tf.data` of TF-Agents `Trajectory`. TensorFlow is imported when called."""
+"""Reading a converted dataset back: as numpy arrays, or as `tf.data` of TF-Agents `Trajectory`.
+
+TensorFlow is imported when `load_trajectories` is called.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+import os
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
 
 from rlds_beam import storage
 from rlds_beam.episodes.nesting import nest
 from rlds_beam.episodes.schema import Field
 from rlds_beam.errors import UsageError, needs
 from rlds_beam.output.manifest import read_manifest
+from rlds_beam.output.reading_back import open_replay
 from rlds_beam.output.trajectories import read_fields
 from rlds_beam.trajectories.spec_file import is_tuple
 
@@ -17,6 +24,36 @@ if TYPE_CHECKING:
     import tensorflow as tf
 
 _PARSED_AT_ONCE = 256  # one parse of many records costs little more than one of one
+
+
+def load_items(path: str | os.PathLike[str], split: str | None = None) -> Iterator[dict[str, np.ndarray[Any, Any]]]:
+    """The items of a dataset that `rlds-beam convert` wrote, one after the other; needs no TensorFlow.
+
+        for item in load_items("pairs"):
+            print(item["observation/position"].shape)  # (2, 2): two frames of a position
+
+    Args:
+      path: the output directory.
+      split: `train`, `train+test`; None for all.
+
+    Yields:
+      The arrays of an item by the paths of its leaves, each [L, ...] with L frames in the item: `step_type`,
+      `observation/...`, `action`, `reward`, `discount`, `next_step_type`, `policy_info/...`. Images are uint8 pixels.
+      Items of `--items=frames` have no axis L.
+
+    Raises:
+      UsageError: the dataset is not finished or not rlds-beam's, or the split is unknown or empty.
+      RldsBeamError: a file is damaged; raised before an item of it is given.
+    """
+    replay = open_replay(os.fspath(path), split)
+    single = replay.spec.item_shape == ()
+    for work in replay.ranges:
+        for items in replay.read_items(work):
+            columns = cast("dict[str, np.ndarray[Any, Any]]", items.frames.columns)  # no JPEGs: they are decoded
+            length = items.windows.length
+            for start in range(0, len(items.frames), length):
+                rows: Any = start if single else slice(start, start + length)
+                yield {name: column[rows] for name, column in columns.items()}
 
 
 def load_trajectories(path: str, split: str | None = None, *, batch_size: int | None = None) -> tf.data.Dataset:

@@ -1,29 +1,36 @@
-"""The output of a pipeline of one's own: parts that bundles wrote, named as shards when all are there.
+"""The output of a user's pipeline: parts that bundles wrote, named as shards when all are finished.
 
-A bundle has no name that it would have again on another run, so what it writes is a part under a
-name of chance. The parts that the runner committed are listed, put in the order of their first
-episodes, and become the shards of the dataset; parts of bundles that failed are left over, and removed.
+A bundle has no name that is the same on another run, so it writes a part with a random name. The parts that the runner
+committed are listed, put in the order of their first episodes, and become the shards of the dataset; parts of bundles
+that failed are left over, and removed.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import json
+import re
 import uuid
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from rlds_beam import storage
 from rlds_beam.checking.report import Report
 from rlds_beam.checking.verdicts import Rejection
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.keys import EpisodeKey
-from rlds_beam.output import manifest
+from rlds_beam.formats.checked_json import TEXT, check_json, read_json
+from rlds_beam.output.commits import commit_range, rejected_path
+from rlds_beam.output.directory import check_output
+from rlds_beam.output.files import COMMITS, PARTS, REJECTED, REJECTED_LIST, listdir, to_json
+from rlds_beam.output.manifest import commit_dataset
+from rlds_beam.output.plans import OutputPlan, read_plan, write_plan
+from rlds_beam.output.removing import remove_output
 from rlds_beam.output.shards import RejectedWriter, ShardInfo
 from rlds_beam.output.trajectories import TrajectoryOutput, TrajectoryWriter
 from rlds_beam.reading.plan import WorkRange
 
-PARTS = "_parts"
+_PART = re.compile(r".+-[0-9a-f]{32}(\.spec|\.tfrecord|\.jsonl)?")
+_RANGE = re.compile(r"[^/]+-\d{5}-of-\d{5}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,49 +99,120 @@ def write_rejections(output: str, rejections: Iterable[Rejection]) -> list[Part]
     for rejection in rejections:
         split = rejection.key.split
         if split not in writers:
-            path = _part_path(storage.join(output, manifest.REJECTED), split)
+            path = _part_path(storage.join(output, REJECTED), split)
             writers[split] = (path, RejectedWriter(path))
         writers[split][1].write(rejection.payload, rejection.to_json(), rejection.key)
     parts = [(split, path, writer.commit()) for split, (path, writer) in writers.items()]
     return [Part(split, path, info) for split, path, info in parts if info is not None]
 
 
-def commit_parts(output: TrajectoryOutput, parts: Sequence[Part]) -> dict[str, Any]:
+def commit_parts(output: TrajectoryOutput, parts: Sequence[Part], plan: str) -> dict[str, Any]:
     """Names the parts as shards and finishes the dataset; returns its manifest. May be run again.
 
+    Args:
+      plan: `OutputPlan.digest` of the pipeline.
+
     Raises:
-      NotVerifiedError: another number of items was written than predicted.
+      NotVerifiedError: another number of items was written than predicted, or another pipeline replaced the output.
     """
     ranges = []
     for work, part in _numbered(parts):
         file = output.file(work)
         for ending in ("", *output.beside):
             _rename(part.path + ending, storage.join(output.directory, file + ending))
-        manifest.commit_range(
+        commit_range(
             output.directory, work, file, part.info,
             beside=[file + ending for ending in output.beside],
             predicted=part.predicted, rejected=None, report=Report(items_written=part.info.records).to_json(),
         )  # fmt: skip
         ranges.append(work)
-    committed = manifest.commit_dataset(output.directory, output.name, ranges, output.complete)
-    storage.rmtree(storage.join(output.directory, PARTS))
+    committed = commit_dataset(output.directory, output.name, ranges, output.complete, plan)
+    _remove_parts(output.directory)
     return committed
 
 
 def commit_rejections(output: str, parts: Sequence[Part]) -> dict[str, Any]:
-    """Names the parts of rejected records `rejected/<split>-00000-of-00003`, and lists them in `rejected.json`."""
-    listed = []
+    """Names the parts of rejected records `rejected/<split>-00000-of-00003`, and lists them in `rejected.json`.
+
+    Those that an earlier pipeline listed there are replaced.
+    """
+    directory, listed = storage.join(output, REJECTED), []
     for work, part in _numbered(parts):
-        path = manifest.rejected_path(output, work)
+        path = rejected_path(output, work)
         for ending in (".tfrecord", ".jsonl"):
             _rename(part.path + ending, path + ending)
         listed.append({"file": path + ".tfrecord", **dataclasses.asdict(part.info)})
-    content = {"records": sum(part.info.records for part in parts), "files": listed}
-    directory = storage.join(output, manifest.REJECTED)
+    content = {"id": uuid.uuid4().hex, "records": sum(part.info.records for part in parts), "files": listed}
     storage.makedirs(directory)
-    storage.write_text(storage.join(directory, "rejected.json"), json.dumps(content, indent=2) + "\n")
-    storage.rmtree(storage.join(directory, PARTS))
+    new = {f"{work}{ending}" for work, _ in _numbered(parts) for ending in (".tfrecord", ".jsonl")}
+    storage.remove_files(directory, {*read_rejected_list(output).files} - new)
+    storage.write_text(storage.join(directory, REJECTED_LIST), to_json(content))
+    _remove_parts(directory)
     return content
+
+
+class RejectedList(NamedTuple):
+    """What `rejected.json` says.
+
+    Attributes:
+      id: another one each time that it is written; None where it does not exist.
+      files: the names of the files in `rejected/` that it lists.
+    """
+
+    id: str | None = None
+    files: tuple[str, ...] = ()
+
+
+def read_rejected_list(output: str) -> RejectedList:
+    """The `rejected.json` of an output.
+
+    Raises:
+      UsageError: it is not as rlds-beam writes it.
+    """
+    path = storage.join(output, REJECTED, REJECTED_LIST)
+    content = read_json(path) if storage.exists(path) else None
+    if content is None:
+        return RejectedList()
+    check_json(content, {"id?": TEXT, "files": [{"file": TEXT}]}, path)
+    names = [storage.split(entry["file"])[1].removesuffix(".tfrecord") for entry in content["files"]]
+    ours = [name for name in names if _RANGE.fullmatch(name)]
+    return RejectedList(
+        content.get("id"), tuple(f"{name}{ending}" for name in ours for ending in (".tfrecord", ".jsonl"))
+    )
+
+
+def open_parts(output: str, plan: OutputPlan, *, overwrite: bool, rejected: str | None) -> None:
+    """Makes the output directory ready for parts, when the pipeline runs; may be run again.
+
+    Args:
+      plan: of the pipeline.
+      overwrite: as of `check_output`.
+      rejected: the `RejectedList.id` before the pipeline ran. Another one is the work of this pipeline, and stays.
+
+    Raises:
+      UsageError: something else came into the directory since it was checked.
+    """
+    existing = read_plan(output)
+    if existing is not None and existing.content == plan.content:
+        return
+    if existing is not None:
+        check_output(output, plan, overwrite=overwrite)
+        found = read_rejected_list(output)
+        remove_output(output, kept=() if found.id == rejected else (REJECTED_LIST, *found.files))
+        _remove_parts(output)
+    storage.makedirs(output)
+    write_plan(output, plan)
+    storage.makedirs(storage.join(output, COMMITS))
+    storage.makedirs(storage.join(output, REJECTED))
+
+
+def _remove_parts(directory: str) -> None:
+    """Removes what bundles that failed left."""
+    parts = storage.join(directory, PARTS)
+    storage.remove_files(
+        parts, [name for name in listdir(parts) if _PART.fullmatch(storage.temporary_of(name) or name)]
+    )
+    storage.remove_empty(parts)
 
 
 def _numbered(parts: Sequence[Part]) -> list[tuple[WorkRange, Part]]:

@@ -11,13 +11,14 @@ from rlds_beam.checking.dataset import check_counts
 from rlds_beam.checking.duplicates import marked
 from rlds_beam.checking.options import CheckOptions
 from rlds_beam.checking.report import Report
-from rlds_beam.checking.verdicts import Verdict, validate_episode
+from rlds_beam.checking.verdicts import Unused, Verdict, validate_episode
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.episodes.violations import BadEpisode
-from rlds_beam.output import manifest
+from rlds_beam.output import commits, manifest
 from rlds_beam.output.base import FileOutput, RangeWriter
-from rlds_beam.output.manifest import REPORT, RangeCommit, rejected_path
+from rlds_beam.output.commits import RangeCommit, rejected_path
+from rlds_beam.output.files import REPORT
 from rlds_beam.output.shards import RejectedWriter
 from rlds_beam.reading.base import Source
 from rlds_beam.reading.plan import WorkRange
@@ -27,7 +28,9 @@ Duplicates = Mapping[EpisodeKey, EpisodeKey]
 """What `FindDuplicateEpisodes` found: each duplicate, and what it repeats."""
 
 
-def write_episode(episode: Episode, check: CheckOptions, writer: RangeWriter, duplicates: Duplicates) -> Verdict:
+def write_episode(
+    episode: Episode, check: CheckOptions, writer: RangeWriter, duplicates: Duplicates, unused: Unused
+) -> Verdict:
     """Checks one record and writes what is accepted of it: all of it, or (where it is rejected) nothing.
 
     Args:
@@ -37,14 +40,14 @@ def write_episode(episode: Episode, check: CheckOptions, writer: RangeWriter, du
       FailedRuleError: it breaks a rule whose policy is `fail`.
     """
     episode = marked(episode, duplicates)
-    verdict = validate_episode(episode, check)
+    verdict = validate_episode(episode, check, unused)
     if verdict.rejected is not None:
         return verdict
     try:
         writer.write(verdict.episodes)
     except BadEpisode as bad:
         # Some faults show only now: a damaged image body, an episode too long for one item.
-        return validate_episode(episode.replace(faults=(*episode.faults, *bad.violations)), check)
+        return validate_episode(episode.replace(faults=(*episode.faults, *bad.violations)), check, unused)
     return verdict
 
 
@@ -55,6 +58,7 @@ def write_range(
     writer: RangeWriter,
     rejected: RejectedWriter | None,
     duplicates: Duplicates,
+    unused: Unused,
 ) -> Report:
     """Reads, checks and writes the episodes of one range; the caller finishes both writers.
 
@@ -64,7 +68,7 @@ def write_range(
     report = Report()
     for segment in work.segments:
         for episode in reader.read(work.split, segment):
-            verdict = write_episode(episode, check, writer, duplicates)
+            verdict = write_episode(episode, check, writer, duplicates, unused)
             report.add(verdict)
             if verdict.rejected is not None and rejected is not None:
                 rejected.write(verdict.rejected.payload, verdict.rejected.to_json(), episode.key)
@@ -79,7 +83,7 @@ class RangeConverter:
     Attributes:
       reader: of the dataset.
       check: what becomes of episodes that break a rule.
-      output: what is written; `manifest.open_output` made its directory ready.
+      output: what is written; `directory.open_output` made its directory ready.
     """
 
     reader: EpisodeReader
@@ -98,20 +102,20 @@ class RangeConverter:
           NotVerifiedError: another number of items was written than predicted.
         """
         output, directory = self.output, self.output.directory
-        done = manifest.read_commit(directory, work)
+        file = output.file(work)
+        done = commits.read_commit(directory, work, file)
         if done is not None:
             return done
         writer = output.open_range(work)
         try:
             with RejectedWriter(rejected_path(directory, work)) as rejected:
-                report = write_range(self.reader, work, self.check, writer, rejected, duplicates)
+                report = write_range(self.reader, work, self.check, writer, rejected, duplicates, output.unused)
                 kept, written = rejected.commit(), writer.finish()
         finally:
             writer.abort()
         report.items_predicted, report.items_written = writer.predicted, written.records
         report.bytes_written = written.bytes
-        file = output.file(work)
-        return manifest.commit_range(
+        return commits.commit_range(
             directory, work, file, written,
             beside=[file + ending for ending in output.beside],
             predicted=writer.predicted, rejected=kept, report=report.to_json(),
@@ -128,6 +132,7 @@ class DatasetCommitter:
       output: what is written.
       ranges: all of the plan.
       dataset_report: the report on the dataset as a whole (`checking.dataset.check_source`).
+      plan: `OutputPlan.digest` of the job.
     """
 
     source: Source
@@ -135,6 +140,7 @@ class DatasetCommitter:
     output: FileOutput
     ranges: tuple[WorkRange, ...]
     dataset_report: Report
+    plan: str | None = None
 
     def commit(self) -> Report:
         """Checks what is there, writes the report and the metadata, and the manifest last.
@@ -145,9 +151,8 @@ class DatasetCommitter:
             `short_shard` is to fail.
         """
         directory = self.output.directory
-        commits = manifest.read_commits(directory)
-        report = self.dataset_report.merge(*(Report.from_json(c.report) for c in commits.values()))
+        report = self.dataset_report.merge(*commits.read_reports(directory, self.ranges))
         report = report.merge(check_counts(self.source, report.shards, self.check))
         storage.write_text(storage.join(directory, REPORT), json.dumps(report.to_json(), indent=2) + "\n")
-        manifest.commit_dataset(directory, self.output.name, self.ranges, self.output.complete)
+        manifest.commit_dataset(directory, self.output.name, self.ranges, self.output.complete, self.plan)
         return report

@@ -22,7 +22,8 @@ from rlds_beam.errors import RldsBeamError, UsageError
 from rlds_beam.formats.tfrecord_rows import Bytes, RowReader
 from rlds_beam.formats.wire import MalformedError
 from rlds_beam.output.checksums import Checksum
-from rlds_beam.output.manifest import is_output, read_manifest
+from rlds_beam.output.directory import is_output
+from rlds_beam.output.manifest import read_manifest
 from rlds_beam.output.trajectories import read_fields
 from rlds_beam.trajectories.frames import Frames
 from rlds_beam.trajectories.items import Items, Windows
@@ -30,7 +31,7 @@ from rlds_beam.trajectories.record_decoding import TrajectoryDecoder
 from rlds_beam.trajectories.spec import Leaf, Shape, TrajectorySpec
 
 _BATCH_ITEMS, _BATCH_BYTES = 256, 4 << 20
-"""Items read at a time, at most; fewer of large ones. A change of these is a change of every item's address."""
+"""Items read at a time, at most; fewer of large ones. Changing these changes the address of every item."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,8 +92,8 @@ class Replay:
         """The items of a range in their order, bit for bit those that were written (JPEGs are decoded).
 
         Each `Items` holds `batch` items (the last one of a range may hold fewer), side by side: frames
-        [B * L, ...], and windows of L frames, L apart. Frames that several items share were written with
-        each of them, and so they come back. Its key is the shard and the byte offset of its first record.
+        [B * L, ...], and windows of L frames, L apart. Frames that several items share were written, and are read,
+        with each of them. Its key is the shard and the byte offset of its first record.
 
         Raises:
           RldsBeamError: the file is not what was written. Every record is checked before it is given,

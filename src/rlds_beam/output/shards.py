@@ -1,4 +1,4 @@
-"""Writing one shard: complete under its name, or not there at all."""
+"""Writing one shard: it has its name only when it is complete."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Any
 
 from rlds_beam import storage
+from rlds_beam.formats.checked_json import COUNT, TEXT, Maybe
 from rlds_beam.formats.tfrecord_writing import frame
 from rlds_beam.output.checksums import Checksum, with_checksum
 
@@ -34,11 +35,19 @@ class ShardInfo:
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> ShardInfo:
         """Reads `dataclasses.asdict(info)` back, also that of earlier versions."""
-        return cls(**with_checksum(content))
+        entry = with_checksum(content)
+        return cls(**{field.name: entry[field.name] for field in dataclasses.fields(cls) if field.name in entry})
+
+
+SHARD_SCHEMA = {
+    "records": COUNT, "bytes": COUNT, "checksum?": TEXT, "sha256?": TEXT, "first_key?": Maybe(TEXT),
+    "last_key?": Maybe(TEXT),
+}  # fmt: skip
+"""`formats.checked_json`: of a `ShardInfo`."""
 
 
 class ShardWriter:
-    """Writes a file under a temporary name beside the final one, and gives it its name on `commit`.
+    """Writes a file under a temporary name in the same directory, and renames it on `commit`.
 
     A context manager: what is not committed at the end of the block is removed. A worker that is
     killed leaves only a temporary file (`storage.is_temporary`), which `manifest.commit_dataset` removes.
@@ -71,11 +80,10 @@ class ShardWriter:
             self._last_key = key
 
     def commit(self) -> ShardInfo:
-        """Completes the file and gives it its name, replacing what had it.
+        """Completes the file and gives it its name, replacing any file of that name.
 
-        That makes it safe from whatever ends this process. What a power failure may still take is
-        written through before the manifest is (`storage.sync`), all shards at once: a wait for the
-        disk at every shard would cost a fifth of the time.
+        It survives the end of this process. Against power failures it is written through before the manifest is
+        (`storage.sync`), all shards at once: a wait for the disk at every shard would cost a fifth of the time.
         """
         with storage.naming(self._path):
             self._file.close()
@@ -88,7 +96,7 @@ class ShardWriter:
         """Removes what was written so far; nothing is done after `commit`."""
         if self._open:
             self._open = False
-            with contextlib.suppress(OSError):  # what is still in its buffer finds no more room than what was before
+            with contextlib.suppress(OSError):  # its buffer cannot be written either
                 self._file.close()
             storage.remove(self._temporary)
 
@@ -112,7 +120,7 @@ class RejectedWriter:
         self._writers: tuple[ShardWriter, ShardWriter] | None = None
 
     def write(self, payload: bytes, line: dict[str, Any], key: object) -> None:
-        """Appends one record and the line that says why it is here."""
+        """Appends one record and the line that says why it was rejected."""
         if self._writers is None:
             self._writers = ShardWriter(self._path + ".tfrecord"), ShardWriter(self._path + ".jsonl")
         records, lines = self._writers

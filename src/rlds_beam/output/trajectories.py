@@ -8,18 +8,22 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rlds_beam import storage
+from rlds_beam.checking.verdicts import Unused
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.schema import Field
 from rlds_beam.errors import UsageError
+from rlds_beam.formats.checked_json import COUNT, TEXT, Kind, Maybe, check_json
 from rlds_beam.formats.dataset_info import SplitInfo, dataset_info_json
 from rlds_beam.formats.features import features_json
 from rlds_beam.output.base import Effort, FileOutput
-from rlds_beam.output.manifest import VERSION, RangeCommit
+from rlds_beam.output.commits import RangeCommit
+from rlds_beam.output.files import MANIFEST
+from rlds_beam.output.manifest import VERSION
 from rlds_beam.output.shards import ShardInfo, ShardWriter
 from rlds_beam.reading.base import Source
 from rlds_beam.reading.plan import WorkRange
 from rlds_beam.trajectories.converter import Conversion, Converter, record_encoder
-from rlds_beam.trajectories.options import FrameOptions, ItemOptions
+from rlds_beam.trajectories.options import CASTS, FrameOptions, ItemOptions
 from rlds_beam.trajectories.spec import trajectory_spec
 from rlds_beam.trajectories.spec_file import encode_spec_file
 
@@ -61,6 +65,10 @@ class TrajectoryOutput(FileOutput):
         items = self.conversion.items
         copies = 1.0 if items.length is None else items.length / items.stride
         return Effort(copies, decodes_images=self.conversion.images != "jpeg")
+
+    @property
+    def unused(self) -> Unused:
+        return self.conversion.unused
 
     def plan(self) -> dict[str, Any]:
         return self.conversion.plan()
@@ -143,12 +151,22 @@ def read_fields(manifest: Mapping[str, Any], path: str) -> list[Field]:
     """`fields_json` read back from the manifest of the output at `path`.
 
     Raises:
-      UsageError: it is another output's.
+      UsageError: it is another output's, or is not as rlds-beam writes it.
     """
-    try:
-        return [Field(f["path"], f["dtype"], tuple(f["shape"]), f["encoding"]) for f in manifest["fields"]]
-    except (KeyError, TypeError):
-        raise UsageError(f"{path} holds no trajectories: it was converted with another --to") from None
+    fields = manifest.get("fields")
+    of_objects = isinstance(fields, list) and all(isinstance(field, dict) for field in fields)
+    if not of_objects or "step_type" not in [field.get("path") for field in fields or ()]:
+        raise UsageError(f"{path} holds no trajectories: it was converted with another --to")
+    check_json(fields, [_FIELD], storage.join(path, MANIFEST))
+    return [Field(f["path"], f["dtype"], tuple(f["shape"]), f["encoding"]) for f in fields or ()]
+
+
+_FIELD = {
+    "path": TEXT,
+    "dtype": Kind(f"one of {', '.join(CASTS)}", lambda dtype: dtype in CASTS),
+    "shape": [Maybe(COUNT)],
+    "encoding": Kind("none, bytes or jpeg", lambda encoding: encoding in ("none", "bytes", "jpeg")),
+}
 
 
 def _json(content: Any) -> str:

@@ -1,4 +1,4 @@
-"""The contract of a source: a dataset of episodes, whatever it is stored in."""
+"""The contract of a source: a dataset of episodes, in any storage format."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Split:
 
     Attributes:
       name: `train`.
-      shards: the shards that are there, in order.
+      shards: the shards that exist, in order.
       start, stop: the slice, in episodes from the start of the split; None means to the end.
     """
 
@@ -69,7 +69,8 @@ class Segment:
     """A stretch of one shard: the records whose first byte lies in [start, stop).
 
     `start` and `stop` are byte offsets in a TFRecord shard (of the uncompressed bytes, where it is
-    gzip) and record indices in an ArrayRecord shard; `stop` None reads to the end.
+    gzip) and record indices in an ArrayRecord shard; `stop` None reads to the end. `start` is where a
+    record begins: bytes within a record may look like records.
     """
 
     shard: Shard
@@ -92,7 +93,7 @@ class Source(abc.ABC):
     """A dataset of episodes: where its records are, and how one becomes an episode.
 
     An implementation is a class that inherits from this one, has the attributes below (a frozen dataclass, say), and
-    an `open`. `--from=rlds` names ours, `--from=module:Class` one of the user's.
+    an `open`. `--from=rlds` names ours, `--from=module:Class` a user's.
 
     Attributes:
       dataset: `name/version`, the `dataset` of an episode's key.
@@ -128,7 +129,7 @@ class Source(abc.ABC):
         return {}
 
     def most_steps(self) -> int | None:
-        """No more steps than this are in the dataset; None where the files' sizes do not tell."""
+        """An upper bound of the dataset's steps; None where the files' sizes give none."""
         return None
 
     @property

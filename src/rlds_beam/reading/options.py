@@ -12,5 +12,7 @@ class SourceOptions(Options):
     """What to read."""
 
     from_: str = option("rlds", "what the input is stored in: rlds, or module:Class for a source of your own")
-    split: str | None = option(None, "split or slice, in TFDS's notation: train, train[:10%], train+test (all splits)")
+    split: str | None = option(
+        None, "split or slice, in TFDS's notation: train, train[:10%], train+test, all (all splits)"
+    )
     features: str | None = option(None, "path of a features.json, where it does not lie beside the input")

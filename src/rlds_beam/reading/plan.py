@@ -1,18 +1,24 @@
-"""Cutting a dataset into ranges of work: the same ranges on every run, whoever works on them."""
+"""Cutting a dataset into ranges of work: the same ranges on every run."""
 
 from __future__ import annotations
 
 import bisect
 import dataclasses
 import itertools
+import operator
 from collections.abc import Iterator
 
 from rlds_beam import storage
 from rlds_beam.errors import UsageError
 from rlds_beam.reading.base import Segment, Shard, Source, Split
+from rlds_beam.reading.framing import Framing, RecordStarts, has_offsets
 
 RANGE_BYTES = 32 << 20
 """Input bytes of a range: small enough to balance a few workers and to lose little in a crash."""
+
+WHOLE_BYTES = 1 << 30
+"""A shard in a bucket is left whole up to this size, the largest that TFDS writes: to cut it, its framing would have to
+be read over the network before any work begins."""
 
 MAX_RANGES = 16384
 """Ranges (so output shards) at most: a larger dataset gets larger ranges, not more files."""
@@ -37,30 +43,38 @@ class WorkRange:
         return f"{self.split}-{self.index:05d}-of-{self.of:05d}"
 
 
-def plan_ranges(source: Source, shards: int | None = None, *, whole_shards: bool = False) -> tuple[WorkRange, ...]:
-    """Cuts each split into ranges of equal bytes, its shards laid end to end.
+def plan_ranges(
+    source: Source, shards: int | None = None, *, whole_shards: bool = False, starts: RecordStarts | None = None
+) -> tuple[WorkRange, ...]:
+    """Cuts each split into ranges of about equal bytes, its shards laid end to end.
 
     Tiny shards share a range and a huge one is spread over several: the work is balanced whatever
-    the input's file sizes are. A gzip shard cannot be cut and goes to one range.
+    the input's file sizes are. Cuts are made where records begin, by the framing from the start of the file: bytes
+    within a record that look like records are never read as such. A gzip shard cannot be cut and goes to one range;
+    a shard in a bucket is cut only if it is larger than `WHOLE_BYTES`, or where `shards` cannot be had otherwise.
 
     Args:
       source: the dataset.
       shards: how many ranges each split is to have; None chooses by size (`RANGE_BYTES`).
       whole_shards: one range for each input shard (for sequences across episodes, where a shard is
         one ordered stream).
+      starts: where records begin (`Framing.record_starts`), if that is known already.
 
     Raises:
       UsageError: the input cannot be cut into `shards` ranges.
     """
     if whole_shards and shards is not None:
         raise UsageError("--shards does not go with --across_episodes: each input shard is one stream, kept whole")
+    cutter = _Cutter(source, starts or Framing(source).record_starts)
     ranges: list[WorkRange] = []
     for split in source.splits:
         segments = select_segments(source, split)
         if whole_shards:
             groups = [[segment] for segment in segments]
         else:
-            groups = _cut(source, segments, shards)
+            groups = cutter.cut(segments, shards)
+            if shards is not None and len(groups) != shards:
+                groups = cutter.cut(segments, shards, far=True)
             if shards is not None and len(groups) != shards:
                 raise UsageError(
                     f"--shards={shards}: split {split.name} comes out as {len(groups)}, since "
@@ -92,36 +106,9 @@ def _segment_of_records(source: Source, shard: Shard, low: int, high: int) -> Se
     return Segment(shard, *source.files.positions(shard.path, low, high))
 
 
-def _cut(source: Source, segments: list[Segment], shards: int | None) -> list[list[Segment]]:
-    weights = [segment_bytes(source, segment) for segment in segments]
-    total = sum(weights)
-    if shards is None:
-        count = min(MAX_RANGES, -(-total // RANGE_BYTES))
-    else:
-        count = shards
-    bounds = [total * i // count for i in range(1, count)]
-    groups: list[list[Segment]] = [[] for _ in range(max(count, 1))]
-    offsets = list(itertools.accumulate(weights, initial=0))
-    inside = [
-        [bound - low for bound in bounds[bisect.bisect_right(bounds, low) : bisect.bisect_left(bounds, high)]]
-        for low, high in itertools.pairwise(offsets)
-    ]
-    for i, splittable in _splittable(source, segments, [i for i, cuts in enumerate(inside) if cuts]):
-        if not splittable:
-            inside[i] = []
-    for segment, offset, weight, cuts in zip(segments, offsets, weights, inside, strict=False):
-        for piece, middle in _pieces(source, segment, weight, cuts):
-            groups[bisect.bisect_right(bounds, offset + middle)].append(piece)
-    return [group for group in groups if group]
-
-
-def _splittable(source: Source, segments: list[Segment], which: list[int]) -> Iterator[tuple[int, bool]]:
-    """Of each of these segments, whether it can be cut."""
-    if not which:
-        return
-    path = segments[0].shard.path
-    found = storage.at_once(lambda i: source.files.is_splittable(segments[i].shard.path), which, path)
-    yield from zip(which, found, strict=True)
+def left_whole(source: Source, shard: Shard) -> bool:
+    """Whether the shard is in a bucket, and small enough not to be cut there."""
+    return storage.scheme(shard.path) is not None and has_offsets(source.files) and shard.size <= WHOLE_BYTES
 
 
 def segment_bytes(source: Source, segment: Segment) -> int:
@@ -134,15 +121,52 @@ def segment_bytes(source: Source, segment: Segment) -> int:
     return shard.size * max(0, stop - segment.start) // max(1, end)
 
 
-def _pieces(source: Source, segment: Segment, weight: int, inside: list[int]) -> Iterator[tuple[Segment, int]]:
-    """The segment cut `inside` (offsets of its `weight` bytes); each piece with the offset of its middle."""
-    if not inside:
-        yield segment, weight // 2
-        return
-    shard, start, stop = segment.shard, segment.start, segment.stop
-    if stop is None:
-        stop = source.files.end(shard.path, shard.size)
-    cuts = [start + (stop - start) * offset // weight for offset in inside]
-    offsets = itertools.pairwise([0, *inside, weight])
-    for (low, high), (left, right) in zip(itertools.pairwise([start, *cuts, stop]), offsets, strict=True):
-        yield dataclasses.replace(segment, start=low, stop=high), (left + right) // 2
+@dataclasses.dataclass(frozen=True)
+class _Cutter:
+    """Cuts the segments of a split, laid end to end."""
+
+    source: Source
+    starts: RecordStarts
+
+    def cut(self, segments: list[Segment], shards: int | None, *, far: bool = False) -> list[list[Segment]]:
+        """The segments of each range; `far` also cuts shards in a bucket that are small enough to be left whole."""
+        weights = [segment_bytes(self.source, segment) for segment in segments]
+        total = sum(weights)
+        if shards is None:
+            count = min(MAX_RANGES, -(-total // RANGE_BYTES))
+        else:
+            count = shards
+        bounds = [total * i // count for i in range(1, count)]
+        groups: list[list[Segment]] = [[] for _ in range(max(count, 1))]
+        offsets = list(itertools.accumulate(weights, initial=0))
+        inside = [
+            [bound - low for bound in bounds[bisect.bisect_right(bounds, low) : bisect.bisect_left(bounds, high)]]
+            for low, high in itertools.pairwise(offsets)
+        ]
+        touched = [i for i, cuts in enumerate(inside) if cuts]
+        path = segments[0].shard.path if segments else ""
+        can_be_cut = storage.at_once(lambda i: self._can_be_cut(segments[i].shard, far), touched, path)
+        for i in itertools.compress(touched, map(operator.not_, can_be_cut)):
+            inside[i] = []
+        for segment, offset, weight, cuts in zip(segments, offsets, weights, inside, strict=False):
+            for piece, middle in self._pieces(segment, weight, cuts):
+                if shards is not None or piece.start != piece.stop:  # a long record leaves nothing to the next cut
+                    groups[bisect.bisect_right(bounds, offset + middle)].append(piece)
+        return [group for group in groups if group]
+
+    def _can_be_cut(self, shard: Shard, far: bool) -> bool:
+        return (far or not left_whole(self.source, shard)) and self.source.files.is_splittable(shard.path)
+
+    def _pieces(self, segment: Segment, weight: int, inside: list[int]) -> Iterator[tuple[Segment, int]]:
+        """The segment cut near `inside` (offsets of its `weight` bytes); each piece with the offset of its middle."""
+        if not inside:
+            yield segment, weight // 2
+            return
+        shard, start, stop = segment.shard, segment.start, segment.stop
+        if stop is None:
+            stop = self.source.files.end(shard.path, shard.size)
+        cuts = self.starts(shard, [start + (stop - start) * offset // weight for offset in inside])
+        cuts = [min(cut, stop) for cut in cuts]
+        offsets = itertools.pairwise([0, *inside, weight])
+        for (low, high), (left, right) in zip(itertools.pairwise([start, *cuts, stop]), offsets, strict=True):
+            yield dataclasses.replace(segment, start=low, stop=high), (left + right) // 2

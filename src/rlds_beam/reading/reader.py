@@ -1,4 +1,4 @@
-"""From a stretch of a shard to episodes; what cannot be read comes along as an episode with faults."""
+"""Reads the records of a segment as episodes; one that cannot be read is an episode with faults."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What there is to read: a dataset's splits and shards, found and held against its own metadata."""
+"""The splits and shards of an RLDS dataset, found and compared with its metadata."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from rlds_beam.formats.features import parse_features
 from rlds_beam.formats.tfrecord import TFRecordFormat
 from rlds_beam.reading.base import Shard, Source, Split
 from rlds_beam.reading.decoding import EpisodeDecoder
-from rlds_beam.wording import did_you_mean
+from rlds_beam.wording import count, did_you_mean
 
 _FORMATS: dict[str, RecordFormat] = {"tfrecord": TFRecordFormat(), "array_record": ArrayRecordFormat()}
 """By their names in dataset_info.json."""
@@ -112,7 +112,7 @@ def _features(path: str) -> tuple[str, Schema]:
 def _shards(
     directory: str, there: Mapping[str, int], info: DatasetInfo, split: SplitInfo
 ) -> tuple[tuple[Shard, ...], list[Violation]]:
-    """The shards of `split` that are there, and a violation for each that is missing or too many."""
+    """The shards of `split` that exist, and a violation for each that is missing or too many."""
     shards, violations = [], []
     expected = [split.filename(info.name, info.file_format, i) for i in range(len(split.shard_lengths))]
     for index, (name, records) in enumerate(zip(expected, split.shard_lengths, strict=True)):
@@ -131,13 +131,15 @@ def _shards(
 
 def _selection(split: str | None, info: DatasetInfo) -> list[tuple[str, str | None, str | None]]:
     """(split name, start, stop) of each part of TFDS's notation."""
-    if split is None:
+    if split is None or (split == "all" and "all" not in info.splits):
         return [(name, None, None) for name in info.splits]
     parts: list[tuple[str, str | None, str | None]] = []
     for text in split.replace(" ", "").split("+"):
         match = _SPLIT.fullmatch(text)
         if match is None:
             raise UsageError(f"--split={text}: expected a name or a slice of one, as train, train[:10%] or train[5:20]")
+        if match["name"] == "all" and "all" not in info.splits:
+            raise UsageError(f"--split={split}: all is every split, and cannot be sliced or joined with another")
         if match["name"] not in info.splits:
             hint = did_you_mean(match["name"], info.splits)
             raise UsageError(f"--split={text}: {info.name} has the splits {', '.join(info.splits)}{hint}")
@@ -148,13 +150,19 @@ def _selection(split: str | None, info: DatasetInfo) -> list[tuple[str, str | No
 
 
 def _slice(split: Split, start: str | None, stop: str | None) -> Split:
+    """A slice of a split; as TFDS does, it refuses one that is empty or goes beyond the episodes."""
     if start is None and stop is None:
         return split
     total = split.episodes
+    text = f"{split.name}[{start or ''}:{stop or ''}]"
     if total is None:
         raise UsageError(f"{split.name} cannot be sliced: nothing says how many episodes its shards hold")
     first, last = (_boundary(text, total, default) for text, default in ((start, 0), (stop, total)))
-    return dataclasses.replace(split, start=min(first, total), stop=max(first, min(last, total)))
+    if not (0 <= first <= total and 0 <= last <= total):
+        raise UsageError(f"--split={text} is out of range: {split.name} has {count(total, 'episode')}")
+    if first >= last:
+        raise UsageError(f"--split={text} is empty ({first} to {last}): {split.name} has {count(total, 'episode')}")
+    return dataclasses.replace(split, start=first, stop=last)
 
 
 def _boundary(text: str | None, total: int, default: int) -> int:
@@ -162,7 +170,7 @@ def _boundary(text: str | None, total: int, default: int) -> int:
     if text is None:
         return default
     value = round(int(text[:-1]) * total / 100) if text.endswith("%") else int(text)
-    return max(0, total + value) if value < 0 else value
+    return total + value if value < 0 else value
 
 
 def _expand(input: str | Sequence[str]) -> list[str]:

@@ -23,13 +23,13 @@ def open_source(
       input: a TFDS directory (`…/name/version`), a directory of EnvLogger's TFDS backend, or shard
         files: a list of paths, or one text of comma-separated paths and globs.
       split: TFDS's notation, `train`, `train[:10%]`, `train[5:20]`, `train+test`; slices count
-        episodes. None takes every split there is.
+        episodes, and one that is empty or out of range is refused. None and `all` take every split there is.
       features: path of a features.json. Needed for shard files, whose own directory is looked at
         otherwise.
       from_: what the dataset is stored in: a name from `SOURCES`, or the `module:Class` of a `reading.base.Source`.
 
     Raises:
-      UsageError: nothing is there, the metadata is unreadable or unsafe, or the split is unknown.
+      UsageError: there is nothing at the path, the metadata is unreadable or unsafe, or the split is unknown.
     """
     kind = SOURCES.get(from_, from_)
     if ":" not in kind:

@@ -29,7 +29,7 @@ _OPTIONS = (
     # grpc would wait longer and longer before it tries again, up to two minutes: a server that comes back is found.
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1000),
-    ("grpc.min_reconnect_backoff_ms", 5000),  # in spite of its name: how long an attempt may take
+    ("grpc.min_reconnect_backoff_ms", 5000),  # despite its name: how long an attempt may take
 )
 
 

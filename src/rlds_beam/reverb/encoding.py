@@ -21,11 +21,11 @@ _CHUNK_FRAMES, _CHUNK_BYTES, _LONG_CHUNK_BYTES, _EPISODE_CHUNK_BYTES = 64, 64 <<
 
 
 def chunk_length_of(frame_bytes: int, item_length: int | None) -> int:
-    """Frames in a chunk, where nobody says otherwise.
+    """Frames in a chunk, unless an option sets them.
 
-    Who samples an item is sent whole chunks, so they are short: 64 frames or 64 KB, or a quarter of a long
-    item. (A chunk of 1,000 frames is pushed no faster than one of 64, and pairs are sampled from it at a
-    third to two thirds of the rate.) Whole episodes are one chunk up to 16 MB, since nothing less is ever sampled.
+    A client that samples an item receives whole chunks, so they are short: 64 frames or 64 KB, or a quarter of a long
+    item. (A chunk of 1,000 frames is pushed no faster than one of 64, and pairs are sampled from it at a third to two
+    thirds of the rate.) Whole episodes are one chunk up to 16 MB, since nothing less is ever sampled.
 
     Args:
       frame_bytes: of all columns of one frame.

@@ -1,8 +1,8 @@
 """Writing through TF-Agents' own observers: frame by frame, at least once.
 
 Slower by two orders of magnitude than `writing.StreamWriter`, and a retry writes its items again: Reverb's
-TrajectoryWriter gives them keys of chance. It is here for who wants TF-Agents' very own code to fill the
-tables. Imports TensorFlow when a writer is made.
+TrajectoryWriter gives them random keys. It is for users who want TF-Agents' own code to fill the tables. Imports
+TensorFlow when a writer is made.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class Observed(NamedTuple):
 class ObserverWriter:
     """One TF-Agents observer for each server, chosen by the items; a `writing.Writer`.
 
-    The observers' own waits have no end (a dead server, a full queue), so they run in a thread of theirs, and
-    whoever waits for them does so with a deadline.
+    The observers' own waits have no end (a dead server, a full queue), so they run in a thread of their own, and
+    every wait for them has a deadline.
     """
 
     def __init__(self, target: Target):
@@ -98,7 +98,7 @@ class ObserverWriter:
             self.acknowledged[server] += self._sent.pop(server, 0)
 
     def close(self) -> None:
-        # Without a flush, which might wait forever: what was to be there is there since the last one.
+        # Without a flush, which might wait forever: all items were there after the last one.
         if not self._thread.stuck:
             for observer in self._observers.values():
                 self._thread.run(observer._get_writer().close)
@@ -115,7 +115,7 @@ class ObserverWriter:
 
     def _feed(self, observer: Any, frames: list[Any]) -> None:
         for frame in frames:
-            if self._thread.stuck:  # left behind: what nobody waits for any more is not to be written late
+            if self._thread.stuck:  # abandoned: nothing may be written late
                 return
             observer(frame)
 
@@ -150,7 +150,7 @@ def _make_observer(client: Any, tables: tuple[str, ...], items: ItemOptions, pri
 
 
 class _Thread:
-    """Runs calls one after another in a thread that may be left behind.
+    """Runs calls one after another in a thread that may be abandoned.
 
     Attributes:
       stuck: a call did not return in time, so no other will.

@@ -1,7 +1,7 @@
-"""What priority an item gets in a table: a number, a leaf of its frames, or a function of the user's.
+"""What priority an item gets in a table: a number, a leaf of its frames, or a user's function.
 
 The value of an item that is taken from a leaf is the mean over the transitions that a learner trains on,
-since that is where a TD error or a progress stands: frame t for the step from t to t+1. So the last frame,
+since a TD error or a progress belongs to a transition: frame t for the step from t to t+1. So the last frame,
 which is only where the last transition leads, does not count, nor do boundary frames (step_type LAST,
 padding included), whose action leads nowhere. In a pair it is the value of the first frame. Where no frame
 is left (single frames, an item that begins with a boundary) it is the value of the first frame, too.
@@ -105,7 +105,7 @@ class LeafPriority:
         counts = cast(Array, _windowed(items, "step_type")) != LAST
         counts[:, -1] = False
         counts[:, 0] |= ~counts.any(axis=1)
-        with np.errstate(invalid="ignore", over="ignore"):  # what comes of NaN and infinity is refused below
+        with np.errstate(invalid="ignore", over="ignore"):  # NaN and infinity are refused below
             means = np.where(counts, values, 0).sum(axis=1) / counts.sum(axis=1)
         return _checked(means, self.path)
 

@@ -1,4 +1,4 @@
-"""The work of a push: one range of input after the other, into the tables."""
+"""The work of a push: one range of input after another, into the tables."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rlds_beam.checking.verdicts import validate_episode
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.episodes.violations import BadEpisode
 from rlds_beam.errors import RldsBeamError
-from rlds_beam.output.manifest import rejected_path
+from rlds_beam.output.commits import rejected_path
 from rlds_beam.output.ranges import write_range
 from rlds_beam.output.reading_back import Replay, ReplayRange
 from rlds_beam.output.shards import RejectedWriter
@@ -31,7 +31,7 @@ from rlds_beam.trajectories.items import item_count
 
 @dataclasses.dataclass(frozen=True)
 class Pushed:
-    """What became of a range, or of several.
+    """The result of a range, or of several.
 
     Attributes:
       report: on the records.
@@ -67,7 +67,7 @@ class EpisodePusher:
 
     Attributes:
       reader: of the dataset.
-      check: what becomes of episodes that break a rule.
+      check: what is done with episodes that break a rule.
       conversion: how episodes become items.
       target: where they go.
       rejected: directory for the rejected records; None keeps none.
@@ -92,7 +92,8 @@ class EpisodePusher:
             rejected = None
             if self.rejected is not None:
                 rejected = stack.enter_context(RejectedWriter(rejected_path(self.rejected, work)))
-            report = write_range(self.reader, work, self.check, items, rejected, duplicates)
+            unused = self.conversion.unused
+            report = write_range(self.reader, work, self.check, items, rejected, duplicates, unused)
             items.finish()
             if rejected is not None:
                 rejected.commit()
@@ -106,7 +107,8 @@ class EpisodePusher:
         for segment in work.segments:
             for record in self.reader.read(work.split, segment):
                 key = record.key
-                for episode in validate_episode(marked(record, duplicates), self.check).episodes:
+                verdict = validate_episode(marked(record, duplicates), self.check, self.conversion.unused)
+                for episode in verdict.episodes:
                     length = frame_count(len(episode), self.conversion.frames)
                     frames += length
                     if not self.conversion.items.across_episodes:
@@ -140,7 +142,7 @@ class ReplayPusher:
         for items in self.replay.read_items(work):
             try:
                 encoded = writer.encode(items)
-            except BadEpisode as bad:  # what was converted has no original record to set aside
+            except BadEpisode as bad:  # converted items have no original records to keep
                 where = f"{work.path}, in the items from byte {items.frames.key.position} on"
                 raise RldsBeamError(f"{where}: {bad}") from bad
             writer.write(encoded)

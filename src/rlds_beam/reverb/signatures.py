@@ -16,7 +16,7 @@ _AT_MOST = 4  # leaves that an error names one by one
 
 
 def fitting_axes(table: TableInfo, spec: TrajectorySpec, where: str) -> tuple[Shape, ...]:
-    """What may stand before the leaves' own shapes in an item for this table.
+    """The axes before the leaves' own shapes in an item for this table.
 
     Leaves are compared one by one in the order of `tf.nest`, which is that of an item's columns: by dtype and
     shape (None in the table's shape fits any size), and by name where the signature is that of a `Trajectory`.
@@ -94,7 +94,7 @@ def _fits(wanted: Shape | None, given: Shape) -> bool:
 
 
 def _cast(misfits: Sequence[Misfit], outer: Shape) -> str:
-    """The flag that mends all of it, where only dtypes differ."""
+    """The flag that resolves all of it, where only dtypes differ."""
     for wanted, given in misfits:
         castable = given.encoding == "none" and given.path not in ("step_type", "next_step_type", "discount")
         if not castable or wanted.dtype not in CASTS or not _fits(wanted.shape, (*outer, *given.shape)):
@@ -103,7 +103,7 @@ def _cast(misfits: Sequence[Misfit], outer: Shape) -> str:
 
 
 def _other_items(misfits: Sequence[Misfit]) -> str:
-    """The flags that mend all of it, where only the number of frames in an item differs."""
+    """The flags that resolve all of it, where only the number of frames in an item differs."""
     if any(wanted.dtype != given.dtype for wanted, given in misfits):
         return ""
     if all(_fits(wanted.shape, given.shape) for wanted, given in misfits):

@@ -16,12 +16,12 @@ from rlds_beam.formats.wire import delimited, varint
 Array = np.ndarray[Any, Any]
 
 REQUEST_BYTES = 2 << 20
-"""Chunks in a request, about: enough that what a message costs is nothing beside what it holds."""
+"""Chunks in a request, about: so many that the cost of a message does not matter."""
 
 
 @dataclasses.dataclass(frozen=True)
 class SlicedItems:
-    """K items, in the order in which they are to stand in their tables.
+    """K items, in the order in which they are written to their tables.
 
     Attributes:
       starts: int64 [K], first frame of each; no start is before the one that precedes it.

@@ -34,9 +34,9 @@ class InsertStream:
     """Sends requests to a server. Not for more than one thread, and not for pickling.
 
     A connection that breaks is made again and everything unacknowledged sent again: the server has each
-    item once, since the keys are the same. A server that was restarted is told by its `state_id`, and ends
-    the stream: what the old one had acknowledged is gone. What a server sends is not trusted: progress is an
-    item of ours that was not acknowledged before, and nothing else.
+    item once, since the keys are the same. A server that was restarted is recognised by its `state_id`, and ends the
+    stream: the items that it had acknowledged are lost. What a server sends is not trusted: progress is an item of
+    ours that was not acknowledged before, and nothing else.
 
     Args:
       address: `host:port`.
@@ -68,7 +68,7 @@ class InsertStream:
         self._missing += len(request.keys)
         self._call.send(request, self._count)
         while self._pending_bytes > WINDOW_BYTES and len(self._pending) > 1:
-            # Until half of it is through, so that settling is worth its while.
+            # Until half of it is acknowledged, so that few calls are needed.
             self._settle(self._newer_half(), self._timeout)
 
     def flush(self, timeout: float | None = None) -> None:
@@ -336,7 +336,7 @@ class _Call:
 
 
 class _Ended(grpc.RpcError):
-    """The server ended the call without a word."""
+    """The server ended the call without an error."""
 
     def code(self) -> grpc.StatusCode:
         return grpc.StatusCode.UNAVAILABLE

@@ -1,7 +1,7 @@
 """Tables before and after: whether they will take what is to be written, and whether they have it.
 
-The server checks nothing. A full table drops items without a word, a limiter lets a writer wait for ever,
-and a restart forgets what was acknowledged; so all of it is looked at before the first byte, and again at the end.
+The server checks nothing. A full table drops items silently, a limiter lets a writer wait forever, and a restart
+loses what was acknowledged; so all of it is checked before anything is sent, and again at the end.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from rlds_beam.wording import did_you_mean
 Say = Callable[[str], None]
 """Tells a person something that cannot wait until the end of the job."""
 
-RUN_AGAIN = "run the same command again: items that are there are not written twice"
+RUN_AGAIN = "run the same command again: items that the table has are not written twice"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,18 +56,18 @@ class Baseline:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TableCheck:
-    """What became of one table. All numbers are items unless said otherwise.
+    """The result for one table. All numbers are items unless said otherwise.
 
     Attributes:
       server, table: which one.
       predicted: to be written.
       acknowledged: by the server.
-      inserted: since the beginning, whoever did it.
-      already_there: acknowledged without an insert: an earlier run had put them there.
+      inserted: since the table was made, by any client.
+      already_there: acknowledged without an insert: an earlier run had inserted them.
       size: in the table now.
       episodes: that Reverb counts in the table. Of converted items, which do not say what episode they are of, it
         counts batches.
-      note: what is odd, and no error; mostly empty.
+      note: an oddity that is no error; mostly empty.
     """
 
     server: str
@@ -133,7 +133,7 @@ def check_tables(
       predicted: items that each server is sent; None where that is not known: then room is not looked at.
       timeout: seconds for all servers together.
       allow_eviction: items may be dropped where they do not fit.
-      allow_blocking: tables may take items only while somebody samples.
+      allow_blocking: tables may take items only while a client samples.
       time_axis: even single frames are to be written with a time axis, since the writer knows no others.
       say: as for `ask`.
 
@@ -165,7 +165,7 @@ def check_tables(
 
 
 def have_room(baseline: Baseline, items: Mapping[str, int]) -> bool:
-    """Whether so many items for each server fit without eviction, and without waiting for a sampler."""
+    """Whether so many items for each server fit without eviction, and without waiting for a client that samples."""
     return all(
         _holds(table, items.get(server, 0)) and _lets_in(table, items.get(server, 0))
         for server, table in baseline.each()
@@ -179,7 +179,7 @@ def compare_tables(
     acknowledged: Mapping[str, int],
     remedy: str = RUN_AGAIN,
 ) -> tuple[TableCheck, ...]:
-    """Holds the tables against what was to get there.
+    """Compares the tables with what was sent.
 
     Args:
       before: what `check_tables` returned.
@@ -237,7 +237,7 @@ def _judge(check: TableCheck, old: TableInfo, new: TableInfo, allow_eviction: bo
     elif left and allow_eviction:
         notes.append(f"{left:,} items were dropped (max_size {new.max_size:,}, remover {new.remover})")
     elif left:
-        why = "it is full, and has to be larger" if new.current_size >= new.max_size else "somebody deleted them"
+        why = "it is full, and has to be larger" if new.current_size >= new.max_size else "another client deleted them"
         return f"{left:,} items left it: {why}", ""
     if check.inserted > check.acknowledged:
         notes.append(
@@ -274,7 +274,7 @@ def _holds(table: TableInfo, items: int) -> bool:
 
 
 def _lets_in(table: TableInfo, items: int) -> bool:
-    """Whether the limiter lets so many items in while nobody samples (RateLimiter::CanInsert, rate_limiter.cc)."""
+    """Whether the limiter lets so many items in while no client samples (RateLimiter::CanInsert, rate_limiter.cc)."""
     limiter = table.limiter
     size = min(table.current_size + items - 1, table.max_size) + 1  # when the last one comes in
     return (
@@ -305,6 +305,6 @@ def _blocks(server: str, table: TableInfo, items: int) -> str:
     room = max(0, math.floor(cursor), limiter.min_size_to_sample - table.current_size)
     return (
         f"{server}: the rate limiter of table {table.name!r} lets {room:,} of the {items:,} items in and then waits "
-        f"for somebody to sample. Use a table that does not wait (serve --tables={table.name}:uniform:"
-        f"{table.current_size + items}), or start who samples and give --allow_blocking"
+        f"for a client to sample. Use a table that does not wait (serve --tables={table.name}:uniform:"
+        f"{table.current_size + items}), or start a client that samples and give --allow_blocking"
     )

@@ -1,4 +1,4 @@
-"""What the tables hold when all is pushed, against what was to get there."""
+"""What the tables hold when all is pushed, compared with what was sent."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from rlds_beam.reverb.target import Target
 
 _REMEDIES: dict[WriterKind, str] = {
     "stream": tables.RUN_AGAIN,
-    "observer": "empty the tables and run the same command again: observers write all items anew",
+    "observer": "empty the tables and run the same command again: observers write all items again",
 }
 
 
 @dataclasses.dataclass(frozen=True)
 class Verified:
-    """A push that was held against the servers.
+    """A push that was compared with the servers.
 
     Attributes:
       pushed: what was sent.

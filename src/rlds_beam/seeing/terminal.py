@@ -59,7 +59,7 @@ def survey_text(survey: Survey, plan: str) -> str:
     lines += [
         *balance_lines(survey.balance),
         "",
-        "all episodes were read" if survey.complete else "a sample was read",
+        "all episodes were read" if survey.complete else "a sample was read; duplicates were not looked for",
         survey.sampled.summary(),
         "",
         f"{plan} gives {about}{survey.items:,} items of {about}{survey.steps:,} steps",

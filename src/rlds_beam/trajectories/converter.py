@@ -8,6 +8,7 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
+from rlds_beam.checking.verdicts import Unused
 from rlds_beam.episodes.episode import Column, Episode
 from rlds_beam.episodes.images import EncodedImages
 from rlds_beam.episodes.schema import Field
@@ -50,6 +51,12 @@ class Conversion:
     def describe(self) -> tuple[list[str], dict[str, str]]:
         """The leaves of a frame, a line for each; and the step fields left out, with the reasons."""
         return [str(leaf) for leaf in self.spec.leaves], dict(self.spec.left_out)
+
+    @property
+    def unused(self) -> Unused:
+        """The values that no item depends on."""
+        fields = () if self.frames.policy_info_fn else self.spec.left_out  # such a function sees every field
+        return Unused(frozenset(fields), last_step=self.frames.last_step == "drop")
 
     def predict(self, steps: Iterable[int]) -> int:
         """The number of items that episodes of these lengths give; with `across_episodes`, all those of one shard."""

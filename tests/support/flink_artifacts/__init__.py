@@ -1,4 +1,4 @@
-"""What the tests on a Flink cluster run: Flink's own jars, and a job server of Beam's; fetched once, held to checksums.
+"""What the tests on a Flink cluster run: Flink's own jars, and a job server of Beam's; fetched once and verified.
 
 `python tests/support/flink_artifacts/__init__.py` (`make test-flink`) puts them into `.flink` in the checkout. Flink
 comes from PyPI, as the jars in `apache-flink-libraries`. The job server is made of Beam's jars from Maven Central: the
@@ -102,7 +102,7 @@ def _merge(jars: list[Path], main: Path, merged: Path) -> None:
     services: dict[str, bytes] = {}
     seen = set()
     with zipfile.ZipFile(merged, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as target:
-        # A line of a manifest has 72 bytes at most, and goes on behind a space.
+        # A line of a manifest has 72 bytes at most, and continues after a space.
         lines = ["Manifest-Version: 1.0", "Main-Class: JobServer", *_folded(f"Class-Path: {beside}"), "", ""]
         target.writestr("META-INF/MANIFEST.MF", "\r\n".join(lines))
         target.write(main, main.name)

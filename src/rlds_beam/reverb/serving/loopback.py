@@ -70,7 +70,7 @@ def keep_to_loopback(port: int) -> None:
     except OSError as error:
         raise RldsBeamError(
             f"this kernel does not let Reverb be kept to loopback ({error.strerror}; Linux 5.7 or newer does). "
-            "--host=0.0.0.0 serves everybody who can reach this machine, without a password"
+            "--host=0.0.0.0 serves every client that can reach this machine, without a password"
         ) from error
     finally:
         for listener in listeners:

@@ -1,4 +1,4 @@
-"""Reverb servers of our own: tables that fit a dataset, in a process beside this one."""
+"""Reverb servers of our own: tables that fit a dataset, in a separate process."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ class EmbeddedServer:
     Args:
       tables: to serve. Tables that the checkpoint has besides are served as they are there.
       spec: of the frames; None where all tables come from the checkpoint.
-      host: one of `loopback.LOOPBACK` (this machine alone) or `loopback.EVERYWHERE` (every client that can reach
-        it: Reverb knows no passwords).
+      host: one of `loopback.LOOPBACK` (this machine alone) or `loopback.EVERYWHERE` (every client that can reach it:
+        Reverb has no passwords).
       port: to listen on; a free one, if None.
       checkpoint: directory for checkpoints; if it holds one already, the server starts from that.
       load: the checkpoint to start from, or a directory of checkpoints, of which the latest is taken.
@@ -174,7 +174,7 @@ class EmbeddedServer:
         return self._connection
 
     def _check_table(self, asked: ServedTable, found: TableInfo) -> None:
-        """Holds a table against what was asked for: a checkpoint's own settings win over ours."""
+        """Compares a table with what was requested: a checkpoint's own settings win over ours."""
         differences = []
         if kind_of(found) != asked.kind:
             differences.append(f"is {kind_of(found)}, not {asked.kind}")
@@ -184,13 +184,13 @@ class EmbeddedServer:
             differences.append(f"holds other items: {_difference(signature_leaves(self._spec), found.signature)}")
         if differences:
             raise UsageError(
-                f"table {asked.name!r} of {self.loaded_from} {differences[0]}; ask for what is there, or give the "
+                f"table {asked.name!r} of {self.loaded_from} {differences[0]}; request its settings, or give the "
                 "new one another name"
             )
 
 
 class _ServerProcess:
-    """A server process, and all that it says."""
+    """A server process, and its output."""
 
     def __init__(self, config: ServerConfig):
         self._home = tempfile.TemporaryDirectory(prefix="rlds-beam-reverb-", ignore_cleanup_errors=True)
@@ -224,7 +224,7 @@ class _ServerProcess:
             raise RldsBeamError(f"the Reverb server ended, and what it held is gone: {self._last_words()}")
 
     def close(self) -> None:
-        self._process.kill()  # it has nothing to finish, and is deaf to anything less
+        self._process.kill()  # it has nothing to finish, and ignores other signals
         self._process.wait()
         _pipe(self._process.stdout).close()
         self._home.cleanup()
@@ -247,7 +247,7 @@ def _pipe(pipe: IO[str] | None) -> IO[str]:
 
 
 def verify_checkpoint(path: str, expected: Mapping[str, int], timeout: float = CHECKPOINT_SECONDS) -> None:
-    """Proves a checkpoint: a fresh server loads it, and has the tables and sizes expected.
+    """Verifies a checkpoint: a new server loads it, and has the tables and sizes expected.
 
     That server holds all of it in memory: end the one that wrote it first.
 
@@ -297,6 +297,6 @@ def _start_from(root: str | None, load: str | None) -> str | None:
     if resumed is None or found is None or os.path.realpath(resumed) == os.path.realpath(found):
         return resumed or found
     raise UsageError(
-        f"--checkpoint={root} holds a checkpoint already, and Reverb goes on from that, not from --load={load}; "
+        f"--checkpoint={root} holds a checkpoint already, and Reverb continues from that, not from --load={load}; "
         "leave --load out, or name an empty directory"
     )

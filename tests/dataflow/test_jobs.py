@@ -96,7 +96,7 @@ def test_convert_gives_the_bytes_of_a_local_run(
     assert figures["rejected"] == 1 and figures["items_written"] == (EPISODES - 1) * (STEPS - 1)
     assert figures["steps_this_run"] == (EPISODES - 1) * STEPS, "the metrics of the job"
     assert "https://console.cloud.google.com/dataflow/jobs/us-central1/job-0?project=project" in told.err
-    # Again: nothing is left to do. With another plan: what is there is replaced, and nothing of it stays.
+    # The same command again has nothing to do. With another plan everything is replaced.
     assert main(["convert", there, "gs://bucket/out", *options, *flags(cloud)]) == 0
     assert len(cloud.jobs) == 1
     again = ["--items=frames", "--shards=1", "--max_rejected=1", "--overwrite"]

@@ -1,4 +1,4 @@
-"""The law: input = written + rejected, each exactly once, whatever is broken and however the work is cut."""
+"""Input = written + rejected, each record exactly once, whatever is broken and however the work is divided."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Made:
     """One record of a generated dataset.
 
     Attributes:
-      id: stands in the observation of all of its steps.
+      id: the first number of the observation in all of its steps.
       payload: its bytes.
       sound: whether it breaks no rule as it stands (it may still be a duplicate, or damaged later).
       steps: its length.
@@ -117,7 +117,7 @@ def insert(at: int, junk: bytes) -> Callable[[bytes, list[int]], bytes]:
 
 
 def drop(at: int) -> Callable[[bytes, list[int]], bytes]:
-    """Removes a whole record: nothing is damaged, and only the count tells."""
+    """Removes a whole record: nothing is damaged, only the count differs."""
 
     def apply(data: bytes, offsets: list[int]) -> bytes:
         if len(offsets) < 2:
@@ -181,10 +181,10 @@ def duplicates(source: Any, ranges: Any) -> dict[EpisodeKey, EpisodeKey]:
 
 
 def convert_purely(config: ConvertConfig) -> Any:
-    """The job without Beam: its pure twin."""
+    """The job without Beam."""
     job = prepare(config)
     known = duplicates(job.source, job.ranges)
-    for work in job.open():
+    for work in job.open().to_do:
         job.converter.convert(work, known)
     return job.committer.commit()
 
@@ -195,7 +195,7 @@ def ids_of(items: list[dict[str, Any]], nested: bool) -> list[int]:
     return [int(item[path].reshape(-1, item[path].shape[-1])[0, 0]) for item in items]
 
 
-def assert_law(
+def assert_every_record_once(
     source: Path, output: Path, made: list[Made], nested: bool, options: ItemOptions, report: dict[str, Any]
 ) -> None:
     on_disk = {i: sound_regions(path) for i, path in enumerate(shard_paths(source))}
@@ -227,7 +227,7 @@ def assert_law(
     assert len({m.payload for m in written}) == len(written)  # of equal ones only the first
     for m in (m for good, _ in on_disk.values() for p in good.values() if (m := by_payload[p]).sound):
         too_long = options.max_sequence_length is not None and m.steps > options.max_sequence_length
-        assert (m in written) != too_long  # what is sound is never all lost
+        assert (m in written) != too_long  # sound episodes are never all lost
     items = read_items(output)
     if options.across_episodes:
         predicted = report["items_predicted"]
@@ -261,7 +261,7 @@ def place():
     directories = []
 
     def new() -> Path:
-        directories.append(tempfile.mkdtemp(prefix="law-"))
+        directories.append(tempfile.mkdtemp(prefix="conservation-"))
         return Path(directories[-1])
 
     yield new
@@ -281,7 +281,7 @@ def build(
     for i, (which, apply) in enumerate(damage):
         path = paths[which % len(paths)]
         data = path.read_bytes()
-        # Damage on damage: the offsets are those of the file as it was made.
+        # Damage to damaged bytes: the offsets are those of the original file.
         path.write_bytes(apply(data, _offsets(data) if i == 0 else [0]))
     if packed:
         for path in paths:
@@ -308,12 +308,12 @@ def test_input_is_written_plus_rejected(place, generated, shards, damage, packed
     made, nested = generated
     root = place()
     source = build(root, made, nested, shards, damage, packed)
-    # Where all of the first records are broken in one way the dataset is refused as a whole: not the law's subject.
+    # Where all of the first records are broken in one way the dataset is refused as a whole: not tested here.
     accept = ("schema_mismatch",)
     output = root / "out"
     config = ConvertConfig(str(source), str(output), accept=accept, **dataclasses.asdict(options))
     report = convert_purely(config)
-    assert_law(source, output, made, nested, options, report.to_json())
+    assert_every_record_once(source, output, made, nested, options, report.to_json())
     assert report.to_json() == json.loads((output / "report.json").read_text())
 
 
@@ -324,7 +324,7 @@ def test_input_is_written_plus_rejected(place, generated, shards, damage, packed
     damage=st.lists(st.tuples(st.integers(0, 3), DAMAGE), min_size=1, max_size=3),
     packed=st.booleans(),
 )
-def test_the_whole_command_keeps_the_law(place, capsys, generated, shards, damage, packed):
+def test_the_whole_command(place, capsys, generated, shards, damage, packed):
     made, nested = generated
     root = place()
     source = build(root, made, nested, shards, damage, packed)
@@ -333,7 +333,7 @@ def test_the_whole_command_keeps_the_law(place, capsys, generated, shards, damag
     captured = capsys.readouterr()
     assert captured.err == ""
     report = json.loads(captured.out)
-    assert_law(source, output, made, nested, ItemOptions(), report)
+    assert_every_record_once(source, output, made, nested, ItemOptions(), report)
     broken = report["rejected"] or "short_shard" in report["rules"]
     assert code == (3 if broken else 0)
 
@@ -360,7 +360,7 @@ def test_any_number_of_shards_holds_the_same(place, options):
         output = root / f"out-{shards}"
         config = ConvertConfig(str(source), str(output), shards=shards, **dataclasses.asdict(options))
         report = convert_purely(config).to_json()
-        assert_law(source, output, made, False, options, report)
+        assert_every_record_once(source, output, made, False, options, report)
         if shards is not None:
             assert len(list(output.glob("*.tfrecord-*.spec"))) == shards
         items = Counter(map(fingerprint, read_items(output)))
@@ -386,7 +386,7 @@ def test_the_same_bytes_on_every_run_and_for_any_number_of_workers(place, capfd,
         assert main(["convert", str(source), str(outputs[-1]), "--json", *shards, *flags]) == 3
         captured = capfd.readouterr()
         assert captured.err == ""
-        assert_law(source, outputs[-1], made, False, ItemOptions(), json.loads(captured.out))
+        assert_every_record_once(source, outputs[-1], made, False, ItemOptions(), json.loads(captured.out))
     assert bytes_of(outputs[0]) == bytes_of(outputs[1])
     assert bytes_of(outputs[0]) == bytes_of(outputs[2])
     report = convert_purely(ConvertConfig(str(source), str(root / "pure"), shards=None if packed else 4)).to_json()

@@ -1,0 +1,46 @@
+"""The command that repairs what a job rejected, whole: to be copied and run as it is."""
+
+from __future__ import annotations
+
+import dataclasses
+import shlex
+from typing import Any
+
+from rlds_beam.checking.report import Report
+from rlds_beam.checking.rules import REPAIRABLE
+from rlds_beam.user_functions import ByValue
+
+
+def repair_lines(job: str, config: Any, report: Report) -> list[str]:
+    """The line of a summary that gives the command; none where no rejected record can be repaired.
+
+    Args:
+      job: the name of the command: `convert`.
+      config: of the job that rejected records.
+      report: of that job.
+    """
+    rules = [r for r in REPAIRABLE if r in report.rules and report.rules[r].rejected and r not in config.repair]
+    if not rules:
+        return []
+    changes: dict[str, Any] = {"repair": (*config.repair, *rules)}
+    if job == "convert":
+        changes["overwrite"] = True  # the output holds the accepted episodes already, of another plan
+    arguments = flags_of(dataclasses.replace(config, **changes))
+    return [] if arguments is None else [f"repair    {shlex.join(['rlds-beam', job, *arguments])}"]
+
+
+def flags_of(config: Any) -> list[str] | None:
+    """A config as arguments of its command; None where it holds a function that has no name."""
+    fields = dataclasses.fields(config)
+    arguments = [getattr(config, field.name) for field in fields if field.metadata.get("positional")]
+    for field in fields:
+        value = getattr(config, field.name)
+        if isinstance(value, ByValue):
+            return None
+        if value == field.default or field.metadata.get("positional") or field.metadata.get("hidden"):
+            continue
+        flag = f"--{field.name.rstrip('_')}"
+        text = ",".join(value) if isinstance(value, tuple) else str(value)
+        arguments.append(flag if value is True else f"{flag}={text}")
+    beam_options = getattr(config, "beam_options", ())
+    return [*arguments, "--", *beam_options] if beam_options else arguments

@@ -1,0 +1,156 @@
+"""The jobs as functions of a path and options: `rlds_beam.convert("data/point_mass/1.0.0", "pairs", items="pairs")`."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect as introspection
+import os
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from rlds_beam.errors import UsageError
+from rlds_beam.pipelines.convert import ConvertConfig
+from rlds_beam.pipelines.inspect import InspectConfig
+from rlds_beam.pipelines.push import PushConfig
+from rlds_beam.pipelines.validate import ValidateConfig
+from rlds_beam.wording import did_you_mean
+
+if TYPE_CHECKING:
+    from rlds_beam.checking.report import Report
+    from rlds_beam.jobs.inspect import Survey
+    from rlds_beam.pipelines.convert import ConvertOutcome
+    from rlds_beam.pipelines.push import PushOutcome
+
+Path = str | os.PathLike[str]
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+_OF_THE_COMMAND = {
+    "dry_run": "rlds_beam.inspect says what a job would do",
+    "json": "the result of the function has the same numbers (`to_json`)",
+    "keep_serving": "rlds_beam.reverb.serving.EmbeddedServer runs as long as you like",
+    "max_rejected": "it decides the command's exit code; look at `rejected` in the report",
+}
+"""Options that would do nothing here, and what to use in their place."""
+
+
+def _takes(config_class: type[Any]) -> Callable[[Function], Function]:
+    """Gives a function the options of a job as its signature, for `help` and completion."""
+
+    def decorate(function: Function) -> Function:
+        positional = introspection.signature(function).parameters.values()
+        named = [
+            introspection.Parameter(f.name, introspection.Parameter.KEYWORD_ONLY, default=f.default, annotation=f.type)
+            for f in _options(config_class)
+        ]
+        own = [p for p in positional if p.kind is not introspection.Parameter.VAR_KEYWORD]
+        vars(function)["__signature__"] = introspection.Signature([*own, *named])
+        return function
+
+    return decorate
+
+
+def _options(config_class: type[Any]) -> list[dataclasses.Field[Any]]:
+    return [
+        field
+        for field in dataclasses.fields(config_class)
+        if not field.metadata.get("positional") and field.name not in _OF_THE_COMMAND
+    ]
+
+
+def _config(config_class: type[Any], *paths: Any, **options: Any) -> Any:
+    """The job's config; raises UsageError where there is no such option."""
+    names = [field.name for field in _options(config_class)]
+    for name in options:
+        if name in _OF_THE_COMMAND:
+            raise UsageError(f"{name} is an option of the command alone: {_OF_THE_COMMAND[name]}")
+        if name not in names:
+            raise UsageError(f"there is no option {name}{did_you_mean(name, names)}")
+    return config_class(*paths, **options)
+
+
+@_takes(ConvertConfig)
+def convert(input: Path | Sequence[Path], output: Path, **options: Any) -> ConvertOutcome:
+    """Checks the episodes of a dataset and writes them as training items, as `rlds-beam convert` does.
+
+        outcome = rlds_beam.convert("data/point_mass/1.0.0", "pairs", repair="last_not_last")
+        print(outcome.report.summary())
+
+    Rejected episodes raise nothing: their number is `outcome.report.rejected`, and their records are in
+    `output/rejected`.
+
+    Args:
+      input: a TFDS or EnvLogger dataset directory, or shard files.
+      output: directory to write to.
+      options: as in `ConvertConfig`. A function (`policy_info_fn`, a source, an output) may be given itself or as
+        `module:function`; one that is not in a module, as in a notebook, has to pickle.
+
+    Raises:
+      UsageError: an option, the input or the output cannot be used; nothing was done.
+      FailedRuleError: a rule of `fail` was broken.
+      NotVerifiedError: what was written is not what was predicted.
+      RldsBeamError: the pipeline failed; the same call again resumes it.
+    """
+    from rlds_beam.pipelines.convert import convert as run
+
+    return run(_config(ConvertConfig, input, output, **options))
+
+
+@_takes(ValidateConfig)
+def validate(input: Path | Sequence[Path], **options: Any) -> Report:
+    """Checks every episode of a dataset and writes nothing, as `rlds-beam validate` does.
+
+        report = rlds_beam.validate("data/point_mass/1.0.0")
+        print(report.rejected, list(report.rules))
+
+    Args:
+      input: as of `convert`.
+      options: as in `ValidateConfig`.
+
+    Raises:
+      UsageError: an option or the input cannot be used.
+      FailedRuleError: a rule of `fail` was broken.
+      RldsBeamError: the pipeline failed.
+    """
+    from rlds_beam.pipelines.validate import validate as run
+
+    return run(_config(ValidateConfig, input, **options))
+
+
+@_takes(InspectConfig)
+def inspect(input: Path | Sequence[Path], **options: Any) -> Survey:
+    """Reads the metadata of a dataset and a sample of its episodes, as `rlds-beam inspect` does.
+
+        survey = rlds_beam.inspect("data/point_mass/1.0.0", items="sequences", sequence_length=8)
+        print(survey.items, survey.steps)
+
+    Args:
+      input: as of `convert`.
+      options: as in `InspectConfig`: those of the conversion whose items are predicted.
+
+    Raises:
+      UsageError: an option or the input cannot be used.
+    """
+    from rlds_beam.pipelines.inspect import inspect as run
+
+    return run(_config(InspectConfig, input, **options))
+
+
+@_takes(PushConfig)
+def push(input: Path | Sequence[Path], **options: Any) -> PushOutcome:
+    """Fills tables of Reverb servers with the items of a dataset, as `rlds-beam push` does.
+
+    Rejected episodes raise nothing: their number is `outcome.report.rejected`.
+
+    Args:
+      input: as of `convert`, or a directory that `convert` wrote.
+      options: as in `PushConfig`; `reverb` (the servers) and `table` are needed.
+
+    Raises:
+      UsageError: an option, the input or the tables cannot be used; nothing was written.
+      FailedRuleError: a rule of `fail` was broken.
+      NotVerifiedError: the tables do not hold what was predicted.
+      RldsBeamError: the pipeline failed; the same call again writes nothing twice (`writer="stream"`).
+    """
+    from rlds_beam.pipelines.push import push as run
+
+    return run(_config(PushConfig, input, **options))

@@ -1,0 +1,278 @@
+"""What this machine has of what the jobs need: each check says what it found, and what to do about it."""
+
+from __future__ import annotations
+
+import dataclasses
+import glob
+import importlib
+import importlib.metadata
+import os
+import resource
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from typing import Literal
+
+from rlds_beam.wording import format_size
+
+Status = Literal["ok", "absent", "problem"]
+
+_PACKAGE = "rlds-beam"
+_PYTHONS = ((3, 10), (3, 13))
+_TENSORFLOW_PYTHONS = ("3.10", "3.11")
+_EXTRAS = {
+    "tf": "TensorFlow and TFDS, which decode what the fast path does not",
+    "agents": "TF-Agents and Reverb: load_trajectories, serve, the drop-in modules",
+    "arrayrecord": "ArrayRecord files",
+    "gcs": "gs:// paths",
+    "gcp": "jobs on Dataflow",
+    "s3": "s3:// paths",
+}
+"""The extras that add something to a job, and what."""
+
+_IMPORTED = ("apache_beam", "google_crc32c", "grpc", "imagecodecs", "numpy", "pyarrow", "simplejpeg", "xxhash")
+_IMPORT_SECONDS = 120.0
+
+_LEAST_DISK = 1 << 30
+_LEAST_SHARED_MEMORY = 16 << 20
+_LEAST_FILES = 1024
+_LEAST_PROCESSES = 256
+
+
+@dataclasses.dataclass(frozen=True)
+class Finding:
+    """What one check found.
+
+    Attributes:
+      check: its name.
+      status: `ok`; `absent`, of something optional; or `problem`.
+      detail: what was found.
+      remedy: what to do, empty where there is nothing to do.
+    """
+
+    check: str
+    status: Status
+    detail: str
+    remedy: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.status:<9} {self.check}: {self.detail}" + (f"\n          {self.remedy}" if self.remedy else "")
+
+
+def diagnose() -> Iterator[Finding]:
+    """Runs all checks, one after the other. Nothing is installed, fetched or written, but for a temporary file."""
+    yield python()
+    yield packages()
+    yield imports()
+    yield from extras()
+    yield reverb()
+    yield java()
+    yield flink_jar()
+    yield from map(disk, dict.fromkeys((os.getcwd(), tempfile.gettempdir())))
+    yield shared_memory()
+    yield open_files()
+    yield processes()
+    yield loopback()
+
+
+def python() -> Finding:
+    version = ".".join(map(str, sys.version_info[:3]))
+    detail = f"{version} ({sys.executable})"
+    if _PYTHONS[0] <= sys.version_info[:2] <= _PYTHONS[1]:
+        return Finding("python", "ok", detail)
+    return Finding("python", "problem", detail, "make an environment with Python 3.10, 3.11, 3.12 or 3.13")
+
+
+def packages() -> Finding:
+    """The versions of the packages that rlds-beam always needs, against those that it asks for."""
+    wrong = _unmet(_PACKAGE)
+    names = (_PACKAGE, "apache-beam", "numpy", "protobuf")
+    detail = ", ".join(f"{name} {_version(name) or 'not installed'}" for name in names)
+    if wrong:
+        return Finding("packages", "problem", f"{detail}; {'; '.join(wrong)}", f"pip install --upgrade {_PACKAGE}")
+    return Finding("packages", "ok", detail)
+
+
+def imports() -> Finding:
+    """Packages that are installed can still fail to import, for want of a shared library for example."""
+    failed = []
+    for name in _IMPORTED:
+        try:
+            importlib.import_module(name)
+        except Exception as error:  # whatever a broken installation raises
+            failed.append(f"{name} ({type(error).__name__}: {' '.join(str(error).split())})")
+    if failed:
+        remedy = f"pip install --force-reinstall {_PACKAGE}, in an environment of its own"
+        return Finding("imports", "problem", "; ".join(failed), remedy)
+    crc32c = importlib.import_module("google_crc32c").implementation
+    if crc32c != "c":
+        remedy = "pip install --force-reinstall google-crc32c, from a wheel"
+        return Finding(
+            "imports", "problem", f"google-crc32c runs in {crc32c}: checksums take 100 times as long", remedy
+        )
+    return Finding("imports", "ok", f"{len(_IMPORTED)} packages import")
+
+
+def extras() -> Iterator[Finding]:
+    for extra, purpose in _EXTRAS.items():
+        wrong = _unmet(_PACKAGE, extra)
+        if not wrong:
+            yield Finding(f"[{extra}]", "ok", purpose)
+            continue
+        remedy = f"pip install '{_PACKAGE}[{extra}]'"
+        if extra in ("agents", "tf") and f"{sys.version_info[0]}.{sys.version_info[1]}" not in _TENSORFLOW_PYTHONS:
+            remedy += f", on Python {' or '.join(_TENSORFLOW_PYTHONS)}: TensorFlow 2.15 has no wheels for later ones"
+        yield Finding(f"[{extra}]", "absent", f"{purpose}; {'; '.join(wrong)}", remedy)
+
+
+def reverb() -> Finding:
+    """Reverb's server library, imported in a process of its own: one that does not fit TensorFlow may crash it."""
+    name = "reverb"
+    version = _version("dm-reverb")
+    if version is None:
+        detail = "dm-reverb is not installed; push needs no library, serve and --reverb=embedded do"
+        return Finding(name, "absent", detail, f"pip install '{_PACKAGE}[agents]'")
+    failure = _import_failure("reverb")
+    if failure is None:
+        return Finding(name, "ok", f"dm-reverb {version} with TensorFlow {_version('tensorflow')}")
+    remedy = f"pip install --force-reinstall '{_PACKAGE}[agents]', in an environment of its own"
+    return Finding(name, "problem", f"dm-reverb {version} does not import: {failure}", remedy)
+
+
+def java() -> Finding:
+    from rlds_beam.errors import UsageError
+    from rlds_beam.runners.flink_preflight import find_java
+
+    if shutil.which("java") is None:
+        detail = "there is no java on the PATH; --runner=flink needs it"
+        return Finding(
+            "java", "absent", detail, "install Java 11 or later (Debian: apt install openjdk-17-jre-headless)"
+        )
+    try:
+        return Finding("java", "ok", find_java("java"))
+    except UsageError as error:
+        return Finding("java", "problem", str(error))
+
+
+def flink_jar() -> Finding:
+    """Beam's job server for Flink, as `--runner=flink` caches it."""
+    import apache_beam
+    from apache_beam.utils.subprocess_server import JavaJarServer
+
+    pattern = f"beam-runners-flink-*-job-server-{apache_beam.__version__}.jar"
+    jars = sorted(glob.glob(os.path.join(JavaJarServer.JAR_CACHE, pattern)))
+    if jars:
+        return Finding("flink jar", "ok", ", ".join(jars))
+    detail = f"no job server of Beam {apache_beam.__version__} in {JavaJarServer.JAR_CACHE}"
+    remedy = "--runner=flink fetches it (200 MB); without a connection to Maven Central: --flink_job_server_jar=PATH"
+    return Finding("flink jar", "absent", detail, remedy)
+
+
+def disk(path: str) -> Finding:
+    """Room in a directory, and whether files can be made in it."""
+    name = f"disk {path}"
+    try:
+        with tempfile.TemporaryFile(dir=path):
+            free = shutil.disk_usage(path).free
+    except OSError as error:
+        return Finding(name, "problem", f"it cannot be written to: {error}", "use another directory, or TMPDIR")
+    if free < _LEAST_DISK:
+        remedy = "make room: pairs take twice the bytes of the frames (`rlds-beam inspect` counts the items)"
+        return Finding(name, "problem", f"{format_size(free)} free", remedy)
+    return Finding(name, "ok", f"{format_size(free)} free")
+
+
+def shared_memory(path: str = "/dev/shm") -> Finding:
+    """Where Python's multiprocessing keeps its locks."""
+    name = "shared memory"
+    remedy = f"mount a tmpfs at {path} (docker run --shm-size=256m)"
+    try:
+        with tempfile.TemporaryFile(dir=path):
+            free = shutil.disk_usage(path).free
+    except OSError as error:
+        return Finding(name, "problem", f"{path} cannot be used: {error}", remedy)
+    if free < _LEAST_SHARED_MEMORY:
+        return Finding(name, "problem", f"{format_size(free)} free in {path}", remedy)
+    return Finding(name, "ok", f"{format_size(free)} free in {path}")
+
+
+def open_files() -> Finding:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    detail = f"{_limit(soft)} at a time"
+    if soft != resource.RLIM_INFINITY and soft < _LEAST_FILES:
+        return Finding("open files", "problem", detail, f"ulimit -n {_LEAST_FILES} (the hard limit is {_limit(hard)})")
+    return Finding("open files", "ok", detail)
+
+
+def processes() -> Finding:
+    """Processes and threads that may be started: worker processes and gRPC take dozens of them."""
+    limits = [resource.getrlimit(resource.RLIMIT_NPROC)[0]]
+    try:
+        with open("/sys/fs/cgroup/pids.max") as file:
+            limits.append(int(file.read()))
+    except (OSError, ValueError):  # no such control group, or `max`
+        pass
+    least = min((limit for limit in limits if limit != resource.RLIM_INFINITY), default=resource.RLIM_INFINITY)
+    detail = f"{_limit(least)} at a time, on {len(os.sched_getaffinity(0))} cores"
+    if least != resource.RLIM_INFINITY and least < _LEAST_PROCESSES:
+        return Finding("processes", "problem", detail, "ulimit -u, or a higher limit of the container (--pids-limit)")
+    return Finding("processes", "ok", detail)
+
+
+def loopback() -> Finding:
+    """Beam's parts, and servers of our own, talk over 127.0.0.1."""
+    try:
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            socket.create_connection(server.getsockname(), timeout=5).close()
+    except OSError as error:
+        return Finding("loopback", "problem", f"127.0.0.1 cannot be used: {error}", "bring up the interface lo")
+    return Finding("loopback", "ok", "127.0.0.1 answers")
+
+
+def _limit(number: int) -> str:
+    return "any number" if number == resource.RLIM_INFINITY else f"{number:,}"
+
+
+def _version(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _unmet(package: str, extra: str = "", seen: frozenset[str] = frozenset()) -> list[str]:
+    """What an extra (of `""`, the package itself) needs and does not have: `numpy 2.1.0 is installed, <2 is needed`."""
+    from packaging.requirements import Requirement
+
+    wrong = []
+    for need in map(Requirement, importlib.metadata.requires(package) or ()):
+        marker = need.marker
+        if extra and (marker is None or marker.evaluate({"extra": ""})):
+            continue  # needed without the extra too
+        if marker is not None and not marker.evaluate({"extra": extra}):
+            continue
+        version = _version(need.name)
+        if version is None:
+            wrong.append(f"{need.name} is not installed")
+        elif not need.specifier.contains(version, prereleases=True):
+            wrong.append(f"{need.name} {version} is installed, {need.specifier} is needed")
+        else:
+            for other in sorted(need.extras - seen):
+                wrong += _unmet(need.name, other, seen | need.extras)
+    return list(dict.fromkeys(wrong))
+
+
+def _import_failure(module: str) -> str | None:
+    """Why a module does not import in a new process; None where it does."""
+    command = [sys.executable, "-c", f"import {module}"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_IMPORT_SECONDS, check=False)
+    except subprocess.TimeoutExpired:
+        return f"it took more than {_IMPORT_SECONDS:g} s"
+    if done.returncode == 0:
+        return None
+    lines = [line for line in done.stderr.splitlines() if line.strip()]
+    return lines[-1] if lines else f"the process ended with {done.returncode}"

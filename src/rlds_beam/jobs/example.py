@@ -1,0 +1,63 @@
+"""Episodes to try the commands on: a point with a mass is pushed to a goal by a noisy controller."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from rlds_beam.episodes.episode import Episode
+from rlds_beam.episodes.keys import EpisodeKey
+
+NAME, VERSION = "point_mass", "1.0.0"
+
+_STEP_SECONDS = 0.1
+_LONGEST = 24
+"""Steps after which an episode is cut off: it ends without being terminal."""
+
+_NEAR = 0.05
+"""Distance from the goal at which an episode ends in a terminal state."""
+
+
+def make_episodes(count: int, *, broken: int = 0, seed: int = 0) -> list[Episode]:
+    """Episodes of 5 to 25 steps, the same for the same arguments.
+
+    Args:
+      count: how many.
+      broken: so many of them, spread evenly, have no last step (`last_not_last`), as if the recording had been cut.
+      seed: of the starts, the goals and the noise.
+    """
+    without_end = {count * i // broken for i in range(broken)}
+    return [_episode(np.random.default_rng([seed, i]), i, ends=i not in without_end) for i in range(count)]
+
+
+def _episode(rng: np.random.Generator, number: int, *, ends: bool) -> Episode:
+    position, velocity = rng.uniform(-1, 1, 2), np.zeros(2)
+    goal = rng.uniform(-1, 1, 2)
+    positions, velocities = [position], [velocity]
+    actions: list[Any] = []
+    rewards: list[Any] = []
+    while len(actions) < _LONGEST and (np.linalg.norm(goal - position) > _NEAR or len(actions) < 4):
+        action = np.clip(4 * (goal - position) - 2.5 * velocity + rng.normal(0, 0.5, 2), -2, 2)
+        velocity = velocity + _STEP_SECONDS * action
+        position = position + _STEP_SECONDS * velocity
+        positions.append(position)
+        velocities.append(velocity)
+        actions.append(action)
+        rewards.append(-np.linalg.norm(goal - position))
+    steps = len(positions)
+    terminal = len(actions) < _LONGEST and ends
+    mark = np.arange(steps)
+    # As RLDS has it: the last step holds the last observation, and its action, reward and discount mean nothing.
+    columns = {
+        "observation/position": np.array(positions, np.float32),
+        "observation/velocity": np.array(velocities, np.float32),
+        "observation/goal": np.tile(goal.astype(np.float32), (steps, 1)),
+        "action": np.array([*actions, np.zeros(2)], np.float32),
+        "reward": np.array([*rewards, 0], np.float32),
+        "discount": np.where(terminal & (mark == steps - 2), 0, 1).astype(np.float32),
+        "is_first": mark == 0,
+        "is_last": (mark == steps - 1) & ends,
+        "is_terminal": (mark == steps - 1) & terminal,
+    }
+    return Episode(EpisodeKey(f"{NAME}/{VERSION}", "train", 0, number), columns, {"episode_id": np.int64(number)})

@@ -1,0 +1,204 @@
+"""The commits of an output: which ranges of its plan are finished."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from rlds_beam import storage
+from rlds_beam.checking.report import Report
+from rlds_beam.errors import NotVerifiedError, UsageError
+from rlds_beam.formats.checked_json import ANY, COUNT, FILE, Maybe, check_json, parsing, read_json
+from rlds_beam.output.files import COMMITS, PLAN, REJECTED, listdir, to_json
+from rlds_beam.output.plans import read_plan
+from rlds_beam.output.shards import SHARD_SCHEMA, ShardInfo
+
+if TYPE_CHECKING:
+    from rlds_beam.reading.plan import WorkRange
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RangeCommit:
+    """One finished range: the shard that it became, and what was found on the way.
+
+    Attributes:
+      split, index, of: of the range (`plan.WorkRange`).
+      file: name of the shard in the output directory.
+      beside: names of the files that belong to it.
+      shard: what is in it.
+      predicted: items that were to be in it.
+      rejected: the range's rejected records; None where there are none.
+      report: the range's `Report.to_json()`.
+    """
+
+    split: str
+    index: int
+    of: int
+    file: str
+    shard: ShardInfo
+    predicted: int
+    rejected: ShardInfo | None
+    report: Mapping[str, Any]
+    beside: tuple[str, ...] = ()
+
+    @property
+    def range(self) -> str:
+        """`str(work_range)`."""
+        return f"{self.split}-{self.index:05d}-of-{self.of:05d}"
+
+    @classmethod
+    def from_json(cls, content: Any, path: str) -> RangeCommit:
+        """Reads `dataclasses.asdict(commit)` back from the file at `path`.
+
+        Raises:
+          UsageError: it is not as rlds-beam writes it, or names a file outside of its directory.
+        """
+        check_json(content, _SCHEMA, path)
+        rejected = content["rejected"]
+        # An earlier version wrote trajectories only, and did not name their specs.
+        beside = tuple(content.get("beside", (content["file"] + ".spec",)))
+        with parsing(path):
+            shard, kept = ShardInfo.from_json(content["shard"]), rejected and ShardInfo.from_json(rejected)
+        known = {field.name: content.get(field.name) for field in dataclasses.fields(cls)}
+        commit = cls(**{**known, "beside": beside, "shard": shard, "rejected": kept})
+        if storage.split(path)[1] != f"{commit.range}.json":
+            raise UsageError(f"{path} is the commit of another range, {commit.range}: remove it")
+        return commit
+
+
+_SCHEMA = {
+    "split": FILE, "index": COUNT, "of": COUNT, "file": FILE, "beside?": [FILE], "predicted": COUNT,
+    "shard": SHARD_SCHEMA, "rejected": Maybe(SHARD_SCHEMA), "report": {"*": ANY},
+}  # fmt: skip
+
+
+def rejected_path(output: str, work: WorkRange) -> str:
+    """Where the rejected records of a range go, without the ending: for `shards.RejectedWriter`."""
+    return storage.join(output, REJECTED, str(work))
+
+
+def commit_range(
+    output: str,
+    work: WorkRange,
+    file: str,
+    shard: ShardInfo,
+    *,
+    beside: Sequence[str] = (),
+    predicted: int,
+    rejected: ShardInfo | None,
+    report: Mapping[str, Any],
+) -> RangeCommit:
+    """Marks a range as done; its shard and its rejected records have their names already.
+
+    Args:
+      file: name of the shard.
+      beside: names of the files that belong to it.
+      predicted: items that were to be written.
+      report: `Report.to_json()` of the range.
+
+    Raises:
+      NotVerifiedError: another number of items was written than predicted.
+    """
+    if shard.records != predicted:
+        path = storage.join(output, file)
+        raise NotVerifiedError(f"{path} holds {shard.records} items where {predicted} were predicted")
+    commit = RangeCommit(
+        split=work.split,
+        index=work.index,
+        of=work.of,
+        file=file,
+        shard=shard,
+        predicted=predicted,
+        rejected=rejected,
+        report=report,
+        beside=tuple(beside),
+    )
+    path = storage.join(output, COMMITS, f"{commit.range}.json")
+    storage.write_text(path, to_json(dataclasses.asdict(commit)))
+    return commit
+
+
+def read_commits(output: str) -> dict[str, RangeCommit]:
+    """The commits of an output by range, whether their files are there or not.
+
+    Raises:
+      UsageError: one of them is not as rlds-beam writes it, or of files that are not in the plan of this output.
+    """
+    directory, plan = storage.join(output, COMMITS), read_plan(output)
+    paths = [storage.join(directory, name) for name in listdir(directory) if _is_commit(name)]
+    read = storage.at_once(read_json, paths, directory)
+    commits = [RangeCommit.from_json(c, path) for c, path in zip(read, paths, strict=True) if c is not None]
+    for commit in commits:
+        for file in (commit.file, *commit.beside):
+            if plan is None or not plan.names(file) or not plan.names_range(commit.range):
+                path = storage.join(directory, f"{commit.range}.json")
+                raise UsageError(f"{path} names {file}, which the {PLAN} of {output} does not: remove the commit")
+    return {commit.range: commit for commit in commits}
+
+
+def read_reports(output: str, ranges: Iterable[WorkRange]) -> list[Report]:
+    """The reports on the ranges that are finished."""
+    commits, reports = read_commits(output), []
+    for work in ranges:
+        if str(work) in commits:
+            with parsing(storage.join(output, COMMITS, f"{work}.json")):
+                reports.append(Report.from_json(commits[str(work)].report))
+    return reports
+
+
+def read_commit(output: str, work: WorkRange, file: str) -> RangeCommit | None:
+    """The commit of a range that is done, and whose files are there; None where it is to be done.
+
+    Args:
+      file: the name of the range's shard.
+
+    Raises:
+      UsageError: it is not as rlds-beam writes it, or the commit of another file.
+    """
+    path = storage.join(output, COMMITS, f"{work}.json")
+    content = read_json(path) if storage.exists(path) else None
+    if content is None:
+        return None
+    commit = RangeCommit.from_json(content, path)
+    if commit.file != file:
+        raise UsageError(f"{path} names {commit.file}, where the range's file is {file}: remove the commit")
+    return None if any(problems_of(functools.partial(_size, output), commit)) else commit
+
+
+def _is_commit(name: str) -> bool:
+    return name.endswith(".json") and not storage.is_temporary(name)
+
+
+def sizes(output: str) -> dict[str, int]:
+    """The bytes of each file of an output, and of those that it rejected, by path below the directory."""
+    rejected = storage.join(output, REJECTED)
+    found = storage.sizes(output) if storage.isdir(output) else {}
+    if storage.isdir(rejected):
+        found |= {f"{REJECTED}/{name}": size for name, size in storage.sizes(rejected).items()}
+    return found
+
+
+def _size(output: str, name: str) -> int | None:
+    """The bytes of one file; None where it is not there."""
+    path = storage.join(output, name)
+    return storage.size(path) if storage.exists(path) else None
+
+
+def problems_of(size_of: Callable[[str], int | None], commit: RangeCommit) -> Iterator[str]:
+    """What of a finished range is not as it was committed; `size_of` gives the bytes of a file, None if it is gone."""
+    expected: dict[str, int | None] = {}
+    if commit.shard.records:  # the empty shards of an empty split are removed in the end
+        expected = {commit.file: commit.shard.bytes, **dict.fromkeys(commit.beside)}
+    if commit.rejected is not None:
+        expected |= {f"{REJECTED}/{commit.range}.tfrecord": commit.rejected.bytes}
+        expected |= {f"{REJECTED}/{commit.range}.jsonl": None}
+    for name, size in expected.items():
+        found = size_of(name)
+        if found is None:
+            yield f"{name} is not there"
+        elif size is not None and found != size:
+            yield f"{name} has {found} bytes where {size} were written"
+    if commit.shard.records != commit.predicted:
+        yield f"{commit.file} holds {commit.shard.records} items where {commit.predicted} were predicted"

@@ -1,0 +1,109 @@
+"""The output directory of a conversion: its plan, and what of that is finished.
+
+    OUTPUT/
+      plan.json                                   written first: what this directory is being made of
+      <name>-<split>.tfrecord-00000-of-00003      a shard, under its name once it is complete
+      <name>-<split>.tfrecord-00000-of-00003.spec what belongs to it (`FileOutput.beside`)
+      rejected/<split>-00000-of-00003.tfrecord    rejected records as they were read, where there are any
+      rejected/<split>-00000-of-00003.jsonl       why, a line for each
+      _commits/<split>-00000-of-00003.json        written after the shard: this range is done
+      features.json  dataset_info.json            the output's metadata (`FileOutput.complete`)
+      checksums.xxh128                            for `xxh128sum --check`
+      manifest.json                               written last: all is there, checked
+
+A run that was killed at any point is taken up by the next one with the same plan, which does only
+the ranges without a commit, and ends with the same bytes. A commit counts only while its files are
+there in the size that it states.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+from rlds_beam import storage
+from rlds_beam.errors import UsageError
+from rlds_beam.output.commits import RangeCommit, problems_of, read_commits, sizes
+from rlds_beam.output.files import COMMITS, LOCK, MANIFEST, PARTS, REJECTED, listdir
+from rlds_beam.output.manifest import load_manifest
+from rlds_beam.output.plans import OutputPlan, differences, read_plan, write_plan
+from rlds_beam.output.removing import remove_output
+
+
+@dataclasses.dataclass(frozen=True)
+class Finished:
+    """What of a plan is done already.
+
+    Attributes:
+      ranges: by `str(work_range)`.
+      complete: the dataset is committed; nothing is left to do.
+    """
+
+    ranges: Mapping[str, RangeCommit] = dataclasses.field(default_factory=dict)
+    complete: bool = False
+
+
+def check_output(output: str, plan: OutputPlan, *, overwrite: bool = False) -> None:
+    """Says whether `open_output` would take the directory, and touches nothing.
+
+    Args:
+      output: a directory that does not exist, is empty, or was written by rlds-beam.
+      plan: what is to be in it.
+      overwrite: remove what an earlier run wrote, whatever its plan. Files that are not in that plan stay.
+
+    Raises:
+      UsageError: the directory holds something else, or the output of another plan.
+    """
+    names = [name for name in listdir(output) if not storage.is_temporary(name) and name != LOCK]
+    existing = read_plan(output)
+    if names and existing is None:
+        raise UsageError(
+            f"{output} is not empty, and rlds-beam did not write what is in it: name another directory, or an empty "
+            "one (--overwrite replaces only what rlds-beam wrote)"
+        )
+    for name in (COMMITS, REJECTED, PARTS):
+        if storage.is_link(storage.join(output, name)):
+            raise UsageError(f"{storage.join(output, name)} is a link, and rlds-beam makes none: remove it")
+    if existing is not None and existing.content != plan.content and not overwrite:
+        found = "; ".join(differences(existing.content, plan.content))
+        raise UsageError(
+            f"{output} holds the output of another plan ({found}): name another directory, or replace it whole "
+            "with --overwrite"
+        )
+
+
+def open_output(output: str, plan: OutputPlan, *, overwrite: bool = False) -> Finished:
+    """Makes the output directory ready to be written to, or finds out how far an earlier run of the plan came.
+
+    Args and what is raised: as for `check_output`.
+    """
+    check_output(output, plan, overwrite=overwrite)
+    if overwrite:
+        remove_output(output)
+    finished = Finished()
+    if read_plan(output) is not None:
+        finished = _finished(output)
+    else:
+        storage.makedirs(output)
+        write_plan(output, plan)
+    if not finished.complete:
+        storage.makedirs(storage.join(output, COMMITS))
+        storage.makedirs(storage.join(output, REJECTED))
+    return finished
+
+
+def is_output(path: str) -> bool:
+    """Whether rlds-beam wrote the directory, finished or not."""
+    return read_plan(path) is not None
+
+
+def _finished(output: str) -> Finished:
+    """The ranges whose commit and files exist; a manifest that names any other is removed."""
+    commits = read_commits(output)
+    found = sizes(output)  # after the commits: a file that came in between would be missed
+    ranges = {name: commit for name, commit in commits.items() if not any(problems_of(found.get, commit))}
+    manifest = load_manifest(output)
+    complete = manifest is not None and {shard["range"] for shard in manifest["shards"]} <= ranges.keys()
+    if not complete:
+        storage.remove_files(output, [MANIFEST])
+    return Finished(ranges, complete)

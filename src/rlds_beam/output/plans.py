@@ -1,0 +1,127 @@
+"""plan.json: what an output directory is being made of, and which files in it are the output's own.
+
+Nothing is removed from a directory, and no commit in it is believed, that its plan does not name.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from rlds_beam import storage
+from rlds_beam.formats.checked_json import ANY, FILE, TEXT, check_json, read_json
+from rlds_beam.output.checksums import FILES
+from rlds_beam.output.files import PLAN, REPORT, to_json
+from rlds_beam.wording import some
+
+_KIND = "rlds-beam plan"
+_SCHEMA = {"plan": {"*": ANY}, "files?": [FILE], "name?": FILE}
+_OLD_SCHEMA = {"plan": {"dataset": TEXT, "ranges": {"*": ANY}}}
+_METADATA = ("features.json", "dataset_info.json", REPORT, *FILES)
+_FINGERPRINTS = {"content": "the input", "functions": "the code"}
+"""Parts of a plan that hold fingerprints, by name of what these are of."""
+_RANGE = re.compile(r".+-\d{5}-of-\d{5}")
+
+
+@dataclasses.dataclass(frozen=True)
+class OutputPlan:
+    """A plan.
+
+    Attributes:
+      content: all that the output's bytes depend on, as JSON: the source with its sizes, the options, the ranges, the
+        version. Equal plans make equal bytes.
+      files: names of the files that may be written.
+      name: the dataset's, if all of its shards `<name>-<split>.tfrecord-00000-of-00003` are the output's, however
+        many: their number is not known before.
+    """
+
+    content: Mapping[str, Any]
+    files: frozenset[str] = frozenset()
+    name: str | None = None
+
+    @classmethod
+    def of(cls, content: Mapping[str, Any], files: Iterable[str] = (), name: str | None = None) -> OutputPlan:
+        """A plan as it reads back from its file: lists for tuples."""
+        return cls(json.loads(json.dumps(content)), frozenset(files), name)
+
+    def names(self, file: str) -> bool:
+        """Whether a file of the directory is of this output."""
+        if self.name is not None and re.fullmatch(
+            re.escape(self.name) + r"-.+\.tfrecord-\d{5}-of-\d{5}(\.spec)?", file
+        ):
+            return True
+        return file in self.files or file in _METADATA
+
+    def names_range(self, name: str) -> bool:
+        """Whether `train-00000-of-00003` is a range of this output."""
+        ranges = self.content.get("ranges")
+        return name in ranges if isinstance(ranges, dict) else bool(_RANGE.fullmatch(name))
+
+    @functools.cached_property
+    def digest(self) -> str:
+        """Of the content: hex SHA-256."""
+        return hashlib.sha256(to_json(self.content).encode()).hexdigest()
+
+    def to_json(self) -> dict[str, Any]:
+        named = {} if self.name is None else {"name": self.name}
+        return {"kind": _KIND, "plan": self.content, "files": sorted(self.files), **named}
+
+
+def write_plan(output: str, plan: OutputPlan) -> None:
+    """Writes plan.json: from then on the directory is known as ours."""
+    storage.write_text(storage.join(output, PLAN), to_json(plan.to_json()))
+
+
+def read_plan(output: str) -> OutputPlan | None:
+    """The plan of a directory; None where there is none, or a plan.json that is not of rlds-beam.
+
+    Raises:
+      UsageError: it is of rlds-beam, but is not as rlds-beam writes it.
+    """
+    path = storage.join(output, PLAN)
+    content = read_json(path) if storage.exists(path) else None
+    if not isinstance(content, dict) or content.get("kind") != _KIND:
+        return None
+    check_json(content, _SCHEMA, path)
+    if "files" not in content:  # an earlier version wrote it, and named no files
+        check_json(content, _OLD_SCHEMA, path)
+        name = content["plan"]["dataset"].split("/")[0]
+        shards = [f"{name}-{'.tfrecord-'.join(_split_and_number(work))}" for work in content["plan"]["ranges"]]
+        content["files"] = [*shards, *(f"{shard}.spec" for shard in shards)]
+    return OutputPlan(content["plan"], frozenset(content["files"]), content.get("name"))
+
+
+def _split_and_number(work: str) -> tuple[str, str]:
+    """`("train", "00000-of-00003")` of `train-00000-of-00003`."""
+    split, first, of, last = work.rsplit("-", 3) if work.count("-") >= 3 else ("", work, "", "")
+    return split, f"{first}-{of}-{last}"
+
+
+def differences(old: Any, new: Any, path: str = "") -> list[str]:
+    """The first few places where two plans differ, for a person."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        found: list[str] = []
+        for key in [*old, *(k for k in new if k not in old)]:
+            found += differences(old.get(key), new.get(key), f"{path}.{key}" if path else key)
+        return found[:5]
+    return [] if old == new else [_difference(path, old, new)]
+
+
+def _difference(path: str, old: Any, new: Any) -> str:
+    kind, _, name = path.partition(".")
+    if kind not in _FINGERPRINTS or (name and (old is None or new is None)):
+        return f"{path} was {_short(old)} and is now {_short(new)}"
+    if not name:
+        return f"an earlier version wrote it, which kept no fingerprint of {_FINGERPRINTS[kind]}"
+    changed = [file for file, content in new if [file, content] not in old] if kind == "content" else [name]
+    return f"{_FINGERPRINTS[kind]} has changed: {some(changed)}"
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 60 else text[:57] + "..."

@@ -1,0 +1,48 @@
+"""Removing what rlds-beam wrote from an output directory: files that its plan names, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from rlds_beam import storage
+from rlds_beam.output.files import COMMITS, MANIFEST, PLAN, REJECTED, REJECTED_LIST, listdir
+from rlds_beam.output.plans import OutputPlan, read_plan
+
+
+def remove_output(output: str, *, kept: Collection[str] = ()) -> None:
+    """Removes the files that the plan of a directory names; the manifest first and the plan last.
+
+    So an output that was removed in part is known as such.
+
+    Args:
+      kept: names of files in `rejected/` that stay.
+    """
+    plan = read_plan(output)
+    if plan is None:
+        return
+    remove_leftovers(output, plan)
+    storage.remove_files(output, [MANIFEST])
+    storage.remove_files(output, [name for name in listdir(output) if plan.names(name)])
+    for directory in (COMMITS, REJECTED):
+        path = storage.join(output, directory)
+        names = [name for name in listdir(path) if _is_of_a_range(name, plan) and name not in kept]
+        storage.remove_files(path, names)
+        storage.remove_empty(path)
+    storage.remove_files(output, [PLAN])
+
+
+def remove_leftovers(output: str, plan: OutputPlan) -> None:
+    """Removes the temporary files of writers that were killed."""
+
+    def is_ours(name: str) -> bool:
+        return name in (PLAN, MANIFEST) or plan.names(name) or _is_of_a_range(name, plan)
+
+    for directory in (output, storage.join(output, COMMITS), storage.join(output, REJECTED)):
+        names = [name for name in listdir(directory) if is_ours(storage.temporary_of(name) or "")]
+        storage.remove_files(directory, names)
+
+
+def _is_of_a_range(name: str, plan: OutputPlan) -> bool:
+    """Whether it is the name of a range's commit, or of one of its files of rejected records."""
+    work, _, ending = name.rpartition(".")
+    return name == REJECTED_LIST or (ending in ("json", "jsonl", "tfrecord") and plan.names_range(work))

@@ -1,0 +1,122 @@
+"""Where the records of a dataset's shards begin, and what their checksums are, from their framing alone.
+
+A cut within a record must not be read from: the record's data may hold bytes that look like records. So a range begins
+where a record does, and that is known by following the framing from the start of the file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import xxhash
+
+from rlds_beam import storage
+from rlds_beam.at_work import at_work
+from rlds_beam.formats.base import Headers, RecordFormat
+from rlds_beam.reading.base import Segment, Shard, Source
+
+RecordStarts = Callable[[Shard, Sequence[int]], Sequence[int]]
+"""Of each of these positions in a shard, the first record that begins at it or after it."""
+
+_THREADS = 8
+"""Shards that are looked at at a time: most of what a shard of large records takes is waiting for the disk."""
+
+
+def has_offsets(files: RecordFormat) -> bool:
+    """Whether a position may lie within a record: an offset may, the number of a record may not."""
+    return files.unit == "bytes"
+
+
+class Framing:
+    """The framing of a dataset's shards; each is looked at once, when it is first asked for.
+
+    It holds 20 bytes a record. Files of whole records (ArrayRecord) and compressed files have no framing that could be
+    read without the rest, and files in a bucket are not looked at but for a cut: `covers` is False of them.
+    """
+
+    def __init__(self, source: Source):
+        self._files = source.files
+        self._found: dict[str, Headers] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_files": self._files, "_found": {}}  # to be looked at anew, rather than sent along
+
+    def covers(self, shard: Shard) -> bool:
+        """Whether the shard's framing is cheap to read."""
+        return has_offsets(self._files) and storage.scheme(shard.path) is None and self._files.is_splittable(shard.path)
+
+    def look_at(self, shards: Iterable[Shard]) -> None:
+        """Reads the framing of several shards at a time."""
+        missing = [shard for shard in shards if shard.path not in self._found]
+        with ThreadPoolExecutor(_THREADS) as pool:
+            for _ in pool.map(self.headers, missing):
+                pass
+
+    def headers(self, shard: Shard) -> Headers:
+        """The records of a shard."""
+        if shard.path not in self._found:
+            with at_work(f"the framing of {shard.path}"):
+                self._found[shard.path] = self._files.scan(shard.path)
+        return self._found[shard.path]
+
+    def headers_of(self, segment: Segment) -> Headers:
+        """The records of a stretch of a shard."""
+        positions, lengths, crcs = self.headers(segment.shard)
+        within = slice(*np.searchsorted(positions, [segment.start, _end(segment)]))
+        return Headers(positions[within], lengths[within], crcs[within])
+
+    def record_starts(self, shard: Shard, positions: Sequence[int]) -> list[int]:
+        """As `RecordStarts`; the shard's end where no record follows. Positions that cannot be wrong are kept."""
+        if not positions or not has_offsets(self._files):
+            return list(positions)
+        starts = np.append(self.headers(shard).positions, self._files.end(shard.path, shard.size))
+        found: list[int] = starts[np.searchsorted(starts[:-1], positions)].tolist()
+        return found
+
+    def content(self, shards: Sequence[Shard]) -> list[str | None]:
+        """A fingerprint of each shard's content: another one means other episodes.
+
+        It is of the lengths and checksums of all records where their framing is cheap to read, of all bytes of other
+        local files, and what a bucket says of an object: its checksum or entity tag. None where there is no file.
+        """
+        if not shards:
+            return []
+        self.look_at(shard for shard in shards if self.covers(shard))
+        return storage.at_once(self._content, shards, shards[0].path)
+
+    def _content(self, shard: Shard) -> str | None:
+        if storage.scheme(shard.path) is not None:
+            return storage.checksum(shard.path)
+        if not storage.exists(shard.path):
+            return None
+        if not self.covers(shard):
+            return _xxh3_of_file(shard.path)
+        _, lengths, crcs = self.headers(shard)
+        return f"records:{xxhash.xxh3_128_hexdigest(lengths.tobytes() + crcs.tobytes())}"
+
+
+def first_record(files: RecordFormat, segment: Segment, position: int) -> int:
+    """The first record of a segment that begins at `position` or after it, by the framing from the segment's start.
+
+    The segment's end where there is none.
+    """
+    if position == segment.start or not has_offsets(files):
+        return position
+    positions = files.scan(segment.shard.path, segment.start, segment.stop).positions
+    after = positions[np.searchsorted(positions, position) :]
+    return int(after[0]) if len(after) else _end(segment)
+
+
+def _end(segment: Segment) -> int:
+    return segment.shard.size if segment.stop is None else segment.stop
+
+
+def _xxh3_of_file(path: str) -> str:
+    digest = xxhash.xxh3_128()
+    with storage.open_read(path) as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return f"xxh3-128:{digest.hexdigest()}"

@@ -1,0 +1,95 @@
+"""`rlds-beam doctor`: it finds the usual troubles, says what to do, and its exit code tells whether there are any."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from processes import DEADLINE
+from processes import run as execute
+
+from rlds_beam.pipelines.cli import main
+from rlds_beam.runners import diagnosis
+
+
+def test_a_machine_that_runs_these_tests_has_no_problems(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "--json"]) == 0
+    findings = {finding["check"]: finding for finding in json.loads(capsys.readouterr().out)}
+    assert {"python", "packages", "imports", "[agents]", "reverb", "java", "flink jar", "loopback"} <= findings.keys()
+    assert {finding["status"] for finding in findings.values()} <= {"ok", "absent"}
+    assert f"numpy {__import__('numpy').__version__}" in findings["packages"]["detail"]
+    assert all(finding["remedy"] for finding in findings.values() if finding["status"] == "absent")
+
+
+def test_too_few_open_files(tmp_path: Path) -> None:
+    """With a limit as some systems set it; the exit code says so."""
+    command = ["prlimit", "--nofile=256:512", sys.executable, "-m", "rlds_beam", "doctor"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=DEADLINE, cwd=tmp_path)
+    assert done.returncode == 1
+    assert "problem   open files: 256 at a time\n          ulimit -n 1024 (the hard limit is 512)" in done.stdout
+    assert done.stdout.endswith("1 problem found\n")
+
+
+def test_a_package_that_does_not_import(tmp_path: Path) -> None:
+    (tmp_path / "simplejpeg.py").write_text("raise ImportError('libturbojpeg.so.0: cannot open shared object file')")
+    code, out, _ = execute(["doctor"], cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(tmp_path)})
+    assert code == 1
+    assert "problem   imports: simplejpeg (ImportError: libturbojpeg.so.0: cannot open shared object file)" in out
+
+
+def test_an_old_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    java = tmp_path / "java"
+    java.write_text("#!/bin/sh\necho 'openjdk version \"1.8.0_392\"' >&2\n")
+    java.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    finding = diagnosis.java()
+    assert finding.status == "problem"
+    assert "is Java 8" in finding.detail
+
+
+def test_no_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert diagnosis.java().status == "absent"
+
+
+def distribution(directory: Path, name: str, version: str, *requires: str) -> None:
+    info = directory / f"{name.replace('-', '_')}-{version}.dist-info"
+    info.mkdir()
+    lines = ["Metadata-Version: 2.1", f"Name: {name}", f"Version: {version}"]
+    (info / "METADATA").write_text("\n".join([*lines, *(f"Requires-Dist: {r}" for r in requires), ""]))
+
+
+def test_versions_that_do_not_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the package itself and of extras, which may name extras of their own and of others."""
+    requires = ["numpy>=1000", "xxhash", 'one-of-ours; extra == "tf"', 'rlds-beam[tf]; extra == "agents"',
+                'two-of-ours[more]; extra == "s3"']  # fmt: skip
+    distribution(tmp_path, "rlds-beam", "0.1.0", *requires)
+    distribution(tmp_path, "two-of-ours", "1.0", 'three-of-ours; extra == "more"')
+    monkeypatch.syspath_prepend(tmp_path)
+    found = diagnosis.packages()
+    assert found.status == "problem" and ">=1000 is needed" in found.detail
+    extras = {finding.check: finding for finding in diagnosis.extras()}
+    assert "one-of-ours is not installed" in extras["[agents]"].detail
+    assert extras["[agents]"].remedy.startswith("pip install 'rlds-beam[agents]'")
+    assert "three-of-ours is not installed" in extras["[s3]"].detail
+    assert extras["[gcs]"].status == "ok"
+
+
+def test_a_directory_without_write_access() -> None:
+    finding = diagnosis.disk("/proc")
+    assert finding.status == "problem" and "cannot be written to" in finding.detail
+
+
+def test_no_shared_memory(tmp_path: Path) -> None:
+    assert diagnosis.shared_memory(str(tmp_path / "none")).status == "problem"
+
+
+def test_a_library_that_crashes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "crashes.py").write_text("import os\nos.abort()")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    assert diagnosis._import_failure("crashes") == "the process ended with -6"
+    assert diagnosis._import_failure("json") is None

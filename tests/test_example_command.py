@@ -1,0 +1,98 @@
+"""`rlds-beam example`: a dataset that TFDS reads and that the other commands take."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import rlds_beam
+from rlds_beam.errors import UsageError
+from rlds_beam.jobs.example import make_episodes
+from rlds_beam.pipelines.cli import main
+from rlds_beam.pipelines.example import ExampleConfig, example
+
+
+def files(directory: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+
+
+def test_the_first_validate_and_convert_succeed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["example", str(tmp_path / "data")]) == 0
+    dataset = tmp_path / "data" / "point_mass" / "1.0.0"
+    assert f"rlds-beam inspect {dataset}" in capsys.readouterr().out
+    assert main(["validate", str(dataset)]) == 0
+    assert main(["convert", str(dataset), str(tmp_path / "pairs")]) == 0
+    report = json.loads((tmp_path / "pairs" / "report.json").read_text())
+    assert (report["records"], report["rejected"]) == (32, 0)
+    assert report["items_written"] == report["steps"] - 32 > 300
+
+
+def test_the_same_options_give_the_same_files(tmp_path: Path) -> None:
+    for name, seed in (("a", 0), ("b", 0), ("c", 1)):
+        example(ExampleConfig(str(tmp_path / name), seed=seed))
+    assert files(tmp_path / "a") == files(tmp_path / "b") != files(tmp_path / "c")
+
+
+def test_broken_episodes_are_rejected_and_can_be_repaired(tmp_path: Path) -> None:
+    dataset = example(ExampleConfig(str(tmp_path), episodes=10, broken=3, shards=1))
+    report = rlds_beam.validate(dataset)
+    assert (report.records, report.rejected, list(report.rules)) == (10, 3, ["last_not_last"])
+    assert rlds_beam.validate(dataset, repair="last_not_last").rejected == 0
+
+
+def test_episodes_follow_rlds() -> None:
+    """Some end in a terminal state and some are cut off; the discount is 0 on the step into a terminal state alone."""
+    episodes = make_episodes(32)
+    terminal = [bool(episode.steps["is_terminal"][-1]) for episode in episodes]
+    assert 0 < sum(terminal) < 32
+    for episode, ends in zip(episodes, terminal, strict=True):
+        steps = episode.steps
+        assert 5 <= len(episode) <= 25
+        assert np.flatnonzero(steps["is_first"]).tolist() == [0]
+        assert np.flatnonzero(steps["is_last"]).tolist() == [len(episode) - 1]
+        assert np.flatnonzero(steps["discount"] == 0).tolist() == ([len(episode) - 2] if ends else [])
+
+
+def test_tfds_reads_it(tmp_path: Path) -> None:
+    tfds = pytest.importorskip("tensorflow_datasets")
+    example(ExampleConfig(str(tmp_path), episodes=4))
+    dataset = tfds.load("point_mass", data_dir=tmp_path, split="train")
+    lengths = [len(list(episode["steps"])) for episode in dataset]
+    assert lengths == [len(episode) for episode in make_episodes(4)]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [({"broken": 5, "episodes": 4}, "--broken=5"), ({"shards": 0}, "--shards=0"), ({"seed": -1}, "--seed=-1")],
+)
+def test_impossible_options_are_refused(options: dict[str, int], message: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=message):
+        example(ExampleConfig(str(tmp_path / "data"), **options))
+    assert not (tmp_path / "data").exists()
+
+
+def test_an_existing_dataset_is_left_alone(tmp_path: Path) -> None:
+    example(ExampleConfig(str(tmp_path)))
+    before = files(tmp_path)
+    with pytest.raises(UsageError, match="exists already"):
+        example(ExampleConfig(str(tmp_path), seed=1))
+    assert files(tmp_path) == before
+
+
+@pytest.mark.parametrize("items", ["pairs", "sequences", "episodes", "frames"])
+def test_load_items_gives_what_was_written(items: str, tmp_path: Path) -> None:
+    dataset = example(ExampleConfig(str(tmp_path / "data"), episodes=4))
+    length = {"sequence_length": 4} if items == "sequences" else {}
+    outcome = rlds_beam.convert(dataset, tmp_path / items, items=items, **length)
+    read = list(rlds_beam.load_items(tmp_path / items))
+    assert len(read) == outcome.report.items_written
+    frames = [len(episode) for episode in make_episodes(4)]
+    shapes = {item["observation/goal"].shape for item in read}
+    assert shapes == {
+        "pairs": {(2, 2)}, "sequences": {(4, 2)}, "frames": {(2,)}, "episodes": {(n, 2) for n in frames},
+    }[items]  # fmt: skip
+    first = make_episodes(1)[0].steps["observation/goal"][0]
+    np.testing.assert_array_equal(read[0]["observation/goal"].reshape(-1, 2)[0], first)

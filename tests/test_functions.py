@@ -1,0 +1,137 @@
+"""`rlds_beam.convert`, `validate`, `inspect` and `push`: what they take, what they refuse, what they return."""
+
+from __future__ import annotations
+
+import functools
+import inspect as introspection
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from processes import DEADLINE
+
+import rlds_beam
+from rlds_beam import UsageError
+from rlds_beam.pipelines.convert import ConvertConfig
+from rlds_beam.testing import make_episode, read_items, write_dataset
+from rlds_beam.user_functions import ByValue, name_of, resolve
+
+
+@pytest.fixture
+def dataset(tmp_path: Path) -> Path:
+    """Two of ten episodes never end."""
+    episodes = [make_episode(6, seed=i, breaks=["last_not_last"] if i < 2 else []) for i in range(10)]
+    return write_dataset(tmp_path / "data", episodes, name="toy", shards=2)
+
+
+def test_the_jobs_take_paths_and_plain_options(dataset: Path, tmp_path: Path) -> None:
+    report = rlds_beam.validate(dataset, runner="FnApiRunner")
+    assert (report.records, report.rejected) == (10, 2)
+    survey = rlds_beam.inspect(dataset, repair="last_not_last")
+    outcome = rlds_beam.convert(dataset, tmp_path / "pairs", repair="last_not_last", shards=1)
+    assert outcome.report.items_written == survey.items == 50
+    assert len(read_items(tmp_path / "pairs")) == 50
+
+
+def test_files_may_be_a_list_of_paths(dataset: Path) -> None:
+    files = sorted(dataset.glob("*.tfrecord*"))
+    assert rlds_beam.inspect(files[:1]).sampled.records == 5
+    assert rlds_beam.validate(files).records == 10
+
+
+def test_results_have_a_short_repr(dataset: Path, tmp_path: Path) -> None:
+    outcome = rlds_beam.convert(dataset, tmp_path / "pairs")
+    line = "10 records read, 8 valid, 2 rejected (2 last_not_last), 40 items written"
+    assert repr(outcome) == f"<ConvertOutcome: {line}; {tmp_path / 'pairs'}>"
+    assert repr(outcome.report) == f"<Report: {line}>"
+    assert repr(rlds_beam.inspect(dataset)) == "<Survey of toy/1.0.0: 40 items of 48 steps>"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"items": "frame"}, "--items=frame: expected one of pairs, .*; did you mean frames"),
+        ({"images": "jpg"}, "--images=jpg: expected one of raw, jpeg; did you mean jpeg"),
+        ({"repair": "last_not_lst"}, "--repair=last_not_lst"),
+        ({"sequence_length": "8"}, "--sequence_length='8': expected int"),
+        ({"workers": 2.0}, "--workers=2.0: expected int"),
+        ({"overwrite": 1}, "--overwrite=1: expected bool"),
+        ({"observation_fields": 3}, "--observation_fields=3: expected a list of text"),
+        ({"observation_fields": [3]}, "--observation_fields=3: expected text, not int"),
+        ({"policy_info_fn": functools.partial(min, 1)}, "give a function or a class, or module:function"),
+        ({"itmes": "pairs"}, "there is no option itmes; did you mean items"),
+        ({"dry_run": True}, "dry_run is an option of the command alone: rlds_beam.inspect"),
+        ({"max_rejected": 3}, "max_rejected is an option of the command alone"),
+    ],
+)
+def test_wrong_options_are_refused(options: dict[str, Any], message: str, dataset: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=message):
+        rlds_beam.convert(dataset, tmp_path / "out", **options)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_config_takes_text_for_lists_and_counts() -> None:
+    config = ConvertConfig("a", "b", accept="duplicate_episode,non_finite", cast=["action=float64"], max_rejected="5%")
+    assert config.accept == ("duplicate_episode", "non_finite")
+    assert config.cast == ("action=float64",)
+    assert config.max_rejected == 0.05
+
+
+def test_the_signature_names_the_options() -> None:
+    parameters = introspection.signature(rlds_beam.convert).parameters
+    assert list(parameters)[:2] == ["input", "output"]
+    assert parameters["sequence_length"].default == 2
+    assert "dry_run" not in parameters and "options" not in parameters
+
+
+def test_a_function_of_a_module_is_its_name() -> None:
+    assert name_of(np.sum) == "numpy:sum"
+    assert name_of(textwrap.dedent) == "textwrap:dedent"
+    assert not isinstance(name_of(textwrap.dedent), ByValue)
+    assert resolve(name_of(textwrap.dedent)) is textwrap.dedent
+
+
+def test_a_function_by_value_is_named_by_what_it_does() -> None:
+    def scale(factor: float) -> Any:
+        return lambda current, following: current["reward"] * factor
+
+    first, same, other = name_of(scale(2.0)), name_of(scale(2.0)), name_of(scale(3.0))
+    assert first == same != other
+    assert resolve(first)({"reward": 2.0}, {}) == 4.0
+    assert resolve(other)({"reward": 2.0}, {}) == 6.0
+
+
+SCRIPT = """
+import sys, rlds_beam
+FACTOR = float(sys.argv[3])
+
+def policy_info(current, following):
+    return {"scaled": current["reward"] * FACTOR}
+
+if __name__ == "__main__":
+    outcome = rlds_beam.convert(sys.argv[1], sys.argv[2], policy_info_fn=policy_info, workers=2, shards=2,
+                                repair="last_not_last")
+    print(outcome.report.items_written, bool(outcome.metrics))
+"""
+
+
+def test_a_function_of_a_script_reaches_the_workers(dataset: Path, tmp_path: Path) -> None:
+    """Workers do not run the script, so the function itself is sent to them; another factor is another plan."""
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+
+    def run(factor: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, script, dataset, tmp_path / "out", factor]
+        return subprocess.run([*map(str, command)], capture_output=True, text=True, timeout=DEADLINE, check=False)
+
+    done = run("2")
+    assert (done.returncode, done.stdout) == (0, "50 True\n"), done.stderr
+    for item in read_items(tmp_path / "out"):
+        np.testing.assert_allclose(item["policy_info/scaled"][:1], 2 * item["reward"][:1])
+    assert run("2").stdout == "50 False\n"
+    changed = run("3")
+    assert changed.returncode == 1 and "UsageError" in changed.stderr

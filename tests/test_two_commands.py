@@ -1,0 +1,117 @@
+"""Several commands that write into one output at once: exit code 0 means that the output is what its plan says."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from pathlib import Path
+
+import pytest
+from own_formats import options
+from processes import DEADLINE, kill, run, running, wait_until
+
+from rlds_beam.errors import UsageError
+from rlds_beam.output import lock
+from rlds_beam.pipelines.convert import ConvertConfig, define_pipeline
+from rlds_beam.testing import make_episode, read_items, write_dataset
+
+FLAGS = ("--to=test_own_output:ReturnsOutput", "--shards=5", "--workers=1")
+HOLD = "OWN_OUTPUT_HOLDS"
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    return write_dataset(tmp_path / "data", [make_episode(6, seed=i) for i in range(20)], shards=4)
+
+
+@pytest.fixture
+def held(source, tmp_path):
+    """A conversion that stands still when two of its ranges are finished."""
+    output = tmp_path / "out"
+    with running(["convert", source, output, *FLAGS], **options(**{HOLD: "2"})) as process:
+        wait_until(lambda: len(list(output.glob("_commits/*.json"))) >= 2, process)
+        assert process.poll() is None
+        yield process, output
+
+
+@pytest.mark.parametrize("flags", [FLAGS, (*FLAGS, "--overwrite"), ("--overwrite",), ()])
+def test_the_second_is_refused(source, held, flags):
+    _, output = held
+    before = sorted(path.name for path in output.rglob("[!.]*"))
+    code, out, err = run(["convert", source, output, *flags], **options())
+    assert (code, out) == (2, "")
+    assert "another rlds-beam is writing into" in err or "holds the output of another plan" in err
+    assert len(err.splitlines()) == 1
+    assert sorted(path.name for path in output.rglob("[!.]*")) == before
+
+
+@pytest.mark.parametrize("flags", [FLAGS, ("--overwrite",)])
+def test_a_command_that_was_killed_leaves_no_lock(source, held, flags):
+    process, output = held
+    kill(process)
+    process.wait(DEADLINE)
+    assert run(["convert", source, output, *flags], **options())[0] == 0
+    assert (output / "manifest.json").exists()
+    assert not list(output.glob(".*"))
+
+
+def test_of_many_at_once_the_output_is_of_one_that_ended_with_0(source, tmp_path):
+    output, lengths = tmp_path / "out", (2, 3, 4)
+    commands = [
+        ["convert", source, output, "--overwrite", "--items=sequences", f"--sequence_length={length}", "--workers=1"]
+        for length in lengths
+    ]
+    with contextlib.ExitStack() as stack:
+        processes = [stack.enter_context(running(command)) for command in commands]
+        ended = [process.communicate(timeout=DEADLINE) for process in processes]
+        codes = [process.returncode for process in processes]
+    assert {*codes} <= {0, 2} and 0 in codes, ended
+    length = json.loads((output / "plan.json").read_text())["plan"]["items"]["sequence_length"]
+    assert codes[lengths.index(length)] == 0
+    items = read_items(output)
+    assert {len(item["reward"]) for item in items} == {length}
+    assert len(items) == 20 * (6 - length + 1)
+    assert run(["convert", source, output, *commands[lengths.index(length)][4:]])[0] == 0
+
+
+def test_the_lock_is_of_one_at_a_time(tmp_path):
+    with lock.locked(str(tmp_path / "new")):
+        with pytest.raises(UsageError, match="another rlds-beam is writing into"), lock.locked(str(tmp_path / "new")):
+            pass
+        assert [path.name for path in (tmp_path / "new").iterdir()] == [".rlds-beam.lock"]
+    with lock.locked(str(tmp_path / "new")):
+        pass
+    assert not list((tmp_path / "new").iterdir())
+
+
+def test_a_plan_that_was_replaced_meanwhile_is_not_committed(source, tmp_path):
+    """Where there is no lock: a pipeline of one's own, a bucket, a network file system without locks."""
+    import apache_beam as beam
+
+    output = tmp_path / "out"
+    accepted = {"accept": ("duplicate_episode",)}
+    pipeline = beam.Pipeline("FnApiRunner")
+    result = define_pipeline(pipeline, ConvertConfig(str(source), str(output), **accepted))
+    result.written | "Meanwhile" >> beam.Map(_replace, str(output / "plan.json"))
+    with pytest.raises(Exception, match="was replaced by another command"):
+        pipeline.run().wait_until_finish()
+
+
+def _replace(commit: object, path: str) -> None:
+    content = json.loads(Path(path).read_text())
+    content["plan"]["items"]["items"] = "frames"
+    Path(path).write_text(json.dumps(content))
+
+
+def test_a_pipeline_that_is_not_run_removes_nothing(source, tmp_path):
+    import apache_beam as beam
+
+    output = tmp_path / "out"
+    assert run(["convert", source, output])[0] == 0
+    before = {path: path.read_bytes() for path in output.rglob("*") if path.is_file()}
+    pipeline = beam.Pipeline("FnApiRunner")
+    config = ConvertConfig(str(source), str(output), items="frames", overwrite=True)
+    define_pipeline(pipeline, config)
+    assert {path: path.read_bytes() for path in output.rglob("*") if path.is_file()} == before
+    pipeline.run().wait_until_finish()
+    assert len(read_items(output)) == 120
