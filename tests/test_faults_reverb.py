@@ -37,7 +37,7 @@ from pushes import (
     one_table,
     size,
     wait_for_items,
-)  # fmt: skip
+)
 from servers import ServerProcess, free_port, tight
 
 from rlds_beam.reverb.connection import Connection

@@ -7,6 +7,7 @@ from typing import Any
 
 import apache_beam as beam
 
+from rlds_beam import at_work
 from rlds_beam.checking.duplicates import (
     Fingerprints,
     Hashed,
@@ -76,7 +77,9 @@ def as_side_input(duplicates: Any) -> Any:
 
 def _scan(numbered: Numbered, files: RecordFormat) -> Fingerprints:
     index, (_, segment) = numbered
-    return scan(files, index, segment)
+    found = scan(files, index, segment)
+    at_work.count(scanned=1)
+    return found
 
 
 def _confirm(suspect: Suspects, files: RecordFormat, dataset: str) -> Iterator[Hashed]:

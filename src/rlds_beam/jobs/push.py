@@ -91,7 +91,7 @@ class PushInput:
             "input": self.dataset,
             "bytes": self.size,
             "ranges": self.balance.to_json(),
-            "frame": [str(leaf) for leaf in self.spec.leaves],
+            "frame": [dataclasses.asdict(leaf) for leaf in self.spec.leaves],
             "left_out": dict(self.spec.left_out),
         }
 

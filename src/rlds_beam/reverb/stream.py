@@ -35,8 +35,8 @@ class InsertStream:
 
     A connection that breaks is made again and everything unacknowledged sent again: the server has each
     item once, since the keys are the same. A server that was restarted is recognised by its `state_id`, and ends the
-    stream: the items that it had acknowledged are lost. What a server sends is not trusted: progress is an item of
-    ours that was not acknowledged before, and nothing else.
+    stream: the items that it had acknowledged are lost. What a server sends is not trusted: progress is an
+    item of ours that was not acknowledged before, and nothing else.
 
     Args:
       address: `host:port`.
