@@ -195,7 +195,7 @@ def _jpeg_header(data: bytes) -> ImageHeader:
         height, width = struct.unpack_from(">HH", data, _jpeg_frame(data, strictly=True) + 5)
     if not data.endswith(_JPEG_END) and data.rfind(_JPEG_END, _jpeg_frame(data)) < 0:
         raise UndecodableImageError("the JPEG is cut short")
-    return ImageHeader(height, width)
+    return ImageHeader(int(height), int(width))
 
 
 def _jpeg_frame(data: bytes, *, strictly: bool = False) -> int:
