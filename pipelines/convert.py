@@ -66,7 +66,7 @@ def define_pipeline(root: Any, config: ConvertConfig, job: ConvertJob | None = N
 
     job = job or prepare(config)
     # When the pipeline runs: nothing is written or removed while the graph is built, which may never run.
-    return _define(root, config, job, root | OpenOutput(functools.partial(job.ranges_to_do, config.overwrite)))
+    return _define(root, config, job, root | OpenOutput(functools.partial(job.open, config.overwrite)))
 
 
 def _define(root: Any, config: ConvertConfig, job: ConvertJob, ranges: Any) -> ConvertResult:
@@ -74,7 +74,7 @@ def _define(root: Any, config: ConvertConfig, job: ConvertJob, ranges: Any) -> C
     from rlds_beam.transforms import FindDuplicateEpisodes
     from rlds_beam.transforms.ranges import CommitDataset, ConvertRanges
 
-    # Duplicates can be told only when all of the dataset was looked at: at its framing, that is, not at its episodes.
+    # Duplicates are known only when the framing of the whole dataset was read (not its episodes).
     duplicates = None if "duplicate_episode" in config.accept else root | FindDuplicateEpisodes(job.source, job.framing)
     written = ranges | ConvertRanges(job.converter, duplicates)
     return ConvertResult(written, written | CommitDataset(job.committer))
@@ -97,9 +97,9 @@ def convert(config: ConvertConfig) -> ConvertOutcome:
     check(config)
     job, metrics = prepare(config), {}
     with locked(job.directory):
-        opened = job.open(config.overwrite)
-        if not opened.complete:
-            metrics = _run(config, job, opened.to_do)
+        found = job.look(config.overwrite)
+        if not found.complete:
+            metrics = _run(config, job, found.to_do)
         report = job.read_report()
     return ConvertOutcome(job, report, metrics, time.monotonic() - began)
 
@@ -112,6 +112,7 @@ def _run(config: ConvertConfig, job: ConvertJob, to_do: Sequence[WorkRange]) -> 
     from rlds_beam.seeing.progress import Progress, Total
 
     def define(root: Any) -> None:
+        job.make_ready(config.overwrite)
         # What is spread over the workers is the list of ranges still to do; no episode is ever shuffled.
         _define(root, config, job, root | "Ranges" >> beam.Create(to_do, reshuffle=True))
 
@@ -167,6 +168,7 @@ def main(config: ConvertConfig) -> int:
     if config.dry_run:
         check(config)
         job = prepare(config)
+        job.look(config.overwrite)
         print(json.dumps(job.to_json(), indent=2) if config.json else terminal.convert_plan(job))
         return 0
     done = convert(config)

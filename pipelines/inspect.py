@@ -53,7 +53,11 @@ def main(config: InspectConfig) -> int:
     from rlds_beam.seeing import terminal
 
     found = inspect(config)
-    print(json.dumps(found.to_json(), indent=2) if config.json else terminal.survey_text(found, _plan(config)))
+    print(
+        json.dumps(found.to_json(), indent=2)
+        if config.json
+        else terminal.survey_text(found, _plan(config), config.repair)
+    )
     return 0
 
 

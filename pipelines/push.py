@@ -201,6 +201,7 @@ def _fill(config: PushConfig, source: PushInput) -> tuple[Verified, Report, dict
         )
     verified = Verified.from_json(result)
     report = source.dataset_report.merge(verified.pushed.report)
+    report.left_out = source.spec.left_out
     if source.source is not None:
         report = report.merge(check_counts(source.source, report.shards, config))
     return verified, report, metrics
@@ -217,7 +218,8 @@ def main(config: PushConfig) -> int:
     figures = done.to_json()
     lines = [*done.verified.lines(), outcome.took(figures)]
     if done.checkpoint is not None:
-        lines.append(f"kept      {done.checkpoint}, proved by loading it (rlds-beam serve --load={config.checkpoint})")
+        serve = f"rlds-beam serve --load={config.checkpoint}"
+        lines.append(f"kept      {done.checkpoint}, verified by loading it ({serve})")
     outcome.show(done.report, config, figures, [*lines, *repair_lines("push", config, done.report)])
     return outcome.exit_code(done.report, config)
 

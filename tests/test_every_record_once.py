@@ -184,7 +184,7 @@ def convert_purely(config: ConvertConfig) -> Any:
     """The job without Beam."""
     job = prepare(config)
     known = duplicates(job.source, job.ranges)
-    for work in job.open().to_do:
+    for work in job.open():
         job.converter.convert(work, known)
     return job.committer.commit()
 

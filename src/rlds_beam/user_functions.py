@@ -147,6 +147,8 @@ def version_of(name: str, flag: str = "--policy_info_fn") -> str:
     version = getattr(found, "__version__", None)
     if version is not None:
         return f"version {version}"
+    if isinstance(name, ByValue):
+        return f"sha256:{name.rpartition('#')[2]}"
     try:
         source = inspect.getsource(sys.modules[found.__module__])
     except (OSError, TypeError, KeyError, AttributeError):

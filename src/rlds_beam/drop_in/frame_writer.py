@@ -280,7 +280,7 @@ class FrameWriter:
         start = self.frames - count
         keys = [self._keys.chunk() for _ in range(0, count, length)]
         made = reverb_stream.chunks(np.array(keys, np.uint64), values, length, self._episode_id, start)
-        self._chunks += (chunk.behind(start) for chunk in made)
+        self._chunks += (chunk.shifted(start) for chunk in made)
 
     def _horizon(self) -> int:
         """The first frame that an item not sent yet may take."""

@@ -80,7 +80,7 @@ class Chunk(NamedTuple):
     parts: Sequence[bytes]
     size: int
 
-    def behind(self, frames: int) -> Chunk:
+    def shifted(self, frames: int) -> Chunk:
         """The same chunk of a run that has so many frames more before it."""
         return Chunk(self.key, self.begin + frames, self.end + frames, self.parts, self.size)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterable, Sized
 from typing import Any, NamedTuple
 
@@ -16,6 +17,7 @@ from rlds_beam.formats.checked_json import parsing, read_json
 from rlds_beam.jobs.balance import Balance, balance_of, largest_first
 from rlds_beam.jobs.cost import convert_seconds
 from rlds_beam.jobs.options import ConvertOptions
+from rlds_beam.jobs.size import check_room, predict_size
 from rlds_beam.output import directory
 from rlds_beam.output.base import FileOutput
 from rlds_beam.output.commits import read_commits
@@ -68,22 +70,46 @@ class ConvertJob:
     plan: OutputPlan
     framing: Framing
 
-    def open(self, overwrite: bool = False) -> Opened:
-        """Makes the output ready, and finds out what is still to do.
+    def look(self, overwrite: bool = False) -> Opened:
+        """Finds out what is still to do, and whether the disk has room for it; writes nothing.
 
         Raises:
-          UsageError: the output cannot be written to, or holds something else.
+          UsageError: the output holds something else, or there is no room.
         """
-        try:
-            finished = directory.open_output(self.directory, self.plan, overwrite=overwrite)
-        except OSError as error:
-            raise UsageError(f"{self.directory} cannot be written to: {error}") from error
+        finished = directory.look_at(self.directory, self.plan, overwrite=overwrite)
+        if not finished.complete:
+            self._check_room(finished, overwrite)
         to_do = [work for work in self.ranges if str(work) not in finished.ranges]
         return Opened(largest_first(self.source, to_do), finished.complete)
 
-    def ranges_to_do(self, overwrite: bool = False) -> list[WorkRange]:
-        """`open(overwrite).to_do`."""
-        return self.open(overwrite).to_do
+    def make_ready(self, overwrite: bool = False) -> None:
+        """Makes the output ready to be written to, after a `look`.
+
+        Raises:
+          UsageError: it cannot be written to.
+        """
+        try:
+            directory.make_ready(self.directory, self.plan, overwrite=overwrite)
+        except OSError as error:
+            raise UsageError(f"{self.directory} cannot be written to: {error}") from error
+
+    def open(self, overwrite: bool = False) -> list[WorkRange]:
+        """Makes the output ready; the ranges that are still to do. What is raised: as by `look` and `make_ready`."""
+        found = self.look(overwrite)
+        if not found.complete:
+            self.make_ready(overwrite)
+        return found.to_do
+
+    @functools.cached_property
+    def size(self) -> int | None:
+        """The bytes of the output, from a sample of the input; None where the output does not say (`predict_size`)."""
+        return predict_size(self.source, self.ranges, self.check, self.output)
+
+    def _check_room(self, finished: directory.Finished, overwrite: bool) -> None:
+        if storage.scheme(self.directory) is None and self.size is not None:
+            written = sum(commit.shard.bytes for commit in finished.ranges.values())
+            freed = directory.own_sizes(self.directory) if overwrite else []
+            check_room(self.directory, self.size - written, freed)
 
     @property
     def directory(self) -> str:
@@ -99,6 +125,7 @@ class ConvertJob:
             "bytes": self.source.size,
             "ranges": self.balance.to_json(),
             "output": self.directory,
+            "output_bytes": self.size,
             "output_shards": len(self.ranges),
             "records": records,
             "left_out": left_out,
@@ -124,7 +151,7 @@ class ConvertJob:
 
     @property
     def converter(self) -> RangeConverter:
-        return RangeConverter(EpisodeReader(self.source), self.check, self.output)
+        return RangeConverter(EpisodeReader(self.source), self.check, self.output, self.plan.digest)
 
     @property
     def committer(self) -> DatasetCommitter:

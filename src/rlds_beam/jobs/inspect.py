@@ -9,9 +9,10 @@ from typing import Any
 from rlds_beam.checking.duplicates import find_duplicates, marked
 from rlds_beam.checking.options import CheckOptions
 from rlds_beam.checking.report import Report
-from rlds_beam.checking.verdicts import Unused, validate_episode
+from rlds_beam.checking.verdicts import Unjudged, validate_episode
 from rlds_beam.errors import UsageError
 from rlds_beam.jobs.balance import Balance, balance_of
+from rlds_beam.jobs.size import predict_size
 from rlds_beam.output.base import FileOutput
 from rlds_beam.output.outputs import create_output
 from rlds_beam.reading.base import Shard, Source
@@ -33,6 +34,7 @@ class Survey:
       balance: of the ranges that a plan cuts the dataset into.
       items: items that a plan predicts for the dataset: exact if `complete`, else scaled up.
       steps: steps of the accepted episodes, likewise.
+      size: bytes of the output; None where that cannot be told.
     """
 
     source: Source
@@ -43,6 +45,7 @@ class Survey:
     balance: Balance
     items: int
     steps: int
+    size: int | None
 
     def __repr__(self) -> str:
         about = "" if self.complete else "about "
@@ -70,6 +73,7 @@ class Survey:
             "complete": self.complete,
             "steps": self.steps,
             "items": self.items,
+            "output_bytes": self.size,
             "error": self.error,
         }
 
@@ -92,7 +96,7 @@ def survey(source: Source, check: CheckOptions, options: Any, sample_bytes: int)
     segments = [(work.split, segment) for work in ranges for segment in work.segments]
     look = small and check.policy("duplicate_episode") != "accept"
     duplicates = find_duplicates(source, framing, segments) if look else {}
-    unused = Unused() if output is None else output.unused
+    unjudged = Unjudged() if output is None else output.unjudged
     reader, report, predicted = EpisodeReader(source), Report(), 0
     complete, each = True, sample_bytes if small else max(1, sample_bytes // max(1, len(ranges)))
     for work in ranges:
@@ -103,7 +107,7 @@ def survey(source: Source, check: CheckOptions, options: Any, sample_bytes: int)
             if size > each and lengths:
                 complete = False
                 break
-            verdict = validate_episode(marked(episode, duplicates), check, unused)
+            verdict = validate_episode(marked(episode, duplicates), check, unjudged)
             report.add(verdict)
             lengths += map(len, verdict.episodes)
         predicted += 0 if output is None else output.predict(lengths)
@@ -117,6 +121,7 @@ def survey(source: Source, check: CheckOptions, options: Any, sample_bytes: int)
         balance=balance_of(source, ranges, whole_shards=whole_shards),
         items=round(predicted * scale),
         steps=round(report.steps * scale),
+        size=None if output is None else predict_size(source, ranges, check, output),
     )
 
 

@@ -205,7 +205,7 @@ def compare_tables(
         checks.append(dataclasses.replace(check, note=note))
         faults += [f"{server}, table {old.name!r}: {fault}"] if fault else []
     if faults:
-        raise NotVerifiedError(f"{'; '.join(faults)}. To mend it, {remedy}")
+        raise NotVerifiedError(f"{'; '.join(faults)}. To repair it, {remedy}")
     return tuple(checks)
 
 

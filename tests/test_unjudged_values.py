@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from rlds_beam.checking.options import CheckOptions
-from rlds_beam.checking.verdicts import Unused, validate_episode
+from rlds_beam.checking.verdicts import Unjudged, validate_episode
 from rlds_beam.testing import make_episode, write_dataset
 
 STEPS = 5
@@ -69,15 +69,15 @@ def test_a_step_that_does_not_end_the_episode_is_not_void():
 
 
 def test_fields_that_are_left_out_are_judged_only_if_asked():
-    episode, unused = with_nan(("extra/score", 2)), Unused(frozenset({"extra/score"}))
+    episode, unjudged = with_nan(("extra/score", 2)), Unjudged(frozenset({"extra/score"}))
     assert [v.field for v in validate_episode(episode, CheckOptions()).violations] == ["extra/score"]
-    assert not validate_episode(episode, CheckOptions(), unused).violations
-    asked = validate_episode(episode, CheckOptions(check_unused=True), unused)
+    assert not validate_episode(episode, CheckOptions(), unjudged).violations
+    asked = validate_episode(episode, CheckOptions(check_unused=True), unjudged)
     assert [v.field for v in asked.violations] == ["extra/score"]
 
 
 def test_an_output_may_have_a_use_for_the_last_step():
-    used = Unused(last_step=False)
+    used = Unjudged(last_step=False)
     for path in VOID:
         assert validate_episode(with_nan((path, -1)), CheckOptions(), used).violations
     assert validate_episode(with_nan(("reward", -1)), CheckOptions(check_unused=True)).violations
