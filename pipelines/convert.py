@@ -119,7 +119,7 @@ def _run(config: ConvertConfig, job: ConvertJob, to_do: Sequence[WorkRange]) -> 
     finished = len(job.ranges) - len(to_do)
     total = Total("convert", len(job.ranges), finished, None if finished else job.source.size)
     try:
-        with Progress(total, config.progress, job.counter(finished)).shown() as progress:
+        with Progress(total, config.progress, job.committed_since(finished)).shown() as progress:
             return run_pipeline(define, config, job.seconds(to_do), progress)
     except RldsBeamError as error:
         if error.exit_code != RldsBeamError.exit_code:

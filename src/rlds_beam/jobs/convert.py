@@ -144,7 +144,7 @@ class ConvertJob:
         """How much of the work is done, for a person; reads all commits."""
         return f"{len(read_commits(self.directory))} of {len(self.ranges)} ranges are finished"
 
-    def counter(self, before: int) -> Callable[[], Done]:
+    def committed_since(self, before: int) -> Callable[[], Done]:
         """Counts the ranges that are committed, `before` not included: how far a job is whose runner does not tell."""
         commits = storage.join(self.directory, COMMITS)
         return lambda: Done(ranges=sum(name.endswith(".json") for name in storage.listdir(commits)) - before)
