@@ -63,7 +63,7 @@ def predict_size(source: Source, ranges: Sequence[WorkRange], check: CheckOption
                 break
             size += len(episode.payload) + _FRAMING
             sample.records += 1
-            verdict = validate_episode(episode, check, output.unused)
+            verdict = validate_episode(episode, check, output.unjudged)
             sample.written += _FRAMING + len(episode.payload) if verdict.rejected else 0
             episodes += verdict.episodes
         sample.read += size
