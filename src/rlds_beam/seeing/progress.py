@@ -108,7 +108,8 @@ class Progress:
         if self._start is not None and now - self._start[0] >= 1 and done.steps > self._start[1].steps:
             parts.append(f"{(done.steps - self._start[1].steps) / (now - self._start[0]):,.0f} steps/s")
         if done.bytes:
-            parts.append(format_size(done.bytes) + (f" of {format_size(total.bytes or 0)}" if self._by_bytes(done) else ""))
+            of_total = f" of {format_size(total.bytes or 0)}" if self._by_bytes(done) else ""
+            parts.append(format_size(done.bytes) + of_total)
         if done.rejected:
             parts.append(f"{done.rejected:,} rejected")
         left = self._seconds_left(done, now)
