@@ -329,7 +329,7 @@ def test_the_whole_command(place, capsys, generated, shards, damage, packed):
     root = place()
     source = build(root, made, nested, shards, damage, packed)
     output = root / "out"
-    code = main(["convert", str(source), str(output), "--json", "--accept=schema_mismatch"])
+    code = main(["convert", str(source), str(output), "--json", "--accept=schema_mismatch", "--allow_empty"])
     captured = capsys.readouterr()
     assert captured.err == ""
     report = json.loads(captured.out)
