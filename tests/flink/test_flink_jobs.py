@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 import reverb
-from processes import DEADLINE, members, running
+from processes import DEADLINE, running
 from pushes import PAIRS, arguments, dataset, due, held, look, one_table
-from sockets import listening
 
 from rlds_beam.pipelines.cli import main
 from rlds_beam.testing import make_episode, write_dataset
@@ -88,8 +87,8 @@ def test_push(cluster, tmp_path, capsys) -> None:
     server.stop()
 
 
-def test_its_url_and_its_sockets(cluster, gate, source, tmp_path) -> None:
-    """Where the job can be looked at is said at once; nothing of it can be reached from another machine."""
+def test_its_url(cluster, gate, source, tmp_path) -> None:
+    """Where the job can be looked at is said at once."""
     gate.close(tmp_path / "out")
     flags = [flag for flag in cluster.flags() if flag != "--progress=none"]
     command = ["convert", str(source), str(tmp_path / "out"), "--policy_info_fn=flink_gate:hold", "--shards=6"]
@@ -100,9 +99,6 @@ def test_its_url_and_its_sockets(cluster, gate, source, tmp_path) -> None:
         job = cluster.jobs()[0]["jid"]
         url = f"http://{cluster.address}/#/job/{job}/overview"
         assert process.stderr.readline() == f"rlds-beam: Flink job {job}, {url}\n"
-        processes = [*members(process.pid), *cluster.processes()]
-        assert len(processes) >= 2 + 3 + 2 + 2  # a command and its job server, Flink, pools, workers
-        assert [found for found in listening(processes) if not found.is_loopback] == []
         gate.open()
         out, err = process.communicate(timeout=JOB_SECONDS)
         assert process.returncode == 0, out + err
