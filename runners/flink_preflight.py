@@ -224,7 +224,7 @@ def _job_server(version: str, cache: str) -> str:
     if os.path.exists(path):
         return path
     before = socket.getdefaulttimeout()
-    socket.setdefaulttimeout(_SECONDS)  # Beam sets none, and would wait forever behind some firewalls.
+    socket.setdefaulttimeout(_SECONDS)  # Beam sets none, and would wait forever where a firewall drops packets.
     try:
         return str(
             JavaJarServer.local_jar(

@@ -71,7 +71,7 @@ def notebook(tmp_path, monkeypatch):
 def test_blocks_lie_within_each_other(notebook):
     (note,) = read_notes(str(notebook))
     assert note[:3] == (os.getpid(), (), 0.0)
-    with at_work.at_work("a range with a long name, so that what is behind the next line is rubbish"):
+    with at_work.at_work("a range with a long name, so that leftovers after the next line are rubbish"):
         with at_work.at_work("a file"):
             assert read_notes(str(notebook))[0].at[1:] == ("a file",)
         assert len(read_notes(str(notebook))[0].at) == 1

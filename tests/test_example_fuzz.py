@@ -86,7 +86,7 @@ ODD = {
     "not packed, then packed": delimited(2, b"\x0d" + bytes(4) + FLOATS),
     "two lists": delimited(2, FLOATS) + delimited(2, FLOATS),
     "lists of two kinds": delimited(1, b"") + delimited(2, FLOATS),
-    "a field that nobody knows": delimited(2, FLOATS) + delimited(9, b"x"),
+    "an unknown field": delimited(2, FLOATS) + delimited(9, b"x"),
     "one in the list": delimited(2, FLOATS + delimited(9, b"x")),
     "part of a float": delimited(2, delimited(1, bytes(7))),
     "a group": delimited(2, FLOATS) + b"\x4b\x4c",
@@ -114,7 +114,7 @@ def test_numbers_that_are_not_packed_are_read():
     assert example["a"].floats().tolist() == [0, 1, 2]
 
 
-@pytest.mark.parametrize("name", ["steps/reward", "steps/nobody/asks", "nor/for/this"])
+@pytest.mark.parametrize("name", ["steps/reward", "steps/not/asked", "nor/for/this"])
 def test_a_malformed_list_makes_the_record_no_example(name: str) -> None:
     """Whether a field is asked for or not: protobuf refuses the record."""
     episode = make_episode(3)

@@ -92,7 +92,7 @@ class WriteToTrajectoryRecords(beam.PTransform):
         kept = keep_fields(keep, schema, (leaf.path for leaf in spec.leaves))
         conversion = Conversion(frames, items, spec, images, kept)
         self._output, self._schema = TrajectoryOutput(output, name, conversion), schema
-        # Nobody can tell what an earlier pipeline did to its episodes, so every run is a plan of its own.
+        # What an earlier pipeline did to its episodes is not known, so every run is a plan of its own.
         self._plan = OutputPlan.of({"pipeline": uuid.uuid4().hex}, self._output.metadata, name)
         check_output(output, self._plan, overwrite=overwrite)
         self._open = functools.partial(

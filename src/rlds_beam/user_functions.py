@@ -74,6 +74,7 @@ def name_of(value: Callable[..., Any]) -> str:
     except (AttributeError, KeyError):
         found = None
     if found is value and module != "__main__":
+        _add_imported(module)
         return f"{module}:{name}"
     if not isinstance(value, (types.FunctionType, type)):
         raise UsageError(f"{value!r} is a {type(value).__name__}; give a function or a class, or module:function")
@@ -123,8 +124,9 @@ def _imported(name: str, flag: str) -> Callable[..., Any]:
     module, colon, attribute = name.partition(":")
     if not (module and colon and attribute):
         raise UsageError(f"{flag}={name}: expected module:function, like my_project.policies:log_probability")
-    if not (name.startswith("rlds_beam.") or _user_modules.inherited):
-        _add({module.partition(".")[0]: os.getcwd()})
+    top = module.partition(".")[0]
+    if not (top in sys.modules or _user_modules.inherited):
+        _add({top: os.getcwd()})
     try:
         found = functools.reduce(getattr, attribute.split("."), importlib.import_module(module))
     except (ImportError, AttributeError) as error:
@@ -149,8 +151,6 @@ def version_of(name: str, flag: str = "--policy_info_fn") -> str:
     version = getattr(found, "__version__", None)
     if version is not None:
         return f"version {version}"
-    if isinstance(name, ByValue):
-        return f"sha256:{name.rpartition('#')[2]}"
     try:
         source = inspect.getsource(sys.modules[found.__module__])
     except (OSError, TypeError, KeyError, AttributeError):
@@ -170,6 +170,15 @@ def _add(directories: dict[str, str]) -> None:
         sys.meta_path.append(_user_modules)
     _user_modules.directories.update(directories)
     os.environ[_MODULES] = json.dumps(_user_modules.directories)
+
+
+def _add_imported(module: str) -> None:
+    """Lets worker processes find a module that this process has imported, from wherever it was."""
+    top = module.partition(".")[0]
+    file = getattr(sys.modules.get(top), "__file__", None)
+    if file is not None and top != "rlds_beam":
+        directory = Path(file).resolve().parent
+        _add({top: str(directory.parent if Path(file).name == "__init__.py" else directory)})
 
 
 def _hint(error: Exception) -> str:

@@ -147,7 +147,7 @@ class Fuzz:
         )
 
     def stray(self) -> bytes:
-        """A field that nobody knows, mostly none."""
+        """An unknown field, mostly none."""
         if not self.is_odd():
             return b""
         number, wire = self.pick(1, 2, 3, 9, 15, 16, 5000, 0), self.random.randrange(8)

@@ -10,7 +10,7 @@ nothing; the lists themselves are decoded by numpy, and only those that are aske
 are untrusted: every length is checked against the bytes that are left.
 
 Read is what every writer writes: entries of one key and one feature, features of one list, lists that are packed whole
-or not at all. Protobuf takes more (a list in several parts, fields that nobody knows), but its implementations and
+or not at all. Protobuf takes more (a list in several parts, unknown fields), but its implementations and
 TensorFlow's own parser make different things of it, so here it is malformed. So is all that protobuf refuses.
 """
 

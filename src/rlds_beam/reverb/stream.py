@@ -127,7 +127,7 @@ class InsertStream:
             )
         return NotVerifiedError(
             f"{self._address}: no item acknowledged for {timeout:g} s, and {self._missing:,} are still to be. "
-            "The server hangs, or its table's rate limiter blocks until somebody samples; mend that and run "
+            "The server hangs, or its table's rate limiter blocks until a client samples; remove the cause and run "
             "again: under the same keys nothing is written twice"
         )
 
