@@ -9,7 +9,7 @@ from typing import Any
 
 import apache_beam as beam
 import grpc
-from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.options.pipeline_options import JobServerOptions, PipelineOptions
 from apache_beam.runners.portability import flink_runner
 
 from rlds_beam.errors import RldsBeamError
@@ -76,6 +76,8 @@ class _Runner(flink_runner.FlinkRunner):  # type: ignore[misc, unused-ignore]
     _job_server: Any = None
 
     def default_job_server(self, options: Any) -> Any:
+        # Not needed, and it would load any Java class for each client that reaches its port.
+        options.view_as(JobServerOptions).expansion_port = -1
         self._job_server = flink_runner.FlinkJarJobServer(options)
         return self._job_server
 

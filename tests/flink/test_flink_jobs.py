@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 import reverb
-from processes import DEADLINE, running
+from processes import DEADLINE, members, running
 from pushes import PAIRS, arguments, dataset, due, held, look, one_table
+from sockets import listening
 
 from rlds_beam.pipelines.cli import main
 from rlds_beam.testing import make_episode, write_dataset
@@ -87,8 +88,8 @@ def test_push(cluster, tmp_path, capsys) -> None:
     server.stop()
 
 
-def test_its_url(cluster, gate, source, tmp_path) -> None:
-    """Where the job can be looked at is said at once."""
+def test_its_url_and_its_sockets(cluster, gate, source, tmp_path) -> None:
+    """Where the job can be looked at is said at once. Ours listen on loopback; Beam's job server, in Java, does not."""
     gate.close(tmp_path / "out")
     flags = [flag for flag in cluster.flags() if flag != "--progress=none"]
     command = ["convert", str(source), str(tmp_path / "out"), "--policy_info_fn=flink_gate:hold", "--shards=6"]
@@ -99,6 +100,11 @@ def test_its_url(cluster, gate, source, tmp_path) -> None:
         job = cluster.jobs()[0]["jid"]
         url = f"http://{cluster.address}/#/job/{job}/overview"
         assert process.stderr.readline() == f"rlds-beam: Flink job {job}, {url}\n"
+        sockets = listening([*members(process.pid), *cluster.pools_and_workers()])
+        elsewhere = [one for one in sockets if not one.is_loopback]
+        java = [one for one in elsewhere if Path(f"/proc/{one.process}/comm").read_text() == "java\n"]
+        assert elsewhere == java
+        assert len(java) <= 2  # for jobs and for artifacts; the expansion service is off
         gate.open()
         out, err = process.communicate(timeout=JOB_SECONDS)
         assert process.returncode == 0, out + err

@@ -135,9 +135,9 @@ class Cluster:
                     found.append(int(entry.name))
         return found
 
-    def processes(self) -> list[int]:
-        """All processes of the cluster: Flink's, the pools, and the workers of these."""
-        pools = [process.pid for process in self._processes.values()]
+    def pools_and_workers(self) -> list[int]:
+        """The processes of the pools, and of their SDK workers."""
+        pools = [process.pid for name, process in self._processes.items() if name.startswith("pool-")]
         return [*pools, *(worker for number in range(self.task_managers) for worker in self.workers(number))]
 
     def connected_to(self, address: str) -> int:
