@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from tables import TIMEOUT, frames_of, items_of, options_of, servers, target_of
 
-from rlds_beam.formats.reverb_stream import METHOD, Request, acknowledged_count
+from rlds_beam.formats.reverb_stream import METHOD, Request, acknowledged_keys, count_keys
 from rlds_beam.jobs.push import open_input
 from rlds_beam.reverb.connection import Connection
 from rlds_beam.reverb.encoding import Cut
@@ -41,7 +41,7 @@ def over_bare_grpc(address: str, requests: Sequence[Request]) -> None:
 
     with Connection(address) as connection:
         for response in connection.channel.stream_stream(METHOD)(payloads()):
-            missing -= acknowledged_count(response)
+            missing -= count_keys(acknowledged_keys(response))
             if not missing:
                 done.set()
                 return

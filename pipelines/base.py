@@ -18,9 +18,11 @@ class Job(Protocol):
 
     Attributes:
       USAGE: the positional arguments, for the help: `INPUT OUTPUT`.
+      EXAMPLES: commands, for the start of the help, a line each.
     """
 
     USAGE: str
+    EXAMPLES: str
 
     def main(self, config: Any) -> int:
         """The command: runs the job, prints what it found, and returns the exit code.

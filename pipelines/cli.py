@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import importlib
+import json
 import logging
 import os
 import signal
 import sys
+import textwrap
 import threading
 import warnings
 from collections.abc import Iterator, Sequence
 from typing import cast
 
-from rlds_beam import __version__
+from rlds_beam import __version__, at_work
 from rlds_beam.checking.rules import POLICIES, RULES
-from rlds_beam.errors import RldsBeamError, UsageError
+from rlds_beam.errors import NoMoreThreadsError, RldsBeamError, UsageError
 from rlds_beam.pipelines import flags
 from rlds_beam.pipelines.base import Job
 
@@ -35,26 +38,78 @@ _EXIT_CODES = """exit codes:
   0  clean
   1  the pipeline failed
   2  wrong usage, or the input or output cannot be used as it is; nothing was done
-  3  more was rejected than --max_rejected allows; everything else was done
+  3  more was rejected than --max_rejected allows, or no item came of the input; everything else was done
   4  something was written, but is not what was predicted"""
+
+
+_EXAMPLES = """examples:
+  rlds-beam example  data
+  rlds-beam inspect  data/point_mass/1.0.0
+  rlds-beam validate data/point_mass/1.0.0
+  rlds-beam convert  data/point_mass/1.0.0 pairs"""
+
+_STORES = ("apache_beam", "boto3", "botocore", "google", "httplib2", "requests", "urllib3")
+"""Packages whose errors are about a bucket, or the way to it."""
+
+_PIPE_CLOSED = 128 + signal.SIGPIPE
+_INTERRUPTED = 128 + signal.SIGINT
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line; returns the exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
-        return _run(arguments)
+        code = _run(arguments)
+        sys.stdout.flush()
+        return code
     except RldsBeamError as error:
-        print(f"rlds-beam: {error}", file=sys.stderr)
-        return error.exit_code
+        code = _failed(arguments, type(error).__name__, str(error), error.exit_code)
+        if argv is None and isinstance(error, NoMoreThreadsError):
+            os._exit(code)  # gRPC waits, when a process ends, for threads that it could not start
+        return code
     except KeyboardInterrupt:
-        print("rlds-beam: interrupted; what is finished is kept, run the same command to go on", file=sys.stderr)
-        return 130
+        text = "interrupted; what is finished is kept, run the same command to go on"
+        return _failed(arguments, "KeyboardInterrupt", text, _INTERRUPTED)
+    except BrokenPipeError:  # `| head` has read enough
+        _discard_stdout()
+        return _PIPE_CLOSED
+    except Exception as error:
+        if not isinstance(error, OSError) and type(error).__module__.partition(".")[0] not in _STORES:
+            raise  # a mistake of ours: its place is needed
+        text = " ".join(f"{type(error).__name__}: {error}".split())
+        return _failed(arguments, type(error).__name__, text, RldsBeamError.exit_code)
+
+
+def _failed(arguments: list[str], kind: str, text: str, code: int) -> int:
+    """Says what was wrong: in one line, and as JSON too where the result would be JSON."""
+    print(f"rlds-beam: {text}", file=sys.stderr)
+    if "--json" in _split(arguments)[0]:
+        with contextlib.suppress(OSError):
+            print(json.dumps({"error": {"type": kind, "message": text, "exit_code": code}}, indent=2))
+    _flush_stdout()
+    return code
+
+
+def _flush_stdout() -> None:
+    """Writes what was printed; what cannot be written is not tried again when the process ends."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        _discard_stdout()
+
+
+def _discard_stdout() -> None:
+    with contextlib.suppress(OSError, ValueError):  # a stream that is no file has no descriptor
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, sys.stdout.fileno())
+        os.close(null)
 
 
 def _run(arguments: list[str]) -> int:
     parser = flags.new_parser(
-        "rlds-beam", "RLDS datasets in, training data out, as Apache Beam pipelines.", epilog=_EXIT_CODES
+        "rlds-beam",
+        f"RLDS datasets in, training data out, as Apache Beam pipelines.\n\n{_EXAMPLES}",
+        epilog=_EXIT_CODES,
     )
     parser.add_argument("--version", action="version", version=f"rlds-beam {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True, dest="command")
@@ -76,19 +131,34 @@ def _job(name: str, arguments: list[str]) -> int:
     fields = config_class.__dataclass_fields__
     parser = flags.new_parser(
         f"rlds-beam {name}",
-        config_class.__doc__,
+        f"{config_class.__doc__}\n\nexamples:\n{textwrap.indent(textwrap.dedent(job.EXAMPLES).strip(), '  ')}",
         epilog=f"{_rules()}\n\n{_EXIT_CODES}" if "repair" in fields else _EXIT_CODES,
         usage=f"rlds-beam {name} {job.USAGE} [flags]" + (" [-- Beam's own flags]" if "beam_options" in fields else ""),
     )
+    parser.add_argument("-v", "--verbose", action="store_true", help="show what Beam, TensorFlow and workers log")
+    if "progress" in fields:
+        parser.add_argument("-q", "--quiet", action="store_true", help="print errors only (and the report of --json)")
     flags.add_config(parser, config_class)
     ours, beam_options = _split(arguments)
     try:
         config = flags.parse_config(parser, config_class, ours, beam_options)
     except SystemExit as done:  # --help
         return int(done.code or 0)
-    _be_quiet()
-    with _sigterm_as_ctrl_c():
+    quiet = "progress" in fields and not {"-q", "--quiet"}.isdisjoint(ours)
+    if quiet:
+        config = dataclasses.replace(config, progress="none")
+    with _logging(not {"-v", "--verbose"}.isdisjoint(ours)), _sigterm_as_ctrl_c(), _stdout(quiet and not config.json):
         return job.main(config)
+
+
+@contextlib.contextmanager
+def _stdout(discarded: bool) -> Iterator[None]:
+    """Standard output as it is, or discarded."""
+    if not discarded:
+        yield
+        return
+    with open(os.devnull, "w") as null, contextlib.redirect_stdout(null):
+        yield
 
 
 def _rules() -> str:
@@ -100,7 +170,7 @@ def _rules() -> str:
 
 
 def _split(arguments: list[str]) -> tuple[list[str], tuple[str, ...]]:
-    """Our flags, and Beam's behind `--`."""
+    """Our flags, and Beam's after `--`."""
     if "--" not in arguments:
         return arguments, ()
     at = arguments.index("--")
@@ -120,16 +190,26 @@ def _sigterm_as_ctrl_c() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _be_quiet() -> None:
-    """No chatter of TensorFlow, gRPC or Beam, here and in worker processes, unless somebody asked for it."""
+@contextlib.contextmanager
+def _logging(verbose: bool) -> Iterator[None]:
+    """No logs of TensorFlow, gRPC, Beam and Reverb, here and in processes of ours, unless `verbose`."""
+    if verbose:
+        os.environ[at_work.VERBOSE] = "1"
+        logging.basicConfig(level=logging.INFO)
+        try:
+            yield
+        finally:
+            del os.environ[at_work.VERBOSE]
+        return
+    os.environ.pop(at_work.VERBOSE, None)
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
-    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     os.environ.setdefault("PYTHONWARNINGS", "ignore")
-    if not os.environ.get("RLDS_BEAM_VERBOSE"):
-        warnings.simplefilter("ignore")
-        logging.basicConfig(level=logging.CRITICAL)
-        logging.getLogger().setLevel(logging.CRITICAL)
+    warnings.simplefilter("ignore")
+    logging.basicConfig(level=logging.CRITICAL)
+    logging.getLogger().setLevel(logging.CRITICAL)
+    yield
 
 
 if __name__ == "__main__":

@@ -23,6 +23,11 @@ if TYPE_CHECKING:
 __all__ = ["ConvertConfig", "ConvertOutcome", "ConvertResult", "convert", "define_pipeline"]
 
 USAGE = "INPUT OUTPUT"
+EXAMPLES = """
+    rlds-beam convert data/point_mass/1.0.0 data/pairs
+    rlds-beam convert data/point_mass/1.0.0 data/windows --items=sequences --sequence_length=16
+    rlds-beam convert data/point_mass/1.0.0 data/pairs --repair=last_not_last --dry_run
+"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,7 +66,7 @@ def define_pipeline(root: Any, config: ConvertConfig, job: ConvertJob | None = N
 
     job = job or prepare(config)
     # When the pipeline runs: nothing is written or removed while the graph is built, which may never run.
-    return _define(root, config, job, root | OpenOutput(functools.partial(job.ranges_to_do, config.overwrite)))
+    return _define(root, config, job, root | OpenOutput(functools.partial(job.open, config.overwrite)))
 
 
 def _define(root: Any, config: ConvertConfig, job: ConvertJob, ranges: Any) -> ConvertResult:
@@ -69,7 +74,7 @@ def _define(root: Any, config: ConvertConfig, job: ConvertJob, ranges: Any) -> C
     from rlds_beam.transforms import FindDuplicateEpisodes
     from rlds_beam.transforms.ranges import CommitDataset, ConvertRanges
 
-    # Duplicates can be told only when all of the dataset was looked at: at its framing, that is, not at its episodes.
+    # Duplicates are known only when the framing of the whole dataset was read (not its episodes).
     duplicates = None if "duplicate_episode" in config.accept else root | FindDuplicateEpisodes(job.source, job.framing)
     written = ranges | ConvertRanges(job.converter, duplicates)
     return ConvertResult(written, written | CommitDataset(job.committer))
@@ -92,9 +97,9 @@ def convert(config: ConvertConfig) -> ConvertOutcome:
     check(config)
     job, metrics = prepare(config), {}
     with locked(job.directory):
-        opened = job.open(config.overwrite)
-        if not opened.complete:
-            metrics = _run(config, job, opened.to_do)
+        found = job.look(config.overwrite)
+        if not found.complete:
+            metrics = _run(config, job, found.to_do)
         report = job.read_report()
     return ConvertOutcome(job, report, metrics, time.monotonic() - began)
 
@@ -104,13 +109,18 @@ def _run(config: ConvertConfig, job: ConvertJob, to_do: Sequence[WorkRange]) -> 
     import apache_beam as beam
 
     from rlds_beam.runners import run_pipeline
+    from rlds_beam.seeing.progress import Progress, Total
 
     def define(root: Any) -> None:
+        job.make_ready(config.overwrite)
         # What is spread over the workers is the list of ranges still to do; no episode is ever shuffled.
         _define(root, config, job, root | "Ranges" >> beam.Create(to_do, reshuffle=True))
 
+    finished = len(job.ranges) - len(to_do)
+    total = Total("convert", len(job.ranges), finished, None if finished else job.source.size)
     try:
-        return run_pipeline(define, config, job.seconds(to_do))
+        with Progress(total, config.progress, job.committed_since(finished)).shown() as progress:
+            return run_pipeline(define, config, job.seconds(to_do), progress)
     except RldsBeamError as error:
         if error.exit_code != RldsBeamError.exit_code:
             raise
@@ -158,6 +168,7 @@ def main(config: ConvertConfig) -> int:
     if config.dry_run:
         check(config)
         job = prepare(config)
+        job.look(config.overwrite)
         print(json.dumps(job.to_json(), indent=2) if config.json else terminal.convert_plan(job))
         return 0
     done = convert(config)

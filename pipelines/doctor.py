@@ -14,6 +14,10 @@ if TYPE_CHECKING:
 __all__ = ["DoctorConfig", "doctor"]
 
 USAGE = ""
+EXAMPLES = """
+    rlds-beam doctor
+    rlds-beam doctor --json
+"""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -12,6 +12,11 @@ from rlds_beam.options import Options, option
 __all__ = ["ExampleConfig", "example"]
 
 USAGE = "DIRECTORY"
+EXAMPLES = """
+    rlds-beam example data
+    rlds-beam example data --episodes=1000 --shards=8
+    rlds-beam example data --broken=3
+"""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -18,6 +18,11 @@ if TYPE_CHECKING:
 __all__ = ["InspectConfig", "inspect"]
 
 USAGE = "INPUT"
+EXAMPLES = """
+    rlds-beam inspect data/point_mass/1.0.0
+    rlds-beam inspect data/point_mass/1.0.0 --items=sequences --sequence_length=16
+    rlds-beam inspect data/point_mass/1.0.0 --json
+"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,7 +53,11 @@ def main(config: InspectConfig) -> int:
     from rlds_beam.seeing import terminal
 
     found = inspect(config)
-    print(json.dumps(found.to_json(), indent=2) if config.json else terminal.survey_text(found, _plan(config)))
+    print(
+        json.dumps(found.to_json(), indent=2)
+        if config.json
+        else terminal.survey_text(found, _plan(config), config.repair)
+    )
     return 0
 
 

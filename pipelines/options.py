@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Literal
 
 from rlds_beam.errors import UsageError
 from rlds_beam.options import Options, option
@@ -33,4 +34,8 @@ class ReportOptions(Options):
         0, "episodes that may be rejected before the exit code is 3: a count, or a fraction such as 0.01",
         parse=parse_max_rejected,
     )  # fmt: skip
-    json: bool = option(False, "print the report as JSON instead of a summary")
+    json: bool = option(False, "print the report as JSON instead of a summary; errors too")
+    progress: Literal["auto", "plain", "none"] = option(
+        "auto",
+        "on standard error: a live line on a terminal, otherwise a plain line every 30 seconds (plain), or nothing",
+    )

@@ -9,17 +9,34 @@ from typing import Any
 from rlds_beam import storage
 from rlds_beam.checking.report import Report
 from rlds_beam.checking.rules import DATASET_RULES
+from rlds_beam.checking.unused import REASONS
 from rlds_beam.errors import RldsBeamError
 from rlds_beam.pipelines.options import ReportOptions
+from rlds_beam.wording import count
 
 REJECTED = 3
 """The exit code of a job that rejected more than it may."""
 
 
 def exit_code(report: Report, options: ReportOptions) -> int:
-    """0, or 3 where more was rejected than allowed, or a shard is not what the dataset says."""
+    """0, or 3: more was rejected than allowed, a shard is not what the dataset says, or no item came of it."""
     broken = any(report.rules[rule].rejected for rule in DATASET_RULES if rule in report.rules)
-    return REJECTED if broken or report.exceeds(options.max_rejected) else 0
+    return REJECTED if broken or report.exceeds(options.max_rejected) or nothing_out(report, options) else 0
+
+
+def nothing_out(report: Report, options: Any) -> str | None:
+    """Why no item came of an input that has records, and what to do; None where one did, or `--allow_empty` is set."""
+    if not report.records or report.items_written or getattr(options, "allow_empty", True):
+        return None
+    if not report.episodes:
+        return "no item was written: all records were rejected (--allow_empty accepts that)"
+    reasons = []
+    for reason, found in report.unused.items():
+        size = f"{count(found.longest, 'step')}" + (" at most" if found.episodes > 1 else "")
+        what = f"an item has {count(options.length, 'frame')}" if options.length else REASONS[reason][0]
+        reasons.append(f"{count(found.episodes, 'episode')} of {size}, and {what}: {REASONS[reason][1]}")
+    why = "; ".join(reasons) or f"none came of {count(report.episodes, 'episode')}"
+    return f"no item was written: {why} (--allow_empty accepts that)"
 
 
 def figures(metrics: Mapping[str, Any], seconds: float) -> dict[str, Any]:
@@ -58,8 +75,10 @@ def took(figures: Mapping[str, Any]) -> str:
 
 
 def show(report: Report, options: ReportOptions, extra: dict[str, Any], lines: list[str]) -> None:
-    """Prints the report: as JSON (with `extra`), or as a summary with `lines` behind it."""
+    """Prints the report: as JSON (with `extra`), or as a summary followed by `lines`."""
+    if (why := nothing_out(report, options)) is not None:
+        extra, lines = {**extra, "error": why}, [*lines, why]
     if options.json:
         print(json.dumps({**report.to_json(), **extra}, indent=2))
     else:
-        print("\n".join([report.summary(), *lines]))
+        print("\n".join([report.summary(getattr(options, "repair", ())), *lines]))

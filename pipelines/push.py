@@ -25,6 +25,11 @@ if TYPE_CHECKING:
 __all__ = ["PushConfig", "PushOutcome", "define_pipeline", "push"]
 
 USAGE = "INPUT --reverb=SERVERS --table=TABLES"
+EXAMPLES = """
+    rlds-beam push data/point_mass/1.0.0 --reverb=127.0.0.1:8000 --table=replay
+    rlds-beam push data/point_mass/1.0.0 --reverb=embedded --table=replay --checkpoint=data/reverb
+    rlds-beam push data/pairs --reverb=a:8000,b:8000 --table=replay
+"""
 
 EMBEDDED = "embedded"
 """In place of a server's address: a server of our own that runs as long as the job."""
@@ -181,15 +186,22 @@ def _fill(config: PushConfig, source: PushInput) -> tuple[Verified, Report, dict
     from rlds_beam.reverb.pushing import Pushed
     from rlds_beam.reverb.verifying import Verified
     from rlds_beam.runners.results import run_for_result
+    from rlds_beam.seeing.progress import Progress, Total
 
-    job = prepare(config, source)
+    job = prepare(config, source, say=_say)
     if not job.fits:
         # The tables might not hold all items that the input may give, so the items are counted first.
-        counted, _ = run_for_result(lambda root: _define_count(root, config, job), config, source.seconds)
+        with Progress(Total("count", bytes=source.size), config.progress).shown() as progress:
+            counted, _ = run_for_result(lambda root: _define_count(root, config, job), config, source.seconds, progress)
         job = prepare(config, source, Pushed.from_json(counted).predicted)
-    result, metrics = run_for_result(lambda root: define_pipeline(root, config, job), config, source.seconds)
+    total = Total("push", len(source.ranges), bytes=source.size)
+    with Progress(total, config.progress).shown() as progress:
+        result, metrics = run_for_result(
+            lambda root: define_pipeline(root, config, job), config, source.seconds, progress
+        )
     verified = Verified.from_json(result)
     report = source.dataset_report.merge(verified.pushed.report)
+    report.left_out = source.spec.left_out
     if source.source is not None:
         report = report.merge(check_counts(source.source, report.shards, config))
     return verified, report, metrics
@@ -206,7 +218,8 @@ def main(config: PushConfig) -> int:
     figures = done.to_json()
     lines = [*done.verified.lines(), outcome.took(figures)]
     if done.checkpoint is not None:
-        lines.append(f"kept      {done.checkpoint}, proved by loading it (rlds-beam serve --load={config.checkpoint})")
+        serve = f"rlds-beam serve --load={config.checkpoint}"
+        lines.append(f"kept      {done.checkpoint}, verified by loading it ({serve})")
     outcome.show(done.report, config, figures, [*lines, *repair_lines("push", config, done.report)])
     return outcome.exit_code(done.report, config)
 
@@ -220,10 +233,15 @@ def _plan(config: PushConfig) -> int:
     check(config)
     source = open_input(config)
     if not config.embedded:
-        prepare(config, source)
+        prepare(config, source, say=_say)
     plan = source.to_json() | {"servers": config.reverb, "tables": config.table}
     print(json.dumps(plan, indent=2) if config.json else terminal.push_plan(source, config.reverb, config.table))
     return 0
+
+
+def _say(text: str) -> None:
+    """Tells the user what cannot wait until the job's end."""
+    print(f"rlds-beam: {text}", file=sys.stderr, flush=True)
 
 
 def _end(server: EmbeddedServer, verified: Verified) -> None:

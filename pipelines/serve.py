@@ -21,6 +21,11 @@ if TYPE_CHECKING:
 __all__ = ["ServeConfig", "serve", "spec_of"]
 
 USAGE = "--like=INPUT --tables=NAME:KIND"
+EXAMPLES = """
+    rlds-beam serve --like=data/point_mass/1.0.0 --tables=replay:uniform --port=8000
+    rlds-beam serve --like=data/pairs --checkpoint=/data/bridge_reverb
+    rlds-beam serve --load=data/reverb
+"""
 
 _LOOK_SECONDS = 0.2
 
@@ -32,7 +37,7 @@ class ServeConfig(FrameOptions):
     like: str | None = option(
         None, "what the tables are for: an RLDS dataset, or a directory that convert wrote", metavar="INPUT"
     )
-    features: str | None = option(None, "path of a features.json, where it does not lie beside the input")
+    features: str | None = option(None, "path of a features.json, if it is not in the input's directory")
     tables: tuple[str, ...] = option(
         (),
         "NAME[:KIND[:MAX_SIZE]], comma separated (uniform_table:uniform:1000000000). Kinds: "
@@ -49,7 +54,7 @@ class ServeConfig(FrameOptions):
     port: int | None = option(None, "port to listen on (a free one)")
     checkpoint: str | None = option(
         None,
-        "directory for checkpoints: the latest one there is loaded, and one is written and proved at the end",
+        "directory for checkpoints: the latest one there is loaded, and one is written and verified at the end",
         metavar="DIR",
     )
     load: str | None = option(
@@ -91,7 +96,7 @@ def spec_of(like: str, options: FrameOptions, features: str | None = None) -> Tr
         return trajectory_spec(open_source(like, None, features).schema, options, ItemOptions())
     for field in dataclasses.fields(FrameOptions):
         if getattr(options, field.name) != field.default:
-            raise UsageError(f"--{field.name}: {like} is converted already, and with what it was converted stands")
+            raise UsageError(f"--{field.name}: {like} is converted already, with the options of that conversion")
     return open_replay(like).spec
 
 
@@ -115,7 +120,7 @@ def main(config: ServeConfig) -> int:
             return 130
         sizes = sizes_of(read_tables(path))
     verify_checkpoint(path, sizes)
-    print(f"wrote     {path}: {_sizes(sizes)}; proved by loading it into another server")
+    print(f"wrote     {path}: {_sizes(sizes)}; verified by loading it into another server")
     return 0
 
 

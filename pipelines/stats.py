@@ -23,6 +23,11 @@ if TYPE_CHECKING:
 __all__ = ["StatsConfig", "StatsOutcome", "define_pipeline", "stats"]
 
 USAGE = "INPUT"
+EXAMPLES = """
+    rlds-beam stats /data/bridge_dataset/1.0.0 --repair=last_not_last
+    rlds-beam stats /data/toy/1.0.0 --output=stats.json --by=language_instruction
+    rlds-beam stats /data/toy/1.0.0 --output=dataset_statistics.json --format=openvla --proprio=observation/state
+"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,13 +92,15 @@ def stats(config: StatsConfig) -> StatsOutcome:
     from rlds_beam.reading.source import open_source
     from rlds_beam.runners import check
     from rlds_beam.runners.results import run_for_result
+    from rlds_beam.seeing.progress import Progress, Total
 
     check(config)
     source = open_source(config.input, config.split, config.features, config.from_)
     report = check_source(source, config)
-    content, _ = run_for_result(
-        lambda root: define_pipeline(root, config, source), config, validate_seconds(source, config)
-    )
+    with Progress(Total("stats", bytes=source.size), config.progress).shown() as progress:
+        content, _ = run_for_result(
+            lambda root: define_pipeline(root, config, source), config, validate_seconds(source, config), progress
+        )
     found = Report.from_json(content["report"])
     statistics = {"dataset": source.dataset, **content["statistics"]}
     if config.output is not None:

@@ -19,6 +19,11 @@ if TYPE_CHECKING:
 __all__ = ["ValidateConfig", "define_pipeline", "validate"]
 
 USAGE = "INPUT"
+EXAMPLES = """
+    rlds-beam validate data/point_mass/1.0.0
+    rlds-beam validate data/point_mass/1.0.0 --split='train[:10%]' --report=report.json
+    rlds-beam validate data/point_mass/1.0.0 --repair=last_not_last --max_rejected=1%
+"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,14 +72,16 @@ def validate(config: ValidateConfig) -> Report:
     from rlds_beam.reading.source import open_source
     from rlds_beam.runners import check
     from rlds_beam.runners.results import run_for_result
+    from rlds_beam.seeing.progress import Progress, Total
 
     check(config)
     source = open_source(config.input, config.split, config.features, config.from_)
     report = check_source(source, config)
     job = dataclasses.replace(config, report=None)  # which is of the workers; this process writes the whole one
-    content, _ = run_for_result(
-        lambda root: define_pipeline(root, job, source), config, validate_seconds(source, config)
-    )
+    with Progress(Total("validate", bytes=source.size), config.progress).shown() as progress:
+        content, _ = run_for_result(
+            lambda root: define_pipeline(root, job, source), config, validate_seconds(source, config), progress
+        )
     found = Report.from_json(content)
     report = report.merge(found, check_counts(source, found.shards, config))
     outcome.keep(report.to_json(), config.report)

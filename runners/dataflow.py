@@ -6,13 +6,15 @@ import contextlib
 import importlib.util
 import ipaddress
 import re
-import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from rlds_beam import storage
+from rlds_beam.at_work import Done
 from rlds_beam.errors import RldsBeamError, UsageError, missing
+from rlds_beam.runners.base import Define, Runner
+from rlds_beam.runners.metrics import read_metrics
 from rlds_beam.runners.options import RunOptions
 
 _COPY = "copy it to a bucket (gcloud storage cp -r) and give its gs:// path"
@@ -146,51 +148,76 @@ def _parse(options: RunOptions) -> dict[str, Any]:
     return parsed
 
 
+class DataflowRunner(Runner):
+    """Submits a job to Dataflow and waits for its end; Ctrl-C cancels it."""
+
+    tick_seconds = 15.0
+
+    def check(self) -> None:
+        check(self.options)
+
+    @contextlib.contextmanager
+    def scratch(self) -> Iterator[str]:
+        """A directory below the temp location, for what workers have to tell this process; gone at the end."""
+        directory = storage.join(_parse(self.options)["temp_location"], f"rlds-beam-{time.time_ns()}")
+        try:
+            yield directory
+        finally:
+            with contextlib.suppress(OSError):  # the leftovers are small, and no reason to fail a job
+                storage.rmtree(directory)
+
+    def run_job(self, define: Define, seconds: float) -> dict[str, Any]:
+        """Runs the job.
+
+        Raises:
+          UsageError: it cannot be submitted.
+          RldsBeamError: it failed.
+        """
+        import apache_beam as beam
+        from apache_beam.options.pipeline_options import PipelineOptions
+        from apache_beam.runners.dataflow import dataflow_runner
+
+        self.check()
+        with _submitting():
+            options = PipelineOptions(beam_flags(self.options))
+            pipeline = beam.Pipeline(runner=dataflow_runner.DataflowRunner(), options=options)
+        return self.complete(pipeline, define)
+
+    def submit(self, pipeline: Any, define: Define) -> Any:
+        with _submitting():
+            return super().submit(pipeline, define)
+
+    def place(self) -> str | None:
+        if self.result is None:
+            return None
+        flags, job = _parse(self.options), self.result.job_id()
+        url = f"https://console.cloud.google.com/dataflow/jobs/{flags['region']}/{job}?project={flags['project']}"
+        return f"Dataflow job {job}, {url}"
+
+    def done(self) -> Done | None:
+        return None if self.result is None else Done.of_metrics(read_metrics(self.result))
+
+    def wait(self) -> None:
+        from rlds_beam.runners.local import plain
+
+        try:
+            self.result.wait_until_finish()
+        except KeyboardInterrupt:
+            # Or it would continue, beside the one that the same command starts.
+            self.result.cancel()
+            raise
+        except Exception as error:
+            raise plain(error) from error
+
+
 @contextlib.contextmanager
-def scratch(options: RunOptions) -> Iterator[str]:
-    """A directory below the temp location, for what workers have to tell this process; gone at the end."""
-    directory = storage.join(_parse(options)["temp_location"], f"rlds-beam-{time.time_ns()}")
+def _submitting() -> Iterator[None]:
     try:
-        yield directory
-    finally:
-        with contextlib.suppress(OSError):  # the leftovers are small, and no reason to fail a job
-            storage.rmtree(directory)
-
-
-def run(define: Callable[[Any], Any], options: RunOptions) -> dict[str, Any]:
-    """Submits the job and waits for its end; Ctrl-C cancels it.
-
-    Raises:
-      UsageError: it cannot be submitted.
-      RldsBeamError: it failed.
-    """
-    import apache_beam as beam
-    from apache_beam.options.pipeline_options import PipelineOptions
-    from apache_beam.runners.dataflow.dataflow_runner import DataflowRunner
-
-    from rlds_beam.runners.local import plain
-    from rlds_beam.runners.metrics import read_metrics
-    from rlds_beam.runners.notebooks import build
-
-    check(options)
-    try:
-        pipeline = beam.Pipeline(runner=DataflowRunner(), options=PipelineOptions(beam_flags(options)))
-        build(pipeline, define)
-        result = pipeline.run()
+        yield
     except RldsBeamError:
         raise
     except Exception as error:
         raise UsageError(f"the job could not be submitted to Dataflow: {_reason(error)}") from error
-    print(f"rlds-beam: Dataflow job {result.job_id()}, {_console(options, result)}", file=sys.stderr, flush=True)
-    try:
-        result.wait_until_finish()
-    except KeyboardInterrupt:
-        # Or it would go on, beside the one that the same command starts.
-        result.cancel()
-        raise
-    except Exception as error:
-        raise plain(error) from error
-    return read_metrics(result)
 
 
 def _reason(error: Exception) -> str:
@@ -199,10 +226,3 @@ def _reason(error: Exception) -> str:
     if "DefaultCredentialsError" in text or "RefreshError" in text:
         text += "; log in with gcloud auth application-default login"
     return text
-
-
-def _console(options: RunOptions, result: Any) -> str:
-    flags = _parse(options)
-    return (
-        f"https://console.cloud.google.com/dataflow/jobs/{flags['region']}/{result.job_id()}?project={flags['project']}"
-    )

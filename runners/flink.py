@@ -4,57 +4,81 @@ from __future__ import annotations
 
 import contextlib
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import apache_beam as beam
 import grpc
-from apache_beam.options.pipeline_options import PipelineOptions
-from apache_beam.runners.portability.flink_runner import FlinkJarJobServer, FlinkRunner
+from apache_beam.options.pipeline_options import JobServerOptions, PipelineOptions
+from apache_beam.runners.portability import flink_runner
 
 from rlds_beam.errors import RldsBeamError
+from rlds_beam.runners import flink_preflight
+from rlds_beam.runners.base import Define, Runner
 from rlds_beam.runners.flink_errors import plain
-from rlds_beam.runners.flink_preflight import Master, preflight
-from rlds_beam.runners.metrics import read_metrics
-from rlds_beam.runners.notebooks import build
-from rlds_beam.runners.options import RunOptions
 
 
-def run(define: Callable[[Any], Any], options: RunOptions) -> dict[str, Any]:
-    """Runs the job on `options.flink_master` and waits for its end.
+class FlinkRunner(Runner):
+    """Runs a job on `options.flink_master`.
 
     Ending this process ends the job on the cluster too, except by SIGKILL.
-
-    Raises:
-      UsageError: Java, the job server, the cluster or the workers cannot be used as they are; nothing was done.
-      RldsBeamError: the job failed, after as many restarts as the cluster allows; the message is the cause.
     """
-    found = preflight(options)
-    name = f"rlds-beam-{uuid.uuid4().hex[:12]}"
-    flags = [f"--job_name={name}", *found.flags, *options.beam_options]
-    runner = _Runner()
-    try:
-        pipeline = beam.Pipeline(runner=runner, options=PipelineOptions(flags))
-        build(pipeline, define)
-        result = pipeline.run()
-        result.wait_until_finish()
-        return read_metrics(result)
-    except RldsBeamError:
-        raise
-    except Exception as error:
-        raise plain(error, options, found.master) from error
-    finally:
-        _cancel(found.master, name)
-        runner.stop()
+
+    tick_seconds = 5.0
+    _job: str | None = None
+
+    def check(self) -> None:
+        flink_preflight.check(self.options)
+
+    def place(self) -> str | None:
+        job = self._find()
+        return None if job is None else f"Flink job {job}, {self._found.master.url}/#/job/{job}/overview"
+
+    def run_job(self, define: Define, seconds: float) -> dict[str, Any]:
+        """Runs the job.
+
+        Raises:
+          UsageError: Java, the job server, the cluster or the workers cannot be used as they are; nothing was done.
+          RldsBeamError: the job failed, after as many restarts as the cluster allows; the message is the cause.
+        """
+        self._name = f"rlds-beam-{uuid.uuid4().hex[:12]}"
+        self._found = flink_preflight.preflight(self.options)
+        flags = [f"--job_name={self._name}", *self._found.flags, *self.options.beam_options]
+        runner = _Runner()
+        try:
+            return self.complete(beam.Pipeline(runner=runner, options=PipelineOptions(flags)), define)
+        except RldsBeamError:
+            raise
+        except Exception as error:
+            raise plain(error, self.options, self._found.master) from error
+        finally:
+            self._cancel()
+            runner.stop()
+
+    def _find(self) -> str | None:
+        """Flink's id of the job, once the cluster has it."""
+        if self._job is None and self.result is not None:
+            jobs = self._found.master.get("/jobs/overview")["jobs"]
+            self._job = next((job["jid"] for job in jobs if job["name"] == self._name), None)
+        return self._job
+
+    def _cancel(self) -> None:
+        """Ends a job that is still running, straight at the cluster: Ctrl-C at a terminal has ended the job server."""
+        with contextlib.suppress(OSError):
+            for job in self._found.master.get("/jobs/overview")["jobs"]:
+                if job["name"] == self._name and job["state"] not in ("FINISHED", "FAILED", "CANCELED"):
+                    self._found.master.cancel(job["jid"])
 
 
-class _Runner(FlinkRunner):  # type: ignore[misc, unused-ignore]
+class _Runner(flink_runner.FlinkRunner):  # type: ignore[misc, unused-ignore]
     """Beam's, but we end its job server: Beam's own way installs a signal handler and waits for the exit."""
 
     _job_server: Any = None
 
     def default_job_server(self, options: Any) -> Any:
-        self._job_server = FlinkJarJobServer(options)
+        # Not needed, and it would load any Java class for each client that reaches its port.
+        options.view_as(JobServerOptions).expansion_port = -1
+        self._job_server = flink_runner.FlinkJarJobServer(options)
         return self._job_server
 
     def run_portable_pipeline(self, pipeline: Any, options: Any) -> Any:
@@ -71,11 +95,3 @@ def _until_lost(messages: Any) -> Iterator[Any]:
     """The messages of a job server until it ends: a thread of Beam's reads them, and would print a stack then."""
     with contextlib.suppress(grpc.RpcError):
         yield from messages
-
-
-def _cancel(master: Master, name: str) -> None:
-    """Ends a job that is still running, straight at the cluster: Ctrl-C at a terminal has ended the job server."""
-    with contextlib.suppress(OSError):
-        for job in master.get("/jobs/overview")["jobs"]:
-            if job["name"] == name and job["state"] not in ("FINISHED", "FAILED", "CANCELED"):
-                master.cancel(job["jid"])

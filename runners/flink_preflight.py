@@ -61,8 +61,8 @@ class Master:
 
 
 @dataclasses.dataclass(frozen=True)
-class Found:
-    """What was found, for submitting a job.
+class Submission:
+    """How to submit a job to a cluster.
 
     Attributes:
       master: of the cluster.
@@ -75,7 +75,7 @@ class Found:
     flags: tuple[str, ...]
 
 
-def preflight(options: RunOptions) -> Found:
+def preflight(options: RunOptions) -> Submission:
     """Looks at everything that can be known before the job is built, and fetches the job server where it is not there.
 
     Raises:
@@ -90,7 +90,7 @@ def preflight(options: RunOptions) -> Found:
     return dataclasses.replace(found, flags=(*found.flags, f"--flink_job_server_jar={jar}"))
 
 
-def check(options: RunOptions) -> Found:
+def check(options: RunOptions) -> Submission:
     """Looks at the same, and fetches nothing: the flags name no job server.
 
     Raises:
@@ -109,7 +109,7 @@ def check(options: RunOptions) -> Found:
     workers = _workers(options, master)
     if options.flink_job_server_jar:
         _check_jar(options.flink_job_server_jar)
-    return Found(
+    return Submission(
         master, version,
         (
             f"--flink_master={master.url}", f"--flink_version={version}", f"--job_server_java_launcher={java}",
@@ -134,7 +134,7 @@ def find_java(launcher: str) -> str:
     said = subprocess.run([path, "-version"], capture_output=True, text=True, check=False).stderr
     match = re.search(r'version "(?:1\.)?(\d+)', said)
     if match is None:
-        raise UsageError(f"{path} is no Java that works; `{path} -version` says: {' '.join(said.split()) or 'nothing'}")
+        raise UsageError(f"{path} is not a working Java; `{path} -version` says: {' '.join(said.split()) or 'nothing'}")
     if int(match[1]) < _LEAST_JAVA:
         raise UsageError(f"{path} is Java {match[1]}; Beam's job server for Flink needs {_LEAST_JAVA} or later")
     return path
@@ -210,7 +210,7 @@ def _check_jar(path: str) -> None:
         with zipfile.ZipFile(path) as jar:
             runs = b"Main-Class" in jar.read("META-INF/MANIFEST.MF")
     except (OSError, KeyError, zipfile.BadZipFile) as error:
-        raise UsageError(f"{path} is no jar that can be read ({error}); remove it, and run again") from error
+        raise UsageError(f"{path} is not a readable jar ({error}); remove it, and run again") from error
     if not runs:
         raise UsageError(
             f"{path} has no main class: it is not a job server, whose name is beam-runners-flink-…-job-server-….jar"
@@ -224,7 +224,7 @@ def _job_server(version: str, cache: str) -> str:
     if os.path.exists(path):
         return path
     before = socket.getdefaulttimeout()
-    socket.setdefaulttimeout(_SECONDS)  # Beam sets none, and would wait forever behind some firewalls.
+    socket.setdefaulttimeout(_SECONDS)  # Beam sets none, and would wait forever where a firewall drops packets.
     try:
         return str(
             JavaJarServer.local_jar(

@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import queue
 import re
-import shlex
 import shutil
 import tempfile
 from collections.abc import Callable
 from typing import Any
 
 import apache_beam as beam
-from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.options.pipeline_options import DirectOptions, PipelineOptions
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
-from apache_beam.transforms.environments import SubprocessSDKEnvironment
 
 import rlds_beam.errors
-from rlds_beam.at_work import command, read_notes
-from rlds_beam.errors import RldsBeamError
-from rlds_beam.runners.metrics import read_metrics
-from rlds_beam.runners.notebooks import build
-from rlds_beam.runners.options import RunOptions
-from rlds_beam.runners.watching import wait_until_gone, watched
+from rlds_beam import at_work
+from rlds_beam.at_work import Done
+from rlds_beam.errors import RldsBeamError, UsageError
+from rlds_beam.runners.base import Define, Runner
+from rlds_beam.runners.threads import NO_MORE_THREADS, no_more_threads, thread_errors
+from rlds_beam.runners.watching import watched
+from rlds_beam.runners.worker_processes import worker_processes
+from rlds_beam.runners.worker_services import WorkerRunner
 
 START_SECONDS = 2.0
 """Seconds that a job of two workers takes longer to start: two more processes import Beam and connect."""
@@ -34,58 +36,71 @@ _STEP = re.compile(r" \[while running '[^']*'\]$")
 """What Beam adds to the message of an error in a step."""
 
 
-def run(define: Callable[[Any], Any], options: RunOptions, seconds: float) -> dict[str, Any]:
-    """Runs the job on this machine and waits for its end.
+class LocalRunner(Runner):
+    """Runs a job in this process, or in worker processes that it starts."""
 
-    Args:
-      define, options, seconds: as of `run_pipeline`.
+    _look: Callable[[], Done | None] = staticmethod(lambda: None)
 
-    Raises:
-      RldsBeamError: the job failed, or a worker process died.
-    """
-    workers = options.workers or paying_workers(seconds, _cores())
-    flags = [f"--direct_num_workers={workers}", *options.beam_options]
+    def check(self) -> None:
+        if _direct(self.options.beam_options).direct_running_mode != "in_memory":
+            raise UsageError(
+                "--direct_running_mode opens Beam's services to every network; --workers=N starts worker processes"
+            )
 
-    def job(environment: Any = None, home: str | None = None) -> dict[str, Any]:
+    def run_job(self, define: Define, seconds: float) -> dict[str, Any]:
+        self.check()
+        workers = self.options.workers or paying_workers(seconds, _cores())
+        flags = PipelineOptions([f"--direct_num_workers={workers}", *self.options.beam_options])
+        try:
+            return self._in_processes(define, flags) if workers > 1 else self._in_process(define, flags)
+        except RldsBeamError as error:
+            raise type(error)(_STEP.sub("", str(error))) from error
+        except Exception as error:
+            if "KeyboardInterrupt [while running" in str(error):  # Beam's wording of one that met a step at work
+                raise KeyboardInterrupt from error
+            raise plain(error) from error
+
+    def done(self) -> Done | None:
+        return self._look()
+
+    def _in_process(self, define: Define, flags: PipelineOptions) -> dict[str, Any]:
+        before = at_work.done()
+        self._look = lambda: at_work.done() - before
         # DirectRunner would first try to download another runner.
-        pipeline = beam.Pipeline(runner=FnApiRunner(environment), options=PipelineOptions(flags))
+        return self._complete_in(None, beam.Pipeline(runner=FnApiRunner(), options=flags), define)
+
+    def _in_processes(self, define: Define, flags: PipelineOptions) -> dict[str, Any]:
+        with thread_errors() as fatal, worker_processes() as workers:
+
+            def job() -> dict[str, Any]:
+                return self._complete_in(
+                    workers.home, beam.Pipeline(runner=WorkerRunner(workers), options=flags), define
+                )
+
+            def error() -> RldsBeamError | None:
+                with contextlib.suppress(queue.Empty):
+                    return fatal.get_nowait()
+                return workers.error()
+
+            self._look = workers.done
+            metrics = watched(job, error)
+            workers.end()
+            metrics["worker_seconds"] = [note.seconds for note in workers.notes()]
+        return metrics
+
+    def _complete_in(self, home: str | None, pipeline: Any, define: Define) -> dict[str, Any]:
+        """Completes a pipeline whose temporary files are in `home`: Beam removes its directory only after a success."""
         if home is not None:
-            # Beam removes its directory when a pipeline is through, and one whose worker died never is.
             os.rmdir(pipeline.local_tempdir)
             pipeline.local_tempdir = tempfile.mkdtemp(dir=home)
         try:
-            build(pipeline, define)
-            result = pipeline.run()
-            result.wait_until_finish()
+            return self.complete(pipeline, define)
         finally:
-            shutil.rmtree(pipeline.local_tempdir, ignore_errors=True)  # in an IPython session Beam leaves it behind
-        return read_metrics(result)
-
-    try:
-        return _with_workers(job) if workers > 1 else job()
-    except RldsBeamError as error:
-        raise type(error)(_STEP.sub("", str(error))) from error
-    except Exception as error:
-        if "KeyboardInterrupt [while running" in str(error):  # Beam's wording of an interrupt during a step
-            raise KeyboardInterrupt from error
-        raise plain(error) from error
+            shutil.rmtree(pipeline.local_tempdir, ignore_errors=True)  # in an IPython session Beam leaves it
 
 
-def _with_workers(job: Callable[[Any, str], dict[str, Any]]) -> dict[str, Any]:
-    """Runs `job` with worker processes, which are gone when this returns or raises."""
-    with tempfile.TemporaryDirectory(prefix="rlds-beam-", ignore_cleanup_errors=True) as home:
-        # A worker ends when this file does: Beam leaves workers waiting when a pipeline ends badly.
-        alive = os.path.join(home, "alive")
-        open(alive, "x").close()
-        # In place of the shell that Beam starts it by, so that a worker sees when this process is no more.
-        worker = f"exec {shlex.join(command('rlds_beam.runners.worker', alive))}"
-        try:
-            metrics = watched(lambda: job(SubprocessSDKEnvironment.from_command_string(worker), home), home)
-        finally:
-            os.remove(alive)
-            wait_until_gone(home)  # so that nothing changes any more when somebody looks at what is finished
-        metrics["worker_seconds"] = [note.seconds for note in read_notes(home)]
-        return metrics
+def _direct(flags: tuple[str, ...]) -> DirectOptions:
+    return PipelineOptions(list(flags)).view_as(DirectOptions)
 
 
 def paying_workers(seconds: float, cores: int) -> int:
@@ -106,6 +121,8 @@ def plain(error: Exception) -> RldsBeamError:
     ours = _ours(error)
     if ours is not None:
         return ours
+    if NO_MORE_THREADS in str(error):
+        return no_more_threads()
     lines = [line for line in str(error).strip().splitlines() if line.strip()]
     return RldsBeamError(f"{type(error).__name__}: {lines[-1] if lines else error}")
 

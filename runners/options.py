@@ -37,7 +37,7 @@ class FlinkOptions(Options):
     )
     parallelism: int | None = option(None, "task slots to work in (all that the cluster has)")
     environment_type: Literal["EXTERNAL", "DOCKER", "PROCESS"] | None = option(
-        None, "how TaskManagers come by Python: a worker pool beside each (EXTERNAL), or as Beam's manual says"
+        None, "how TaskManagers get Python: a worker pool beside each (EXTERNAL), or as in Beam's manual"
     )
     environment_config: str | None = option(
         None, "host:port of the worker pool, as a TaskManager sees it (localhost:50000); of a container, the image"

@@ -2,32 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.runners import create_runner
 
 from rlds_beam.errors import RldsBeamError, UsageError
-from rlds_beam.runners.metrics import read_metrics
-from rlds_beam.runners.notebooks import build
-from rlds_beam.runners.options import RunOptions
+from rlds_beam.runners.base import Define, Runner
 
 
-def run(define: Callable[[Any], Any], options: RunOptions) -> dict[str, Any]:
-    """Runs the job on `options.runner` and waits for its end.
+class RemoteRunner(Runner):
+    """Runs a job on `options.runner`."""
 
-    Raises:
-      UsageError: Beam knows no such runner, or its flags are not right for it.
-      RldsBeamError: the job failed.
-    """
-    try:
-        pipeline = beam.Pipeline(options=PipelineOptions([f"--runner={options.runner}", *options.beam_options]))
-    except (ImportError, ValueError) as error:
-        raise UsageError(f"--runner={options.runner}: " + " ".join(str(error).split())) from error
-    build(pipeline, define)
-    result = pipeline.run()
-    state = result.wait_until_finish()
-    if state not in (None, "DONE"):
-        raise RldsBeamError(f"{options.runner} ended the job in state {state}; its log says why")
-    return read_metrics(result)
+    tick_seconds = 10.0
+
+    def check(self) -> None:
+        if self.options.workers is not None:
+            raise UsageError(f"--workers is for --runner=local; {self.options.runner} has flags of its own, after --")
+        try:
+            create_runner(self.options.runner)
+        except (ImportError, ValueError) as error:
+            raise UsageError(f"--runner={self.options.runner}: " + " ".join(str(error).split())) from error
+
+    def run_job(self, define: Define, seconds: float) -> dict[str, Any]:
+        """Runs the job.
+
+        Raises:
+          UsageError: Beam knows no such runner, or its flags are not right for it.
+          RldsBeamError: the job failed.
+        """
+        self.check()
+        flags = [f"--runner={self.options.runner}", *self.options.beam_options]
+        try:
+            pipeline = beam.Pipeline(options=PipelineOptions(flags))
+        except ValueError as error:  # of a flag that the runner does not take
+            raise UsageError(f"--runner={self.options.runner}: " + " ".join(str(error).split())) from error
+        return self.complete(pipeline, define)
+
+    def wait(self) -> None:
+        state = self.result.wait_until_finish()
+        if state not in (None, "DONE"):
+            raise RldsBeamError(f"{self.options.runner} ended the job in state {state}; its log says why")

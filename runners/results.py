@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rlds_beam import storage
 from rlds_beam.runners.options import RunOptions
 
+if TYPE_CHECKING:
+    from rlds_beam.runners.base import Watcher
+
 
 def run_for_result(
-    define: Callable[[Any], Any], options: RunOptions, seconds: float
+    define: Callable[[Any], Any], options: RunOptions, seconds: float, watcher: Watcher | None = None
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Runs a pipeline that has one result.
 
@@ -20,22 +23,23 @@ def run_for_result(
 
     Args:
       define: builds the pipeline under the root it is given; returns a PCollection of one result that has a `to_json`.
-      options, seconds: as of `runners.run_pipeline`.
+      options, seconds, watcher: as of `runners.run_pipeline`.
 
     Returns:
       The result's JSON, and what the run measured of itself.
     """
     import apache_beam as beam
 
-    from rlds_beam.runners import run_pipeline, scratch
+    from rlds_beam.runners import find_runner
     from rlds_beam.transforms.reporting import HandOver, handed_over
 
-    with scratch(options) as directory:
+    runner = find_runner(options, watcher)
+    with runner.scratch() as directory:
         if directory is None:
-            metrics = run_pipeline(lambda root: define(root) | HandOver(), options, seconds)
+            metrics = runner.run(lambda root: define(root) | HandOver(), seconds)
             return handed_over(metrics), metrics
         path = storage.join(directory, "result.json")
-        metrics = run_pipeline(lambda root: define(root) | "Result" >> beam.Map(_write_json, path), options, seconds)
+        metrics = runner.run(lambda root: define(root) | "Result" >> beam.Map(_write_json, path), seconds)
         content: dict[str, Any] = json.loads(storage.read_text(path))
         return content, metrics
 

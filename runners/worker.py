@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 
-from rlds_beam.at_work import keep_note
+from rlds_beam.at_work import is_verbose, keep_note
 from rlds_beam.user_functions import search_as_the_parent
 
 _WATCH_SECONDS = 0.2
@@ -21,12 +21,12 @@ def main() -> None:
     alive = sys.argv.pop(1)
     # Ctrl-C goes to all processes at a terminal: only the runner handles it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with, args=(alive, os.getppid()), daemon=True).start()
     home = os.path.dirname(alive)
     try:
-        keep_note(home)
-        if not os.environ.get("RLDS_BEAM_VERBOSE"):
+        if not is_verbose():
             _be_quiet(os.path.join(home, f"{os.getpid()}.log"))
+        threading.Thread(target=_end_with, args=(alive, os.getppid()), daemon=True).start()
+        keep_note(home)
     except FileNotFoundError:  # The runner has ended already.
         sys.exit(1)
     search_as_the_parent()

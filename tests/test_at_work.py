@@ -7,15 +7,18 @@ import signal
 import subprocess
 import sys
 import threading
-import time
+from pathlib import Path
+from typing import Any
 
 import pytest
 from processes import DEADLINE
 
 from rlds_beam import at_work
-from rlds_beam.at_work import read_notes
+from rlds_beam.at_work import Done, read_notes
 from rlds_beam.errors import RldsBeamError
-from rlds_beam.runners import watching
+from rlds_beam.runners import worker_processes
+from rlds_beam.runners.watching import watched
+from rlds_beam.runners.worker_processes import WorkerProcesses
 from rlds_beam.testing import make_episode, write_dataset
 
 CHILD = """
@@ -67,8 +70,8 @@ def notebook(tmp_path, monkeypatch):
 
 def test_blocks_lie_within_each_other(notebook):
     (note,) = read_notes(str(notebook))
-    assert note == (os.getpid(), (), 0.0)
-    with at_work.at_work("a range with a long name, so that what is behind the next line is rubbish"):
+    assert note[:3] == (os.getpid(), (), 0.0)
+    with at_work.at_work("a range with a long name, so that leftovers after the next line are rubbish"):
         with at_work.at_work("a file"):
             assert read_notes(str(notebook))[0].at[1:] == ("a file",)
         assert len(read_notes(str(notebook))[0].at) == 1
@@ -94,68 +97,98 @@ def test_the_note_of_a_process_that_was_killed_is_left(tmp_path):
     assert child(tmp_path, body) == -signal.SIGKILL
     (note,) = read_notes(str(tmp_path))
     assert note.at == ("range", "file, bytes 0 to 9")
-    assert watching._dead(str(tmp_path)) == [note]
 
 
 @pytest.fixture
-def impatient(monkeypatch):
-    monkeypatch.setattr(watching, "_LOOK_SECONDS", 0.05)
-    monkeypatch.setattr(watching, "_GRACE_SECONDS", 0.2)
-    monkeypatch.setattr(threading, "excepthook", threading.excepthook)  # put back, whatever the job does to it
+def workers(tmp_path, monkeypatch):
+    """Starts a process in place of a worker; it keeps its note where a worker does."""
+    monkeypatch.setattr(worker_processes, "GRACE_SECONDS", 0.2)
+    monkeypatch.setattr(worker_processes, "_END_SECONDS", 0.2)
+    (tmp_path / "home").mkdir()
+    found = WorkerProcesses(str(tmp_path / "home"))
+
+    def start(body: str) -> WorkerProcesses:
+        program = [sys.executable, "-c", CHILD.format(body=body), found.home]
+        monkeypatch.setattr(worker_processes, "command", lambda *_: program)
+        found.start("worker", "unix:/nowhere")
+        return found
+
+    yield start
+    found.end()
 
 
-def raise_in_thread(error: Exception, name: str) -> None:
-    """As Beam's thread does that waits for a worker process."""
-
-    def target() -> None:
-        raise error
-
-    threading.Thread(target=target, name=name).start()
+def hang() -> dict[str, Any]:
+    """A job that waits for its worker forever."""
+    threading.Event().wait(60)
+    return {}
 
 
 @pytest.mark.parametrize(
     ("code", "words"),
     [(-9, "killed by SIGKILL, as a system that runs out of memory does"), (-11, "killed by SIGSEGV"), (3, "code 3")],
 )
-def test_a_worker_that_dies_ends_the_job(tmp_path, impatient, code, words):
+def test_a_worker_that_dies_ends_the_job(workers, code, words):
     end = f"os.kill(os.getpid(), {-code})" if code < 0 else f"os._exit({code})"
-    assert child(tmp_path, f"with at_work('range'):\n with at_work('file'):\n  {end}") == code
-
-    def job():
-        raise_in_thread(RuntimeError(f"Worker subprocess exited with return code {code}"), "run_worker")
-        threading.Event().wait(60)
-
+    started = workers(f"with at_work('range'):\n with at_work('file'):\n  {end}")
     with pytest.raises(RldsBeamError) as raised:
-        watching.watched(job, str(tmp_path))
+        watched(hang, started.error)
     text = str(raised.value)
     assert text.startswith("a worker process died at range, file (") and text.endswith("run again")
     assert words in text
 
 
-def test_a_worker_that_leaves_without_an_error_ends_the_job(tmp_path, impatient):
-    assert child(tmp_path, "with at_work('range'):\n os._exit(0)") == 0
-    with pytest.raises(RldsBeamError, match=r"died at range \(it ended of itself\)"):
-        watching.watched(lambda: threading.Event().wait(60), str(tmp_path))
+def test_a_worker_that_leaves_without_an_error_ends_the_job(workers):
+    with pytest.raises(RldsBeamError, match=r"died at range \(it ended without an error\)"):
+        watched(hang, workers("with at_work('range'):\n os._exit(0)").error)
 
 
-def test_a_worker_that_is_through_is_no_error(tmp_path, impatient):
-    assert child(tmp_path, "with at_work('range'): pass") == 0
-
-    def job():
-        time.sleep(0.1)
-        return {"done": 1}
-
-    assert watching.watched(job, str(tmp_path)) == {"done": 1}
+def test_a_worker_that_is_through_is_no_error(workers, monkeypatch):
+    monkeypatch.setattr(worker_processes, "GRACE_SECONDS", 60.0)
+    started = workers("with at_work('range'): pass")
+    assert watched(lambda: {"code": started._processes["worker"].wait(DEADLINE)}, started.error) == {"code": 0}
 
 
-def test_the_last_line_of_the_dead_ones_log_is_said(tmp_path, impatient):
-    body = "open(os.path.join(sys.argv[1], f'{os.getpid()}.log'), 'w').write('a\\nno more memory\\n')\nos._exit(1)"
-    assert child(tmp_path, body) == 1
-    (tmp_path / "1.log").write_text("of one that lives\n")
-
-    def job():
-        raise_in_thread(RuntimeError("Worker subprocess exited with return code 1"), "run_worker")
-        threading.Event().wait(60)
-
+def test_the_last_line_of_the_dead_ones_log_is_said(workers):
+    write = "open(os.path.join(sys.argv[1], f'{os.getpid()}.log'), 'w').write('a\\nno more memory\\n')"
+    started = workers(f"{write}\nos._exit(1)")
+    Path(started.home, "1.log").write_text("of one that lives\n")
     with pytest.raises(RldsBeamError, match=r"between two ranges \(exit code 1: no more memory\)"):
-        watching.watched(job, str(tmp_path))
+        watched(hang, started.error)
+
+
+def test_a_worker_that_does_not_end_is_killed(workers):
+    started = workers("import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\ntime.sleep(60)")
+    started.end()
+    assert started._processes["worker"].returncode == -signal.SIGKILL
+
+
+def test_a_cause_that_is_seen_after_the_job_failed(workers):
+    """Beam fails with a lost connection a moment before the process is known to have ended."""
+    started = workers("os._exit(7)")
+
+    def job():
+        raise RuntimeError("connection lost")
+
+    with pytest.raises(RldsBeamError, match="exit code 7"):
+        watched(job, started.error)
+
+
+def test_what_is_done_is_counted_and_noted(notebook, monkeypatch):
+    monkeypatch.setattr(at_work, "_UPDATE_SECONDS", 0.0)
+    before = at_work.done()
+    at_work.count(records=1, bytes=100, steps=5)
+    at_work.count(records=1, bytes=50, rejected=1)
+    at_work.count(ranges=1)
+    expected = Done(ranges=1, records=2, bytes=150, steps=5, rejected=1)
+    assert at_work.done() - before == expected
+    assert read_notes(str(notebook))[0].done - before == expected
+
+
+def test_a_note_is_not_written_for_each_episode(notebook, monkeypatch):
+    monkeypatch.setattr(at_work, "_UPDATE_SECONDS", 3600.0)
+    noted = read_notes(str(notebook))[0].done
+    for _ in range(100):
+        at_work.count(records=1)
+    assert read_notes(str(notebook))[0].done == noted
+    with at_work.at_work("a range"):
+        assert (read_notes(str(notebook))[0].done - noted).records == 100

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gzip
 import importlib
 import json
@@ -16,6 +17,9 @@ from typing import Any
 import pytest
 
 from rlds_beam import user_functions
+from rlds_beam.errors import UsageError
+from rlds_beam.reading.framing import Framing
+from rlds_beam.reading.source import open_source
 from rlds_beam.testing import make_episode, read_payloads, shard_paths, write_dataset
 from rlds_beam.user_functions import version_of
 
@@ -178,3 +182,12 @@ def test_a_version_stands_for_the_source(tmp_path, convert, module):
 
 def test_code_without_source_has_a_version_all_the_same():
     assert version_of("math:sqrt") == "no source"
+
+
+def test_a_shard_that_cannot_be_read_is_named(tmp_path):
+    """A directory under its name: a lost permission does not keep root from reading."""
+    source = open_source(str(record(tmp_path / "data", 0)))
+    shard = dataclasses.replace(source.splits[0].shards[0], path=str(tmp_path))
+    for look in (lambda framing: framing.content([shard]), lambda framing: framing.record_starts(shard, [7])):
+        with pytest.raises(UsageError, match=f"{tmp_path} cannot be read"):
+            look(Framing(source))

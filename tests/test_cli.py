@@ -6,6 +6,8 @@ import dataclasses
 import importlib
 import inspect as introspection
 import json
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +17,7 @@ import pytest
 from processes import DEADLINE
 from processes import run as execute
 
+from rlds_beam import at_work
 from rlds_beam.errors import FailedRuleError, UsageError
 from rlds_beam.pipelines.cli import JOBS, main
 from rlds_beam.pipelines.convert import ConvertConfig, convert
@@ -323,3 +326,109 @@ def test_every_job_keeps_the_contract(command):
     assert callable(getattr(module, command))
     if "beam_options" in config.__dataclass_fields__:
         assert [*introspection.signature(module.define_pipeline).parameters][:2] == ["root", "config"]
+
+
+@pytest.mark.parametrize("flags", [(), ("--accept=duplicate_episode",), ("--items=episodes",), ("--split=train[1:7]",)])
+def test_inspect_predicts_what_convert_writes_with_duplicates(tmp_path, capsys, flags):
+    """Of four episodes that are in the dataset four times, three copies are no items."""
+    episodes = [make_episode(2, seed=i % 4) for i in range(16)]
+    path = str(write_dataset(tmp_path / "twice", episodes, shards=3))
+    assert main(["inspect", path, "--json", *flags]) == 0
+    found = json.loads(capsys.readouterr().out)
+    main(["convert", path, str(tmp_path / "out"), *flags])
+    capsys.readouterr()
+    report = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert found["complete"] and found["items"] == report["items_written"]
+    assert found["sampled"]["rules"] == report["rules"]
+
+
+def test_inspect_says_that_it_did_not_look_for_duplicates_in_a_sample(source, capsys):
+    assert main(["inspect", str(source), "--sample_bytes=1"]) == 0
+    assert "a sample was read; duplicates were not looked for" in capsys.readouterr().out
+
+
+# Verbosity, errors as JSON, outputs that cannot be written to
+
+
+def test_errors_are_json_too(run, tmp_path):
+    code, out, err = run("convert", tmp_path / "nowhere", tmp_path / "out", "--json")
+    assert code == 2 and len(err.splitlines()) == 1
+    error = json.loads(out)["error"]
+    assert (error["type"], error["exit_code"]) == ("UsageError", 2)
+    assert err == f"rlds-beam: {error['message']}\n"
+
+
+def test_a_schema_as_json_is_not_text(run, source):
+    code, out, _ = run("inspect", source, "--json")
+    assert code == 0
+    schema = json.loads(out)["schema"]
+    assert schema["observation"] == {"dtype": "float32", "shape": [3], "encoding": "none", "feature": "Tensor"}
+
+
+@pytest.mark.parametrize("flags", [[], ["--json"]])
+def test_a_closed_pipe_ends_quietly(source, flags):
+    """As of `rlds-beam inspect ... | head -1`."""
+    script = Path(sys.executable).with_name("rlds-beam")
+    read, write = os.pipe()
+    os.close(read)
+    try:
+        done = subprocess.run(
+            [script, "inspect", str(source), *flags],
+            stdout=write, stderr=subprocess.PIPE, text=True, check=False, timeout=DEADLINE,
+        )  # fmt: skip
+    finally:
+        os.close(write)
+    assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, "")
+
+
+@pytest.mark.parametrize("flags", [[], ["--json"]])
+def test_an_output_that_is_full_is_one_line(source, flags):
+    script = Path(sys.executable).with_name("rlds-beam")
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [script, "inspect", str(source), *flags],
+            stdout=full, stderr=subprocess.PIPE, text=True, check=False, timeout=DEADLINE,
+        )  # fmt: skip
+    assert done.returncode == 1
+    assert len(done.stderr.splitlines()) == 1 and "No space left on device" in done.stderr
+
+
+def test_an_error_of_a_bucket_is_one_line(run, source, monkeypatch):
+    """Libraries of stores have exceptions of their own, which are no OSError."""
+
+    class Forbidden(Exception):
+        __module__ = "google.api_core.exceptions"
+
+    def forbidden(*_: object) -> None:
+        raise Forbidden("403 GET https://storage.googleapis.com:\n no access")
+
+    monkeypatch.setattr("rlds_beam.reading.source.open_source", forbidden)
+    code, out, err = run("inspect", source)
+    assert (code, out) == (1, "")
+    assert err == "rlds-beam: Forbidden: 403 GET https://storage.googleapis.com: no access\n"
+
+
+def test_a_mistake_of_ours_keeps_its_traceback(run, source, monkeypatch):
+    monkeypatch.setattr("rlds_beam.reading.source.open_source", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        run("inspect", source)
+
+
+def test_quiet_prints_errors_only(run, source, tmp_path):
+    assert run("convert", source, tmp_path / "out", "-q") == (0, "", "")
+    code, out, err = run("convert", tmp_path / "nowhere", tmp_path / "again", "--quiet")
+    assert (code, out) == (2, "") and len(err.splitlines()) == 1
+
+
+def test_verbose_shows_the_logs_of_beam(source, tmp_path):
+    assert process("validate", source).stderr == ""
+    assert "apache_beam" in process("validate", source, "-v").stderr
+    assert at_work.VERBOSE not in os.environ
+
+
+@pytest.mark.parametrize("command", JOBS)
+def test_help_starts_with_three_examples(run, command):
+    _, out, _ = run(command, "--help")
+    examples = [line for line in out.splitlines() if line.startswith(f"  rlds-beam {command}")]
+    assert len(examples) == (2 if command == "doctor" else 3)
+    assert out.index("examples:") < out.index("options:")

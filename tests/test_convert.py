@@ -152,8 +152,13 @@ def test_splits(tmp_path, episodes):
 
 @pytest.mark.parametrize(
     ("split", "chosen"),
-    [("train[:2]", slice(0, 2)), ("train[2:5]", slice(2, 5)), ("train[-2:]", slice(5, 7)), ("train[:50%]", slice(0, 4))],
-)  # fmt: skip
+    [
+        ("train[:2]", slice(0, 2)),
+        ("train[2:5]", slice(2, 5)),
+        ("train[-2:]", slice(5, 7)),
+        ("train[:50%]", slice(0, 4)),
+    ],
+)
 def test_slices_count_episodes(tmp_path, source, episodes, split, chosen):
     assert states(run(source, tmp_path / "out", "--items=frames", f"--split={split}")) == goals(episodes[chosen])
 
@@ -286,7 +291,7 @@ def test_cast_writes_what_the_format_cannot_hold(tmp_path: Path, capsys: pytest.
 def test_a_range_that_is_done_is_left_as_it_is(tmp_path, source) -> None:
     """As when a runner restarts a job: only what is incomplete is written again."""
     job = prepare(ConvertConfig(str(source), str(tmp_path / "out"), shards=3))
-    work, *_ = job.open().to_do
+    work, *_ = job.open()
     commit = job.converter.convert(work, {})
     shard = tmp_path / "out" / commit.file
     made, content = shard.stat().st_ino, shard.read_bytes()

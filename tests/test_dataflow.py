@@ -122,7 +122,7 @@ DUPLICATES = {
 }
 RANGES = {"Ranges/MaybeReshuffle/Reshuffle": "Ranges"}
 SHUFFLES = {
-    "convert": {**DUPLICATES, **RANGES, "CommitDataset/Done": "ConvertRanges/Convert"},
+    "convert": {**DUPLICATES, "OpenOutput/Spread": "OpenOutput/Open", "CommitDataset/Done": "ConvertRanges/Convert"},
     "validate": {
         **DUPLICATES,
         "ReadFromRlds/Stretches/MaybeReshuffle/Reshuffle": "ReadFromRlds/Stretches",

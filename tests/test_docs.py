@@ -68,8 +68,6 @@ def folder(tmp_path, monkeypatch):
     """A folder with what the README's first blocks write: `data/point_mass/1.0.0`, and `pairs`."""
     example(ExampleConfig(str(tmp_path / "data")))
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [*sys.path])  # this folder is added for the module of an example
-    monkeypatch.setenv("RLDS_BEAM_USER_PATH", str(tmp_path))
     rlds_beam.convert("data/point_mass/1.0.0", "pairs")
     return tmp_path
 

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlds_beam.formats.example import parse_example
+from rlds_beam.formats.wire import MalformedError
 
 
 @given(st.lists(st.integers(-(2**63), 2**63 - 1)))
@@ -44,32 +45,50 @@ def message(number: int, content: bytes) -> bytes:
 
 
 @st.composite
-def wire_features(draw: st.DrawFn) -> bytes:
-    """A Feature as an odd writer may put it: packed or not, in pieces, one kind after another."""
-    feature = b""
-    for kind in draw(st.lists(st.integers(1, 3), max_size=3)):
-        body = b""
+def wire_features(draw: st.DrawFn) -> tuple[bytes, bool]:
+    """A Feature as an odd writer may put it, packed or not, in pieces, of several kinds; and whether readers agree.
+
+    Protobuf merges the pieces, where TensorFlow's parser takes the first and lets go of the others.
+    """
+    feature, kinds = b"", draw(st.lists(st.integers(1, 3), max_size=3))
+    agreed = len(kinds) < 2
+    for kind in kinds:
+        parts, packed = [], []
         for _ in range(draw(st.integers(0, 3))):
-            if kind == 1:
-                body += message(1, draw(st.binary(max_size=4)))
-            elif kind == 2:
-                one = draw(st.binary(min_size=4, max_size=4))
-                body += draw(st.sampled_from((bytes([13]) + one, message(1, one * 2), message(1, b""))))
+            one = draw(st.binary(min_size=4, max_size=4)) if kind < 3 else draw(st.sampled_from(VARINTS))
+            packed.append(kind > 1 and draw(st.booleans()))
+            tag = bytes([13 if kind == 2 else 8])
+            if packed[-1]:
+                parts.append(message(1, one * draw(st.integers(0, 2))))
             else:
-                one = draw(st.sampled_from((b"\x05", b"\xac\x02", b"\xff" * 9 + b"\x01")))
-                body += draw(st.sampled_from((b"\x08" + one, message(1, one * 3))))
-        feature += message(kind, body)
-    return feature
+                parts.append(message(1, one) if kind == 1 else tag + one)
+        agreed &= not any(packed) or len(packed) == 1
+        feature += message(kind, b"".join(parts))
+    return feature, agreed
+
+
+def check_all(wire: bytes) -> None:
+    for feature in parse_example(wire).values():
+        feature.check()
+
+
+VARINTS = (b"\x05", b"\xac\x02", b"\xff" * 9 + b"\x01")
 
 
 @given(st.lists(st.tuples(st.sampled_from(("a", "b")), st.lists(wire_features(), max_size=2)), min_size=1, max_size=3))
-def test_any_wire_form_means_what_protobuf_says(entries: list[tuple[str, list[bytes]]]) -> None:
+def test_any_wire_form_means_what_protobuf_says_or_is_malformed(
+    entries: list[tuple[str, list[tuple[bytes, bool]]]],
+) -> None:
     from tensorflow_datasets.proto import tf_example_pb2
 
     wire = b"".join(
-        message(1, message(1, message(1, key.encode()) + b"".join(message(2, v) for v in values)))
+        message(1, message(1, message(1, key.encode()) + b"".join(message(2, v) for v, _ in values)))
         for key, values in entries
     )
+    if not all(len(values) == 1 and values[0][1] for _, values in entries):
+        with pytest.raises(MalformedError):
+            check_all(wire)
+        return
     expected = tf_example_pb2.Example.FromString(wire)
     ours = parse_example(wire)
     assert set(ours) == set(expected.features.feature)

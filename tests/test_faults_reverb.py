@@ -22,9 +22,22 @@ import pytest
 pytest.importorskip("reverb")
 
 import reverb
-from processes import DEADLINE, run
+from processes import DEADLINE, run, running
 from proxy import Proxy
-from pushes import PAIRS, STREAM_BYTES, Push, Ran, arguments, dataset, due, held, one_table, size, wait_for_items
+from pushes import (
+    PAIRS,
+    STREAM_BYTES,
+    WAITING,
+    Push,
+    Ran,
+    arguments,
+    dataset,
+    due,
+    held,
+    one_table,
+    size,
+    wait_for_items,
+)
 from servers import ServerProcess, free_port, tight
 
 from rlds_beam.reverb.connection import Connection
@@ -60,6 +73,19 @@ class TestUnreachable:
         address, began = f"127.0.0.1:{free_port()}", time.monotonic()
         push(address, "--timeout=1", *workers).assert_refused(address, "no Reverb server is reached there", "serve")
         assert time.monotonic() - began < DEADLINE / 3
+
+    def test_21_a_wait_is_told_when_it_begins(self, data) -> None:
+        """The line is there while the command waits, and the command goes on when the server comes up."""
+        address = f"127.0.0.1:{free_port()}"
+        with running(arguments(data, [address], "--timeout=120", "--dry_run")) as process:
+            assert process.stderr is not None
+            told = process.stderr.readline()
+            assert WAITING.match(told.strip()) and address in told and "up to 120 s" in told
+            assert process.poll() is None
+            server = reverb.Server(one_table(), port=int(address.rpartition(":")[2]))
+            _, err = process.communicate(timeout=DEADLINE)
+            server.stop()
+        assert (process.returncode, err) == (0, "")
 
     def test_21_another_server_listens(self, push) -> None:
         with socket.create_server(("127.0.0.1", 0)) as listener:

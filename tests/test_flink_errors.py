@@ -12,7 +12,7 @@ import pytest
 from rlds_beam.errors import FailedRuleError, UsageError
 from rlds_beam.runners import flink
 from rlds_beam.runners.flink_errors import plain
-from rlds_beam.runners.flink_preflight import Found, Master
+from rlds_beam.runners.flink_preflight import Master, Submission
 from rlds_beam.runners.options import RunOptions
 
 OPTIONS = RunOptions(runner="flink", flink_master="flink:8081")
@@ -89,7 +89,7 @@ def test_a_job_leaves_the_process_as_it_was(monkeypatch: pytest.MonkeyPatch) -> 
         raise UsageError("as far as this and no further")
 
     before = threading.excepthook
-    monkeypatch.setattr(flink, "preflight", lambda options: Found(_Empty(""), "1.19", ()))
+    monkeypatch.setattr(flink, "preflight", lambda options: Submission(_Empty(""), "1.19", ()))
     with pytest.raises(UsageError, match="no further"):
         flink.run(define, OPTIONS)
     assert threading.excepthook is before

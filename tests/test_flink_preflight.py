@@ -104,7 +104,7 @@ def test_java(master, java, jar) -> None:
     program(java, "echo 'openjdk version \"1.8.0_392\"' >&2")
     assert "is Java 8; Beam's job server for Flink needs 11 or later" in refusal(options(master, jar))
     program(java, "echo 'no such module' >&2; exit 1")
-    assert "is no Java that works" in refusal(options(master, jar))
+    assert "is not a working Java" in refusal(options(master, jar))
     java.unlink()
     said = refusal(options(master, jar))
     assert "there is no java on the PATH" in said and "apt install" in said
@@ -139,7 +139,7 @@ def test_the_workers(master, java, jar) -> None:
 def test_a_jar_that_is_named(master, java, tmp_path) -> None:
     assert "there is no such file" in refusal(options(master, str(tmp_path / "none.jar")))
     (tmp_path / "torn.jar").write_bytes(b"PK")
-    assert "no jar that can be read" in refusal(options(master, str(tmp_path / "torn.jar")))
+    assert "not a readable jar" in refusal(options(master, str(tmp_path / "torn.jar")))
     assert "has no main class" in refusal(options(master, make_jar(tmp_path / "thin.jar", "")))
 
 

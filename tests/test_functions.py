@@ -135,3 +135,25 @@ def test_a_function_of_a_script_reaches_the_workers(dataset: Path, tmp_path: Pat
     assert run("2").stdout == "50 False\n"
     changed = run("3")
     assert changed.returncode == 1 and "UsageError" in changed.stderr
+
+
+def test_a_function_beside_a_script_reaches_the_workers(dataset: Path, tmp_path: Path) -> None:
+    """Python finds the module in the script's directory; workers find it there too, whatever directory is current."""
+    place, elsewhere = tmp_path / "place", tmp_path / "elsewhere"
+    place.mkdir(), elsewhere.mkdir()
+    (place / "policies_of_a_script.py").write_text(
+        "def info(current, following):\n    return {'scaled': current['reward'] * 2}\n"
+    )
+    (place / "script.py").write_text(
+        "import sys, rlds_beam\nfrom policies_of_a_script import info\n"
+        "if __name__ == '__main__':\n"
+        "    rlds_beam.convert(sys.argv[1], sys.argv[2], policy_info_fn=info, workers=2, shards=2,\n"
+        "                      repair='last_not_last')\n"
+    )
+    command = [sys.executable, place / "script.py", dataset, tmp_path / "out"]
+    done = subprocess.run(
+        [*map(str, command)], cwd=elsewhere, capture_output=True, text=True, timeout=DEADLINE, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    for item in read_items(tmp_path / "out"):
+        np.testing.assert_allclose(item["policy_info/scaled"][:1], 2 * item["reward"][:1])

@@ -1,4 +1,4 @@
-"""Output directories that somebody else prepared: nothing outside of them is touched, and nothing that is not ours."""
+"""Output directories that another person prepared: no file outside of them is touched, and none that is not ours."""
 
 from __future__ import annotations
 

@@ -22,6 +22,8 @@ from servers import drain
 from rlds_beam.episodes.images import EncodedImages
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.errors import UsageError
+from rlds_beam.jobs.options import PushOptions
+from rlds_beam.jobs.push import open_input
 from rlds_beam.pipelines.cli import main
 from rlds_beam.pipelines.push import PushConfig, define_pipeline
 from rlds_beam.reverb.serving.server import EmbeddedServer
@@ -47,11 +49,12 @@ def server():
     running.stop()
 
 
-def _once(name: str, max_size: int = 1_000_000) -> Any:
+def _once(name: str, max_size: int = 1_000_000, signature: Any = None) -> Any:
     selectors = reverb.selectors
     return reverb.Table(
-        name, selectors.Fifo(), selectors.Fifo(), max_size, reverb.rate_limiters.MinSize(1), max_times_sampled=1
-    )
+        name, selectors.Fifo(), selectors.Fifo(), max_size, reverb.rate_limiters.MinSize(1), max_times_sampled=1,
+        signature=signature,
+    )  # fmt: skip
 
 
 @pytest.fixture
@@ -129,6 +132,8 @@ def test_what_was_converted_is_pushed_as_it_is(push, server, data, tmp_path, cap
     expected = converted(data, tmp_path / "out", "--items=sequences", "--sequence_length=3")
     code, _, said = push(tmp_path / "out", server)
     assert code == 0, said
+    (line,) = (line for line in said.splitlines() if line.startswith("table "))
+    assert "episode" not in line, "Reverb counts batches of converted items as episodes"
     assert items_of(server) == expected
     code, _, said = push(tmp_path / "out", server, "--items=episodes")
     assert (code, "is converted already" in said) == (2, True)
@@ -222,6 +227,32 @@ class TestObserverWriter:
         for size in (PAIRS, 2 * PAIRS):
             code, report, said = push(data, server, "--writer=observer")
             assert (code, report["tables"][0]["size"]) == (0, size), said
+
+    def test_single_frames_have_a_time_axis(self, push, data) -> None:
+        """As these observers write them; a table that wants none is refused before anything is sent."""
+        import tensorflow as tf
+
+        spec = open_input(PushOptions(str(data), reverb=("s:1",), table=("t",), items="frames")).spec.to_tf(
+            per_frame=True
+        )
+        with_axis = tf.nest.map_structure(lambda leaf: tf.TensorSpec((1, *leaf.shape), leaf.dtype), spec)
+        tables = {"without": spec, "with": with_axis, "any": None}
+        running = reverb.Server([_once(name, signature=signature) for name, signature in tables.items()])
+        server = f"127.0.0.1:{running.port}"
+        code, _, said = push(data, server, "--writer=observer", "--items=frames", table="without")
+        assert code == 2 and "'without' wants single frames without a time axis" in said and "--writer=stream" in said
+        assert not drain(server, "without")
+        for table in ("with", "any"):
+            code, _, said = push(data, server, "--writer=observer", "--items=frames", table=table)
+            assert (code, " B\n" in said) == (0, False), said
+            assert [item.data[0].shape for item in drain(server, table)] == [(1,)] * STEPS * EPISODES
+        code, report, said = push(data, server, "--items=frames", table="without")
+        assert (code, report["items_written"]) == (0, STEPS * EPISODES), said
+        running.stop()
+
+    def test_the_summary_names_no_bytes_that_it_does_not_know(self, push, server, data) -> None:
+        assert f"written   {PAIRS} items (as predicted)\n" in push(data, server, "--writer=observer")[2]
+        assert f"written   {PAIRS} items (as predicted), " in push(data, server)[2]
 
     def test_takes_no_priorities_of_its_own(self, push, server, data) -> None:
         code, _, said = push(data, server, "--writer=observer", "--priority=reward")

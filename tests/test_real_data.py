@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 from pathlib import Path
@@ -192,3 +193,24 @@ def test_pushed_into_reverb_the_frames_are_those_that_tfds_decodes(decoded, caps
     expected = {steps[CAMERA][i : i + 2].tobytes() for steps in decoded for i in range(STEPS - 1)}
     assert seen == expected
     server.stop()
+
+
+@pytest.mark.parametrize("flags", [(), ("--images=jpeg",), ("--items=sequences", "--sequence_length=8")])
+def test_the_size_is_predicted(converted, capsys, flags) -> None:
+    command = ["inspect", str(REAL), "--repair=last_not_last", "--json", *flags]
+    assert main(command) == 0
+    predicted = json.loads(capsys.readouterr().out)["output_bytes"]
+    manifest = json.loads((converted(*flags) / "manifest.json").read_text())
+    assert predicted == pytest.approx(manifest["bytes"], rel=0.1)
+
+
+def test_the_instruction_is_carried(converted) -> None:
+    """The text of each step, as TFDS reads it from the dataset and from the items."""
+    tfds = pytest.importorskip("tensorflow_datasets")
+    output = converted("--keep=language_instruction,episode_key")
+    items = list(tfds.builder_from_directory(str(output)).as_dataset("train"))
+    episodes = tfds.builder_from_directory(str(REAL)).as_dataset(split="train")
+    texts = [[step["language_instruction"].numpy() for step in episode["steps"]] for episode in episodes]
+    expected = sorted(pair for text in texts for pair in itertools.pairwise(text))
+    assert sorted(tuple(item["language_instruction"].numpy()) for item in items) == expected
+    assert len({item["episode_key"].numpy() for item in items}) == EPISODES

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import collections
 import concurrent.futures
-import contextlib
 import itertools
+import random
 import shutil
 import socket
 import struct
@@ -13,14 +13,17 @@ import threading
 import time
 from typing import Any
 
+import grpc
 import pytest
-from hypothesis import given
+from google.protobuf import empty_pb2
+from google.protobuf.message import DecodeError
+from hypothesis import example, given
 from hypothesis import strategies as st
 from servers import ServerProcess, free_port
 
 from rlds_beam.errors import UsageError
 from rlds_beam.formats import wire
-from rlds_beam.formats.reverb_info import parse_checkpoint, parse_server_info
+from rlds_beam.formats.reverb_info import SERVER_INFO, ServerInfo, parse_checkpoint, parse_server_info
 from rlds_beam.reverb.connection import Connection, ServerError
 
 DEADLINE = 1.0
@@ -162,11 +165,53 @@ def test_leaves_are_named_as_a_trajectory_spec_names_them(server):
     assert [leaf.shape for leaf in tables["open"].signature] == [(None,), (None, 4, None), None, (0,), (1 << 40,)]
 
 
+def is_message(data: bytes) -> bool:
+    """Whether protobuf reads the bytes as a message, whatever its fields."""
+    try:
+        empty_pb2.Empty().ParseFromString(data)
+    except DecodeError:
+        return False
+    return True
+
+
+def refused(parse: Any, data: bytes) -> bool:
+    """Whether it is; any other error than ValueError is one of the test."""
+    try:
+        parsed = parse(data)
+    except ValueError:
+        return True
+    assert isinstance(parsed, ServerInfo if parse is parse_server_info else str)
+    return False
+
+
 @given(st.binary(max_size=60))
+@example(b"\xff\xff\xff")
+@example(b"\x0a\x05a")
+@example(b"\x0a\x02\xff\xfe")  # a path that is no text
 def test_bytes_that_are_no_answer_are_refused(data):
     for parse in (parse_server_info, parse_checkpoint):
-        with contextlib.suppress(ValueError):
-            parse(data)
+        assert refused(parse, data) or is_message(data)
+    assert parse_server_info(b"") == ServerInfo(0, {})  # what says nothing is a message
+
+
+def test_an_answer_that_is_damaged_is_refused_or_read_as_protobuf_reads_it(server):
+    call = grpc.insecure_channel(server.server_address).unary_unary(SERVER_INFO)
+    answer = call(b"", timeout=20)
+    assert not refused(parse_server_info, answer)
+    # A table more or less is a message still; elsewhere a cut is in the middle of a field.
+    whole = [end for number, _, _, end in wire.fields(answer, 0, len(answer))]
+    cuts = [cut for cut in range(1, len(answer), 7) if cut not in whole]
+    assert len(cuts) > 300
+    for cut in cuts:
+        assert not is_message(answer[:cut])
+        assert refused(parse_server_info, answer[:cut]), cut
+    rng, seen = random.Random(0), collections.Counter()
+    for _ in range(2000):
+        damaged = bytearray(answer)
+        damaged[rng.randrange(len(answer))] ^= 1 << rng.randrange(8)
+        seen[refused(parse_server_info, bytes(damaged))] += 1
+        assert refused(parse_server_info, bytes(damaged)) or is_message(bytes(damaged))
+    assert min(seen.values()) > 100
 
 
 @given(st.integers(-(2**63), 2**63 - 1), st.text(), st.floats(allow_nan=False), st.lists(st.text(), max_size=3))
@@ -252,8 +297,6 @@ def answer(listener: socket.socket, reply: bytes) -> None:
 
 @pytest.mark.parametrize("reply", [None, b"\xff\xff\xff"])
 def test_another_grpc_service_listens(reply):
-    import grpc
-
     service = grpc.server(concurrent.futures.ThreadPoolExecutor(1))
     port = service.add_insecure_port("127.0.0.1:0")
     if reply is not None:

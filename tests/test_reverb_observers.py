@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import os
 import sys
+import time
 import types
 import unittest.mock
 import zlib
@@ -325,6 +326,85 @@ def test_what_is_refused(tables: Tables) -> None:
         observer(pick(run, 1)._replace(policy_info=()))
     with pytest.raises(NotVerifiedError, match="nope"):
         ReverbAddTrajectoryObserver(client, "nope", 1)(pick(run, 2))
+
+
+@pytest.mark.parametrize("client", [unittest.mock.Mock(), None, "127.0.0.1:8000"])
+@pytest.mark.parametrize(
+    "kind", [ReverbAddTrajectoryObserver, ReverbTrajectorySequenceObserver, ReverbAddEpisodeObserver]
+)
+def test_a_client_has_an_address(kind: Any, client: Any) -> None:
+    observer = kind(client, "a", 2)
+    with pytest.raises(TypeError, match=f"must be a reverb.Client, .*`server_address`.* Got {type(client).__name__}"):
+        observer.add_episode(run_of([0, 2]))
+
+
+def test_a_client_of_ones_own_needs_no_more_than_the_address(tables: Tables) -> None:
+    client = types.SimpleNamespace(server_address=tables.client.server_address)
+    observer = ReverbAddTrajectoryObserver(client, "a", 2)
+    observer.add_episode(run_of([0, 1, 2]))
+    observer.flush()
+    assert len(tables.drain()[0][1]) == 2
+
+
+class Inserts:
+    """How many items came into a table since this was made."""
+
+    def __init__(self, client: Any, table: str):
+        self._client, self._table = client, table
+        self._before = self._now()
+
+    def _now(self) -> int:
+        info = self._client.server_info(timeout=10)[self._table]
+        return int(info.rate_limiter_info.insert_stats.completed)
+
+    def wait(self, items: int) -> int:
+        """How many there are when there are so many, or after some seconds."""
+        deadline = time.monotonic() + 10
+        while (there := self._now() - self._before) < items and time.monotonic() < deadline:
+            time.sleep(0.001)
+        return there
+
+
+WINDOWED = [ReverbAddTrajectoryObserver, ReverbTrajectorySequenceObserver]
+
+
+@pytest.mark.parametrize("length", [2, 3, 64])
+@pytest.mark.parametrize("kind", WINDOWED)
+def test_items_are_there_without_a_flush(tables: Tables, kind: Any, length: int) -> None:
+    """Frames as an environment gives them: each that completes an item sends it."""
+    observer, run = kind(tables.client, "a", length), run_of([0] + [1] * 99)
+    inserts = Inserts(tables.client, "a")
+    for t in range(100):
+        observer(pick(run, t))
+        due = max(0, t + 2 - length)
+        assert inserts.wait(due) == due, t
+        stream = observer._writer._stream
+        while stream is not None and not stream.idle:  # the answer is on its way
+            time.sleep(0.001)
+        time.sleep(0.002)  # a quick environment
+    observer.close()
+    expected = [(1, _window(run, i, length)) for i in range(101 - length)]
+    assert_equal([(0, tables.drain()[0][1])], [(0, expected)], length)
+
+
+@pytest.mark.parametrize("kind", WINDOWED)
+def test_few_items_wait_for_frames_to_come(tables: Tables, kind: Any) -> None:
+    """Frames as fast as they can be given, and then no more, and no flush."""
+    for count in range(64, 110, 9):
+        observer, run = kind(tables.client, "a", 64), run_of([0] + [1] * (count - 1))
+        inserts = Inserts(tables.client, "a")
+        for t in range(count):
+            observer(pick(run, t))
+        due = count - 63
+        assert inserts.wait(due - 8) >= due - 8
+        observer.close()
+        assert len(tables.drain()[0][1]) == due
+
+
+def _window(run: Any, begin: int, length: int) -> list[Array]:
+    import tree
+
+    return tree.flatten(pick(run, slice(begin, begin + length)))
 
 
 def test_the_signature_is_that_of_the_table() -> None:

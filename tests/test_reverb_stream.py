@@ -265,8 +265,9 @@ def test_acknowledged_keys_are_read_back(keys: list[int]) -> None:
     half = len(keys) // 2
     parts = (keys[:half], keys[half:])
     responses = [delimited(1, b"".join(map(varint, part))) if part else b"" for part in parts]
-    assert reverb_stream.acknowledged(responses).tolist() == keys
-    assert [reverb_stream.acknowledged_count(response) for response in responses] == [half, len(keys) - half]
+    packed = [reverb_stream.acknowledged_keys(response) for response in responses]
+    assert reverb_stream.decode_keys(packed).tolist() == keys
+    assert [reverb_stream.count_keys(part) for part in packed] == [half, len(keys) - half]
 
 
 @given(st.integers(1, 5_000_000), st.none() | st.integers(1, 2000))

@@ -305,7 +305,7 @@ class TestVerify:
         result = check(before, 30, push(address, "free0", range(30)))
         counts = {"predicted": 30, "acknowledged": 30, "inserted": 30, "already_there": 0, "size": 30, "episodes": 1}
         assert result == TableCheck(server=address, table="free0", **counts)
-        assert str(result) == f"{address} free0: 30 of 30 items; it holds 30 items of 1 episodes"
+        assert str(result) == f"{address} free0: 30 of 30 items; it holds 30 items"
         assert TableCheck(**json.loads(json.dumps(result.to_json()))) == result
 
     def test_a_second_run_finds_its_items(self, address):

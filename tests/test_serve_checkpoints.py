@@ -81,7 +81,7 @@ def test_a_checkpoint_is_served_by_the_next_run(dataset, tmp_path, checkpoint):
         code, out, err = command.end(signal.SIGTERM)
     assert (code, err) == (0, "")
     (written,) = root.iterdir()
-    assert f"wrote     {written}: 3 items in line, 7 items in replay; proved" in out
+    assert f"wrote     {written}: 3 items in line, 7 items in replay; verified" in out
     with Serve(f"--like={dataset}", "--tables=more:uniform", again) as command:
         command.wait_ready(3)
         assert held(command.address, "replay") == content

@@ -79,9 +79,11 @@ def test_the_lock_is_of_one_at_a_time(tmp_path):
         with pytest.raises(UsageError, match="another rlds-beam is writing into"), lock.locked(str(tmp_path / "new")):
             pass
         assert [path.name for path in (tmp_path / "new").iterdir()] == [".rlds-beam.lock"]
-    with lock.locked(str(tmp_path / "new")):
+    assert not (tmp_path / "new").exists()  # nothing was written
+    (tmp_path / "old").mkdir()
+    with lock.locked(str(tmp_path / "old")):
         pass
-    assert not list((tmp_path / "new").iterdir())
+    assert not list((tmp_path / "old").iterdir())
 
 
 def test_a_plan_that_was_replaced_meanwhile_is_not_committed(source, tmp_path):
@@ -115,3 +117,17 @@ def test_a_pipeline_that_is_not_run_removes_nothing(source, tmp_path):
     assert {path: path.read_bytes() for path in output.rglob("*") if path.is_file()} == before
     pipeline.run().wait_until_finish()
     assert len(read_items(output)) == 120
+
+
+def test_a_commit_of_a_killed_job_of_another_plan_does_not_count(source, tmp_path):
+    """Its worker wrote it after the next job began, into the same directory."""
+    from rlds_beam.jobs.convert import prepare
+
+    other = prepare(ConvertConfig(str(source), str(tmp_path / "out"), items="frames", shards=2))
+    job = prepare(ConvertConfig(str(source), str(tmp_path / "out"), shards=2))
+    work, *_ = job.open()
+    other.converter.convert(work, {})
+    assert (tmp_path / "out" / "_commits" / f"{work}.json").exists()
+    assert len(job.look().to_do) == 2
+    assert job.converter.convert(work, {}).shard.records == 10 * 5
+    assert len(job.look().to_do) == 1

@@ -8,12 +8,13 @@ import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from rlds_beam.episodes.keys import EpisodeKey
+from rlds_beam.episodes.schema import Field
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.example import parse_example
 from rlds_beam.output.manifest import read_manifest
 from rlds_beam.reading.source import open_source
-from rlds_beam.testing import make_episode, read_payloads, shard_paths, write_dataset
-from rlds_beam.trajectories.options import ItemOptions
+from rlds_beam.testing import make_episode, read_items, read_payloads, shard_paths, write_dataset
+from rlds_beam.trajectories.options import FrameOptions, ItemOptions
 from rlds_beam.transforms import ReadFromRlds, ValidateEpisodes, WriteRejected, WriteToTrajectoryRecords
 
 
@@ -93,3 +94,45 @@ def test_across_episodes_needs_an_order(tmp_path, dataset):
     items = ItemOptions(items="sequences", sequence_length=3, across_episodes=True)
     with pytest.raises(UsageError, match="order of a shard"):
         WriteToTrajectoryRecords(str(tmp_path / "out"), schema, items=items)
+
+
+def test_a_column_that_the_schema_does_not_name_is_an_error(tmp_path, dataset):
+    path, _, _ = dataset
+
+    def write(output, schema, *fields):
+        with beam.Pipeline("FnApiRunner") as root:
+            episodes = (root | ReadFromRlds(str(path)) | ValidateEpisodes()).accepted | beam.Map(_with_speed)
+            episodes | WriteToTrajectoryRecords(str(output), schema, FrameOptions(policy_info_fields=fields))
+
+    as_read = open_source(str(path)).schema
+    schema = as_read.with_columns(Field("speed", "float32"))
+    write(tmp_path / "out", schema, "speed")
+    assert sorted(item["policy_info/speed"].tolist() for item in read_items(tmp_path / "out"))[0] == [0, 1]
+    with pytest.raises(Exception, match="the schema names heading, and the episode has no such column"):
+        write(tmp_path / "less", schema.with_columns(Field("heading", "float32")))
+    with pytest.raises(Exception, match=r"does not name speed.*schema.with_columns\(Field\('speed'"):
+        write(tmp_path / "more", as_read)
+
+
+def _with_speed(episode):
+    return episode.with_columns({"speed": np.arange(len(episode), dtype=np.float32)})
+
+
+def test_a_column_of_another_length_is_an_error(dataset):
+    with pytest.raises(UsageError, match="speed has 3 values for an episode of 4 steps"):
+        dataset[2][0].with_columns({"speed": np.zeros(3, np.float32)})
+
+
+def test_building_the_graph_removes_nothing(tmp_path, dataset):
+    path, _, _ = dataset
+    output = tmp_path / "out"
+    run(path, output)
+    before = {p: p.read_bytes() for p in output.rglob("*") if p.is_file()}
+    pipeline = beam.Pipeline("FnApiRunner")
+    episodes = (pipeline | ReadFromRlds(str(path)) | ValidateEpisodes()).accepted
+    schema = open_source(str(path)).schema
+    episodes | WriteToTrajectoryRecords(str(output), schema, items=ItemOptions(items="frames"), overwrite=True)
+    assert {p: p.read_bytes() for p in output.rglob("*") if p.is_file()} == before
+    pipeline.run().wait_until_finish()
+    assert read_manifest(str(output))["items"] == 36
+    assert not (output / "rejected" / "rejected.json").exists()  # of the pipeline before

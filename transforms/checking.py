@@ -14,7 +14,7 @@ from apache_beam.utils.windowed_value import WindowedValue
 from rlds_beam.checking.duplicates import marked
 from rlds_beam.checking.options import CheckOptions
 from rlds_beam.checking.report import Report
-from rlds_beam.checking.verdicts import validate_episode
+from rlds_beam.checking.verdicts import count_verdict, validate_episode
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.transforms.duplicates import as_side_input
@@ -72,6 +72,7 @@ class _CheckFn(beam.DoFn):
     def process(self, episode: Episode, duplicates: Mapping[EpisodeKey, EpisodeKey]) -> Iterator[Any]:
         verdict = validate_episode(marked(episode, duplicates), self._options)
         self._report.add(verdict)
+        count_verdict(verdict)
         yield from verdict.episodes
         if verdict.rejected is not None:
             yield TaggedOutput("rejected", verdict.rejected)

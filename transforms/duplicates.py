@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 import apache_beam as beam
 
+from rlds_beam import at_work
 from rlds_beam.checking.duplicates import (
     Fingerprints,
     Hashed,
+    Suspects,
     confirm,
     duplicates_among,
     known_fingerprints,
     scan,
+    suspects_by_segment,
 )
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.formats.base import RecordFormat
@@ -46,7 +48,7 @@ class FindDuplicateEpisodes(beam.PTransform):
 
     def expand(self, root: Any) -> Any:
         source = self._source
-        suspects = [] if self._known is None else list(_suspects(self._known, self._segments))
+        suspects = [] if self._known is None else list(suspects_by_segment(self._known, self._segments))
         if self._known is not None and not suspects:
             return root | "None" >> beam.Create([{}])
         return (
@@ -64,7 +66,7 @@ class FindDuplicateEpisodes(beam.PTransform):
             | "Scan" >> beam.Map(_scan, self._source.files).with_output_types(Fingerprints)
             # 24 bytes a record, all in one place: 60 MB for the episodes of the whole of Open X-Embodiment.
             | "Compare" >> beam.CombineGlobally(_ConcatenateFn())
-            | "Suspects" >> beam.FlatMap(_suspects, self._segments)
+            | "Suspects" >> beam.FlatMap(suspects_by_segment, self._segments)
         )
 
 
@@ -75,18 +77,12 @@ def as_side_input(duplicates: Any) -> Any:
 
 def _scan(numbered: Numbered, files: RecordFormat) -> Fingerprints:
     index, (_, segment) = numbered
-    return scan(files, index, segment)
+    found = scan(files, index, segment)
+    at_work.count(scanned=1)
+    return found
 
 
-def _suspects(marks: Fingerprints, segments: list[tuple[str, Segment]]) -> Iterator[tuple[str, Segment, set[int]]]:
-    places: dict[int, set[int]] = defaultdict(set)
-    for index, position in marks.suspects().tolist():
-        places[index].add(position)
-    for index, positions in places.items():
-        yield (*segments[index], positions)
-
-
-def _confirm(suspect: tuple[str, Segment, set[int]], files: RecordFormat, dataset: str) -> Iterator[Hashed]:
+def _confirm(suspect: Suspects, files: RecordFormat, dataset: str) -> Iterator[Hashed]:
     split, segment, positions = suspect
     return confirm(files, dataset, split, segment, positions)
 

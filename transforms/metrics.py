@@ -7,14 +7,21 @@ import time
 
 from apache_beam.metrics import Metrics
 
+from rlds_beam import at_work
+from rlds_beam.checking.report import Report
+
 METRICS_NAMESPACE = "rlds_beam"
 
 
+_COUNTED = ("records", "bytes", "steps", "rejected")
+
+
 class RangeMetrics:
-    """What a DoFn that works on ranges measures: when, how many steps, how much memory. Pickles."""
+    """What a DoFn that works on ranges measures: when, how much, how much memory. Pickles."""
 
     def __init__(self) -> None:
-        self._steps = Metrics.counter(METRICS_NAMESPACE, "steps")
+        self._ranges = Metrics.counter(METRICS_NAMESPACE, "ranges")
+        self._counters = {name: Metrics.counter(METRICS_NAMESPACE, name) for name in _COUNTED}
         self._began = Metrics.distribution(METRICS_NAMESPACE, "range_began_msec")
         self._ended = Metrics.distribution(METRICS_NAMESPACE, "range_ended_msec")
         self._memory = Metrics.distribution(METRICS_NAMESPACE, "peak_memory_kb")
@@ -23,8 +30,11 @@ class RangeMetrics:
         """Before a range."""
         self._began.update(int(time.time() * 1000))
 
-    def end(self, steps: int) -> None:
-        """After a range of so many steps."""
+    def end(self, report: Report) -> None:
+        """After a range, with its report."""
         self._ended.update(int(time.time() * 1000))
-        self._steps.inc(steps)
+        self._ranges.inc()
+        for name, counter in self._counters.items():
+            counter.inc(getattr(report, name))
         self._memory.update(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+        at_work.count(ranges=1)

@@ -72,7 +72,7 @@ class _ConvertRangeFn(beam.DoFn):
         self._metrics.begin()
         with at_work(work):
             commit = self._converter.convert(work, duplicates)
-        self._metrics.end(commit.report["steps"])
+        self._metrics.end(Report.from_json(commit.report))
         yield commit
 
 

@@ -57,7 +57,8 @@ class WriteToReverb(beam.PTransform):
     Args:
       servers: `host:port`, or several of them: each episode goes to one.
       tables: a table's name, or several: every item goes into each of them.
-      schema: of the episodes (`ReadFromRlds(...).source.schema`).
+      schema: of the episodes (`ReadFromRlds(...).source.schema`, and `schema.with_columns(...)` for columns that were
+        added).
       frames: how steps become TF-Agents frames.
       items: which frames make one item.
       **options: the fields of `ReverbOptions`: `writer`, `priority`, `chunk_length`, `timeout`, ...
@@ -82,15 +83,15 @@ class WriteToReverb(beam.PTransform):
         if items.across_episodes:
             raise UsageError("across_episodes needs the order of a shard, which a PCollection does not have")
         reverb = ReverbOptions(reverb=_several(servers), table=_several(tables), **options)
+        self._schema = schema
         self._conversion = Conversion(frames, items, trajectory_spec(schema, frames, items))
         self._target, self._baseline = open_target(
             reverb, self._conversion.spec, items, salt_of(self._conversion)
         )  # fmt: skip
 
     def expand(self, episodes: Any) -> WriteToReverbResult:
-        written = episodes | "Write" >> beam.ParDo(_WriteEpisodesFn(self._conversion, self._target)).with_outputs(
-            "rejected", main="pushed"
-        )
+        write = _WriteEpisodesFn(self._conversion, self._target, self._schema)
+        written = episodes | "Write" >> beam.ParDo(write).with_outputs("rejected", main="pushed")
         verified = written.pushed | "Verify" >> VerifyTables(self._target, self._baseline)
         return WriteToReverbResult(verified, written.rejected)
 
@@ -197,14 +198,14 @@ class _PushRangeFn(_WriterFn):
         self._metrics.begin()
         with at_work(_name(work)):
             pushed = self._pusher.push(work, duplicates, self._writer)
-        self._metrics.end(pushed.report.steps)
+        self._metrics.end(pushed.report)
         yield pushed
 
 
 class _WriteEpisodesFn(_WriterFn):
-    def __init__(self, conversion: Conversion, target: Target):
+    def __init__(self, conversion: Conversion, target: Target, schema: Schema):
         super().__init__(target)
-        self._conversion = conversion
+        self._conversion, self._schema = conversion, schema
 
     def start_bundle(self) -> None:
         assert self._writer is not None
@@ -212,6 +213,7 @@ class _WriteEpisodesFn(_WriterFn):
         self._acknowledged = dict(self._writer.acknowledged)
 
     def process(self, episode: Episode) -> Iterator[TaggedOutput]:
+        self._schema.check(episode)
         try:
             self._range.write([episode])
         except BadEpisode as bad:

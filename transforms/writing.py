@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import apache_beam as beam
@@ -32,6 +32,7 @@ from rlds_beam.output.parts import (
 from rlds_beam.output.plans import OutputPlan
 from rlds_beam.output.trajectories import TrajectoryOutput
 from rlds_beam.trajectories.converter import Conversion
+from rlds_beam.trajectories.keeping import keep_fields
 from rlds_beam.trajectories.options import FrameOptions, Images, ItemOptions
 from rlds_beam.trajectories.spec import trajectory_spec
 
@@ -58,13 +59,15 @@ class WriteToTrajectoryRecords(beam.PTransform):
 
     Args:
       output: a directory that is not there yet, or is empty.
-      schema: of the episodes (`ReadFromRlds(...).source.schema`).
-      frames, items, images: as in `ConvertConfig`.
+      schema: of the episodes (`ReadFromRlds(...).source.schema`, and `schema.with_columns(...)` for columns that were
+        added).
+      frames, items, images, keep: as in `ConvertConfig`.
       name: of the dataset.
       overwrite: replace what rlds-beam wrote there before.
 
     Raises:
-      UsageError: on construction, where the output or an option cannot be used.
+      UsageError: on construction, where the output or an option cannot be used; while running, where an episode has a
+        column that the schema does not name.
     """
 
     def __init__(
@@ -75,6 +78,7 @@ class WriteToTrajectoryRecords(beam.PTransform):
         items: ItemOptions | None = None,
         *,
         images: Images = "raw",
+        keep: Sequence[str] = (),
         name: str = "trajectories",
         overwrite: bool = False,
     ):
@@ -84,9 +88,11 @@ class WriteToTrajectoryRecords(beam.PTransform):
             raise UsageError("across_episodes needs the order of a shard, which a PCollection does not have")
         if not storage.is_file_name(name):
             raise UsageError(f"name={name!r}: it becomes part of file names, and may hold no separator")
-        conversion = Conversion(frames, items, trajectory_spec(schema, frames, items), images)
-        self._output = TrajectoryOutput(output, name, conversion)
-        # Nobody can tell what an earlier pipeline did to its episodes, so every run is a plan of its own.
+        spec = trajectory_spec(schema, frames, items)
+        kept = keep_fields(keep, schema, (leaf.path for leaf in spec.leaves))
+        conversion = Conversion(frames, items, spec, images, kept)
+        self._output, self._schema = TrajectoryOutput(output, name, conversion), schema
+        # What an earlier pipeline did to its episodes is not known, so every run is a plan of its own.
         self._plan = OutputPlan.of({"pipeline": uuid.uuid4().hex}, self._output.metadata, name)
         check_output(output, self._plan, overwrite=overwrite)
         self._open = functools.partial(
@@ -96,9 +102,9 @@ class WriteToTrajectoryRecords(beam.PTransform):
     def expand(self, episodes: Any) -> WriteToTrajectoryRecordsResult:
         # Nothing is removed while the graph is built, which may never run.
         opened = episodes.pipeline | "Start" >> beam.Create([None]) | "Open" >> beam.Map(_open, self._open)
-        parts = episodes | "Write" >> beam.ParDo(_WritePartsFn(self._output), AsList(opened)).with_outputs(
-            "rejected", main="parts"
-        )
+        parts = episodes | "Write" >> beam.ParDo(
+            _WritePartsFn(self._output, self._schema), AsList(opened)
+        ).with_outputs("rejected", main="parts")
         written = (
             parts.parts
             | "All" >> beam.CombineGlobally(beam.combiners.ToListCombineFn())
@@ -127,8 +133,8 @@ class WriteRejected(beam.PTransform):
 
 
 class _WritePartsFn(beam.DoFn):
-    def __init__(self, output: TrajectoryOutput):
-        self._output = output
+    def __init__(self, output: TrajectoryOutput, schema: Schema):
+        self._output, self._schema = output, schema
         self._writer: PartWriter | None = None
 
     def start_bundle(self) -> None:
@@ -138,6 +144,7 @@ class _WritePartsFn(beam.DoFn):
     def process(self, episode: Episode, opened: object) -> Iterator[TaggedOutput]:
         del opened  # which only says that the directory is ready
         assert self._writer is not None
+        self._schema.check(episode)
         try:
             self._writer.add(episode)
         except BadEpisode as bad:

@@ -1,8 +1,8 @@
-"""Processes of ours: how one is started, and what it is at, told to the one that started it.
+"""Processes of ours: how one is started, and what it is doing and has done, told to the one that started it.
 
-Of a process that dies, its note is left.
-The note is one small file for each process, written anew when a range or a file begins and when it ends:
-nothing is written for an episode. A process that nobody told where to note it (`keep_note`) notes nothing.
+The note of a process is one small file, which is left when it dies. It is written again when a range or a file begins
+and ends, and otherwise at most twice a second: never for each episode. A process that was not told where (`keep_note`)
+only counts.
 """
 
 from __future__ import annotations
@@ -13,15 +13,24 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+VERBOSE = "RLDS_BEAM_VERBOSE"
+"""The environment variable by which `--verbose` reaches the processes that a command starts."""
 
 _ENDING = ".note"
+_UPDATE_SECONDS = 0.5
 _RUN_MODULE = (
     "import sys; sys.path[:] = filter(None, sys.path); "
     "import runpy; runpy.run_module(sys.argv.pop(1), run_name='__main__', alter_sys=True)"
 )
+
+
+def is_verbose() -> bool:
+    """Whether this process and those that it starts show their logs."""
+    return bool(os.environ.get(VERBOSE))
 
 
 def command(module: str, *arguments: str) -> list[str]:
@@ -32,18 +41,50 @@ def command(module: str, *arguments: str) -> list[str]:
     return [sys.executable, "-c", _RUN_MODULE, module, *arguments]
 
 
+class Done(NamedTuple):
+    """How far a process, or a whole job, is.
+
+    Attributes:
+      scanned: stretches of files that were looked through for duplicates.
+      ranges: that are finished.
+      records, bytes: that were read, without framing.
+      steps: of accepted episodes.
+      rejected: records.
+    """
+
+    scanned: int = 0
+    ranges: int = 0
+    records: int = 0
+    bytes: int = 0
+    steps: int = 0
+    rejected: int = 0
+
+    def __add__(self, other: Done) -> Done:  # type: ignore[override]
+        return Done(*(a + b for a, b in zip(self, other)))  # noqa: B905
+
+    def __sub__(self, other: Done) -> Done:
+        return Done(*(a - b for a, b in zip(self, other)))  # noqa: B905
+
+    @classmethod
+    def of_metrics(cls, metrics: Mapping[str, Any]) -> Done:
+        """From a job's metrics, by the same names."""
+        return cls(**{name: metrics.get(name, 0) for name in cls._fields})
+
+
 class Note(NamedTuple):
     """What a process noted.
 
     Attributes:
       process: its id.
-      at: what it is at: a range, and the stretch of a file in it.
-      seconds: how long it was at work, what it is at now not counted.
+      at: what it is doing: a range, and the stretch of a file in it.
+      seconds: how long it was at work, up to the start of what it is doing now.
+      done: how far it is.
     """
 
     process: int
     at: tuple[str, ...]
     seconds: float
+    done: Done = Done()
 
 
 class _Notebook:
@@ -54,7 +95,7 @@ class _Notebook:
         self._lock = threading.Lock()
         self._open: dict[int, str] = {}
         self._count = 0
-        self._began = self._seconds = 0.0
+        self._began = self._seconds = self._written = 0.0
         self._write()
 
     def begin(self, what: object) -> int:
@@ -73,24 +114,33 @@ class _Notebook:
                 self._seconds += time.monotonic() - self._began
             self._write()
 
+    def update(self) -> None:
+        """Notes what is done by now, unless that was noted a moment ago."""
+        if time.monotonic() - self._written > _UPDATE_SECONDS:
+            with self._lock:
+                self._write()
+
     def _write(self) -> None:
-        line = json.dumps({"at": list(self._open.values()), "seconds": self._seconds}) + "\n"
+        self._written = time.monotonic()
+        content = {"at": list(self._open.values()), "seconds": self._seconds, "done": _counts}
+        line = json.dumps(content) + "\n"
         with contextlib.suppress(OSError):  # A full disk for temporary files is no reason to fail.
-            os.pwrite(self._file, line.encode(), 0)  # what an earlier, longer line leaves behind it is never read
+            os.pwrite(self._file, line.encode(), 0)  # what an earlier, longer line leaves after it is never read
 
 
 _notebook: _Notebook | None = None
+_counts = [0] * len(Done._fields)
 
 
 def keep_note(directory: str) -> None:
-    """From now on, notes what this process is at in a file in `directory`."""
+    """From now on, notes what this process is doing in a file in `directory`."""
     global _notebook
     _notebook = _Notebook(os.path.join(directory, f"{os.getpid()}{_ENDING}"))
 
 
 @contextlib.contextmanager
 def at_work(what: object) -> Iterator[None]:
-    """Notes that this process is at `what` for as long as the block takes. Blocks may lie within each other."""
+    """Notes that this process is doing `what` for as long as the block takes. Blocks may be nested."""
     notebook = _notebook
     if notebook is None:
         yield
@@ -102,11 +152,32 @@ def at_work(what: object) -> Iterator[None]:
         notebook.end(number)
 
 
+def count(
+    scanned: int = 0, ranges: int = 0, records: int = 0, bytes: int = 0, steps: int = 0, rejected: int = 0
+) -> None:
+    """Counts what this process has done, in a microsecond."""
+    counts = _counts
+    counts[0] += scanned
+    counts[1] += ranges
+    counts[2] += records
+    counts[3] += bytes
+    counts[4] += steps
+    counts[5] += rejected
+    if _notebook is not None:
+        _notebook.update()
+
+
+def done() -> Done:
+    """What this process has counted since it started."""
+    return Done(*_counts)
+
+
 def read_notes(directory: str) -> list[Note]:
     """The notes of all processes that keep theirs in `directory`."""
     notes = []
     for path in sorted(Path(directory).glob(f"*{_ENDING}")):
         with contextlib.suppress(OSError, ValueError):  # of a process that has just begun
             content = json.loads(path.read_text().partition("\n")[0])
-            notes.append(Note(int(path.name.removesuffix(_ENDING)), tuple(content["at"]), content["seconds"]))
+            process, done = int(path.name.removesuffix(_ENDING)), Done(*content["done"])
+            notes.append(Note(process, tuple(content["at"]), content["seconds"], done))
     return notes

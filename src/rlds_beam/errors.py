@@ -72,5 +72,9 @@ class NotVerifiedError(RldsBeamError):
     exit_code = 4
 
 
+class NoMoreThreadsError(RldsBeamError):
+    """The system starts no more threads or processes. Libraries in this process may hang when it ends (exit code 1)."""
+
+
 class FailedRuleError(RldsBeamError):
     """An episode broke a rule whose policy is `fail`: the first breach ends the job (exit code 1)."""

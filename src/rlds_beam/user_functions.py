@@ -1,22 +1,47 @@
-"""The user's functions and classes, named `module:function` or given as they are."""
+"""The user's functions and classes, named `module:function` or given as they are.
+
+The module of a name is an installed one, or it is in the current directory. From there this one module is taken, with
+its submodules, and nothing else: a file `google.py` or `numpy.py` beside it never takes the place of a package that
+some dependency imports, whether that package is installed or not.
+"""
 
 from __future__ import annotations
 
 import functools
 import hashlib
 import importlib
+import importlib.abc
+import importlib.machinery
 import inspect
+import json
 import os
 import pickle
 import sys
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, cast
 
 from rlds_beam.errors import UsageError
 
-_PATH = "RLDS_BEAM_USER_PATH"
-"""The environment variable that tells worker processes where the user's modules are."""
+_MODULES = "RLDS_BEAM_USER_MODULES"
+"""The environment variable that tells worker processes which modules are in which directory, as JSON."""
+
+
+class _UserModules(importlib.abc.MetaPathFinder):
+    """Finds the modules that the user named, each in the directory where it was named; the last finder to be asked."""
+
+    def __init__(self) -> None:
+        self.directories: dict[str, str] = {}
+        self.inherited = False
+
+    def find_spec(self, name: str, path: Sequence[str] | None, target: Any = None) -> Any:
+        if path is not None or name not in self.directories:
+            return None  # a submodule is found by the path of its package
+        return importlib.machinery.PathFinder.find_spec(name, [self.directories[name]], target)
+
+
+_user_modules = _UserModules()
 
 
 class ByValue(str):
@@ -49,6 +74,7 @@ def name_of(value: Callable[..., Any]) -> str:
     except (AttributeError, KeyError):
         found = None
     if found is value and module != "__main__":
+        _add_imported(module)
         return f"{module}:{name}"
     if not isinstance(value, (types.FunctionType, type)):
         raise UsageError(f"{value!r} is a {type(value).__name__}; give a function or a class, or module:function")
@@ -102,12 +128,13 @@ def _imported(name: str, flag: str) -> Callable[..., Any]:
     module, colon, attribute = name.partition(":")
     if not (module and colon and attribute):
         raise UsageError(f"{flag}={name}: expected module:function, like my_project.policies:log_probability")
-    if not name.startswith("rlds_beam."):
-        _search(os.getcwd())
+    top = module.partition(".")[0]
+    if not (top in sys.modules or _user_modules.inherited):
+        _add({top: os.getcwd()})
     try:
         found = functools.reduce(getattr, attribute.split("."), importlib.import_module(module))
     except (ImportError, AttributeError) as error:
-        raise UsageError(f"{flag}={name}: {error}") from error
+        raise UsageError(f"{flag}={name}: {error}{_hint(error)}") from error
     return cast("Callable[..., Any]", found)
 
 
@@ -120,6 +147,8 @@ def version_of(name: str, flag: str = "--policy_info_fn") -> str:
     Raises:
       UsageError: there is no such function.
     """
+    if isinstance(name, ByValue):
+        return "in the name"
     found = resolve(name, flag)
     version = getattr(found, "__version__", None)
     if version is not None:
@@ -133,11 +162,36 @@ def version_of(name: str, flag: str = "--policy_info_fn") -> str:
 
 def search_as_the_parent() -> None:
     """In a worker process: finds modules where the process that started it did, before anything is unpickled."""
-    if _PATH in os.environ:
-        _search(os.environ[_PATH])
+    _user_modules.inherited = True  # the current directory of this process means nothing
+    if _MODULES in os.environ:
+        _add(json.loads(os.environ[_MODULES]))
 
 
-def _search(directory: str) -> None:
-    if directory not in sys.path:
-        sys.path.append(directory)  # the last place to look: nothing there stands in for what is installed
-    os.environ[_PATH] = directory
+def _add(directories: dict[str, str]) -> None:
+    if _user_modules not in sys.meta_path:
+        sys.meta_path.append(_user_modules)
+    _user_modules.directories.update(directories)
+    os.environ[_MODULES] = json.dumps(_user_modules.directories)
+
+
+def _add_imported(module: str) -> None:
+    """Lets worker processes find a module that this process has imported, from wherever it was."""
+    top = module.partition(".")[0]
+    file = getattr(sys.modules.get(top), "__file__", None)
+    if file is not None and top != "rlds_beam":
+        directory = Path(file).resolve().parent
+        _add({top: str(directory.parent if Path(file).name == "__init__.py" else directory)})
+
+
+def _hint(error: Exception) -> str:
+    """What to do where the user's module imports another one of the same directory."""
+    name = (getattr(error, "name", None) or "").partition(".")[0]
+    directories = set(_user_modules.directories.values())
+    if name in _user_modules.directories or not any(
+        Path(directory, name + ending).exists() for directory in directories for ending in (".py", "") if name
+    ):
+        return ""
+    return (
+        f" ({name} is in the current directory, of which only the named module is imported: make them one package, or "
+        "set PYTHONPATH)"
+    )

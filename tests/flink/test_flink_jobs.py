@@ -7,12 +7,15 @@ from pathlib import Path
 
 import pytest
 import reverb
+from processes import DEADLINE, members, running
 from pushes import PAIRS, arguments, dataset, due, held, look, one_table
+from sockets import listening
 
 from rlds_beam.pipelines.cli import main
 from rlds_beam.testing import make_episode, write_dataset
 
 pytestmark = pytest.mark.timeout(900)
+JOB_SECONDS = 600.0
 FLAGS = ("--shards=6", "--repair=last_not_last", "--max_rejected=1")
 
 
@@ -83,3 +86,25 @@ def test_push(cluster, tmp_path, capsys) -> None:
         assert look(address).current_size == inserts
     assert held(address) == due()
     server.stop()
+
+
+def test_its_url_and_its_sockets(cluster, gate, source, tmp_path) -> None:
+    """Where the job can be looked at is said at once. Ours listen on loopback; Beam's job server, in Java, does not."""
+    gate.close(tmp_path / "out")
+    flags = [flag for flag in cluster.flags() if flag != "--progress=none"]
+    command = ["convert", str(source), str(tmp_path / "out"), "--policy_info_fn=flink_gate:hold", "--shards=6"]
+    with running([*command, "--accept=duplicate_episode", "--max_rejected=5", *flags]) as process:
+        cluster.wait_until(lambda: gate.waiting() or process.poll() is not None)
+        assert process.poll() is None, process.communicate(timeout=DEADLINE)
+        assert process.stderr is not None
+        job = cluster.jobs()[0]["jid"]
+        url = f"http://{cluster.address}/#/job/{job}/overview"
+        assert process.stderr.readline() == f"rlds-beam: Flink job {job}, {url}\n"
+        sockets = listening([*members(process.pid), *cluster.pools_and_workers()])
+        elsewhere = [one for one in sockets if not one.is_loopback]
+        java = [one for one in elsewhere if Path(f"/proc/{one.process}/comm").read_text() == "java\n"]
+        assert elsewhere == java
+        assert len(java) <= 2  # for jobs and for artifacts; the expansion service is off
+        gate.open()
+        out, err = process.communicate(timeout=JOB_SECONDS)
+        assert process.returncode == 0, out + err

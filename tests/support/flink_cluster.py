@@ -135,6 +135,11 @@ class Cluster:
                     found.append(int(entry.name))
         return found
 
+    def pools_and_workers(self) -> list[int]:
+        """The processes of the pools, and of their SDK workers."""
+        pools = [process.pid for name, process in self._processes.items() if name.startswith("pool-")]
+        return [*pools, *(worker for number in range(self.task_managers) for worker in self.workers(number))]
+
     def connected_to(self, address: str) -> int:
         """The number of a TaskManager with a worker that has a connection to `127.0.0.1:port`."""
         port = int(address.rpartition(":")[2])
@@ -163,8 +168,8 @@ class Cluster:
         }  # fmt: skip
 
     def flags(self) -> list[str]:
-        """The same for the command line, after flags of its own."""
-        options = self.options()
+        """The same for the command line, after flags of its own, without progress."""
+        options = {**self.options(), "progress": "none"}
         beam_options = options.pop("beam_options")
         return [*(f"--{name}={value}" for name, value in options.items()), "--", *beam_options]
 

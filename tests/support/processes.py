@@ -29,8 +29,15 @@ def running(arguments: Sequence[object], **options: Any) -> Iterator[subprocess.
       arguments: after the name of the command.
       options: of `subprocess.Popen`; output and errors are pipes by default.
     """
+    with start([*RLDS_BEAM, *map(str, arguments)], **options) as process:
+        yield process
+
+
+@contextlib.contextmanager
+def start(command: Sequence[str], **options: Any) -> Iterator[subprocess.Popen[str]]:
+    """Any command, as `running`."""
     process = subprocess.Popen(
-        [*RLDS_BEAM, *map(str, arguments)],
+        command,
         **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "start_new_session": True, **options},
     )
     try:

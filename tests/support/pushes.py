@@ -90,6 +90,10 @@ def arguments(source: Path, servers: Sequence[str], *flags: str, table: str = "t
 RUN_AGAIN = re.compile("run (the same command )?again", re.IGNORECASE)
 
 
+WAITING = re.compile(r"rlds-beam: \S+: no answer yet; waiting for a Reverb server there for up to \S+ s \(--timeout\)$")
+"""The line that says so, before the wait."""
+
+
 class Ran(NamedTuple):
     """A command that ran: its exit code, its report, and what it said of a failure."""
 
@@ -117,10 +121,10 @@ class Ran(NamedTuple):
         return table
 
     def _assert_says(self, *mentioned: str) -> None:
-        assert self.said.startswith("rlds-beam: ")
-        assert len(self.said.splitlines()) == 1, self.said
+        said = [line for line in self.said.splitlines() if not WAITING.match(line)]
+        assert len(said) == 1 and said[0].startswith("rlds-beam: "), self.said
         for text in mentioned:
-            assert text in self.said
+            assert text in said[0]
 
 
 class Push:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import itertools
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -20,7 +21,7 @@ from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.episodes.violations import Violation
 from rlds_beam.formats.base import Headers, RecordFormat
-from rlds_beam.reading.base import Segment
+from rlds_beam.reading.base import Segment, Source
 from rlds_beam.reading.framing import Framing
 from rlds_beam.reading.reader import read_segment, stretch
 
@@ -71,6 +72,19 @@ def _fingerprints(segment_index: int, headers: Headers) -> Fingerprints:
     return Fingerprints(marks, np.stack([np.full_like(positions, segment_index), positions], axis=1))
 
 
+Suspects = tuple[str, Segment, set[int]]
+"""Of a split's segment, the positions of the records that may be duplicates."""
+
+
+def suspects_by_segment(marks: Fingerprints, segments: Sequence[tuple[str, Segment]]) -> Iterator[Suspects]:
+    """The suspects of each segment that has any; `segments` are those that were numbered."""
+    places: dict[int, set[int]] = defaultdict(set)
+    for index, position in marks.suspects().tolist():
+        places[index].add(position)
+    for index, positions in places.items():
+        yield (*segments[index], positions)
+
+
 Hashed = tuple[bytes, EpisodeKey]
 """The SHA-256 of a record's payload, and the record's key."""
 
@@ -86,12 +100,26 @@ def confirm(files: RecordFormat, dataset: str, split: str, segment: Segment, pos
             yield hashlib.sha256(record.payload).digest(), key
 
 
-def duplicates_among(hashed: Iterable[Hashed]) -> dict[EpisodeKey, EpisodeKey]:
+Duplicates = dict[EpisodeKey, EpisodeKey]
+"""Each duplicate, and the episode that it repeats."""
+
+
+def duplicates_among(hashed: Iterable[Hashed]) -> Duplicates:
     """Each duplicate, and the episode that it repeats: the one with the smallest key."""
     groups: dict[bytes, list[EpisodeKey]] = defaultdict(list)
     for digest, key in hashed:
         groups[digest].append(key)
     return {key: min(keys) for keys in groups.values() for key in keys if key != min(keys)}
+
+
+def find_duplicates(source: Source, framing: Framing, segments: Sequence[tuple[str, Segment]]) -> Duplicates:
+    """The duplicates among all records of these segments, each with its split; in this process."""
+    marks = known_fingerprints(framing, [segment for _, segment in segments])
+    if marks is None:
+        marks = Fingerprints.concatenate(scan(source.files, i, segment) for i, (_, segment) in enumerate(segments))
+    suspects = suspects_by_segment(marks, segments)
+    hashed = (confirm(source.files, source.dataset, *suspect) for suspect in suspects)
+    return duplicates_among(itertools.chain.from_iterable(hashed))
 
 
 def marked(episode: Episode, duplicates: Mapping[EpisodeKey, EpisodeKey]) -> Episode:

@@ -23,6 +23,9 @@ class CheckOptions(Options):
     decode_images: bool = option(
         False, "decode every image while checking, not only its header (convert decodes those that it writes anyway)"
     )
+    check_unused: bool = option(
+        False, "judge values that are not used too: of fields left out, and of the void last step's action and reward"
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()

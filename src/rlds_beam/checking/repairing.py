@@ -53,6 +53,6 @@ def repair_episode(episode: Episode, rules: Collection[str]) -> tuple[Episode, .
         first[bounds[:-1]] = True
     if "last_not_last" in rules:
         last[bounds[1:] - 1] = True
-    mended = episode.replace(steps={**episode.steps, "is_first": first, "is_last": last})
-    parts = [mended.slice(start, stop) for start, stop in itertools.pairwise(bounds.tolist())]
+    repaired = episode.replace(steps={**episode.steps, "is_first": first, "is_last": last})
+    parts = [repaired.slice(start, stop) for start, stop in itertools.pairwise(bounds.tolist())]
     return tuple(p.replace(key=dataclasses.replace(episode.key, part=i)) for i, p in enumerate(parts))

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import heapq
+import operator
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from rlds_beam.checking.rules import ADVICE, RULES
+from rlds_beam.checking.unused import UnusedSteps, merge_unused, unused_from_json, unused_lines
 from rlds_beam.checking.verdicts import Verdict
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.episodes.violations import Violation
@@ -59,7 +61,9 @@ class Report:
       steps: steps of the accepted episodes.
       bytes: size of the records read, without framing.
       items_predicted, items_written: training items, by calculation and by count.
-      bytes_written: size of what was written.
+      bytes_written: size of what was written; 0 where that is not known (TF-Agents' observers do not say).
+      left_out: fields of the input that are not written, each with the reason.
+      unused: steps of accepted episodes that are in no item, by reason; empty where all are in one.
       rules: the rules that were broken.
       shards: records read of each shard, by `EpisodeKey.shard_name`.
     """
@@ -76,6 +80,8 @@ class Report:
     bytes_written: int = 0
     rules: dict[str, RuleCount] = dataclasses.field(default_factory=dict)
     shards: Counter[str] = dataclasses.field(default_factory=Counter)
+    unused: Mapping[str, UnusedSteps] = dataclasses.field(default_factory=dict)
+    left_out: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def add(self, verdict: Verdict) -> Report:
         """Counts one record, in place; returns itself, as a Beam CombineFn wants it."""
@@ -113,7 +119,10 @@ class Report:
         shards: Counter[str] = Counter()
         for report in reports:
             shards.update(report.shards)
-        return Report(**{name: sum(getattr(r, name) for r in reports) for name in _NUMBERS}, rules=rules, shards=shards)
+        numbers = {name: sum(getattr(report, name) for report in reports) for name in _NUMBERS}
+        left_out = {path: why for report in reports for path, why in report.left_out.items()}
+        unused = merge_unused(report.unused for report in reports)
+        return Report(**numbers, rules=rules, shards=shards, unused=unused, left_out=left_out)
 
     def exceeds(self, max_rejected: int | float) -> bool:
         """Whether more records were rejected than allowed: an int is a count, a float a fraction of those read."""
@@ -134,18 +143,24 @@ class Report:
             **{name: getattr(self, name) for name in _NUMBERS},
             "rules": rules,
             "shards": dict(sorted(self.shards.items())),
+            **({"unused": {r: dataclasses.asdict(u) for r, u in self.unused.items()}} if self.unused else {}),
+            **({"left_out": dict(self.left_out)} if self.left_out else {}),
         }
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Report:
         rules = {
             rule: RuleCount(
-                **{name: count[name] for name in OUTCOMES},
+                **{name: operator.index(count[name]) for name in OUTCOMES},
                 samples=tuple((EpisodeKey.parse(s["key"]), s["detail"]) for s in count["samples"]),
             )
             for rule, count in content["rules"].items()
         }
-        return cls(**{name: content[name] for name in _NUMBERS}, rules=rules, shards=Counter(content["shards"]))
+        numbers = {name: operator.index(content[name]) for name in _NUMBERS}
+        shards = Counter({str(name): operator.index(records) for name, records in content["shards"].items()})
+        unused = unused_from_json(content.get("unused", {}))
+        left_out = {str(path): str(why) for path, why in content.get("left_out", {}).items()}
+        return cls(**numbers, rules=rules, shards=shards, unused=unused, left_out=left_out)
 
     def __repr__(self) -> str:
         return f"<Report: {self.line()}>"
@@ -164,8 +179,12 @@ class Report:
         parts += [f"{count(self.items_written, 'item')} written"] if self.items_written else []
         return ", ".join(parts or ["nothing read"])
 
-    def summary(self) -> str:
-        """The report for a terminal: what was read, what became of it, and what can be done."""
+    def summary(self, repair: Collection[str] = ()) -> str:
+        """The report for a terminal: what was read, what became of it, and what can be done.
+
+        Args:
+          repair: rules that the job was to repair: nothing that was done already is advised.
+        """
         lines = []
         if self.records or not self.items_written:  # otherwise converted items were pushed, which are not episodes
             lines = [
@@ -177,20 +196,22 @@ class Report:
             lines.append(f"rejected  {count(self.rejected, 'record')}")
         for rule in RULES:
             if rule in self.rules:
-                lines += _rule_lines(rule, self.rules[rule])
+                lines += _rule_lines(rule, self.rules[rule], repair)
         if self.episodes:
             lines.append(f"accepted  {count(self.episodes, 'episode')}, {count(self.steps, 'step')}")
+        lines += unused_lines(self.unused)
+        lines += [f"left out  {path} ({why})" for path, why in self.left_out.items()]
         if self.items_predicted or self.items_written:
             agrees = "as" if self.items_written == self.items_predicted else f"NOT the {self.items_predicted:,}"
             items = f"{count(self.items_written, 'item')} ({agrees} predicted)"
-            lines.append(f"written   {items}, {format_size(self.bytes_written)}")
+            lines.append(f"written   {items}" + (f", {format_size(self.bytes_written)}" if self.bytes_written else ""))
         return "\n".join(lines)
 
 
-_NUMBERS = tuple(f.name for f in dataclasses.fields(Report) if f.name not in ("rules", "shards"))
+_NUMBERS = tuple(f.name for f in dataclasses.fields(Report) if f.name not in ("rules", "shards", "unused", "left_out"))
 
 
-def _rule_lines(rule: str, count: RuleCount) -> list[str]:
+def _rule_lines(rule: str, count: RuleCount, repair: Collection[str]) -> list[str]:
     """One rule: how many and what it means, one sample, and what to do unless it was done."""
     done = ", ".join(f"{getattr(count, name):,} {name}" for name in OUTCOMES if getattr(count, name))
     lines = [f"  {rule}: {done}; {RULES[rule]}"]
@@ -198,5 +219,6 @@ def _rule_lines(rule: str, count: RuleCount) -> list[str]:
         key, detail = count.samples[0]
         lines.append(f"    such as {key} ({detail})")
     if count.rejected:
-        lines.append(f"    {ADVICE[rule]}")
+        tried = f"--repair={rule} was given; another rule rejects these records, or one that is broken after it"
+        lines.append(f"    {tried if rule in repair else ADVICE[rule]}")
     return lines

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from rlds_beam import at_work
 from rlds_beam.checking.options import CheckOptions
 from rlds_beam.checking.repairing import repair_episode
 from rlds_beam.checking.rules import ADVICE, RULES, VALUE_RULES
@@ -20,6 +21,21 @@ from rlds_beam.errors import FailedRuleError
 
 _ORDER = {rule: i for i, rule in enumerate(RULES)}
 _FLAGS = ("is_first", "is_last", "is_terminal")
+_VOID = ("action", "reward", "discount")
+"""Fields that mean nothing on a step that is_last (RLDS); the columns below them are named `action/...`."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Unjudged:
+    """The values that an output has no use for: they are not looked at, unless `check_unused` asks for it.
+
+    Attributes:
+      fields: step fields that it leaves out.
+      last_step: whether the action, reward and discount of the last step are void to it, as RLDS says they are.
+    """
+
+    fields: frozenset[str] = frozenset()
+    last_step: bool = True
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,7 +109,13 @@ class Verdict:
         }
 
 
-def validate_episode(episode: Episode, options: CheckOptions) -> Verdict:
+def count_verdict(verdict: Verdict) -> None:
+    """Counts a record that this process has done (`at_work`)."""
+    steps = sum(map(len, verdict.episodes))
+    at_work.count(records=1, bytes=verdict.size, steps=steps, rejected=verdict.rejected is not None)
+
+
+def validate_episode(episode: Episode, options: CheckOptions, unjudged: Unjudged = Unjudged()) -> Verdict:
     """Looks at every rule of an episode in one pass, and does what the options say.
 
     A record is accepted or rejected as a whole. It is rejected when it breaks a rule whose policy is
@@ -103,13 +125,16 @@ def validate_episode(episode: Episode, options: CheckOptions) -> Verdict:
     Args:
       episode: as read; `episode.faults` (what reading found wrong) are breaches like all others.
       options: the policy of each rule.
+      unjudged: values that are not judged. Void ones that are NaN or infinite become 0 in the accepted episode, unless
+        `non_finite` is accepted.
 
     Raises:
       FailedRuleError: the policy of a broken rule is `fail`.
     """
-    violations = find_violations(episode, options)
+    void: list[str] = []
+    violations = find_violations(episode, options, unjudged, void)
     if not violations:
-        return Verdict(episode.key, (episode,), size=len(episode.payload))
+        return Verdict(episode.key, (_without_void(episode, void),), size=len(episode.payload))
     by_policy: dict[str, list[Violation]] = {}
     for violation in violations:
         by_policy.setdefault(options.policy(violation.rule), []).append(violation)
@@ -120,37 +145,83 @@ def validate_episode(episode: Episode, options: CheckOptions) -> Verdict:
     remaining: list[Violation] = []
     if repairing and not rejecting:
         episodes = repair_episode(episode, [rule for rule in options.repair if options.policy(rule) == "repair"])
-        remaining = [v for part in episodes for v in _not_accepted(find_violations(part, options), options)]
+        remaining = [v for part in episodes for v in _not_accepted(find_violations(part, options, unjudged), options)]
         rejecting = sorted(remaining, key=_by_rule)
     if not rejecting:
         repaired = tuple(dict.fromkeys(v.rule for v in repairing))
+        episodes = tuple(_without_void(part, void) for part in episodes)
         return Verdict(episode.key, episodes, violations, repaired=repaired, size=len(episode.payload))
     reasons = tuple(dict.fromkeys([*_not_accepted(violations, options), *remaining]))
     rejection = Rejection(episode.key, rejecting[0].rule, reasons, episode.payload)
     return Verdict(episode.key, (), violations, rejection, size=len(episode.payload))
 
 
-def find_violations(episode: Episode, options: CheckOptions) -> tuple[Violation, ...]:
-    """Every breach of a rule in the episode, in the order of `RULES`; no policy is looked at."""
-    found = [*episode.faults, *_look(episode, options)]
+def find_violations(
+    episode: Episode,
+    options: CheckOptions,
+    unjudged: Unjudged = Unjudged(),
+    void: list[str] | None = None,
+) -> tuple[Violation, ...]:
+    """Every breach of a rule in the episode, in the order of `RULES`; no policy is looked at.
+
+    Args:
+      unjudged: values that are not judged.
+      void: is given the paths of columns that have void values which are NaN or infinite.
+    """
+    found = [*episode.faults, *_look(episode, options, unjudged, [] if void is None else void)]
     return tuple(sorted(found, key=_by_rule)) if found else ()
 
 
-def _look(episode: Episode, options: CheckOptions) -> Iterator[Violation]:
+def _look(episode: Episode, options: CheckOptions, unjudged: Unjudged, void: list[str]) -> Iterator[Violation]:
     if not len(episode):
         # What could not be read has no steps either, and says why; a copy of an empty episode is still empty.
         if all(fault.rule in VALUE_RULES for fault in episode.faults):
             yield Violation("empty_episode", "0 steps")
         return
-    yield from _boundaries(episode.steps)
-    for path, column in episode.steps.items():
+    steps = episode.steps
+    yield from _boundaries(steps)
+    for path, column in steps.items():
         if isinstance(column, EncodedImages):
             yield from _images(path, column, options)
         elif _is_float(column.dtype) and np.count_nonzero(np.isfinite(column)) < column.size:
-            yield from _element("non_finite", path, column, ~np.isfinite(column))
-    discount = episode.steps.get("discount")
+            bad, is_void = ~np.isfinite(column), _is_void(path, unjudged)
+            if is_void and bad[_last(steps)].any() and options.policy("non_finite") != "accept":
+                void.append(path)
+            if options.check_unused:
+                yield from _element("non_finite", path, column, bad)
+            elif path not in unjudged.fields:
+                yield from _element("non_finite", path, column, _meant(bad, steps) if is_void else bad)
+    discount = steps.get("discount")
     if isinstance(discount, np.ndarray):
-        yield from _discount(discount)
+        yield from _discount(discount, None if options.check_unused or not unjudged.last_step else steps)
+
+
+def _is_void(path: str, unjudged: Unjudged) -> bool:
+    return unjudged.last_step and path.partition("/")[0] in _VOID
+
+
+def _last(steps: Mapping[str, Column]) -> np.ndarray[Any, Any]:
+    """bool [T]: the steps that are is_last; none where there is no such field."""
+    return np.asarray(steps["is_last"], bool) if "is_last" in steps else np.zeros(len(next(iter(steps.values()))), bool)
+
+
+def _meant(bad: np.ndarray[Any, Any], steps: Mapping[str, Column]) -> np.ndarray[Any, Any]:
+    """`bad`, False on the steps that are is_last."""
+    return bad & ~_last(steps).reshape(-1, *[1] * (bad.ndim - 1))
+
+
+def _without_void(episode: Episode, void: Iterable[str]) -> Episode:
+    """The episode with 0 in the place of void values that are NaN or infinite, in the columns at these paths.
+
+    A learner masks them by a product, which leaves NaN what it is.
+    """
+    changed: dict[str, Column] = {}
+    for path in void:
+        column = np.array(episode.steps[path])
+        bad = ~np.isfinite(column)
+        column[bad & ~_meant(bad, episode.steps)] = 0
+        changed[path] = column
+    return episode.replace(steps={**episode.steps, **changed}) if changed else episode
 
 
 @functools.cache
@@ -209,7 +280,8 @@ def _element(rule: str, path: str, column: np.ndarray[Any, Any], bad: np.ndarray
         yield Violation(rule, f"{float(value):g} at step {step}{_more(steps)}", path, step)
 
 
-def _discount(discount: np.ndarray[Any, Any]) -> Iterator[Violation]:
+def _discount(discount: np.ndarray[Any, Any], steps: Mapping[str, Column] | None) -> Iterator[Violation]:
+    """What is out of range; with `steps`, on those that are not is_last."""
     if (
         discount.dtype == np.float32
         and np.minimum.reduce(discount, None) >= 0
@@ -218,7 +290,8 @@ def _discount(discount: np.ndarray[Any, Any]) -> Iterator[Violation]:
         return
     with np.errstate(invalid="ignore"):  # NaN in bfloat16: it is non_finite, not out of range
         if not (discount.min() >= 0 and discount.max() <= 1):
-            yield from _element("discount_out_of_range", "discount", discount, (discount < 0) | (discount > 1))
+            bad = (discount < 0) | (discount > 1)
+            yield from _element("discount_out_of_range", "discount", discount, _meant(bad, steps) if steps else bad)
 
 
 def _by_rule(violation: Violation) -> int:

@@ -47,9 +47,18 @@ class Observer:
 
     def _new_writer(self) -> FrameWriter:
         return FrameWriter(
-            lambda: InsertStream(self._py_client.server_address, timeout=self._timeout),
-            self._table_names, self._keys, item_length=self._item_length, chunk_length=self._chunk_length,
+            self._open_stream, self._table_names, self._keys,
+            item_length=self._item_length, chunk_length=self._chunk_length,
         )  # fmt: skip
+
+    def _open_stream(self) -> InsertStream:
+        address = getattr(self._py_client, "server_address", None)
+        if not isinstance(address, str):
+            raise TypeError(
+                "`py_client` must be a reverb.Client, or have its `server_address` (a str, host:port): items are sent "
+                f"there, and not through the client. Got {type(self._py_client).__name__}."
+            )
+        return InsertStream(address, timeout=self._timeout)
 
     def _get_writer(self) -> FrameWriter:
         if self._writer is None:

@@ -1,9 +1,12 @@
 """Reverb's TrajectoryWriter over columns: it takes frames, and writes items that are slices of the latest ones.
 
-The frames of a Reverb episode are cut into chunks as they come, and a chunk is in the server once, however
-many requests use it: each request holds all the chunks that its items need (so it can be sent again after a
-lost connection), and names those that later ones need too (`keep_chunk_keys`), which the server then does not
-take a second time.
+The frames of a Reverb episode are cut into chunks as they come, and a chunk is sent once, however many requests
+use it: each request names the chunks that later ones need too (`keep_chunk_keys`). It knows all the chunks that
+its items need, so that it can be sent again after a lost connection.
+
+A chunk is cut when it is full. While an item waits for it, it is cut after a few frames, or sooner if the server
+has taken all that was sent before: so items are in their table at once where frames come as slowly as from an
+environment, and chunks are no shorter than a few frames where they come as fast as from a file.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import secrets
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -25,6 +29,12 @@ from rlds_beam.reverb.slicing import REQUEST_BYTES, Portion, SlicedItems, messag
 from rlds_beam.reverb.stream import InsertStream
 
 Array = np.ndarray[Any, Any]
+
+_MOST_WAITING = 8
+"""Frames without a chunk while an item waits for one. A request costs as much as some ten frames."""
+
+_SECONDS_APART = 1e-3
+"""Between requests for the sake of a single item."""
 
 
 class KeySequence:
@@ -105,8 +115,9 @@ class FrameWriter:
       tables: every item goes into each of them.
       keys: where the keys come from.
       item_length: how many of the latest frames an item takes at most; None: any number.
-      chunk_length: frames in a chunk. None: of frames that come one by one as many as Reverb's own writer
-        may hold back (item_length + 1), of others as `chunk_length_of` says.
+      chunk_length: frames in a chunk, whatever waits for it. None: of frames that come one by one as many as
+        Reverb's own writer may hold back (item_length + 1), or fewer (see above); of others as
+        `chunk_length_of` says.
 
     Attributes:
       frames: of the present episode.
@@ -128,6 +139,8 @@ class FrameWriter:
         self._spec: FrameSpec | None = None  # from the first frame on
         self._outgoing: deque[Portion] = deque()
         self._outgoing_bytes = 0
+        self._kept: frozenset[int] = frozenset()  # the chunks that the last request has the server hold
+        self._sent_at = -math.inf
         self._start_episode()
 
     def _start_episode(self) -> None:
@@ -176,9 +189,19 @@ class FrameWriter:
             self._queue.append(_Batch(number, start, count, stride, length, priority))
 
     def send(self) -> None:
-        """Sends the items whose frames are all in chunks."""
-        self._encode()
+        """Sends the items whose frames are all in chunks; makes a chunk for the others, if it is time to."""
+        if self._wanted_chunk_length is None and self._queue and self._is_time():
+            self._encode_all()
+        else:
+            self._encode()
         self._ship()
+
+    def _is_time(self) -> bool:
+        """Whether items that wait are to wait no longer: many of them, or any if the server has nothing to do."""
+        if self._loose >= _MOST_WAITING:
+            return True
+        idle = self._stream is None or self._stream.idle
+        return idle and time.monotonic() - self._sent_at >= _SECONDS_APART
 
     def flush(self) -> None:
         """Sends all items and waits until the server has them (NotVerifiedError: it has not in time)."""
@@ -231,7 +254,10 @@ class FrameWriter:
                 together.append(self._outgoing.popleft())
                 size += together[-1].size
             self._outgoing_bytes -= size
-            self._stream.send(message(together))
+            request = message(together, self._kept)
+            self._kept = frozenset(together[-1].keep)
+            self._sent_at = time.monotonic()
+            self._stream.send(request)
 
     def _prepare(self, spec: FrameSpec) -> None:
         """Fixes the dtypes and shapes of all frames, and how many of them make a chunk."""
@@ -254,7 +280,7 @@ class FrameWriter:
         start = self.frames - count
         keys = [self._keys.chunk() for _ in range(0, count, length)]
         made = reverb_stream.chunks(np.array(keys, np.uint64), values, length, self._episode_id, start)
-        self._chunks += (chunk.behind(start) for chunk in made)
+        self._chunks += (chunk.shifted(start) for chunk in made)
 
     def _horizon(self) -> int:
         """The first frame that an item not sent yet may take."""

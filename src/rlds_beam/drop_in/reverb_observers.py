@@ -10,8 +10,9 @@ the same priorities, in the same number of episodes. What they have beyond them,
 - `key_seed`: the keys of the items follow from it. The n-th item of an observer gets a key that is a hash of seed,
   n, the table and the kind of item: the same frames written again with the same seed are not written twice.
   Each observer needs a seed of its own. By default keys are random, as TF-Agents' are.
-- `chunk_length`: frames in a chunk. Frames that are given one by one wait until that many have come (by default
-  no more than sequence_length + 1, as in Reverb's writer), or for `flush` or the end of the episode.
+- `chunk_length`: frames in a chunk. Frames that are given one by one wait until that many have come, or for
+  `flush` or the end of the episode. By default an item is sent at once if the server has taken all items before it
+  (and not within a millisecond of the last), and no more than 8 frames wait while an item needs them.
 - `add_episode(trajectory)`: a run of frames as columns, which is much faster.
 
 Where they differ from TF-Agents':
@@ -24,6 +25,8 @@ Where they differ from TF-Agents':
   priority that is no number is a ValueError, as TF-Agents documents, not a TypeError.
 - All frames of an observer have the same leaves, and these are numbers or flags. Reverb's writer takes new
   leaves on the way, text and complex numbers.
+- `py_client` needs a `server_address` (and `server_info` for `get_table_signature`): items do not go through the
+  client, but over a stream of the observer's own. A mock client is a TypeError at the first item.
 - The padding frame has the dtypes of the frames. TF-Agents' turns a Python float into float32, which then
   does not fit its column.
 """

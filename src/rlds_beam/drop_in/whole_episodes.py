@@ -48,7 +48,7 @@ def whole_episodes(episodes: tf.data.Dataset) -> tf.data.Dataset | None:
         step_spec = spec["steps"].element_spec
         if not all(isinstance(leaf, tf.TensorSpec) and leaf.dtype != tf.variant for leaf in tf.nest.flatten(step_spec)):
             raise _UnknownError("steps that are not all tensors")
-        flat = _again(episodes, steps)
+        flat = _rebuild(episodes, steps)
     except (_UnknownError, AttributeError):  # the latter where an attribute has another name
         return None
     whole_spec = tf.nest.map_structure(lambda leaf: tf.TensorSpec([None, *leaf.shape], leaf.dtype), step_spec)
@@ -63,31 +63,31 @@ def _leaf(spec: Any, wanted: Any) -> int:
     return found[0]
 
 
-def _again(data: tf.data.Dataset, steps: int) -> tf.data.Dataset:
+def _rebuild(data: tf.data.Dataset, steps: int) -> tf.data.Dataset:
     """The dataset rebuilt, of flat elements, with whole episodes in the datasets of steps."""
     if type(data) in (map_op._MapDataset, map_op._ParallelMapDataset):
-        return _map_again(data, steps)
-    if type(data) not in _BEHIND:
+        return _rebuild_map(data, steps)
+    if type(data) not in _REBUILDERS:
         raise _UnknownError(type(data).__name__)
-    return _BEHIND[type(data)](data, _again(data._input_dataset, steps))
+    return _REBUILDERS[type(data)](data, _rebuild(data._input_dataset, steps))
 
 
-def _shuffle_again(data: Any, before: tf.data.Dataset) -> tf.data.Dataset:
+def _rebuild_shuffle(data: Any, before: tf.data.Dataset) -> tf.data.Dataset:
     """One of no seed: of others the second iteration has another order, and `data` may have seen its first."""
     if tf.get_static_value(data._seed) or tf.get_static_value(data._seed2) or not data._reshuffle_each_iteration:
         raise _UnknownError("shuffle with a seed")
     return before.shuffle(data._buffer_size)
 
 
-def _cache_again(data: Any, before: tf.data.Dataset) -> tf.data.Dataset:
+def _rebuild_cache(data: Any, before: tf.data.Dataset) -> tf.data.Dataset:
     """One in memory, of what is the same on every iteration; TFDS adds it after small datasets."""
     if tf.get_static_value(data._filename) != b"":
         raise _UnknownError("cache in a file")
-    behind = data._input_dataset
-    while hasattr(behind, "_input_dataset"):
-        if type(behind) is shuffle_op._ShuffleDataset:  # whose order would be another one
+    inner = data._input_dataset
+    while hasattr(inner, "_input_dataset"):
+        if type(inner) is shuffle_op._ShuffleDataset:  # whose order would be another one
             raise _UnknownError("cache of what is shuffled")
-        behind = behind._input_dataset
+        inner = inner._input_dataset
     source = tf.data.experimental.to_variant(data._input_dataset)
     try:
         tf.raw_ops.DatasetToGraphV2(input_dataset=source, external_state_policy=2)  # 2: fails where there is any
@@ -96,13 +96,13 @@ def _cache_again(data: Any, before: tf.data.Dataset) -> tf.data.Dataset:
     return before.cache()
 
 
-_BEHIND: dict[type, Callable[[Any, tf.data.Dataset], tf.data.Dataset]] = {
-    cache_op.CacheDataset: _cache_again,
+_REBUILDERS: dict[type, Callable[[Any, tf.data.Dataset], tf.data.Dataset]] = {
+    cache_op.CacheDataset: _rebuild_cache,
     dataset_ops._OptionsDataset: lambda data, before: before.with_options(data.options()),
     prefetch_op._PrefetchDataset: lambda data, before: before.prefetch(data._buffer_size),
     repeat_op._RepeatDataset: lambda data, before: before.repeat(data._count),
     shard_op._ShardDataset: lambda data, before: before.shard(data._num_shards, data._index),
-    shuffle_op._ShuffleDataset: _shuffle_again,
+    shuffle_op._ShuffleDataset: _rebuild_shuffle,
     skip_op._SkipDataset: lambda data, before: before.skip(data._count),
     take_op._TakeDataset: lambda data, before: before.take(data._count),
 }
@@ -112,7 +112,7 @@ _BEHIND: dict[type, Callable[[Any, tf.data.Dataset], tf.data.Dataset]] = {
 # A map's function
 
 
-def _map_again(data: Any, steps: int) -> tf.data.Dataset:
+def _rebuild_map(data: Any, steps: int) -> tf.data.Dataset:
     function = data._map_func.function
     graph = function.graph
     if any(op.op_def.is_stateful and op.type not in _HARMLESS for op in graph.get_operations()):

@@ -11,6 +11,7 @@ import numpy as np
 from rlds_beam.episodes.images import EncodedImages
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.episodes.violations import Violation
+from rlds_beam.errors import UsageError
 
 Column: TypeAlias = "np.ndarray[Any, Any] | EncodedImages"
 """One field of all steps: leading axis T. `EncodedImages` until pixels are needed."""
@@ -47,6 +48,17 @@ class Episode:
     def replace(self, **changes: Any) -> Episode:
         """A copy with `changes` (dataclasses.replace)."""
         return dataclasses.replace(self, **changes)
+
+    def with_columns(self, columns: Mapping[str, Column]) -> Episode:
+        """A copy with more step columns, or others in the place of those of the same path.
+
+        Raises:
+          UsageError: a column is not of T steps.
+        """
+        for path, column in columns.items():
+            if len(column) != len(self):
+                raise UsageError(f"{self.key}: {path} has {len(column)} values for an episode of {len(self)} steps")
+        return self.replace(steps={**self.steps, **columns})
 
     def slice(self, start: int, stop: int) -> Episode:
         """The steps `start:stop` (views, not copies), with the same key and metadata."""

@@ -1,10 +1,10 @@
 """Images of an episode: encoded until a sink needs pixels.
 
-What an image is, its first bytes say, not the schema (TFDS keeps whatever file it was given).
+The first bytes of an image say what it is, not the schema (TFDS keeps the file that it was given).
 Pixels are those of `tf.image.decode_image`, which TFDS decodes with, bit for bit. simplejpeg and
 imagecodecs give the same ones several times faster where the stored form is the usual one; TensorFlow
 decodes the rest (palettes, 16 bits read as 8, alpha dropped, BMP, CMYK), and, where it is
-installed, has the last word on bytes that the fast decoders refuse.
+installed, decides about bytes that the fast decoders refuse.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from rlds_beam.errors import needs
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
 _PNG_CHANNELS = {0: 1, 2: 3, 6: 4}  # colour type -> channels, without palette and gray + alpha
-# Chunks that say nothing of how the pixels are stored. (libpng, as TensorFlow calls it, corrects no colours.)
+# Chunks that do not affect how the pixels are stored. (libpng, as TensorFlow calls it, corrects no colours.)
 _PNG_REMARKS = frozenset(b"IEND bKGD cHRM eXIf gAMA iCCP iTXt pHYs sBIT sRGB tEXt tIME zTXt".split())
 _PNG_CHUNK = struct.Struct(">I4s")  # size of the content, kind
 _PNG_END = b"\0\0\0\0IEND\xaeB`\x82"
@@ -177,7 +177,7 @@ def _png_chunks(data: bytes) -> list[tuple[bytes, int, int]]:
             raise UndecodableImageError("the PNG is cut short")
         # Damage in an ancillary chunk (small first letter) does not keep libpng from decoding.
         if not kind[0] & 0x20:
-            # libdeflate's is the faster by far, but dearer to call.
+            # libdeflate's is the faster by far, but a call of it costs more.
             crc32 = zlib.crc32 if size < 4096 else imagecodecs.deflate_crc32
             if crc32(data[start - 4 : end]) != int.from_bytes(data[end:at], "big"):
                 raise UndecodableImageError(f"the PNG's {kind!r} is damaged")
@@ -195,7 +195,7 @@ def _jpeg_header(data: bytes) -> ImageHeader:
         height, width = struct.unpack_from(">HH", data, _jpeg_frame(data, strictly=True) + 5)
     if not data.endswith(_JPEG_END) and data.rfind(_JPEG_END, _jpeg_frame(data)) < 0:
         raise UndecodableImageError("the JPEG is cut short")
-    return ImageHeader(height, width)
+    return ImageHeader(int(height), int(width))
 
 
 def _jpeg_frame(data: bytes, *, strictly: bool = False) -> int:
@@ -213,7 +213,7 @@ def _jpeg_frame(data: bytes, *, strictly: bool = False) -> int:
         elif strictly:
             break
         else:
-            at += 1  # libjpeg skips what stands between markers
+            at += 1  # libjpeg skips bytes between markers
     raise UndecodableImageError("the JPEG has no header, or is cut short")
 
 
@@ -259,7 +259,7 @@ def _fast_png(data: bytes, channels: int | None, dtype: str) -> Array | None:
     stored = _PNG_CHANNELS.get(colour)
     if depth != (8 if dtype == "uint8" else 16) or stored is None or channels not in (stored, None):
         return None
-    # A header that tells more than so few bytes can hold gets no memory.
+    # A header that claims more than so few bytes can hold gets no memory.
     if height * width * stored * (depth // 8) > _MOST_INFLATION * len(data):
         raise UndecodableImageError("the PNG has too few scanlines")
     import imagecodecs
@@ -285,7 +285,7 @@ def _fast_png(data: bytes, channels: int | None, dtype: str) -> Array | None:
 
 
 def _png_stream(data: bytes) -> bytes | None:
-    """The compressed scanlines; None of a PNG in which there is more than those and remarks."""
+    """The compressed scanlines; None of a PNG with other chunks than those and comments."""
     _, *chunks = _png_chunks(data)
     kinds = [kind for kind, _, _ in chunks]
     count = kinds.count(b"IDAT")

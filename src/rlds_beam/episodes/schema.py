@@ -6,9 +6,14 @@ import dataclasses
 import functools
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from rlds_beam.errors import UsageError
+
+if TYPE_CHECKING:
+    from rlds_beam.episodes.episode import Episode
 
 REQUIRED_STEP_FIELDS = ("observation", "action", "reward", "discount", "is_first", "is_last", "is_terminal")
 """The RLDS step fields that a TF-Agents trajectory is made of (leaves, or prefixes of leaves)."""
@@ -58,6 +63,10 @@ class Field:
         """Values in one step, with 1 for every unknown dimension."""
         return math.prod(d for d in self.shape if d is not None)
 
+    def to_json(self) -> dict[str, Any]:
+        """For programs; an unknown dimension is null."""
+        return {"dtype": self.dtype, "shape": list(self.shape), "encoding": self.encoding, "feature": self.feature}
+
     def __str__(self) -> str:
         dims = ", ".join("?" if d is None else str(d) for d in self.shape)
         return f"{self.path}: {self.dtype}({dims})" + (f" {self.encoding}" if self.encoding != "none" else "")
@@ -73,6 +82,29 @@ class Schema:
 
     steps: Mapping[str, Field]
     metadata: Mapping[str, Field] = dataclasses.field(default_factory=dict)
+
+    def with_columns(self, *fields: Field) -> Schema:
+        """A copy with more step fields, or others in the place of those of the same path.
+
+        schema.with_columns(Field("observation/speed", "float32", (2,)))
+        """
+        return dataclasses.replace(self, steps={**self.steps, **{field.path: field for field in fields}})
+
+    def check(self, episode: Episode) -> None:
+        """Holds the columns of an episode against the schema, in a pipeline that may have changed them.
+
+        Raises:
+          UsageError: there is a column that the schema does not name, or it names one that there is not.
+        """
+        if episode.steps.keys() == self.steps.keys():
+            return
+        more, less = sorted(episode.steps.keys() - self.steps.keys()), sorted(self.steps.keys() - episode.steps.keys())
+        if more:
+            raise UsageError(
+                f"{episode.key}: the schema does not name {', '.join(more)}, so it would not be written: hand over "
+                f"schema.with_columns(Field({more[0]!r}, dtype, shape)), or leave the column out of the episode"
+            )
+        raise UsageError(f"{episode.key}: the schema names {', '.join(less)}, and the episode has no such column")
 
     @property
     def slow_reason(self) -> str | None:

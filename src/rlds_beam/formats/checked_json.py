@@ -1,4 +1,4 @@
-"""JSON files that are held against a schema when they are read: another program, or another person, may have made them.
+"""JSON files that are checked against a schema when they are read: another program or person may have made them.
 
 A schema is a `Kind` (a test and its name), `[schema]` for a list, `{name: schema}` for an object (`"name?"` may be
 missing, `"*"` is any other name), `Maybe(schema)` for null as well, or a tuple of schemas that all hold.

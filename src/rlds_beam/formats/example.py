@@ -8,25 +8,38 @@
 An episode is a handful of map entries holding long lists, so walking the entries in Python costs
 nothing; the lists themselves are decoded by numpy, and only those that are asked for. The bytes
 are untrusted: every length is checked against the bytes that are left.
+
+Read is what every writer writes: entries of one key and one feature, features of one list, lists that are packed whole
+or not at all. Protobuf takes more (a list in several parts, unknown fields), but its implementations and
+TensorFlow's own parser make different things of it, so here it is malformed. So is all that protobuf refuses.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
 from rlds_beam.episodes.violations import BadEpisode, Violation
-from rlds_beam.formats.wire import I32, LEN, VARINT, MalformedError, decode_varints, fields, read_varint
+from rlds_beam.formats.wire import (
+    I32,
+    LEN,
+    LONGEST_SIZE,
+    VARINT,
+    MalformedError,
+    decode_varints,
+    fields,
+    read_size,
+    read_varint,
+)
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 Kind = Literal["bytes", "float", "int64"]
 
-_Span: TypeAlias = "tuple[bytes, int, int]"
 _KINDS: dict[int, Kind] = {1: "bytes", 2: "float", 3: "int64"}
-_KEY = _PACKED = 1 << 3 | LEN  # the tag of a map's key, and of field 1 as a packed list
+_KEY = _PACKED = _BYTES = 1 << 3 | LEN  # the tag of a map's key, and of field 1 as a packed list or as bytes
 _VALUE = 2 << 3 | LEN
+_LONGEST = 1 + LONGEST_SIZE  # bytes of a tag like these, and of the length after it
 _TAGS = {number << 3 | LEN: kind for number, kind in _KINDS.items()}
 
 
@@ -46,7 +59,7 @@ class Feature(NamedTuple):
     def floats(self) -> Array:
         """The values of a float_list: float32 [N]."""
         chunks = []
-        for _, start, end in self._values(I32):
+        for start, end in self._numbers(I32):
             if (end - start) % 4:
                 raise MalformedError(f"a float list of {end - start} bytes")
             # Sliced out, the values are aligned: a column is read many times, and numpy reads unaligned floats slowly.
@@ -55,24 +68,42 @@ class Feature(NamedTuple):
 
     def ints(self, dtype: Any = np.int64) -> Array:
         """The values of an int64_list: [N] as `dtype`, by the conversion that `tf.cast` makes."""
-        chunks = [decode_varints(self.data[start:end], dtype) for _, start, end in self._values(VARINT)]
+        chunks = [decode_varints(self.data[start:end], dtype) for start, end in self._numbers(VARINT)]
         return chunks[0] if len(chunks) == 1 else np.concatenate([np.empty(0, dtype), *chunks])
 
     def strings(self) -> list[bytes]:
         """The values of a bytes_list."""
-        return [self.data[start:end] for _, start, end in self._values(LEN)]
+        data, at, end = self.data, self.start, self.end
+        values = []
+        while at < end:
+            if data[at] != _BYTES:
+                raise MalformedError(f"no string at byte {at} of a bytes list")
+            size, at = read_size(data, at + 1, end)
+            values.append(data[at : at + size])
+            at += size
+        return values
 
-    def _values(self, unpacked: int) -> Iterator[tuple[int, int, int]]:
-        """(wire type, start, end) of each value, or packed list of values."""
+    def check(self) -> None:
+        """Reads the list and lets go of it: raises MalformedError where it is none of its kind."""
+        if self.kind == "bytes":
+            self.strings()
+        elif self.kind is not None:
+            self.floats() if self.kind == "float" else self.ints()
+
+    def _numbers(self, unpacked: int) -> list[tuple[int, int]]:
+        """(start, end) of the one packed list of numbers, or of each number where they are not packed."""
         at, end = self.start, self.end
-        if unpacked != LEN and at < end and self.data[at] == _PACKED:
+        if at < end and self.data[at] == _PACKED:
             size, start = read_varint(self.data, at + 1, end)
-            if start + size == end:  # one packed list and nothing else, as most writers do
-                yield LEN, start, end
-                return
+            if start + size != end or start > at + _LONGEST:
+                raise MalformedError(f"a list of numbers in several parts at byte {at}")
+            return [(start, end)]
+        numbers = []
         for number, wire, start, stop in fields(self.data, at, end):
-            if number == 1 and wire in (LEN, unpacked):
-                yield wire, start, stop
+            if number != 1 or wire != unpacked:
+                raise MalformedError(f"no number at byte {start} of a list of numbers")
+            numbers.append((start, stop))
+        return numbers
 
 
 def parse_example(payload: bytes) -> dict[str, Feature]:
@@ -88,11 +119,14 @@ def parse_example(payload: bytes) -> dict[str, Feature]:
             continue
         for number, wire, first, last in fields(payload, start, end):
             if number == 1 and wire == LEN:
-                key, feature = _entry(payload, first, last)
+                raw, feature = _entry(payload, first, last)
                 try:
-                    found[key.decode()] = feature
+                    key = raw.decode()
                 except UnicodeDecodeError:
-                    raise MalformedError(f"the key {key[:40]!r} is not UTF-8") from None
+                    raise MalformedError(f"the key {raw[:40]!r} is not UTF-8") from None
+                if key in found:
+                    found[key].check()  # it is replaced, so nothing else will look at it
+                found[key] = feature
     if not found:
         raise MalformedError("it has no entries" if payload else "it is empty")
     return found
@@ -106,44 +140,42 @@ def not_an_example(error: MalformedError) -> BadEpisode:
 def _entry(data: bytes, at: int, end: int) -> tuple[bytes, Feature]:
     """(key, feature) of one entry of the map."""
     if end - at > 4 and data[at] == _KEY and data[at + 1] < 0x80:
-        # As every writer does it: the key, the feature, its one list, and nothing else.
+        # As most writers do it: the key, the feature, its one list, and nothing else.
         value = at + 2 + data[at + 1]
         if value < end and data[value] == _VALUE:
             size, start = read_varint(data, value + 1, end)
-            kind = _TAGS.get(data[start]) if size and start + size == end else None
+            kind = (
+                _TAGS.get(data[start]) if size and start + size == end and start <= value + LONGEST_SIZE + 1 else None
+            )
             if kind is not None:
                 size, first = read_varint(data, start + 1, end)
-                if first + size == end:
+                if first + size == end and first <= start + _LONGEST:
                     return data[at + 2 : value], Feature(kind, data, first, end)
     return _any_entry(data, at, end)
 
 
 def _any_entry(data: bytes, at: int, end: int) -> tuple[bytes, Feature]:
-    """(key, feature) of an entry, however it is written."""
-    key, value = b"", (b"", 0, 0)
-    for number, wire, start, stop in fields(data, at, end):
-        if number == 1 and wire == LEN:
-            key = data[start:stop]
-        elif number == 2 and wire == LEN:
-            value = _merge(value, (data, start, stop))
-    return key, _feature(*value)
+    """(key, feature) of an entry, however it is written; both are there, once."""
+    spans = {}
+    for _ in range(2):
+        if at >= end:
+            raise MalformedError(f"an entry without its {'feature' if _KEY in spans else 'key'} before byte {at}")
+        tag = data[at]
+        size, start = read_size(data, at + 1, end)
+        at = start + size
+        spans[tag] = start, at
+    if at != end or _KEY not in spans or _VALUE not in spans:
+        raise MalformedError(f"an entry that is not a key and a feature before byte {end}")
+    start, stop = spans[_KEY]
+    return data[start:stop], _feature(data, *spans[_VALUE])
 
 
 def _feature(data: bytes, at: int, end: int) -> Feature:
-    kind: Kind | None = None
-    body = (b"", 0, 0)
-    for number, wire, start, stop in fields(data, at, end):
-        new = _KINDS.get(number)
-        if new is not None and wire == LEN:
-            # The second member of a oneof replaces the first; the same one again is merged.
-            body = _merge(body if new == kind else (b"", 0, 0), (data, start, stop))
-            kind = new
-    return Feature(kind, *body)
-
-
-def _merge(first: _Span, second: _Span) -> _Span:
-    """Two messages in one field merge, and merging is concatenation."""
-    if first[1] == first[2]:
-        return second
-    merged = first[0][first[1] : first[2]] + second[0][second[1] : second[2]]
-    return merged, 0, len(merged)
+    """A feature: one list, or nothing."""
+    if at == end:
+        return Feature(None)
+    kind = _TAGS.get(data[at])
+    size, start = read_size(data, at + 1, end)
+    if kind is None or start + size != end:
+        raise MalformedError(f"a feature that is not one list at byte {at}")
+    return Feature(kind, data, start, end)

@@ -29,7 +29,7 @@ class GzipStream(io.RawIOBase):
     Seeking forward decompresses; seeking backward starts again from one of a few places before it.
 
     Attributes:
-      error: why the stream ends before its time (cut short, damaged), once that has been seen; else None.
+      error: why the stream ends early (cut short, damaged), once that was detected; else None.
       inflated: bytes decompressed so far, those included that were decompressed before.
     """
 
@@ -66,7 +66,7 @@ class GzipStream(io.RawIOBase):
                 return b""
             compressed = self._input or self._file.read(_INPUT)
             try:
-                output = self._inflate.decompress(compressed, _OUTPUT)
+                output: bytes = self._inflate.decompress(compressed, _OUTPUT)
             except zlib.error as error:
                 self._break(f"the gzip stream is damaged: {error}")
                 break
@@ -82,7 +82,7 @@ class GzipStream(io.RawIOBase):
         self.error, self._broken = error, True
 
     def _begin_member(self) -> bool:
-        """Goes to the next member; False if there is none. Zeros behind a member are padding, as for gzip."""
+        """Goes to the next member; False if there is none. Zeros after a member are padding, as for gzip."""
         rest = self._inflate.unused_data.lstrip(b"\0")
         while not rest:
             block = self._file.read(_INPUT)

@@ -22,6 +22,9 @@ _DTYPES = {number: name for name, number in DATA_TYPES.items()} | {
     20: "resource", 21: "variant", 24: "float8_e5m2", 25: "float8_e4m3fn", 29: "int4", 30: "uint4",
 }  # fmt: skip
 
+_DEEPEST = 50
+"""Levels of a signature; protobuf itself reads no more than 100 levels of messages, of which each takes two."""
+
 # Fields of StructuredValue.
 _TENSOR_SPECS, _SEQUENCES, _DICT, _NAMED_TUPLE = (33, 35), (51, 52), 53, 54
 
@@ -179,6 +182,8 @@ def _selector(message: Message) -> str:
 
 def _leaves(value: Message, path: tuple[str, ...]) -> Iterator[SignatureLeaf]:
     """The leaves of a StructuredValue, in the order of `tf.nest`."""
+    if len(path) > _DEEPEST:
+        raise ValueError(f"a signature of more than {_DEEPEST} levels")
     for name, child in _children(value):
         yield from _leaves(child, (*path, name))
     spec = next((field for field in _TENSOR_SPECS if field in value), None)

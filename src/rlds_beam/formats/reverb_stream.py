@@ -14,11 +14,11 @@ tests against dm-reverb 0.14: everything this project assumes of it is on this p
 - An *item* (`PrioritizedItem`) names its table, its priority, and for each column (in the order of the
   table's flattened signature) the slices of chunks that make it up. Its key is the client's choice. An item
   whose key is in the table already only sets the priority again: that is what makes a retry harmless.
-- Chunks come before the items that use them, in the same request or in an earlier one that named them in
-  `keep_chunk_keys`. A request of ours holds all that its items need and keeps nothing, so that any of them
-  can be sent again, to the same server or to one that was restarted.
-- The response holds the keys of items that are in their tables now. They may come in any order, and late:
-  a table whose rate limiter blocks acknowledges when the limiter lets the item in.
+- Chunks come before the items that use them, in the same request or in the one before it, if that named them
+  in `keep_chunk_keys`. A request of ours holds all that its items need, so that any of them can be sent again;
+  what the request before it kept is left out only where that was sent on the same call.
+- The response holds the keys of items that are in their tables now, each item of a call once. They may come
+  in any order, and late: a table whose rate limiter blocks acknowledges when the limiter lets the item in.
 - The server checks nothing but that tables and chunks exist. Slices that run over the end of their chunk, or
   columns that are not those of the signature, are taken, acknowledged, and break the clients that sample them. So all
   of it is checked before it is sent.
@@ -41,9 +41,13 @@ import pyarrow
 
 from rlds_beam.formats.tensor_types import DATA_TYPES
 from rlds_beam.formats.wire import (
+    LEN,
     LONGEST_VARINT,
+    VARINT,
+    MalformedError,
     decode_varints,
     delimited,
+    fields,
     fixed_varints,
     integer,
     tag_and_length,
@@ -76,7 +80,7 @@ class Chunk(NamedTuple):
     parts: Sequence[bytes]
     size: int
 
-    def behind(self, frames: int) -> Chunk:
+    def shifted(self, frames: int) -> Chunk:
         """The same chunk of a run that has so many frames more before it."""
         return Chunk(self.key, self.begin + frames, self.end + frames, self.parts, self.size)
 
@@ -89,16 +93,18 @@ class Request:
       parts: end to end the serialised InsertStreamRequest, but for `keep`; joined once, when it is sent. Those of
         several requests in a row are one request.
       keys: uint64 [K], of its items: what the server acknowledges.
-      keep: its last field, the chunks that the server is to hold for the request that follows, which has them too.
+      keep: its last field, the chunks that the server is to hold for the request that follows.
+      kept: more parts: the chunks that the request before it has the server hold.
     """
 
     parts: Sequence[bytes | memoryview]
     keys: Keys
     keep: bytes = b""
+    kept: Sequence[bytes] = ()
 
     @functools.cached_property
     def size(self) -> int:
-        """Of the parts, in bytes."""
+        """Of the parts, in bytes, without those that are kept."""
         return sum(map(len, self.parts))
 
 
@@ -187,26 +193,33 @@ def items(table: str, keys: Keys, priorities: Array, slices: Slices, columns: in
     return rows
 
 
-def acknowledged(responses: Iterable[bytes]) -> Keys:
-    """The keys in serialised InsertStreamResponses: uint64 [n]."""
-    packed = b"".join(map(_packed_keys, responses))
-    return decode_varints(packed, np.uint64)
+def acknowledged_keys(response: bytes) -> bytes:
+    """The keys in a serialised InsertStreamResponse, as varints end to end.
+
+    Raises:
+      MalformedError: the bytes are no such message.
+    """
+    packed = []
+    for number, wire, start, end in fields(response, 0, len(response)):
+        if number == 1 and wire in (LEN, VARINT):  # Reverb sends one packed list; protobuf allows other forms
+            if end > start and response[end - 1] >= 0x80:
+                raise MalformedError("a key that does not end")
+            packed.append(response[start:end])
+    return b"".join(packed)
 
 
-def acknowledged_count(response: bytes) -> int:
-    """How many keys a serialised InsertStreamResponse holds."""
-    return int((np.frombuffer(_packed_keys(response), np.uint8) < 0x80).sum())
+def count_keys(packed: bytes) -> int:
+    """How many keys `acknowledged_keys` found."""
+    return int(np.count_nonzero(np.frombuffer(packed, np.uint8) < 0x80))
 
 
-def _packed_keys(response: bytes) -> bytes:
-    """The bytes of the repeated field `keys`, which is all that a response has."""
-    if not response:
-        return b""
-    assert response[0] == 0x0A, "InsertStreamResponse.keys is a packed list"
-    at = 1
-    while response[at] >= 0x80:
-        at += 1
-    return response[at + 1 :]
+def decode_keys(packed: Iterable[bytes]) -> Keys:
+    """What `acknowledged_keys` found, in several responses perhaps: uint64 [n].
+
+    Raises:
+      MalformedError: a key is longer than a number may be.
+    """
+    return decode_varints(b"".join(packed), np.uint64)
 
 
 def _tensor(head: bytes, raw: bytes | memoryview) -> tuple[bytes, bytes, bytes]:

@@ -1,7 +1,7 @@
 """TFRecord files: reading that survives damage and can start anywhere, and writing many records at once.
 
 Every byte of a file is accounted for: `read_records` gives each record whose checksums are right as a
-`Record` and everything else as `Damage`, and goes on behind it. A file can be read in ranges of bytes,
+`Record` and everything else as `Damage`, and continues after it. A file can be read in ranges of bytes,
 each by another worker, and the ranges add up to what one reader of the whole file gives.
 """
 
@@ -35,7 +35,7 @@ Row = tuple[int, int, int]
 """Of a record: its position, length and checksum."""
 _FOOTER_AND_HEADER = struct.Struct("<I12s")
 _KNOWN = 1 << 12
-_FAR, _FEW = 1 << 15, 1 << 6  # behind a record this long, seek and read this little, rather than read on
+_FAR, _FEW = 1 << 15, 1 << 6  # after a record this long, seek and read this little, instead of reading on
 
 
 class TFRecordFile(NamedTuple):
@@ -75,15 +75,15 @@ def read_records(
     max_record_bytes: int = MAX_RECORD_BYTES,
     max_damage_bytes: int = MAX_DAMAGE_BYTES,
 ) -> Iterator[Record | Damage]:
-    """Reads the records whose first byte is in [start, stop), and the damage behind them.
+    """Reads the records whose first byte is in [start, stop), and the damage after them.
 
     Any offsets will do, they need not be boundaries of records. A damaged region belongs to the range
     of the last good record before it, and before the first good record to the range that starts at 0;
     so any partition of a file into ranges gives each record and each damaged region exactly once, in
-    the words of one reader of the whole file. A range that starts behind 0 and in which no good record
+    the words of one reader of the whole file. A range that starts after 0 and in which no good record
     begins gives nothing.
 
-    Damage costs what it hits: behind it the next record is found by its checksums. Two things follow
+    Damage costs only the bytes that it hits: the next record after it is found by its checksums. Two things follow
     from this. First, TFRecords *inside* a record's data are never mistaken for records by a reader that
     starts at 0, nor by one that starts at a position from `scan_headers`; one that starts at any other
     offset within such a record may take what is inside for records. Split files at positions from
@@ -95,7 +95,7 @@ def read_records(
     Args:
       file: a seekable binary file, or what `open_tfrecord` gave; it is not closed.
       start: first byte of the range.
-      stop: behind the last byte of the range; None for the end of the file.
+      stop: after the last byte of the range; None for the end of the file.
       max_record_bytes: a longer record is damage; it bounds what is allocated.
       max_damage_bytes: bytes of a region without frames to keep in `Damage.payload`.
 

@@ -208,7 +208,7 @@ class FrameFinder:
             raise ValueError(f"max_record_bytes={max_record_bytes} is not within [1, {LENGTH_LIMIT - 1}]")
         self.window = Window(file)
         self.max_record_bytes = max_record_bytes
-        self._checked = 0  # bytes of data held against their CRC, of records that are not read in passing
+        self._checked = 0  # bytes of data compared with their CRC, of records that are not read in passing
         self._began: int | None = None
         self._barren = (0, 0)  # no anchor is in this range: found by an earlier search
 

@@ -26,6 +26,9 @@ VARINT, I64, LEN, I32 = 0, 1, 2, 5
 LONGEST_VARINT = 10
 """Bytes of a 64-bit number at most."""
 
+LONGEST_SIZE = 5
+"""Bytes of a length, or of a tag, at most."""
+
 _BLOCK = 1 << 16
 """Bytes of varints decoded at a time: the work arrays stay in the cache."""
 
@@ -96,14 +99,17 @@ def fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int, int]
         tag = data[at]
         at += 1
         if tag >= 0x80:
-            tag, at = read_varint(data, at - 1, end)
+            begin = at - 1
+            tag, at = read_varint(data, begin, end)
+            if at > begin + LONGEST_SIZE or not data[at - 1]:  # some readers know no tag that is longer than need be
+                raise MalformedError(f"a tag of {at - begin} bytes before byte {at}")
         wire = tag & 7
         if wire == LEN:
             if at < end and data[at] < 0x80:
                 size = data[at]
                 at += 1
             else:
-                size, at = read_varint(data, at, end)
+                size, at = read_size(data, at, end)
         elif wire == VARINT:
             size = read_varint(data, at, end)[1] - at
         elif wire in (I64, I32):
@@ -116,6 +122,25 @@ def fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int, int]
             raise MalformedError(f"field number {tag >> 3} before byte {at}")
         yield tag >> 3, wire, at, at + size
         at += size
+
+
+def read_size(data: bytes, at: int, end: int) -> tuple[int, int]:
+    """(size, where it begins) of what the length at `at` announces, which is there before `end`.
+
+    Raises:
+      MalformedError: it is not, or the length is longer than 5 bytes.
+    """
+    if at < end and data[at] < 0x80:
+        size = data[at]
+        at += 1
+    else:
+        begin = at
+        size, at = read_varint(data, at, end)
+        if at > begin + LONGEST_SIZE:
+            raise MalformedError(f"a length of {at - begin} bytes before byte {at}")
+    if size > end - at:
+        raise MalformedError(f"a field of {size} bytes at byte {at}, where {end - at} are left")
+    return size, at
 
 
 def read_varint(data: bytes, at: int, end: int) -> tuple[int, int]:

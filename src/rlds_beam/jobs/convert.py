@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sized
+import functools
+from collections.abc import Callable, Iterable, Sized
 from typing import Any, NamedTuple
 
 from rlds_beam import storage
+from rlds_beam.at_work import Done
 from rlds_beam.checking.dataset import check_source
 from rlds_beam.checking.options import CheckOptions
 from rlds_beam.checking.report import Report
@@ -15,10 +17,11 @@ from rlds_beam.formats.checked_json import parsing, read_json
 from rlds_beam.jobs.balance import Balance, balance_of, largest_first
 from rlds_beam.jobs.cost import convert_seconds
 from rlds_beam.jobs.options import ConvertOptions
+from rlds_beam.jobs.size import check_room, predict_size
 from rlds_beam.output import directory
 from rlds_beam.output.base import FileOutput
 from rlds_beam.output.commits import read_commits
-from rlds_beam.output.files import REPORT
+from rlds_beam.output.files import COMMITS, REPORT
 from rlds_beam.output.outputs import TRAJECTORIES, create_output
 from rlds_beam.output.plans import OutputPlan
 from rlds_beam.output.ranges import DatasetCommitter, RangeConverter
@@ -67,22 +70,46 @@ class ConvertJob:
     plan: OutputPlan
     framing: Framing
 
-    def open(self, overwrite: bool = False) -> Opened:
-        """Makes the output ready, and finds out what is still to do.
+    def look(self, overwrite: bool = False) -> Opened:
+        """Finds out what is still to do, and whether the disk has room for it; writes nothing.
 
         Raises:
-          UsageError: the output cannot be written to, or holds something else.
+          UsageError: the output holds something else, or there is no room.
         """
-        try:
-            finished = directory.open_output(self.directory, self.plan, overwrite=overwrite)
-        except OSError as error:
-            raise UsageError(f"{self.directory} cannot be written to: {error}") from error
+        finished = directory.look_at(self.directory, self.plan, overwrite=overwrite)
+        if not finished.complete:
+            self._check_room(finished, overwrite)
         to_do = [work for work in self.ranges if str(work) not in finished.ranges]
         return Opened(largest_first(self.source, to_do), finished.complete)
 
-    def ranges_to_do(self, overwrite: bool = False) -> list[WorkRange]:
-        """`open(overwrite).to_do`."""
-        return self.open(overwrite).to_do
+    def make_ready(self, overwrite: bool = False) -> None:
+        """Makes the output ready to be written to, after a `look`.
+
+        Raises:
+          UsageError: it cannot be written to.
+        """
+        try:
+            directory.make_ready(self.directory, self.plan, overwrite=overwrite)
+        except OSError as error:
+            raise UsageError(f"{self.directory} cannot be written to: {error}") from error
+
+    def open(self, overwrite: bool = False) -> list[WorkRange]:
+        """Makes the output ready; the ranges that are still to do. What is raised: as by `look` and `make_ready`."""
+        found = self.look(overwrite)
+        if not found.complete:
+            self.make_ready(overwrite)
+        return found.to_do
+
+    @functools.cached_property
+    def size(self) -> int | None:
+        """The bytes of the output, from a sample of the input; None where the output does not say (`predict_size`)."""
+        return predict_size(self.source, self.ranges, self.check, self.output)
+
+    def _check_room(self, finished: directory.Finished, overwrite: bool) -> None:
+        if storage.scheme(self.directory) is None and self.size is not None:
+            written = sum(commit.shard.bytes for commit in finished.ranges.values())
+            freed = directory.own_sizes(self.directory) if overwrite else []
+            check_room(self.directory, self.size - written, freed)
 
     @property
     def directory(self) -> str:
@@ -98,6 +125,7 @@ class ConvertJob:
             "bytes": self.source.size,
             "ranges": self.balance.to_json(),
             "output": self.directory,
+            "output_bytes": self.size,
             "output_shards": len(self.ranges),
             "records": records,
             "left_out": left_out,
@@ -116,9 +144,14 @@ class ConvertJob:
         """How much of the work is done, for a person; reads all commits."""
         return f"{len(read_commits(self.directory))} of {len(self.ranges)} ranges are finished"
 
+    def committed_since(self, before: int) -> Callable[[], Done]:
+        """Counts the ranges that are committed, `before` not included: how far a job is whose runner does not tell."""
+        commits = storage.join(self.directory, COMMITS)
+        return lambda: Done(ranges=sum(name.endswith(".json") for name in storage.listdir(commits)) - before)
+
     @property
     def converter(self) -> RangeConverter:
-        return RangeConverter(EpisodeReader(self.source), self.check, self.output)
+        return RangeConverter(EpisodeReader(self.source), self.check, self.output, self.plan.digest)
 
     @property
     def committer(self) -> DatasetCommitter:
@@ -142,9 +175,9 @@ def prepare(options: ConvertOptions) -> ConvertJob:
     source = open_dataset(options.input, options)
     output, check = create_output(source, options.output, options), CheckOptions.of(options)
     framing = Framing(source)
+    fingerprints = {"content": _content(source, framing), "functions": _functions(options)}
     ranges = plan_ranges(source, options.shards, whole_shards=output.whole_shards, starts=framing.record_starts)
     dataset_report = check_source(source, check)
-    fingerprints = {"content": _content(source, framing), "functions": _functions(options)}
     plan = OutputPlan.of({**_plan(source, ranges, check, output, options), **fingerprints}, _files(output, ranges))
     directory.check_output(options.output, plan, overwrite=options.overwrite)
     return ConvertJob(source, ranges, check, output, dataset_report, plan, framing)

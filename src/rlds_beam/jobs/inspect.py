@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
+from rlds_beam.checking.duplicates import find_duplicates, marked
 from rlds_beam.checking.options import CheckOptions
 from rlds_beam.checking.report import Report
-from rlds_beam.checking.verdicts import validate_episode
+from rlds_beam.checking.verdicts import Unjudged, validate_episode
 from rlds_beam.errors import UsageError
 from rlds_beam.jobs.balance import Balance, balance_of
+from rlds_beam.jobs.size import predict_size
 from rlds_beam.output.base import FileOutput
 from rlds_beam.output.outputs import create_output
-from rlds_beam.reading.base import Source
+from rlds_beam.reading.base import Shard, Source
+from rlds_beam.reading.framing import Framing
 from rlds_beam.reading.plan import plan_ranges
 from rlds_beam.reading.reader import EpisodeReader
 
@@ -26,10 +30,11 @@ class Survey:
       output: what its episodes would be written as; None where they cannot.
       error: why they cannot.
       sampled: the report on the records that were read.
-      complete: whether that was all of them.
+      complete: whether that was all of them. Duplicates are looked for only then.
       balance: of the ranges that a plan cuts the dataset into.
       items: items that a plan predicts for the dataset: exact if `complete`, else scaled up.
       steps: steps of the accepted episodes, likewise.
+      size: bytes of the output; None where that cannot be told.
     """
 
     source: Source
@@ -40,6 +45,7 @@ class Survey:
     balance: Balance
     items: int
     steps: int
+    size: int | None
 
     def __repr__(self) -> str:
         about = "" if self.complete else "about "
@@ -51,8 +57,8 @@ class Survey:
         return {
             "dataset": source.dataset,
             "file_format": source.files.name,
-            "schema": {path: str(field) for path, field in sorted(source.schema.steps.items())},
-            "metadata": {path: str(field) for path, field in sorted(source.schema.metadata.items())},
+            "schema": {path: field.to_json() for path, field in sorted(source.schema.steps.items())},
+            "metadata": {path: field.to_json() for path, field in sorted(source.schema.metadata.items())},
             "splits": {
                 split.name: {
                     "episodes": split.episodes,
@@ -67,6 +73,7 @@ class Survey:
             "complete": self.complete,
             "steps": self.steps,
             "items": self.items,
+            "output_bytes": self.size,
             "error": self.error,
         }
 
@@ -75,16 +82,23 @@ def survey(source: Source, check: CheckOptions, options: Any, sample_bytes: int)
     """Reads about `sample_bytes` of the records and predicts what a plan would give.
 
     The sample is spread over the ranges of the dataset, so that an estimate is not one of its first
-    shard alone.
+    shard alone. Where all is read, duplicates are looked for as well, and the prediction is exact.
 
     Args:
       options: the job's config, with the options of the output.
     """
     output, error = _output(source, options)
     whole_shards = output is not None and output.whole_shards
-    ranges = plan_ranges(source, whole_shards=whole_shards)
+    small, framing = source.size <= sample_bytes, Framing(source)
+    # Of a large dataset not even all of the framing is read: an estimate may well begin anywhere.
+    starts = framing.record_starts if small else _as_they_are
+    ranges = plan_ranges(source, whole_shards=whole_shards, starts=starts)
+    segments = [(work.split, segment) for work in ranges for segment in work.segments]
+    look = small and check.policy("duplicate_episode") != "accept"
+    duplicates = find_duplicates(source, framing, segments) if look else {}
+    unjudged = Unjudged() if output is None else output.unjudged
     reader, report, predicted = EpisodeReader(source), Report(), 0
-    complete, each = True, max(1, sample_bytes // max(1, len(ranges)))
+    complete, each = True, sample_bytes if small else max(1, sample_bytes // max(1, len(ranges)))
     for work in ranges:
         lengths: list[int] = []
         size = 0
@@ -93,7 +107,7 @@ def survey(source: Source, check: CheckOptions, options: Any, sample_bytes: int)
             if size > each and lengths:
                 complete = False
                 break
-            verdict = validate_episode(episode, check)
+            verdict = validate_episode(marked(episode, duplicates), check, unjudged)
             report.add(verdict)
             lengths += map(len, verdict.episodes)
         predicted += 0 if output is None else output.predict(lengths)
@@ -107,7 +121,13 @@ def survey(source: Source, check: CheckOptions, options: Any, sample_bytes: int)
         balance=balance_of(source, ranges, whole_shards=whole_shards),
         items=round(predicted * scale),
         steps=round(report.steps * scale),
+        size=None if output is None else predict_size(source, ranges, check, output),
     )
+
+
+def _as_they_are(shard: Shard, positions: Sequence[int]) -> Sequence[int]:
+    """In place of `Framing.record_starts`."""
+    return positions
 
 
 def _output(source: Source, options: Any) -> tuple[FileOutput | None, str | None]:

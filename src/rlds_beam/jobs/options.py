@@ -21,6 +21,7 @@ class ConvertOptions(ItemOptions, FrameOptions, OutputOptions, CheckOptions, Sou
     _: dataclasses.KW_ONLY
     shards: int | None = option(None, "output shards of each split (chosen by size)")
     overwrite: bool = option(False, "replace what an earlier job wrote to the output")
+    allow_empty: bool = option(False, "no item at all is a success too (otherwise the exit code is 3)")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,3 +34,4 @@ class PushOptions(ReverbOptions, ItemOptions, FrameOptions, CheckOptions, Source
     )  # fmt: skip
     _: dataclasses.KW_ONLY
     rejected: str | None = option(None, "directory to keep the original bytes of rejected records in")
+    allow_empty: bool = option(False, "no item at all is a success too (otherwise the exit code is 3)")

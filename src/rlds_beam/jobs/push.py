@@ -25,7 +25,7 @@ from rlds_beam.reading.reader import EpisodeReader
 from rlds_beam.reading.source import open_dataset
 from rlds_beam.reverb import tables
 from rlds_beam.reverb.pushing import EpisodePusher, Pusher, ReplayPusher
-from rlds_beam.reverb.tables import Baseline
+from rlds_beam.reverb.tables import Baseline, Say
 from rlds_beam.reverb.target import FORMAT, Target, open_target, salt_of
 from rlds_beam.trajectories.converter import Conversion
 from rlds_beam.trajectories.options import FrameOptions, ItemOptions
@@ -91,7 +91,7 @@ class PushInput:
             "input": self.dataset,
             "bytes": self.size,
             "ranges": self.balance.to_json(),
-            "frame": [str(leaf) for leaf in self.spec.leaves],
+            "frame": [dataclasses.asdict(leaf) for leaf in self.spec.leaves],
             "left_out": dict(self.spec.left_out),
         }
 
@@ -203,15 +203,18 @@ def _most_frames(source: Source, frames: FrameOptions) -> int | None:
     return steps if steps is None or frames.last_step == "drop" else 2 * steps
 
 
-def prepare(options: PushOptions, source: PushInput, predicted: Mapping[str, int] | None = None) -> PushJob:
+def prepare(
+    options: PushOptions, source: PushInput, predicted: Mapping[str, int] | None = None, say: Say | None = None
+) -> PushJob:
     """Looks at the tables; raises UsageError where they cannot take the items (`open_target`). Writes nothing.
 
     Args:
       options: of the job.
       source: `open_input(options)`.
       predicted: items that each server is sent, where they were counted.
+      say: is told of a server that does not answer at once, and is waited for.
     """
-    target, baseline = open_target(options, source.spec, source.items, source.salt, predicted)
+    target, baseline = open_target(options, source.spec, source.items, source.salt, predicted, say)
     if predicted is not None or options.allow_eviction:
         return PushJob(source, target, baseline, fits=True)
     most = source.most_items

@@ -6,6 +6,7 @@ import abc
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
+from rlds_beam.checking.verdicts import Unjudged
 from rlds_beam.episodes.episode import Episode
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ class RangeWriter(Protocol):
 
     Attributes:
       predicted: items that the episodes written so far should give, by calculation, not by count.
+      unused_steps: optional: those that are in no item, by reason (`checking.unused.REASONS`), after `finish`.
     """
 
     @property
@@ -84,6 +86,11 @@ class FileOutput(abc.ABC):
     def effort(self) -> Effort:
         return Effort()
 
+    @property
+    def unjudged(self) -> Unjudged:
+        """The values that the output has no use for, so that they are not judged."""
+        return Unjudged(frozenset(self.describe()[1]))
+
     @classmethod
     @abc.abstractmethod
     def create(cls, source: Source, directory: str, options: Any) -> FileOutput:
@@ -104,11 +111,20 @@ class FileOutput(abc.ABC):
 
     @abc.abstractmethod
     def describe(self) -> tuple[list[str], dict[str, str]]:
-        """What a record of the output holds, a line for each field; and the step fields left out, with the reasons."""
+        """What a record of the output holds, a line for each field; and the fields left out, with the reasons."""
 
     @abc.abstractmethod
     def predict(self, steps: Iterable[int]) -> int:
         """The number of items that the episodes of one range give, from their numbers of steps."""
+
+    def measure(self, episodes: Sequence[Episode]) -> int | None:
+        """The bytes that a range's file takes for these episodes, to predict the size of an output; writes nothing.
+
+        An episode that cannot be written counts as the record that it was. None where it is not known: the size is not
+        predicted, and the disk is not looked at.
+        """
+        del episodes
+        return None
 
     @abc.abstractmethod
     def file(self, work: WorkRange) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from rlds_beam import storage
 from rlds_beam.checking.report import Report
 from rlds_beam.errors import NotVerifiedError, UsageError
-from rlds_beam.formats.checked_json import ANY, COUNT, FILE, Maybe, check_json, parsing, read_json
+from rlds_beam.formats.checked_json import ANY, COUNT, FILE, TEXT, Maybe, check_json, parsing, read_json
 from rlds_beam.output.files import COMMITS, PLAN, REJECTED, listdir, to_json
 from rlds_beam.output.plans import read_plan
 from rlds_beam.output.shards import SHARD_SCHEMA, ShardInfo
@@ -31,6 +31,8 @@ class RangeCommit:
       predicted: items that were to be in it.
       rejected: the range's rejected records; None where there are none.
       report: the range's `Report.to_json()`.
+      plan: `OutputPlan.digest` of the job. A worker of a killed job may write a commit after the next one began, which
+        is of another plan perhaps; such a commit does not count.
     """
 
     split: str
@@ -42,6 +44,7 @@ class RangeCommit:
     rejected: ShardInfo | None
     report: Mapping[str, Any]
     beside: tuple[str, ...] = ()
+    plan: str = ""
 
     @property
     def range(self) -> str:
@@ -61,7 +64,7 @@ class RangeCommit:
         beside = tuple(content.get("beside", (content["file"] + ".spec",)))
         with parsing(path):
             shard, kept = ShardInfo.from_json(content["shard"]), rejected and ShardInfo.from_json(rejected)
-        known = {field.name: content.get(field.name) for field in dataclasses.fields(cls)}
+        known = {field.name: content.get(field.name, "") for field in dataclasses.fields(cls)}
         commit = cls(**{**known, "beside": beside, "shard": shard, "rejected": kept})
         if storage.split(path)[1] != f"{commit.range}.json":
             raise UsageError(f"{path} is the commit of another range, {commit.range}: remove it")
@@ -70,7 +73,7 @@ class RangeCommit:
 
 _SCHEMA = {
     "split": FILE, "index": COUNT, "of": COUNT, "file": FILE, "beside?": [FILE], "predicted": COUNT,
-    "shard": SHARD_SCHEMA, "rejected": Maybe(SHARD_SCHEMA), "report": {"*": ANY},
+    "shard": SHARD_SCHEMA, "rejected": Maybe(SHARD_SCHEMA), "report": {"*": ANY}, "plan?": TEXT,
 }  # fmt: skip
 
 
@@ -89,6 +92,7 @@ def commit_range(
     predicted: int,
     rejected: ShardInfo | None,
     report: Mapping[str, Any],
+    plan: str = "",
 ) -> RangeCommit:
     """Marks a range as done; its shard and its rejected records have their names already.
 
@@ -97,6 +101,7 @@ def commit_range(
       beside: names of the files that belong to it.
       predicted: items that were to be written.
       report: `Report.to_json()` of the range.
+      plan: `OutputPlan.digest` of the job.
 
     Raises:
       NotVerifiedError: another number of items was written than predicted.
@@ -114,6 +119,7 @@ def commit_range(
         rejected=rejected,
         report=report,
         beside=tuple(beside),
+        plan=plan,
     )
     path = storage.join(output, COMMITS, f"{commit.range}.json")
     storage.write_text(path, to_json(dataclasses.asdict(commit)))
@@ -121,7 +127,7 @@ def commit_range(
 
 
 def read_commits(output: str) -> dict[str, RangeCommit]:
-    """The commits of an output by range, whether their files are there or not.
+    """The commits of an output's plan by range, whether their files are there or not.
 
     Raises:
       UsageError: one of them is not as rlds-beam writes it, or of files that are not in the plan of this output.
@@ -129,7 +135,8 @@ def read_commits(output: str) -> dict[str, RangeCommit]:
     directory, plan = storage.join(output, COMMITS), read_plan(output)
     paths = [storage.join(directory, name) for name in listdir(directory) if _is_commit(name)]
     read = storage.at_once(read_json, paths, directory)
-    commits = [RangeCommit.from_json(c, path) for c, path in zip(read, paths, strict=True) if c is not None]
+    found = [RangeCommit.from_json(c, path) for c, path in zip(read, paths, strict=True) if c is not None]
+    commits = [commit for commit in found if plan is None or commit.plan in ("", plan.digest)]
     for commit in commits:
         for file in (commit.file, *commit.beside):
             if plan is None or not plan.names(file) or not plan.names_range(commit.range):
@@ -148,11 +155,12 @@ def read_reports(output: str, ranges: Iterable[WorkRange]) -> list[Report]:
     return reports
 
 
-def read_commit(output: str, work: WorkRange, file: str) -> RangeCommit | None:
+def read_commit(output: str, work: WorkRange, file: str, plan: str = "") -> RangeCommit | None:
     """The commit of a range that is done, and whose files are there; None where it is to be done.
 
     Args:
       file: the name of the range's shard.
+      plan: `OutputPlan.digest` of the job.
 
     Raises:
       UsageError: it is not as rlds-beam writes it, or the commit of another file.
@@ -164,7 +172,8 @@ def read_commit(output: str, work: WorkRange, file: str) -> RangeCommit | None:
     commit = RangeCommit.from_json(content, path)
     if commit.file != file:
         raise UsageError(f"{path} names {commit.file}, where the range's file is {file}: remove the commit")
-    return None if any(problems_of(functools.partial(_size, output), commit)) else commit
+    of_another_plan = plan and commit.plan not in ("", plan)
+    return None if of_another_plan or any(problems_of(functools.partial(_size, output), commit)) else commit
 
 
 def _is_commit(name: str) -> bool:

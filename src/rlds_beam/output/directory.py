@@ -9,9 +9,9 @@
       _commits/<split>-00000-of-00003.json        written after the shard: this range is done
       features.json  dataset_info.json            the output's metadata (`FileOutput.complete`)
       checksums.xxh128                            for `xxh128sum --check`
-      manifest.json                               written last: all is there, checked
+      manifest.json                               written last: everything is complete and checked
 
-A run that was killed at any point is taken up by the next one with the same plan, which does only
+A run that was killed at any point is resumed by the next one with the same plan, which does only
 the ranges without a commit, and ends with the same bytes. A commit counts only while its files are
 there in the size that it states.
 """
@@ -73,23 +73,38 @@ def check_output(output: str, plan: OutputPlan, *, overwrite: bool = False) -> N
 
 
 def open_output(output: str, plan: OutputPlan, *, overwrite: bool = False) -> Finished:
-    """Makes the output directory ready to be written to, or finds out how far an earlier run of the plan came.
+    """`look_at`, and `make_ready` unless all is finished."""
+    finished = look_at(output, plan, overwrite=overwrite)
+    if not finished.complete:
+        make_ready(output, plan, overwrite=overwrite)
+    return finished
+
+
+def look_at(output: str, plan: OutputPlan, *, overwrite: bool = False) -> Finished:
+    """How far an earlier run of the plan came; nothing is finished of what is overwritten. Writes nothing.
 
     Args and what is raised: as for `check_output`.
     """
     check_output(output, plan, overwrite=overwrite)
+    return Finished() if overwrite or not is_output(output) else find_finished(output)
+
+
+def make_ready(output: str, plan: OutputPlan, *, overwrite: bool = False) -> None:
+    """Makes an output directory that is not finished ready to be written to; it was looked at before."""
     if overwrite:
         remove_output(output)
-    finished = Finished()
-    if read_plan(output) is not None:
-        finished = _finished(output)
-    else:
-        storage.makedirs(output)
+    storage.makedirs(output)
+    if not is_output(output):
         write_plan(output, plan)
-    if not finished.complete:
-        storage.makedirs(storage.join(output, COMMITS))
-        storage.makedirs(storage.join(output, REJECTED))
-    return finished
+    storage.remove_files(output, [MANIFEST])  # which names more than there is
+    storage.makedirs(storage.join(output, COMMITS))
+    storage.makedirs(storage.join(output, REJECTED))
+
+
+def own_sizes(output: str) -> list[int]:
+    """The bytes of each shard, and of each other file that the directory's plan names; `--overwrite` removes them."""
+    plan = read_plan(output)
+    return [size for name, size in sizes(output).items() if plan is not None and plan.names(name)]
 
 
 def is_output(path: str) -> bool:
@@ -97,13 +112,11 @@ def is_output(path: str) -> bool:
     return read_plan(path) is not None
 
 
-def _finished(output: str) -> Finished:
-    """The ranges whose commit and files exist; a manifest that names any other is removed."""
+def find_finished(output: str) -> Finished:
+    """The ranges whose commit and files exist."""
     commits = read_commits(output)
     found = sizes(output)  # after the commits: a file that came in between would be missed
     ranges = {name: commit for name, commit in commits.items() if not any(problems_of(found.get, commit))}
     manifest = load_manifest(output)
     complete = manifest is not None and {shard["range"] for shard in manifest["shards"]} <= ranges.keys()
-    if not complete:
-        storage.remove_files(output, [MANIFEST])
     return Finished(ranges, complete)

@@ -17,7 +17,7 @@ from rlds_beam.episodes.schema import Field
 from rlds_beam.errors import UsageError, needs
 from rlds_beam.output.manifest import read_manifest
 from rlds_beam.output.reading_back import open_replay
-from rlds_beam.output.trajectories import read_fields
+from rlds_beam.output.trajectories import read_fields, read_kept_fields
 from rlds_beam.trajectories.spec_file import is_tuple
 
 if TYPE_CHECKING:
@@ -56,7 +56,9 @@ def load_items(path: str | os.PathLike[str], split: str | None = None) -> Iterat
                 yield {name: column[rows] for name, column in columns.items()}
 
 
-def load_trajectories(path: str, split: str | None = None, *, batch_size: int | None = None) -> tf.data.Dataset:
+def load_trajectories(
+    path: str, split: str | None = None, *, batch_size: int | None = None, kept: bool = False
+) -> tf.data.Dataset:
     """The items of a dataset that `rlds-beam convert` wrote, in an order that is the same every time.
 
         dataset = load_trajectories(path, batch_size=256).shuffle(100).repeat()
@@ -68,6 +70,8 @@ def load_trajectories(path: str, split: str | None = None, *, batch_size: int | 
       batch_size: items in a batch, [B, L, ...], as `agent.train` wants them; the last batch may be
         smaller. None gives single items, [L, ...]. Batches are much the faster way. Not for whole
         episodes, whose lengths differ: use `padded_batch`, or batch_size=None.
+      kept: give pairs (`Trajectory`, dict): what the items carry beside the trajectory (`--keep`), by path. Text is a
+        string tensor; a field of the episode has no axis L.
 
     Returns:
       A dataset of `Trajectory`. `policy_info` is () where there is none; images are uint8 pixels
@@ -79,7 +83,7 @@ def load_trajectories(path: str, split: str | None = None, *, batch_size: int | 
       MissingExtraError: TensorFlow or TF-Agents is not installed.
     """
     manifest = read_manifest(path)
-    fields = read_fields(manifest, path)
+    fields, more = read_fields(manifest, path), read_kept_fields(manifest, path) if kept else None
     episodes = any(None in field.shape for field in fields)
     if episodes and batch_size is not None:
         raise UsageError("whole episodes are of different lengths: load them one by one, then use padded_batch")
@@ -96,10 +100,10 @@ def load_trajectories(path: str, split: str | None = None, *, batch_size: int | 
         deterministic=True,
     )
     if episodes:
-        dataset = records.map(_decoder(fields, batched=False), num_parallel_calls=tf.data.AUTOTUNE)
+        dataset = records.map(_decoder(fields, more, batched=False), num_parallel_calls=tf.data.AUTOTUNE)
     else:
         batches = records.batch(batch_size or _PARSED_AT_ONCE)
-        dataset = batches.map(_decoder(fields, batched=True), num_parallel_calls=tf.data.AUTOTUNE)
+        dataset = batches.map(_decoder(fields, more, batched=True), num_parallel_calls=tf.data.AUTOTUNE)
         if batch_size is None:
             dataset = dataset.unbatch()
     return dataset.prefetch(tf.data.AUTOTUNE)
@@ -130,20 +134,23 @@ def _files(path: str, manifest: dict[str, Any], split: str | None) -> list[str]:
     return [storage.join(path, shard["file"]) for shard in shards if shard["split"] in (split or splits[0],)]
 
 
-def _decoder(fields: Sequence[Field], *, batched: bool) -> Callable[[Any], Any]:
-    """A function from a serialised Example (of a batch of them) to a `Trajectory`."""
+def _decoder(fields: Sequence[Field], kept: Sequence[Field] | None = None, *, batched: bool) -> Callable[[Any], Any]:
+    """A function from a serialised Example (of a batch of them) to a `Trajectory`, with `kept` to a pair."""
     with needs("agents", "reading trajectories needs TensorFlow and TF-Agents"):
         import tensorflow as tf
         from tf_agents.trajectories import trajectory
 
-    features = {field.path: _feature(field) for field in fields}
+    features = {field.path: _feature(field) for field in (*fields, *(kept or ()))}
     parse = tf.io.parse_example if batched else tf.io.parse_single_example
 
     def decode(serialized: Any) -> Any:
         parsed = parse(serialized, features)
         nested = nest({field.path: _value(field, parsed[field.path], batched) for field in fields})
         stacked = {name: _stacked(node, name, fields, batched) for name, node in nested.items()}
-        return trajectory.Trajectory(**{"policy_info": (), **stacked})
+        decoded = trajectory.Trajectory(**{"policy_info": (), **stacked})
+        if kept is None:
+            return decoded
+        return decoded, {field.path: _value(field, parsed[field.path], batched) for field in kept}
 
     return decode
 

@@ -32,6 +32,7 @@ def locked(directory: str) -> Iterator[None]:
         yield
         return
     try:
+        new = not os.path.isdir(directory)
         os.makedirs(directory, exist_ok=True)
         descriptor = _take(os.path.join(directory, LOCK))
     except OSError as error:
@@ -43,6 +44,8 @@ def locked(directory: str) -> Iterator[None]:
             with contextlib.suppress(OSError):
                 os.remove(os.path.join(directory, LOCK))
             os.close(descriptor)
+        if new:  # and refused: nothing was written
+            storage.remove_empty(directory)
 
 
 def _take(path: str) -> int | None:

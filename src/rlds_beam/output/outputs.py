@@ -32,13 +32,15 @@ def create_output(source: Source, directory: str, options: Any) -> FileOutput:
         )
     output_class = resolve(kind, "--to")
     if not (isinstance(output_class, type) and issubclass(output_class, FileOutput)):
-        raise UsageError(f"--to={to}: it is no class that inherits from rlds_beam.output.base.FileOutput")
+        raise UsageError(f"--to={to}: it is not a class that inherits from rlds_beam.output.base.FileOutput")
     if to != TRAJECTORIES:
         _refuse_trajectory_options(options)
     return output_class.create(source, directory, options)
 
 
 def _refuse_trajectory_options(options: Any) -> None:
+    if options.keep:
+        raise UsageError(f"--keep is for --to={TRAJECTORIES}, not --to={options.to}")
     for group in (FrameOptions, ItemOptions):
         for field in dataclasses.fields(group):
             if getattr(options, field.name) != field.default:

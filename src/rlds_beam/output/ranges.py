@@ -1,4 +1,4 @@
-"""The work of a conversion: one range of input after the other, and the dataset at the end."""
+"""The work of a conversion: one range of input after another, and the dataset at the end."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rlds_beam.checking.dataset import check_counts
 from rlds_beam.checking.duplicates import marked
 from rlds_beam.checking.options import CheckOptions
 from rlds_beam.checking.report import Report
-from rlds_beam.checking.verdicts import Verdict, validate_episode
+from rlds_beam.checking.verdicts import Unjudged, Verdict, count_verdict, validate_episode
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.episodes.violations import BadEpisode
@@ -28,7 +28,9 @@ Duplicates = Mapping[EpisodeKey, EpisodeKey]
 """What `FindDuplicateEpisodes` found: each duplicate, and what it repeats."""
 
 
-def write_episode(episode: Episode, check: CheckOptions, writer: RangeWriter, duplicates: Duplicates) -> Verdict:
+def write_episode(
+    episode: Episode, check: CheckOptions, writer: RangeWriter, duplicates: Duplicates, unjudged: Unjudged
+) -> Verdict:
     """Checks one record and writes what is accepted of it: all of it, or (where it is rejected) nothing.
 
     Args:
@@ -38,14 +40,14 @@ def write_episode(episode: Episode, check: CheckOptions, writer: RangeWriter, du
       FailedRuleError: it breaks a rule whose policy is `fail`.
     """
     episode = marked(episode, duplicates)
-    verdict = validate_episode(episode, check)
+    verdict = validate_episode(episode, check, unjudged)
     if verdict.rejected is not None:
         return verdict
     try:
         writer.write(verdict.episodes)
     except BadEpisode as bad:
         # Some faults show only now: a damaged image body, an episode too long for one item.
-        return validate_episode(episode.replace(faults=(*episode.faults, *bad.violations)), check)
+        return validate_episode(episode.replace(faults=(*episode.faults, *bad.violations)), check, unjudged)
     return verdict
 
 
@@ -56,6 +58,7 @@ def write_range(
     writer: RangeWriter,
     rejected: RejectedWriter | None,
     duplicates: Duplicates,
+    unjudged: Unjudged,
 ) -> Report:
     """Reads, checks and writes the episodes of one range; the caller finishes both writers.
 
@@ -65,8 +68,9 @@ def write_range(
     report = Report()
     for segment in work.segments:
         for episode in reader.read(work.split, segment):
-            verdict = write_episode(episode, check, writer, duplicates)
+            verdict = write_episode(episode, check, writer, duplicates, unjudged)
             report.add(verdict)
+            count_verdict(verdict)
             if verdict.rejected is not None and rejected is not None:
                 rejected.write(verdict.rejected.payload, verdict.rejected.to_json(), episode.key)
             del episode, verdict  # They may be large: nothing of them is held while the next one is read.
@@ -79,20 +83,21 @@ class RangeConverter:
 
     Attributes:
       reader: of the dataset.
-      check: what becomes of episodes that break a rule.
+      check: what is done with episodes that break a rule.
       output: what is written; `directory.open_output` made its directory ready.
+      plan: `OutputPlan.digest` of the job.
     """
 
     reader: EpisodeReader
     check: CheckOptions
     output: FileOutput
+    plan: str = ""
 
     def convert(self, work: WorkRange, duplicates: Duplicates) -> RangeCommit:
         """Reads, checks, converts and writes one range, and commits it.
 
-        Nothing of it is there under its final name before all of it is; a range that is converted
-        again gives the same bytes. A range that is done, in an earlier life of a job that an engine
-        started again, is left as it is.
+        No file has its final name before the range is complete; a range that is converted
+        again gives the same bytes. A range that is finished, because a runner restarted the job, is left as it is.
 
         Raises:
           FailedRuleError: a rule whose policy is `fail` is broken.
@@ -100,22 +105,22 @@ class RangeConverter:
         """
         output, directory = self.output, self.output.directory
         file = output.file(work)
-        done = commits.read_commit(directory, work, file)
+        done = commits.read_commit(directory, work, file, self.plan)
         if done is not None:
             return done
         writer = output.open_range(work)
         try:
             with RejectedWriter(rejected_path(directory, work)) as rejected:
-                report = write_range(self.reader, work, self.check, writer, rejected, duplicates)
+                report = write_range(self.reader, work, self.check, writer, rejected, duplicates, output.unjudged)
                 kept, written = rejected.commit(), writer.finish()
         finally:
             writer.abort()
         report.items_predicted, report.items_written = writer.predicted, written.records
-        report.bytes_written = written.bytes
+        report.bytes_written, report.unused = written.bytes, getattr(writer, "unused_steps", {})
         return commits.commit_range(
             directory, work, file, written,
             beside=[file + ending for ending in output.beside],
-            predicted=writer.predicted, rejected=kept, report=report.to_json(),
+            predicted=writer.predicted, rejected=kept, report=report.to_json(), plan=self.plan,
         )  # fmt: skip
 
 
@@ -140,16 +145,17 @@ class DatasetCommitter:
     plan: str | None = None
 
     def commit(self) -> Report:
-        """Checks what is there, writes the report and the metadata, and the manifest last.
+        """Checks all files, writes the report and the metadata, and the manifest last.
 
         Raises:
-          NotVerifiedError: what is there is not what was predicted.
+          NotVerifiedError: the files are not what was predicted.
           FailedRuleError: a shard holds another number of records than it should, and
             `short_shard` is to fail.
         """
         directory = self.output.directory
         report = self.dataset_report.merge(*commits.read_reports(directory, self.ranges))
         report = report.merge(check_counts(self.source, report.shards, self.check))
+        report.left_out = self.output.describe()[1]
         storage.write_text(storage.join(directory, REPORT), json.dumps(report.to_json(), indent=2) + "\n")
         manifest.commit_dataset(directory, self.output.name, self.ranges, self.output.complete, self.plan)
         return report

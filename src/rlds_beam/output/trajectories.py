@@ -8,12 +8,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rlds_beam import storage
+from rlds_beam.checking.unused import UnusedSteps
+from rlds_beam.checking.verdicts import Unjudged
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.schema import Field
+from rlds_beam.episodes.violations import BadEpisode
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.checked_json import COUNT, TEXT, Kind, Maybe, check_json
 from rlds_beam.formats.dataset_info import SplitInfo, dataset_info_json
 from rlds_beam.formats.features import features_json
+from rlds_beam.formats.tfrecord_writing import frame
 from rlds_beam.output.base import Effort, FileOutput
 from rlds_beam.output.commits import RangeCommit
 from rlds_beam.output.files import MANIFEST
@@ -22,6 +26,7 @@ from rlds_beam.output.shards import ShardInfo, ShardWriter
 from rlds_beam.reading.base import Source
 from rlds_beam.reading.plan import WorkRange
 from rlds_beam.trajectories.converter import Conversion, Converter, record_encoder
+from rlds_beam.trajectories.keeping import keep_fields
 from rlds_beam.trajectories.options import CASTS, FrameOptions, ItemOptions
 from rlds_beam.trajectories.spec import trajectory_spec
 from rlds_beam.trajectories.spec_file import encode_spec_file
@@ -51,7 +56,9 @@ class TrajectoryOutput(FileOutput):
     @classmethod
     def create(cls, source: Source, directory: str, options: Any) -> TrajectoryOutput:
         frames, items = FrameOptions.of(options), ItemOptions.of(options)
-        conversion = Conversion(frames, items, trajectory_spec(source.schema, frames, items), options.images)
+        spec = trajectory_spec(source.schema, frames, items)
+        keep = keep_fields(options.keep, source.schema, (leaf.path for leaf in spec.leaves))
+        conversion = Conversion(frames, items, spec, options.images, keep)
         _ = conversion.fields  # raises where the format cannot hold a leaf
         return cls(directory, source.name, conversion, f"Trajectories of {source.dataset}, made by rlds-beam.")
 
@@ -65,14 +72,33 @@ class TrajectoryOutput(FileOutput):
         copies = 1.0 if items.length is None else items.length / items.stride
         return Effort(copies, decodes_images=self.conversion.images != "jpeg")
 
+    @property
+    def unjudged(self) -> Unjudged:
+        return self.conversion.unjudged
+
     def plan(self) -> dict[str, Any]:
         return self.conversion.plan()
 
     def describe(self) -> tuple[list[str], dict[str, str]]:
-        return self.conversion.describe()
+        records, left_out = self.conversion.describe()
+        for path, why in left_out.items():
+            if why.startswith(("text", "of the episode")):  # which a trajectory cannot hold, but a record can
+                left_out[path] = f"{why}; --keep={path} carries it beside the trajectory"
+        return records, left_out
 
     def predict(self, steps: Iterable[int]) -> int:
         return self.conversion.predict(steps)
+
+    def measure(self, episodes: Sequence[Episode]) -> int:
+        converter = Converter(self.conversion, record_encoder(self.conversion))
+        size = 0
+        for episode in episodes:
+            try:
+                for encoded in converter.encode([episode]):  # its buffers share one room: counted before the next
+                    size += sum(map(len, encoded.buffers))
+            except BadEpisode:  # it is going to be rejected, and kept as it was read
+                size += len(frame(episode.payload))
+        return size + sum(len(buffer) for encoded in converter.finish() for buffer in encoded.buffers)
 
     def file(self, work: WorkRange) -> str:
         """The name that TFDS expects."""
@@ -83,8 +109,9 @@ class TrajectoryOutput(FileOutput):
 
     def complete(self, commits: Sequence[RangeCommit]) -> dict[str, Any]:
         fields = self.conversion.fields
-        write_tfds_metadata(self.directory, self.name, commits, fields, self.description)
-        return {"fields": fields_json(fields)}
+        kept = self.conversion.kept_fields
+        write_tfds_metadata(self.directory, self.name, commits, (*fields, *kept), self.description)
+        return {"fields": fields_json(fields), **({"kept": fields_json(kept)} if kept else {})}
 
 
 class TrajectoryWriter:
@@ -98,6 +125,10 @@ class TrajectoryWriter:
     @property
     def predicted(self) -> int:
         return self._converter.predicted
+
+    @property
+    def unused_steps(self) -> Mapping[str, UnusedSteps]:
+        return self._converter.unused_steps
 
     def write(self, episodes: Sequence[Episode]) -> None:
         for items in self._converter.encode(episodes):
@@ -156,12 +187,23 @@ def read_fields(manifest: Mapping[str, Any], path: str) -> list[Field]:
     return [Field(f["path"], f["dtype"], tuple(f["shape"]), f["encoding"]) for f in fields or ()]
 
 
+def read_kept_fields(manifest: Mapping[str, Any], path: str) -> list[Field]:
+    """What the records of the output at `path` carry beside the trajectory.
+
+    Raises:
+      UsageError: the manifest is not as rlds-beam writes it.
+    """
+    kept = check_json(manifest.get("kept", []), [_KEPT_FIELD], storage.join(path, MANIFEST))
+    return [Field(f["path"], f["dtype"], tuple(f["shape"]), f["encoding"]) for f in kept]
+
+
 _FIELD = {
     "path": TEXT,
     "dtype": Kind(f"one of {', '.join(CASTS)}", lambda dtype: dtype in CASTS),
     "shape": [Maybe(COUNT)],
     "encoding": Kind("none, bytes or jpeg", lambda encoding: encoding in ("none", "bytes", "jpeg")),
 }
+_KEPT_FIELD = {**_FIELD, "dtype": Kind("text or a number", lambda dtype: dtype in (*CASTS, "bool", "string"))}
 
 
 def _json(content: Any) -> str:

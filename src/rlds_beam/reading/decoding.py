@@ -43,6 +43,8 @@ class EpisodeDecoder:
         """
         self.schema = schema
         self._slow: TfdsDecoder | None = None
+        self._decoded = {f"steps/{field.path}" for field in schema.steps.values() if field.fast}
+        self._decoded |= {field.path for field in schema.metadata.values() if field.fast}
         if not schema.fast:
             if features is None:
                 raise ValueError(f"{schema.slow_reason}: decoding it needs the features.json")
@@ -55,17 +57,20 @@ class EpisodeDecoder:
           BadEpisode: with every violation found: not_an_example, missing_field, unequal_lengths,
             wrong_dtype_or_shape. Nothing else, whatever the bytes are.
         """
+        found = _Found()
         try:
             record = parse_example(payload)
             if not any(name.startswith("steps/") for name in record):
                 raise MalformedError(f"it has no steps, only {sorted(record)[:5]}")
+            for field in self.schema.steps.values():
+                found.add_step_field(field, record)
+            length = found.length()
+            metadata = {f.path: found.value(f, record) for f in self.schema.metadata.values() if f.fast}
+            if not self._decoded.issuperset(record):
+                for name in record.keys() - self._decoded:
+                    record[name].check()
         except MalformedError as error:
             raise not_an_example(error) from None
-        found = _Found()
-        for field in self.schema.steps.values():
-            found.add_step_field(field, record)
-        length = found.length()
-        metadata = {f.path: found.value(f, record) for f in self.schema.metadata.values() if f.fast}
         for field in (f for f in self.schema.metadata.values() if not f.fast):
             found.stored(field, field.path, record)
         if found.violations:
@@ -99,7 +104,7 @@ class _Found:
                 self.lengths[field.path] = _slow_length(name, field, record)
                 return
             column = _column(field, record[name])
-        except (MalformedError, _WrongValueError) as error:
+        except _WrongValueError as error:
             self.violations.append(Violation("wrong_dtype_or_shape", str(error), field.path))
             return
         if column is not None:
@@ -137,7 +142,7 @@ class _Found:
             return _default(field)
         try:
             column = _column(field, record[field.path], episode_level=True)
-        except (MalformedError, _WrongValueError) as error:
+        except _WrongValueError as error:
             self.violations.append(Violation("wrong_dtype_or_shape", str(error), field.path))
             return None
         if column is None:
@@ -197,6 +202,7 @@ def _strings(field: Field, feature: Feature) -> Array:
 
 def _check_kind(field: Field, feature: Feature, kind: str) -> None:
     if feature.kind != kind:
+        feature.check()
         raise _WrongValueError(f"a {feature.kind} list, where {field.dtype} ({field.encoding}) stands in a {kind} list")
 
 

@@ -6,7 +6,8 @@ where a record does, and that is known by following the framing from the start o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -15,6 +16,7 @@ import xxhash
 
 from rlds_beam import storage
 from rlds_beam.at_work import at_work
+from rlds_beam.errors import UsageError
 from rlds_beam.formats.base import Headers, RecordFormat
 from rlds_beam.reading.base import Segment, Shard, Source
 
@@ -45,8 +47,11 @@ class Framing:
         return {"_files": self._files, "_found": {}}  # to be looked at anew, rather than sent along
 
     def covers(self, shard: Shard) -> bool:
-        """Whether the shard's framing is cheap to read."""
-        return has_offsets(self._files) and storage.scheme(shard.path) is None and self._files.is_splittable(shard.path)
+        """Whether the shard's framing is cheap to read; raises UsageError if the shard cannot be read at all."""
+        if not has_offsets(self._files) or storage.scheme(shard.path) is not None:
+            return False
+        with _reading(shard):
+            return self._files.is_splittable(shard.path)
 
     def look_at(self, shards: Iterable[Shard]) -> None:
         """Reads the framing of several shards at a time."""
@@ -56,9 +61,9 @@ class Framing:
                 pass
 
     def headers(self, shard: Shard) -> Headers:
-        """The records of a shard."""
+        """The records of a shard; raises UsageError if it cannot be read."""
         if shard.path not in self._found:
-            with at_work(f"the framing of {shard.path}"):
+            with at_work(f"the framing of {shard.path}"), _reading(shard):
                 self._found[shard.path] = self._files.scan(shard.path)
         return self._found[shard.path]
 
@@ -81,6 +86,9 @@ class Framing:
 
         It is of the lengths and checksums of all records where their framing is cheap to read, of all bytes of other
         local files, and what a bucket says of an object: its checksum or entity tag. None where there is no file.
+
+        Raises:
+          UsageError: a file cannot be read.
         """
         if not shards:
             return []
@@ -88,12 +96,13 @@ class Framing:
         return storage.at_once(self._content, shards, shards[0].path)
 
     def _content(self, shard: Shard) -> str | None:
-        if storage.scheme(shard.path) is not None:
-            return storage.checksum(shard.path)
-        if not storage.exists(shard.path):
-            return None
-        if not self.covers(shard):
-            return _xxh3_of_file(shard.path)
+        with _reading(shard):
+            if storage.scheme(shard.path) is not None:
+                return storage.checksum(shard.path)
+            if not storage.exists(shard.path):
+                return None
+            if not self.covers(shard):
+                return _xxh3_of_file(shard.path)
         _, lengths, crcs = self.headers(shard)
         return f"records:{xxhash.xxh3_128_hexdigest(lengths.tobytes() + crcs.tobytes())}"
 
@@ -108,6 +117,14 @@ def first_record(files: RecordFormat, segment: Segment, position: int) -> int:
     positions = files.scan(segment.shard.path, segment.start, segment.stop).positions
     after = positions[np.searchsorted(positions, position) :]
     return int(after[0]) if len(after) else _end(segment)
+
+
+@contextlib.contextmanager
+def _reading(shard: Shard) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise UsageError(f"{shard.path} cannot be read: {error}") from error
 
 
 def _end(segment: Segment) -> int:

@@ -15,4 +15,4 @@ class SourceOptions(Options):
     split: str | None = option(
         None, "split or slice, in TFDS's notation: train, train[:10%], train+test, all (all splits)"
     )
-    features: str | None = option(None, "path of a features.json, where it does not lie beside the input")
+    features: str | None = option(None, "path of a features.json, if it is not in the input's directory")

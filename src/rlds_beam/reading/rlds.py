@@ -120,7 +120,9 @@ def _shards(
         if name in there:
             shards.append(Shard(index, path, there[name], records))
         elif records:
-            violations.append(Violation("missing_shard", f"{path} is not there; {records} episodes were to be in it"))
+            violations.append(
+                Violation("missing_shard", f"{path} is not there; {count(records, 'episode')} were to be in it")
+            )
     named, prefix = set(expected), f"{info.name}-{split.name}.{info.file_format}"
     for name in sorted(n for n in there if n.startswith(prefix) and not n.endswith(".spec")):
         if name not in named:

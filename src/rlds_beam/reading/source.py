@@ -39,7 +39,7 @@ def open_source(
         )
     source_class = resolve(kind, "--from")
     if not (isinstance(source_class, type) and issubclass(source_class, Source)):
-        raise UsageError(f"--from={from_}: it is no class that inherits from rlds_beam.reading.base.Source")
+        raise UsageError(f"--from={from_}: it is not a class that inherits from rlds_beam.reading.base.Source")
     return source_class.open(input, split=split, features=features)
 
 

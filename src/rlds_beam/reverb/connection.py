@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import time
 from collections.abc import Callable
@@ -14,9 +15,15 @@ from rlds_beam.formats.reverb_info import CHECKPOINT, SERVER_INFO, ServerInfo, p
 
 Answer = TypeVar("Answer")
 
+_AT_ONCE = 0.5
+"""Seconds that a server that is up may take to answer; after these, it is being waited for."""
+
+_LONGEST_DETAILS = 300
+"""Characters of a server's own words in an error."""
+
 _OPTIONS = (
     ("grpc.max_send_message_length", -1),
-    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_receive_message_length", 64 << 20),  # keys, or what some tables are like: never so much
     # A connection of its own: otherwise grpc shares one, and how long it has been failing, with all of the process.
     ("grpc.use_local_subchannel_pool", 1),
     # grpc would wait longer and longer before it tries again, up to two minutes: a server that comes back is found.
@@ -35,7 +42,7 @@ class Connection:
 
     Attributes:
       address: `host:port`.
-      channel: of grpc; messages of any size.
+      channel: of grpc; sends messages of any size.
 
     Raises:
       UsageError: `address` is not `host:port`.
@@ -47,16 +54,18 @@ class Connection:
         self.address = address
         self.channel = grpc.insecure_channel(address, options=_OPTIONS)
 
-    def info(self, timeout: float) -> ServerInfo:
+    def info(self, timeout: float, waiting: Callable[[], None] | None = None) -> ServerInfo:
         """The server and its tables at this moment; a server that comes up within the deadline is waited for.
 
         Args:
           timeout: seconds until ServerError.
+          waiting: called once if the server does not answer at once.
 
         Raises:
           ServerError: no answer within the deadline, or not that of a Reverb server.
         """
-        return self._call(SERVER_INFO, parse_server_info, timeout)
+        ask = functools.partial(self._ask, waiting=waiting)
+        return self._call(ask, parse_server_info, timeout)
 
     def checkpoint(self, timeout: float) -> str:
         """Has the server write a checkpoint; its path on the server's disk.
@@ -67,7 +76,7 @@ class Connection:
         Raises:
           ServerError: no answer within the deadline, or the server could not write one.
         """
-        return self._call(CHECKPOINT, parse_checkpoint, timeout)
+        return self._call(self.channel.unary_unary(CHECKPOINT), parse_checkpoint, timeout)
 
     def close(self) -> None:
         self.channel.close()
@@ -78,8 +87,7 @@ class Connection:
     def __exit__(self, *_: Any) -> None:
         self.close()
 
-    def _call(self, method: str, parse: Callable[[bytes], Answer], timeout: float) -> Answer:
-        ask = self._ask if method == SERVER_INFO else self.channel.unary_unary(method)
+    def _call(self, ask: Callable[..., bytes], parse: Callable[[bytes], Answer], timeout: float) -> Answer:
         try:
             return parse(ask(b"", timeout=timeout, wait_for_ready=True))
         except grpc.RpcError as error:
@@ -87,20 +95,32 @@ class Connection:
         except ValueError as error:
             raise ServerError(f"{self.address}: what listens there is not a Reverb server ({error})") from error
 
-    def _ask(self, request: bytes, *, timeout: float, wait_for_ready: bool) -> bytes:
+    def _ask(
+        self, request: bytes, *, timeout: float, wait_for_ready: bool, waiting: Callable[[], None] | None
+    ) -> bytes:
         """ServerInfo, which may be asked as often as it takes."""
         call = self.channel.unary_unary(SERVER_INFO)
         # The end of the deadline is for a second look, which tells why the connection does not come about.
         look = min(0.2, timeout / 10)
         deadline = time.monotonic() + timeout - look
         while (left := deadline - time.monotonic()) > 0:
+            first = left if waiting is None else min(left, _AT_ONCE)
             try:
-                return bytes(call(request, timeout=left, wait_for_ready=wait_for_ready))
+                return bytes(call(request, timeout=first, wait_for_ready=wait_for_ready))
             except grpc.RpcError as error:
                 # UNAVAILABLE: a connection that was there broke; the server may be on its way up again.
                 if error.code() not in (grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.UNAVAILABLE):
                     raise
+            if waiting is not None:
+                waiting()
+                waiting = None
         return bytes(call(request, timeout=look))
+
+
+def details_of(error: grpc.RpcError) -> str:
+    """What a server says of an error, on one line that a terminal may print: it may say anything."""
+    words = "".join(c if c.isprintable() else " " for c in str(error.details())).split()
+    return " ".join(words)[:_LONGEST_DETAILS]
 
 
 def server_error(address: str, error: grpc.RpcError, timeout: float) -> ServerError:
@@ -111,7 +131,7 @@ def server_error(address: str, error: grpc.RpcError, timeout: float) -> ServerEr
       error: of a call.
       timeout: the deadline that the call had, seconds.
     """
-    code, details = error.code(), error.details()
+    code, details = error.code(), details_of(error)
     if code == grpc.StatusCode.DEADLINE_EXCEEDED:
         return ServerError(
             f"{address}: no answer within {round(timeout, 1):g} s; is it a Reverb server, and is it stopped or very "

@@ -131,7 +131,7 @@ class ItemEncoder:
         keys = np.uint64(chunk_seed) + np.arange(len(begins), dtype=np.uint64) * np.uint64(GOLDEN)
         used = [column[skipped:] for column in columns] if skipped else columns
         chunks = reverb_stream.chunks(keys, used, length, episode_id, skipped)
-        return Cut([chunk.behind(skipped) for chunk in chunks], windows, priorities, seeds)
+        return Cut([chunk.shifted(skipped) for chunk in chunks], windows, priorities, seeds)
 
     def encode(self, cuts: Sequence[Cut]) -> list[Request]:
         """The items of all cuts, as if their runs lay end to end: few large requests cost less than many small ones."""
@@ -140,7 +140,7 @@ class ItemEncoder:
             return []
         counts = np.array([cut.windows.count for cut in cuts])
         bases = np.cumsum([0, *(cut.chunks[-1].end for cut in cuts[:-1])]).tolist()
-        chunks = [chunk.behind(base) for base, cut in zip(bases, cuts, strict=True) for chunk in cut.chunks]
+        chunks = [chunk.shifted(base) for base, cut in zip(bases, cuts, strict=True) for chunk in cut.chunks]
         numbers = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
 
         def of_each(values: Iterable[int], dtype: Any = np.int64) -> Array:

@@ -27,7 +27,7 @@ class ReverbOptions(Options):
     )
     chunk_length: int | None = option(None, "frames in a chunk, the least that a sampler is sent (chosen by size)")
     timeout: float = option(60.0, "seconds that any wait for a server may take without progress")
-    allow_eviction: bool = option(False, "push more than a table holds: it drops its oldest items, or what it likes")
+    allow_eviction: bool = option(False, "push more than a table holds: it drops the items that its remover chooses")
     allow_blocking: bool = option(False, "push into tables that take items only while a client samples (queues)")
 
     def __post_init__(self) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from rlds_beam.checking.unused import UnusedSteps
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.reverb.target import Target
@@ -28,6 +29,10 @@ class ReverbRangeWriter:
     @property
     def predicted(self) -> int:
         return self._converter.predicted
+
+    @property
+    def unused_steps(self) -> Mapping[str, UnusedSteps]:
+        return self._converter.unused_steps
 
     def write(self, episodes: Sequence[Episode]) -> None:
         before = self._converter.predicted

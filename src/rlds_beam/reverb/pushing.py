@@ -92,11 +92,12 @@ class EpisodePusher:
             rejected = None
             if self.rejected is not None:
                 rejected = stack.enter_context(RejectedWriter(rejected_path(self.rejected, work)))
-            report = write_range(self.reader, work, self.check, items, rejected, duplicates)
+            unjudged = self.conversion.unjudged
+            report = write_range(self.reader, work, self.check, items, rejected, duplicates, unjudged)
             items.finish()
             if rejected is not None:
                 rejected.commit()
-        report.bytes_written = writer.sent_bytes - sent
+        report.bytes_written, report.unused = writer.sent_bytes - sent, items.unused_steps
         return _pushed(report, items.due, writer.acknowledged - before, self.target)
 
     def count(self, work: WorkRange, duplicates: Mapping[EpisodeKey, EpisodeKey]) -> Pushed:
@@ -106,7 +107,8 @@ class EpisodePusher:
         for segment in work.segments:
             for record in self.reader.read(work.split, segment):
                 key = record.key
-                for episode in validate_episode(marked(record, duplicates), self.check).episodes:
+                verdict = validate_episode(marked(record, duplicates), self.check, self.conversion.unjudged)
+                for episode in verdict.episodes:
                     length = frame_count(len(episode), self.conversion.frames)
                     frames += length
                     if not self.conversion.items.across_episodes:

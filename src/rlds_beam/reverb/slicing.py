@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -61,13 +61,20 @@ class Portion:
         return sum(chunk.size for chunk in self.chunks) + sum(map(len, self.rows))
 
 
-def message(portions: Sequence[Portion]) -> Request:
-    """One request of several portions in a row; a chunk that more of them need is in it once."""
+def message(portions: Sequence[Portion], kept: Collection[int] = ()) -> Request:
+    """One request of several portions in a row; a chunk that more of them need is in it once.
+
+    Args:
+      portions: in order.
+      kept: the keys of the chunks that the request before it has the server hold.
+    """
     chunks = {chunk.key: chunk.parts for portion in portions for chunk in portion.chunks}
+    there = [part for key in chunks if key in kept for part in chunks[key]]
+    new = [part for key in chunks if key not in kept for part in chunks[key]]
     rows = [row for portion in portions for row in portion.rows]
-    kept = b"".join(map(varint, portions[-1].keep))
+    keep = b"".join(map(varint, portions[-1].keep))
     keys = np.concatenate([portion.keys for portion in portions])
-    return Request([*itertools.chain.from_iterable(chunks.values()), *rows], keys, delimited(3, kept) if kept else b"")
+    return Request([*new, *rows], keys, delimited(3, keep) if keep else b"", there)
 
 
 def portions(

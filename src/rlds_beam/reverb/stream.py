@@ -7,13 +7,15 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator
+from typing import Any
 
 import grpc
 import numpy as np
 
 from rlds_beam.errors import NotVerifiedError
-from rlds_beam.formats.reverb_stream import METHOD, Keys, Request, acknowledged, acknowledged_count
-from rlds_beam.reverb.connection import Connection, ServerError
+from rlds_beam.formats.reverb_stream import METHOD, Keys, Request, acknowledged_keys, count_keys, decode_keys
+from rlds_beam.formats.wire import MalformedError
+from rlds_beam.reverb.connection import Connection, ServerError, details_of
 
 WINDOW_BYTES = 16 << 20
 """What may be sent and not yet acknowledged; it is kept, to be sent again if the connection is lost."""
@@ -22,6 +24,8 @@ MESSAGE_BYTES = 512 << 10
 """Requests that wait to be sent are joined to messages of this size, about."""
 
 _RETRY_SECONDS = 0.2
+_LOOK_SECONDS = 0.25
+"""How often what was acknowledged is looked at, while more is waited for."""
 _LOST = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED, grpc.StatusCode.UNKNOWN)
 """What a broken connection ends a call with; every other status is the server's answer."""
 
@@ -31,18 +35,20 @@ class InsertStream:
 
     A connection that breaks is made again and everything unacknowledged sent again: the server has each
     item once, since the keys are the same. A server that was restarted is recognised by its `state_id`, and ends the
-    stream: the items that it had acknowledged are lost.
+    stream: the items that it had acknowledged are lost. What a server sends is not trusted: progress is an
+    item of ours that was not acknowledged before, and nothing else.
 
     Args:
       address: `host:port`.
-      timeout: seconds that any wait may take without an item being acknowledged.
+      timeout: seconds that any wait, and any attempt to connect again, may take without progress.
       state_id: of the server when the job began; None asks it now.
 
     Attributes:
       acknowledged: items that the server has taken.
 
     Raises (every method):
-      NotVerifiedError: the server was restarted, refused an item, or was silent for `timeout`.
+      NotVerifiedError: the server was restarted, refused an item, was silent for `timeout`, or acknowledged
+        what it was not sent.
     """
 
     def __init__(self, address: str, *, timeout: float, state_id: int | None = None):
@@ -50,19 +56,20 @@ class InsertStream:
         self._connection = Connection(address)
         self._state_id = self._connection.info(timeout).state_id if state_id is None else state_id
         self._pending: deque[_Pending] = deque()
-        self._pending_bytes = 0
+        self._count = self._pending_bytes = self._missing = 0
         self.acknowledged = 0
-        self._lost_since: float | None = None  # until an item is acknowledged again
         self._call = _Call(self._connection.channel)
 
     def send(self, request: Request) -> None:
-        """Sends a request; waits where too much is unacknowledged."""
-        self._pending.append(_Pending(request))
+        """Sends a request, after the one before it; waits where too much is unacknowledged."""
+        self._count += 1
+        self._pending.append(_Pending(request, self._count))
         self._pending_bytes += request.size
-        self._call.send(request)
+        self._missing += len(request.keys)
+        self._call.send(request, self._count)
         while self._pending_bytes > WINDOW_BYTES and len(self._pending) > 1:
             # Until half of it is acknowledged, so that few calls are needed.
-            self._settle(self._call.sent - self._newer_half())
+            self._settle(self._newer_half(), self._timeout)
 
     def flush(self, timeout: float | None = None) -> None:
         """Waits until everything sent is acknowledged.
@@ -70,8 +77,13 @@ class InsertStream:
         Args:
           timeout: seconds without progress; that of the stream by default.
         """
-        while self._pending:
-            self._settle(self._call.sent, timeout)
+        if self._missing:
+            self._settle(0, self._timeout if timeout is None else timeout)
+
+    @property
+    def idle(self) -> bool:
+        """Whether the server has acknowledged all that was sent (a look, not a proof: `flush` is one)."""
+        return self._call.idle
 
     def close(self) -> None:
         """Ends the stream and the connection; does not wait, so `flush` first."""
@@ -79,60 +91,81 @@ class InsertStream:
         self._connection.close()
 
     def _newer_half(self) -> int:
-        """Items of the newer half of what is pending."""
+        """Unacknowledged items of the newer half of what is pending."""
         items, size = 0, 0
         for pending in reversed(self._pending):
             size += pending.request.size
             if size > WINDOW_BYTES // 2:
                 break
-            items += len(pending.request.keys)
+            items += len(pending.missing)
         return items
 
-    def _settle(self, target: int, timeout: float | None = None) -> None:
-        """Waits until the call has acknowledged `target` items (and one more than before), and forgets what is done."""
-        timeout = self._timeout if timeout is None else timeout
-        target = min(max(target, self._call.acknowledged + 1), self._call.sent)
-        lost = self._call.wait(target, timeout)
-        self._forget(self._call.take())
-        if lost is not None:
-            self._reconnect(lost, timeout)
-        elif self._call.acknowledged < target:
-            raise NotVerifiedError(
-                f"{self._address}: no item acknowledged for {timeout:g} s, and {self._unacknowledged():,} are still "
-                "to be. The server hangs, or its table's rate limiter blocks until somebody samples; mend that and "
-                "run again: under the same keys nothing is written twice"
+    def _settle(self, leave: int, timeout: float) -> None:
+        """Waits until no more than `leave` items are unacknowledged, and one less than before at least."""
+        leave = min(leave, self._missing - 1)
+        deadline = time.monotonic() + timeout
+        lost: Exception | None = None  # since the last progress
+        while self._missing > leave:
+            failure = self._call.wait(self._missing - leave, min(_LOOK_SECONDS, deadline - time.monotonic()))
+            if self._take():
+                deadline, lost = time.monotonic() + timeout, None
+            elif failure is None and time.monotonic() >= deadline:
+                raise self._given_up(timeout, lost)
+            if failure is not None and self._missing > leave:
+                if lost is None:
+                    deadline = time.monotonic() + timeout
+                lost = failure
+                self._reconnect(failure, deadline, timeout)
+
+    def _given_up(self, timeout: float, lost: Exception | None) -> NotVerifiedError:
+        """The error of a wait without progress; `lost` is what broke the connection meanwhile."""
+        if isinstance(lost, grpc.RpcError):
+            return NotVerifiedError(
+                f"{self._address}: the connection was lost and did not come back within {timeout:g} s, or broke again "
+                f"before an item was through ({details_of(lost)}); run again when the server is up: under the same "
+                "keys nothing is written twice"
             )
+        return NotVerifiedError(
+            f"{self._address}: no item acknowledged for {timeout:g} s, and {self._missing:,} are still to be. "
+            "The server hangs, or its table's rate limiter blocks until a client samples; remove the cause and run "
+            "again: under the same keys nothing is written twice"
+        )
 
-    def _forget(self, keys: Keys) -> None:
-        """Takes these keys as acknowledged, and drops the requests that are done."""
-        if not len(keys):
-            return
-        self._lost_since = None
-        sent = np.concatenate([pending.keys for pending in self._pending])
-        # They come in the order in which they were sent, unless a table had to wait.
-        there = np.arange(len(sent)) < len(keys) if np.array_equal(sent[: len(keys)], keys) else np.isin(sent, keys)
+    def _take(self) -> int:
+        """Takes in what was acknowledged; returns how many items of ours that were not before."""
+        try:
+            keys = self._call.take()
+            if not len(keys):
+                return 0
+            done = _matches(np.concatenate([pending.keys for pending in self._pending]), keys)
+        except (MalformedError, _ProtocolError) as error:
+            self._call.fail(error)
+            return 0
+        before = self._missing
         bounds = np.cumsum([len(pending.keys) for pending in self._pending])[:-1]
-        for pending, done in zip(self._pending, np.split(there, bounds), strict=True):
-            pending.keys = pending.keys[~done]
-        for pending in self._pending:
-            if not len(pending.keys):
-                self.acknowledged += len(pending.request.keys)
-                self._pending_bytes -= pending.request.size
+        for pending, which in zip(self._pending, np.split(done, bounds), strict=True):
+            self._missing -= pending.acknowledge(which)
+            if not len(pending.missing):
+                self._pending_bytes -= pending.release()
         self._pending = deque(pending for pending in self._pending if len(pending.keys))
+        self.acknowledged += before - self._missing
+        return before - self._missing
 
-    def _unacknowledged(self) -> int:
-        return sum(len(pending.keys) for pending in self._pending)
-
-    def _reconnect(self, lost: grpc.RpcError, timeout: float) -> None:
+    def _reconnect(self, failure: Exception, deadline: float, timeout: float) -> None:
         """Makes the call again, if the server is still the one that it was."""
-        if lost.code() not in _LOST:
+        if not isinstance(failure, grpc.RpcError):
             raise NotVerifiedError(
-                f"{self._address} refused an item: {lost.details()}; what was written before is there, "
+                f"{self._address} does not keep to Reverb's protocol: {failure}. What it acknowledged cannot be relied "
+                "on. Look what listens there (a Reverb server of another version, a proxy in between?) and run again: "
+                "under the same keys nothing is written twice"
+            ) from failure
+        if failure.code() not in _LOST:
+            raise NotVerifiedError(
+                f"{self._address} refused an item: {details_of(failure)}; what was written before is there, "
                 "and under the same keys is not written twice when you run again"
             )
         self._call.cancel()
-        self._lost_since = self._lost_since or time.monotonic()
-        deadline, cause = self._lost_since + timeout, lost
+        cause: Exception = failure
         while time.monotonic() < deadline:
             time.sleep(_RETRY_SECONDS)
             try:
@@ -141,64 +174,125 @@ class InsertStream:
             except ServerError as error:
                 cause = error
         else:
-            raise NotVerifiedError(
-                f"{self._address}: the connection was lost and did not come back within {timeout:g} s, or broke again "
-                f"before an item was through ({lost.details()}); run again when the server is up: under the same keys "
-                "nothing is written twice"
-            ) from cause
+            raise self._given_up(timeout, failure) from cause
         if state_id != self._state_id:
             raise NotVerifiedError(
                 f"{self._address} was restarted while items were written: those that it had acknowledged are gone, "
                 "unless a checkpoint held them. Run again: under the same keys nothing is written twice"
             )
         self._call = _Call(self._connection.channel)
+        self._pending = deque(pending for pending in self._pending if len(pending.missing))
         for pending in self._pending:
-            pending.keys = pending.request.keys  # all of it is acknowledged once more
-            self._call.send(pending.request)
+            pending.keys = pending.request.keys  # all of it is sent, and acknowledged, once more
+            self._call.send(pending.request, pending.number)
+
+
+class _ProtocolError(Exception):
+    """A server sent what Reverb does not send; says what."""
 
 
 class _Pending:
-    """A request, and the keys of its that are not acknowledged yet."""
+    """A request that is not done with.
 
-    def __init__(self, request: Request):
-        self.request, self.keys = request, request.keys
+    Attributes:
+      number: requests of the stream up to this one.
+      keys: of its items that the present call has not acknowledged yet.
+      missing: those that no call has acknowledged yet.
+    """
+
+    def __init__(self, request: Request, number: int):
+        self.request, self.number = request, number
+        self.keys = self.missing = request.keys
+        self._held = request.size
+
+    def acknowledge(self, which: np.ndarray[Any, np.dtype[np.bool_]]) -> int:
+        """Takes these of `keys` as acknowledged; returns how many of them no call had acknowledged before."""
+        before, known = len(self.missing), self.keys[which]
+        again = self.missing is not self.keys
+        self.keys = self.keys[~which]
+        self.missing = self.missing[~np.isin(self.missing, known)] if again else self.keys
+        return before - len(self.missing)
+
+    def release(self) -> int:
+        """Bytes of the window that it takes no more."""
+        held, self._held = self._held, 0
+        return held
+
+
+def _matches(sent: Keys, keys: Keys) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """Which of the keys that were sent are acknowledged by `keys`, in whatever order; each of these stands for one.
+
+    Raises:
+      _ProtocolError: one of them was not sent, or is acknowledged already.
+    """
+    count = len(keys)
+    if np.array_equal(sent[:count], keys):  # as they were sent, unless a table had to wait
+        return np.arange(len(sent)) < count
+    order, keys = np.argsort(sent, kind="stable"), np.sort(keys)
+    ordered = sent[order]
+    # Of equal keys one after the other.
+    place = ordered.searchsorted(keys) + np.arange(count) - keys.searchsorted(keys)
+    ours = place < len(sent)
+    ours[ours] = ordered[place[ours]] == keys[ours]
+    if not ours.all():
+        raise _ProtocolError(f"it acknowledged an item that it was not sent, or one twice (key {keys[~ours][0]})")
+    done = np.zeros(len(sent), bool)
+    done[order[place]] = True
+    return done
 
 
 class _Call:
     """One InsertStream call: requests out of a queue, acknowledgements into a list.
 
-    Attributes:
-      sent, acknowledged: items, of this call.
+    Its thread reads answers as they come. What fails there, whatever it is, is found by `wait`.
     """
 
     def __init__(self, channel: grpc.Channel):
-        self.sent = self.acknowledged = 0
-        self._queue: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[tuple[Request, bool] | None] = queue.SimpleQueue()
+        self._last: int | None = None  # the number of the last request
         self._changed = threading.Condition()
-        self._responses: list[bytes] = []
-        self._error: grpc.RpcError | None = None
+        self._due = 0  # items that were sent, and not acknowledged
+        self._untaken: list[bytes] = []  # their keys, when they were
+        self._untaken_count = self._wanted = 0
+        self._failure: Exception | None = None
         stream = channel.stream_stream(METHOD)
         self._rpc = stream(self._requests(), wait_for_ready=True)
         threading.Thread(target=self._read, name="reverb-acknowledgements", daemon=True).start()
 
-    def send(self, request: Request) -> None:
-        self.sent += len(request.keys)
-        self._queue.put(request)
+    @property
+    def idle(self) -> bool:
+        return not self._due
 
-    def wait(self, target: int, timeout: float) -> grpc.RpcError | None:
-        """Until `target` items are acknowledged, the call fails, or `timeout` seconds pass without progress."""
+    def send(self, request: Request, number: int) -> None:
+        """Sends a request, without what the server holds since the one before it, if that was sent on this call."""
         with self._changed:
-            while self.acknowledged < target and self._error is None:
-                before = self.acknowledged
-                if not self._changed.wait(timeout) and self.acknowledged == before:
-                    return None
-            return self._error if self.acknowledged < target else None
+            self._due += len(request.keys)
+        self._queue.put((request, self._last is None or number != self._last + 1))
+        self._last = number
+
+    def wait(self, count: int, seconds: float) -> Exception | None:
+        """Until so many keys can be taken, the call fails, or time is up; returns what it failed with."""
+        with self._changed:
+            self._wanted = count
+            self._changed.wait_for(lambda: self._untaken_count >= count or self._failure is not None, max(0, seconds))
+            return self._failure
 
     def take(self) -> Keys:
-        """The keys acknowledged since the last `take`."""
+        """The keys acknowledged since the last `take`.
+
+        Raises:
+          MalformedError: a key is no number.
+        """
         with self._changed:
-            responses, self._responses = self._responses, []
-        return acknowledged(responses)
+            packed, self._untaken, self._untaken_count = self._untaken, [], 0
+        return decode_keys(packed)
+
+    def fail(self, failure: Exception) -> None:
+        """Ends the call; from now on `wait` returns the failure, or the one before it."""
+        with self._changed:
+            self._failure = self._failure or failure
+            self._changed.notify_all()
+        self.cancel()
 
     def cancel(self) -> None:
         self._queue.put(None)
@@ -206,31 +300,39 @@ class _Call:
 
     def _requests(self) -> Iterator[bytes]:
         """What is to be sent. Requests that wait go as one message, which costs what each of them would have."""
-        while (request := self._queue.get()) is not None:
-            parts, last, size = [*request.parts], request, request.size
-            while size < MESSAGE_BYTES and not self._queue.empty():  # nobody else takes from it
-                request = self._queue.get()
-                if request is None:
+        while (taken := self._queue.get()) is not None:
+            parts, size = list[bytes | memoryview](), 0
+            while taken is not None:
+                last, alone = taken
+                parts += (*last.kept, *last.parts) if alone else last.parts
+                size += last.size
+                if size >= MESSAGE_BYTES or self._queue.empty():  # only this thread takes from it
                     break
-                parts += request.parts
-                last, size = request, size + request.size
+                taken = self._queue.get()
             yield b"".join([*parts, last.keep])
-            if request is None:
+            if taken is None:
                 return
 
     def _read(self) -> None:
-        error: grpc.RpcError | None = None
         try:
             for response in self._rpc:
-                with self._changed:
-                    self._responses.append(response)
-                    self.acknowledged += acknowledged_count(response)
-                    self._changed.notify_all()
-        except grpc.RpcError as failure:
-            error = failure
+                self._acknowledge(acknowledged_keys(response))
+        except Exception as failure:
+            self.fail(failure)
+        else:
+            self.fail(_Ended())
+
+    def _acknowledge(self, packed: bytes) -> None:
+        count = count_keys(packed)
         with self._changed:
-            self._error = error or _Ended()
-            self._changed.notify_all()
+            if count > self._due:
+                raise _ProtocolError("it acknowledged more items than it was sent")
+            self._due -= count
+            if count:
+                self._untaken.append(packed)
+                self._untaken_count += count
+            if self._untaken_count >= self._wanted:
+                self._changed.notify_all()
 
 
 class _Ended(grpc.RpcError):

@@ -7,9 +7,10 @@ loses what was acknowledged; so all of it is checked before anything is sent, an
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from rlds_beam.errors import NotVerifiedError, UsageError
@@ -18,6 +19,9 @@ from rlds_beam.reverb.connection import Connection, ServerError
 from rlds_beam.reverb.signatures import fitting_axes
 from rlds_beam.trajectories.spec import Shape, TrajectorySpec
 from rlds_beam.wording import did_you_mean
+
+Say = Callable[[str], None]
+"""Tells a person something that cannot wait until the end of the job."""
 
 RUN_AGAIN = "run the same command again: items that the table has are not written twice"
 
@@ -61,7 +65,8 @@ class TableCheck:
       inserted: since the table was made, by any client.
       already_there: acknowledged without an insert: an earlier run had inserted them.
       size: in the table now.
-      episodes: that the items in the table refer to.
+      episodes: that Reverb counts in the table. Of converted items, which do not say what episode they are of, it
+        counts batches.
       note: an oddity that is no error; mostly empty.
     """
 
@@ -83,24 +88,27 @@ class TableCheck:
         note = f"; {self.note}" if self.note else ""
         return (
             f"{self.server} {self.table}: {self.acknowledged:,} of {self.predicted:,} items{there}; "
-            f"it holds {self.size:,} items of {self.episodes:,} episodes{note}"
+            f"it holds {self.size:,} items{note}"
         )
 
 
-def ask(servers: Sequence[str], timeout: float) -> dict[str, ServerInfo]:
+def ask(servers: Sequence[str], timeout: float, say: Say | None = None) -> dict[str, ServerInfo]:
     """What each server says of itself.
 
     Args:
       servers: `host:port`.
       timeout: seconds for all of them together.
+      say: is told of a server that does not answer at once, and is waited for.
 
     Raises:
       ServerError: one does not answer within it.
     """
     deadline, infos = time.monotonic() + timeout, {}
     for server in servers:
+        left = max(0.1, deadline - time.monotonic())
+        told = f"{server}: no answer yet; waiting for a Reverb server there for up to {round(left, 1):g} s (--timeout)"
         with Connection(server) as connection:
-            infos[server] = connection.info(max(0.1, deadline - time.monotonic()))
+            infos[server] = connection.info(left, None if say is None else functools.partial(say, told))
     return infos
 
 
@@ -113,6 +121,8 @@ def check_tables(
     *,
     allow_eviction: bool = False,
     allow_blocking: bool = False,
+    time_axis: bool = False,
+    say: Say | None = None,
 ) -> Baseline:
     """Asks the servers whether their tables will take the items. Writes nothing.
 
@@ -124,13 +134,15 @@ def check_tables(
       timeout: seconds for all servers together.
       allow_eviction: items may be dropped where they do not fit.
       allow_blocking: tables may take items only while a client samples.
+      time_axis: even single frames are to be written with a time axis, since the writer knows no others.
+      say: as for `ask`.
 
     Raises:
       UsageError: a server does not answer or is named twice; a table is not there, is of another signature,
         has no room, or would block.
     """
     try:
-        infos = ask(servers, timeout)
+        infos = ask(servers, timeout, say)
     except ServerError as error:
         raise UsageError(str(error)) from error
     states: dict[int, str] = {}
@@ -142,7 +154,7 @@ def check_tables(
             if name not in info.tables:
                 raise UsageError(_no_table(server, name, info))
     baseline = Baseline(infos, tuple(tables), allow_eviction=allow_eviction)
-    baseline = dataclasses.replace(baseline, squeeze=_squeeze(baseline, spec))
+    baseline = dataclasses.replace(baseline, squeeze=_squeeze(baseline, spec, time_axis))
     for server, table in baseline.each():
         items = (predicted or {}).get(server, 0)
         if not allow_eviction and not _holds(table, items):
@@ -193,7 +205,7 @@ def compare_tables(
         checks.append(dataclasses.replace(check, note=note))
         faults += [f"{server}, table {old.name!r}: {fault}"] if fault else []
     if faults:
-        raise NotVerifiedError(f"{'; '.join(faults)}. To mend it, {remedy}")
+        raise NotVerifiedError(f"{'; '.join(faults)}. To repair it, {remedy}")
     return tuple(checks)
 
 
@@ -234,11 +246,16 @@ def _judge(check: TableCheck, old: TableInfo, new: TableInfo, allow_eviction: bo
     return "", "; ".join(notes)
 
 
-def _squeeze(baseline: Baseline, spec: TrajectorySpec) -> bool:
+def _squeeze(baseline: Baseline, spec: TrajectorySpec, time_axis: bool) -> bool:
     """Whether single frames are to come without a time axis: as the spec has them, unless a table wants one."""
-    possible: set[Shape] = {(), (1,), spec.item_shape}
+    possible: set[Shape] = {(1,)} if time_axis and not spec.item_shape else {(), (1,), spec.item_shape}
     for server, table in baseline.each():
         fitting = possible & {*fitting_axes(table, spec, f"{server}: table {table.name!r}")}
+        if not fitting and time_axis:
+            raise UsageError(
+                f"{server}: table {table.name!r} wants single frames without a time axis, and --writer=observer "
+                "writes them with one ([1, ...]); use --writer=stream, which writes both"
+            )
         if not fitting:
             raise UsageError(
                 f"{server}: table {table.name!r} wants single frames with a time axis where others want them "

@@ -11,7 +11,7 @@ from rlds_beam.reverb import tables
 from rlds_beam.reverb.encoding import digest
 from rlds_beam.reverb.options import ReverbOptions, WriterKind
 from rlds_beam.reverb.priorities import Priority, resolve_priority
-from rlds_beam.reverb.tables import Baseline
+from rlds_beam.reverb.tables import Baseline, Say
 from rlds_beam.trajectories.converter import Conversion
 from rlds_beam.trajectories.options import ItemOptions
 from rlds_beam.trajectories.spec import TrajectorySpec
@@ -73,6 +73,7 @@ def open_target(
     items: ItemOptions,
     salt: str,
     predicted: Mapping[str, int] | None = None,
+    say: Say | None = None,
 ) -> tuple[Target, Baseline]:
     """Looks at the servers and their tables, and says where items go.
 
@@ -81,6 +82,7 @@ def open_target(
       spec, items: of what is to be written.
       salt: of the items' keys.
       predicted: how many each server is sent, where that is known: they have to fit.
+      say: is told of a server that does not answer at once, and is waited for.
 
     Raises:
       UsageError: a server does not answer; a table is not there, of another signature, or would not take
@@ -91,6 +93,7 @@ def open_target(
     baseline = tables.check_tables(
         options.reverb, options.table, spec, predicted, options.timeout,
         allow_eviction=options.allow_eviction, allow_blocking=options.allow_blocking,
+        time_axis=options.writer == "observer", say=say,
     )  # fmt: skip
     target = Target(
         servers=options.reverb,

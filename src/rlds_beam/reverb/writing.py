@@ -23,11 +23,11 @@ Array = np.ndarray[Any, Any]
 
 
 BATCH_BYTES = 1 << 20
-"""Episodes are encoded together up to this, about: few items could not bear what a message costs beside its bytes."""
+"""Episodes are encoded together up to this, about: the cost of a message is too high for few items."""
 
 
 class Batch(NamedTuple):
-    """Items of an episode that are checked, so nothing is wrong with them any more.
+    """Items of an episode that are checked, so they can be written.
 
     Attributes:
       server: where they go.
@@ -66,14 +66,14 @@ class Writer(Protocol):
         """
 
     def close(self) -> None:
-        """Lets go of the connections; does not wait."""
+        """Closes the connections; does not wait."""
 
 
 def new_writer(target: Target) -> Writer:
     """A writer of the kind that the target names."""
     if target.writer == "stream":
         return StreamWriter(target)
-    from rlds_beam.reverb.observing import ObserverWriter  # takes TF-Agents
+    from rlds_beam.reverb.observing import ObserverWriter  # needs TF-Agents
 
     return ObserverWriter(target)
 
@@ -137,8 +137,8 @@ class RequestEncoder:
     """Turns items into keyed requests. The same items give the same keys on every run.
 
     A key is a hash of the episode's key, its frames as they are sent, the salt, the table, and the number of
-    the item. The frames are part of it because the server keeps the first item of a key in silence: a dataset
-    that was recorded again under its old name must not vanish behind the old one.
+    the item. The frames are part of it because the server silently keeps the first item of a key: the items of a
+    dataset that was recorded again under its old name must not be dropped.
     """
 
     def __init__(self, target: Target):
@@ -149,7 +149,7 @@ class RequestEncoder:
         self._encoder = ItemEncoder(self._leaves, target.tables, length, target.squeeze)
 
     def encode(self, items: Items) -> Batch:
-        """The items, with all that can be wrong with them found; `requests` makes requests of them.
+        """The items, completely checked; `requests` makes requests of them.
 
         Raises:
           BadEpisode: an image cannot be decoded, or a priority is none.
@@ -176,7 +176,7 @@ class RequestEncoder:
         return self._encoder.encode(cuts)
 
     def _column(self, items: Items, path: str) -> Array:
-        """A leaf of the frames, and of the padding frames that the windows need behind them."""
+        """A leaf of the frames, and of the padding frames that the windows need after them."""
         column = items.frames[path]
         values = pixels_of(column, self._target.spec[path]) if isinstance(column, EncodedImages) else column
         return padded(path, values, items.windows.padding)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from rlds_beam.jobs.balance import Balance
 from rlds_beam.jobs.convert import ConvertJob
 from rlds_beam.jobs.inspect import Survey
 from rlds_beam.jobs.push import PushInput
-from rlds_beam.wording import format_size
+from rlds_beam.wording import count, format_size
 
 _NOTHING_WRITTEN = "nothing was written (--dry_run)"
 
@@ -16,12 +16,12 @@ _NOTHING_WRITTEN = "nothing was written (--dry_run)"
 def convert_plan(job: ConvertJob) -> str:
     """What a conversion would read and write."""
     source = job.source
-    episodes = "an unknown number of" if source.episodes is None else f"{source.episodes:,}"
+    episodes = _episodes(source.episodes)
     return "\n".join(
         [
-            f"input     {source.dataset}: {episodes} episodes, {format_size(source.size)}",
+            f"input     {source.dataset}: {episodes}, {format_size(source.size)}",
             *balance_lines(job.balance),
-            f"output    {job.directory}: {len(job.ranges)} shards",
+            f"output    {job.directory}: {count(len(job.ranges), 'shard')}{_about(job.size)}",
             *_record_lines(*job.output.describe()),
             _NOTHING_WRITTEN,
         ]
@@ -41,7 +41,7 @@ def push_plan(source: PushInput, servers: Sequence[str], tables: Sequence[str]) 
     )
 
 
-def survey_text(survey: Survey, plan: str) -> str:
+def survey_text(survey: Survey, plan: str, repair: Collection[str] = ()) -> str:
     """What a dataset holds, and what a plan (its flags) would make of it."""
     source = survey.source
     about = "" if survey.complete else "about "
@@ -53,22 +53,30 @@ def survey_text(survey: Survey, plan: str) -> str:
         lines += ["episode", *(f"  {field}" for _, field in sorted(source.schema.metadata.items()))]
     lines.append("")
     for split in source.splits:
-        count = "unknown number of" if split.episodes is None else f"{split.episodes:,}"
-        lines.append(f"{split.name}: {len(split.shards):,} shards, {count} episodes, {format_size(split.size)}")
+        shards = count(len(split.shards), "shard")
+        lines.append(f"{split.name}: {shards}, {_episodes(split.episodes)}, {format_size(split.size)}")
     lines += [f"problem: {violation}" for violation in source.violations]
     lines += [
         *balance_lines(survey.balance),
         "",
-        "all episodes were read" if survey.complete else "a sample was read",
-        survey.sampled.summary(),
+        "all episodes were read" if survey.complete else "a sample was read; duplicates were not looked for",
+        survey.sampled.summary(repair),
         "",
-        f"{plan} gives {about}{survey.items:,} items of {about}{survey.steps:,} steps",
+        f"{plan} gives {about}{survey.items:,} items of {about}{survey.steps:,} steps{_about(survey.size)}",
     ]
     if survey.output is not None:
         lines += _record_lines(*survey.output.describe())
     else:
         lines.append(f"cannot be converted: {survey.error}")
     return "\n".join(lines)
+
+
+def _episodes(number: int | None) -> str:
+    return "an unknown number of episodes" if number is None else count(number, "episode")
+
+
+def _about(size: int | None) -> str:
+    return "" if size is None else f", about {format_size(size)}"
 
 
 def balance_lines(balance: Balance) -> list[str]:

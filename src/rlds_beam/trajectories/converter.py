@@ -1,19 +1,23 @@
-"""Episodes in, their training items out, as the bytes that a sink takes."""
+"""Converts episodes to training items, as the bytes that a sink takes."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 import numpy as np
 
+from rlds_beam.checking.unused import UnusedSteps
+from rlds_beam.checking.verdicts import Unjudged
 from rlds_beam.episodes.episode import Column, Episode
 from rlds_beam.episodes.images import EncodedImages
 from rlds_beam.episodes.schema import Field
+from rlds_beam.trajectories.coverage import Coverage
 from rlds_beam.trajectories.frames import Frames, frame_count, to_frames
 from rlds_beam.trajectories.image_leaves import jpegs_of, pixels_of
 from rlds_beam.trajectories.items import ItemMaker, Items, item_count, predict_items
+from rlds_beam.trajectories.keeping import Kept
 from rlds_beam.trajectories.options import FrameOptions, Images, ItemOptions
 from rlds_beam.trajectories.record_encoding import Encoded, TrajectoryEncoder
 from rlds_beam.trajectories.record_layout import is_jpeg, record_fields
@@ -33,11 +37,17 @@ class Conversion:
     items: ItemOptions
     spec: TrajectorySpec
     images: Images = "raw"
+    keep: tuple[Kept, ...] = ()
 
     @property
     def fields(self) -> tuple[Field, ...]:
         """What a record of the output holds; raises UsageError where the format cannot hold a leaf."""
         return record_fields(self.spec, self.images)
+
+    @property
+    def kept_fields(self) -> tuple[Field, ...]:
+        """What a record holds beside the trajectory."""
+        return tuple(one.record_field(self.spec.item_shape) for one in self.keep)
 
     def plan(self) -> dict[str, Any]:
         """What the bytes of the items depend on besides the episodes, as JSON."""
@@ -45,11 +55,20 @@ class Conversion:
             "frames": dataclasses.asdict(self.frames),
             "items": dataclasses.asdict(self.items),
             "images": self.images,
+            **({"keep": [one.field.path for one in self.keep]} if self.keep else {}),
         }
 
     def describe(self) -> tuple[list[str], dict[str, str]]:
-        """The leaves of a frame, a line for each; and the step fields left out, with the reasons."""
-        return [str(leaf) for leaf in self.spec.leaves], dict(self.spec.left_out)
+        """The leaves of a frame, a line for each; and the fields left out, with the reasons."""
+        kept = {one.field.path: f"{one.field} (kept, not a leaf of the trajectory)" for one in self.keep}
+        left_out = {path: why for path, why in self.spec.left_out.items() if path not in kept}
+        return [*map(str, self.spec.leaves), *kept.values()], left_out
+
+    @property
+    def unjudged(self) -> Unjudged:
+        """The values that no item depends on."""
+        fields = () if self.frames.policy_info_fn else self.describe()[1]  # such a function sees every field
+        return Unjudged(frozenset(fields), last_step=self.frames.last_step == "drop")
 
     def predict(self, steps: Iterable[int]) -> int:
         """The number of items that episodes of these lengths give; with `across_episodes`, all those of one shard."""
@@ -58,7 +77,7 @@ class Conversion:
 
 def record_encoder(conversion: Conversion) -> Callable[[Items], Encoded]:
     """Items as the records of a trajectory TFRecord."""
-    return TrajectoryEncoder(conversion.spec, conversion.images, jpeg_quality=JPEG_QUALITY).encode
+    return TrajectoryEncoder(conversion.spec, conversion.images, keep=conversion.keep, jpeg_quality=JPEG_QUALITY).encode
 
 
 class Converter(Generic[T]):
@@ -70,17 +89,23 @@ class Converter(Generic[T]):
     Args:
       conversion: how records become items.
       encode: makes of items what the sink takes (`record_encoder`, `reverb.writing.ItemRequests`); raises
-        BadEpisode where an episode cannot be written after all.
+        BadEpisode where an episode cannot be written.
 
     Attributes:
       predicted: items that the closed form gives for the episodes so far.
+      unused_steps: those that are in no item, by reason (`checking.unused`); complete after `finish`.
     """
 
     def __init__(self, conversion: Conversion, encode: Callable[[Items], T]):
         self._conversion, self._encode = conversion, encode
         self._maker = ItemMaker(conversion.items)
+        self._coverage = Coverage(conversion.items)
         self._frames = 0
         self.predicted = 0
+
+    @property
+    def unused_steps(self) -> Mapping[str, UnusedSteps]:
+        return self._coverage.unused
 
     def encode(self, episodes: Sequence[Episode]) -> list[T]:
         """Encodes the items of valid episodes: of all of them, or of none.
@@ -91,8 +116,9 @@ class Converter(Generic[T]):
         parts = [self._frames_of(episode) for episode in episodes]
         encoded = [self._encode(self._maker.push(frames)) for frames in parts]
         # Counted only here, after all that can fail.
-        for frames in parts:
+        for frames, episode in zip(parts, episodes, strict=True):
             self._frames += len(frames)
+            self._coverage.add(len(episode), len(frames))
             if not self._conversion.items.across_episodes:
                 self.predicted += item_count(len(frames), self._conversion.items)
         return encoded
@@ -101,11 +127,12 @@ class Converter(Generic[T]):
         """The items that only the end of the stretch completes."""
         if self._conversion.items.across_episodes:
             self.predicted += item_count(self._frames, self._conversion.items)
+        self._coverage.finish()
         last = self._maker.finish()
         return [] if last is None else [self._encode(last)]
 
     def _frames_of(self, episode: Episode) -> Frames:
-        frames = to_frames(episode, self._conversion.frames)
+        frames = to_frames(episode, self._conversion.frames, self._conversion.keep)
         if not self._conversion.items.across_episodes:
             return frames
         # A stream keeps frames of this episode for items of the next: its images have to be sound before they get in.

@@ -27,20 +27,19 @@ really seen and never from a made-up one.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
 import numpy as np
 
 from rlds_beam.episodes.columns import concatenate, is_text, zeros_like
 from rlds_beam.episodes.episode import Column, Episode
-from rlds_beam.episodes.images import EncodedImages
 from rlds_beam.episodes.keys import EpisodeKey
-from rlds_beam.errors import UsageError
+from rlds_beam.trajectories.casting import cast_columns
+from rlds_beam.trajectories.keeping import Kept
 from rlds_beam.trajectories.leaves import Layout, layout
 from rlds_beam.trajectories.options import FrameOptions
 from rlds_beam.trajectories.policy_info import policy_info_columns
-from rlds_beam.wording import did_you_mean
 
 Array = np.ndarray[Any, Any]
 AnyColumn = TypeVar("AnyColumn", bound=Column)
@@ -61,10 +60,12 @@ class Frames:
         the data. Images are still encoded; an added image of zeros is `columns.ZERO_IMAGE`. Often
         views: never write into one.
       key: of the (last) episode.
+      kept: what items carry beside the trajectory (`keeping.Kept`), by path, with leading axis n.
     """
 
     columns: Mapping[str, Column]
     key: EpisodeKey
+    kept: Mapping[str, Column] = dataclasses.field(default_factory=dict)
 
     def __len__(self) -> int:
         """Number of frames, n."""
@@ -75,12 +76,16 @@ class Frames:
 
     def slice(self, start: int, stop: int | None = None) -> Frames:
         """The frames `start:stop` (views)."""
-        return dataclasses.replace(self, columns={path: c[start:stop] for path, c in self.columns.items()})
+        columns, kept = (
+            {path: column[start:stop] for path, column in part.items()} for part in (self.columns, self.kept)
+        )
+        return dataclasses.replace(self, columns=columns, kept=kept)
 
     def append(self, other: Frames) -> Frames:
         """These frames followed by those of `other`, under the key of `other`."""
-        joined = {path: concatenate([column, other[path]]) for path, column in self.columns.items()}
-        return dataclasses.replace(other, columns=joined)
+        columns = {path: concatenate([column, other[path]]) for path, column in self.columns.items()}
+        kept = {path: concatenate([column, other.kept[path]]) for path, column in self.kept.items()}
+        return dataclasses.replace(other, columns=columns, kept=kept)
 
 
 def padding_frames(path: str, column: AnyColumn, count: int) -> AnyColumn:
@@ -104,43 +109,41 @@ def frame_count(steps: int, options: FrameOptions) -> int:
     return steps + (options.last_step == "absorbing")
 
 
-def to_frames(episode: Episode, options: FrameOptions) -> Frames:
+def to_frames(episode: Episode, options: FrameOptions, keep: Sequence[Kept] = ()) -> Frames:
     """The frames of a valid episode (`validate_episode` found nothing), as this module describes them.
 
     Text fields of the observation are left out (`trajectory_spec` names them); nothing is copied
     that need not change.
 
+    Args:
+      keep: what the frames carry beside the trajectory.
+
     Raises:
       UsageError: the options name a field that is not there or is text, the steps lack a field that
         a trajectory is made of, or `policy_info_fn` cannot be had or returns the wrong thing.
+      BadEpisode: a cast would change a value.
+      RldsBeamError: `policy_info_fn` raised.
     """
     steps = episode.steps
     plan = layout(tuple(steps), tuple(p for p, c in steps.items() if is_text(c)), options)
     if options.last_step == "absorbing":
-        steps = _with_absorbing_step(steps, plan, every_field=options.policy_info_fn is not None)
+        more = [one.field.path for one in keep if one.of_step]
+        steps = _with_absorbing_step(steps, plan, steps if options.policy_info_fn is not None else more)
     step_types, next_step_types = _step_types(len(steps["discount"]))
     policy_info: Mapping[str, Column] = {path: steps[source] for path, source in plan.policy_info}
     if options.policy_info_fn:
-        policy_info = policy_info_columns(options.policy_info_fn, steps, policy_info)
+        policy_info = policy_info_columns(options.policy_info_fn, steps, policy_info, episode.key)
     columns: dict[str, Column] = {"step_type": step_types}
     columns |= {path: steps[path] for path in (*plan.observation, *plan.action)}
     columns |= policy_info
     columns["next_step_type"] = next_step_types
     columns |= {path: steps[path] for path in plan.reward}
     columns["discount"] = _discounts(steps, options)
-    for path, dtype in options.casts.items():
-        columns[path] = _cast(path, dtype, columns)
-    return Frames(columns, episode.key)
-
-
-def _cast(path: str, dtype: str, columns: Mapping[str, Column]) -> Column:
-    column = columns.get(path)
-    if column is None:
-        hint = did_you_mean(path, columns) or "."
-        raise UsageError(f"--cast={path}={dtype}: there is no such leaf{hint} There are: {', '.join(columns)}")
-    if isinstance(column, EncodedImages) or path in ("step_type", "next_step_type", "discount"):
-        raise UsageError(f"--cast={path}={dtype}: images, step types and the discount cannot be cast")
-    return column.astype(dtype, copy=False)
+    if options.cast:
+        void = dict.fromkeys((*plan.action, *plan.reward), 1)  # of the last step, which is `is_last`
+        columns = cast_columns(columns, options.casts, void)
+    kept = {one.field.path: one.column(episode, steps, len(step_types)) for one in keep}
+    return Frames(columns, episode.key, kept)
 
 
 def _step_types(n: int) -> tuple[Array, Array]:
@@ -163,12 +166,12 @@ def _terminal(steps: Mapping[str, Column]) -> bool:
     return bool(cast(Array, steps["is_terminal"])[-1])
 
 
-def _with_absorbing_step(steps: Mapping[str, Column], plan: Layout, *, every_field: bool) -> dict[str, Column]:
-    """The steps with the added one; only the columns that the frames are made of, unless `every_field`."""
+def _with_absorbing_step(steps: Mapping[str, Column], plan: Layout, more: Iterable[str]) -> dict[str, Column]:
+    """The steps with the added one: the columns that the frames are made of, and `more`."""
     terminal, void = _terminal(steps), {*plan.action, *plan.reward}
-    used = {*void, *plan.observation, *(path for _, path in plan.policy_info), "discount", "is_terminal"}
+    used = {*void, *plan.observation, *(path for _, path in plan.policy_info), "discount", "is_terminal", *more}
     longer: dict[str, Column] = {}
-    for path in steps if every_field else used:
+    for path in (path for path in steps if path in used):
         column = steps[path]
         added = zeros_like(column, 1) if terminal or path in void else column[-1:]
         longer[path] = concatenate([column, added])

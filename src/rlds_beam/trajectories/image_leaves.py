@@ -33,7 +33,7 @@ def pixels_of(images: EncodedImages, leaf: Leaf) -> Array:
 
 
 def jpegs_of(column: Column, leaf: Leaf, quality: int) -> list[bytes]:
-    """The images of a column as JPEGs; those that are JPEGs of the leaf's shape go through untouched.
+    """The images of a column as JPEGs; those that are JPEGs of the leaf's shape are passed on unchanged.
 
     Args:
       column: uint8 [n, H, W, C], or encoded images.

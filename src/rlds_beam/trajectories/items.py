@@ -1,6 +1,6 @@
 """Items: which frames make one training item, in the terms of TF-Agents' Reverb observers.
 
-All is known before anything is made. An episode of n frames, items of L frames, starts
+The numbers of items are known before any item is made. An episode of n frames, items of L frames, starts
 i = 0, s, 2s, ... (s is the stride), P the padding frame:
 
 - `pairs`, `sequences` (ReverbAddTrajectoryObserver): all i with i + L <= n. With
@@ -81,7 +81,7 @@ class Windows:
       count: number of windows, K.
       length: frames in a window, L.
       stride: frames between the starts of two windows.
-      frames: how many frames there are; a window that runs over them goes on with padding frames.
+      frames: how many frames there are; a window that runs over them continues with padding frames.
     """
 
     start: int
@@ -98,7 +98,7 @@ class Windows:
 
     @property
     def padding(self) -> int:
-        """How many padding frames have to stand behind the frames for all windows to be whole."""
+        """How many padding frames have to follow the frames for all windows to be whole."""
         return max(0, self.start + (self.count - 1) * self.stride + self.length - self.frames) if self.count else 0
 
     def index(self) -> Index:
@@ -193,7 +193,7 @@ class StreamWindower:
         return Items(buffer, windows)
 
     def finish(self) -> Items | None:
-        """Ends the stream: pads what is left, as the options say, and starts afresh."""
+        """Ends the stream: pads what is left, as the options say, and starts again."""
         tail, seen, options = self._tail, self._seen, self._options
         self._reset()
         if tail is None or not options.pad_end_of_episodes:

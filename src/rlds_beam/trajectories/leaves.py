@@ -35,8 +35,8 @@ def layout(paths: Names, text: Names, options: FrameOptions) -> Layout:
     An observation field that is text is left out unless it is asked for by name.
 
     Raises:
-      UsageError: a field that a trajectory needs is missing, or is text, or an option names a field
-        that is not there or is text.
+      UsageError: a field that a trajectory needs is missing, or is text, or an option names a field that does not
+        exist or is text.
     """
     return _layout(paths, text, tuple(options.observation_fields), tuple(options.policy_info_fields))
 

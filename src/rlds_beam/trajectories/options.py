@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from rlds_beam.errors import UsageError
 from rlds_beam.options import Options, option
 
 CASTS = ("float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "uint16")
 """The dtypes that trajectory records can hold: those that TF-Agents reads (example_encoding._validate_dtype)."""
+
+
+class Cast(NamedTuple):
+    """How a leaf is cast: to which dtype, and whether values may change (`!`)."""
+
+    dtype: str
+    lossy: bool = False
+
+    def __str__(self) -> str:
+        return self.dtype + ("!" if self.lossy else "")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -23,7 +33,7 @@ class FrameOptions(Options):
     )
     last_step: Literal["drop", "absorbing"] = option(
         "drop",
-        "the last step's action and reward: void, as RLDS says (drop), or meant, and kept by an added zero step "
+        "the last step's action and reward: invalid, as RLDS says (drop), or valid, and kept by an added zero step "
         "(absorbing)",
     )
     policy_info_fn: str | None = option(
@@ -31,19 +41,27 @@ class FrameOptions(Options):
     )
     policy_info_fields: tuple[str, ...] = option((), "extra numeric step fields to carry in policy_info")
     observation_fields: tuple[str, ...] = option((), "observation fields to keep (all, if none is named)")
-    cast: tuple[str, ...] = option((), "leaves to write as another dtype: observation/grip=uint8,reward=float32")
+    cast: tuple[str, ...] = option(
+        (),
+        "leaves to write as another dtype: observation/grip=uint8,reward=float32; an episode with a value that would "
+        "change is rejected, unless a ! follows: observation/grip=uint8!",
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
         for text in self.cast:
             path, _, dtype = text.partition("=")
-            if not path or dtype not in CASTS:
-                raise UsageError(f"--cast={text}: expected LEAF=DTYPE, the dtype one of {', '.join(CASTS)}")
+            if not path or dtype.removesuffix("!") not in CASTS:
+                raise UsageError(
+                    f"--cast={text}: expected LEAF=DTYPE, or LEAF=DTYPE! where values may change, the dtype one of "
+                    f"{', '.join(CASTS)}"
+                )
 
     @property
-    def casts(self) -> dict[str, str]:
-        """From a trajectory leaf's path to the dtype that it is written in."""
-        return dict(text.split("=") for text in self.cast)
+    def casts(self) -> dict[str, Cast]:
+        """From a trajectory leaf's path to how it is cast."""
+        pairs = (text.split("=") for text in self.cast)
+        return {path: Cast(dtype.removesuffix("!"), dtype.endswith("!")) for path, dtype in pairs}
 
 
 ItemKind = Literal["pairs", "sequences", "episodes", "frames"]

@@ -1,7 +1,8 @@
-"""`policy_info` made by a function of the user's."""
+"""`policy_info` made by a user's function."""
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
@@ -9,8 +10,9 @@ import numpy as np
 
 from rlds_beam.episodes.columns import concatenate, zeros_like
 from rlds_beam.episodes.episode import Column
+from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.episodes.nesting import flatten, nest, nest_order
-from rlds_beam.errors import UsageError
+from rlds_beam.errors import RldsBeamError, UsageError
 from rlds_beam.user_functions import resolve
 
 Nest = Mapping[str, Any]
@@ -20,7 +22,9 @@ PolicyInfoFn = Callable[[Nest, Nest], Any]
 """(current_steps, next_steps) -> an array, or nested dicts of arrays, with leading axis n."""
 
 
-def policy_info_columns(name: str, steps: Mapping[str, Column], fields: Mapping[str, Column]) -> dict[str, Column]:
+def policy_info_columns(
+    name: str, steps: Mapping[str, Column], fields: Mapping[str, Column], key: EpisodeKey
+) -> dict[str, Column]:
     """Calls the function `module:function` for an episode and joins its columns with those of `fields`.
 
     The function is called once an episode, with two nests of columns of all its n steps, text and
@@ -34,12 +38,22 @@ def policy_info_columns(name: str, steps: Mapping[str, Column], fields: Mapping[
     Raises:
       UsageError: there is no such function, it returned something else than numeric arrays with
         leading axis n, or it returned a name that `fields` has too.
+      RldsBeamError: it raised; the message names the function, the place and the episode.
     """
     count = len(steps["is_first"])
     following = {path: concatenate([column[1:], zeros_like(column, 1)]) for path, column in steps.items()}
     cast("np.ndarray[Any, Any]", following["is_first"])[-1] = True
     function: PolicyInfoFn = resolve(name)
-    returned = flatten(function(nest(steps), nest(following)), "policy_info")
+    try:
+        returned = flatten(function(nest(steps), nest(following)), "policy_info")
+    except RldsBeamError:
+        raise
+    except Exception as error:
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        raise RldsBeamError(
+            f"--policy_info_fn={name} raised {type(error).__name__}: {error} ({place.filename}, line {place.lineno}), "
+            f"called with the {count} steps of {key}"
+        ) from error
     columns: dict[str, Column] = {path: _checked(name, path, values, count) for path, values in returned.items()}
     twice = sorted(columns.keys() & fields.keys())
     if twice or (fields and "policy_info" in columns):

@@ -75,7 +75,7 @@ class TrajectoryDecoder:
             rows = rows[count:]
 
     def _matching(self, rows: Bytes) -> int:
-        """How many of the first rows fit the template; it is made anew of a row that it does not fit."""
+        """How many of the first rows fit the template; it is replaced by a new one for a row that does not fit."""
         if self._frames is None or self._jpegs:  # hardly two records are of one length
             return 0
         count = self._template.matching(rows) if self._template is not None else 0
@@ -100,7 +100,7 @@ class TrajectoryDecoder:
 
 
 class _Hole(NamedTuple):
-    """Where the values of a leaf stand in a record: the bytes start..stop, `size` values."""
+    """Where the values of a leaf are in a record: the bytes start..stop, `size` values."""
 
     leaf: Leaf
     start: int
@@ -145,7 +145,7 @@ class _Template(NamedTuple):
 
 
 def _template(payload: bytes, leaves: Sequence[Leaf], frames: int) -> _Template | None:
-    """The template that a record is of; None where it is written in another way than ours."""
+    """The template that a record is of; None where it is not written as ours are."""
     example = parse_example(payload)
     holes = [_hole(example.get(leaf.path, Feature(None)), payload, leaf, frames) for leaf in leaves]
     found = tuple(hole for hole in holes if hole is not None)

@@ -22,6 +22,7 @@ from rlds_beam.formats.tfrecord_writing import FramedRows, frame
 from rlds_beam.formats.wire import delimited, fixed_varints, tag_and_length, text, varint_width
 from rlds_beam.trajectories.frames import padded
 from rlds_beam.trajectories.image_leaves import jpegs_of, pixels_of, zero_jpeg
+from rlds_beam.trajectories.keeping import Kept, kept_entries
 from rlds_beam.trajectories.options import Images
 from rlds_beam.trajectories.record_layout import is_jpeg, record_fields
 
@@ -49,7 +50,7 @@ class Encoded:
     """Framed records.
 
     Attributes:
-      buffers: one after another they are what stands in the file. To be taken once, and each is
+      buffers: one after another they are the content of the file. To be taken once, and each is
         written or copied before the next is taken: they share one room.
       count: number of records.
     """
@@ -63,6 +64,7 @@ class TrajectoryEncoder:
 
     Args:
       spec: the leaves of the trajectories.
+      keep: what the records carry beside the trajectory.
       images: `raw` writes images as pixels; `jpeg` writes every uint8 leaf of rank 3 as JPEG, as
         TF-Agents' `compress_image=True` reads it (`record_layout`).
       jpeg_quality: of the images that are not JPEGs already (TF-Agents writes 95).
@@ -74,10 +76,13 @@ class TrajectoryEncoder:
       UsageError: the format cannot hold a leaf; says which, and the cast to ask for.
     """
 
-    def __init__(self, spec: TrajectorySpec, images: Images = "raw", *, jpeg_quality: int = 95):
+    def __init__(
+        self, spec: TrajectorySpec, images: Images = "raw", *, keep: Sequence[Kept] = (), jpeg_quality: int = 95
+    ):
         self.fields = record_fields(spec, images)
         self._leaves = tuple(leaf for leaf in spec.leaves if not is_jpeg(leaf, images))
         self._jpegs = tuple(leaf for leaf in spec.leaves if is_jpeg(leaf, images))
+        self._keep = tuple(keep)
         self._jpeg_by_frame = spec.item_shape not in ((), (None,))
         self._quality = jpeg_quality
         self._room: _Room | None = None
@@ -98,13 +103,14 @@ class TrajectoryEncoder:
             (leaf.path, _LISTS.get(leaf.dtype, _BYTES_LIST), source.nbytes // frames * windows.length)
             for leaf, source in zip(self._leaves, sources, strict=True)
         )
-        template = _template(holes, whole=not self._jpegs)
+        whole = not (self._jpegs or self._keep)
+        template = _template(holes, whole)
         blocks = self._blocks(windows, template, sources)
-        if not self._jpegs:
+        if whole:
             return Encoded((room.finish(rows).reshape(-1).data for room, rows in blocks), count)
         entries = (row.tobytes() for room, rows in blocks for row in room.payload[:rows])
-        both = zip(entries, self._jpeg_entries(items), strict=True)
-        return Encoded([_frame(b"".join(entries)) for entries in both], count)
+        parts = zip(entries, self._jpeg_entries(items), self._kept_entries(items), strict=True)
+        return Encoded([_frame(b"".join(entries)) for entries in parts], count)
 
     def _blocks(self, windows: Windows, template: _Template, sources: list[Bytes]) -> Iterator[tuple[FramedRows, int]]:
         """The payloads of all items, a block after the other in one room, and how many rows of it are filled."""
@@ -134,6 +140,11 @@ class TrajectoryEncoder:
                     entries.append(_bytes_entry(path, [jpegs[frame] for frame in row]))
             yield b"".join(entries)
 
+    def _kept_entries(self, items: Items) -> Iterator[bytes]:
+        """The entries of what each item carries beside its trajectory."""
+        for index in items.index:
+            yield kept_entries(self._keep, items.frames.kept, index) if self._keep else b""
+
 
 def _values(windows: Windows, source: Bytes, kind: np.dtype[Any]) -> Array:
     """What a leaf's hole takes of each item, [items] of `kind` (bytes): a view, in which windows may overlap."""
@@ -142,7 +153,7 @@ def _values(windows: Windows, source: Bytes, kind: np.dtype[Any]) -> Array:
 
 
 def _source(leaf: Leaf, column: Column, padding: int) -> Bytes:
-    """The bytes of a leaf as they stand in a record: [frames + padding, ...], C-contiguous."""
+    """The bytes of a leaf as they are in a record: [frames + padding, ...], C-contiguous."""
     values = pixels_of(column, leaf) if isinstance(column, EncodedImages) else column
     if values.dtype != leaf.numpy_dtype or values.shape[1:] != leaf.shape:
         raise ValueError(
@@ -174,7 +185,7 @@ class _Room(NamedTuple):
     @classmethod
     def of(cls, template: _Template) -> _Room:
         records = FramedRows(max(1, _BLOCK_BYTES // len(template.row)), len(template.row))
-        records.payload[:] = template.row  # stays, whatever is written into the holes
+        records.payload[:] = template.row  # does not change when the holes are filled
         holes = (records.payload[:, start : start + size].view((np.void, size)) for start, size in template.places)
         return cls(template, records, tuple(hole[:, 0] for hole in holes))
 
@@ -209,7 +220,7 @@ def _new_template(holes: Holes, whole: bool) -> _Template:
 
 
 def _entry_head(path: str, kind: int, size: int) -> bytes:
-    """What stands before the `size` bytes of values in an entry of Features.feature (a map)."""
+    """The bytes before the `size` bytes of values in an entry of Features.feature (a map)."""
     values = tag_and_length(1, size)
     feature = tag_and_length(kind, len(values) + size) + values
     value = tag_and_length(2, len(feature) + size) + feature

@@ -1,4 +1,4 @@
-"""How a trajectory item lies in a tf.Example, so that TF-Agents and TFDS both read it.
+"""How a trajectory item is stored in a tf.Example, so that TF-Agents and TFDS both read it.
 
 Both want the leaf paths joined with `/`, float32 as a float list, int64 as an int64 list and every
 other dtype as raw little-endian bytes (for TFDS a `Tensor` of encoding `bytes`). What an item's
@@ -13,13 +13,14 @@ leading axis is decides the rest:
 With `images=jpeg`, TF-Agents' `compress_image=True` takes every uint8 leaf of rank 3 for one JPEG,
 and no other leaf. A leaf of L images cannot be one of those, so it becomes a tuple of L leaves
 (`observation/camera/0`, `/1`, ...), each one JPEG: both readers read it, a frame is encoded once
-however many items it is in, and a JPEG of the input goes through untouched. Stack them to have
+however many items it is in, and a JPEG of the input is written unchanged. Stack them to have
 [L, H, W, C], as `rlds_beam.load_trajectories` does. In whole episodes it is a list of JPEGs, for TFDS a
 `Sequence` of images.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rlds_beam.episodes.schema import Field
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
 
 _LISTS = ("float32", "int64")
-"""What stands in a record as a list of numbers; all else that TF-Agents reads (`CASTS`) stands as raw bytes."""
+"""The dtypes that are lists of numbers in a record; all others that TF-Agents reads (`CASTS`) are raw bytes."""
 
 _CASTS = {"bool": "uint8", "uint32": "int64", "uint64": "int64", "bfloat16": "float32"}
 
@@ -50,6 +51,7 @@ def record_fields(spec: TrajectorySpec, images: Images = "raw") -> tuple[Field, 
       UsageError: a leaf is of a dtype or a shape that the format cannot hold; says which and what
         to cast it to.
     """
+    _check(spec.leaves)
     fields: list[Field] = []
     for leaf in spec.leaves:
         fields += _leaf_fields(leaf, spec.item_shape, images)
@@ -62,7 +64,6 @@ def is_jpeg(leaf: Leaf, images: Images) -> bool:
 
 
 def _leaf_fields(leaf: Leaf, item_shape: tuple[int | None, ...], images: Images) -> list[Field]:
-    _check(leaf)
     shape = (*item_shape, *leaf.shape)
     if is_jpeg(leaf, images):
         if leaf.shape[-1] not in _IMAGE_CHANNELS:
@@ -73,19 +74,33 @@ def _leaf_fields(leaf: Leaf, item_shape: tuple[int | None, ...], images: Images)
     if images == "jpeg" and leaf.dtype == "uint8" and len(shape) == 3 and item_shape != (None,):
         raise UsageError(
             f"{_text(leaf)}: TF-Agents' compress_image=True would take items of shape {list(shape)} for JPEGs; write "
-            "the dataset with --images=raw, or leave the field out (--observation_fields)"
+            f"the dataset with --images=raw{_or_leave_out([leaf])}"
         )
     return [Field(leaf.path, leaf.dtype, shape, "none" if leaf.dtype in _LISTS else "bytes")]
 
 
-def _check(leaf: Leaf) -> None:
-    if leaf.dtype not in CASTS:
+def _check(leaves: Sequence[Leaf]) -> None:
+    """Raises UsageError that names every leaf that TF-Agents cannot read."""
+    refused = [leaf for leaf in leaves if leaf.dtype not in CASTS]
+    if refused:
+        casts = ",".join(f"{leaf.path}={_CASTS.get(leaf.dtype, 'float32')}" for leaf in refused)
+        dtypes = " and ".join(dict.fromkeys(leaf.dtype for leaf in refused))
         raise UsageError(
-            f"{_text(leaf)}: TF-Agents cannot read {leaf.dtype} from a TFRecord; ask for a cast, "
-            f"--cast={leaf.path}={_CASTS.get(leaf.dtype, 'float32')}, or leave the field out (--observation_fields)"
+            f"{', '.join(map(_text, refused))}: TF-Agents cannot read {dtypes} from a TFRecord; ask for a cast, "
+            f"--cast={casts}{_or_leave_out(refused)}"
         )
-    if 0 in leaf.shape:
-        raise UsageError(f"{_text(leaf)} holds nothing (a dimension of 0); leave it out (--observation_fields)")
+    empty = [leaf for leaf in leaves if 0 in leaf.shape]
+    if empty:
+        remedy = _or_leave_out(empty) or ", or give it a value for each step before converting"
+        raise UsageError(f"{', '.join(map(_text, empty))}: a dimension of 0 holds nothing{remedy}")
+
+
+def _or_leave_out(leaves: Sequence[Leaf]) -> str:
+    """How leaves can be left out, where they can: the observation's and policy_info's."""
+    groups = {leaf.path.split("/")[0] for leaf in leaves if "/" in leaf.path}
+    flags = {"observation": "--observation_fields", "policy_info": "--policy_info_fields, or policy_info_fn"}
+    where = [flags[group] for group in flags if group in groups]
+    return f", or leave out what is not needed ({'; '.join(where)})" if where else ""
 
 
 def _text(leaf: Leaf) -> str:

@@ -1,4 +1,4 @@
-"""What a trajectory of a dataset looks like: known before the first episode is read."""
+"""The spec of a dataset's trajectories: known before the first episode is read."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rlds_beam.episodes.images import EncodedImages
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.episodes.nesting import nest
 from rlds_beam.episodes.schema import Field, Schema
-from rlds_beam.errors import UsageError, needs
+from rlds_beam.errors import RldsBeamError, UsageError, needs
 from rlds_beam.trajectories.frames import Frames, to_frames
 from rlds_beam.trajectories.leaves import layout
 from rlds_beam.trajectories.options import FrameOptions, ItemOptions
@@ -56,7 +56,7 @@ class TrajectorySpec:
       leaves: in the order in which `tf.nest` flattens a `Trajectory`.
       item_shape: what comes before a leaf's own shape in an item: () for single frames, (L,) for
         pairs and sequences, (None,) for whole episodes.
-      left_out: step fields that are in no leaf, each with the reason, for a person.
+      left_out: fields of the steps and of the episode that are in no leaf, each with the reason, for a person.
     """
 
     leaves: tuple[Leaf, ...]
@@ -122,7 +122,7 @@ def trajectory_spec(schema: Schema, frame_options: FrameOptions, item_options: I
     is empty, and images are empty byte strings).
 
     Raises:
-      UsageError: the options name what is not there; the schema lacks what a trajectory needs; a
+      UsageError: the options name a field that does not exist; the schema lacks what a trajectory needs; a
         field cannot be part of a trajectory (text, a dimension that the schema leaves open, more than
         one discount a step); or `policy_info_fn` cannot be called.
     """
@@ -158,7 +158,7 @@ def _left_out(schema: Schema, used: Iterable[str], options: FrameOptions) -> dic
             reasons[path] = "not named in --observation_fields"
         else:
             reasons[path] = f"a trajectory has no such leaf; --policy_info_fields={path} carries it in policy_info"
-    return reasons
+    return reasons | dict.fromkeys(sorted(schema.metadata), "of the episode; a trajectory has no such leaf")
 
 
 def _refuse_open(field: Field, usable: list[str]) -> None:
@@ -180,12 +180,11 @@ def _zero_frames(schema: Schema, options: FrameOptions) -> Frames:
         return to_frames(episode, options)
     except UsageError:
         raise
-    except Exception as error:
-        if options.policy_info_fn is None:
-            raise
+    except RldsBeamError as error:
+        cause = error.__cause__
         raise UsageError(
             f"--policy_info_fn={options.policy_info_fn}: called with an episode of two zero steps, to see what it "
-            f"returns, it raised {type(error).__name__}: {error}"
+            f"returns, it raised {type(cause).__name__}: {cause}"
         ) from error
 
 

@@ -2,8 +2,8 @@
 
 A server has a root directory. A checkpoint is a directory in it, named by its time, whose `DONE` file is
 written last; a server that starts loads the latest one with a `DONE`. Two things to know before a directory
-is given to it (both in tfrecord_checkpointer.cc): where no checkpoint has a `DONE`, it starts empty without
-a word; and after each checkpoint it deletes everything else in the root, whatever that is.
+is given to it (both in tfrecord_checkpointer.cc): where no checkpoint has a `DONE`, it silently
+starts empty; and after each checkpoint it deletes everything else in the root.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def open_root(root: str) -> str:
     except OSError as error:
         raise UsageError(f"{root} cannot take checkpoints: {error.strerror}") from error
     raise UsageError(
-        f"{root} holds {foreign[0]}, which is no Reverb checkpoint. Reverb deletes everything in its checkpoint "
+        f"{root} holds {foreign[0]}, which is not a Reverb checkpoint. Reverb deletes everything in its checkpoint "
         "directory but the latest checkpoint: name an empty directory, or a new one"
     )
 
@@ -78,7 +78,7 @@ def read_tables(checkpoint: str) -> dict[str, TableInfo]:
         with open(os.path.join(checkpoint, TABLES), "rb") as file:
             return parse_tables(file.read())
     except (OSError, ValueError) as error:
-        raise UsageError(f"{checkpoint} is no whole Reverb checkpoint: {TABLES}: {error}") from error
+        raise UsageError(f"{checkpoint} is not a complete Reverb checkpoint: {TABLES}: {error}") from error
 
 
 def sizes_of(tables: Mapping[str, TableInfo]) -> dict[str, int]:
@@ -97,10 +97,10 @@ def check_sizes(where: str, tables: Mapping[str, TableInfo], expected: Mapping[s
 
 
 def settle(checkpoint: str) -> None:
-    """Sees a checkpoint that the server says it wrote through to the disk.
+    """Writes a checkpoint of the server through to the disk.
 
     Raises:
-      NotVerifiedError: it is not all there.
+      NotVerifiedError: it is incomplete.
     """
     names = set(os.listdir(checkpoint)) if os.path.isdir(checkpoint) else set()
     missing = sorted(FILES - names)

@@ -1,15 +1,15 @@
 """A Reverb server on loopback alone.
 
-Reverb asks nobody for a password: whoever reaches its port can read and destroy all tables. It always
-listens on `[::]:port` (reverb/cc/platform/default/server.cc), and there is nothing to ask it for another
+Reverb has no passwords: every client that reaches its port can read and destroy all tables. It always
+listens on `[::]:port` (reverb/cc/platform/default/server.cc), and has no option for another
 address. So, in the server's process:
 
-- the port is bound for us alone first. gRPC binds with SO_REUSEPORT, so that Reverb by itself would
-  share a port with another server that is there already, and each would get some of the clients.
+- the port is first bound exclusively. gRPC binds with SO_REUSEPORT, so that Reverb by itself would
+  share a port with another server that listens already, and each would get some of the clients.
 - as soon as Reverb listens, its socket is bound to the device `lo` (SO_BINDTODEVICE, socket(7): since Linux
-  5.7 without privileges). From then on the kernel answers connections from elsewhere as if nobody listened.
-- a connection that came from elsewhere in the milliseconds between would be one of those that are there
-  now (/proc/net/tcp, tcp6): if there is one, the server does not start.
+  5.7 without privileges). From then on the kernel answers connections from elsewhere as if no process listened.
+- a connection that came from elsewhere in the milliseconds between would be one of those that exist now
+  (/proc/net/tcp, tcp6): if there is one, the server does not start.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from rlds_beam.errors import RldsBeamError, UsageError
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 EVERYWHERE = ("0.0.0.0", "::")
-"""The hosts that can be listened on: the two that the kernel knows how to tell apart for a socket on `[::]`."""
+"""The hosts that can be listened on: the two that the kernel can distinguish for a socket on `[::]`."""
 
 _ESTABLISHED = "01"
 
@@ -37,7 +37,7 @@ def reserve_port(port: int | None) -> socket.socket:
       port: a free one, if None.
 
     Raises:
-      UsageError: somebody else listens on it, or it is not to be had.
+      UsageError: another process listens on it, or it cannot be bound.
     """
     dual = socket.has_dualstack_ipv6()
     reserved = socket.socket(socket.AF_INET6 if dual else socket.AF_INET)
@@ -61,7 +61,7 @@ def keep_to_loopback(port: int) -> None:
     """Lets nothing but loopback reach the sockets of this process that listen on `port`.
 
     Raises:
-      RldsBeamError: the kernel does not let us, or somebody was connected from elsewhere already.
+      RldsBeamError: the kernel does not let us, or another machine was connected already.
     """
     listeners = _listeners(port)
     try:
@@ -83,7 +83,7 @@ def keep_to_loopback(port: int) -> None:
 
 
 def connected(port: int) -> Iterator[ipaddress.IPv4Address | ipaddress.IPv6Address]:
-    """Who is connected to a port of this machine."""
+    """The remote addresses that are connected to a port of this machine."""
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         if not os.path.exists(table):  # IPv6 is switched off
             continue

@@ -1,8 +1,8 @@
 """The process of a Reverb server: `python -m rlds_beam.reverb.serving.process`, started by `serving.EmbeddedServer`.
 
 Reads a `ServerConfig` as JSON from its standard input and answers with one line of JSON: `{"port": 8000}`
-when it is up, or `{"error": "...", "exit_code": 2}`. Serves until its parent is no more, which is all that ends it
-but SIGKILL: its parent is the one to answer signals, and to have a checkpoint written before the end.
+when it is up, or `{"error": "...", "exit_code": 2}`. Serves until its parent has ended; of signals, only SIGKILL ends
+it: its parent handles signals, and has a checkpoint written before the end.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _WATCH_SECONDS = 0.2
 
 @dataclasses.dataclass(frozen=True)
 class ServerConfig:
-    """What a server process is told.
+    """The configuration of a server process.
 
     Attributes:
       parent: its process id.

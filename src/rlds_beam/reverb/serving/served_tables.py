@@ -1,4 +1,4 @@
-"""Tables to serve: their kinds, and how they are asked for on the command line."""
+"""Tables to serve: their kinds, and how the command line names them."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from rlds_beam.formats.reverb_info import TableInfo
 TableKind = Literal["uniform", "prioritized", "queue", "stack"]
 
 UNLIMITED = 1_000_000_000
-"""Items in a table where nobody says otherwise: more than a machine's memory holds, so that memory is the limit.
+"""Items in a table by default: more than a machine's memory holds, so that memory is the limit.
 
-A full `uniform` or `prioritized` table drops its oldest items without a word; a full queue or stack blocks.
+A full `uniform` or `prioritized` table silently drops its oldest items; a full queue or stack blocks.
 """
 
 _TABLE = re.compile(r"(?P<name>[^:]+)(:(?P<kind>[^:]+)(:(?P<max_size>[\d_]*\d))?)?")

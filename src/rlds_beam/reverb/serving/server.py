@@ -196,7 +196,7 @@ class _ServerProcess:
         self._home = tempfile.TemporaryDirectory(prefix="rlds-beam-reverb-", ignore_cleanup_errors=True)
         if config.root is None:
             config = dataclasses.replace(config, root=os.path.join(self._home.name, "checkpoints"))
-        verbose = os.environ.get("RLDS_BEAM_VERBOSE")
+        verbose = at_work.is_verbose()
         with open(self._log, "w") as log:
             self._process = subprocess.Popen(
                 at_work.command(server_process.__name__),

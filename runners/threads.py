@@ -1,0 +1,59 @@
+"""Errors of the threads that Beam starts, which nothing else would see."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import threading
+import time
+from collections.abc import Iterator
+
+import grpc
+
+from rlds_beam.at_work import is_verbose
+from rlds_beam.errors import NoMoreThreadsError, RldsBeamError
+
+NO_MORE_THREADS = "can't start new thread"
+"""What Python says where the system starts none."""
+
+_JOIN_SECONDS = 1.0
+
+
+def no_more_threads() -> NoMoreThreadsError:
+    """The error for a system that starts no more threads or processes."""
+    return NoMoreThreadsError(
+        "the system starts no more threads or processes for this user: raise the limit (ulimit -u, or the limit of the "
+        "container), or use fewer --workers; what is finished is kept"
+    )
+
+
+@contextlib.contextmanager
+def thread_errors() -> Iterator[queue.SimpleQueue[RldsBeamError]]:
+    """While the block runs: receives what ends the job although it happens in a thread of a library.
+
+    A lost connection does not: Beam's threads complain of it when a job ends.
+    """
+    before, previous = {*threading.enumerate()}, threading.excepthook
+    fatal: queue.SimpleQueue[RldsBeamError] = queue.SimpleQueue()
+
+    def hook(args: threading.ExceptHookArgs) -> None:
+        if NO_MORE_THREADS in str(args.exc_value):
+            fatal.put(no_more_threads())
+        elif not isinstance(args.exc_value, grpc.RpcError) or is_verbose():
+            previous(args)
+
+    threading.excepthook = hook
+    try:
+        yield fatal
+    finally:
+        _join([thread for thread in threading.enumerate() if thread not in before])
+        if threading.excepthook is hook:
+            threading.excepthook = previous
+
+
+def _join(threads: list[threading.Thread]) -> None:
+    """Waits for threads that are about to end; those of a pool never do."""
+    deadline = time.monotonic() + _JOIN_SECONDS
+    for thread in threads:
+        if not thread.daemon and thread is not threading.current_thread():
+            thread.join(max(0.0, deadline - time.monotonic()))

@@ -1,0 +1,73 @@
+"""Steps of accepted episodes that are in no item, and why: nothing is left out without a word."""
+
+from __future__ import annotations
+
+import dataclasses
+import operator
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from rlds_beam.wording import count
+
+REASONS: dict[str, tuple[str, str]] = {
+    "too_short": (
+        "the episode has fewer frames than an item",
+        "--items=sequences with a smaller --sequence_length takes them, --pad_end_of_episodes fills them up",
+    ),
+    "bypassed": ("the episode is longer than --max_sequence_length", "--bypass_partial_episodes left them out"),
+    "between_items": (
+        "the steps are after the last item or between two",
+        "--stride_length=1 takes all, --pad_end_of_episodes with --tile_end_of_episodes those at the end",
+    ),
+}
+"""What each reason means, and what can be done."""
+
+
+@dataclasses.dataclass(frozen=True)
+class UnusedSteps:
+    """What is in no item for one reason.
+
+    Attributes:
+      episodes: that gave no item at all.
+      steps: of these and of other episodes, that are in no item.
+      longest: steps of the longest of these episodes.
+    """
+
+    episodes: int = 0
+    steps: int = 0
+    longest: int = 0
+
+    def add(self, other: UnusedSteps) -> UnusedSteps:
+        """The sum."""
+        return UnusedSteps(self.episodes + other.episodes, self.steps + other.steps, max(self.longest, other.longest))
+
+    def __str__(self) -> str:
+        episodes = f"{count(self.episodes, 'episode')} with no item, " if self.episodes else ""
+        return f"{episodes}{count(self.steps, 'step')} in no item"
+
+
+def merge_unused(parts: Iterable[Mapping[str, UnusedSteps]]) -> dict[str, UnusedSteps]:
+    """The sum by reason, in the order of `REASONS`."""
+    found: dict[str, UnusedSteps] = {}
+    for part in parts:
+        for reason, unused in part.items():
+            found[reason] = found.get(reason, UnusedSteps()).add(unused)
+    return {reason: found[reason] for reason in REASONS if reason in found}
+
+
+def unused_from_json(content: Mapping[str, Mapping[str, Any]]) -> dict[str, UnusedSteps]:
+    """Reads `{reason: dataclasses.asdict(unused)}` back."""
+    return {
+        reason: UnusedSteps(**{name: operator.index(number) for name, number in content[reason].items()})
+        for reason in REASONS
+        if reason in content
+    }
+
+
+def unused_lines(unused: Mapping[str, UnusedSteps]) -> list[str]:
+    """For a summary."""
+    lines = []
+    for reason, found in unused.items():
+        meaning, remedy = REASONS[reason]
+        lines += [f"unused    {found} ({reason}: {meaning})", f"    {remedy}"]
+    return lines

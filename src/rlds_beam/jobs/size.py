@@ -1,0 +1,129 @@
+"""How large an output will be, from a sample of its input, and whether the disk has room for it."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import shutil
+from collections.abc import Iterable, Iterator, Sequence
+
+from rlds_beam import storage
+from rlds_beam.checking.options import CheckOptions
+from rlds_beam.checking.verdicts import validate_episode
+from rlds_beam.episodes.episode import Episode
+from rlds_beam.errors import UsageError
+from rlds_beam.output.base import FileOutput
+from rlds_beam.reading.base import Source
+from rlds_beam.reading.plan import WorkRange, segment_bytes
+from rlds_beam.reading.reader import EpisodeReader
+from rlds_beam.wording import format_size
+
+SAMPLE_BYTES = 4 << 20
+"""Of the input, read for a prediction; at least one record."""
+
+_RANGES = 16
+"""That the sample is spread over, at most."""
+
+_STEPS = 32
+"""Of a large episode, that are measured at least."""
+
+_FRAMING = 16
+"""Bytes of a TFRecord beside its payload."""
+
+
+@dataclasses.dataclass
+class _Sample:
+    records: int = 0
+    read: int = 0
+    written: int = 0
+
+
+def predict_size(source: Source, ranges: Sequence[WorkRange], check: CheckOptions, output: FileOutput) -> int | None:
+    """The bytes that a conversion writes: records, and rejected records as they were read.
+
+    A sample is read, checked and encoded, and the result scaled to the dataset. Exact if the sample is all of it.
+
+    Returns:
+      None where the output does not say what its episodes take (`FileOutput.measure`).
+    """
+    check = dataclasses.replace(check, fail=())  # which is for the job to say
+    sample, complete = _Sample(), True
+    step = -(-len(ranges) // _RANGES) or 1
+    chosen = ranges[::step]
+    reader, each = EpisodeReader(source), SAMPLE_BYTES // max(1, len(chosen))
+    for work in chosen:
+        episodes: list[Episode] = []
+        size = 0
+        if sample.read >= SAMPLE_BYTES:
+            complete = False
+            break
+        for episode in (e for segment in work.segments for e in reader.read(work.split, segment)):
+            if size and size + len(episode.payload) > each:
+                complete = False
+                break
+            size += len(episode.payload) + _FRAMING
+            sample.records += 1
+            verdict = validate_episode(episode, check, output.unjudged)
+            sample.written += _FRAMING + len(episode.payload) if verdict.rejected else 0
+            episodes += verdict.episodes
+        sample.read += size
+        measured = _measure(output, episodes)
+        if measured is None:
+            return None
+        sample.written += measured
+    if not sample.read or (complete and step == 1):
+        return sample.written
+    return round(sample.written * _scale(source, ranges, sample))
+
+
+def _measure(output: FileOutput, episodes: Sequence[Episode]) -> int | None:
+    """`output.measure`; of an episode that is larger than a sample, the bytes that some of its steps add to others."""
+    if len(episodes) != 1 or len(episodes[0].payload) <= SAMPLE_BYTES:
+        return output.measure(episodes)
+    (episode,) = episodes
+    some = max(_STEPS, len(episode) * SAMPLE_BYTES // len(episode.payload))
+    if len(episode) <= 2 * some:
+        return output.measure(episodes)
+    less, more = (output.measure([episode.slice(0, steps)]) for steps in (some, 2 * some))
+    if less is None or more is None:
+        return None
+    return more + (more - less) * (len(episode) - 2 * some) // some
+
+
+def check_room(directory: str, needed: int, freed: Iterable[int] = ()) -> None:
+    """Looks at the disk before any work is done; buckets are not looked at.
+
+    Args:
+      needed: bytes that are still to be written.
+      freed: sizes of files that are removed first.
+
+    Raises:
+      UsageError: the file system of the directory has less room.
+    """
+    if storage.scheme(directory) is not None:
+        return
+    existing = next(path for path in _upwards(os.path.abspath(directory)) if os.path.isdir(path))
+    free = shutil.disk_usage(existing).free + sum(freed)
+    if needed > free:
+        raise UsageError(
+            f"{directory} needs about {format_size(needed)}, and its file system has room for {format_size(free)}: "
+            "name a directory on another one, or write less (--split, --images=jpeg, --items=frames, a longer "
+            "--stride_length)"
+        )
+
+
+def _upwards(path: str) -> Iterator[str]:
+    while True:
+        yield path
+        if path == os.path.dirname(path):
+            return
+        path = os.path.dirname(path)
+
+
+def _scale(source: Source, ranges: Sequence[WorkRange], sample: _Sample) -> float:
+    """The dataset's size in samples: by bytes, unless the files are compressed and the number of episodes is known."""
+    segments = [segment for work in ranges for segment in work.segments]
+    compressed = source.files.unit != "bytes" or not source.files.is_splittable(segments[0].shard.path)
+    if compressed and source.episodes is not None:
+        return source.episodes / max(1, sample.records)
+    return sum(segment_bytes(source, segment) for segment in segments) / max(1, sample.read)

@@ -1,0 +1,123 @@
+"""Fields that a record carries beside its trajectory: text, metadata of the episode, and the episode's key.
+
+TF-Agents reads what its `.spec` names, and these are not in it; TFDS and `load_trajectories(kept=True)` read them. A
+step field has a value for each frame of an item, a field of the episode one for the item: that of its first frame's
+episode, with `across_episodes`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from rlds_beam.episodes.episode import Column, Episode
+from rlds_beam.episodes.schema import Field, Schema
+from rlds_beam.errors import UsageError
+from rlds_beam.formats.wire import delimited, packed_varints, text
+from rlds_beam.trajectories.options import CASTS
+from rlds_beam.wording import did_you_mean
+
+EPISODE_KEY = "episode_key"
+"""In `--keep`: `str(episode.key)`."""
+
+_LISTS = {"float32": 2, "int64": 3}
+_DTYPES = (*CASTS, "bool", "string")
+
+
+@dataclasses.dataclass(frozen=True)
+class Kept:
+    """A field that is carried.
+
+    Attributes:
+      field: its path in a record, and the dtype and shape of one value.
+      of_step: whether each frame has one.
+    """
+
+    field: Field
+    of_step: bool
+
+    def record_field(self, item_shape: tuple[int | None, ...]) -> Field:
+        """What a record holds of it: `none` (a list of values, of text too) or `bytes`."""
+        shape = (*item_shape, *self.field.shape) if self.of_step else self.field.shape
+        encoding = "none" if self.field.dtype in (*_LISTS, "string") else "bytes"
+        return Field(self.field.path, self.field.dtype, shape, encoding)
+
+    def column(self, episode: Episode, steps: Mapping[str, Column], frames: int) -> np.ndarray[Any, Any]:
+        """Its values [frames, ...]; those of the episode are the same for each frame."""
+        if self.of_step:
+            return np.asarray(steps[self.field.path])
+        key = self.field.path == EPISODE_KEY
+        value = str(episode.key).encode() if key else episode.metadata[self.field.path]
+        if self.field.dtype == "string" and not self.field.shape:
+            column = np.empty(frames, object)
+            column[:] = [value] * frames
+            return column
+        array = np.asarray(value, self.field.numpy_dtype)
+        return np.broadcast_to(array, (frames, *array.shape))
+
+    def entry(self, values: np.ndarray[Any, Any]) -> bytes:
+        """The entry of Features.feature for the values of one item."""
+        if self.field.dtype == "string":
+            kind, content = 1, b"".join(delimited(1, _bytes(value)) for value in values.reshape(-1))
+        elif self.field.dtype == "float32":
+            kind, content = 2, delimited(1, np.ascontiguousarray(values, "<f4").tobytes())
+        elif self.field.dtype == "int64":
+            kind, content = 3, delimited(1, packed_varints(values.reshape(-1)))
+        else:
+            kind, content = 1, delimited(1, np.ascontiguousarray(values).tobytes())
+        return delimited(1, text(1, self.field.path) + delimited(2, delimited(kind, content)))
+
+
+def keep_fields(names: Iterable[str], schema: Schema, leaves: Iterable[str]) -> tuple[Kept, ...]:
+    """The fields that `--keep` names: step fields, fields of the episode (or groups of either), `episode_key`.
+
+    Args:
+      leaves: the paths of the trajectory.
+
+    Raises:
+      UsageError: there is no such field, it is in the trajectory already, or a record cannot hold it.
+    """
+    kept: dict[str, Kept] = {}
+    for name in names:
+        found = [Kept(field, True) for field in _below(name, schema.steps)]
+        found += [Kept(field, False) for field in _below(name, schema.metadata)]
+        if name == EPISODE_KEY and not found:
+            found = [Kept(Field(EPISODE_KEY, "string"), False)]
+        if not found:
+            known = [EPISODE_KEY, *schema.steps, *schema.metadata]
+            longer = [path for path in known if path.endswith(f"/{name}")]
+            hint = f"; did you mean {longer[0]}?" if longer else did_you_mean(name, known, most=3) or "."
+            raise UsageError(f"--keep={name}: there is no such field{hint} There are: {', '.join(known)}")
+        kept |= {one.field.path: one for one in found}
+    taken = {*leaves}
+    for path, one in kept.items():
+        if any(path == leaf or leaf.startswith(path + "/") or path.startswith(leaf + "/") for leaf in taken):
+            raise UsageError(f"--keep={path}: the trajectory has it, or a leaf of that name, already")
+        if one.field.dtype not in _DTYPES or one.field.encoding in ("png", "jpeg") or None in one.field.shape:
+            raise UsageError(f"--keep={path}: a record carries text and numbers of one shape, and not {one.field}")
+    return tuple(kept.values())
+
+
+def kept_entries(kept: Sequence[Kept], columns: Mapping[str, Column], index: np.ndarray[Any, Any]) -> bytes:
+    """The entries of one item, whose frames are `index` (negative: padding)."""
+    return b"".join(one.entry(_values(one, np.asarray(columns[one.field.path]), index)) for one in kept)
+
+
+def _values(one: Kept, column: np.ndarray[Any, Any], index: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    if not one.of_step:
+        return np.asarray(column[index[:1]])
+    values: np.ndarray[Any, Any] = column[index]
+    if (padding := index < 0).any():
+        values[padding] = b"" if one.field.dtype == "string" else 0
+    return values
+
+
+def _below(name: str, fields: Mapping[str, Field]) -> list[Field]:
+    return [field for path, field in fields.items() if path == name or path.startswith(name + "/")]
+
+
+def _bytes(value: Any) -> bytes:
+    return value.encode() if isinstance(value, str) else bytes(value)

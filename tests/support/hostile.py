@@ -1,0 +1,68 @@
+"""A gRPC relay before a Reverb server, which says something else than the server did."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import grpc
+
+from rlds_beam.formats.reverb_info import SERVER_INFO
+from rlds_beam.formats.reverb_stream import METHOD
+from rlds_beam.formats.wire import delimited, varint
+
+DEADLINE = 60.0
+"""Seconds that the server may take for an answer."""
+
+Tamper = Callable[[int, Iterator[bytes]], Iterable[bytes]]
+"""(number of the InsertStream call, from 1; what the server answers) -> what the client gets. The end ends the call."""
+
+
+class HostileRelay(grpc.GenericRpcHandler):
+    """Relays the calls of one client to `target`.
+
+    Args:
+      target: `host:port` of a Reverb server.
+      tamper: what becomes of its answers to InsertStream.
+      info: what is answered to ServerInfo; None: what the server says.
+
+    Attributes:
+      address: `host:port` of the relay.
+      calls: InsertStream calls so far.
+    """
+
+    def __init__(self, target: str, tamper: Tamper, info: bytes | None = None):
+        self._channel = grpc.insecure_channel(target, options=[("grpc.max_send_message_length", -1)])
+        self._tamper, self._info = tamper, info
+        self.calls = 0
+        options = [("grpc.max_receive_message_length", -1)]
+        self._server = grpc.server(ThreadPoolExecutor(8), handlers=[self], options=options)
+        self.address = f"127.0.0.1:{self._server.add_insecure_port('127.0.0.1:0')}"
+
+    def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[bytes, bytes]:
+        if details.method == METHOD:
+            return grpc.stream_stream_rpc_method_handler(self._insert)
+        call = self._channel.unary_unary(details.method)
+        if details.method == SERVER_INFO and self._info is not None:
+            return grpc.unary_unary_rpc_method_handler(lambda request, context: self._info)
+        return grpc.unary_unary_rpc_method_handler(lambda request, context: call(request, timeout=DEADLINE))
+
+    def _insert(self, requests: Iterator[bytes], context: Any) -> Iterator[bytes]:
+        self.calls += 1
+        answers = self._channel.stream_stream(METHOD)(requests)
+        context.add_callback(answers.cancel)
+        yield from self._tamper(self.calls, answers)
+
+    def __enter__(self) -> HostileRelay:
+        self._server.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.stop(0).wait(DEADLINE)
+        self._channel.close()
+
+
+def response(*keys: int) -> bytes:
+    """An InsertStreamResponse that acknowledges these."""
+    return delimited(1, b"".join(map(varint, keys)))

@@ -1,0 +1,75 @@
+"""What processes listen at, as the kernel tells it."""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import os
+import struct
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+_TCP_LISTEN = "0A"
+_UNIX_ACCEPTS = 0x10000
+"""The flag of a Unix socket that listens (`__SO_ACCEPTCON`)."""
+
+
+class Listening(NamedTuple):
+    """A TCP socket that accepts connections.
+
+    Attributes:
+      process: that holds it.
+      address: that it is bound to; `::` and `0.0.0.0` are every network interface.
+      port: likewise.
+    """
+
+    process: int
+    address: str
+    port: int
+
+    @property
+    def is_loopback(self) -> bool:
+        address = ipaddress.ip_address(self.address)
+        return (getattr(address, "ipv4_mapped", None) or address).is_loopback
+
+
+def listening(processes: Iterable[int]) -> list[Listening]:
+    """The TCP sockets, of either version of IP, at which these processes accept connections."""
+    tables = [_table(name) for name in ("tcp", "tcp6")]
+    found = []
+    for process in processes:
+        inodes = _inodes(process)
+        for line in (line for table in tables for line in table if line[3] == _TCP_LISTEN and line[9] in inodes):
+            address, _, port = line[1].rpartition(":")
+            found.append(Listening(process, _address(address), int(port, 16)))
+    return found
+
+
+def unix_sockets(processes: Iterable[int]) -> set[Path]:
+    """The files of the Unix sockets at which these processes accept connections."""
+    inodes = {inode for process in processes for inode in _inodes(process)}
+    lines = [line for line in _table("unix") if len(line) > 7 and int(line[3], 16) & _UNIX_ACCEPTS]
+    return {Path(line[7]) for line in lines if line[6] in inodes}
+
+
+def _table(name: str) -> list[list[str]]:
+    return [line.split() for line in Path(f"/proc/net/{name}").read_text().splitlines()[1:]]
+
+
+def _inodes(process: int) -> set[str]:
+    """Of the sockets that a process holds; none, if it has ended."""
+    inodes = set()
+    with contextlib.suppress(OSError):
+        for descriptor in Path(f"/proc/{process}/fd").iterdir():
+            with contextlib.suppress(OSError):
+                target = os.readlink(descriptor)
+                if target.startswith("socket:["):
+                    inodes.add(target[len("socket:[") : -1])
+    return inodes
+
+
+def _address(text: str) -> str:
+    """An address as /proc/net/tcp writes it: words of 32 bits in the byte order of the machine."""
+    words = [int(text[i : i + 8], 16) for i in range(0, len(text), 8)]
+    return str(ipaddress.ip_address(struct.pack(f"={len(words)}I", *words)))

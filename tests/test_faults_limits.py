@@ -1,0 +1,44 @@
+"""A system that starts no more threads or processes: the job ends, in one line, whatever it was doing."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from processes import DEADLINE, RLDS_BEAM, start
+
+from rlds_beam.testing import make_episode, write_dataset
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user, whose threads are counted")
+USER = 50_000
+CAPABILITIES = "+dac_override,+dac_read_search"
+"""Of a user that is not root, so that the limit holds, and reads what root reads."""
+
+
+@pytest.fixture
+def home() -> Iterator[Path]:
+    """A directory that every user can enter."""
+    path = Path(tempfile.mkdtemp(dir="/tmp"))
+    path.chmod(0o777)
+    yield path
+    shutil.rmtree(path)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("limit", [6, 10, 14, 18, 22, 26, 30])
+def test_no_more_threads(home: Path, limit: int, workers: int) -> None:
+    data = write_dataset(home / "data", [make_episode(20, seed=i) for i in range(8)], shards=2)
+    become = ["setpriv", f"--reuid={USER + limit + 100 * workers}", f"--regid={USER}", "--clear-groups"]
+    limited = [f"--inh-caps={CAPABILITIES}", f"--ambient-caps={CAPABILITIES}", "prlimit", f"--nproc={limit}"]
+    command = [*RLDS_BEAM, "convert", str(data), str(home / "out"), f"--workers={workers}", "--progress=none"]
+    with start([*become, *limited, *command], env={**os.environ, "TMPDIR": str(home)}) as process:
+        out, err = process.communicate(timeout=DEADLINE)
+    if process.returncode == 0:  # so many were enough
+        return
+    assert (process.returncode, out) == (1, "")
+    assert len(err.splitlines()) == 1 and err.startswith("rlds-beam: "), err
+    assert "start" in err, err

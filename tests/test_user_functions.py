@@ -1,0 +1,92 @@
+"""Where the modules of a user's functions are found, and that nothing else in the current directory is imported."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from processes import DEADLINE, RLDS_BEAM
+
+from rlds_beam.testing import make_episode, write_dataset
+
+HOSTILE = ("apache_beam", "boto3", "botocore", "dill", "google", "grpc", "numpy", "snappy", "transforms", "yaml")
+RECORD = "import pathlib\npathlib.Path(__file__).with_suffix('.imported').touch()\nraise ImportError(__name__)\n"
+POLICIES = f"""
+import contextlib
+import importlib
+
+def info(current, following):
+    for name in {HOSTILE}:  # as a dependency does that has optional ones
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
+    return {{"reward": current["reward"]}}
+"""
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Path:
+    """A current directory with a user's module, and modules whose names some dependency may import."""
+    (tmp_path / "my_policies.py").write_text(POLICIES)
+    for name in HOSTILE:
+        (tmp_path / f"{name}.py").write_text(RECORD)
+    write_dataset(tmp_path / "data", [make_episode(5, seed=i) for i in range(8)], shards=2)
+    return tmp_path
+
+
+def run(here: Path, command: list[str], *arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    return subprocess.run(
+        [*command, *arguments], cwd=here, env=environment, capture_output=True, text=True, check=False, timeout=DEADLINE
+    )
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize(
+    "command", [[str(Path(sys.executable).with_name("rlds-beam"))], [*RLDS_BEAM]], ids=["script", "-m"]
+)
+def test_only_the_named_module_comes_from_the_current_directory(here: Path, command: list[str], workers: int) -> None:
+    done = run(
+        here,
+        command,
+        "convert",
+        "data/testing/1.0.0",
+        "out",
+        "--policy_info_fn=my_policies:info",
+        f"--workers={workers}",
+    )
+    assert done.returncode == 0, done.stderr
+    assert [path.name for path in here.glob("*.imported")] == []
+
+
+def test_a_path_in_a_bucket(here: Path) -> None:
+    """Reading from s3:// imports boto3, where it is installed."""
+    script = str(Path(sys.executable).with_name("rlds-beam"))
+    done = run(here, [script], "convert", "data/testing/1.0.0", "s3://nowhere/out", "--policy_info_fn=my_policies:info")
+    assert done.returncode == 2, done.stderr
+    assert [path.name for path in here.glob("*.imported")] == []
+
+
+def test_a_package_in_the_current_directory(here: Path) -> None:
+    package = here / "my_project"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "helpers.py").write_text("def double(reward):\n    return 2 * reward\n")
+    (package / "policies.py").write_text(
+        "from my_project.helpers import double\n\n"
+        "def info(current, following):\n    return {'double': double(current['reward'])}\n"
+    )
+    flags = ("--policy_info_fn=my_project.policies:info", "--workers=2")
+    done = run(here, [*RLDS_BEAM], "convert", "data/testing/1.0.0", "out", *flags)
+    assert done.returncode == 0, done.stderr
+
+
+def test_what_the_module_imports_has_to_be_found_elsewhere(here: Path) -> None:
+    (here / "helpers.py").write_text("")
+    (here / "my_policies.py").write_text("import helpers\n")
+    done = run(here, [*RLDS_BEAM], "convert", "data/testing/1.0.0", "out", "--policy_info_fn=my_policies:info")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert len(done.stderr.splitlines()) == 1
+    assert "No module named 'helpers'" in done.stderr and "make them one package, or set PYTHONPATH" in done.stderr
