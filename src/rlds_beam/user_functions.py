@@ -73,7 +73,7 @@ def name_of(value: Callable[..., Any]) -> str:
         found: Any = functools.reduce(getattr, name.split("."), cast(Any, sys.modules[module or ""]))
     except (AttributeError, KeyError):
         found = None
-    if found is value and module != "__main__":
+    if found is value and module not in (None, "__main__"):
         _add_imported(module)
         return f"{module}:{name}"
     if not isinstance(value, (types.FunctionType, type)):

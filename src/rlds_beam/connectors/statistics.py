@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 
@@ -77,7 +77,7 @@ class LeafStatistics:
     @property
     def std(self) -> Array:
         """The standard deviation of the population, as `np.std`."""
-        return np.sqrt(self.m2 / self.count)
+        return cast(Array, np.sqrt(self.m2 / self.count))
 
     def to_json(self) -> dict[str, Any]:
         """`mean`, `std`, `min`, `max`, the quantiles, each in the shape of a step; `count`, and how exact they are."""
