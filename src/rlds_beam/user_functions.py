@@ -73,8 +73,8 @@ def name_of(value: Callable[..., Any]) -> str:
         found: Any = functools.reduce(getattr, name.split("."), cast(Any, sys.modules[module or ""]))
     except (AttributeError, KeyError):
         found = None
-    if found is value and module not in (None, "__main__"):
-        _add_imported(module)
+    if found is value and module != "__main__":
+        _add_imported(str(module))
         return f"{module}:{name}"
     if not isinstance(value, (types.FunctionType, type)):
         raise UsageError(f"{value!r} is a {type(value).__name__}; give a function or a class, or module:function")
