@@ -6,6 +6,7 @@ The moments are bytes of the stream (`proxy.Proxy`), so the test hits them howev
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import random
 import signal
