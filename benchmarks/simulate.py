@@ -114,7 +114,7 @@ def dataset(sizes: Sequence[int]) -> Iterator[Source]:
         yield RldsSource("sim/1.0.0", "", Schema({}, {}), TFRecordFormat(), (Split("train", tuple(shards)),))
 
 
-def _as_they_are(shard: Shard, positions: Sequence[int]) -> Sequence[int]:
+def unchanged(shard: Shard, positions: Sequence[int]) -> Sequence[int]:
     """In place of `Framing.record_starts`: the files are holes."""
     return positions
 
@@ -126,7 +126,7 @@ def plans(source: Source, finer: Sequence[int]) -> dict[str, tuple[WorkRange, ..
     asked += [(f"--shards={count}", count, False) for count in finer]
     for name, shards, whole in asked:
         began = time.perf_counter()
-        ranges = plan_ranges(source, shards, whole_shards=whole, starts=_as_they_are)
+        ranges = plan_ranges(source, shards, whole_shards=whole, starts=unchanged)
         seconds.append(f"{name}: {time.perf_counter() - began:.1f} s")
         made[f"{name} ({len(ranges):,})"] = ranges
     print(f"planned in {', '.join(seconds)}")

@@ -68,7 +68,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             os._exit(code)  # gRPC waits, when a process ends, for threads that it could not start
         return code
     except KeyboardInterrupt:
-        text = "interrupted; what is finished is kept, run the same command to go on"
+        text = "interrupted; what is finished is kept, run the same command to resume"
         return _failed(arguments, "KeyboardInterrupt", text, _INTERRUPTED)
     except BrokenPipeError:  # `| head` has read enough
         _discard_stdout()

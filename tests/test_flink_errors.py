@@ -89,9 +89,9 @@ def test_a_job_leaves_the_process_as_it_was(monkeypatch: pytest.MonkeyPatch) -> 
         raise UsageError("as far as this and no further")
 
     before = threading.excepthook
-    monkeypatch.setattr(flink, "preflight", lambda options: Submission(_Empty(""), "1.19", ()))
+    monkeypatch.setattr(flink.flink_preflight, "preflight", lambda options: Submission(_Empty(""), "1.19", ()))
     with pytest.raises(UsageError, match="no further"):
-        flink.run(define, OPTIONS)
+        flink.FlinkRunner(OPTIONS).run(define, 0.0)
     assert threading.excepthook is before
 
 

@@ -213,7 +213,7 @@ class TestObserverWriter:
             ("--items=sequences", "--sequence_length=5", "--across_episodes", "--pad_end_of_episodes",
              "--tile_end_of_episodes"),
             ("--items=episodes",),
-            ("--items=episodes", "--max_sequence_length=5", "--bypass_partial_episodes"),
+            ("--items=episodes", "--max_sequence_length=5", "--bypass_partial_episodes", "--allow_empty"),
         ],
     )  # fmt: skip
     def test_writes_the_same_items(self, push, server, data, tmp_path, flags) -> None:

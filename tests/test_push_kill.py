@@ -6,6 +6,7 @@ The moments are bytes of the stream (`proxy.Proxy`), so the test hits them howev
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import random
 import signal
@@ -144,8 +145,8 @@ def test_interrupted(data, servers, number, workers) -> None:
         code, out, err = interrupt(
             arguments(data, [proxy.address], f"--workers={workers}"), proxy, STREAM_BYTES // 3, end
         )  # fmt: skip
-        assert (code, out) == (130, ""), err
-        assert err == "rlds-beam: interrupted; what is finished is kept, run the same command to go on\n"
+        assert (code, json.loads(out)["error"]["exit_code"]) == (130, 130), err
+        assert err == "rlds-beam: interrupted; what is finished is kept, run the same command to resume\n"
         assert members(groups[0]) == []
         assert main(arguments(data, [proxy.address])) == 0
     assert held(servers[0]) == due()
@@ -173,7 +174,7 @@ def test_a_worker_dies(data, servers) -> None:
             os.kill(members(process.pid, "rlds_beam.runners.worker")[-1], signal.SIGKILL)
 
         code, out, err = interrupt(arguments(data, [proxy.address], "--workers=2"), proxy, STREAM_BYTES // 3, end)
-        assert (code, out) == (1, "")
+        assert (code, json.loads(out)["error"]["exit_code"]) == (1, 1)
         assert err.startswith("rlds-beam: a worker process died")
         assert err.endswith("run again\n")
         assert main(arguments(data, [proxy.address])) == 0

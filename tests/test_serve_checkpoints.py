@@ -159,7 +159,7 @@ def test_a_checkpoint_that_is_not_what_was_asked_for(checkpoint, spec, capsys):
 
 def test_one_of_two_checkpoints(checkpoint, tmp_path, capsys):
     shutil.copytree(checkpoint, tmp_path / "2001-01-01T00:00:00.0+00:00")
-    assert "goes on from that" in refused(capsys, f"--load={checkpoint}", f"--checkpoint={tmp_path}")
+    assert "continues from that" in refused(capsys, f"--load={checkpoint}", f"--checkpoint={tmp_path}")
 
 
 def test_a_checkpoint_that_cannot_be_read(checkpoint, tmp_path, capsys):

@@ -174,7 +174,7 @@ def test_interrupted(cluster, gate, source, undisturbed, tmp_path) -> None:
         os.killpg(process.pid, signal.SIGINT)
         out, err = process.communicate(timeout=JOB_SECONDS)
         assert (process.returncode, out) == (130, "")
-        assert err == "rlds-beam: interrupted; what is finished is kept, run the same command to go on\n"
+        assert err == "rlds-beam: interrupted; what is finished is kept, run the same command to resume\n"
     gate.open()
     cluster.wait_until(lambda: cluster.jobs()[0]["state"] == "CANCELED")
     with running(command) as process:

@@ -103,12 +103,12 @@ class Ran(NamedTuple):
 
     def assert_refused(self, *mentioned: str) -> None:
         """Exit code 2, and one line that names what is wrong."""
-        assert (self.code, self.report) == (2, {}), self.said
+        self._assert_failed(2)
         self._assert_says(*mentioned)
 
     def assert_not_verified(self, *mentioned: str) -> None:
         """Exit code 4, and one line that says what is wrong and what to do."""
-        assert (self.code, self.report) == (4, {}), self.said
+        self._assert_failed(4)
         self._assert_says(*mentioned)
         assert RUN_AGAIN.search(self.said), self.said
 
@@ -119,6 +119,12 @@ class Ran(NamedTuple):
         assert table["predicted"] == table["acknowledged"] == PAIRS
         assert self.report["items_written"] == PAIRS
         return table
+
+    def _assert_failed(self, code: int) -> None:
+        """This exit code, no report, and the error as JSON."""
+        assert (self.code, set(self.report)) == (code, {"error"}), self.said
+        assert self.report["error"]["exit_code"] == code
+        assert self.report["error"]["message"] in self.said
 
     def _assert_says(self, *mentioned: str) -> None:
         said = [line for line in self.said.splitlines() if not WAITING.match(line)]

@@ -90,7 +90,8 @@ class TrajectoryOutput(FileOutput):
         return self.conversion.predict(steps)
 
     def measure(self, episodes: Sequence[Episode]) -> int:
-        converter = Converter(self.conversion, record_encoder(self.conversion))
+        conversion = self.conversion.without_user_code()  # which is run by workers only
+        converter = Converter(conversion, record_encoder(conversion))
         size = 0
         for episode in episodes:
             try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
@@ -12,6 +13,7 @@ from rlds_beam.checking.unused import UnusedSteps
 from rlds_beam.checking.verdicts import Unjudged
 from rlds_beam.episodes.episode import Column, Episode
 from rlds_beam.episodes.images import EncodedImages
+from rlds_beam.episodes.nesting import nest
 from rlds_beam.episodes.schema import Field
 from rlds_beam.trajectories.coverage import Coverage
 from rlds_beam.trajectories.frames import Frames, frame_count, to_frames
@@ -21,7 +23,8 @@ from rlds_beam.trajectories.keeping import Kept
 from rlds_beam.trajectories.options import FrameOptions, Images, ItemOptions
 from rlds_beam.trajectories.record_encoding import Encoded, TrajectoryEncoder
 from rlds_beam.trajectories.record_layout import is_jpeg, record_fields
-from rlds_beam.trajectories.spec import TrajectorySpec
+from rlds_beam.trajectories.spec import Leaf, TrajectorySpec
+from rlds_beam.user_functions import ByValue
 
 JPEG_QUALITY = 95
 """Of images that are not JPEGs yet; what TF-Agents writes."""
@@ -63,6 +66,19 @@ class Conversion:
         kept = {one.field.path: f"{one.field} (kept, not a leaf of the trajectory)" for one in self.keep}
         left_out = {path: why for path, why in self.spec.left_out.items() if path not in kept}
         return [*map(str, self.spec.leaves), *kept.values()], left_out
+
+    def without_user_code(self) -> Conversion:
+        """The same, with zeros in place of what `policy_info_fn` returns: records of the same sizes."""
+        if self.frames.policy_info_fn is None:
+            return self
+        fields = tuple(f"policy_info/{name}" for name in self.frames.policy_info_fields)
+        returned = [
+            leaf
+            for leaf in self.spec.leaves
+            if leaf.path.split("/")[0] == "policy_info" and not any(f"{leaf.path}/".startswith(f"{f}/") for f in fields)
+        ]
+        zeros = ByValue("zeros", functools.partial(_zeros, returned))
+        return dataclasses.replace(self, frames=dataclasses.replace(self.frames, policy_info_fn=zeros))
 
     @property
     def unjudged(self) -> Unjudged:
@@ -150,3 +166,10 @@ class Converter(Generic[T]):
         data = np.empty(len(column), object)
         data[:] = jpegs_of(column, leaf, JPEG_QUALITY)
         return dataclasses.replace(column, data=data)
+
+
+def _zeros(leaves: Sequence[Leaf], current: Mapping[str, Any], following: Mapping[str, Any]) -> Any:
+    """In place of a `policy_info_fn` that returns these leaves."""
+    count = len(current["is_first"])
+    made = {leaf.path: np.zeros((count, *(d or 0 for d in leaf.shape)), leaf.numpy_dtype) for leaf in leaves}
+    return nest(made).get("policy_info", {})
