@@ -17,7 +17,10 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("rlds_beam", "rlds_beam.transforms", "rlds_beam.pipelines", "rlds_beam.reverb.serving")
 MODULES = (
     *PACKAGES,
-    *(f"rlds_beam.pipelines.{job}" for job in ("convert", "doctor", "example", "inspect", "push", "serve", "validate")),
+    *(
+        f"rlds_beam.pipelines.{job}"
+        for job in ("convert", "doctor", "example", "inspect", "push", "serve", "stats", "validate")
+    ),
     "rlds_beam.testing",
     "rlds_beam.trajectories",
 )

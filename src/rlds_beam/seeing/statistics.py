@@ -18,7 +18,7 @@ def statistics_lines(content: Mapping[str, Any]) -> list[str]:
     Args:
       content: `DatasetStatistics.to_json()`.
     """
-    rows = [("", *_COLUMNS)]
+    rows: list[tuple[str, ...]] = [("", *_COLUMNS)]
     for path, leaf in content["fields"].items():
         rows += _rows(path, leaf)
     for name in ("episode_length", "episode_return"):
