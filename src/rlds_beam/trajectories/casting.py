@@ -53,7 +53,7 @@ def changed(old: Array, new: Array) -> Array:
     """
     if old.dtype.kind == "b":
         return np.zeros(old.shape, bool)
-    if old.dtype.kind not in "iuf":  # bfloat16
+    if old.dtype.kind not in "iuf" or old.dtype == np.float16:  # bfloat16; a limit as float16 would be infinite
         old = old.astype(np.float32)
     if old.dtype.kind == "f" and new.dtype.kind == "f":
         return np.asarray(np.isfinite(old) & ~np.isfinite(new))
