@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from rlds_beam import storage
 from rlds_beam.checking.options import CheckOptions
-from rlds_beam.connectors.statistics_formats import Format, statistics_in
-from rlds_beam.errors import RldsBeamError
+from rlds_beam.connectors.statistics_formats import Format, leaf_of, statistics_in
+from rlds_beam.errors import RldsBeamError, UsageError
 from rlds_beam.options import option
 from rlds_beam.pipelines.options import ReportOptions
 from rlds_beam.reading.options import SourceOptions
@@ -96,6 +96,7 @@ def stats(config: StatsConfig) -> StatsOutcome:
 
     check(config)
     source = open_source(config.input, config.split, config.features, config.from_)
+    _check_format(config, source)
     report = check_source(source, config)
     with Progress(Total("stats", bytes=source.size), config.progress).shown() as progress:
         content, _ = run_for_result(
@@ -110,6 +111,22 @@ def stats(config: StatsConfig) -> StatsOutcome:
         except OSError as error:
             raise RldsBeamError(f"--output={config.output} cannot be written to: {error}") from error
     return StatsOutcome(report.merge(found, check_counts(source, found.shards, config)), statistics)
+
+
+def _check_format(config: StatsConfig, source: Source) -> None:
+    """Refuses what `statistics_in` could not write, before the dataset is read."""
+    if config.format == "own":
+        return
+    if config.output is None:
+        raise UsageError(f"--format={config.format} is the format of a file: name it with --output=FILE")
+    fields = source.schema.steps.values()
+    numbers = {f.path: {"mean": [0.0] if f.shape else 0.0} for f in fields if f.numpy_dtype.kind in "fiuV"}
+    named = (config.action, "--action"), (config.proprio, "--proprio")
+    for path, flag in named if config.format != "lerobot" else ():
+        if path is not None:
+            leaf_of({"fields": numbers}, path, flag)
+    if config.format == "openpi" and config.proprio is None:
+        raise UsageError("--format=openpi: norm_stats.json has the robot's state; name its field: --proprio=PATH")
 
 
 def main(config: StatsConfig) -> int:

@@ -46,8 +46,8 @@ def statistics_in(
     if format == "lerobot":
         return {_feature(path): _lerobot(leaf) for path, leaf in content["fields"].items()}
     counts = {"num_transitions": content["transitions"], "num_trajectories": content["episodes"]}
-    of_action = _leaf(content, action, "--action")
-    of_state = None if proprio is None else _leaf(content, proprio, "--proprio")
+    of_action = leaf_of(content, action, "--action")
+    of_state = None if proprio is None else leaf_of(content, proprio, "--proprio")
     if format == "openvla":
         chosen = _picked(of_action, _OPENVLA)
         state = _picked(of_state, _OPENVLA) if of_state else {name: _zeros(value) for name, value in chosen.items()}
@@ -64,7 +64,8 @@ def statistics_in(
     raise UsageError(f"--format={format}: expected one of {', '.join(formats)}{did_you_mean(format, formats)}")
 
 
-def _leaf(content: Mapping[str, Any], path: str, flag: str) -> Mapping[str, Any]:
+def leaf_of(content: Mapping[str, Any], path: str, flag: str) -> Mapping[str, Any]:
+    """The statistics of one field of vectors; raises UsageError where there is none."""
     if path not in content["fields"]:
         near = did_you_mean(path, content["fields"])
         raise UsageError(f"{flag}={path}: no such field of numbers, only {', '.join(content['fields'])}{near}")
