@@ -168,7 +168,8 @@ def test_the_real_dataset() -> None:
         f"observation/image_{i}": (64, 64, 3) for i in range(4)
     }
     assert (spec["observation/state"].shape, spec["policy_info/language_embedding"].shape) == ((7,), (512,))
-    assert list(spec.left_out) == ["language_instruction"]
+    assert [path for path in spec.left_out if not path.startswith("episode_metadata/")] == ["language_instruction"]
+    assert "episode_metadata/file_path" in spec.left_out
 
 
 def test_bfloat16_and_pickling() -> None:
