@@ -72,11 +72,15 @@ def define_pipeline(root: Any, config: ConvertConfig, job: ConvertJob | None = N
 def _define(root: Any, config: ConvertConfig, job: ConvertJob, ranges: Any) -> ConvertResult:
     """Converts a PCollection of ranges, those of the job that are still to do."""
     from rlds_beam.transforms import FindDuplicateEpisodes
+    from rlds_beam.transforms.fitting import FitConnectors
     from rlds_beam.transforms.ranges import CommitDataset, ConvertRanges
 
     # Duplicates are known only when the framing of the whole dataset was read (not its episodes).
     duplicates = None if "duplicate_episode" in config.accept else root | FindDuplicateEpisodes(job.source, job.framing)
-    written = ranges | ConvertRanges(job.converter, duplicates)
+    job, fitted = job.fitted(), None
+    if job.connecting.unfitted:
+        fitted = root | FitConnectors(job.fitter, job.ranges, duplicates, job.keep_fitted)
+    written = ranges | ConvertRanges(job.converter, duplicates, fitted)
     return ConvertResult(written, written | CommitDataset(job.committer))
 
 

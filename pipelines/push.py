@@ -84,7 +84,8 @@ def define_pipeline(root: Any, config: PushConfig, job: PushJob | None = None) -
     job = job or prepare(config, open_input(config))
     # What is spread over the workers is the list of ranges; no episode is ever shuffled.
     ranges = root | "Ranges" >> beam.Create(job.open(config.rejected), reshuffle=True)
-    pushed = ranges | PushRanges(job.pusher, job.target, _duplicates(root, config, job))
+    duplicates = _duplicates(root, config, job)
+    pushed = ranges | PushRanges(job.pusher, job.target, duplicates, _fitted(root, job, duplicates))
     return pushed | VerifyTables(job.target, job.baseline)
 
 
@@ -94,7 +95,15 @@ def _define_count(root: Any, config: PushConfig, job: PushJob) -> Any:
     from rlds_beam.transforms.reverb import CountItems
 
     ranges = root | "Ranges" >> beam.Create(job.input.ranges, reshuffle=True)
-    return ranges | CountItems(job.pusher, _duplicates(root, config, job))
+    duplicates = _duplicates(root, config, job)
+    return ranges | CountItems(job.pusher, duplicates, _fitted(root, job, duplicates))
+
+
+def _fitted(root: Any, job: PushJob, duplicates: Any) -> Any:
+    from rlds_beam.transforms.fitting import FitConnectors
+
+    fitter = job.input.fitter
+    return None if fitter is None else root | FitConnectors(fitter, job.input.ranges, duplicates)
 
 
 def _duplicates(root: Any, config: PushConfig, job: PushJob) -> Any:

@@ -29,15 +29,15 @@ def load(tmp_path: Path, text: str, name: str = "learner.yaml") -> configuration
 
 def test_a_list_of_names_with_arguments(tmp_path):
     loaded = load(tmp_path, LEARNER)
-    assert [type(connector).__name__ for connector in loaded.pipeline] == [
+    assert [type(connector).__name__ for connector in loaded.connectors] == [
         "AddObservationsFromEpisodesToBatch",
         "AddColumnsFromEpisodesToTrainBatch",
         "AddTimeDimToBatchAndZeroPad",
         "AddStatesFromEpisodesToBatch",
         "BatchIndividualItems",
     ]
-    assert loaded.pipeline.connectors[2] == AddTimeDimToBatchAndZeroPad(max_seq_len=20)
-    assert loaded.pipeline.connectors[3] == AddStatesFromEpisodesToBatch(initial_state={"h": [0.0, 0.0]})
+    assert loaded.connectors[2] == AddTimeDimToBatchAndZeroPad(max_seq_len=20)
+    assert loaded.connectors[3] == AddStatesFromEpisodesToBatch(initial_state={"h": [0.0, 0.0]})
     assert loaded.fields == StepFields()
 
 
@@ -45,7 +45,7 @@ def test_a_mapping_says_where_things_are(tmp_path):
     content = {"fields": {"obs": "observation/state", "extras": ["logp"]}, "connectors": ["BatchIndividualItems"]}
     loaded = load(tmp_path, json.dumps(content), "learner.json")
     assert loaded.fields == StepFields(obs="observation/state", extras=("logp",))
-    assert len(loaded.pipeline) == 1
+    assert len(loaded.connectors) == 1
 
 
 @pytest.mark.parametrize(
@@ -82,8 +82,8 @@ def test_pieces_of_the_users(tmp_path, monkeypatch):
     )
     monkeypatch.chdir(tmp_path)
     loaded = load(tmp_path, "- own_pieces_of_a_user:Scale: {by: 3.0}\n- own_pieces_of_a_user:drop")
-    assert loaded.pipeline.connectors[0].by == 3.0
-    assert len(configuration.load("own_pieces_of_a_user:pieces").pipeline) == 2
+    assert loaded.connectors[0].by == 3.0
+    assert len(configuration.load("own_pieces_of_a_user:pieces").connectors) == 2
     with pytest.raises(UsageError, match="argument by is missing"):
         load(tmp_path, "- own_pieces_of_a_user:Scale")
 

@@ -44,11 +44,11 @@ def episode(transitions: int, *, position: int = 0, **fields: object) -> Episode
 
 
 def columns(*connectors, of: Episode) -> dict:
-    return dict(connect(connectors, [of]).batch.columns[0])
+    return dict(connect(connectors, [of]).columns[0])
 
 
 def edited(connector, of: Episode) -> Episode:
-    return connect([connector], [of]).batch.episodes[0]
+    return connect([connector], [of]).episodes[0]
 
 
 def test_frame_stacking():
@@ -115,8 +115,8 @@ def test_previous_actions_and_rewards():
 
 
 def test_episodes_of_too_few_transitions_are_dropped_by_name():
-    assert connect([MinimumLength(4)], [episode(3)]).dropped_by == "MinimumLength"
-    assert connect([MinimumLength(3)], [episode(3)]).dropped_by is None
+    assert connect([MinimumLength(4)], [episode(3)]).dropped == {"MinimumLength": 1}
+    assert connect([MinimumLength(3)], [episode(3)]).dropped == {}
 
 
 def test_a_truncated_episode_is_not_terminal():

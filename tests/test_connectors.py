@@ -9,7 +9,7 @@ import numpy as np
 from apache_beam.testing.test_pipeline import TestPipeline
 from apache_beam.testing.util import assert_that, equal_to
 
-from rlds_beam.connectors.base import Batch, Connected, connect
+from rlds_beam.connectors.base import Batch, connect
 from rlds_beam.testing import make_episode
 from rlds_beam.transforms import ConnectEpisodes
 
@@ -41,8 +41,8 @@ class AtLeast:
 def test_connectors_run_in_order_and_see_what_those_before_them_made():
     episode = make_episode(8, seed=1)
     before = episode.steps["reward"].copy()
-    batch, dropped_by = connect([clip_reward, halve, add_returns], [episode])
-    assert dropped_by is None
+    batch = connect([clip_reward, halve, add_returns], [episode])
+    assert not batch.dropped
     assert [len(e) for e in batch.episodes] == [4, 4]
     clipped = before.clip(-0.5, 0.5)
     np.testing.assert_array_equal(np.concatenate([e.steps["reward"] for e in batch.episodes]), clipped)
@@ -53,14 +53,14 @@ def test_connectors_run_in_order_and_see_what_those_before_them_made():
 
 def test_no_connectors_change_nothing():
     episode = make_episode(3)
-    assert connect([], [episode]) == Connected(Batch((episode,)))
+    assert connect([], [episode]) == Batch((episode,))
 
 
 def test_what_is_dropped_is_dropped_by_name_and_later_connectors_do_not_see_it():
-    connected = connect([halve, AtLeast(5), add_returns], [make_episode(8)])
-    assert connected.dropped_by == "AtLeast"
-    assert connected.batch.episodes == ()
-    assert not connected.batch.columns
+    batch = connect([halve, AtLeast(5), add_returns], [make_episode(8)])
+    assert batch.dropped == {"AtLeast": 2}
+    assert batch.episodes == ()
+    assert not batch.columns
 
 
 def test_connect_episodes():

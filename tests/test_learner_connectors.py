@@ -59,7 +59,7 @@ DEFAULT = [AddObservationsFromEpisodesToBatch(), AddColumnsFromEpisodesToTrainBa
 
 def columns(connectors, episodes):
     """The columns of the default module, images of them with their feature axis removed."""
-    batch = connect([*connectors, BatchIndividualItems()], episodes).batch
+    batch = connect([*connectors, BatchIndividualItems()], episodes)
     return {
         name: column[..., 0] if name in ("obs", "new_obs") or name.startswith(("state", "next")) else column
         for name, column in batch.modules["default_policy"].items()
@@ -193,7 +193,7 @@ def test_agents_enter_late_leave_early_and_learn_as_modules_in_a_fixed_order():
     mapping["right"]["present"] = "present/right"
     split = SplitAgents(mapping)
     modules = AgentToModuleMapping({"left": "p1", "right": "p0"})
-    batch = connect([split, modules, *DEFAULT, AddIdsToBatch(), BatchIndividualItems()], [record]).batch
+    batch = connect([split, modules, *DEFAULT, AddIdsToBatch(), BatchIndividualItems()], [record])
     assert list(batch.modules) == ["p0", "p1"]
     right, left = batch.modules["p0"], batch.modules["p1"]
     np.testing.assert_array_equal(right["obs"][:, 0], [101, 102])
@@ -221,7 +221,7 @@ def test_a_piece_in_a_nested_pipeline_drops_under_its_own_name():
     def drop_all(batch: Batch) -> Batch:
         return batch.replace(episodes=())
 
-    assert connect([ConnectorPipeline([ConnectorPipeline([drop_all])])], [A]).dropped_by == "drop_all"
+    assert connect([ConnectorPipeline([ConnectorPipeline([drop_all])])], [A]).dropped == {"drop_all": 1}
 
 
 def test_nothing_is_written_into():

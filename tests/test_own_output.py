@@ -14,7 +14,7 @@ import pytest
 from own_formats import options, run
 from processes import kill, running, wait_until
 
-from rlds_beam.episodes.episode import Episode
+from rlds_beam.connectors.base import Batch
 from rlds_beam.errors import UsageError
 from rlds_beam.output.base import FileOutput
 from rlds_beam.output.commits import RangeCommit
@@ -31,8 +31,8 @@ class ReturnsWriter:
     def __init__(self, path: str, work: WorkRange):
         self._shard, self._work, self.predicted = ShardWriter(path), work, 0
 
-    def write(self, episodes: Sequence[Episode]) -> None:
-        for episode in episodes:
+    def write(self, batch: Batch) -> None:
+        for episode in batch.episodes:
             line = {"key": str(episode.key), "return": float(episode.steps["reward"].sum())}
             self._shard.write([json.dumps(line).encode() + b"\n"], 1, episode.key)
             self.predicted += 1

@@ -30,7 +30,7 @@ class ConnectEpisodes(beam.PTransform):
 
 
 def _connect(episode: Episode, connectors: tuple[Connector, ...]) -> Iterator[Episode]:
-    connected = connect(connectors, [episode])
-    if connected.dropped_by is not None:
-        Metrics.counter(METRICS_NAMESPACE, f"dropped_by_{connected.dropped_by}").inc()
-    yield from connected.batch.episodes
+    batch = connect(connectors, [episode])
+    for name, count in batch.dropped.items():
+        Metrics.counter(METRICS_NAMESPACE, f"dropped_by_{name}").inc(count)
+    yield from batch.episodes

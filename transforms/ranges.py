@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import apache_beam as beam
@@ -14,6 +14,7 @@ from rlds_beam.output.commits import RangeCommit
 from rlds_beam.output.ranges import DatasetCommitter, RangeConverter
 from rlds_beam.reading.plan import WorkRange
 from rlds_beam.transforms.duplicates import as_side_input
+from rlds_beam.transforms.fitting import as_results
 from rlds_beam.transforms.metrics import RangeMetrics
 
 
@@ -52,15 +53,18 @@ class ConvertRanges(beam.PTransform):
     Args:
       converter: what to do with a range.
       duplicates: what `FindDuplicateEpisodes` gives; None looks for none.
+      fitted: what `FitConnectors` gives; None where no connector is to be fitted.
     """
 
-    def __init__(self, converter: RangeConverter, duplicates: Any = None):
+    def __init__(self, converter: RangeConverter, duplicates: Any = None, fitted: Any = None):
         super().__init__()
         self._converter = converter
-        self._duplicates = duplicates
+        self._duplicates, self._fitted = duplicates, fitted
 
     def expand(self, ranges: Any) -> Any:
-        return ranges | "Convert" >> beam.ParDo(_ConvertRangeFn(self._converter), as_side_input(self._duplicates))
+        return ranges | "Convert" >> beam.ParDo(
+            _ConvertRangeFn(self._converter), as_side_input(self._duplicates), as_results(self._fitted)
+        )
 
 
 class _ConvertRangeFn(beam.DoFn):
@@ -68,10 +72,12 @@ class _ConvertRangeFn(beam.DoFn):
         self._converter = converter
         self._metrics = RangeMetrics()
 
-    def process(self, work: WorkRange, duplicates: Mapping[EpisodeKey, EpisodeKey]) -> Iterator[RangeCommit]:
+    def process(
+        self, work: WorkRange, duplicates: Mapping[EpisodeKey, EpisodeKey], results: Sequence[Any]
+    ) -> Iterator[RangeCommit]:
         self._metrics.begin()
         with at_work(work):
-            commit = self._converter.convert(work, duplicates)
+            commit = self._converter.convert(work, duplicates, results)
         self._metrics.end(Report.from_json(commit.report))
         yield commit
 

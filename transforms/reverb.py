@@ -13,6 +13,7 @@ from apache_beam.utils.windowed_value import WindowedValue
 
 from rlds_beam.at_work import at_work
 from rlds_beam.checking.verdicts import Rejection
+from rlds_beam.connectors.base import Batch
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.episodes.schema import Schema
@@ -31,6 +32,7 @@ from rlds_beam.trajectories.converter import Conversion
 from rlds_beam.trajectories.options import FrameOptions, ItemOptions
 from rlds_beam.trajectories.spec import trajectory_spec
 from rlds_beam.transforms.duplicates import as_side_input
+from rlds_beam.transforms.fitting import as_results
 from rlds_beam.transforms.metrics import RangeMetrics
 
 
@@ -106,31 +108,34 @@ class PushRanges(beam.PTransform):
       pusher: what to do with a range.
       target: where its items go.
       duplicates: what `FindDuplicateEpisodes` gives; None looks for none.
+      fitted: what `FitConnectors` gives; None where no connector is to be fitted.
     """
 
-    def __init__(self, pusher: Pusher, target: Target, duplicates: Any = None):
+    def __init__(self, pusher: Pusher, target: Target, duplicates: Any = None, fitted: Any = None):
         super().__init__()
-        self._pusher, self._target, self._duplicates = pusher, target, duplicates
+        self._pusher, self._target, self._duplicates, self._fitted = pusher, target, duplicates, fitted
 
     def expand(self, ranges: Any) -> Any:
-        return ranges | "Push" >> beam.ParDo(_PushRangeFn(self._pusher, self._target), as_side_input(self._duplicates))
+        return ranges | "Push" >> beam.ParDo(
+            _PushRangeFn(self._pusher, self._target), as_side_input(self._duplicates), as_results(self._fitted)
+        )
 
 
 class CountItems(beam.PTransform):
     """How many items each server would be sent: a PCollection of one `Pushed`. Without Beam: `reverb.pushing`.
 
     Args:
-      pusher, duplicates: as for `PushRanges`.
+      pusher, duplicates, fitted: as for `PushRanges`.
     """
 
-    def __init__(self, pusher: Pusher, duplicates: Any = None):
+    def __init__(self, pusher: Pusher, duplicates: Any = None, fitted: Any = None):
         super().__init__()
-        self._pusher, self._duplicates = pusher, duplicates
+        self._pusher, self._duplicates, self._fitted = pusher, duplicates, fitted
 
     def expand(self, ranges: Any) -> Any:
         return (
             ranges
-            | "Count" >> beam.Map(_count, self._pusher, as_side_input(self._duplicates))
+            | "Count" >> beam.Map(_count, self._pusher, as_side_input(self._duplicates), as_results(self._fitted))
             | "Add" >> beam.CombineGlobally(_merge)
         )
 
@@ -153,9 +158,9 @@ class VerifyTables(beam.PTransform):
         )
 
 
-def _count(work: Any, pusher: Pusher, duplicates: Mapping[EpisodeKey, EpisodeKey]) -> Pushed:
+def _count(work: Any, pusher: Pusher, duplicates: Mapping[EpisodeKey, EpisodeKey], results: Sequence[Any]) -> Pushed:
     with at_work(_name(work)):
-        return pusher.count(work, duplicates)
+        return pusher.count(work, duplicates, results)
 
 
 def _name(work: WorkRange | ReplayRange) -> str:
@@ -193,11 +198,13 @@ class _PushRangeFn(_WriterFn):
         self._pusher = pusher
         self._metrics = RangeMetrics()
 
-    def process(self, work: Any, duplicates: Mapping[EpisodeKey, EpisodeKey]) -> Iterator[Pushed]:
+    def process(
+        self, work: Any, duplicates: Mapping[EpisodeKey, EpisodeKey], results: Sequence[Any]
+    ) -> Iterator[Pushed]:
         assert self._writer is not None
         self._metrics.begin()
         with at_work(_name(work)):
-            pushed = self._pusher.push(work, duplicates, self._writer)
+            pushed = self._pusher.push(work, duplicates, self._writer, results)
         self._metrics.end(pushed.report)
         yield pushed
 
@@ -215,7 +222,7 @@ class _WriteEpisodesFn(_WriterFn):
     def process(self, episode: Episode) -> Iterator[TaggedOutput]:
         self._schema.check(episode)
         try:
-            self._range.write([episode])
+            self._range.write(Batch((episode,)))
         except BadEpisode as bad:
             yield TaggedOutput("rejected", Rejection.of(episode, bad))
 

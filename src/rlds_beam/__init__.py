@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from rlds_beam.checking.verdicts import Verdict as Verdict
     from rlds_beam.checking.verdicts import validate_episode as validate_episode
     from rlds_beam.connectors.base import Batch as Batch
-    from rlds_beam.connectors.base import Connected as Connected
     from rlds_beam.connectors.base import Connector as Connector
     from rlds_beam.connectors.base import connect as connect
     from rlds_beam.episodes.episode import Episode as Episode
@@ -105,7 +104,6 @@ _HOMES = {
     "Connector": "rlds_beam.connectors.base",
     "Batch": "rlds_beam.connectors.base",
     "connect": "rlds_beam.connectors.base",
-    "Connected": "rlds_beam.connectors.base",
     # Trajectories
     "FrameOptions": "rlds_beam.trajectories.options",
     "ItemOptions": "rlds_beam.trajectories.options",

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from rlds_beam import lazy
 from rlds_beam.errors import UsageError
-from rlds_beam.user_functions import name_of
+from rlds_beam.user_functions import by_value, name_of
 from rlds_beam.wording import did_you_mean
 
 if TYPE_CHECKING:
@@ -33,7 +33,8 @@ def option(default: Any, help: str, **metadata: Any) -> Any:
 class Options:
     """The root of all groups: a job's config runs the checks of each group that it mixes.
 
-    A path may be given for its text, a list or comma-separated text for a tuple, a function for `module:function`.
+    A path may be given for its text, a list or comma-separated text for a tuple, a function for `module:function`; an
+    option with `by_value` takes any object in place of its name.
 
     Raises:
       UsageError: a value is not of the type of its option.
@@ -86,6 +87,8 @@ def _take(value: Any, kind: Any, field: dataclasses.Field[Any]) -> Any:
         if not isinstance(parts, (list, tuple, set, frozenset)):
             raise UsageError(f"{flag}={value!r}: expected a list of text")
         return tuple(_text(flag, part) for part in parts if part != "")
+    if field.metadata.get("by_value") and not isinstance(value, (str, os.PathLike, type, types.FunctionType)):
+        return by_value(field.name, value)
     if kind is str:
         if field.metadata.get("positional") and isinstance(value, (list, tuple)):
             return ",".join(_text(flag, part) for part in value)

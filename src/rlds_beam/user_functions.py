@@ -51,9 +51,9 @@ class ByValue(str):
     code and of the values that it refers to, since the name alone says nothing about what it does.
     """
 
-    value: Callable[..., Any]
+    value: Any
 
-    def __new__(cls, name: str, value: Callable[..., Any]) -> ByValue:
+    def __new__(cls, name: str, value: Any) -> ByValue:
         self = super().__new__(cls, name)
         self.value = value
         return self
@@ -78,10 +78,15 @@ def name_of(value: Callable[..., Any]) -> str:
         return f"{module}:{name}"
     if not isinstance(value, (types.FunctionType, type)):
         raise UsageError(f"{value!r} is a {type(value).__name__}; give a function or a class, or module:function")
+    return by_value(f"{module}:{name}", value)
+
+
+def by_value(name: str, value: Any) -> ByValue:
+    """An object that an option takes in place of the name of one."""
     digest = hashlib.sha256()
     for part in _parts(value):
         digest.update(part)
-    return ByValue(f"{module}:{name}#{digest.hexdigest()[:16]}", value)
+    return ByValue(f"{name}#{digest.hexdigest()[:16]}", value)
 
 
 def _parts(value: Any) -> Iterator[bytes]:
@@ -99,6 +104,12 @@ def _parts(value: Any) -> Iterator[bytes]:
         yield value.co_code + repr(value.co_names).encode()
         for constant in value.co_consts:
             yield from _parts(constant)
+    elif isinstance(value, (list, tuple)):
+        for one in value:
+            yield from _parts(one)
+    elif type(value).__module__ == "__main__":
+        yield from _parts(type(value))
+        yield from _parts(sorted(vars(value).items()))
     else:
         try:
             yield pickle.dumps(value)
@@ -177,10 +188,11 @@ def _add(directories: dict[str, str]) -> None:
 def _add_imported(module: str) -> None:
     """Lets worker processes find a module that this process has imported, from wherever it was."""
     top = module.partition(".")[0]
-    file = getattr(sys.modules.get(top), "__file__", None)
+    found = sys.modules.get(top)
+    file = getattr(found, "__file__", None) or next(iter(getattr(found, "__path__", ())), None)
     if file is not None and top != "rlds_beam":
-        directory = Path(file).resolve().parent
-        _add({top: str(directory.parent if Path(file).name == "__init__.py" else directory)})
+        path = Path(file).resolve()
+        _add({top: str(path.parent.parent if path.name == "__init__.py" else path.parent)})
 
 
 def _hint(error: Exception) -> str:

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from rlds_beam.checking.dropped import Dropped, dropped_from_json, dropped_lines, merge_dropped
 from rlds_beam.checking.rules import ADVICE, RULES
 from rlds_beam.checking.unused import UnusedSteps, merge_unused, unused_from_json, unused_lines
 from rlds_beam.checking.verdicts import Verdict
@@ -63,6 +64,8 @@ class Report:
       items_predicted, items_written: training items, by calculation and by count.
       bytes_written: size of what was written; 0 where that is not known (TF-Agents' observers do not say).
       left_out: fields of the input that are not written, each with the reason.
+      dropped: what connectors dropped of the accepted episodes, by connector. The records that were read are those
+        written, rejected, and dropped.
       unused: steps of accepted episodes that are in no item, by reason; empty where all are in one.
       rules: the rules that were broken.
       shards: records read of each shard, by `EpisodeKey.shard_name`.
@@ -81,6 +84,7 @@ class Report:
     rules: dict[str, RuleCount] = dataclasses.field(default_factory=dict)
     shards: Counter[str] = dataclasses.field(default_factory=Counter)
     unused: Mapping[str, UnusedSteps] = dataclasses.field(default_factory=dict)
+    dropped: Mapping[str, Dropped] = dataclasses.field(default_factory=dict)
     left_out: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def add(self, verdict: Verdict) -> Report:
@@ -96,6 +100,10 @@ class Report:
             self.repaired += 1
         else:
             self.valid += 1
+        if verdict.dropped:
+            last = None if verdict.written else next(reversed(verdict.dropped))
+            found = {name: Dropped(int(name == last), count) for name, count in verdict.dropped.items()}
+            self.dropped = merge_dropped((self.dropped, found))
         if verdict.violations:
             breaches = verdict.breaches
             for rule, outcome in verdict.outcomes().items():
@@ -122,7 +130,8 @@ class Report:
         numbers = {name: sum(getattr(report, name) for report in reports) for name in _NUMBERS}
         left_out = {path: why for report in reports for path, why in report.left_out.items()}
         unused = merge_unused(report.unused for report in reports)
-        return Report(**numbers, rules=rules, shards=shards, unused=unused, left_out=left_out)
+        dropped = merge_dropped(report.dropped for report in reports)
+        return Report(**numbers, rules=rules, shards=shards, unused=unused, left_out=left_out, dropped=dropped)
 
     def exceeds(self, max_rejected: int | float) -> bool:
         """Whether more records were rejected than allowed: an int is a count, a float a fraction of those read."""
@@ -143,6 +152,7 @@ class Report:
             **{name: getattr(self, name) for name in _NUMBERS},
             "rules": rules,
             "shards": dict(sorted(self.shards.items())),
+            **({"dropped": {n: dataclasses.asdict(d) for n, d in self.dropped.items()}} if self.dropped else {}),
             **({"unused": {r: dataclasses.asdict(u) for r, u in self.unused.items()}} if self.unused else {}),
             **({"left_out": dict(self.left_out)} if self.left_out else {}),
         }
@@ -160,7 +170,8 @@ class Report:
         shards = Counter({str(name): operator.index(records) for name, records in content["shards"].items()})
         unused = unused_from_json(content.get("unused", {}))
         left_out = {str(path): str(why) for path, why in content.get("left_out", {}).items()}
-        return cls(**numbers, rules=rules, shards=shards, unused=unused, left_out=left_out)
+        dropped = dropped_from_json(content.get("dropped", {}))
+        return cls(**numbers, rules=rules, shards=shards, unused=unused, left_out=left_out, dropped=dropped)
 
     def __repr__(self) -> str:
         return f"<Report: {self.line()}>"
@@ -176,6 +187,7 @@ class Report:
         parts = [f"{count(self.records, 'record')} read", f"{self.valid:,} valid"] if self.records else []
         parts += [f"{self.repaired:,} repaired"] if self.repaired else []
         parts += rejected if self.rejected else []
+        parts += [f"{found.records:,} dropped by {name}" for name, found in self.dropped.items()]
         parts += [f"{count(self.items_written, 'item')} written"] if self.items_written else []
         return ", ".join(parts or ["nothing read"])
 
@@ -199,6 +211,7 @@ class Report:
                 lines += _rule_lines(rule, self.rules[rule], repair)
         if self.episodes:
             lines.append(f"accepted  {count(self.episodes, 'episode')}, {count(self.steps, 'step')}")
+        lines += dropped_lines(self.dropped)
         lines += unused_lines(self.unused)
         lines += [f"left out  {path} ({why})" for path, why in self.left_out.items()]
         if self.items_predicted or self.items_written:
@@ -208,7 +221,7 @@ class Report:
         return "\n".join(lines)
 
 
-_NUMBERS = tuple(f.name for f in dataclasses.fields(Report) if f.name not in ("rules", "shards", "unused", "left_out"))
+_NUMBERS = tuple(f.name for f in dataclasses.fields(Report) if f.type == "int")
 
 
 def _rule_lines(rule: str, count: RuleCount, repair: Collection[str]) -> list[str]:

@@ -85,6 +85,9 @@ class Verdict:
       rejected: the record, where `episodes` is empty; otherwise None.
       repaired: rules that were broken and no longer are.
       size: bytes of the record as it was read.
+      dropped: accepted episodes that connectors dropped, by the name of the connector; the one that dropped the last
+        of them comes last.
+      written: False where none was left to be written.
     """
 
     key: EpisodeKey
@@ -93,6 +96,8 @@ class Verdict:
     rejected: Rejection | None = None
     repaired: tuple[str, ...] = ()
     size: int = 0
+    dropped: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    written: bool = True
 
     @property
     def breaches(self) -> dict[str, Violation]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
 from rlds_beam.connectors.fields import StepFields
 from rlds_beam.episodes.episode import Column, Episode
@@ -33,7 +33,8 @@ class Batch:
       starts: the transition at which each sequence of an episode starts, one array for each episode.
       modules: columns of all episodes, concatenated for each module (`BatchIndividualItems`); None before that.
       fields: where the observation, action and so on are found in the steps.
-      dropped_by: the name of the connector that dropped all of the episodes.
+      dropped: episodes that were dropped, by the name of the connector that dropped them; the last one to drop any
+        comes last.
     """
 
     episodes: tuple[Episode, ...]
@@ -42,7 +43,7 @@ class Batch:
     starts: tuple[Any, ...] = ()
     modules: Mapping[str, Columns] | None = None
     fields: StepFields = dataclasses.field(default_factory=StepFields)
-    dropped_by: str | None = None
+    dropped: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if len(self.columns) != len(self.episodes):
@@ -59,7 +60,7 @@ class Connector(Protocol):
     """Edits, splits or drops episodes, or adds columns. A function, or an object that can be called.
 
     It is pure (the same batch gives the same result), it pickles, it works on whole columns, and it never writes into
-    an array that it is given. A batch without episodes drops the record, which is counted under the connector's name.
+    an array that it is given. Episodes that it does not return are dropped, and counted under the connector's name.
     `EpisodeConnector` and `ColumnConnector` make the usual ones short.
     """
 
@@ -81,15 +82,14 @@ class EpisodeConnector(abc.ABC):
     def __call__(self, batch: Batch) -> Batch:
         if any(batch.columns):
             raise ValueError(f"{name_of(self)} edits episodes, so it has to come before connectors that add columns")
-        return batch.replace(episodes=tuple(self._edited(batch.episodes)), columns=())
-
-    def _edited(self, episodes: Sequence[Episode]) -> Iterator[Episode]:
-        for episode in episodes:
-            edited = self.edit(episode)
-            if isinstance(edited, Episode):
-                yield edited
-            elif edited is not None:
-                yield from edited
+        edited: list[Episode] = []
+        dropped = 0
+        for episode in batch.episodes:
+            made = self.edit(episode)
+            parts = [made] if isinstance(made, Episode) else list(made or ())
+            dropped += not parts
+            edited += parts
+        return _with_dropped(batch.replace(episodes=tuple(edited), columns=()), name_of(self), dropped)
 
 
 class ColumnConnector(abc.ABC):
@@ -130,46 +130,41 @@ def check_not_batched(connector: Connector, batch: Batch) -> None:
         )
 
 
-class Connected(NamedTuple):
-    """What connectors made of the episodes of one record.
-
-    Attributes:
-      batch: the episodes and columns.
-      dropped_by: the name of the connector that dropped all of the episodes; None where some are left.
-    """
-
-    batch: Batch
-    dropped_by: str | None = None
-
-
-def connect(
-    connectors: Sequence[Connector], episodes: Sequence[Episode], fields: StepFields | None = None
-) -> Connected:
+def connect(connectors: Sequence[Connector], episodes: Sequence[Episode], fields: StepFields | None = None) -> Batch:
     """Runs connectors one after another over the episodes of one record. For example:
 
         def clip_reward(batch):
             clipped = (e.replace(steps={**e.steps, "reward": e.steps["reward"].clip(-1, 1)}) for e in batch.episodes)
             return batch.replace(episodes=tuple(clipped))
 
-        connect([clip_reward], [episode]).batch.episodes
+        connect([clip_reward], [episode]).episodes
 
     Args:
       fields: where things are found in the steps; the default is RLDS's convention.
 
     Returns:
-      What the last connector returned; or, where one returned no episodes, what that one returned, and its name.
+      What the last connector returned; or, where one returned no episodes, what that one returned.
     """
-    batch = run(connectors, Batch(tuple(episodes), fields=fields or StepFields()))
-    return Connected(batch, batch.dropped_by)
+    return run(connectors, Batch(tuple(episodes), fields=fields or StepFields()))
 
 
 def run(connectors: Sequence[Connector], batch: Batch) -> Batch:
-    """Runs connectors one after another, until one drops all of the episodes."""
+    """Runs connectors one after another, until one drops the last of the episodes."""
     for connector in connectors:
-        batch = connector(batch)
+        before, batch = batch, connector(batch)
+        less = len(before.episodes) - len(batch.episodes)
+        if less > 0 and batch.dropped == before.dropped:  # a function, which does not count what it drops
+            batch = _with_dropped(batch, name_of(connector), less)
         if not batch.episodes:
-            return batch if batch.dropped_by else batch.replace(dropped_by=name_of(connector))
+            break
     return batch
+
+
+def _with_dropped(batch: Batch, name: str, count: int) -> Batch:
+    if not count:
+        return batch
+    others = {other: n for other, n in batch.dropped.items() if other != name}
+    return batch.replace(dropped={**others, name: batch.dropped.get(name, 0) + count})
 
 
 def name_of(connector: Connector) -> str:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import inspect
 import json
+import pickle
+import types
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
@@ -14,21 +17,34 @@ from rlds_beam.connectors.base import Connector
 from rlds_beam.connectors.fields import StepFields
 from rlds_beam.connectors.pipeline import ConnectorPipeline
 from rlds_beam.errors import UsageError
-from rlds_beam.user_functions import resolve
+from rlds_beam.user_functions import ByValue, name_of, resolve, version_of
 from rlds_beam.wording import did_you_mean
 
 
 @dataclasses.dataclass(frozen=True)
 class Configuration:
-    """What `--connectors` names.
+    """What `--connectors` names. Pickles.
 
     Attributes:
-      pipeline: the connectors, in order.
+      connectors: in order; those of pipelines in it one by one.
       fields: where they find things in the steps.
     """
 
-    pipeline: ConnectorPipeline
+    connectors: tuple[Connector, ...] = ()
     fields: StepFields = dataclasses.field(default_factory=StepFields)
+
+    @classmethod
+    def of(cls, options: Any) -> Configuration:
+        """That of a job's options; without connectors where it has none."""
+        name = getattr(options, "connectors", None)
+        return cls() if name is None else load(name)
+
+    def plan(self) -> dict[str, Any]:
+        """What the result depends on besides the episodes, as JSON: names, arguments, versions of the user's code."""
+        return {
+            "connectors": [described(connector) for connector in self.connectors],
+            "fields": dataclasses.asdict(self.fields),
+        }
 
 
 def load(name: str) -> Configuration:
@@ -46,10 +62,11 @@ def load(name: str) -> Configuration:
     Raises:
       UsageError: there is no such file, function or connector, or a connector has no such argument.
     """
-    if not name.endswith((".yaml", ".yml", ".json")):
+    if isinstance(name, ByValue) or not name.endswith((".yaml", ".yml", ".json")):
         found: Any = resolve(name, "--connectors", callable_only=False)
-        made = found() if isinstance(found, type) else found
-        return Configuration(made if isinstance(made, ConnectorPipeline) else ConnectorPipeline(_list(made)))
+        if isinstance(found, Configuration):
+            return found
+        return Configuration(flat(found() if isinstance(found, type) else found))
     try:
         text = storage.read_text(name)
     except OSError as error:
@@ -73,7 +90,42 @@ def parse(content: Any, where: str) -> Configuration:
         content = content.get("connectors")
     if not isinstance(content, list):
         raise UsageError(f"{where}: expected a list of connectors, or a mapping with the list as `connectors`")
-    return Configuration(ConnectorPipeline([_connector(entry, where) for entry in content]), fields)
+    return Configuration(flat([_connector(entry, where) for entry in content]), fields)
+
+
+def flat(connectors: Any) -> tuple[Connector, ...]:
+    """The connectors of a list, of a pipeline, or of pipelines within, in order; one alone is a list of itself."""
+    if isinstance(connectors, (ConnectorPipeline, list, tuple)):
+        return tuple(one for part in connectors for one in flat(part))
+    if not callable(connectors):
+        raise UsageError(f"--connectors: {connectors!r} is a {type(connectors).__name__}, not a connector")
+    return (cast(Connector, connectors),)
+
+
+def described(connector: Connector) -> dict[str, Any]:
+    """A connector as JSON: what tells it from another one, or from an edit of it."""
+    of: Any = connector if isinstance(connector, types.FunctionType) else type(connector)
+    if of.__module__.startswith(f"{__package__}."):
+        name, version = of.__qualname__, None
+    else:
+        name = name_of(of)
+        version = version_of(name, "--connectors")
+    arguments = {} if of is connector else {k: _plain(v) for k, v in sorted(vars(connector).items())}
+    return {"name": str(name), **({"version": version} if version else {}), "arguments": arguments}
+
+
+def _plain(value: Any) -> Any:
+    """A value as JSON; of what JSON has no form for, a digest."""
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, Mapping):
+        return {str(key): _plain(one) for key, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(one) for one in value]
+    if isinstance(value, (types.FunctionType, type)):
+        name = name_of(value)
+        return [str(name), version_of(name, "--connectors")]
+    return f"sha256:{hashlib.sha256(pickle.dumps(value, protocol=4)).hexdigest()}"
 
 
 def _loaded(text: str, name: str) -> Any:
@@ -88,10 +140,6 @@ def _loaded(text: str, name: str) -> Any:
         return yaml.safe_load(text)
     except yaml.YAMLError as error:
         raise UsageError(f"--connectors={name}: {error}") from error
-
-
-def _list(value: Any) -> list[Connector]:
-    return list(value) if isinstance(value, list | tuple) else [value]
 
 
 def _connector(entry: Any, where: str) -> Connector:

@@ -18,7 +18,7 @@ class ConnectorPipeline:
 
         pipeline = ConnectorPipeline([AddObservationsFromEpisodesToBatch(), BatchIndividualItems()])
         pipeline.insert_before("BatchIndividualItems", AddColumnsFromEpisodesToTrainBatch())
-        connect([pipeline], episodes).batch.modules["default_policy"]["obs"]
+        connect([pipeline], episodes).modules["default_policy"]["obs"]
 
     Methods that change the list return the pipeline, so they can be chained. A connector is named by its name, its
     class, or itself; the first that fits is meant.

@@ -12,6 +12,8 @@ from rlds_beam.at_work import Done
 from rlds_beam.checking.dataset import check_source
 from rlds_beam.checking.options import CheckOptions
 from rlds_beam.checking.report import Report
+from rlds_beam.connectors.configuration import Configuration
+from rlds_beam.connectors.connecting import Connecting
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.checked_json import parsing, read_json
 from rlds_beam.jobs.balance import Balance, balance_of, largest_first
@@ -22,9 +24,10 @@ from rlds_beam.output import directory
 from rlds_beam.output.base import FileOutput
 from rlds_beam.output.commits import read_commits
 from rlds_beam.output.files import COMMITS, REPORT
+from rlds_beam.output.fitted import read_fitted, write_fitted
 from rlds_beam.output.outputs import TRAJECTORIES, create_output
 from rlds_beam.output.plans import OutputPlan
-from rlds_beam.output.ranges import DatasetCommitter, RangeConverter
+from rlds_beam.output.ranges import DatasetCommitter, RangeConverter, RangeFitter
 from rlds_beam.reading.base import Source
 from rlds_beam.reading.framing import Framing
 from rlds_beam.reading.plan import WorkRange, plan_ranges, select_segments
@@ -56,6 +59,7 @@ class ConvertJob:
       source: the dataset.
       ranges: all of the plan.
       check: what is done with episodes that break a rule.
+      connecting: what is made of accepted ones.
       output: what is written.
       dataset_report: the report on the dataset as a whole.
       plan: what the output's bytes depend on, and its files.
@@ -65,6 +69,7 @@ class ConvertJob:
     source: Source
     ranges: tuple[WorkRange, ...]
     check: CheckOptions
+    connecting: Connecting
     output: FileOutput
     dataset_report: Report
     plan: OutputPlan
@@ -103,7 +108,7 @@ class ConvertJob:
     @functools.cached_property
     def size(self) -> int | None:
         """The bytes of the output, from a sample of the input; None where the output does not say (`predict_size`)."""
-        return predict_size(self.source, self.ranges, self.check, self.output)
+        return predict_size(self.source, self.ranges, self.check, self.connecting, self.output)
 
     def _check_room(self, finished: directory.Finished, overwrite: bool) -> None:
         if storage.scheme(self.directory) is None and self.size is not None:
@@ -151,7 +156,22 @@ class ConvertJob:
 
     @property
     def converter(self) -> RangeConverter:
-        return RangeConverter(EpisodeReader(self.source), self.check, self.output, self.plan.digest)
+        return RangeConverter(EpisodeReader(self.source), self.check, self.connecting, self.output, self.plan.digest)
+
+    @property
+    def fitter(self) -> RangeFitter:
+        unjudged = self.connecting.unjudged(self.output.unjudged)
+        return RangeFitter(EpisodeReader(self.source), self.check, self.connecting, unjudged)
+
+    def fitted(self) -> ConvertJob:
+        """The job, its connectors fitted as an earlier run of it found; as it is, where none has come so far."""
+        results = read_fitted(self.directory, self.plan) if self.connecting.unfitted else None
+        return self if results is None else dataclasses.replace(self, connecting=self.connecting.fit(results))
+
+    @property
+    def keep_fitted(self) -> Callable[[Any], None]:
+        """Keeps what the connectors are fitted to for another run of the job."""
+        return functools.partial(write_fitted, self.directory, self.plan)
 
     @property
     def committer(self) -> DatasetCommitter:
@@ -173,14 +193,18 @@ def prepare(options: ConvertOptions) -> ConvertJob:
       UsageError: the input, the options or the output cannot be used as they are.
     """
     source = open_dataset(options.input, options)
-    output, check = create_output(source, options.output, options), CheckOptions.of(options)
+    configuration, check = Configuration.of(options), CheckOptions.of(options)
+    connecting = Connecting.of(configuration, source.schema)
+    output = create_output(source, connecting, options.output, options)
     framing = Framing(source)
     fingerprints = {"content": _content(source, framing), "functions": _functions(options)}
     ranges = plan_ranges(source, options.shards, whole_shards=output.whole_shards, starts=framing.record_starts)
     dataset_report = check_source(source, check)
-    plan = OutputPlan.of({**_plan(source, ranges, check, output, options), **fingerprints}, _files(output, ranges))
+    made = {"connectors": configuration.plan()} if configuration.connectors else {}
+    content = {**_plan(source, ranges, check, output, options), **made, **fingerprints}
+    plan = OutputPlan.of(content, _files(output, ranges))
     directory.check_output(options.output, plan, overwrite=options.overwrite)
-    return ConvertJob(source, ranges, check, output, dataset_report, plan, framing)
+    return ConvertJob(source, ranges, check, connecting, output, dataset_report, plan, framing)
 
 
 def _files(output: FileOutput, ranges: Iterable[WorkRange]) -> list[str]:

@@ -9,12 +9,16 @@ from typing import Any
 from rlds_beam.checking.duplicates import find_duplicates, marked
 from rlds_beam.checking.options import CheckOptions
 from rlds_beam.checking.report import Report
-from rlds_beam.checking.verdicts import Unjudged, validate_episode
+from rlds_beam.checking.verdicts import Unjudged
+from rlds_beam.connectors.base import Batch
+from rlds_beam.connectors.configuration import Configuration
+from rlds_beam.connectors.connecting import Connecting
 from rlds_beam.errors import UsageError
 from rlds_beam.jobs.balance import Balance, balance_of
 from rlds_beam.jobs.size import predict_size
 from rlds_beam.output.base import FileOutput
 from rlds_beam.output.outputs import create_output
+from rlds_beam.output.ranges import check_and_connect
 from rlds_beam.reading.base import Shard, Source
 from rlds_beam.reading.framing import Framing
 from rlds_beam.reading.plan import plan_ranges
@@ -87,7 +91,7 @@ def survey(source: Source, check: CheckOptions, options: Any, sample_bytes: int)
     Args:
       options: the job's config, with the options of the output.
     """
-    output, error = _output(source, options)
+    connecting, output, error = _output(source, options)
     whole_shards = output is not None and output.whole_shards
     small, framing = source.size <= sample_bytes, Framing(source)
     # Of a large dataset not even all of the framing is read: an estimate may well begin anywhere.
@@ -96,7 +100,8 @@ def survey(source: Source, check: CheckOptions, options: Any, sample_bytes: int)
     segments = [(work.split, segment) for work in ranges for segment in work.segments]
     look = small and check.policy("duplicate_episode") != "accept"
     duplicates = find_duplicates(source, framing, segments) if look else {}
-    unjudged = Unjudged() if output is None else output.unjudged
+    unjudged = Unjudged() if output is None else connecting.unjudged(output.unjudged)
+    connecting = connecting.as_probed()
     reader, report, predicted = EpisodeReader(source), Report(), 0
     complete, each = True, sample_bytes if small else max(1, sample_bytes // max(1, len(ranges)))
     for work in ranges:
@@ -107,9 +112,9 @@ def survey(source: Source, check: CheckOptions, options: Any, sample_bytes: int)
             if size > each and lengths:
                 complete = False
                 break
-            verdict = validate_episode(marked(episode, duplicates), check, unjudged)
-            report.add(verdict)
-            lengths += map(len, verdict.episodes)
+            batches: list[Batch] = []
+            report.add(check_and_connect(marked(episode, duplicates), check, connecting, unjudged, batches.append))
+            lengths += [len(episode) for batch in batches for episode in batch.episodes]
         predicted += 0 if output is None else output.predict(lengths)
     scale = _scale(source, report) if not complete else 1.0
     return Survey(
@@ -121,7 +126,7 @@ def survey(source: Source, check: CheckOptions, options: Any, sample_bytes: int)
         balance=balance_of(source, ranges, whole_shards=whole_shards),
         items=round(predicted * scale),
         steps=round(report.steps * scale),
-        size=None if output is None else predict_size(source, ranges, check, output),
+        size=None if output is None else predict_size(source, ranges, check, connecting, output),
     )
 
 
@@ -130,11 +135,12 @@ def _as_they_are(shard: Shard, positions: Sequence[int]) -> Sequence[int]:
     return positions
 
 
-def _output(source: Source, options: Any) -> tuple[FileOutput | None, str | None]:
+def _output(source: Source, options: Any) -> tuple[Connecting, FileOutput | None, str | None]:
     try:
-        return create_output(source, "", options), None
+        connecting = Connecting.of(Configuration.of(options), source.schema)
+        return connecting, create_output(source, connecting, "", options), None
     except UsageError as error:
-        return None, str(error)
+        return Connecting.none(), None, str(error)
 
 
 def _scale(source: Source, sampled: Report) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from rlds_beam.checking.options import CheckOptions
+from rlds_beam.connectors.options import ConnectorOptions
 from rlds_beam.options import option
 from rlds_beam.output.options import OutputOptions
 from rlds_beam.reading.options import SourceOptions
@@ -13,7 +14,7 @@ from rlds_beam.trajectories.options import FrameOptions, ItemOptions
 
 
 @dataclasses.dataclass(frozen=True)
-class ConvertOptions(ItemOptions, FrameOptions, OutputOptions, CheckOptions, SourceOptions):
+class ConvertOptions(ItemOptions, FrameOptions, OutputOptions, ConnectorOptions, CheckOptions, SourceOptions):
     """What a conversion reads and writes."""
 
     input: str = option(dataclasses.MISSING, "a TFDS or EnvLogger dataset directory, or shard files", positional=True)
@@ -25,7 +26,7 @@ class ConvertOptions(ItemOptions, FrameOptions, OutputOptions, CheckOptions, Sou
 
 
 @dataclasses.dataclass(frozen=True)
-class PushOptions(ReverbOptions, ItemOptions, FrameOptions, CheckOptions, SourceOptions):
+class PushOptions(ReverbOptions, ItemOptions, FrameOptions, ConnectorOptions, CheckOptions, SourceOptions):
     """What a push reads and writes."""
 
     input: str = option(

@@ -12,11 +12,15 @@ from rlds_beam import storage
 from rlds_beam.checking.dataset import check_source
 from rlds_beam.checking.options import CheckOptions
 from rlds_beam.checking.report import Report
+from rlds_beam.connectors.configuration import Configuration
+from rlds_beam.connectors.connecting import Connecting
+from rlds_beam.connectors.options import ConnectorOptions
 from rlds_beam.errors import UsageError
 from rlds_beam.jobs.balance import Balance, balance_of, balance_of_sizes, largest_first
 from rlds_beam.jobs.cost import push_seconds, replay_seconds
 from rlds_beam.jobs.options import PushOptions
 from rlds_beam.output.files import REJECTED
+from rlds_beam.output.ranges import RangeFitter
 from rlds_beam.output.reading_back import ReplayRange, is_replay, open_replay
 from rlds_beam.reading.base import Source
 from rlds_beam.reading.framing import Framing
@@ -49,6 +53,7 @@ class PushInput:
       dataset_report: the report on the dataset as a whole.
       source: the RLDS dataset; None for a converted one.
       framing: of the source.
+      fitter: of the connectors, where some are to be fitted.
       pusher: of the ranges, given a target.
     """
 
@@ -62,6 +67,7 @@ class PushInput:
     dataset_report: Report
     source: Source | None
     framing: Framing | None
+    fitter: RangeFitter | None
     pusher: Callable[[Target], Pusher]
 
     @property
@@ -108,25 +114,29 @@ def open_input(options: PushOptions) -> PushInput:
 def _open_rlds(options: PushOptions) -> PushInput:
     source = open_dataset(options.input, options)
     check, frames, items = CheckOptions.of(options), FrameOptions.of(options), ItemOptions.of(options)
-    conversion = Conversion(frames, items, trajectory_spec(source.schema, frames, items))
+    configuration = Configuration.of(options)
+    connecting = Connecting.of(configuration, source.schema)
+    conversion = Conversion(frames, items, trajectory_spec(connecting.probed.schema, frames, items))
     reader, framing = EpisodeReader(source), Framing(source)
+    unjudged = connecting.unjudged(conversion.unjudged)
     return PushInput(
         dataset=source.dataset,
         size=source.size,
         ranges=plan_ranges(source, whole_shards=options.across_episodes, starts=framing.record_starts),
         spec=conversion.spec,
         items=items,
-        salt=salt_of(conversion),
-        most_items=_most_frames(source, frames),
+        salt=salt_of(conversion, configuration),
+        most_items=None if connecting.connectors else _most_frames(source, frames),
         dataset_report=check_source(source, options),
         source=source,
         framing=framing,
-        pusher=lambda target: EpisodePusher(reader, check, conversion, target, options.rejected),
+        pusher=lambda target: EpisodePusher(reader, check, connecting, conversion, target, options.rejected),
+        fitter=RangeFitter(reader, check, connecting, unjudged) if connecting.unfitted else None,
     )
 
 
 def _open_converted(options: PushOptions) -> PushInput:
-    for group in (CheckOptions, FrameOptions, ItemOptions):
+    for group in (ConnectorOptions, CheckOptions, FrameOptions, ItemOptions):
         for field in dataclasses.fields(group):
             if getattr(options, field.name) != field.default:
                 raise UsageError(
@@ -152,6 +162,7 @@ def _open_converted(options: PushOptions) -> PushInput:
         dataset_report=Report(),
         source=None,
         framing=None,
+        fitter=None,
         pusher=lambda target: ReplayPusher(replay, target),
     )
 

@@ -10,7 +10,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from rlds_beam import storage
 from rlds_beam.checking.options import CheckOptions
 from rlds_beam.checking.verdicts import validate_episode
+from rlds_beam.connectors.connecting import Connecting
 from rlds_beam.episodes.episode import Episode
+from rlds_beam.episodes.violations import BadEpisode
 from rlds_beam.errors import UsageError
 from rlds_beam.output.base import FileOutput
 from rlds_beam.reading.base import Source
@@ -38,21 +40,27 @@ class _Sample:
     written: int = 0
 
 
-def predict_size(source: Source, ranges: Sequence[WorkRange], check: CheckOptions, output: FileOutput) -> int | None:
+def predict_size(
+    source: Source, ranges: Sequence[WorkRange], check: CheckOptions, connecting: Connecting, output: FileOutput
+) -> int | None:
     """The bytes that a conversion writes: records, and rejected records as they were read.
 
     A sample is read, checked and encoded, and the result scaled to the dataset. Exact if the sample is all of it.
 
     Returns:
-      None where the output does not say what its episodes take (`FileOutput.measure`).
+      None where the output does not say what its episodes take (`FileOutput.measure`), or where connectors are the
+      user's code, which is run by workers only.
     """
+    if connecting.user_code:
+        return None
+    connecting, unjudged = connecting.as_probed(), connecting.unjudged(output.unjudged)
     check = dataclasses.replace(check, fail=())  # which is for the job to say
     sample, complete = _Sample(), True
     step = -(-len(ranges) // _RANGES) or 1
     chosen = ranges[::step]
     reader, each = EpisodeReader(source), SAMPLE_BYTES // max(1, len(chosen))
     for work in chosen:
-        episodes: list[Episode] = []
+        records: list[tuple[Episode, ...]] = []
         size = 0
         if sample.read >= SAMPLE_BYTES:
             complete = False
@@ -63,11 +71,11 @@ def predict_size(source: Source, ranges: Sequence[WorkRange], check: CheckOption
                 break
             size += len(episode.payload) + _FRAMING
             sample.records += 1
-            verdict = validate_episode(episode, check, output.unjudged)
+            verdict = validate_episode(episode, check, unjudged)
             sample.written += _FRAMING + len(episode.payload) if verdict.rejected else 0
-            episodes += verdict.episodes
+            records += [verdict.episodes] if verdict.episodes else []
         sample.read += size
-        measured = _measure(output, episodes)
+        measured = _measure(output, connecting, records)
         if measured is None:
             return None
         sample.written += measured
@@ -76,15 +84,27 @@ def predict_size(source: Source, ranges: Sequence[WorkRange], check: CheckOption
     return round(sample.written * _scale(source, ranges, sample))
 
 
-def _measure(output: FileOutput, episodes: Sequence[Episode]) -> int | None:
+def _measure(output: FileOutput, connecting: Connecting, records: Sequence[Sequence[Episode]]) -> int | None:
     """`output.measure`; of an episode that is larger than a sample, the bytes that some of its steps add to others."""
+
+    def measure(records: Iterable[Sequence[Episode]]) -> int | None:
+        size, batches = 0, []
+        for episodes in records:
+            try:
+                batches.append(connecting.connect(episodes))
+            except BadEpisode:  # it is going to be rejected, and kept as it was read
+                size += _FRAMING + len(episodes[0].payload)
+        measured = output.measure([batch for batch in batches if batch.episodes])
+        return None if measured is None else size + measured
+
+    episodes = [episode for record in records for episode in record]
     if len(episodes) != 1 or len(episodes[0].payload) <= SAMPLE_BYTES:
-        return output.measure(episodes)
+        return measure(records)
     (episode,) = episodes
     some = max(_STEPS, len(episode) * SAMPLE_BYTES // len(episode.payload))
     if len(episode) <= 2 * some:
-        return output.measure(episodes)
-    less, more = (output.measure([episode.slice(0, steps)]) for steps in (some, 2 * some))
+        return measure(records)
+    less, more = (measure([[episode.slice(0, steps)]]) for steps in (some, 2 * some))
     if less is None or more is None:
         return None
     return more + (more - less) * (len(episode) - 2 * some) // some

@@ -7,9 +7,10 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 from rlds_beam.checking.verdicts import Unjudged
-from rlds_beam.episodes.episode import Episode
+from rlds_beam.connectors.base import Batch
 
 if TYPE_CHECKING:
+    from rlds_beam.connectors.connecting import Connecting
     from rlds_beam.output.commits import RangeCommit
     from rlds_beam.output.shards import ShardInfo
     from rlds_beam.reading.base import Source
@@ -27,8 +28,8 @@ class RangeWriter(Protocol):
     @property
     def predicted(self) -> int: ...
 
-    def write(self, episodes: Sequence[Episode]) -> None:
-        """Writes the episodes of one record: all of them, or (where it raises) none.
+    def write(self, batch: Batch) -> None:
+        """Writes the episodes of one record, as the connectors returned them: all, or (where it raises) none.
 
         Raises:
           BadEpisode: one of them cannot be written: for example, an image that cannot be decoded.
@@ -97,13 +98,20 @@ class FileOutput(abc.ABC):
         """The output for a dataset; touches nothing.
 
         Args:
-          source: the dataset.
+          source: the dataset; its schema is that of the episodes which the connectors return.
           directory: where the files go.
           options: the job's config, with the fields of its option groups.
 
         Raises:
           UsageError: the output cannot hold such episodes, or an option cannot be used.
         """
+
+    @classmethod
+    def create_connected(cls, source: Source, connecting: Connecting, directory: str, options: Any) -> FileOutput:
+        """The output for a dataset whose episodes pass through connectors: by default, `create` for their schema."""
+        if connecting.connectors:
+            source = source.with_schema(connecting.probed.schema)
+        return cls.create(source, directory, options)
 
     @abc.abstractmethod
     def plan(self) -> dict[str, Any]:
@@ -117,13 +125,13 @@ class FileOutput(abc.ABC):
     def predict(self, steps: Iterable[int]) -> int:
         """The number of items that the episodes of one range give, from their numbers of steps."""
 
-    def measure(self, episodes: Sequence[Episode]) -> int | None:
-        """The bytes that a range's file takes for these episodes, to predict the size of an output; writes nothing.
+    def measure(self, batches: Sequence[Batch]) -> int | None:
+        """The bytes that a range's file takes for these batches, to predict the size of an output; writes nothing.
 
         An episode that cannot be written counts as the record that it was. None where it is not known: the size is not
         predicted, and the disk is not looked at.
         """
-        del episodes
+        del batches
         return None
 
     @abc.abstractmethod

@@ -8,6 +8,7 @@
       rejected/<split>-00000-of-00003.jsonl       why, a line for each
       _commits/<split>-00000-of-00003.json        written after the shard: this range is done
       features.json  dataset_info.json            the output's metadata (`FileOutput.complete`)
+      fitted.json                                 what connectors were fitted to, where there are any
       checksums.xxh128                            for `xxh128sum --check`
       manifest.json                               written last: everything is complete and checked
 

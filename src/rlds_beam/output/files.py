@@ -8,6 +8,8 @@ from typing import Any
 from rlds_beam import storage
 
 PLAN, MANIFEST, REPORT, COMMITS, REJECTED = "plan.json", "manifest.json", "report.json", "_commits", "rejected"
+FITTED = "fitted.json"
+"""What connectors were fitted to (`output.fitted`)."""
 PARTS = "_parts"
 """Of bundles that are not finished, in a pipeline of one's own."""
 REJECTED_LIST = "rejected.json"

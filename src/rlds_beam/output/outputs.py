@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from rlds_beam.connectors.connecting import Connecting
 from rlds_beam.errors import UsageError
 from rlds_beam.output.base import FileOutput
 from rlds_beam.reading.base import Source
@@ -17,7 +18,7 @@ OUTPUTS = {TRAJECTORIES: "rlds_beam.output.trajectories:TrajectoryOutput"}
 """The outputs by the name that `--to` gives them."""
 
 
-def create_output(source: Source, directory: str, options: Any) -> FileOutput:
+def create_output(source: Source, connecting: Connecting, directory: str, options: Any) -> FileOutput:
     """The output that `options.to` names, for a dataset; touches nothing.
 
     Raises:
@@ -35,7 +36,7 @@ def create_output(source: Source, directory: str, options: Any) -> FileOutput:
         raise UsageError(f"--to={to}: it is not a class that inherits from rlds_beam.output.base.FileOutput")
     if to != TRAJECTORIES:
         _refuse_trajectory_options(options)
-    return output_class.create(source, directory, options)
+    return output_class.create_connected(source, connecting, directory, options)
 
 
 def _refuse_trajectory_options(options: Any) -> None:

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from rlds_beam import storage
 from rlds_beam.checking.report import Report
 from rlds_beam.checking.verdicts import Rejection
+from rlds_beam.connectors.base import Batch
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.formats.checked_json import TEXT, check_json, read_json
@@ -72,7 +73,7 @@ class PartWriter:
         if split not in self._open:
             path = _part_path(self._output.directory, split)
             self._open[split] = (path, TrajectoryWriter(path, self._output.conversion))
-        self._open[split][1].write([episode])
+        self._open[split][1].write(Batch((episode,)))
 
     def finish(self) -> list[Part]:
         """Completes the parts of the bundle."""

@@ -16,13 +16,13 @@ from typing import Any
 from rlds_beam import storage
 from rlds_beam.formats.checked_json import ANY, FILE, TEXT, check_json, read_json
 from rlds_beam.output.checksums import FILES
-from rlds_beam.output.files import PLAN, REPORT, to_json
+from rlds_beam.output.files import FITTED, PLAN, REPORT, to_json
 from rlds_beam.wording import some
 
 _KIND = "rlds-beam plan"
 _SCHEMA = {"plan": {"*": ANY}, "files?": [FILE], "name?": FILE}
 _OLD_SCHEMA = {"plan": {"dataset": TEXT, "ranges": {"*": ANY}}}
-_METADATA = ("features.json", "dataset_info.json", REPORT, *FILES)
+_METADATA = ("features.json", "dataset_info.json", REPORT, FITTED, *FILES)
 _FINGERPRINTS = {"content": "the input", "functions": "the code"}
 """Parts of a plan that hold fingerprints, by name of what these are of."""
 _RANGE = re.compile(r".+-\d{5}-of-\d{5}")
@@ -104,6 +104,8 @@ def _split_and_number(work: str) -> tuple[str, str]:
 
 def differences(old: Any, new: Any, path: str = "") -> list[str]:
     """The first few places where two plans differ, for a person."""
+    if path.startswith("connectors") and isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+        old, new = ({str(i): one for i, one in enumerate(part)} for part in (old, new))
     if isinstance(old, dict) and isinstance(new, dict):
         found: list[str] = []
         for key in [*old, *(k for k in new if k not in old)]:

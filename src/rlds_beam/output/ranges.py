@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from rlds_beam import storage
 from rlds_beam.checking.dataset import check_counts
@@ -12,6 +14,9 @@ from rlds_beam.checking.duplicates import marked
 from rlds_beam.checking.options import CheckOptions
 from rlds_beam.checking.report import Report
 from rlds_beam.checking.verdicts import Unjudged, Verdict, count_verdict, validate_episode
+from rlds_beam.connectors.base import Batch
+from rlds_beam.connectors.connecting import Connecting
+from rlds_beam.connectors.fitting import Accumulator
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.episodes.violations import BadEpisode
@@ -28,39 +33,44 @@ Duplicates = Mapping[EpisodeKey, EpisodeKey]
 """What `FindDuplicateEpisodes` found: each duplicate, and what it repeats."""
 
 
-def write_episode(
-    episode: Episode, check: CheckOptions, writer: RangeWriter, duplicates: Duplicates, unjudged: Unjudged
+def check_and_connect(
+    episode: Episode, check: CheckOptions, connecting: Connecting, unjudged: Unjudged, write: Callable[[Batch], object]
 ) -> Verdict:
-    """Checks one record and writes what is accepted of it: all of it, or (where it is rejected) nothing.
+    """Checks one record, runs the connectors over what is accepted of it, and writes all that they return, or nothing.
 
     Args:
-      episode: as read, with its faults.
+      episode: as read, with its faults; marked if it is a duplicate.
+      write: takes the batch, unless the connectors dropped all of it; raises BadEpisode where it cannot be written.
 
     Raises:
       FailedRuleError: it breaks a rule whose policy is `fail`.
     """
-    episode = marked(episode, duplicates)
     verdict = validate_episode(episode, check, unjudged)
     if verdict.rejected is not None:
         return verdict
     try:
-        writer.write(verdict.episodes)
+        batch = connecting.connect(verdict.episodes)
+        if batch.episodes:
+            write(batch)
     except BadEpisode as bad:
         # Some faults show only now: a damaged image body, an episode too long for one item.
         return validate_episode(episode.replace(faults=(*episode.faults, *bad.violations)), check, unjudged)
-    return verdict
+    return (
+        dataclasses.replace(verdict, dropped=batch.dropped, written=bool(batch.episodes)) if batch.dropped else verdict
+    )
 
 
 def write_range(
     reader: EpisodeReader,
     work: WorkRange,
     check: CheckOptions,
+    connecting: Connecting,
+    unjudged: Unjudged,
+    duplicates: Duplicates,
     writer: RangeWriter,
     rejected: RejectedWriter | None,
-    duplicates: Duplicates,
-    unjudged: Unjudged,
 ) -> Report:
-    """Reads, checks and writes the episodes of one range; the caller finishes both writers.
+    """Reads, checks, connects and writes the episodes of one range; the caller finishes both writers.
 
     Raises:
       FailedRuleError: a rule whose policy is `fail` is broken.
@@ -68,7 +78,7 @@ def write_range(
     report = Report()
     for segment in work.segments:
         for episode in reader.read(work.split, segment):
-            verdict = write_episode(episode, check, writer, duplicates, unjudged)
+            verdict = check_and_connect(marked(episode, duplicates), check, connecting, unjudged, writer.write)
             report.add(verdict)
             count_verdict(verdict)
             if verdict.rejected is not None and rejected is not None:
@@ -78,26 +88,61 @@ def write_range(
 
 
 @dataclasses.dataclass(frozen=True)
+class RangeFitter:
+    """Gathers from a range what connectors are fitted to. Pickles.
+
+    Attributes: as of `RangeConverter`; `unjudged` as of its output.
+    """
+
+    reader: EpisodeReader
+    check: CheckOptions
+    connecting: Connecting
+    unjudged: Unjudged
+
+    def gather(self, work: WorkRange, duplicates: Duplicates, results: Sequence[Any]) -> Accumulator:
+        """What the first connector without a result has to know of the range.
+
+        Args:
+          results: of the connectors before it.
+        """
+        connecting = self.connecting.fit(results)
+        accumulator = connecting.accumulator()
+        check = dataclasses.replace(self.check, fail=())  # which is for the conversion to say
+        for segment in work.segments:
+            for episode in self.reader.read(work.split, segment):
+                verdict = validate_episode(marked(episode, duplicates), check, self.unjudged)
+                if verdict.rejected is None:
+                    with contextlib.suppress(BadEpisode):  # it is going to be rejected
+                        connecting.accumulate(accumulator, verdict.episodes)
+        return accumulator
+
+
+@dataclasses.dataclass(frozen=True)
 class RangeConverter:
     """Turns a range of input into a finished file. Pickles.
 
     Attributes:
       reader: of the dataset.
       check: what is done with episodes that break a rule.
+      connecting: what is made of accepted ones.
       output: what is written; `directory.open_output` made its directory ready.
       plan: `OutputPlan.digest` of the job.
     """
 
     reader: EpisodeReader
     check: CheckOptions
+    connecting: Connecting
     output: FileOutput
     plan: str = ""
 
-    def convert(self, work: WorkRange, duplicates: Duplicates) -> RangeCommit:
+    def convert(self, work: WorkRange, duplicates: Duplicates, results: Sequence[Any] = ()) -> RangeCommit:
         """Reads, checks, converts and writes one range, and commits it.
 
         No file has its final name before the range is complete; a range that is converted
         again gives the same bytes. A range that is finished, because a runner restarted the job, is left as it is.
+
+        Args:
+          results: what the connectors are fitted to (`FitConnectors`).
 
         Raises:
           FailedRuleError: a rule whose policy is `fail` is broken.
@@ -111,7 +156,9 @@ class RangeConverter:
         writer = output.open_range(work)
         try:
             with RejectedWriter(rejected_path(directory, work)) as rejected:
-                report = write_range(self.reader, work, self.check, writer, rejected, duplicates, output.unjudged)
+                connecting = self.connecting.fit(results)
+                unjudged = connecting.unjudged(output.unjudged)
+                report = write_range(self.reader, work, self.check, connecting, unjudged, duplicates, writer, rejected)
                 kept, written = rejected.commit(), writer.finish()
         finally:
             writer.abort()

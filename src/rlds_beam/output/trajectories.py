@@ -10,7 +10,7 @@ from typing import Any
 from rlds_beam import storage
 from rlds_beam.checking.unused import UnusedSteps
 from rlds_beam.checking.verdicts import Unjudged
-from rlds_beam.episodes.episode import Episode
+from rlds_beam.connectors.base import Batch
 from rlds_beam.episodes.schema import Field
 from rlds_beam.episodes.violations import BadEpisode
 from rlds_beam.errors import UsageError
@@ -89,11 +89,11 @@ class TrajectoryOutput(FileOutput):
     def predict(self, steps: Iterable[int]) -> int:
         return self.conversion.predict(steps)
 
-    def measure(self, episodes: Sequence[Episode]) -> int:
+    def measure(self, batches: Sequence[Batch]) -> int:
         conversion = self.conversion.without_user_code()  # which is run by workers only
         converter = Converter(conversion, record_encoder(conversion))
         size = 0
-        for episode in episodes:
+        for episode in (episode for batch in batches for episode in batch.episodes):
             try:
                 for encoded in converter.encode([episode]):  # its buffers share one room: counted before the next
                     size += sum(map(len, encoded.buffers))
@@ -131,9 +131,9 @@ class TrajectoryWriter:
     def unused_steps(self) -> Mapping[str, UnusedSteps]:
         return self._converter.unused_steps
 
-    def write(self, episodes: Sequence[Episode]) -> None:
-        for items in self._converter.encode(episodes):
-            self._shard.write(items.buffers, items.count, episodes[0].key)
+    def write(self, batch: Batch) -> None:
+        for items in self._converter.encode(batch.episodes):
+            self._shard.write(items.buffers, items.count, batch.episodes[0].key)
 
     def finish(self) -> ShardInfo:
         for items in self._converter.finish():

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import abc
+import copy
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.episodes.schema import Schema
 from rlds_beam.episodes.violations import Violation
 from rlds_beam.formats.base import RecordFormat
+
+if TYPE_CHECKING:
+    from typing_extensions import Self  # of typing from Python 3.11 on
 
 
 @dataclasses.dataclass(frozen=True)
@@ -123,6 +127,12 @@ class Source(abc.ABC):
         Raises:
           UsageError: there is no such dataset, or it cannot be read.
         """
+
+    def with_schema(self, schema: Schema) -> Self:
+        """A copy with another schema: that of the episodes which connectors make of its own."""
+        changed = copy.copy(self)
+        object.__setattr__(changed, "schema", schema)
+        return changed
 
     def plan(self) -> dict[str, Any]:
         """What the content of an episode depends on besides the shards' bytes, as JSON."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from rlds_beam.checking.unused import UnusedSteps
-from rlds_beam.episodes.episode import Episode
+from rlds_beam.connectors.base import Batch
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.reverb.target import Target
 from rlds_beam.reverb.writing import Writer
@@ -34,12 +34,12 @@ class ReverbRangeWriter:
     def unused_steps(self) -> Mapping[str, UnusedSteps]:
         return self._converter.unused_steps
 
-    def write(self, episodes: Sequence[Episode]) -> None:
+    def write(self, batch: Batch) -> None:
         before = self._converter.predicted
-        encoded = self._converter.encode(episodes)
+        encoded = self._converter.encode(batch.episodes)
         for items in encoded:
             self._writer.write(items)
-        self._key = episodes[0].key
+        self._key = batch.episodes[0].key
         self.due[self._target.server_of(self._key)] += self._converter.predicted - before
 
     def finish(self) -> None:

@@ -5,18 +5,19 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rlds_beam.checking.duplicates import marked
 from rlds_beam.checking.options import CheckOptions
 from rlds_beam.checking.report import Report
-from rlds_beam.checking.verdicts import validate_episode
+from rlds_beam.connectors.base import Batch
+from rlds_beam.connectors.connecting import Connecting
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.episodes.violations import BadEpisode
 from rlds_beam.errors import RldsBeamError
 from rlds_beam.output.commits import rejected_path
-from rlds_beam.output.ranges import write_range
+from rlds_beam.output.ranges import check_and_connect, write_range
 from rlds_beam.output.reading_back import Replay, ReplayRange
 from rlds_beam.output.shards import RejectedWriter
 from rlds_beam.reading.plan import WorkRange
@@ -68,6 +69,7 @@ class EpisodePusher:
     Attributes:
       reader: of the dataset.
       check: what is done with episodes that break a rule.
+      connecting: what is made of accepted ones.
       conversion: how episodes become items.
       target: where they go.
       rejected: directory for the rejected records; None keeps none.
@@ -75,12 +77,22 @@ class EpisodePusher:
 
     reader: EpisodeReader
     check: CheckOptions
+    connecting: Connecting
     conversion: Conversion
     target: Target
     rejected: str | None = None
 
-    def push(self, work: WorkRange, duplicates: Mapping[EpisodeKey, EpisodeKey], writer: Writer) -> Pushed:
+    def push(
+        self,
+        work: WorkRange,
+        duplicates: Mapping[EpisodeKey, EpisodeKey],
+        writer: Writer,
+        results: Sequence[Any] = (),
+    ) -> Pushed:
         """Reads, checks, converts and writes one range, and waits until the servers have it.
+
+        Args:
+          results: what the connectors are fitted to (`FitConnectors`).
 
         Raises:
           FailedRuleError: a rule whose policy is `fail` is broken.
@@ -92,23 +104,27 @@ class EpisodePusher:
             rejected = None
             if self.rejected is not None:
                 rejected = stack.enter_context(RejectedWriter(rejected_path(self.rejected, work)))
-            unjudged = self.conversion.unjudged
-            report = write_range(self.reader, work, self.check, items, rejected, duplicates, unjudged)
+            connecting, unjudged = self.connecting.fit(results), self.connecting.unjudged(self.conversion.unjudged)
+            report = write_range(self.reader, work, self.check, connecting, unjudged, duplicates, items, rejected)
             items.finish()
             if rejected is not None:
                 rejected.commit()
         report.bytes_written, report.unused = writer.sent_bytes - sent, items.unused_steps
         return _pushed(report, items.due, writer.acknowledged - before, self.target)
 
-    def count(self, work: WorkRange, duplicates: Mapping[EpisodeKey, EpisodeKey]) -> Pushed:
+    def count(
+        self, work: WorkRange, duplicates: Mapping[EpisodeKey, EpisodeKey], results: Sequence[Any] = ()
+    ) -> Pushed:
         """How many items the range gives at most: reads and checks it, writes nothing."""
+        connecting, unjudged = self.connecting.fit(results), self.connecting.unjudged(self.conversion.unjudged)
         predicted, frames = Counter[str](), 0
         key = EpisodeKey(self.reader.dataset, work.split, 0, 0)
         for segment in work.segments:
             for record in self.reader.read(work.split, segment):
                 key = record.key
-                verdict = validate_episode(marked(record, duplicates), self.check, self.conversion.unjudged)
-                for episode in verdict.episodes:
+                batches: list[Batch] = []
+                check_and_connect(marked(record, duplicates), self.check, connecting, unjudged, batches.append)
+                for episode in (episode for batch in batches for episode in batch.episodes):
                     length = frame_count(len(episode), self.conversion.frames)
                     frames += length
                     if not self.conversion.items.across_episodes:
@@ -130,14 +146,14 @@ class ReplayPusher:
     replay: Replay
     target: Target
 
-    def push(self, work: ReplayRange, duplicates: object, writer: Writer) -> Pushed:
+    def push(self, work: ReplayRange, duplicates: object, writer: Writer, results: object = ()) -> Pushed:
         """Reads and writes one range, and waits until the servers have it.
 
         Raises:
           RldsBeamError: the range's file is not what was written.
           NotVerifiedError: a server did not confirm what it was sent.
         """
-        del duplicates
+        del duplicates, results
         predicted, before, sent = Counter[str](), Counter(writer.acknowledged), writer.sent_bytes
         for items in self.replay.read_items(work):
             try:
@@ -151,9 +167,9 @@ class ReplayPusher:
         report = Report(bytes_written=writer.sent_bytes - sent)
         return _pushed(report, predicted, writer.acknowledged - before, self.target)
 
-    def count(self, work: ReplayRange, duplicates: object) -> Pushed:
+    def count(self, work: ReplayRange, duplicates: object, results: object = ()) -> Pushed:
         """How many items of the range each server is sent."""
-        del duplicates
+        del duplicates, results
         predicted = Counter[str]()
         for items in self.replay.read_items(work):
             predicted[self.target.server_of(items.frames.key)] += len(items)

@@ -6,6 +6,7 @@ import dataclasses
 import json
 from collections.abc import Mapping
 
+from rlds_beam.connectors.configuration import Configuration
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.reverb import tables
 from rlds_beam.reverb.encoding import digest
@@ -61,9 +62,11 @@ class Target:
         return max(self.servers, key=lambda server: (digest(server, where), server))
 
 
-def salt_of(conversion: Conversion) -> str:
+def salt_of(conversion: Conversion, configuration: Configuration | None = None) -> str:
     """What the keys of items depend on besides their episodes: how they are made."""
     made = {"format": FORMAT, "frames": conversion.frames, "items": conversion.items}
+    if configuration is not None and configuration.connectors:
+        made["connectors"] = configuration.plan()
     return json.dumps(made, sort_keys=True, default=dataclasses.asdict)
 
 

@@ -1,0 +1,174 @@
+"""What workers run between the check and the output."""
+
+from __future__ import annotations
+
+import dataclasses
+import traceback
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rlds_beam.checking.verdicts import Unjudged
+from rlds_beam.connectors.base import Batch, Connector, name_of, run
+from rlds_beam.connectors.configuration import Configuration
+from rlds_beam.connectors.fitting import Accumulator, FittedConnector
+from rlds_beam.connectors.probing import Probed, probe
+from rlds_beam.episodes.episode import Column, Episode
+from rlds_beam.episodes.images import EncodedImages
+from rlds_beam.episodes.schema import Field, Schema
+from rlds_beam.errors import RldsBeamError
+
+
+@dataclasses.dataclass(frozen=True)
+class Connecting:
+    """The connectors of a job, and what they make of episodes of its dataset. Pickles.
+
+    Attributes:
+      configuration: the connectors.
+      probed: what comes out of them.
+    """
+
+    configuration: Configuration
+    probed: Probed
+
+    @classmethod
+    def of(cls, configuration: Configuration, schema: Schema) -> Connecting:
+        """The connectors, for a dataset.
+
+        Raises:
+          UsageError: they cannot take such episodes.
+        """
+        return cls(configuration, probe(configuration, schema))
+
+    @classmethod
+    def none(cls) -> Connecting:
+        """No connectors."""
+        return cls(Configuration(), Probed((), {}, ()))
+
+    @property
+    def connectors(self) -> tuple[Connector, ...]:
+        return self.configuration.connectors
+
+    def unjudged(self, of_output: Unjudged) -> Unjudged:
+        """The values that are not judged: connectors may read a field that the output has no use for."""
+        return Unjudged(last_step=of_output.last_step) if self.connectors else of_output
+
+    def connect(self, episodes: Sequence[Episode]) -> Batch:
+        """Runs the connectors over the accepted episodes of one record.
+
+        Raises:
+          BadEpisode: a connector found an episode that cannot be used.
+          RldsBeamError: a connector raised, or returned something else than it did of an episode of zeros.
+        """
+        batch = self._run(self.connectors, episodes)
+        if not self.connectors:
+            return batch
+        self._check(batch)
+        if len({episode.key for episode in batch.episodes}) == len(batch.episodes):
+            return batch
+        # Keys of items are made of those of their episodes.
+        parts = (e.replace(key=dataclasses.replace(e.key, part=i)) for i, e in enumerate(batch.episodes))
+        return batch.replace(episodes=tuple(parts))
+
+    def _run(self, connectors: Sequence[Connector], episodes: Sequence[Episode]) -> Batch:
+        batch = Batch(tuple(episodes), fields=self.configuration.fields)
+        for connector in connectors:
+            try:
+                batch = run([connector], batch)
+            except RldsBeamError:
+                raise
+            except Exception as error:
+                place = traceback.extract_tb(error.__traceback__)[-1]
+                raise RldsBeamError(
+                    f"--connectors: {name_of(connector)} raised {type(error).__name__}: {error} ({place.filename}, "
+                    f"line {place.lineno}), given the episode {episodes[0].key}"
+                ) from error
+            if not batch.episodes:
+                break
+        return batch
+
+    def _check(self, batch: Batch) -> None:
+        """Holds the result against what came out of the probe."""
+        for episode in batch.episodes:
+            if not any(_same(episode.steps, schema.steps) for schema in self.probed.schemas):
+                _same(episode.steps, self.probed.schemas[0].steps, str(episode.key))
+        for module, columns in (batch.modules or {}).items():
+            if module not in self.probed.modules:
+                known = ", ".join(self.probed.modules) or "none"
+                raise RldsBeamError(
+                    f"--connectors: {batch.episodes[0].key}: they return columns of the module {module}, and of an "
+                    f"episode of zeros those of {known}: name each module in the configuration"
+                )
+            _same(columns, self.probed.modules[module], f"{batch.episodes[0].key}, module {module}")
+
+    @property
+    def user_code(self) -> bool:
+        """Whether any of the connectors is not of this package."""
+        package = __name__.rpartition(".")[0]
+        return any(not (getattr(c, "__module__", None) or "").startswith(f"{package}.") for c in self.connectors)
+
+    def as_probed(self) -> Connecting:
+        """A copy whose connectors are fitted to zeros: what it makes has the same shapes, but other values."""
+        return dataclasses.replace(
+            self, configuration=dataclasses.replace(self.configuration, connectors=self.probed.connectors)
+        )
+
+    @property
+    def unfitted(self) -> int:
+        """How many of the connectors have to be fitted to the dataset before they can run."""
+        return len(self._unfitted())
+
+    def accumulator(self) -> Accumulator:
+        """An empty one, of the first connector that has to be fitted."""
+        _, connector = self._unfitted()[0]
+        return connector.accumulator()
+
+    def accumulate(self, accumulator: Accumulator, episodes: Sequence[Episode]) -> None:
+        """Adds the accepted episodes of one record, as the connectors before the first unfitted one return them.
+
+        Raises: as `connect`.
+        """
+        position, _ = self._unfitted()[0]
+        batch = self._run(self.connectors[:position], episodes)
+        if batch.episodes:
+            accumulator.add(batch)
+
+    def fit(self, results: Sequence[Any]) -> Connecting:
+        """A copy in which the first unfitted connectors are fitted, one to each of the results."""
+        connectors = list(self.connectors)
+        for result, (i, connector) in zip(results, self._unfitted(), strict=False):
+            connectors[i] = connector.fit(result)
+        return dataclasses.replace(
+            self, configuration=dataclasses.replace(self.configuration, connectors=tuple(connectors))
+        )
+
+    def _unfitted(self) -> list[tuple[int, FittedConnector]]:
+        return [(i, c) for i, c in enumerate(self.connectors) if isinstance(c, FittedConnector) and not c.fitted]
+
+
+def _same(columns: Mapping[str, Column], fields: Mapping[str, Field], where: str | None = None) -> bool:
+    """Whether columns are of these fields.
+
+    Raises:
+      RldsBeamError: they are not, and `where` they are is given.
+    """
+    wrong = next(_differences(columns, fields), None)
+    if wrong is not None and where is not None:
+        raise RldsBeamError(
+            f"--connectors: {where}: {wrong} where an episode of zeros, which they were tried with, gave another: a "
+            "connector has to return the same fields, dtypes and shapes for all episodes"
+        )
+    return wrong is None
+
+
+def _differences(columns: Mapping[str, Column], fields: Mapping[str, Field]) -> Any:
+    for path in columns.keys() ^ fields.keys():
+        yield f"there is {'a' if path in columns else 'no'} {path}"
+    for path, column in columns.items():
+        if isinstance(column, EncodedImages):
+            continue  # whose header was checked when it was read
+        field = fields[path]
+        shape = column.shape[1:]
+        if column.dtype != field.numpy_dtype and not (field.dtype == "string" and column.dtype.kind in "SU"):
+            yield f"{path} is {column.dtype}, not {field.dtype},"
+        elif len(shape) != len(field.shape) or any(b not in (None, a) for a, b in zip(shape, field.shape, strict=True)):
+            yield f"{path} has the shape {shape} at each step, not {field.shape},"

@@ -1,0 +1,190 @@
+"""What connectors make of episodes of a schema, before the first episode is read: they are run on episodes of zeros."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from rlds_beam.connectors.base import Batch, Columns, Connector, name_of
+from rlds_beam.connectors.batching import by_module
+from rlds_beam.connectors.configuration import Configuration
+from rlds_beam.connectors.fields import agent_of, module_of
+from rlds_beam.connectors.fitting import FittedConnector
+from rlds_beam.episodes.columns import ZERO_IMAGE
+from rlds_beam.episodes.episode import Column, Episode
+from rlds_beam.episodes.images import EncodedImages
+from rlds_beam.episodes.keys import EpisodeKey
+from rlds_beam.episodes.schema import Field, Schema
+from rlds_beam.errors import RldsBeamError, UsageError
+
+_LENGTHS = (3, 300)
+"""Steps of the probes."""
+
+_UNKNOWN = (1, 2)
+"""What an unknown dimension is in each of them: one that comes out different is unknown there, too."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Probed:
+    """What comes out of connectors.
+
+    Attributes:
+      schemas: of the episodes of one record; those of several agents may differ.
+      modules: the fields of a row of columns, by name, for each module that learns from them.
+      connectors: fitted to zeros, where they are to be fitted.
+    """
+
+    schemas: tuple[Schema, ...]
+    modules: Mapping[str, Mapping[str, Field]]
+    connectors: tuple[Connector, ...]
+
+    @functools.cached_property
+    def schema(self) -> Schema:
+        """The schema of all episodes; raises UsageError where they differ."""
+        return Schema(_merge([s.steps for s in self.schemas]), _merge([s.metadata for s in self.schemas]))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Images(EncodedImages):
+    """Those of the probe know how they are stored."""
+
+    encoding: str = "jpeg"
+
+
+def probe(configuration: Configuration, schema: Schema) -> Probed:
+    """What connectors make of episodes of a schema.
+
+    A connector that drops an episode of zeros is left out there: it is taken for a filter. Values of bool are True.
+
+    Raises:
+      UsageError: a connector cannot take such episodes.
+    """
+    if not configuration.connectors:
+        return Probed((schema,), {}, ())
+    batches = [
+        Batch((_zeros(schema, length, unknown),), fields=configuration.fields)
+        for length, unknown in zip(_LENGTHS, _UNKNOWN, strict=True)
+    ]
+    connectors = []
+    for connector in configuration.connectors:
+        connector = _fitted(connector, batches[0])
+        connectors.append(connector)
+        batches = [_after(connector, batch) for batch in batches]
+    of_agent: dict[tuple[str, str], list[Episode]] = {}
+    for episode in (episode for batch in batches for episode in batch.episodes):
+        of_agent.setdefault((agent_of(episode), module_of(episode)), []).append(episode)
+    schemas = tuple(
+        Schema(
+            _merge([_fields_of(episode.steps, schema.steps) for episode in episodes]),
+            _merge([_metadata(episode, schema.metadata) for episode in episodes]),
+        )
+        for episodes in of_agent.values()
+    )
+    made = [by_module(batch) for batch in batches]
+    modules = {name: [columns[name] for columns in made if name in columns] for columns in made for name in columns}
+    fields = {name: _merge([_fields_of(columns, {}) for columns in parts]) for name, parts in modules.items()}
+    made_of = {name: columns for name, columns in sorted(fields.items()) if columns}
+    return Probed(schemas, made_of, tuple(connectors))
+
+
+def _fitted(connector: Connector, batch: Batch) -> Connector:
+    if not isinstance(connector, FittedConnector) or connector.fitted:
+        return connector
+    with _naming(connector):
+        accumulator = connector.accumulator()
+        accumulator.add(batch)
+        return connector.fit(accumulator.result())
+
+
+def _after(connector: Connector, batch: Batch) -> Batch:
+    """The batch after one connector; unchanged if it drops it."""
+    with _naming(connector):
+        after = connector(batch)
+    return after if after.episodes else batch
+
+
+@contextlib.contextmanager
+def _naming(connector: Connector) -> Iterator[None]:
+    try:
+        yield
+    except RldsBeamError:
+        raise
+    except Exception as error:
+        raise UsageError(
+            f"--connectors: {name_of(connector)}, called with an episode of zeros to see what it makes of it, raised "
+            f"{type(error).__name__}: {error}"
+        ) from error
+
+
+def _zeros(schema: Schema, length: int, unknown: int) -> Episode:
+    steps = {path: _column(field, length, unknown) for path, field in schema.steps.items()}
+    index = np.arange(length)
+    flags = {"is_first": index == 0, "is_last": index == length - 1, "is_terminal": index == length - 1}
+    steps |= {path: flag for path, flag in flags.items() if path in steps}
+    metadata = {path: _column(field, 1, unknown)[0] for path, field in schema.metadata.items()}
+    return Episode(EpisodeKey("probe/1.0.0", "train", 0, 0), steps, metadata)
+
+
+def _column(field: Field, length: int, unknown: int) -> Any:
+    shape = tuple(unknown if d is None else d for d in field.shape)
+    if field.encoding in ("png", "jpeg"):
+        return _Images(np.full(length, ZERO_IMAGE, object), field.shape, field.dtype, field.encoding)
+    if field.dtype == "string":
+        return np.full((length, *shape), b"", object)
+    return (np.ones if field.dtype == "bool" else np.zeros)((length, *shape), field.numpy_dtype)
+
+
+def _fields_of(columns: Columns, known: Mapping[str, Field]) -> dict[str, Field]:
+    """The field of each column; the known one of its path, where it is the same."""
+    return {path: _field(path, column, known.get(path)) for path, column in columns.items()}
+
+
+def _field(path: str, column: Column, known: Field | None) -> Field:
+    if isinstance(column, EncodedImages):
+        return Field(path, column.dtype, column.shape, getattr(column, "encoding", "jpeg"), "Image")
+    dtype = "string" if column.dtype.kind in "OSU" else column.dtype.name
+    shape = column.shape[1:]
+    if known is not None and known.dtype == dtype and known.encoding not in ("png", "jpeg"):
+        # What is stored in another way in the input is as wide.
+        same = len(known.shape) == len(shape) and all(a in (None, b) for a, b in zip(known.shape, shape, strict=True))
+        if same:
+            return dataclasses.replace(known, path=path, shape=shape)
+    return Field(path, dtype, shape, "text" if dtype == "string" else "none", "Text" if dtype == "string" else "Tensor")
+
+
+def _metadata(episode: Episode, known: Mapping[str, Field]) -> dict[str, Field]:
+    made = {}
+    for path, value in episode.metadata.items():
+        array = np.asarray(value.encode() if isinstance(value, str) else value, object if _is_text(value) else None)
+        made[path] = _field(path, array[None], known.get(path))
+    return made
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, (str, bytes))
+
+
+def _merge(parts: Sequence[Mapping[str, Field]]) -> dict[str, Field]:
+    """The fields of several episodes: a dimension that differs is unknown.
+
+    Raises:
+      UsageError: one has other fields than another, or other dtypes.
+    """
+    first = parts[0]
+    for other in parts[1:]:
+        if other.keys() != first.keys():
+            name = min(other.keys() ^ first.keys())
+            raise UsageError(f"--connectors: some of the episodes that they return have {name}, and others have not")
+    return {path: functools.reduce(_same, (part[path] for part in parts)) for path in first}
+
+
+def _same(one: Field, other: Field) -> Field:
+    if (one.dtype, len(one.shape)) != (other.dtype, len(other.shape)):
+        raise UsageError(f"--connectors: they return {one} of some episodes, and {other} of others")
+    shape = tuple(a if a == b else None for a, b in zip(one.shape, other.shape, strict=True))
+    return dataclasses.replace(one, shape=shape)

@@ -1,0 +1,34 @@
+"""What connectors were fitted to, kept in the output directory: a run that resumes does not read the dataset again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from rlds_beam import storage
+from rlds_beam.formats.checked_json import ANY, TEXT, check_json, read_json
+from rlds_beam.output.files import FITTED
+from rlds_beam.output.plans import OutputPlan
+
+_SCHEMA = {"plan_sha256": TEXT, "results": [ANY]}
+
+
+def write_fitted(output: str, plan: OutputPlan, results: Sequence[Any]) -> None:
+    """Keeps the results for later runs of the same plan: the same data and the same connectors."""
+    content = {"plan_sha256": plan.digest, "results": list(results)}
+    storage.write_text(storage.join(output, FITTED), json.dumps(content, indent=2) + "\n")
+
+
+def read_fitted(output: str, plan: OutputPlan) -> list[Any] | None:
+    """The results of an earlier run of the plan; None where there are none.
+
+    Raises:
+      UsageError: the file is not as rlds-beam writes it.
+    """
+    path = storage.join(output, FITTED)
+    content = read_json(path) if storage.exists(path) else None
+    if content is None:
+        return None
+    check_json(content, _SCHEMA, path)
+    return list(content["results"]) if content["plan_sha256"] == plan.digest else None

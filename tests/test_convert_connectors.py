@@ -1,0 +1,150 @@
+"""`--connectors` in `convert`, `push` and `inspect`: what is written is what the connectors return."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from own_connectors import ClipReward, SubtractMeanReward, broken, changing
+
+import rlds_beam
+from rlds_beam.connectors import ConnectorPipeline, MinimumLength, SplitAgents, SubsampleSteps
+from rlds_beam.errors import RldsBeamError, UsageError
+from rlds_beam.testing import make_episode, read_items, write_dataset
+
+LENGTHS = (5, 12, 3, 20, 8, 30)
+SHORT = """
+- own_connectors:ClipReward: {limit: 0.5}
+- MinimumLength: {transitions: 7}
+"""
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory) -> str:
+    episodes = [make_episode(length, seed=length) for length in LENGTHS]
+    path = tmp_path_factory.mktemp("data")
+    return str(write_dataset(path, [*episodes, make_episode("F M M")], name="toy", shards=3))
+
+
+def rewards(output: Path) -> list[np.ndarray[Any, Any]]:
+    return [item["reward"] for item in read_items(output)]
+
+
+def expected(length: int) -> np.ndarray[Any, Any]:
+    return make_episode(length, seed=length).steps["reward"]
+
+
+def test_written_rejected_and_dropped_are_all_that_was_read(data, tmp_path, monkeypatch):
+    (tmp_path / "short.yaml").write_text(SHORT)
+    done = rlds_beam.convert(data, tmp_path / "out", connectors=tmp_path / "short.yaml", items="episodes")
+    report = done.report
+    dropped = {name: (found.records, found.episodes) for name, found in report.dropped.items()}
+    assert dropped == {"MinimumLength": (2, 2)}
+    assert (report.records, report.rejected, report.items_written) == (7, 1, 4)
+    assert "dropped   2 records by MinimumLength" in report.summary()
+    assert "2 dropped by MinimumLength" in report.line()
+    assert json.loads((tmp_path / "out/report.json").read_text())["dropped"]["MinimumLength"]["records"] == 2
+    by_length = {len(reward): reward for reward in rewards(tmp_path / "out")}
+    assert sorted(by_length) == [8, 12, 20, 30]
+    for length, found in by_length.items():
+        np.testing.assert_array_equal(found[:-1], expected(length)[:-1].clip(-0.5, 0.5))
+
+
+def test_the_connectors_are_part_of_the_plan(data, tmp_path):
+    for limit in (0.5, 0.5, 0.25):
+        (tmp_path / "clip.json").write_text(json.dumps([{"own_connectors:ClipReward": {"limit": limit}}]))
+        if limit == 0.5:
+            rlds_beam.convert(data, tmp_path / "out", connectors=tmp_path / "clip.json")
+        else:
+            with pytest.raises(UsageError, match=r"connectors\.connectors\.0\.arguments\.limit was 0\.5 and is now 0\.25"):
+                rlds_beam.convert(data, tmp_path / "out", connectors=tmp_path / "clip.json")
+
+
+def test_a_list_of_objects(data, tmp_path):
+    pipeline = ConnectorPipeline([ClipReward(0.1)]).append(MinimumLength(7))
+    done = rlds_beam.convert(data, tmp_path / "out", connectors=[pipeline, SubsampleSteps(2)], items="episodes")
+    assert done.report.items_written == 4
+    assert max(abs(reward).max() for reward in rewards(tmp_path / "out")) <= np.float32(0.2)
+
+
+def test_a_connector_is_fitted_to_the_whole_dataset_and_a_second_run_does_not_fit_it_again(data, tmp_path):
+    pieces = [MinimumLength(7), SubtractMeanReward(), SubtractMeanReward()]
+    outputs = [tmp_path / "one", tmp_path / "two"]
+    for output, workers in zip(outputs, (1, 2), strict=True):
+        rlds_beam.convert(data, output, connectors=pieces, items="episodes", workers=workers, shards=3)
+    kept = [length for length in LENGTHS if length >= 8]
+    mean = np.concatenate([expected(length) for length in kept]).mean(dtype=np.float64)
+    results = json.loads((outputs[0] / "fitted.json").read_text())["results"]
+    assert [result["mean"] for result in results] == pytest.approx([mean, 0.0], abs=1e-7)
+    found = np.concatenate([reward[:-1] for reward in sorted(rewards(outputs[0]), key=len)])
+    wanted = np.concatenate([expected(length)[:-1] for length in sorted(kept)])
+    np.testing.assert_allclose(found, wanted - mean, atol=1e-6)
+    names = sorted(path.name for path in outputs[0].iterdir() if path.is_file())
+    assert all((outputs[0] / name).read_bytes() == (outputs[1] / name).read_bytes() for name in names)
+    # Killed before it was done: what is left of the ranges is converted with what the first run found.
+    (outputs[0] / "manifest.json").unlink()
+    next((outputs[0] / "_commits").iterdir()).unlink()
+    fitted = json.loads((outputs[0] / "fitted.json").read_text())
+    fitted["results"][0]["mean"] += 1.0
+    (outputs[0] / "fitted.json").write_text(json.dumps(fitted))
+    rlds_beam.convert(data, outputs[0], connectors=pieces, items="episodes", workers=1, shards=3)
+    assert sum(abs(reward).mean() > 0.99 for reward in rewards(outputs[0])) >= 1
+
+
+def test_agents_of_one_record_are_items_of_their_own(tmp_path):
+    steps = make_episode(6, observation={"left": 2, "right": 2}, action={"left": 1, "right": 1})
+    own = write_dataset(tmp_path, [steps], name="two")
+    split = {a: {"observation": f"observation/{a}", "action": f"action/{a}"} for a in ("left", "right")}
+    done = rlds_beam.convert(own, tmp_path / "out", connectors=[SplitAgents(split)], items="pairs")
+    assert done.report.items_written == 10
+    np.testing.assert_array_equal(
+        read_items(tmp_path / "out")[5]["observation"][0], steps.steps["observation/right"][0]
+    )
+
+
+@pytest.mark.parametrize(
+    ("connector", "message"),
+    [
+        (broken, r"--connectors: broken raised KeyError: 'no such thing' \(.*own_connectors.py, line"),
+        (changing, "reward is float64, not float32, where an episode of zeros"),
+    ],
+)  # fmt: skip
+def test_a_connector_at_fault_is_named_with_the_episode(data, tmp_path, connector, message):
+    with pytest.raises(RldsBeamError, match=message) as caught:
+        rlds_beam.convert(data, tmp_path / "out", connectors=connector)
+    assert "toy/1.0.0:train:" in str(caught.value)
+
+
+def test_inspect_predicts_what_convert_writes(data, tmp_path):
+    survey = rlds_beam.inspect(data, connectors=[MinimumLength(7), SubsampleSteps(2)], items="pairs")
+    done = rlds_beam.convert(data, tmp_path / "out", connectors=[MinimumLength(7), SubsampleSteps(2)], items="pairs")
+    assert survey.items == done.report.items_written > 0
+    assert survey.sampled.dropped == done.report.dropped
+
+
+def test_only_what_is_dropped_is_no_item(data, tmp_path, capsys):
+    from rlds_beam.pipelines.cli import main
+
+    (tmp_path / "all.yaml").write_text("- MinimumLength: {transitions: 1000}")
+    assert main(["convert", data, str(tmp_path / "out"), f"--connectors={tmp_path / 'all.yaml'}"]) == 3
+    assert "dropped   6 records by MinimumLength" in capsys.readouterr().out
+
+
+def test_push(data, tmp_path):
+    reverb = pytest.importorskip("reverb")
+    table = reverb.Table("t", reverb.selectors.Fifo(), reverb.selectors.Fifo(), 1000, reverb.rate_limiters.MinSize(1))
+    server = reverb.Server([table])
+    try:
+        for _ in range(2):  # the second writes nothing new
+            done = rlds_beam.push(
+                data, reverb=f"localhost:{server.port}", table="t", items="episodes",
+                connectors=[MinimumLength(7), SubtractMeanReward()],
+            )  # fmt: skip
+        assert done.report.items_written == 4
+        assert done.report.dropped["MinimumLength"].records == 2
+        assert reverb.Client(f"localhost:{server.port}").server_info()["t"].current_size == 4
+    finally:
+        server.stop()
