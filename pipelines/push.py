@@ -103,7 +103,7 @@ def _fitted(root: Any, job: PushJob, duplicates: Any) -> Any:
     from rlds_beam.transforms.fitting import FitConnectors
 
     fitter = job.input.fitter
-    return None if fitter is None else root | FitConnectors(fitter, job.input.ranges, duplicates)
+    return None if fitter is None else root | FitConnectors(fitter, job.input.cut, duplicates)
 
 
 def _duplicates(root: Any, config: PushConfig, job: PushJob) -> Any:

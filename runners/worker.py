@@ -49,6 +49,7 @@ def _be_quiet(log: str) -> None:
     logging.getLogger().addHandler(logging.NullHandler())
     with open(log, "w") as file:
         os.dup2(file.fileno(), sys.stderr.fileno())
+        os.dup2(file.fileno(), sys.stdout.fileno())
 
 
 if __name__ == "__main__":

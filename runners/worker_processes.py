@@ -19,6 +19,8 @@ GRACE_SECONDS = 30.0
 """How long the job may continue when a worker has ended without an error, as all do at its end."""
 
 _END_SECONDS = 30.0
+_NO_THREAD = "thread creation failed"
+"""What the libraries below Arrow print; one ends the process then, another waits for ever."""
 _PATH_BYTES = 80
 """Of a directory, so that the path of a Unix socket in it stays below the kernel's limit of 107."""
 
@@ -84,11 +86,17 @@ class WorkerProcesses:
         failed = [process for process in ended if process.returncode]
         if failed:
             return self._last_words(failed, _cause(failed[0].returncode))
+        if self._lacks_threads():
+            return no_more_threads()
         if ended:
             self._gone_since = self._gone_since or time.monotonic()
             if time.monotonic() - self._gone_since > GRACE_SECONDS:
                 return self._last_words(ended, "it ended without an error")
         return None
+
+    def _lacks_threads(self) -> bool:
+        """Whether a library of a worker could not start its threads: some wait for them for ever."""
+        return any(_NO_THREAD in (_last_line(log) or "") for log in Path(self.home).glob("*.log"))
 
     def done(self) -> Done:
         """How far they are, together."""
@@ -105,7 +113,7 @@ class WorkerProcesses:
         at = "; ".join(", ".join(note.at) for note in notes if note.at)
         where = f" at {at}" if at else " between two ranges" if notes else " at its start"
         said = next(filter(None, (_last_line(Path(self.home, f"{number}.log")) for number in sorted(ids))), None)
-        if said is not None and NO_MORE_THREADS in said:
+        if said is not None and (NO_MORE_THREADS in said or _NO_THREAD in said):
             return no_more_threads()
         why = ": ".join(filter(None, (why, said)))
         return RldsBeamError(f"a worker process died{where} ({why}); what is finished is kept, run again")

@@ -59,7 +59,7 @@ def test_the_connectors_are_part_of_the_plan(data, tmp_path):
         if limit == 0.5:
             rlds_beam.convert(data, tmp_path / "out", connectors=tmp_path / "clip.json")
         else:
-            with pytest.raises(UsageError, match=r"connectors\.connectors\.0\.arguments\.limit was 0\.5 and is now 0\.25"):
+            with pytest.raises(UsageError, match=r"connectors\.0\.arguments\.limit was 0\.5 and is now 0\.25"):
                 rlds_beam.convert(data, tmp_path / "out", connectors=tmp_path / "clip.json")
 
 

@@ -128,10 +128,10 @@ def resolve(name: str, flag: str = "--policy_info_fn", *, callable_only: bool = 
     Raises:
       UsageError: there is none.
     """
-    found = name.value if isinstance(name, ByValue) else _imported(name, flag)
+    found: Any = name.value if isinstance(name, ByValue) else _imported(name, flag)
     if callable_only and not callable(found):
         raise UsageError(f"{flag}={name}: it is a {type(found).__name__}, not a function")
-    return found
+    return cast("Callable[..., Any]", found)
 
 
 @functools.lru_cache(maxsize=8)

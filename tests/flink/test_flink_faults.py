@@ -146,21 +146,21 @@ def test_in_the_middle_of_push(cluster, data, server, fault: Fault) -> None:
 def test_a_job_manager_that_is_killed(cluster, gate, source, undisturbed, tmp_path) -> None:
     """Without Flink's high availability the job is lost: the command says so, and the same command resumes it."""
     output = tmp_path / "out"
-    command = ["convert", str(source), str(output), *FLAGS, "--json", *cluster.flags()]
+    command = ["convert", str(source), str(output), *FLAGS, *cluster.flags()]
     with held_up(command, cluster, gate, output) as process:
         committed = {path: path.stat().st_mtime_ns for path in (output / "_commits").glob("*.json")}
         assert committed
         cluster.kill("jobmanager")
         cluster.start_job_manager()
         out, err = process.communicate(timeout=JOB_SECONDS)
-    assert (process.returncode, out) == (1, "")
-    assert "lost the job" in err and "run the same command to resume" in err
-    assert not (output / "manifest.json").exists()
     gate.open()
     for number in range(2):  # they would find out by themselves, by a heartbeat that is minutes here
         kill_task_manager(cluster, number)
     cluster.wait_for_task_managers(2)
-    with running(command) as process:
+    assert (process.returncode, out) == (1, "")
+    assert "lost the job" in err and "run the same command to resume" in err
+    assert not (output / "manifest.json").exists()
+    with running([*command, "--json"]) as process:
         ended(process)
     assert bytes_of(output) == undisturbed
     assert {path: path.stat().st_mtime_ns for path in committed} == committed
@@ -169,7 +169,7 @@ def test_a_job_manager_that_is_killed(cluster, gate, source, undisturbed, tmp_pa
 def test_interrupted(cluster, gate, source, undisturbed, tmp_path) -> None:
     """Ctrl-C ends the job on the cluster too; the same command resumes it."""
     output = tmp_path / "out"
-    command = ["convert", str(source), str(output), *FLAGS, "--json", *cluster.flags()]
+    command = ["convert", str(source), str(output), *FLAGS, *cluster.flags()]
     with held_up(command, cluster, gate, output) as process:
         os.killpg(process.pid, signal.SIGINT)
         out, err = process.communicate(timeout=JOB_SECONDS)
@@ -177,6 +177,6 @@ def test_interrupted(cluster, gate, source, undisturbed, tmp_path) -> None:
         assert err == "rlds-beam: interrupted; what is finished is kept, run the same command to resume\n"
     gate.open()
     cluster.wait_until(lambda: cluster.jobs()[0]["state"] == "CANCELED")
-    with running(command) as process:
+    with running([*command, "--json"]) as process:
         ended(process)
     assert bytes_of(output) == undisturbed

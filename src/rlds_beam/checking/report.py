@@ -101,7 +101,7 @@ class Report:
         else:
             self.valid += 1
         if verdict.dropped:
-            last = None if verdict.written else next(reversed(verdict.dropped))
+            last = None if verdict.written else list(verdict.dropped)[-1]
             found = {name: Dropped(int(name == last), count) for name, count in verdict.dropped.items()}
             self.dropped = merge_dropped((self.dropped, found))
         if verdict.violations:
@@ -221,7 +221,7 @@ class Report:
         return "\n".join(lines)
 
 
-_NUMBERS = tuple(f.name for f in dataclasses.fields(Report) if f.type == "int")
+_NUMBERS = tuple(f.name for f in dataclasses.fields(Report) if f.default == 0)
 
 
 def _rule_lines(rule: str, count: RuleCount, repair: Collection[str]) -> list[str]:

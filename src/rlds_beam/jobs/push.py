@@ -75,15 +75,16 @@ class PushInput:
         """How even the ranges are."""
         if self.source is None:
             return balance_of_sizes([work.bytes for work in self.ranges if isinstance(work, ReplayRange)])
-        return balance_of(self.source, self._cut, whole_shards=self.items.across_episodes)
+        return balance_of(self.source, self.cut, whole_shards=self.items.across_episodes)
 
     @property
     def ordered(self) -> tuple[WorkRange | ReplayRange, ...]:
         """The ranges, as they are best handed out."""
-        return self.ranges if self.source is None else tuple(largest_first(self.source, self._cut))
+        return self.ranges if self.source is None else tuple(largest_first(self.source, self.cut))
 
     @property
-    def _cut(self) -> list[WorkRange]:
+    def cut(self) -> list[WorkRange]:
+        """The ranges of an RLDS dataset."""
         return [work for work in self.ranges if isinstance(work, WorkRange)]
 
     @property
