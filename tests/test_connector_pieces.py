@@ -9,6 +9,7 @@ from rlds_beam.connectors import (
     ActionChunking,
     AddColumnsFromEpisodesToTrainBatch,
     AddObservationsFromEpisodesToBatch,
+    AddOneTsToEpisodesAndTruncate,
     AddTimeDimToBatchAndZeroPad,
     FlattenObservations,
     FrameStacking,
@@ -17,6 +18,7 @@ from rlds_beam.connectors import (
     MinimumLength,
     PrevActionsPrevRewards,
     ShiftAlignment,
+    StepFields,
     SubsampleSteps,
     TruncateEpisodes,
     connect,
@@ -147,6 +149,23 @@ def test_alignments(recorded, actions, rewards):
     shifted = edited(ShiftAlignment(recorded), episode(2))
     np.testing.assert_array_equal(shifted.steps["action"][:, 0], actions)
     np.testing.assert_array_equal(shifted.steps["reward"], rewards)
+
+
+@pytest.mark.parametrize(
+    "connector",
+    [SubsampleSteps(2), ShiftAlignment("ars"), AddOneTsToEpisodesAndTruncate()],
+    ids=lambda c: type(c).__name__,
+)
+def test_the_fields_of_the_configuration_are_those_that_are_edited(connector):
+    """Named otherwise, and with leaves below: the same arrays."""
+    usual = episode(5)
+    renamed = {"action": "control/joints", "reward": "score"}
+    other = usual.replace(steps={renamed.get(path, path): column for path, column in usual.steps.items()})
+    expected = edited(connector, usual)
+    (found,) = connect([connector], [other], StepFields(actions="control", rewards="score")).episodes
+    assert len(found) == len(expected)
+    for path, column in expected.steps.items():
+        np.testing.assert_array_equal(found.steps[renamed.get(path, path)], column)
 
 
 @pytest.mark.parametrize("strategy", ["uniform", "future", "final"])

@@ -8,8 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from rlds_beam.connectors.base import EpisodeConnector
-from rlds_beam.connectors.fields import below
+from rlds_beam.connectors.fields import StepFields
 from rlds_beam.episodes.episode import Column, Episode
+from rlds_beam.episodes.nesting import below
 from rlds_beam.errors import UsageError
 
 _OWN = ("is_first", "is_last", "is_terminal")
@@ -45,7 +46,7 @@ class SplitAgents(EpisodeConnector):
         if self.left_early not in ("terminated", "truncated"):
             raise UsageError(f"SplitAgents: left_early={self.left_early}, expected terminated or truncated")
 
-    def edit(self, episode: Episode) -> Sequence[Episode]:
+    def edit(self, episode: Episode, fields: StepFields) -> Sequence[Episode]:
         return [made for agent in self.agents for made in self._episode(episode, agent)]
 
     def _episode(self, episode: Episode, agent: str) -> Iterator[Episode]:

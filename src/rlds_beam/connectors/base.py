@@ -71,13 +71,17 @@ class EpisodeConnector(abc.ABC):
     """A connector that edits each episode. For example:
 
     class ClipReward(EpisodeConnector):
-        def edit(self, episode):
-            return episode.replace(steps={**episode.steps, "reward": episode.steps["reward"].clip(-1, 1)})
+        def edit(self, episode, fields):
+            return episode.with_columns({fields.rewards: episode.steps[fields.rewards].clip(-1, 1)})
     """
 
     @abc.abstractmethod
-    def edit(self, episode: Episode) -> Episode | Sequence[Episode] | None:
-        """The episode, edited; several, where it is split; None, where it is dropped."""
+    def edit(self, episode: Episode, fields: StepFields) -> Episode | Sequence[Episode] | None:
+        """The episode, edited; several, where it is split; None, where it is dropped.
+
+        Args:
+          fields: where things are found in the steps.
+        """
 
     def __call__(self, batch: Batch) -> Batch:
         if any(batch.columns):
@@ -85,7 +89,7 @@ class EpisodeConnector(abc.ABC):
         edited: list[Episode] = []
         dropped = 0
         for episode in batch.episodes:
-            made = self.edit(episode)
+            made = self.edit(episode, batch.fields)
             parts = [made] if isinstance(made, Episode) else list(made or ())
             dropped += not parts
             edited += parts

@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 
 from rlds_beam.connectors.base import EpisodeConnector
+from rlds_beam.connectors.fields import StepFields
 from rlds_beam.episodes.columns import concatenate, zeros_like
 from rlds_beam.episodes.episode import Column, Episode
+from rlds_beam.episodes.nesting import all_below, below
 from rlds_beam.errors import UsageError
 
 _FLAGS = ("is_first", "is_last", "is_terminal")
@@ -26,7 +28,7 @@ class MinimumLength(EpisodeConnector):
 
     transitions: int = 1
 
-    def edit(self, episode: Episode) -> Episode | None:
+    def edit(self, episode: Episode, fields: StepFields) -> Episode | None:
         return episode if len(episode) > self.transitions else None
 
 
@@ -40,7 +42,7 @@ class TruncateEpisodes(EpisodeConnector):
 
     transitions: int
 
-    def edit(self, episode: Episode) -> Episode:
+    def edit(self, episode: Episode, fields: StepFields) -> Episode:
         if len(episode) <= self.transitions + 1:
             return episode
         return _ended(episode.slice(0, self.transitions + 1), is_terminal=False)
@@ -64,13 +66,13 @@ class SubsampleSteps(EpisodeConnector):
         if self.every < 1:
             raise UsageError(f"SubsampleSteps: every={self.every}, expected 1 or more")
 
-    def edit(self, episode: Episode) -> Episode:
+    def edit(self, episode: Episode, fields: StepFields) -> Episode:
         count = len(episode)
         if self.every == 1 or count < 2:
             return episode
         kept = np.unique([*range(0, count, self.every), count - 1])
         steps: dict[str, Column] = {path: column[kept] for path, column in episode.steps.items()}
-        for path in ("reward",):
+        for path in all_below(episode.steps, fields.rewards):
             rewards = np.asarray(episode.steps[path])
             steps[path] = np.add.reduceat(rewards, kept, axis=0).astype(rewards.dtype)
         return episode.replace(steps=steps)
@@ -96,10 +98,11 @@ class ShiftAlignment(EpisodeConnector):
         if self.recorded not in ("sar", "ars", "rsa"):
             raise UsageError(f"ShiftAlignment: recorded={self.recorded}, expected sar, ars or rsa")
 
-    def edit(self, episode: Episode) -> Episode:
-        moved = {"sar": (), "ars": ("action", "reward", "discount"), "rsa": ("reward", "discount")}[self.recorded]
+    def edit(self, episode: Episode, fields: StepFields) -> Episode:
+        of_reward = (fields.rewards, "discount")
+        moved = {"sar": (), "ars": (fields.actions, *of_reward), "rsa": of_reward}[self.recorded]
         steps = {
-            path: concatenate([column[1:], zeros_like(column[:1], 1)]) if path.split("/")[0] in moved else column
+            path: concatenate([column[1:], zeros_like(column, 1)]) if any(below(path, f) for f in moved) else column
             for path, column in episode.steps.items()
         }
         return episode.replace(steps=steps)
@@ -133,10 +136,10 @@ class GoalRelabelling(EpisodeConnector):
         if self.strategy not in ("uniform", "future", "final"):
             raise UsageError(f"GoalRelabelling: strategy={self.strategy}, expected uniform, future or final")
 
-    def edit(self, episode: Episode) -> Episode:
+    def edit(self, episode: Episode, fields: StepFields) -> Episode:
         if self.achieved not in episode.steps:
             raise UsageError(f"GoalRelabelling: the steps have no {self.achieved}, only {', '.join(episode.steps)}")
-        if any(self.goal.startswith(path + "/") for path in episode.steps):
+        if any(below(self.goal, path) and self.goal != path for path in episode.steps):
             raise UsageError(f"GoalRelabelling: {self.goal} would stand below a field; name another goal")
         goals = self._goals(len(episode) - 1, episode)
         return episode.replace(steps={**episode.steps, self.goal: episode.steps[self.achieved][goals]})

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from rlds_beam.episodes.episode import Column, Episode
+from rlds_beam.episodes.nesting import below
 
 DEFAULT_MODULE_ID = "default_policy"
 """The module of an episode that says nothing else, as in RLlib."""
@@ -52,11 +53,6 @@ def leaves(episode: Episode, field: str, column: str) -> dict[str, Column]:
       Empty where the episode has no such field.
     """
     return {column + path[len(field) :]: values for path, values in episode.steps.items() if below(path, field)}
-
-
-def below(path: str, field: str) -> bool:
-    """Whether a step field is `field` or one of its leaves."""
-    return path == field or path.startswith(field + "/")
 
 
 def transitions(episode: Episode) -> int:

@@ -8,8 +8,9 @@ from typing import Any, TypeAlias, cast
 import numpy as np
 
 from rlds_beam.connectors.base import ColumnConnector, Columns
-from rlds_beam.connectors.fields import StepFields, below, terminateds, transitions
+from rlds_beam.connectors.fields import StepFields, terminateds, transitions
 from rlds_beam.episodes.episode import Episode
+from rlds_beam.episodes.nesting import below
 from rlds_beam.errors import UsageError
 
 Array: TypeAlias = "np.ndarray[Any, Any]"

@@ -8,10 +8,11 @@ from typing import Any, TypeAlias, cast
 
 import numpy as np
 
-from rlds_beam.connectors.fields import StepFields, below, transitions
+from rlds_beam.connectors.fields import StepFields, transitions
 from rlds_beam.connectors.quantiles import RELATIVE_ERROR, Distribution
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.images import EncodedImages
+from rlds_beam.episodes.nesting import below
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 

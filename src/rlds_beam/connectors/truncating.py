@@ -5,8 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from rlds_beam.connectors.base import EpisodeConnector
-from rlds_beam.episodes.columns import concatenate
-from rlds_beam.episodes.episode import Episode
+from rlds_beam.connectors.fields import StepFields
+from rlds_beam.episodes.columns import concatenate, zeros_like
+from rlds_beam.episodes.episode import Column, Episode
+from rlds_beam.episodes.nesting import below
 
 
 class AddOneTsToEpisodesAndTruncate(EpisodeConnector):
@@ -21,19 +23,22 @@ class AddOneTsToEpisodesAndTruncate(EpisodeConnector):
     truncated. What a model gave besides (`vf_preds`) is what the last step holds.
     """
 
-    def edit(self, episode: Episode) -> Episode:
+    def edit(self, episode: Episode, fields: StepFields) -> Episode:
         last = len(episode) - 1
         if last < 1:
             return episode
-        steps = {}
-        for path, column in episode.steps.items():
-            if path == "action" or path.startswith("action/"):
-                steps[path] = concatenate([column[:last], column[last - 1 : last], column[last - 1 : last]])
-            else:
-                steps[path] = concatenate([column, column[last:]])
-        for path in ("is_first", "is_last", "is_terminal", "reward"):
-            steps[path][last + 1] = 0  # type: ignore[index]
-        steps["reward"][last] = 0  # type: ignore[index]
-        steps["is_last"][last] = True  # type: ignore[index]
-        steps["loss_mask"] = np.arange(last + 2) < last
-        return episode.replace(steps=steps)
+        steps = {path: _longer(path, column, last, fields) for path, column in episode.steps.items()}
+        flags = {name: np.array(steps[name], bool) for name in ("is_first", "is_last", "is_terminal")}
+        for flag in flags.values():
+            flag[last + 1] = False
+        flags["is_last"][last] = True
+        return episode.replace(steps={**steps, **flags, "loss_mask": np.arange(last + 2) < last})
+
+
+def _longer(path: str, column: Column, last: int, fields: StepFields) -> Column:
+    """A column of steps 0 to last + 1."""
+    if below(path, fields.actions):
+        return concatenate([column[:last], column[last - 1 : last], column[last - 1 : last]])
+    if below(path, fields.rewards):
+        return concatenate([column[:last], zeros_like(column, 2)])
+    return concatenate([column, column[last:]])

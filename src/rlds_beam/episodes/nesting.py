@@ -12,6 +12,16 @@ from rlds_beam.errors import UsageError
 Path = tuple["str | int", ...]
 
 
+def below(path: str, name: str) -> bool:
+    """Whether a path is `name`, or that of a leaf below it: `observation/state` is below `observation`."""
+    return path == name or path.startswith(name + "/")
+
+
+def all_below(paths: Iterable[str], name: str) -> list[str]:
+    """Those of the paths that are `name` or below it."""
+    return [path for path in paths if below(path, name)]
+
+
 def nest(leaves: Mapping[str, Any]) -> dict[str, Any]:
     """Values by path as nested dicts, in the order of the paths.
 

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from rlds_beam.episodes.nesting import nest
+from rlds_beam.episodes.nesting import all_below, nest
 from rlds_beam.episodes.schema import REQUIRED_STEP_FIELDS, Field, Schema
 from rlds_beam.errors import UsageError
 
@@ -75,7 +75,7 @@ def parse_features(features: str | bytes | Json, where: str) -> Schema:
     steps = _by_path(_step_fields(children.pop("steps"), where), where)
     metadata = _by_path((f for name, node in children.items() for f in _fields(node, name, (), False, where)), where)
     for name in REQUIRED_STEP_FIELDS:
-        if not any(path == name or path.startswith(name + "/") for path in steps):
+        if not all_below(steps, name):
             if name != "discount":
                 raise UsageError(f"{where}: the steps have no `{name}`, which RLDS requires; they have {sorted(steps)}")
             steps[name] = DEFAULT_DISCOUNT

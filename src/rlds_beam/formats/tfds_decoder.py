@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from rlds_beam.episodes.nesting import all_below
 from rlds_beam.episodes.schema import Field, Schema
 from rlds_beam.errors import needs
 from rlds_beam.formats.features import Json, load_features
@@ -82,7 +83,7 @@ def _prune(features: Any, paths: Iterable[str], prefix: str = "") -> dict[str, A
     kept: dict[str, Any] = {}
     for name, feature in features.items():
         path = prefix + name
-        if path in paths or any(p.startswith(path + "/") for p in paths):
+        if all_below(paths, path):
             nested = type(feature).__name__ == "FeaturesDict"
             kept[name] = _prune(feature, paths, path + "/") if nested else feature
     return kept

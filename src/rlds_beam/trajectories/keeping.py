@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from rlds_beam.episodes.episode import Column, Episode
+from rlds_beam.episodes.nesting import all_below, below
 from rlds_beam.episodes.schema import Field, Schema
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.wire import delimited, packed_varints, text
@@ -82,8 +83,8 @@ def keep_fields(names: Iterable[str], schema: Schema, leaves: Iterable[str]) -> 
     """
     kept: dict[str, Kept] = {}
     for name in names:
-        found = [Kept(field, True) for field in _below(name, schema.steps)]
-        found += [Kept(field, False) for field in _below(name, schema.metadata)]
+        found = [Kept(schema.steps[path], True) for path in all_below(schema.steps, name)]
+        found += [Kept(schema.metadata[path], False) for path in all_below(schema.metadata, name)]
         if name == EPISODE_KEY and not found:
             found = [Kept(Field(EPISODE_KEY, "string"), False)]
         if not found:
@@ -94,7 +95,7 @@ def keep_fields(names: Iterable[str], schema: Schema, leaves: Iterable[str]) -> 
         kept |= {one.field.path: one for one in found}
     taken = {*leaves}
     for path, one in kept.items():
-        if any(path == leaf or leaf.startswith(path + "/") or path.startswith(leaf + "/") for leaf in taken):
+        if any(below(leaf, path) or below(path, leaf) for leaf in taken):
             raise UsageError(f"--keep={path}: the trajectory has it, or a leaf of that name, already")
         if one.field.dtype not in _DTYPES or one.field.encoding in ("png", "jpeg") or None in one.field.shape:
             raise UsageError(f"--keep={path}: a record carries text and numbers of one shape, and not {one.field}")
@@ -113,10 +114,6 @@ def _values(one: Kept, column: np.ndarray[Any, Any], index: np.ndarray[Any, Any]
     if (padding := index < 0).any():
         values[padding] = b"" if one.field.dtype == "string" else 0
     return values
-
-
-def _below(name: str, fields: Mapping[str, Field]) -> list[Field]:
-    return [field for path, field in fields.items() if path == name or path.startswith(name + "/")]
 
 
 def _bytes(value: Any) -> bytes:

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from rlds_beam.episodes.nesting import nest_order
+from rlds_beam.episodes.nesting import all_below, nest_order
 from rlds_beam.episodes.schema import REQUIRED_STEP_FIELDS
 from rlds_beam.errors import UsageError
 from rlds_beam.trajectories.options import FrameOptions
@@ -44,39 +44,35 @@ def layout(paths: Names, text: Names, options: FrameOptions) -> Layout:
 @functools.lru_cache(maxsize=64)  # asked for every episode; the steps of a dataset do not change
 def _layout(paths: Names, text: Names, observation_fields: Names, policy_info_fields: Names) -> Layout:
     for name in REQUIRED_STEP_FIELDS:
-        if not _below(paths, name):
+        if not all_below(paths, name):
             raise UsageError(f"the steps have no {name}, which a trajectory needs; they have {', '.join(paths)}")
     asked = [f"observation/{name}" for name in observation_fields]
-    observation = _chosen("observation_fields", asked, paths, "observation/") if asked else _below(paths, "observation")
+    every = all_below(paths, "observation")
+    observation = _chosen("observation_fields", asked, paths, "observation/") if asked else every
     _refuse_text("observation_fields", observation if asked else [], text)
     left_out = [path for path in observation if path in text]
     observation = [path for path in observation if path not in text]
     if not observation:
         raise UsageError(f"{', '.join(left_out)}: the observation is all text, and a trajectory holds numbers only")
-    for path in (*_below(paths, "action"), *_below(paths, "reward"), "discount"):
+    for path in (*all_below(paths, "action"), *all_below(paths, "reward"), "discount"):
         if path in text:
             raise UsageError(f"{path} is text, and a trajectory holds numbers only; make numbers of it beforehand")
     carried = _chosen("policy_info_fields", policy_info_fields, paths, "")
     _refuse_text("policy_info_fields", carried, text)
     return Layout(
         observation=tuple(nest_order(observation)),
-        action=tuple(nest_order(_below(paths, "action"))),
-        reward=tuple(nest_order(_below(paths, "reward"))),
+        action=tuple(nest_order(all_below(paths, "action"))),
+        reward=tuple(nest_order(all_below(paths, "reward"))),
         policy_info=tuple((f"policy_info/{path}", path) for path in nest_order(carried)),
         text=tuple(left_out),
     )
-
-
-def _below(paths: Iterable[str], prefix: str) -> list[str]:
-    """The leaves at or below `prefix`."""
-    return [path for path in paths if path == prefix or path.startswith(prefix + "/")]
 
 
 def _chosen(flag: str, names: Iterable[str], paths: Names, prefix: str) -> list[str]:
     """The leaves at or below the names; `prefix` is what the user left out of each."""
     chosen: dict[str, None] = {}
     for name in names:
-        found = _below(paths, name)
+        found = all_below(paths, name)
         if not found:
             raise UsageError(_no_such_field(flag, name, paths, prefix))
         chosen |= dict.fromkeys(found)
