@@ -22,12 +22,15 @@ CONNECTORS = {
     "GeneralAdvantageEstimation": "returns",
     "GoalRelabelling": "editing",
     "HistoryWindow": "windows",
+    "MeanStdFilter": "filtering",
     "MinimumLength": "editing",
     "NStepReturns": "returns",
+    "Normalize": "normalizing",
     "NumpyToTensor": "batching",
     "PrevActionsPrevRewards": "observations",
     "ShiftAlignment": "editing",
     "SplitAgents": "agents",
+    "StandardizeAdvantages": "standardizing",
     "SubsampleSteps": "editing",
     "TruncateEpisodes": "editing",
 }
@@ -39,6 +42,7 @@ _OTHERS = {
     "Connector": "base",
     "ConnectorPipeline": "pipeline",
     "EpisodeConnector": "base",
+    "FittedConnector": "fitting",
     "StepFields": "fields",
     "connect": "base",
 }

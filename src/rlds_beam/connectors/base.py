@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol, TypeAlias
 
 from rlds_beam.connectors.fields import StepFields
 from rlds_beam.episodes.episode import Column, Episode
@@ -67,6 +67,10 @@ class Connector(Protocol):
     def __call__(self, batch: Batch) -> Batch: ...
 
 
+Edit: TypeAlias = "Callable[[Episode, StepFields], Episode | Sequence[Episode] | None]"
+"""What `EpisodeConnector.edit` does."""
+
+
 class EpisodeConnector(abc.ABC):
     """A connector that edits each episode. For example:
 
@@ -84,16 +88,7 @@ class EpisodeConnector(abc.ABC):
         """
 
     def __call__(self, batch: Batch) -> Batch:
-        if any(batch.columns):
-            raise ValueError(f"{name_of(self)} edits episodes, so it has to come before connectors that add columns")
-        edited: list[Episode] = []
-        dropped = 0
-        for episode in batch.episodes:
-            made = self.edit(episode, batch.fields)
-            parts = [made] if isinstance(made, Episode) else list(made or ())
-            dropped += not parts
-            edited += parts
-        return _with_dropped(batch.replace(episodes=tuple(edited), columns=()), name_of(self), dropped)
+        return edit_each(self, batch, self.edit)
 
 
 class ColumnConnector(abc.ABC):
@@ -124,6 +119,25 @@ class ColumnConnector(abc.ABC):
                 added = batch.time.sequences(added, batch.starts[i])
             columns[i] = {**columns[i], **{name: values for name, values in added.items() if name not in columns[i]}}
         return batch.replace(columns=tuple(columns))
+
+
+def edit_each(connector: Connector, batch: Batch, edit: Edit) -> Batch:
+    """The batch with each of its episodes edited; those that are dropped are counted under the connector's name.
+
+    Raises:
+      ValueError: the episodes have columns already.
+    """
+    if any(batch.columns):
+        raise ValueError(f"{name_of(connector)} edits episodes, so it has to come before connectors that add columns")
+    edited: list[Episode] = []
+    dropped = dict(batch.dropped)
+    for episode in batch.episodes:
+        made = edit(episode, batch.fields)
+        parts = [made] if isinstance(made, Episode) else list(made or ())
+        if not parts:
+            dropped[name_of(connector)] = dropped.get(name_of(connector), 0) + 1
+        edited += parts
+    return batch.replace(episodes=tuple(edited), columns=(), dropped=dropped)
 
 
 def check_not_batched(connector: Connector, batch: Batch) -> None:

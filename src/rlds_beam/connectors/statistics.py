@@ -10,8 +10,8 @@ import numpy as np
 
 from rlds_beam.connectors.fields import StepFields, transitions
 from rlds_beam.connectors.quantiles import RELATIVE_ERROR, Distribution
-from rlds_beam.episodes.episode import Episode
-from rlds_beam.episodes.images import EncodedImages
+from rlds_beam.episodes.columns import is_numeric
+from rlds_beam.episodes.episode import Column, Episode
 from rlds_beam.episodes.nesting import below
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
@@ -156,7 +156,7 @@ class StatisticsBuilder:
         count, fields = transitions(episode), self._fields
         for path, column in episode.steps.items():
             rows = column if below(path, fields.obs) else column[:count]
-            if _is_numeric(path, rows):
+            if _counts(path, rows):
                 self._rows.setdefault(path, []).append(np.array(rows))
         if fields.rewards in episode.steps:
             self._returns.append(np.sum(np.asarray(episode.steps[fields.rewards])[:count], dtype=np.float64))
@@ -192,7 +192,5 @@ def _merged(parts: Iterable[LeafStatistics]) -> LeafStatistics:
     return first.merge(*others) if others else first
 
 
-def _is_numeric(path: str, column: Any) -> bool:
-    if isinstance(column, EncodedImages) or path.startswith("is_") or not len(column):
-        return False
-    return bool(column.dtype.kind in "fiu" or column.dtype.name == "bfloat16")
+def _counts(path: str, column: Column) -> bool:
+    return len(column) > 0 and not path.startswith("is_") and is_numeric(column)

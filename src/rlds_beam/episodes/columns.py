@@ -25,6 +25,11 @@ def is_text(column: Column) -> bool:
     return not isinstance(column, EncodedImages) and column.dtype.kind in "OSU"
 
 
+def is_numeric(column: Column) -> bool:
+    """Whether a column holds numbers: no images, text or bools."""
+    return not isinstance(column, EncodedImages) and (column.dtype.kind in "fiu" or column.dtype.name == "bfloat16")
+
+
 def zeros_like(column: Column, length: int) -> Column:
     """A column of the same kind, dtype and step shape, of `length` zeros (empty strings for text)."""
     if isinstance(column, EncodedImages):
