@@ -17,7 +17,7 @@ from rlds_beam.connectors.fitting import FittedConnector
 class ClipReward(EpisodeConnector):
     limit: float = 0.1
 
-    def edit(self, episode):
+    def edit(self, episode, fields):
         return episode.with_columns({"reward": episode.steps["reward"].clip(-self.limit, self.limit)})
 
 
