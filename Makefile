@@ -31,7 +31,7 @@ export GRPC_VERBOSITY ?= NONE
 # Nothing here uses an accelerator; TensorFlow would reserve its memory.
 export CUDA_VISIBLE_DEVICES ?=
 
-.PHONY: help setup demo test test-pythons test-flink test-dataflow docs lint format bench wheel lock clean
+.PHONY: help setup demo test test-pythons test-peers test-flink test-dataflow docs lint format bench wheel lock clean
 
 PYTEST = timeout --foreground --signal=INT --kill-after=60 $(TEST_SECONDS) $(PY) -m pytest -q
 SAY_TIMEOUT = { code=$$?; case $$code in \
@@ -58,11 +58,15 @@ demo: $(PROJECT)  ## record episodes from a simulator, break two, check, convert
 	@$(PY) examples/demo.py
 
 test: $(PROJECT)  ## run the tests (TESTS=tests/test_x.py for some of them)
-	@$(PYTEST) $(PYTEST_FLAGS) --ignore=tests/flink --ignore=tests/dataflow $(TESTS) || $(SAY_TIMEOUT)
+	@$(PYTEST) $(PYTEST_FLAGS) --ignore=tests/flink --ignore=tests/dataflow --ignore=tests/peers $(TESTS) || $(SAY_TIMEOUT)
 
 # Tests of the base package: those that need TensorFlow or another extra skip themselves. Each Python has its own lock.
 test-pythons: $(PROJECT) wheel  ## run the base tests on each of Python 3.10 to 3.13 that is found, numpy 1.26 and 2
 	@$(PY) .ci/test_pythons.py $(PYTEST_FLAGS) $(TESTS)
+
+# RLlib with PyTorch, in an environment of its own: 3 GB from PyPI, fetched once.
+test-peers: $(PROJECT) wheel  ## run our connectors and our output beside RLlib's own (in .venv-peers-rllib, made once)
+	@$(PY) .ci/test_peers.py $(PEERS)
 
 # Fetched once, into .flink: 250 MB from PyPI and Maven Central. In one process: the tests share a cluster, and kill parts of it.
 test-flink: $(PROJECT)  ## run the tests on a real Flink cluster, which it sets up (needs Maven and a JDK 17)
@@ -119,6 +123,10 @@ lock: $(DEPENDENCIES)  ## resolve the dependencies and write the lock files (UPG
 	@$(COMPILE_BASE) --python-version 3.13 --extra arrayrecord requirements/notebook.in requirements/pandas.in \
 		--output-file requirements/base-py313.lock
 	@sed -i '1i # Linux x86-64: rlds-beam[test] and all it needs. Written by `make lock`.' requirements/base-*.lock
+	@$(COMPILE_BASE) --python-version 3.11 --extra rllib --no-emit-package triton \
+		--output-file requirements/peers-rllib.lock
+	@sed -i '1i # Python 3.11, Linux x86-64: rlds-beam[rllib,test] and all it needs, but triton (for GPUs). Written by `make lock`.' \
+		requirements/peers-rllib.lock
 
 clean:  ## remove what was built (.venv stays)
 	rm -rf build dist demo_data bench_data .pytest_cache .mypy_cache .ruff_cache .hypothesis src/*.egg-info *.egg-info

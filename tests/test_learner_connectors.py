@@ -204,6 +204,16 @@ def test_agents_enter_late_leave_early_and_learn_as_modules_in_a_fixed_order():
     assert set(left["module_id"]) == {b"p1"}
 
 
+def test_only_the_modules_that_are_recurrent_learn_from_sequences():
+    episodes = [A.replace(metadata={"module_id": "lstm"}), B.replace(metadata={"module_id": "mlp"})]
+    sequences = [AddTimeDimToBatchAndZeroPad(4, modules=["lstm"]), AddStatesFromEpisodesToBatch()]
+    returns = ComputeReturnsToGo()
+    modules = connect([*DEFAULT, *sequences, returns, BatchIndividualItems()], episodes).modules
+    assert modules["lstm"]["obs"].shape == (2, 4, 1) and modules["lstm"]["returns_to_go"].shape == (2, 4)
+    assert modules["mlp"]["obs"].shape == (3, 1) and modules["mlp"]["returns_to_go"].shape == (3,)
+    assert modules["lstm"].keys() - modules["mlp"].keys() == {"seq_lens", "loss_mask", "state_in/h"}
+
+
 def test_a_pipeline_is_edited_by_name_and_class_and_nests():
     inner = ConnectorPipeline([AddColumnsFromEpisodesToTrainBatch()])
     pipeline = ConnectorPipeline([inner]).prepend(AddObservationsFromEpisodesToBatch()).append(BatchIndividualItems())

@@ -30,7 +30,8 @@ class Batch:
       columns: what connectors made of each of the episodes for a learner, by name, in the order in which they were
         added; one mapping for each episode.
       time: how rows became sequences; None while a row is a transition (`AddTimeDimToBatchAndZeroPad`).
-      starts: the transition at which each sequence of an episode starts, one array for each episode.
+      starts: the transition at which each sequence of an episode starts, one array for each episode; None for an
+        episode whose rows stay transitions.
       modules: columns of all episodes, concatenated for each module (`BatchIndividualItems`); None before that.
       fields: where the observation, action and so on are found in the steps.
       dropped: episodes that were dropped, by the name of the connector that dropped them; the last one to drop any
@@ -115,7 +116,7 @@ class ColumnConnector(abc.ABC):
         columns = list(batch.columns)
         for i, episode in enumerate(batch.episodes):
             added = self.add(episode, columns[i], batch.fields)
-            if batch.time is not None:
+            if batch.time is not None and batch.starts[i] is not None:
                 added = batch.time.sequences(added, batch.starts[i])
             columns[i] = {**columns[i], **{name: values for name, values in added.items() if name not in columns[i]}}
         return batch.replace(columns=tuple(columns))

@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+from collections.abc import Iterable
 
 import numpy as np
 
 from rlds_beam.connectors.base import ColumnConnector, Columns
-from rlds_beam.connectors.fields import StepFields, agent_of, leaves, module_of, terminateds, transitions, truncateds
+from rlds_beam.connectors.fields import (
+    StepFields,
+    agent_of,
+    below,
+    leaves,
+    module_of,
+    renamed,
+    terminateds,
+    transitions,
+    truncateds,
+)
 from rlds_beam.episodes.columns import is_text
 from rlds_beam.episodes.episode import Column, Episode
 from rlds_beam.errors import UsageError
@@ -21,7 +33,7 @@ class AddObservationsFromEpisodesToBatch(ColumnConnector):
     """
 
     def add(self, episode: Episode, columns: Columns, fields: StepFields) -> Columns:
-        return _first(_required(episode, fields.obs, "obs"), transitions(episode))
+        return {} if is_there(columns, "obs") else _first(_required(episode, fields.obs, "obs"), transitions(episode))
 
 
 class AddNextObservationsFromEpisodesToTrainBatch(ColumnConnector):
@@ -32,6 +44,8 @@ class AddNextObservationsFromEpisodesToTrainBatch(ColumnConnector):
     """
 
     def add(self, episode: Episode, columns: Columns, fields: StepFields) -> Columns:
+        if is_there(columns, "new_obs"):
+            return {}
         observations = _required(episode, fields.obs, "new_obs")
         return {name: column[1:] for name, column in observations.items() if not is_text(column)}
 
@@ -44,25 +58,32 @@ class AddColumnsFromEpisodesToTrainBatch(ColumnConnector):
     """
 
     def add(self, episode: Episode, columns: Columns, fields: StepFields) -> Columns:
-        count = transitions(episode)
-        return {
-            **_first(_required(episode, fields.actions, "actions"), count),
-            **_first(_required(episode, fields.rewards, "rewards"), count),
-            "terminateds": terminateds(episode),
-            "truncateds": truncateds(episode),
-            **{
-                name: column
-                for extra in (*fields.extras, "loss_mask")
-                for name, column in _first(leaves(episode, extra, extra), count).items()
-            },
-        }
+        made = _of_transitions(tuple(episode.steps), tuple(columns), fields)
+        added = _first({name: episode.steps[path] for path, name in made}, transitions(episode))
+        ends = terminateds(episode)
+        return {**added, "terminateds": ends, "truncateds": truncateds(episode, ends)}
+
+
+@functools.lru_cache(maxsize=256)  # episodes of a dataset have the same paths
+def _of_transitions(paths: tuple[str, ...], there: tuple[str, ...], fields: StepFields) -> tuple[tuple[str, str], ...]:
+    """The paths of actions, rewards and extras in the steps, each with the name of its column, if it is not there."""
+    roles = {"actions": fields.actions, "rewards": fields.rewards, **{n: n for n in (*fields.extras, "loss_mask")}}
+    made: list[tuple[str, str]] = []
+    for column, field in roles.items():
+        if not is_there(there, column):
+            found = renamed(paths, field, column)
+            if not found and column in ("actions", "rewards"):
+                raise _missing(column, field, paths)
+            made += found
+    return tuple(made)
 
 
 class AddInfosFromEpisodesToBatch(ColumnConnector):
     """`infos`: what the environment said besides, where it was recorded."""
 
     def add(self, episode: Episode, columns: Columns, fields: StepFields) -> Columns:
-        return _first(leaves(episode, fields.infos, "infos"), transitions(episode))
+        found = {} if is_there(columns, "infos") else leaves(episode, fields.infos, "infos")
+        return _first(found, transitions(episode))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,13 +109,21 @@ class AddIdsToBatch(ColumnConnector):
         return {name: made[name] for name in self.columns}
 
 
+def is_there(columns: Iterable[str], name: str) -> bool:
+    """Whether there is a column, or leaves of it: an earlier connector's, which is passed through, as in RLlib."""
+    return any(below(column, name) for column in columns)
+
+
 def _required(episode: Episode, field: str, column: str) -> dict[str, Column]:
     found = leaves(episode, field, column)
     if not found:
-        raise UsageError(
-            f"column {column}: the steps have no field {field}, only {', '.join(episode.steps)}; say which field it is"
-        )
+        raise _missing(column, field, episode.steps)
     return found
+
+
+def _missing(column: str, field: str, paths: Iterable[str]) -> UsageError:
+    known = ", ".join(paths)
+    return UsageError(f"column {column}: the steps have no field {field}, only {known}; say which field it is")
 
 
 def _first(columns: Columns, count: int) -> dict[str, Column]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -45,6 +46,9 @@ class StepFields:
     state_out: str = "state_out"
     extras: tuple[str, ...] = EXTRAS
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "extras", tuple(self.extras))
+
 
 def leaves(episode: Episode, field: str, column: str) -> dict[str, Column]:
     """The leaves of a step field, renamed: `leaves(e, "observation", "obs")` gives `obs/state`, `obs/image`.
@@ -52,7 +56,13 @@ def leaves(episode: Episode, field: str, column: str) -> dict[str, Column]:
     Returns:
       Empty where the episode has no such field.
     """
-    return {column + path[len(field) :]: values for path, values in episode.steps.items() if below(path, field)}
+    return {name: episode.steps[path] for path, name in renamed(tuple(episode.steps), field, column)}
+
+
+@functools.lru_cache(maxsize=1024)  # episodes of a dataset have the same paths
+def renamed(paths: tuple[str, ...], field: str, column: str) -> tuple[tuple[str, str], ...]:
+    """The paths of the leaves of a step field, each with its name in a column."""
+    return tuple((path, column + path[len(field) :]) for path in paths if below(path, field))
 
 
 def transitions(episode: Episode) -> int:
@@ -72,9 +82,13 @@ def terminateds(episode: Episode) -> np.ndarray[Any, Any]:
     return np.asarray(episode.steps["is_terminal"][1:], bool)
 
 
-def truncateds(episode: Episode) -> np.ndarray[Any, Any]:
-    """Whether the episode was cut off after a transition, bool (T,): `is_last` without `is_terminal`."""
-    return np.asarray(episode.steps["is_last"][1:], bool) & ~terminateds(episode)
+def truncateds(episode: Episode, ends: np.ndarray[Any, Any] | None = None) -> np.ndarray[Any, Any]:
+    """Whether the episode was cut off after a transition, bool (T,): `is_last` without `is_terminal`.
+
+    Args:
+      ends: `terminateds` of the episode, where they are known.
+    """
+    return np.asarray(episode.steps["is_last"][1:], bool) & ~(terminateds(episode) if ends is None else ends)
 
 
 def module_of(episode: Episode) -> str:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Sequence
 from typing import Any, TypeAlias, cast
 
 import numpy as np
 
 from rlds_beam.connectors.base import Batch, Columns, check_not_batched
+from rlds_beam.connectors.fields import module_of
 from rlds_beam.episodes.columns import zeros_like
 from rlds_beam.episodes.episode import Column
 from rlds_beam.episodes.images import EncodedImages
@@ -36,6 +38,7 @@ class AddTimeDimToBatchAndZeroPad:
         `loss_mask` is false, but not in the first sequence of an episode, whose state needs no burn-in.
       pad: `right`, or `left` (zeros before the transitions).
       tail: `keep`, or `drop` a sequence that is not full.
+      modules: the modules that learn from sequences; by default all. Rows of the others stay transitions.
     """
 
     max_seq_len: int = 20
@@ -43,8 +46,11 @@ class AddTimeDimToBatchAndZeroPad:
     burn_in: int = 0
     pad: str = "right"
     tail: str = "keep"
+    modules: Sequence[str] | None = None
 
     def __post_init__(self) -> None:
+        if self.modules is not None:
+            object.__setattr__(self, "modules", tuple(self.modules))
         if self.max_seq_len < 1:
             raise UsageError(f"max_seq_len={self.max_seq_len}: a sequence has at least one transition")
         if not 0 <= self.burn_in < self.max_seq_len:
@@ -66,7 +72,10 @@ class AddTimeDimToBatchAndZeroPad:
         check_not_batched(self, batch)
         if batch.time is not None:
             raise ValueError("AddTimeDimToBatchAndZeroPad: the columns have a time axis already")
-        cut = [self._cut(columns) for columns in batch.columns]
+        cut = [
+            self._cut(columns) if self.modules is None or module_of(episode) in self.modules else (columns, None)
+            for episode, columns in zip(batch.episodes, batch.columns, strict=True)
+        ]
         return batch.replace(columns=tuple(c for c, _ in cut), time=self, starts=tuple(s for _, s in cut))
 
     def sequences(self, columns: Columns, starts: Array) -> Columns:
@@ -82,24 +91,31 @@ class AddTimeDimToBatchAndZeroPad:
         }
         real, mask = lengths, cast("Array | None", columns.get("loss_mask"))
         if mask is None:
-            mask = np.ones(rows, bool)
-        elif rows:
+            mask = _masks(self, rows)
+        else:
             counted = np.concatenate([[0], np.cumsum(mask)])
             real = (counted[starts + lengths] - counted[starts]).astype(np.int32)
-        mask = cast(Array, self._sequences(mask, starts, rows))
+            mask = self._mask(mask, starts, lengths)
+        return {**made, "seq_lens": columns.get("seq_lens", real), "loss_mask": mask}, starts
+
+    def _mask(self, learned: Array, starts: Array, lengths: Array) -> Array:
+        """bool (len(starts), max_seq_len), of whether each transition is learned from; without those of the burn-in."""
+        mask = np.array(self._sequences(learned, starts, len(learned)))
         if self.burn_in and len(starts) > 1:
             first = np.arange(self.max_seq_len) - (self.max_seq_len - lengths[1:, None] if self.pad == "left" else 0)
             mask[1:] &= first >= self.burn_in
-        return {**made, "seq_lens": columns.get("seq_lens", real), "loss_mask": mask}, starts
+        return mask
 
     def _sequences(self, column: Column, starts: Array, rows: int) -> Column:
         """(rows, ...) to (len(starts), max_seq_len, ...), zeros where there is no row."""
         if isinstance(column, EncodedImages):
             return dataclasses.replace(column, data=cast(Array, self._sequences(column.data, starts, rows)))
         length = self.max_seq_len
-        if self.pad == "right" and self.step == length and rows <= len(starts) * length:  # the usual case: one copy
-            filled: Any = zeros_like(column, len(starts) * length)
-            filled[:rows] = column
+        if self.pad == "right" and self.step == length and rows <= len(starts) * length:  # the usual case
+            filled: Any = column
+            if rows < len(starts) * length:
+                filled = zeros_like(column, len(starts) * length)
+                filled[:rows] = column
         else:
             index = starts[:, None] + np.arange(length)
             if self.pad == "left":
@@ -110,6 +126,15 @@ class AddTimeDimToBatchAndZeroPad:
             filled = column[np.clip(index, 0, max(rows - 1, 0)).ravel()] if rows else zeros_like(column, index.size)
             filled[void.ravel()] = b"" if column.dtype == object else 0
         return cast(Array, filled.reshape(len(starts), length, *column.shape[1:]))
+
+
+@functools.lru_cache(maxsize=1024)
+def _masks(time: AddTimeDimToBatchAndZeroPad, rows: int) -> Array:
+    """`loss_mask` of an episode of which every transition is learned from."""
+    starts, lengths = _windows(rows, time.max_seq_len, time.step, time.tail == "drop")
+    mask = time._mask(np.ones(rows, bool), starts, lengths)
+    mask.flags.writeable = False
+    return mask
 
 
 @functools.lru_cache(maxsize=1024)

@@ -24,7 +24,8 @@ class AddStatesFromEpisodesToBatch:
         before it        s0   .5  1.5  2.5  3.5             next_state_in    .5, 4.5   (where there is new_obs)
 
     The states are those that were recorded: `state_in`, or else `state_out` of the step before. Where none were, each
-    sequence starts with the initial state, also in the middle of an episode, as in RLlib.
+    sequence starts with the initial state, also in the middle of an episode, as in RLlib. An episode that was not cut
+    into sequences, because its module is not recurrent (`AddTimeDimToBatchAndZeroPad.modules`), has no states.
 
     Attributes:
       initial_state: s0, by the name of the leaf: `{"h": [0.0, 0.0]}`; a number or list for a state without names. By
@@ -37,7 +38,7 @@ class AddStatesFromEpisodesToBatch:
         check_not_batched(self, batch)
         starts = batch.starts or tuple(np.arange(transitions(episode)) for episode in batch.episodes)
         added = (
-            {**self._add(*each, batch.fields), **each[1]}
+            each[1] if each[2] is None else {**self._add(*each, batch.fields), **each[1]}
             for each in zip(batch.episodes, batch.columns, starts, strict=True)
         )
         return batch.replace(columns=tuple(added))

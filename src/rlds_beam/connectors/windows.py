@@ -10,6 +10,7 @@ import numpy as np
 
 from rlds_beam.connectors.base import Batch, ColumnConnector, Columns, check_not_batched
 from rlds_beam.connectors.fields import StepFields, leaves, transitions
+from rlds_beam.connectors.observations import check_no_observations
 from rlds_beam.episodes.columns import is_text
 from rlds_beam.episodes.episode import Column, Episode
 from rlds_beam.episodes.images import EncodedImages
@@ -37,6 +38,7 @@ class FrameStacking(ColumnConnector):
     next_obs: bool = False
 
     def add(self, episode: Episode, columns: Columns, fields: StepFields) -> Columns:
+        check_no_observations(self, columns)
         count = transitions(episode)
         added = {}
         for name, column in leaves(episode, fields.obs, "obs").items():
@@ -71,6 +73,7 @@ class HistoryWindow(ColumnConnector):
     length: int = 2
 
     def add(self, episode: Episode, columns: Columns, fields: StepFields) -> Columns:
+        check_no_observations(self, columns)
         count = transitions(episode)
         index = np.arange(count)[:, None] + np.arange(1 - self.length, 1)
         observations = leaves(episode, fields.obs, "obs").items()

@@ -1,0 +1,47 @@
+"""`make test-peers`: our output and our connectors beside the programs that they are for, each in its own environment.
+
+A peer PEER has its tests in tests/peers/PEER, its lock in requirements/peers-PEER.lock (the base package, the extra of
+the same name and its own packages), and its environment in .venv-peers-PEER, with the wheel.
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+
+from environments import ROOT, Outcome, all_passed, build, find, install_wheel, print_table, test, version_of
+
+PEERS = {"rllib": "ray"}
+"""Peer -> the module whose version is printed."""
+
+PYTHON = "3.11"
+
+
+def test_beside(peer: str, interpreter: str, arguments: list[str]) -> Outcome:
+    """The results beside one peer."""
+    python = build(ROOT / f".venv-peers-{peer}", interpreter, ROOT / "requirements" / f"peers-{peer}.lock")
+    install_wheel(python)
+    version = version_of(python, PEERS[peer])
+    print(f"\n== {peer}, {PEERS[peer]} {version}", flush=True)
+    return test(peer, version, python, arguments or [f"tests/peers/{peer}"])
+
+
+def main(arguments: list[str]) -> int:
+    """The exit code: 0 where tests passed and none failed beside each peer.
+
+    Args:
+      arguments: peers (all of them, if none is named), then pytest's arguments.
+    """
+    peers = [argument for argument in arguments if argument in PEERS] or list(PEERS)
+    interpreter = find(PYTHON)
+    if interpreter is None:
+        print(f"Python {PYTHON} was not found (with venv)", file=sys.stderr)
+        return 1
+    rest = [argument for argument in arguments if argument not in PEERS]
+    outcomes = [test_beside(peer, interpreter, rest) for peer in peers]
+    print_table(outcomes, "peer", "version")
+    return 0 if all_passed(outcomes) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main([word for argument in sys.argv[1:] for word in shlex.split(argument)]))
