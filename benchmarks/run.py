@@ -22,6 +22,7 @@ from pathlib import Path
 
 import one_machine
 import reverb_section
+import statistics_section
 from measuring import (
     COMMAND,
     DATA,
@@ -196,6 +197,7 @@ def cold(sizes: Sizes) -> list[Figure]:
 SECTIONS: dict[str, Callable[[Sizes], list[Figure]]] = {
     "state": state, "limit": limit, "workers": workers, "memory": memory, "images": images, "cold": cold,
     "skew": one_machine.skew, "bounds": one_machine.bounds, "reverb": reverb_section.reverb,
+    "statistics": statistics_section.statistics,
 }  # fmt: skip
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from rlds_beam.connectors import quantiles
 from rlds_beam.connectors.quantiles import RELATIVE_ERROR, Distribution
-from rlds_beam.connectors.statistics import QUANTILES, EpisodeStatistics, LeafStatistics
+from rlds_beam.connectors.statistics import QUANTILES, EpisodeStatistics, LeafBuilder, LeafStatistics
 from rlds_beam.testing import make_episode
 
 Q = list(QUANTILES.values())
@@ -43,8 +43,8 @@ def test_quantiles_of_many_values_are_within_the_stated_error_and_do_not_depend_
     monkeypatch.setattr(quantiles, "EXACT", 1000)
     rng = np.random.default_rng(5)
     values = (scale * np.stack([rng.normal(size=50_000), rng.exponential(size=50_000) - 1], axis=1)).astype(np.float32)
-    one = Distribution.of(values)
-    parts = [Distribution.of(part) for part in np.split(values, [10, 700, 5_000, 41_234])]
+    one = Distribution.of(values.T)
+    parts = [Distribution.of(part.T) for part in np.split(values, [10, 700, 5_000, 41_234])]
     many = pickle.loads(pickle.dumps(parts[3].merge(parts[1], parts[0]))).merge(parts[4], parts[2])
     assert not one.exact
     np.testing.assert_array_equal(one.quantiles(Q), many.quantiles(Q))
@@ -80,3 +80,20 @@ def test_void_values_of_the_last_step_do_not_count_and_its_observation_does():
     np.testing.assert_allclose(found["episode_return"]["mean"], np.mean(returns))
     assert found["episode_length"]["max"] == 8
     assert not any(path.startswith("is_") for path in found["fields"])
+
+
+@pytest.mark.parametrize("bound", [1, 7, 1000])
+def test_rows_one_after_another_are_the_rows_at_once(bound, monkeypatch):
+    monkeypatch.setattr(quantiles, "EXACT", bound)
+    rng = np.random.default_rng(bound)
+    values = rng.normal(size=(200, 3)).astype(np.float32)
+    builder = LeafBuilder()
+    for part in np.split(values, np.sort(rng.integers(1, 200, 20))):
+        if len(part):
+            builder.add(part)
+    found, wide = builder.finish(), values.astype(np.float64)
+    assert (found.count, found.distribution.exact) == (200, bound >= 200)
+    np.testing.assert_allclose([found.mean, found.std], [wide.mean(0), wide.std(0)], rtol=1e-10)
+    np.testing.assert_array_equal([found.low, found.high], [wide.min(0), wide.max(0)])
+    found_quantiles = found.distribution.quantiles(Q)
+    np.testing.assert_array_equal(found_quantiles, Distribution.of(values.T).quantiles(Q))

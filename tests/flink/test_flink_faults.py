@@ -160,7 +160,7 @@ def test_a_job_manager_that_is_killed(cluster, gate, source, undisturbed, tmp_pa
     assert (process.returncode, out) == (1, "")
     assert "lost the job" in err and "run the same command to resume" in err
     assert not (output / "manifest.json").exists()
-    with running([*command, "--json"]) as process:
+    with running([*command[:3], "--json", *command[3:]]) as process:
         ended(process)
     assert bytes_of(output) == undisturbed
     assert {path: path.stat().st_mtime_ns for path in committed} == committed
@@ -177,6 +177,6 @@ def test_interrupted(cluster, gate, source, undisturbed, tmp_path) -> None:
         assert err == "rlds-beam: interrupted; what is finished is kept, run the same command to resume\n"
     gate.open()
     cluster.wait_until(lambda: cluster.jobs()[0]["state"] == "CANCELED")
-    with running([*command, "--json"]) as process:
+    with running([*command[:3], "--json", *command[3:]]) as process:
         ended(process)
     assert bytes_of(output) == undisturbed

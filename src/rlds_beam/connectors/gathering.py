@@ -10,7 +10,7 @@ import numpy as np
 from rlds_beam.connectors.base import Batch
 from rlds_beam.connectors.fields import StepFields
 from rlds_beam.connectors.returns import real_transitions
-from rlds_beam.connectors.statistics import LeafStatistics
+from rlds_beam.connectors.statistics import LeafBuilder, LeafStatistics
 from rlds_beam.episodes.episode import Column, Episode
 from rlds_beam.episodes.nesting import below
 
@@ -18,9 +18,6 @@ Array: TypeAlias = "np.ndarray[Any, Any]"
 
 Rows: TypeAlias = "Iterable[tuple[str, str, Array]]"
 """A group (an agent, a module), a name in it, and rows (N, ...)."""
-
-_ROWS = 1 << 15
-"""Rows that are collected before they are counted."""
 
 
 class RowStatistics:
@@ -32,42 +29,35 @@ class RowStatistics:
 
     def __init__(self, rows_of: Callable[[Batch], Rows]):
         self._rows_of = rows_of
-        self._waiting: dict[tuple[str, str], list[Array]] = {}
-        self._count = 0
-        self._done: dict[tuple[str, str], LeafStatistics] = {}
+        self._builders: dict[tuple[str, str], LeafBuilder] = {}
+        self._merged: dict[tuple[str, str], LeafStatistics] = {}
 
     def add(self, batch: Batch) -> None:
         """Takes in the rows of one batch. Holds copies of them."""
         for group, name, rows in self._rows_of(batch):
             if len(rows):
-                self._waiting.setdefault((group, name), []).append(np.array(rows))
-                self._count += len(rows)
-        if self._count >= _ROWS:
-            self._flush()
+                if (group, name) not in self._builders:
+                    self._builders[group, name] = LeafBuilder()
+                self._builders[group, name].add(rows)
 
     def merge(self, *others: RowStatistics) -> RowStatistics:
         """All of the rows."""
-        merged = RowStatistics(self._rows_of)
-        for one in (self, *others):
-            one._flush()
-            merged._take(one._done)
+        merged, every = RowStatistics(self._rows_of), [one._leaves() for one in (self, *others)]
+        for key in sorted({key for leaves in every for key in leaves}):
+            first, *more = (leaves[key] for leaves in every if key in leaves)
+            merged._merged[key] = first.merge(*more) if more else first
         return merged
 
     def result(self) -> dict[str, dict[str, Any]]:
         """`LeafStatistics.to_json` by group and name, in the order of their names."""
-        self._flush()
         made: dict[str, dict[str, Any]] = {}
-        for (group, name), leaf in sorted(self._done.items()):
+        for (group, name), leaf in sorted(self._leaves().items()):
             made.setdefault(group, {})[name] = leaf.to_json()
         return made
 
-    def _flush(self) -> None:
-        self._take({key: LeafStatistics.of(np.concatenate(rows)) for key, rows in self._waiting.items()})
-        self._waiting, self._count = {}, 0
-
-    def _take(self, leaves: dict[tuple[str, str], LeafStatistics]) -> None:
-        for key, leaf in leaves.items():
-            self._done[key] = self._done[key].merge(leaf) if key in self._done else leaf
+    def _leaves(self) -> dict[tuple[str, str], LeafStatistics]:
+        """Of a merge, or of what was added: never both."""
+        return self._merged or {key: builder.finish() for key, builder in self._builders.items()}
 
 
 def valid_rows(episode: Episode, path: str, fields: StepFields) -> Column:

@@ -9,15 +9,18 @@ from typing import Any, TypeAlias, cast
 import numpy as np
 
 from rlds_beam.connectors.fields import StepFields, transitions
-from rlds_beam.connectors.quantiles import RELATIVE_ERROR, Distribution
+from rlds_beam.connectors.quantiles import RELATIVE_ERROR, Distribution, exact_rows
 from rlds_beam.episodes.columns import is_numeric
 from rlds_beam.episodes.episode import Column, Episode
 from rlds_beam.episodes.nesting import below
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
-_ROWS = 1 << 15
-"""Steps that a builder collects before it counts them."""
+_FIRST_ROWS = 1 << 10
+"""Steps that a builder has room for at first."""
+
+_PARTS = 8
+"""Counted parts of a builder that are merged at once."""
 
 QUANTILES = {"q01": 0.01, "q10": 0.10, "q50": 0.50, "q90": 0.90, "q99": 0.99}
 
@@ -31,7 +34,6 @@ class LeafStatistics:
       count: N.
       mean, m2: float64 (D,), the mean, and the sum of squared differences from it (Chan, Golub and LeVeque 1979).
       low, high: float64 (D,), the smallest and largest values.
-      zeros: int64 (D,), how many values are 0.
       distribution: for quantiles.
     """
 
@@ -41,19 +43,20 @@ class LeafStatistics:
     m2: Array
     low: Array
     high: Array
-    zeros: Array
     distribution: Distribution
 
     @staticmethod
     def of(values: Array) -> LeafStatistics:
         """Of values (N, ...), N > 0."""
-        flat = np.asarray(values).reshape(len(values), -1)
-        wide = flat.astype(np.float64)
-        mean = wide.mean(axis=0)
-        return LeafStatistics(
-            values.shape[1:], len(values), mean, np.square(wide - mean).sum(axis=0), wide.min(axis=0), wide.max(axis=0),
-            np.count_nonzero(flat == 0, axis=0), Distribution.of(flat),
-        )  # fmt: skip
+        builder = LeafBuilder()
+        builder.add(np.asarray(values))
+        return builder.finish()
+
+    @staticmethod
+    def of_columns(columns: Array, shape: tuple[int, ...], distribution: Distribution) -> LeafStatistics:
+        """Of the values (D, N) of each dimension, which lie one after another; N > 0."""
+        moments = np.array([_moments(values) for values in columns]).reshape(-1, 4)
+        return LeafStatistics(shape, columns.shape[1], *moments.T, distribution)
 
     def merge(self, *others: LeafStatistics) -> LeafStatistics:
         """All of the values.
@@ -71,7 +74,6 @@ class LeafStatistics:
         return LeafStatistics(
             self.shape, int(total), mean, m2,
             np.min([one.low for one in every], axis=0), np.max([one.high for one in every], axis=0),
-            np.sum([one.zeros for one in every], axis=0),
             self.distribution.merge(*(one.distribution for one in others)),
         )  # fmt: skip
 
@@ -87,7 +89,7 @@ class LeafStatistics:
         return {
             **{name: value.reshape(self.shape).tolist() for name, value in values.items()},
             "count": self.count,
-            "zero": np.flatnonzero(self.zeros == self.count).tolist(),
+            "zero": np.flatnonzero((self.low == 0) & (self.high == 0)).tolist(),
             "constant": np.flatnonzero(self.low == self.high).tolist(),
             "quantile_error": 0.0 if self.distribution.exact else RELATIVE_ERROR,
         }
@@ -143,13 +145,79 @@ class EpisodeStatistics:
         }
 
 
+class LeafBuilder:
+    """Takes the values of a leaf, rows after rows, and counts many at a time.
+
+    They are laid out by dimension, because what is computed of them goes through one dimension after another:
+
+        rows (n, D)    a0 b0 c0  a1 b1 c1        room (D, N)    a0 a1 ...
+                                                                b0 b1 ...
+                                                                c0 c1 ...
+    """
+
+    def __init__(self) -> None:
+        self._room = np.empty((0, 0))
+        self._shape: tuple[int, ...] = ()
+        self._used = 0
+        self._parts: list[LeafStatistics] = []
+
+    def add(self, rows: Array) -> None:
+        """Takes rows (n, ...), n > 0, and holds copies of them.
+
+        Raises:
+          ValueError: they have another shape than those before.
+        """
+        flat = rows.reshape(len(rows), -1)
+        if flat.dtype.kind not in "fiu":  # bfloat16
+            flat = flat.astype(np.float32)
+        if not self._used and not self._parts:
+            self._shape, self._most = rows.shape[1:], exact_rows(flat.shape[1])
+            self._room = np.empty((flat.shape[1], min(self._most, _FIRST_ROWS)), flat.dtype)
+        if rows.shape[1:] != self._shape:
+            raise ValueError(f"the shapes differ: {sorted({rows.shape[1:], self._shape})}")
+        while len(flat):
+            if self._used == self._most:
+                self._count()
+            self._grow(self._used + len(flat), flat.dtype)
+            taken = flat[: self._room.shape[1] - self._used]
+            self._room[:, self._used : self._used + len(taken)] = taken.T
+            self._used += len(taken)
+            flat = flat[len(taken) :]
+
+    def finish(self) -> LeafStatistics:
+        """The statistics of all rows so far; there was one at least."""
+        if not self._parts:
+            columns = self._room[:, : self._used].copy()
+            return LeafStatistics.of_columns(columns, self._shape, Distribution.of(columns))
+        if self._used:
+            self._count()
+        self._parts = [_merged(self._parts)]
+        return self._parts[0]
+
+    def _count(self) -> None:
+        columns = self._room[:, : self._used]
+        self._parts.append(LeafStatistics.of_columns(columns, self._shape, Distribution.counted(columns)))
+        self._used = 0
+        if len(self._parts) == _PARTS:
+            self._parts = [_merged(self._parts)]
+
+    def _grow(self, rows: int, dtype: np.dtype[Any]) -> None:
+        dimensions, now = self._room.shape
+        if rows <= now and dtype == self._room.dtype:
+            return
+        room = np.empty((dimensions, min(self._most, max(2 * now, rows))), np.result_type(self._room.dtype, dtype))
+        room[:, : self._used] = self._room[:, : self._used]
+        self._room = room
+
+
 class StatisticsBuilder:
     """Takes episodes one after another, and counts many steps at a time, so that short episodes cost no more."""
 
     def __init__(self, fields: StepFields | None = None):
         self._fields = fields or StepFields()
-        self._done = EpisodeStatistics()
-        self._clear()
+        self._leaves: dict[str, LeafBuilder] = {}
+        self._lengths: list[int] = []
+        self._returns: list[float] = []
 
     def add(self, episode: Episode) -> None:
         """Counts an episode. Holds copies of its numbers, and nothing else of it."""
@@ -157,34 +225,28 @@ class StatisticsBuilder:
         for path, column in episode.steps.items():
             rows = column if below(path, fields.obs) else column[:count]
             if _counts(path, rows):
-                self._rows.setdefault(path, []).append(np.array(rows))
+                if path not in self._leaves:
+                    self._leaves[path] = LeafBuilder()
+                self._leaves[path].add(np.asarray(rows))
         if fields.rewards in episode.steps:
             self._returns.append(np.sum(np.asarray(episode.steps[fields.rewards])[:count], dtype=np.float64))
         self._lengths.append(count)
-        self._steps += len(episode)
-        if self._steps >= _ROWS:
-            self._flush()
 
     def finish(self) -> EpisodeStatistics:
         """The statistics of all episodes so far."""
-        self._flush()
-        return self._done
-
-    def _flush(self) -> None:
         if not self._lengths:
-            return
-        leaves = {path: LeafStatistics.of(np.concatenate(rows)) for path, rows in self._rows.items()}
+            return EpisodeStatistics()
+        leaves = {path: leaf.finish() for path, leaf in self._leaves.items()}
         lengths, returns = np.array(self._lengths), np.array(self._returns)
         of_returns = LeafStatistics.of(returns) if len(returns) else None
-        part = EpisodeStatistics(len(lengths), int(lengths.sum()), leaves, LeafStatistics.of(lengths), of_returns)
-        self._done = self._done.merge(part)
-        self._clear()
+        return EpisodeStatistics(len(lengths), int(lengths.sum()), leaves, LeafStatistics.of(lengths), of_returns)
 
-    def _clear(self) -> None:
-        self._rows: dict[str, list[Array]] = {}
-        self._lengths: list[int] = []
-        self._returns: list[float] = []
-        self._steps = 0
+
+def _moments(values: Array) -> tuple[Any, ...]:
+    """Mean, sum of squared differences from it, smallest and largest of values (N,)."""
+    mean = values.mean(dtype=np.float64)
+    from_mean = np.subtract(values, mean, dtype=np.float64)
+    return mean, from_mean @ from_mean, values.min(), values.max()
 
 
 def _merged(parts: Iterable[LeafStatistics]) -> LeafStatistics:
