@@ -20,31 +20,41 @@ CONNECTORS = {
     "FlattenObservations": "observations",
     "FrameStacking": "windows",
     "GeneralAdvantageEstimation": "returns",
+    "GetActions": "actions",
     "GoalRelabelling": "editing",
     "HistoryWindow": "windows",
+    "ListifyDataForVectorEnv": "outputs",
     "MeanStdFilter": "filtering",
     "MinimumLength": "editing",
+    "ModuleToAgentUnmapping": "outputs",
     "NStepReturns": "returns",
     "Normalize": "normalizing",
+    "NormalizeAndClipActions": "actions",
     "NumpyToTensor": "batching",
     "PrevActionsPrevRewards": "observations",
+    "RemoveSingleTsTimeRankFromBatch": "outputs",
     "ShiftAlignment": "editing",
     "SplitAgents": "agents",
     "StandardizeAdvantages": "standardizing",
     "SubsampleSteps": "editing",
+    "TensorToNumpy": "outputs",
     "TruncateEpisodes": "editing",
+    "UnBatchToIndividualItems": "outputs",
 }
 """Connector -> the module of this package that defines it."""
 
 _OTHERS = {
     "Batch": "base",
     "ColumnConnector": "base",
+    "connect": "base",
     "Connector": "base",
     "ConnectorPipeline": "pipeline",
+    "env_to_module_pipeline": "kinds",
     "EpisodeConnector": "base",
     "FittedConnector": "fitting",
+    "learner_pipeline": "kinds",
+    "module_to_env_pipeline": "kinds",
     "StepFields": "fields",
-    "connect": "base",
 }
 
 __getattr__, __dir__ = lazy.exports(

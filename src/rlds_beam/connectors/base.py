@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias
 
 from rlds_beam.connectors.fields import StepFields
+from rlds_beam.episodes.columns import concatenate
 from rlds_beam.episodes.episode import Column, Episode
 
 Columns = Mapping[str, Column]
@@ -36,6 +37,9 @@ class Batch:
       fields: where the observation, action and so on are found in the steps.
       dropped: episodes that were dropped, by the name of the connector that dropped them; the last one to drop any
         comes last.
+      running: whether the episodes still go on, and a model is to give their next actions: then an episode gives one
+        row, of its last step, whose action is not known yet (`env_to_module_pipeline`).
+      vector: by column, what the environments of running episodes are given (`ListifyDataForVectorEnv`).
     """
 
     episodes: tuple[Episode, ...]
@@ -45,6 +49,8 @@ class Batch:
     modules: Mapping[str, Columns] | None = None
     fields: StepFields = dataclasses.field(default_factory=StepFields)
     dropped: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    running: bool = False
+    vector: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         if len(self.columns) != len(self.episodes):
@@ -99,7 +105,8 @@ class ColumnConnector(abc.ABC):
         def add(self, episode, columns, fields):
             return {"reward_squared": episode.steps[fields.rewards][:-1] ** 2}
 
-    A column that is there already is passed through, so an earlier connector overrides a later one, as in RLlib.
+    A column that is there already is passed through, so an earlier connector overrides a later one, as in RLlib. Of a
+    running episode, the last row is taken: that of the transition whose action is to be chosen.
     """
 
     @abc.abstractmethod
@@ -115,7 +122,9 @@ class ColumnConnector(abc.ABC):
         check_not_batched(self, batch)
         columns = list(batch.columns)
         for i, episode in enumerate(batch.episodes):
-            added = self.add(episode, columns[i], batch.fields)
+            added = self.add(upcoming(episode) if batch.running else episode, columns[i], batch.fields)
+            if batch.running:
+                added = {name: values[-1:] for name, values in added.items()}
             if batch.time is not None and batch.starts[i] is not None:
                 added = batch.time.sequences(added, batch.starts[i])
             columns[i] = {**columns[i], **{name: values for name, values in added.items() if name not in columns[i]}}
@@ -131,14 +140,23 @@ def edit_each(connector: Connector, batch: Batch, edit: Edit) -> Batch:
     if any(batch.columns):
         raise ValueError(f"{name_of(connector)} edits episodes, so it has to come before connectors that add columns")
     edited: list[Episode] = []
-    dropped = dict(batch.dropped)
+    none = 0
     for episode in batch.episodes:
         made = edit(episode, batch.fields)
         parts = [made] if isinstance(made, Episode) else list(made or ())
-        if not parts:
-            dropped[name_of(connector)] = dropped.get(name_of(connector), 0) + 1
+        none += not parts
         edited += parts
-    return batch.replace(episodes=tuple(edited), columns=(), dropped=dropped)
+    return _with_dropped(batch.replace(episodes=tuple(edited), columns=()), name_of(connector), none)
+
+
+def upcoming(episode: Episode) -> Episode:
+    """A running episode with its last step once more, so that its last transition is the one that comes next.
+
+    step          0    1    2                    0    1    2    2
+    observation   o0   o1   o2        ->         o0   o1   o2   o2         transitions: o0 a0, o1 a1, o2 ?
+    action        a0   a1   (void)               a0   a1   (void)
+    """
+    return episode.replace(steps={p: concatenate([column, column[-1:]]) for p, column in episode.steps.items()})
 
 
 def check_not_batched(connector: Connector, batch: Batch) -> None:

@@ -30,6 +30,8 @@ class AddTimeDimToBatchAndZeroPad:
     the number of transitions in a sequence; and `loss_mask`, bool (B, max_seq_len), true where a transition is to be
     learned from. (RLlib's `seq_lens` also counts the timestep that AddOneTsToEpisodesAndTruncate adds; ours does not.)
 
+    The one row of a running episode gets a time axis of length 1: obs (1, ...) becomes (1, 1, ...).
+
     Attributes:
       max_seq_len: L, the length of a sequence.
       stride: transitions between the starts of two sequences; by default L - burn_in, so that each transition is
@@ -72,9 +74,11 @@ class AddTimeDimToBatchAndZeroPad:
         check_not_batched(self, batch)
         if batch.time is not None:
             raise ValueError("AddTimeDimToBatchAndZeroPad: the columns have a time axis already")
+        of = [self.modules is None or module_of(episode) in self.modules for episode in batch.episodes]
+        if batch.running:
+            return _with_single_timestep(batch, of)
         cut = [
-            self._cut(columns) if self.modules is None or module_of(episode) in self.modules else (columns, None)
-            for episode, columns in zip(batch.episodes, batch.columns, strict=True)
+            self._cut(columns) if is_of else (columns, None) for is_of, columns in zip(of, batch.columns, strict=True)
         ]
         return batch.replace(columns=tuple(c for c, _ in cut), time=self, starts=tuple(s for _, s in cut))
 
@@ -126,6 +130,28 @@ class AddTimeDimToBatchAndZeroPad:
             filled = column[np.clip(index, 0, max(rows - 1, 0)).ravel()] if rows else zeros_like(column, index.size)
             filled[void.ravel()] = b"" if column.dtype == object else 0
         return cast(Array, filled.reshape(len(starts), length, *column.shape[1:]))
+
+
+class _SingleTimestep:
+    """The time axis of running episodes, of length 1."""
+
+    def sequences(self, columns: Columns, starts: Array) -> Columns:
+        """Columns (1, ...) as (1, 1, ...)."""
+        return {name: self._longer(column) for name, column in columns.items()}
+
+    def _longer(self, column: Column) -> Column:
+        if isinstance(column, EncodedImages):
+            return dataclasses.replace(column, data=column.data[:, None])
+        return column[:, None]
+
+
+def _with_single_timestep(batch: Batch, of: Sequence[bool]) -> Batch:
+    """Running episodes, with a time axis for those that learn from sequences."""
+    time, columns = _SingleTimestep(), []
+    starts = tuple(np.array([len(e) - 1]) if is_of else None for is_of, e in zip(of, batch.episodes, strict=True))
+    for start, own in zip(starts, batch.columns, strict=True):
+        columns.append(own if start is None else time.sequences(own, start))
+    return batch.replace(columns=tuple(columns), time=time, starts=starts)
 
 
 @functools.lru_cache(maxsize=1024)

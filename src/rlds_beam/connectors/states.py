@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy as np
 from rlds_beam.connectors.base import Batch, Columns, check_not_batched
 from rlds_beam.connectors.fields import StepFields, leaves, transitions
 from rlds_beam.episodes.episode import Episode
-from rlds_beam.episodes.nesting import flatten
+from rlds_beam.episodes.nesting import below, flatten
 from rlds_beam.errors import UsageError
 
 
@@ -25,7 +26,8 @@ class AddStatesFromEpisodesToBatch:
 
     The states are those that were recorded: `state_in`, or else `state_out` of the step before. Where none were, each
     sequence starts with the initial state, also in the middle of an episode, as in RLlib. An episode that was not cut
-    into sequences, because its module is not recurrent (`AddTimeDimToBatchAndZeroPad.modules`), has no states.
+    into sequences, because its module is not recurrent (`AddTimeDimToBatchAndZeroPad.modules`), has no states. The row
+    of a running episode gets `state_out` of the step before its last one.
 
     Attributes:
       initial_state: s0, by the name of the leaf: `{"h": [0.0, 0.0]}`; a number or list for a state without names. By
@@ -36,10 +38,13 @@ class AddStatesFromEpisodesToBatch:
 
     def __call__(self, batch: Batch) -> Batch:
         check_not_batched(self, batch)
-        starts = batch.starts or tuple(np.arange(transitions(episode)) for episode in batch.episodes)
+        starts = batch.starts or tuple(_rows(episode, running=batch.running) for episode in batch.episodes)
+        episodes = batch.episodes
+        if batch.running:  # whose state before the next transition is what the model gave last
+            episodes = tuple(map(_without, episodes, itertools.repeat(batch.fields.state_in)))
         added = (
             each[1] if each[2] is None else {**self._add(*each, batch.fields), **each[1]}
-            for each in zip(batch.episodes, batch.columns, starts, strict=True)
+            for each in zip(episodes, batch.columns, starts, strict=True)
         )
         return batch.replace(columns=tuple(added))
 
@@ -74,6 +79,15 @@ class AddStatesFromEpisodesToBatch:
         if any(name.split("/")[0] == "new_obs" for name in columns):
             added |= {f"next_{name}": column[starts] for name, column in recorded.items()}
         return added
+
+
+def _rows(episode: Episode, *, running: bool) -> np.ndarray[Any, Any]:
+    """The transitions that are rows: all of them; of a running episode the one that comes next."""
+    return np.array([len(episode) - 1]) if running else np.arange(transitions(episode))
+
+
+def _without(episode: Episode, field: str) -> Episode:
+    return episode.replace(steps={path: column for path, column in episode.steps.items() if not below(path, field)})
 
 
 def _narrow(dtype: np.dtype[Any]) -> np.dtype[Any]:

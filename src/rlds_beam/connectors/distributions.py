@@ -1,0 +1,121 @@
+"""Distributions of actions, from what a model gives: RLlib's, in numpy."""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, TypeAlias, cast
+
+import numpy as np
+
+from rlds_beam.errors import UsageError
+
+Array: TypeAlias = "np.ndarray[Any, Any]"
+
+_LOG_STD = (-5.0, 2.0)
+"""Of a squashed Gaussian the logarithm of the standard deviation is clipped to these, as in RLlib."""
+
+
+class ActionDistribution(abc.ABC):
+    """A distribution of actions (N, ...), with parameters `inputs` (N, K) and random numbers `noise` (N, ...)."""
+
+    normal = False
+    """Whether the noise is standard normal; uniform in [0, 1) otherwise."""
+
+    @abc.abstractmethod
+    def width(self, inputs: int) -> int:
+        """The random numbers of one action; raises UsageError where there cannot be so many `inputs`."""
+
+    @abc.abstractmethod
+    def mode(self, inputs: Array) -> Array:
+        """The most likely action (of a Gaussian, before it is squashed)."""
+
+    @abc.abstractmethod
+    def sample(self, inputs: Array, noise: Array) -> tuple[Array, Array]:
+        """Actions, and the logarithms of their probabilities or densities (N,)."""
+
+
+class Categorical(ActionDistribution):
+    """Actions int64 (N,), of logits (N, number of actions)."""
+
+    def width(self, inputs: int) -> int:
+        return 1
+
+    def mode(self, inputs: Array) -> Array:
+        return np.argmax(inputs, axis=-1)
+
+    def sample(self, inputs: Array, noise: Array) -> tuple[Array, Array]:
+        logp = log_softmax(inputs)
+        bounds = np.cumsum(np.exp(logp.astype(np.float64)), axis=-1)
+        actions = (noise[:, :1] * bounds[:, -1:] >= bounds).sum(axis=-1)
+        return actions, np.take_along_axis(logp, actions[:, None], axis=-1)[:, 0]
+
+
+@dataclasses.dataclass(frozen=True)
+class MultiCategorical(ActionDistribution):
+    """Actions int64 (N, len(sizes)), of logits (N, sum(sizes)), those of one choice after those of the other."""
+
+    sizes: Sequence[int]
+
+    def width(self, inputs: int) -> int:
+        if inputs != sum(self.sizes):
+            raise UsageError(f"GetActions: {inputs} logits, and the sizes {list(self.sizes)} need {sum(self.sizes)}")
+        return len(self.sizes)
+
+    def mode(self, inputs: Array) -> Array:
+        return np.stack([np.argmax(part, axis=-1) for part in self._parts(inputs)], axis=-1)
+
+    def sample(self, inputs: Array, noise: Array) -> tuple[Array, Array]:
+        one = Categorical()
+        made = [one.sample(part, noise[:, i : i + 1]) for i, part in enumerate(self._parts(inputs))]
+        return np.stack([actions for actions, _ in made], axis=-1), np.sum([logp for _, logp in made], axis=0)
+
+    def _parts(self, inputs: Array) -> list[Array]:
+        return np.split(inputs, np.cumsum(self.sizes)[:-1], axis=-1)
+
+
+class DiagonalGaussian(ActionDistribution):
+    """Actions (N, A), of means and logarithms of standard deviations (N, 2 A)."""
+
+    normal = True
+
+    def width(self, inputs: int) -> int:
+        if inputs % 2:
+            raise UsageError(f"GetActions: {inputs} inputs, and a Gaussian has as many means as standard deviations")
+        return inputs // 2
+
+    def mode(self, inputs: Array) -> Array:
+        return self._parts(inputs)[0]
+
+    def sample(self, inputs: Array, noise: Array) -> tuple[Array, Array]:
+        mean, log_std = self._parts(inputs)
+        noise = noise.astype(inputs.dtype)
+        logp = -(np.square(noise) / 2 + log_std + np.log(2 * np.pi) / 2).sum(axis=-1)
+        return mean + np.exp(log_std) * noise, logp.astype(inputs.dtype)
+
+    def _parts(self, inputs: Array) -> tuple[Array, Array]:
+        mean, log_std = np.split(inputs, 2, axis=-1)
+        return mean, log_std
+
+
+class SquashedGaussian(DiagonalGaussian):
+    """A Gaussian whose actions go through tanh, to between -1 and 1 (Haarnoja et al. 2018, equation 21)."""
+
+    def mode(self, inputs: Array) -> Array:
+        return cast(Array, np.tanh(super().mode(inputs)))
+
+    def sample(self, inputs: Array, noise: Array) -> tuple[Array, Array]:
+        x, logp = super().sample(inputs, noise)
+        slope = 2 * (np.log(2) - x - np.logaddexp(0, -2 * x))  # log(1 - tanh(x)**2)
+        return np.tanh(x), (logp - slope.sum(axis=-1)).astype(inputs.dtype)
+
+    def _parts(self, inputs: Array) -> tuple[Array, Array]:
+        mean, log_std = np.split(inputs, 2, axis=-1)
+        return mean, np.clip(log_std, *_LOG_STD)
+
+
+def log_softmax(logits: Array) -> Array:
+    """The logarithms of the probabilities, in the dtype of the logits."""
+    shifted = logits - logits.max(axis=-1, keepdims=True)
+    return cast(Array, shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True)))
