@@ -9,6 +9,7 @@ CONNECTORS = {
     "AddColumnsFromEpisodesToTrainBatch": "columns",
     "AddIdsToBatch": "columns",
     "AddInfosFromEpisodesToBatch": "columns",
+    "AddModelOutputs": "models",
     "AddNextObservationsFromEpisodesToTrainBatch": "columns",
     "AddObservationsFromEpisodesToBatch": "columns",
     "AddOneTsToEpisodesAndTruncate": "truncating",
