@@ -5,8 +5,10 @@ from __future__ import annotations
 from rlds_beam import lazy
 
 CONNECTORS = {
+    "AbsorbingStates": "absorbing",
     "ActionChunking": "windows",
     "AddColumnsFromEpisodesToTrainBatch": "columns",
+    "AddFieldsToBatch": "metadata",
     "AddIdsToBatch": "columns",
     "AddInfosFromEpisodesToBatch": "columns",
     "AddModelOutputs": "models",
@@ -15,6 +17,7 @@ CONNECTORS = {
     "AddOneTsToEpisodesAndTruncate": "truncating",
     "AddStatesFromEpisodesToBatch": "states",
     "AddTimeDimToBatchAndZeroPad": "sequences",
+    "AddWeightsToBatch": "metadata",
     "AgentToModuleMapping": "batching",
     "BatchIndividualItems": "batching",
     "ComputeReturnsToGo": "returns",
