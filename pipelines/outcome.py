@@ -12,6 +12,7 @@ from rlds_beam.checking.rules import DATASET_RULES
 from rlds_beam.checking.unused import REASONS
 from rlds_beam.errors import RldsBeamError
 from rlds_beam.pipelines.options import ReportOptions
+from rlds_beam.trajectories.options import ItemOptions
 from rlds_beam.wording import count
 
 REJECTED = 3
@@ -25,11 +26,14 @@ def exit_code(report: Report, options: ReportOptions) -> int:
 
 
 def nothing_out(report: Report, options: Any) -> str | None:
-    """Why no item came of an input that has records, and what to do; None where one did, or `--allow_empty` is set."""
+    """Why nothing came of an input that has records, and what to do; None where it did, or `--allow_empty` is set."""
     if not report.records or report.items_written or getattr(options, "allow_empty", True):
         return None
+    what = "item was written" if isinstance(options, ItemOptions) else "episode is in the statistics"
     if not report.episodes:
-        return "no item was written: all records were rejected (--allow_empty accepts that)"
+        return f"no {what}: all records were rejected (--allow_empty accepts that)"
+    if not isinstance(options, ItemOptions):
+        return None
     reasons = []
     for reason, found in report.unused.items():
         size = f"{count(found.longest, 'step')}" + (" at most" if found.episodes > 1 else "")

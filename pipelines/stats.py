@@ -49,10 +49,11 @@ class StatsConfig(RunOptions, ReportOptions, CheckOptions, SourceOptions):
 
     input: str = option(dataclasses.MISSING, "a TFDS or EnvLogger dataset directory, or shard files", positional=True)
     _: dataclasses.KW_ONLY
-    output: str | None = option(None, "file to write the statistics to, as JSON")
+    output: str | None = option(None, "file to write the statistics to, as JSON, if there are any")
     format: Format = option("own", "whose format the output has")
     action: str = option("action", "field of the action, for the formats of other projects")
     proprio: str | None = option(None, "field of the robot's state, for the formats of other projects")
+    allow_empty: bool = option(False, "no accepted episode is a success too (otherwise the exit code is 3)")
     by: str | None = option(None, "field whose values get statistics of their own: language_instruction")
 
 
@@ -104,7 +105,7 @@ def stats(config: StatsConfig) -> StatsOutcome:
         )
     found = Report.from_json(content["report"])
     statistics = {"dataset": source.dataset, **content["statistics"]}
-    if config.output is not None:
+    if config.output is not None and statistics["episodes"]:
         try:
             written = statistics_in(config.format, statistics, action=config.action, proprio=config.proprio)
             storage.write_text(config.output, json.dumps(written, indent=2) + "\n")

@@ -98,3 +98,48 @@ def test_formats_of_other_projects(source, tmp_path):
 def test_what_is_wrong_is_said(source, tmp_path, capsys, flags, message):
     assert main(["stats", str(source), f"--output={tmp_path / 'out.json'}", "--runner=FnApiRunner", *flags]) != 0
     assert message in capsys.readouterr().err
+
+
+@pytest.fixture(scope="module")
+def all_broken(tmp_path_factory):
+    return write_dataset(tmp_path_factory.mktemp("broken"), [make_episode(5, breaks=["last_not_last"])] * 3)
+
+
+@pytest.mark.parametrize(("flags", "code"), [([], 3), (["--allow_empty", "--max_rejected=1.0"], 0)])
+def test_no_accepted_episode_is_said(all_broken, tmp_path, capsys, flags, code):
+    output = tmp_path / "stats.json"
+    assert main(["stats", str(all_broken), f"--output={output}", "--runner=FnApiRunner", *flags]) == code
+    printed = capsys.readouterr().out
+    assert "none was accepted, so there are no statistics" in printed
+    assert (
+        "no episode is in the statistics: all records were rejected (--allow_empty accepts that)" in printed
+    ) == bool(code)
+    assert "mean" not in printed
+    assert not output.exists()
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--format=openpi", "--proprio=observation/state"], "name it with --output=FILE"),
+        (["--format=openvla", "--output=x.json", "--proprio=observation"], "--proprio=observation: no such field"),
+        (["--format=octo", "--output=x.json", "--action=reward"], "--action=reward: it is a scalar"),
+        (["--format=openpi", "--output=x.json"], "--proprio=PATH"),
+        (["--format=rlds", "--output=x.json"], "invalid choice: 'rlds'"),
+    ],
+)
+def test_a_format_that_cannot_be_written_is_refused_before_the_dataset_is_read(
+    source, tmp_path, monkeypatch, capsys, flags, message
+):
+    def read(*arguments, **options):
+        raise AssertionError("the dataset was read")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("rlds_beam.runners.results.run_for_result", read)
+    try:
+        code = main(["stats", str(source), *flags])
+    except SystemExit as error:  # of argparse
+        code = error.code
+    assert code == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "x.json").exists()

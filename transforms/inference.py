@@ -14,7 +14,7 @@ from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.images import EncodedImages
 
 
-class EpisodeModelHandler(ModelHandler[Episode, Episode, AddModelOutputs]):  # type: ignore[misc]
+class EpisodeModelHandler(ModelHandler[Episode, Episode, AddModelOutputs]):
     """Runs a model over episodes, several at once, in Beam's RunInference:
 
         episodes | RunInference(EpisodeModelHandler(AddModelOutputs("my_models:Policy")))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -90,7 +90,7 @@ class GetActions:
     def _distribution(self) -> ActionDistribution:
         if self.distribution == "multi_categorical":
             return MultiCategorical(self.sizes)
-        made = {
+        made: dict[str, Callable[[], ActionDistribution]] = {
             "categorical": Categorical,
             "diagonal_gaussian": DiagonalGaussian,
             "squashed_gaussian": SquashedGaussian,

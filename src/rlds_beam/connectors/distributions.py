@@ -43,7 +43,7 @@ class Categorical(ActionDistribution):
         return 1
 
     def mode(self, inputs: Array) -> Array:
-        return np.argmax(inputs, axis=-1)
+        return cast(Array, np.argmax(inputs, axis=-1))
 
     def sample(self, inputs: Array, noise: Array) -> tuple[Array, Array]:
         logp = log_softmax(inputs)

@@ -91,7 +91,10 @@ def module_to_env_pipeline(
 def _pipeline(
     modules: Mapping[str, str] | None, max_seq_len: int | None, initial_state: Any, *more: Connector
 ) -> ConnectorPipeline:
-    recurrent = [AddTimeDimToBatchAndZeroPad(max_seq_len or 1), AddStatesFromEpisodesToBatch(initial_state)]
+    recurrent: list[Connector] = [
+        AddTimeDimToBatchAndZeroPad(max_seq_len or 1),
+        AddStatesFromEpisodesToBatch(initial_state),
+    ]
     return ConnectorPipeline(
         [
             *([AgentToModuleMapping(modules)] if modules else []),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -89,13 +89,12 @@ class AddModelOutputs:
 
     def load(self) -> Callable[[Arrays], Mapping[str, Any]]:
         """The model, ready to be called."""
-        if isinstance(self.model, type):
-            return cast("Callable[[Arrays], Mapping[str, Any]]", _loaded(self.model))
-        return cast("Callable[[Arrays], Mapping[str, Any]]", self.model)
+        model: Any = self.model
+        return _loaded(model) if isinstance(model, type) else model  # type: ignore[no-any-return]
 
     def _inputs(self, episode: Episode, fields: StepFields) -> dict[str, Column]:
         named = {"obs": fields.obs, "actions": fields.actions, **self.inputs}
-        found = {}
+        found: dict[str, Column] = {}
         for name, field in named.items():
             of = leaves(episode, field, name)
             if not of:

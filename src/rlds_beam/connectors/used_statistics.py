@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 
@@ -51,7 +51,7 @@ def numbers(column: Column, path: str, connector: str) -> Array:
 
 def float_dtype(values: Array) -> np.dtype[Any]:
     """That of `values` where it is a float; float32 for other numbers."""
-    return values.dtype if values.dtype.kind == "f" else np.dtype(np.float32)
+    return cast("np.dtype[Any]", values.dtype) if values.dtype.kind == "f" else np.dtype(np.float32)
 
 
 def picked(leaves: Mapping[str, Leaf], names: Sequence[str], connector: str) -> dict[str, dict[str, Any]]:
