@@ -71,7 +71,8 @@ def test_a_model_is_given_while_an_episode_runs_what_it_learns_from_afterwards(l
     episodes = [recorded(length, i) for i, length in enumerate(lengths)]
     for pieces in (
         [AddObservationsFromEpisodesToBatch(), AddIdsToBatch(), AddStatesFromEpisodesToBatch({"h": [1.0, 2, 3, 4]})],
-        [FrameStacking(3), PrevActionsPrevRewards(2, 2, num_actions=3)],
+        [PrevActionsPrevRewards(2, 2, num_actions=3)],
+        [FrameStacking(3)],
         [HistoryWindow(3)],
         [FlattenObservations()],
     ):
@@ -100,6 +101,15 @@ def test_a_recurrent_model_gets_a_time_axis_and_the_state_that_it_gave_last():
     np.testing.assert_array_equal(done.vector["actions"], [[0.5], [-1.0]])
     np.testing.assert_array_equal(done.vector["actions_for_env"], [[7.5], [0.0]])
     assert done.vector["state_out"]["h"].shape == (2, 4)
+
+
+def test_one_module_is_recurrent_and_another_is_not():
+    running = (at(recorded(4, 0, module_id="p0"), 2), at(recorded(4, 1, module_id="p1"), 2))
+    batch = env_to_module_pipeline(recurrent=["p1"])(Batch(running, running=True))
+    assert batch.modules["p0"].keys() == {"obs"}
+    assert (batch.modules["p0"]["obs"].shape, batch.modules["p1"]["obs"].shape) == ((1, 2), (1, 1, 2))
+    outputs = {"p0": {"actions": np.array([4])}, "p1": {"actions": np.array([[5]])}}
+    assert module_to_env_pipeline()(batch.replace(modules=outputs)).vector["actions"].tolist() == [4, 5]
 
 
 def test_rollout_with_a_policy_that_follows_its_observation():

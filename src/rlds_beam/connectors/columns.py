@@ -12,7 +12,6 @@ from rlds_beam.connectors.base import ColumnConnector, Columns
 from rlds_beam.connectors.fields import (
     StepFields,
     agent_of,
-    below,
     leaves,
     module_of,
     renamed,
@@ -22,6 +21,7 @@ from rlds_beam.connectors.fields import (
 )
 from rlds_beam.episodes.columns import is_text
 from rlds_beam.episodes.episode import Column, Episode
+from rlds_beam.episodes.nesting import below
 from rlds_beam.errors import UsageError
 
 

@@ -56,8 +56,11 @@ class RowStatistics:
         return made
 
     def _leaves(self) -> dict[tuple[str, str], LeafStatistics]:
-        """Of a merge, or of what was added: never both."""
-        return self._merged or {key: builder.finish() for key, builder in self._builders.items()}
+        """Of what was added, and of what was merged before."""
+        leaves = {key: builder.finish() for key, builder in self._builders.items()}
+        for key, leaf in self._merged.items():
+            leaves[key] = leaf.merge(leaves[key]) if key in leaves else leaf
+        return leaves
 
 
 def valid_rows(episode: Episode, path: str, fields: StepFields) -> Column:

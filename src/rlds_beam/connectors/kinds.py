@@ -17,7 +17,7 @@ in the last step of RLDS.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rlds_beam.connectors.actions import GetActions, NormalizeAndClipActions
@@ -37,29 +37,38 @@ from rlds_beam.connectors.states import AddStatesFromEpisodesToBatch
 
 
 def learner_pipeline(
-    *, modules: Mapping[str, str] | None = None, max_seq_len: int | None = None, initial_state: Any = None
+    *,
+    modules: Mapping[str, str] | None = None,
+    max_seq_len: int | None = None,
+    recurrent: Sequence[str] | None = None,
+    initial_state: Any = None,
 ) -> ConnectorPipeline:
     """From recorded episodes to training batches.
 
     Args:
       modules: agent -> module, where there are several agents.
       max_seq_len: the length of a sequence, for recurrent models.
+      recurrent: the modules that are recurrent; by default all, with `max_seq_len`.
       initial_state: the state at the start of an episode, for recurrent models; by default zeros.
     """
-    return _pipeline(modules, max_seq_len, initial_state, AddColumnsFromEpisodesToTrainBatch())
+    return _pipeline(modules, max_seq_len, recurrent, initial_state, AddColumnsFromEpisodesToTrainBatch())
 
 
 def env_to_module_pipeline(
-    *, modules: Mapping[str, str] | None = None, recurrent: bool = False, initial_state: Any = None
+    *,
+    modules: Mapping[str, str] | None = None,
+    recurrent: bool | Sequence[str] = False,
+    initial_state: Any = None,
 ) -> ConnectorPipeline:
     """From running episodes to what the models are given: `obs` (N, ...), and for recurrent ones `state_in`.
 
     Args:
       modules: agent -> module, where there are several agents.
-      recurrent: rows get a time axis of length 1.
+      recurrent: the modules whose rows get a time axis of length 1; or whether all do.
       initial_state: the state at the start of an episode, for recurrent models.
     """
-    return _pipeline(modules, 1 if recurrent else None, initial_state)
+    only = None if isinstance(recurrent, bool) else recurrent
+    return _pipeline(modules, 1 if recurrent else None, only, initial_state)
 
 
 def module_to_env_pipeline(
@@ -89,10 +98,14 @@ def module_to_env_pipeline(
 
 
 def _pipeline(
-    modules: Mapping[str, str] | None, max_seq_len: int | None, initial_state: Any, *more: Connector
+    modules: Mapping[str, str] | None,
+    max_seq_len: int | None,
+    only: Sequence[str] | None,
+    initial_state: Any,
+    *more: Connector,
 ) -> ConnectorPipeline:
     recurrent: list[Connector] = [
-        AddTimeDimToBatchAndZeroPad(max_seq_len or 1),
+        AddTimeDimToBatchAndZeroPad(max_seq_len or 1, modules=only),
         AddStatesFromEpisodesToBatch(initial_state),
     ]
     return ConnectorPipeline(

@@ -10,11 +10,11 @@ import numpy as np
 
 from rlds_beam.connectors.base import Batch, ColumnConnector, Columns, Connector, check_not_batched, name_of
 from rlds_beam.connectors.columns import is_there
-from rlds_beam.connectors.fields import StepFields, below, leaves, transitions
+from rlds_beam.connectors.fields import StepFields, leaves, transitions
 from rlds_beam.episodes.columns import is_text
 from rlds_beam.episodes.episode import Column, Episode
 from rlds_beam.episodes.images import EncodedImages
-from rlds_beam.episodes.nesting import nest_order
+from rlds_beam.episodes.nesting import below, nest_order
 from rlds_beam.errors import UsageError
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
@@ -44,9 +44,10 @@ class FlattenObservations:
         if batch.time is not None:
             raise ValueError("FlattenObservations has to come before AddTimeDimToBatchAndZeroPad")
         pairs = zip(batch.episodes, batch.columns, strict=True)
-        return batch.replace(columns=tuple(self._flattened(e, c, batch.fields) for e, c in pairs))
+        return batch.replace(columns=tuple(self._flattened(e, c, batch) for e, c in pairs))
 
-    def _flattened(self, episode: Episode, columns: Columns, fields: StepFields) -> Columns:
+    def _flattened(self, episode: Episode, columns: Columns, batch: Batch) -> Columns:
+        fields, count = batch.fields, transitions(episode)
         made = {name[len("obs") :]: column for name, column in columns.items() if below(name, "obs")}
         found = made or leaves(episode, fields.obs, "")
         if made and self.next_obs:
@@ -54,9 +55,10 @@ class FlattenObservations:
         parts = [self._flat(path.lstrip("/"), found[path]) for path in nest_order(found)]
         if not parts:
             raise UsageError(f"FlattenObservations: the steps have no {fields.obs}, only {', '.join(episode.steps)}")
-        flat, count = np.concatenate(parts, axis=1), transitions(episode)
+        flat = np.concatenate(parts, axis=1)
         others = {name: column for name, column in columns.items() if not below(name, "obs")}
-        return {"obs": flat[:count], **({"new_obs": flat[1:]} if self.next_obs else {}), **others}
+        rows = flat if made else flat[-1:] if batch.running else flat[:count]
+        return {"obs": rows, **({"new_obs": flat[1:]} if self.next_obs else {}), **others}
 
     def _flat(self, path: str, column: Column) -> Array:
         if isinstance(column, EncodedImages) or is_text(column):

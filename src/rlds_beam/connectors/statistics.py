@@ -55,8 +55,8 @@ class LeafStatistics:
     @staticmethod
     def of_columns(columns: Array, shape: tuple[int, ...], distribution: Distribution) -> LeafStatistics:
         """Of the values (D, N) of each dimension, which lie one after another; N > 0."""
-        moments = np.array([_moments(values) for values in columns]).reshape(-1, 4)
-        return LeafStatistics(shape, columns.shape[1], *moments.T, distribution)
+        mean, m2, low, high = np.array([_moments(values) for values in columns]).reshape(-1, 4).T
+        return LeafStatistics(shape, columns.shape[1], mean, m2, low, high, distribution)
 
     def merge(self, *others: LeafStatistics) -> LeafStatistics:
         """All of the values.
