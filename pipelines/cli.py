@@ -16,7 +16,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from typing import cast
 
-from rlds_beam import __version__, at_work
+from rlds_beam import __version__, at_work, lazy
 from rlds_beam.checking.rules import POLICIES, RULES
 from rlds_beam.errors import NoMoreThreadsError, RldsBeamError, UsageError
 from rlds_beam.pipelines import flags
@@ -59,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line; returns the exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
-        code = _run(arguments)
+        code = _run(arguments, of_this_process=argv is None)
         sys.stdout.flush()
         return code
     except RldsBeamError as error:
@@ -105,7 +105,7 @@ def _discard_stdout() -> None:
         os.close(null)
 
 
-def _run(arguments: list[str]) -> int:
+def _run(arguments: list[str], of_this_process: bool) -> int:
     parser = flags.new_parser(
         "rlds-beam",
         f"RLDS datasets in, training data out, as Apache Beam pipelines.\n\n{_EXAMPLES}",
@@ -122,10 +122,10 @@ def _run(arguments: list[str]) -> int:
         except SystemExit as done:
             return int(done.code or 0)
         raise UsageError(f"unknown command {arguments[0]!r}")
-    return _job(arguments[0], arguments[1:])
+    return _job(arguments[0], arguments[1:], of_this_process)
 
 
-def _job(name: str, arguments: list[str]) -> int:
+def _job(name: str, arguments: list[str], of_this_process: bool) -> int:
     job = cast(Job, importlib.import_module(f"rlds_beam.pipelines.{name}"))
     config_class = getattr(job, JOBS[name][0])
     fields = config_class.__dataclass_fields__
@@ -147,7 +147,10 @@ def _job(name: str, arguments: list[str]) -> int:
     quiet = "progress" in fields and not {"-q", "--quiet"}.isdisjoint(ours)
     if quiet:
         config = dataclasses.replace(config, progress="none")
-    with _logging(not {"-v", "--verbose"}.isdisjoint(ours)), _sigterm_as_ctrl_c(), _stdout(quiet and not config.json):
+    verbose = not {"-v", "--verbose"}.isdisjoint(ours)
+    if of_this_process and not (verbose or beam_options) and getattr(config, "runner", None) == "local":
+        lazy.hide_clients()
+    with _logging(verbose), _sigterm_as_ctrl_c(), _stdout(quiet and not config.json):
         return job.main(config)
 
 

@@ -9,8 +9,6 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from rlds_beam.at_work import Done
-from rlds_beam.runners.metrics import read_metrics
-from rlds_beam.runners.notebooks import build
 from rlds_beam.runners.options import RunOptions
 
 _LOOK_SECONDS = 0.5
@@ -73,12 +71,16 @@ class Runner:
 
     def complete(self, pipeline: Any, define: Define) -> dict[str, Any]:
         """Builds the pipeline, runs it and waits for its end; what it measured of itself."""
+        from rlds_beam.runners.metrics import read_metrics
+
         self.result = self.submit(pipeline, define)
         self.wait()
         return read_metrics(self.result)
 
     def submit(self, pipeline: Any, define: Define) -> Any:
         """Builds the pipeline and starts it; Beam's `PipelineResult`."""
+        from rlds_beam.runners.notebooks import build
+
         build(pipeline, define)
         return pipeline.run()
 

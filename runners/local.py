@@ -1,4 +1,7 @@
-"""This machine: Beam's in-process runner, with worker processes where the job is large enough."""
+"""This machine: Beam's in-process runner, with worker processes where the job is large enough.
+
+Beam is imported when a job runs: what is refused before that is refused at once.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +14,6 @@ import tempfile
 from collections.abc import Callable
 from typing import Any
 
-import apache_beam as beam
-from apache_beam.options.pipeline_options import DirectOptions, PipelineOptions
-from apache_beam.runners.portability.fn_api_runner import FnApiRunner
-
 import rlds_beam.errors
 from rlds_beam import at_work
 from rlds_beam.at_work import Done
@@ -23,7 +22,6 @@ from rlds_beam.runners.base import Define, Runner
 from rlds_beam.runners.threads import NO_MORE_THREADS, no_more_threads, thread_errors
 from rlds_beam.runners.watching import watched
 from rlds_beam.runners.worker_processes import worker_processes
-from rlds_beam.runners.worker_services import WorkerRunner
 
 START_SECONDS = 2.0
 """Seconds that a job of two workers takes longer to start: two more processes import Beam and connect."""
@@ -42,15 +40,17 @@ class LocalRunner(Runner):
     _look: Callable[[], Done | None] = staticmethod(lambda: None)
 
     def check(self) -> None:
-        if _direct(self.options.beam_options).direct_running_mode != "in_memory":
+        if self.options.beam_options and _running_mode(self.options.beam_options) != "in_memory":
             raise UsageError(
                 "--direct_running_mode opens Beam's services to every network; --workers=N starts worker processes"
             )
 
     def run_job(self, define: Define, seconds: float) -> dict[str, Any]:
+        from rlds_beam.runners.beam_flags import JobOptions
+
         self.check()
         workers = self.options.workers or paying_workers(seconds, _cores())
-        flags = PipelineOptions([f"--direct_num_workers={workers}", *self.options.beam_options])
+        flags = JobOptions([f"--direct_num_workers={workers}", *self.options.beam_options])
         try:
             return self._in_processes(define, flags) if workers > 1 else self._in_process(define, flags)
         except RldsBeamError as error:
@@ -63,13 +63,20 @@ class LocalRunner(Runner):
     def done(self) -> Done | None:
         return self._look()
 
-    def _in_process(self, define: Define, flags: PipelineOptions) -> dict[str, Any]:
+    def _in_process(self, define: Define, flags: Any) -> dict[str, Any]:
+        import apache_beam as beam
+        from apache_beam.runners.portability.fn_api_runner import FnApiRunner
+
         before = at_work.done()
         self._look = lambda: at_work.done() - before
         # DirectRunner would first try to download another runner.
         return self._complete_in(None, beam.Pipeline(runner=FnApiRunner(), options=flags), define)
 
-    def _in_processes(self, define: Define, flags: PipelineOptions) -> dict[str, Any]:
+    def _in_processes(self, define: Define, flags: Any) -> dict[str, Any]:
+        import apache_beam as beam
+
+        from rlds_beam.runners.worker_services import WorkerRunner
+
         with thread_errors() as fatal, worker_processes() as workers:
 
             def job() -> dict[str, Any]:
@@ -99,8 +106,10 @@ class LocalRunner(Runner):
             shutil.rmtree(pipeline.local_tempdir, ignore_errors=True)  # in an IPython session Beam leaves it
 
 
-def _direct(flags: tuple[str, ...]) -> DirectOptions:
-    return PipelineOptions(list(flags)).view_as(DirectOptions)
+def _running_mode(flags: tuple[str, ...]) -> str:
+    from apache_beam.options.pipeline_options import DirectOptions, PipelineOptions
+
+    return str(PipelineOptions(list(flags)).view_as(DirectOptions).direct_running_mode)
 
 
 def paying_workers(seconds: float, cores: int) -> int:

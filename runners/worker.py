@@ -11,6 +11,7 @@ import threading
 import time
 
 from rlds_beam.at_work import is_verbose, keep_note
+from rlds_beam.lazy import hide_clients_as_the_parent
 from rlds_beam.user_functions import search_as_the_parent
 
 _WATCH_SECONDS = 0.2
@@ -30,6 +31,7 @@ def main() -> None:
     except FileNotFoundError:  # The runner has ended already.
         sys.exit(1)
     search_as_the_parent()
+    hide_clients_as_the_parent()
     from apache_beam.runners.worker import sdk_worker_main
 
     sdk_worker_main.main(sys.argv)

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, BinaryIO, TypeVar, cast
 
+from rlds_beam import lazy
 from rlds_beam.errors import Extra, UsageError, missing
 
 _SCHEME = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*)://")
@@ -271,6 +272,8 @@ def _remote(path: str, operation: str, *arguments: Any) -> Any:
     """Calls an operation of Beam's filesystem for the path; a filesystem that cannot work is a UsageError."""
     try:
         from apache_beam.io.filesystems import FileSystems
+
+        lazy.show_clients(scheme(path))
     except ImportError as error:
         raise _not_installed(path) from error
     try:

@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
 
+from rlds_beam import lazy
 from rlds_beam.errors import UsageError
 
 _MODULES = "RLDS_BEAM_USER_MODULES"
@@ -140,6 +141,8 @@ def _imported(name: str, flag: str) -> Callable[..., Any]:
     if not (module and colon and attribute):
         raise UsageError(f"{flag}={name}: expected module:function, like my_project.policies:log_probability")
     top = module.partition(".")[0]
+    if top != "rlds_beam":
+        lazy.show_clients()
     if not (top in sys.modules or _user_modules.inherited):
         _add({top: os.getcwd()})
     try:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
-from rlds_beam.jobs.balance import Balance
-from rlds_beam.jobs.convert import ConvertJob
-from rlds_beam.jobs.inspect import Survey
-from rlds_beam.jobs.push import PushInput
 from rlds_beam.wording import count, format_size
+
+if TYPE_CHECKING:  # of each job a command imports its own alone
+    from rlds_beam.jobs.balance import Balance
+    from rlds_beam.jobs.convert import ConvertJob
+    from rlds_beam.jobs.inspect import Survey
+    from rlds_beam.jobs.push import PushInput
 
 _NOTHING_WRITTEN = "nothing was written (--dry_run)"
 
