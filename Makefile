@@ -85,6 +85,7 @@ lint: $(PROJECT) wheel  ## run ruff, and mypy in strict mode over the installed 
 	@MYPYPATH=build/typecheck $(BIN)/mypy --package rlds_beam
 
 docs: $(PROJECT)  ## build the pages and the API reference in build/docs, and check their links
+	@$(PY) docs/connector_reference.py
 	@PYTHONWARNINGS=ignore $(BIN)/sphinx-build -q -E -W --keep-going docs build/docs
 	@$(PY) docs/check_links.py build/docs
 

@@ -19,6 +19,8 @@ from rlds_beam.wording import did_you_mean
 class AgentToModuleMapping:
     """Says which module learns from the episode of which agent (`SplitAgents` makes an episode for each agent).
 
+        modules={left: p0, right: p0, arm: p1}      metadata   agent_id left    ->   agent_id left, module_id p0
+
     Attributes:
       modules: agent -> module. An agent that is not in it is a UsageError.
     """
@@ -79,7 +81,11 @@ def _concatenated(module: str, parts: list[Columns]) -> Columns:
 
 
 class NumpyToTensor:
-    """Casts float64 columns to float32, as RLlib does when it makes tensors of them. Other dtypes are kept."""
+    """Casts float64 columns to float32, as RLlib does when it makes tensors of them. Other dtypes are kept.
+
+    rewards float64 (T,)   ->   float32 (T,)
+    actions int64 (T,)     ->   int64 (T,)
+    """
 
     def __call__(self, batch: Batch) -> Batch:
         modules = None if batch.modules is None else {module: _narrow(c) for module, c in batch.modules.items()}

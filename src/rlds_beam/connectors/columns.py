@@ -53,6 +53,12 @@ class AddNextObservationsFromEpisodesToTrainBatch(ColumnConnector):
 class AddColumnsFromEpisodesToTrainBatch(ColumnConnector):
     """`actions`, `rewards`, `terminateds`, `truncateds`, and what else the behaviour policy's model gave (`extras`).
 
+        step          0    1    2    3 (last, terminal)
+        action        a0   a1   a2   (void)               actions       a0  a1  a2     (T, ...), dtypes as recorded
+        reward        r0   r1   r2   (void)               rewards       r0  r1  r2     (T,)
+        is_terminal   F    F    F    T                    terminateds   F   F   T      bool (T,)
+        action_logp   l0   l1   l2   (void)               action_logp   l0  l1  l2     (T,)
+
     The values of the last step are void in RLDS, and left out. `terminateds` and `truncateds` are false but for the
     last transition, which has one of them; neither, where the episode was recorded only in part.
     """
@@ -79,7 +85,11 @@ def _of_transitions(paths: tuple[str, ...], there: tuple[str, ...], fields: Step
 
 
 class AddInfosFromEpisodesToBatch(ColumnConnector):
-    """`infos`: what the environment said besides, where it was recorded."""
+    """`infos`: what the environment said besides, where it was recorded, without that of the last step.
+
+    info/distance (T+1,)   i0 i1 i2 i3
+    infos/distance (T,)    i0 i1 i2
+    """
 
     def add(self, episode: Episode, columns: Columns, fields: StepFields) -> Columns:
         found = {} if is_there(columns, "infos") else leaves(episode, fields.infos, "infos")
@@ -89,6 +99,11 @@ class AddInfosFromEpisodesToBatch(ColumnConnector):
 @dataclasses.dataclass(frozen=True)
 class AddIdsToBatch(ColumnConnector):
     """`eps_id`, `agent_id`, `module_id` (bytes) and `t` (int64): where a row comes from.
+
+        eps_id      toy/1.0.0/train/0/7   toy/1.0.0/train/0/7      (T,)
+        agent_id    left                  left                     empty for a single agent
+        module_id   p0                    p0                       default_policy, where nothing else is said
+        t           0                     1
 
     `eps_id` is the episode's key, the same on every run; RLlib's is random.
 

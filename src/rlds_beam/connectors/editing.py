@@ -20,7 +20,10 @@ _FLAGS = ("is_first", "is_last", "is_terminal")
 
 @dataclasses.dataclass(frozen=True)
 class MinimumLength(EpisodeConnector):
-    """Drops episodes of fewer transitions.
+    """Drops episodes of fewer transitions; they are counted under its name.
+
+        transitions=3     o0 o1 o2         2 transitions: dropped
+                          o0 o1 o2 o3      3: kept
 
     Attributes:
       transitions: the fewest.
@@ -35,6 +38,11 @@ class MinimumLength(EpisodeConnector):
 @dataclasses.dataclass(frozen=True)
 class TruncateEpisodes(EpisodeConnector):
     """Keeps the first `transitions` of an episode. What is cut off ends truncated: `is_last`, and not `is_terminal`.
+
+        transitions=2     step          0    1    2    3    4 (terminal)
+                          kept          0    1    2
+                          is_last       F    F    T
+                          is_terminal   F    F    F
 
     Attributes:
       transitions: the most.

@@ -35,6 +35,9 @@ def discounted_sums(values: Array, discount: float) -> Array:
 class ComputeReturnsToGo(ColumnConnector):
     """`returns_to_go`, float32: the discounted sum of the rewards from a transition to the end of its episode.
 
+        gamma=0.5    rewards          1      2      4
+                     returns_to_go    3      4      4         (T,)    R[t] = r[t] + gamma R[t+1]
+
     Nothing is added for what might come after a truncation.
 
     Attributes:
