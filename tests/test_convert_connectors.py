@@ -148,3 +148,57 @@ def test_push(data, tmp_path):
         assert reverb.Client(f"localhost:{server.port}").server_info()["t"].current_size == 4
     finally:
         server.stop()
+
+
+COLUMNS = """
+- AddObservationsFromEpisodesToBatch
+- AddColumnsFromEpisodesToTrainBatch
+- AddTimeDimToBatchAndZeroPad: {max_seq_len: 4}
+- AddStatesFromEpisodesToBatch: {initial_state: {h: [0.0, 0.0]}}
+- BatchIndividualItems
+"""
+
+
+def test_push_columns(tmp_path):
+    """An item for each sequence, its state included; sampled, it is what the connectors return."""
+    reverb = pytest.importorskip("reverb")
+    states = {"state_out/h": np.arange(14, dtype=np.float32).reshape(7, 2)}
+    own = write_dataset(tmp_path, [make_episode(7, columns=states)], name="recurrent")
+    (tmp_path / "columns.yaml").write_text(COLUMNS)
+    server = reverb.Server([reverb.Table.queue("t", 1000)])  # the order is kept, and each item is sampled once
+    try:
+        address = f"localhost:{server.port}"
+        for _ in range(2):  # the second writes nothing new
+            done = rlds_beam.push(
+                own, reverb=address, table="t", columns=True, allow_blocking=True,
+                connectors=tmp_path / "columns.yaml",
+            )  # fmt: skip
+        assert done.report.items_written == 2  # 6 transitions in sequences of 4
+        client = reverb.Client(address)
+        assert client.server_info()["t"].current_size == 2
+        first, second = (sample.data for sample in client.sample("t", 2, emit_timesteps=False))
+    finally:
+        server.stop()
+    source = rlds_beam.connectors.configuration.load(str(tmp_path / "columns.yaml"))
+    columns = rlds_beam.connect(source.connectors, [make_episode(7, columns=states)]).modules["default_policy"]
+    names = sorted(columns, key=lambda name: name.split("/"))
+    for sample, row in ((first, 0), (second, 1)):
+        for name, value in zip(names, sample, strict=True):
+            np.testing.assert_array_equal(value, columns[name][row], err_msg=name)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, "no connector adds columns"),
+        ({"connectors": COLUMNS, "items": "frames"}, "--items is for trajectories, not --columns"),
+        ({"connectors": COLUMNS, "module": "default_polcy"}, "did you mean default_policy"),
+        ({"connectors": COLUMNS, "writer": "observer"}, "--writer=stream"),
+    ],
+)
+def test_push_columns_refuses(data, tmp_path, options, message):
+    if "connectors" in options:
+        (tmp_path / "columns.yaml").write_text(options["connectors"])
+        options = {**options, "connectors": tmp_path / "columns.yaml"}
+    with pytest.raises(UsageError, match=message):
+        rlds_beam.push(data, reverb="localhost:1", table="t", columns=True, **options)

@@ -54,6 +54,12 @@ class Options:
         return cls(**{field.name: getattr(options, field.name) for field in dataclasses.fields(cast(Any, cls))})
 
 
+def options_given(options: Any, *groups: type[Options]) -> list[str]:
+    """The names of options of these groups that are not at their defaults."""
+    fields = (field for group in groups for field in dataclasses.fields(cast(Any, group)))
+    return [field.name for field in fields if getattr(options, field.name) != field.default]
+
+
 def type_hints(options_class: type[Any]) -> dict[str, Any]:
     """The type of each option by name, `int` for `int | None`."""
     hints: dict[str, Any] = {}

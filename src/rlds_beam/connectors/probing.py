@@ -146,7 +146,8 @@ def _fields_of(columns: Columns, known: Mapping[str, Field]) -> dict[str, Field]
 
 def _field(path: str, column: Column, known: Field | None) -> Field:
     if isinstance(column, EncodedImages):
-        return Field(path, column.dtype, column.shape, getattr(column, "encoding", "jpeg"), "Image")
+        shape = (*column.data.shape[1:], *column.shape)  # those of a sequence have an axis more
+        return Field(path, column.dtype, shape, getattr(column, "encoding", "jpeg"), "Image")
     dtype = "string" if column.dtype.kind in "OSU" else column.dtype.name
     shape = column.shape[1:]
     if known is not None and known.dtype == dtype and known.encoding not in ("png", "jpeg"):

@@ -19,6 +19,7 @@ from rlds_beam.errors import UsageError
 from rlds_beam.jobs.balance import Balance, balance_of, balance_of_sizes, largest_first
 from rlds_beam.jobs.cost import push_seconds, replay_seconds
 from rlds_beam.jobs.options import PushOptions
+from rlds_beam.options import options_given
 from rlds_beam.output.files import REJECTED
 from rlds_beam.output.ranges import RangeFitter
 from rlds_beam.output.reading_back import ReplayRange, is_replay, open_replay
@@ -28,6 +29,7 @@ from rlds_beam.reading.plan import WorkRange, plan_ranges
 from rlds_beam.reading.reader import EpisodeReader
 from rlds_beam.reading.source import open_dataset
 from rlds_beam.reverb import tables
+from rlds_beam.reverb.columns import ColumnConversion
 from rlds_beam.reverb.pushing import EpisodePusher, Pusher, ReplayPusher
 from rlds_beam.reverb.tables import Baseline, Say
 from rlds_beam.reverb.target import FORMAT, Target, open_target, salt_of
@@ -117,7 +119,14 @@ def _open_rlds(options: PushOptions) -> PushInput:
     check, frames, items = CheckOptions.of(options), FrameOptions.of(options), ItemOptions.of(options)
     configuration = Configuration.of(options)
     connecting = Connecting.of(configuration, source.schema)
-    conversion = Conversion(frames, items, trajectory_spec(connecting.probed.schema, frames, items))
+    conversion: Conversion | ColumnConversion
+    if options.columns:
+        for name in options_given(options, FrameOptions, ItemOptions):
+            raise UsageError(f"--{name} is for trajectories, not --columns: the connectors say what is in a row")
+        conversion = ColumnConversion.of(connecting.probed, options.module)
+        items = conversion.items
+    else:
+        conversion = Conversion(frames, items, trajectory_spec(connecting.probed.schema, frames, items))
     reader, framing = EpisodeReader(source), Framing(source)
     unjudged = connecting.unjudged(conversion.unjudged)
     return PushInput(
@@ -137,13 +146,13 @@ def _open_rlds(options: PushOptions) -> PushInput:
 
 
 def _open_converted(options: PushOptions) -> PushInput:
-    for group in (ConnectorOptions, CheckOptions, FrameOptions, ItemOptions):
-        for field in dataclasses.fields(group):
-            if getattr(options, field.name) != field.default:
-                raise UsageError(
-                    f"--{field.name}: {options.input} is converted already; that is decided when an RLDS dataset is "
-                    "converted, or pushed"
-                )
+    for name in options_given(options, ConnectorOptions, CheckOptions, FrameOptions, ItemOptions):
+        raise UsageError(
+            f"--{name}: {options.input} is converted already; that is decided when an RLDS dataset is converted, or "
+            "pushed"
+        )
+    if options.columns:
+        raise UsageError(f"--columns: {options.input} is converted already: push the RLDS dataset")
     replay = open_replay(options.input, options.split)
     length = replay.spec.item_shape[0] if replay.spec.item_shape else 1
     if not replay.spec.item_shape:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 from rlds_beam.connectors.connecting import Connecting
 from rlds_beam.errors import UsageError
+from rlds_beam.options import options_given
 from rlds_beam.output.base import FileOutput
 from rlds_beam.reading.base import Source
 from rlds_beam.trajectories.options import FrameOptions, ItemOptions
@@ -42,7 +42,5 @@ def create_output(source: Source, connecting: Connecting, directory: str, option
 def _refuse_trajectory_options(options: Any) -> None:
     if options.keep:
         raise UsageError(f"--keep is for --to={TRAJECTORIES}, not --to={options.to}")
-    for group in (FrameOptions, ItemOptions):
-        for field in dataclasses.fields(group):
-            if getattr(options, field.name) != field.default:
-                raise UsageError(f"--{field.name} is for --to={TRAJECTORIES}, not --to={options.to}")
+    for name in options_given(options, FrameOptions, ItemOptions):
+        raise UsageError(f"--{name} is for --to={TRAJECTORIES}, not --to={options.to}")

@@ -22,6 +22,8 @@ class ReverbOptions(Options):
         "stream writes each item once, however often the job is retried or run again; observer writes through "
         "TF-Agents' own observers, at least once",
     )
+    columns: bool = option(False, "push the columns that --connectors add, an item for each row; no trajectories")
+    module: str | None = option(None, "whose columns, where the connectors name several modules")
     priority: str = option(
         "1", "of each item: a number, a leaf of the frames (reward, observation/progress), or module:function"
     )
@@ -34,6 +36,10 @@ class ReverbOptions(Options):
         super().__post_init__()
         if self.timeout <= 0:
             raise UsageError(f"--timeout={self.timeout:g}: it must be more than 0 seconds")
+        if self.module is not None and not self.columns:
+            raise UsageError("--module is for --columns")
+        if self.columns and self.writer == "observer":
+            raise UsageError("--columns: the observers of TF-Agents write trajectories: --writer=stream")
         if self.chunk_length is not None and self.chunk_length < 1:
             raise UsageError(f"--chunk_length={self.chunk_length}: at least one frame is needed")
         for name in ("reverb", "table"):

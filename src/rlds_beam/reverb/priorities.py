@@ -102,6 +102,8 @@ class LeafPriority:
         if not len(items):
             return np.zeros(0)
         values = cast(Array, _windowed(items, self.path)).reshape(len(items), -1).astype(np.float64)
+        if "step_type" not in items.frames.columns:  # a row of columns, which has one value
+            return _checked(values[:, 0], self.path)
         counts = cast(Array, _windowed(items, "step_type")) != LAST
         counts[:, -1] = False
         counts[:, 0] |= ~counts.any(axis=1)

@@ -22,6 +22,7 @@ from rlds_beam.output.reading_back import Replay, ReplayRange
 from rlds_beam.output.shards import RejectedWriter
 from rlds_beam.reading.plan import WorkRange
 from rlds_beam.reading.reader import EpisodeReader
+from rlds_beam.reverb.columns import ColumnConversion
 from rlds_beam.reverb.output import ReverbRangeWriter
 from rlds_beam.reverb.target import Target
 from rlds_beam.reverb.writing import Writer
@@ -78,7 +79,7 @@ class EpisodePusher:
     reader: EpisodeReader
     check: CheckOptions
     connecting: Connecting
-    conversion: Conversion
+    conversion: Conversion | ColumnConversion
     target: Target
     rejected: str | None = None
 
@@ -124,11 +125,10 @@ class EpisodePusher:
                 key = record.key
                 batches: list[Batch] = []
                 check_and_connect(marked(record, duplicates), self.check, connecting, unjudged, batches.append)
-                for episode in (episode for batch in batches for episode in batch.episodes):
-                    length = frame_count(len(episode), self.conversion.frames)
-                    frames += length
-                    if not self.conversion.items.across_episodes:
-                        predicted[self.target.server_of(key)] += item_count(length, self.conversion.items)
+                for batch in batches:
+                    items, more = _counted(batch, self.conversion)
+                    predicted[self.target.server_of(key)] += items
+                    frames += more
         if self.conversion.items.across_episodes:
             predicted[self.target.server_of(key)] += item_count(frames, self.conversion.items)
         return Pushed(predicted=dict(predicted))
@@ -174,6 +174,15 @@ class ReplayPusher:
         for items in self.replay.read_items(work):
             predicted[self.target.server_of(items.frames.key)] += len(items)
         return Pushed(predicted=dict(predicted))
+
+
+def _counted(batch: Batch, conversion: Conversion | ColumnConversion) -> tuple[int, int]:
+    """Items of a batch, and its frames; those of items across episodes are counted at the end of a shard."""
+    if isinstance(conversion, ColumnConversion):
+        return conversion.count(batch), 0
+    lengths = [frame_count(len(episode), conversion.frames) for episode in batch.episodes]
+    items = 0 if conversion.items.across_episodes else sum(item_count(n, conversion.items) for n in lengths)
+    return items, sum(lengths)
 
 
 Pusher = EpisodePusher | ReplayPusher

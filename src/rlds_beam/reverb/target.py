@@ -5,10 +5,12 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Mapping
+from typing import Any
 
 from rlds_beam.connectors.configuration import Configuration
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.reverb import tables
+from rlds_beam.reverb.columns import ColumnConversion
 from rlds_beam.reverb.encoding import digest
 from rlds_beam.reverb.options import ReverbOptions, WriterKind
 from rlds_beam.reverb.priorities import Priority, resolve_priority
@@ -62,9 +64,13 @@ class Target:
         return max(self.servers, key=lambda server: (digest(server, where), server))
 
 
-def salt_of(conversion: Conversion, configuration: Configuration | None = None) -> str:
+def salt_of(conversion: Conversion | ColumnConversion, configuration: Configuration | None = None) -> str:
     """What the keys of items depend on besides their episodes: how they are made."""
-    made = {"format": FORMAT, "frames": conversion.frames, "items": conversion.items}
+    made: dict[str, Any] = {"format": FORMAT}
+    if isinstance(conversion, ColumnConversion):
+        made |= conversion.salt()
+    else:
+        made |= {"frames": conversion.frames, "items": conversion.items}
     if configuration is not None and configuration.connectors:
         made["connectors"] = configuration.plan()
     return json.dumps(made, sort_keys=True, default=dataclasses.asdict)

@@ -69,7 +69,7 @@ class Frames:
 
     def __len__(self) -> int:
         """Number of frames, n."""
-        return len(self.columns["step_type"])
+        return len(next(iter(self.columns.values())))
 
     def __getitem__(self, path: str) -> Column:
         return self.columns[path]

@@ -1,0 +1,142 @@
+"""The columns that connectors add, as items: one of each row, without a time axis before it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+
+from rlds_beam.checking.unused import UnusedSteps
+from rlds_beam.checking.verdicts import Unjudged
+from rlds_beam.connectors.base import Batch
+from rlds_beam.connectors.batching import by_module
+from rlds_beam.connectors.probing import Probed
+from rlds_beam.episodes.episode import Column
+from rlds_beam.episodes.images import EncodedImages
+from rlds_beam.episodes.schema import Field
+from rlds_beam.errors import UsageError
+from rlds_beam.trajectories.frames import Frames
+from rlds_beam.trajectories.image_leaves import pixels_of
+from rlds_beam.trajectories.items import Items, Windows
+from rlds_beam.trajectories.options import ItemOptions
+from rlds_beam.trajectories.spec import Leaf, TrajectorySpec
+from rlds_beam.wording import did_you_mean
+
+T = TypeVar("T")
+
+_FLAG = "--columns"
+
+
+@dataclasses.dataclass(frozen=True)
+class ColumnConversion:
+    """How rows of columns become items. Pickles.
+
+        obs (2, 20, 3), seq_lens (2,), state_in/h (2, 64)   ->   two items: [(20, 3), (), (64,)]
+
+    Attributes:
+      module: whose columns.
+      spec: of an item: the columns in the order in which `tf.nest` flattens a dict of them.
+    """
+
+    module: str
+    spec: TrajectorySpec
+
+    @classmethod
+    def of(cls, probed: Probed, module: str | None) -> ColumnConversion:
+        """The items of a module's columns.
+
+        Raises:
+          UsageError: there are no columns, or no such module, or a table cannot hold a column.
+        """
+        modules = probed.modules
+        if not modules:
+            raise UsageError(f"{_FLAG}: no connector adds columns: --connectors=FILE names some")
+        if module is None and len(modules) > 1:
+            raise UsageError(f"{_FLAG}: there are several modules, {', '.join(modules)}: choose one with --module=NAME")
+        chosen = next(iter(modules)) if module is None else module
+        if chosen not in modules:
+            raise UsageError(
+                f"--module={chosen}: the connectors have columns of {', '.join(modules)}{did_you_mean(chosen, modules)}"
+            )
+        left_out = {f"module {name}": f"{_FLAG} pushes one module" for name in modules if name != chosen}
+        fields = sorted(modules[chosen].items(), key=lambda one: one[0].split("/"))
+        numeric = [field for _, field in fields if field.dtype != "string"]
+        left_out |= {path: "text, which a table cannot hold" for path, f in fields if f.dtype == "string"}
+        return cls(chosen, TrajectorySpec(tuple(map(_leaf, numeric)), (), left_out))
+
+    @property
+    def items(self) -> ItemOptions:
+        """A row is written as a single frame is."""
+        return ItemOptions(items="frames")
+
+    @property
+    def unjudged(self) -> Unjudged:
+        return Unjudged()
+
+    def salt(self) -> dict[str, Any]:
+        """What the keys of items depend on besides their episodes."""
+        return {"module": self.module}
+
+    def count(self, batch: Batch) -> int:
+        """Rows of the module."""
+        columns = by_module(batch).get(self.module, {})
+        return len(next(iter(columns.values()))) if columns else 0
+
+
+class ColumnConverter(Generic[T]):
+    """Converts the batches of one stretch of a dataset to what a sink takes (`trajectories.converter.Converter`).
+
+    Args:
+      conversion: which columns.
+      encode: makes of items what the sink takes.
+
+    Attributes:
+      predicted: rows so far.
+      unused_steps: none: which steps are in a row is for the connectors to say.
+    """
+
+    unused_steps: Mapping[str, UnusedSteps]
+
+    def __init__(self, conversion: ColumnConversion, encode: Callable[[Items], T]):
+        self._conversion, self._encode = conversion, encode
+        self.predicted = 0
+        self.unused_steps = {}
+
+    def encode(self, batch: Batch) -> list[T]:
+        """Encodes the rows of a batch, all of them or none.
+
+        Raises:
+          BadEpisode: an image cannot be decoded.
+        """
+        count = self._conversion.count(batch)
+        if not count:
+            return []
+        columns = by_module(batch)[self._conversion.module]
+        rows = {leaf.path: _values(columns[leaf.path], leaf) for leaf in self._conversion.spec.leaves}
+        encoded = self._encode(Items(Frames(rows, batch.episodes[0].key), Windows(0, count, 1, 1, count)))
+        self.predicted += count
+        return [encoded]
+
+    def finish(self) -> list[T]:
+        """Nothing is left over between batches."""
+        return []
+
+
+def _leaf(field: Field) -> Leaf:
+    shape = tuple(d for d in field.shape if d is not None)
+    if len(shape) < len(field.shape):
+        raise UsageError(
+            f"{_FLAG}: {field}: a table holds columns of one shape, and this one's differs from row to row: pad it "
+            "(AddTimeDimToBatchAndZeroPad), or leave it out"
+        )
+    return Leaf(field.path, field.dtype, shape)
+
+
+def _values(column: Column, leaf: Leaf) -> Column:
+    if not isinstance(column, EncodedImages):
+        return column
+    flat = dataclasses.replace(column, data=column.data.reshape(-1))
+    pixels = pixels_of(flat, dataclasses.replace(leaf, shape=leaf.shape[column.data.ndim - 1 :]))
+    return np.ascontiguousarray(pixels.reshape(len(column), *leaf.shape))
