@@ -5,7 +5,6 @@ A server that no test harms is cheaper inside the test's own process: `reverb.Se
 
 from __future__ import annotations
 
-import functools
 import os
 import pickle
 import select
@@ -17,66 +16,39 @@ import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 DEADLINE = 120.0
 """Seconds that a server may take to start or to stop on a busy machine."""
 
 
 class _Host:
-    """A process for one server. It ends when this process does."""
+    """Imports Reverb, which takes 3 seconds, and then runs servers, one at a time. It ends when this process does."""
 
     def __init__(self) -> None:
-        theirs_in, ours_out = os.pipe()
-        ours_in, theirs_out = os.pipe()
-        try:
-            self.id = _parent_of_hosts().fork(theirs_in, theirs_out)
-        finally:
-            os.close(theirs_in)
-            os.close(theirs_out)
-        self._requests, self._answers = os.fdopen(ours_out, "wb"), os.fdopen(ours_in, "rb")
+        self.process = subprocess.Popen(
+            [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        )
 
-    def start(self, tables: bytes, port: int, checkpoint: str | None) -> None:
-        """Has it start its server; returns when that is up."""
-        pickle.dump((tables, port, checkpoint), self._requests)
-        self._requests.flush()
-        assert select.select([self._answers], [], [], DEADLINE)[0], "the Reverb server did not answer in time"
-        error = pickle.load(self._answers)
+    def request(self, what: tuple[bytes, int, str | None] | None) -> None:
+        """Has it start a server, or stop the one that it runs (None); returns when that is done."""
+        assert self.process.stdin is not None and self.process.stdout is not None
+        pickle.dump(what, self.process.stdin)
+        self.process.stdin.flush()
+        assert select.select([self.process.stdout], [], [], DEADLINE)[0], "the Reverb server did not answer in time"
+        error = pickle.load(self.process.stdout)
         assert error is None, error
 
-    def kill(self) -> None:
-        """SIGKILL; it is gone when this returns."""
-        os.kill(self.id, signal.SIGKILL)
-        deadline = time.monotonic() + DEADLINE
-        while Path(f"/proc/{self.id}").exists():
-            assert time.monotonic() < deadline, "the server did not end in time"
-            time.sleep(0.001)
-        self._requests.close()
-        self._answers.close()
+
+_spare_hosts: list[_Host] = []
 
 
-class _ParentOfHosts:
-    """Imports Reverb once, which takes 3 seconds, and forks the hosts.
-
-    It has one thread, so a fork of it has all that it needs; a fork of this process would not.
-    """
-
-    def __init__(self) -> None:
-        self._socket, theirs = socket.socketpair()
-        with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, __file__], stdin=theirs, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-                env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
-            )  # fmt: skip
-        self._socket.settimeout(DEADLINE)
-
-    def fork(self, requests: int, answers: int) -> int:
-        """Starts a host, which reads from one descriptor and writes to the other; its process id."""
-        socket.send_fds(self._socket, [b"fork"], [requests, answers])
-        return int(self._socket.recv(20))
-
-
-_parent_of_hosts = functools.cache(_ParentOfHosts)
+def _take_host() -> _Host:
+    """A spare host. The next one is started in the meantime, so that a server that was killed is soon back."""
+    host = _spare_hosts.pop() if _spare_hosts else _Host()
+    if not _spare_hosts:
+        _spare_hosts.append(_Host())
+    return host
 
 
 class ServerProcess:
@@ -105,25 +77,25 @@ class ServerProcess:
         return f"127.0.0.1:{self._port}"
 
     @property
-    def _process(self) -> int:
+    def _process(self) -> subprocess.Popen[bytes]:
         assert self._host is not None, "the server was killed"
-        return self._host.id
+        return self._host.process
 
     def start(self) -> None:
         """Starts the server (again); it is up when this returns. With a checkpoint directory it loads the latest."""
         assert self._host is None, "the server is running"
-        self._host = _Host()
-        self._host.start(self._make_tables, self._port, self._checkpoint)
+        self._host = _take_host()
+        self._host.request((self._make_tables, self._port, self._checkpoint))
 
     def kill(self) -> None:
         """SIGKILL; what the server held is gone."""
-        assert self._host is not None, "the server was killed"
-        self._host.kill()
+        self._process.kill()
+        self._process.communicate(timeout=DEADLINE)
         self._host = None
 
     def stop(self) -> None:
         """SIGSTOP: the server is there, and does not answer; it has stopped when this returns."""
-        os.kill(self._process, signal.SIGSTOP)
+        self._process.send_signal(signal.SIGSTOP)
         deadline = time.monotonic() + DEADLINE
         while not all(" (stopped)" in (task / "status").read_text() for task in self._tasks()):
             assert time.monotonic() < deadline, "the server did not stop in time"
@@ -131,17 +103,24 @@ class ServerProcess:
 
     def _tasks(self) -> list[Path]:
         """Its threads, as the kernel shows them."""
-        return list(Path(f"/proc/{self._process}/task").iterdir())
+        return list(Path(f"/proc/{self._process.pid}/task").iterdir())
 
     def resume(self) -> None:
-        os.kill(self._process, signal.SIGCONT)
+        self._process.send_signal(signal.SIGCONT)
 
     def __enter__(self) -> ServerProcess:
         return self
 
     def __exit__(self, *error: Any) -> None:
-        if self._host is not None:
+        if self._host is None:
+            return
+        if any(error):  # in any state
             self.kill()
+            return
+        self.resume()
+        self._host.request(None)
+        _spare_hosts.append(self._host)
+        self._host = None
 
 
 def free_port() -> int:
@@ -173,41 +152,27 @@ def tight(max_size: int, **options: Any) -> Any:
     return reverb.Table("t", fifo(), fifo(), max_size, reverb.rate_limiters.MinSize(1), **options)
 
 
-def _fork_hosts() -> None:
-    """What the parent of hosts runs."""
-    import reverb  # noqa: F401
-
-    assert len(os.listdir("/proc/self/task")) == 1, "there are other threads, which a fork would not have"
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # hosts that have ended are waited for by the system
-    with socket.socket(fileno=os.dup(0)) as tests:
-        while True:
-            what, descriptors, _, _ = socket.recv_fds(tests, 4, 2)
-            if not what:  # the tests have ended
-                return
-            child = os.fork()
-            if not child:
-                break
-            for descriptor in descriptors:
-                os.close(descriptor)
-            tests.send(str(child).encode())
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    _serve(os.fdopen(descriptors[0], "rb"), os.fdopen(descriptors[1], "wb"))
-
-
-def _serve(requests: BinaryIO, answers: BinaryIO) -> None:
-    """What a host runs, until the tests close its requests, or end."""
+def _serve_requests() -> None:
+    """What a `_Host` runs."""
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what anything else prints does not get between the answers
     import reverb
 
-    servers = []
+    server = None
     while True:
         try:
-            make_tables, port, checkpoint = pickle.load(requests)
-        except EOFError:
+            request = pickle.load(sys.stdin.buffer)
+        except EOFError:  # the tests have ended
             os._exit(0)
         error = None
         try:
-            checkpointer = reverb.checkpointers.DefaultCheckpointer(checkpoint) if checkpoint else None
-            servers.append(reverb.Server(pickle.loads(make_tables)(), port=port, checkpointer=checkpointer))
+            if request is None:
+                server.stop()
+                server = None
+            else:
+                make_tables, port, checkpoint = request
+                checkpointer = reverb.checkpointers.DefaultCheckpointer(checkpoint) if checkpoint else None
+                server = reverb.Server(pickle.loads(make_tables)(), port=port, checkpointer=checkpointer)
         except Exception:
             error = traceback.format_exc()
         pickle.dump(error, answers)
@@ -215,4 +180,4 @@ def _serve(requests: BinaryIO, answers: BinaryIO) -> None:
 
 
 if __name__ == "__main__":
-    _fork_hosts()
+    _serve_requests()
