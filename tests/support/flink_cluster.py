@@ -247,5 +247,5 @@ def _configuration(home: Path, rest: int, rpc: int, restarts: int) -> dict[str, 
         # Beam's jar is in the class path of the cluster, and is not sent with each job (`files_to_stage`).
         "classloader.resolve-order": "parent-first",
         "restart-strategy.type": "fixed-delay", "restart-strategy.fixed-delay.attempts": restarts,
-        "restart-strategy.fixed-delay.delay": "3 s",  # a pool that was killed is back in that time, also on a busy machine
+        "restart-strategy.fixed-delay.delay": "3 s",  # a new pool of workers takes its time on a busy machine
     }  # fmt: skip
