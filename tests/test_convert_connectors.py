@@ -13,6 +13,7 @@ from own_connectors import ClipReward, SubtractMeanReward, broken, changing
 import rlds_beam
 from rlds_beam.connectors import ConnectorPipeline, MinimumLength, SplitAgents, SubsampleSteps
 from rlds_beam.errors import RldsBeamError, UsageError
+from rlds_beam.pipelines.stats import StatsConfig, stats
 from rlds_beam.testing import make_episode, read_items, write_dataset
 
 LENGTHS = (5, 12, 3, 20, 8, 30)
@@ -202,3 +203,28 @@ def test_push_columns_refuses(data, tmp_path, options, message):
         options = {**options, "connectors": tmp_path / "columns.yaml"}
     with pytest.raises(UsageError, match=message):
         rlds_beam.push(data, reverb="localhost:1", table="t", columns=True, **options)
+
+
+def test_actions_are_normalised_by_the_dataset_or_by_a_file_of_stats(data, tmp_path):
+    """The statistics are those of what the connectors before return; a file's are there before anything is read."""
+    piece = {"fields": ["action"], "mode": "normal"}
+    (tmp_path / "own.json").write_text(json.dumps([{"MinimumLength": {"transitions": 7}}, {"Normalize": piece}]))
+    rlds_beam.convert(data, tmp_path / "own", connectors=tmp_path / "own.json", items="episodes", shards=3)
+    kept = [make_episode(length, seed=length).steps["action"] for length in LENGTHS if length >= 8]
+    every = np.concatenate([action[:-1] for action in kept]).astype(np.float64)
+    written = {len(item["action"]): item["action"] for item in read_items(tmp_path / "own")}
+    for action in kept:
+        scaled = (action - every.mean(axis=0)) / every.std(axis=0)
+        np.testing.assert_allclose(written[len(action)], scaled, rtol=1e-4, atol=1e-5)
+    assert json.loads((tmp_path / "own/fitted.json").read_text())["results"]
+
+    stats(StatsConfig(data, output=str(tmp_path / "stats.json"), max_rejected=1.0))
+    (tmp_path / "file.json").write_text(
+        json.dumps([{"Normalize": {**piece, "statistics": str(tmp_path / "stats.json")}}])
+    )
+    rlds_beam.convert(data, tmp_path / "file", connectors=tmp_path / "file.json", items="episodes", shards=3)
+    assert not (tmp_path / "file/fitted.json").exists()
+    every = np.concatenate([make_episode(length, seed=length).steps["action"][:-1] for length in LENGTHS])
+    longest = max(read_items(tmp_path / "file"), key=lambda item: len(item["action"]))["action"]
+    expected_action = (make_episode(30, seed=30).steps["action"] - every.mean(axis=0)) / every.std(axis=0)
+    np.testing.assert_allclose(longest, expected_action, rtol=1e-4, atol=1e-5)

@@ -1,10 +1,11 @@
 """Statistics in the formats that other projects load.
 
-    own        everything, as `DatasetStatistics.to_json`
-    openvla    dataset_statistics.json of OpenVLA and OpenVLA-OFT: {dataset: {action, proprio, num_...}}
-    octo       dataset_statistics.json of Octo: the same for one dataset, with p01 and p99 for q01 and q99
-    openpi     norm_stats.json of openpi: {norm_stats: {state, actions}}
-    lerobot    meta/stats.json of LeRobot: {feature: {min, max, mean, std, count, q01, q10, q50, q90, q99}}
+    own              everything, as `DatasetStatistics.to_json`
+    openvla          dataset_statistics.json beside a model of OpenVLA or OpenVLA-OFT: {dataset: {action, proprio, ...}}
+    openvla_dataset  what their data loader takes: {action, proprio, num_...}, without the mask, which it is told
+    octo             dataset_statistics.json of Octo: the same, with p01 and p99 for q01 and q99
+    openpi           norm_stats.json of openpi: {norm_stats: {state, actions}}
+    lerobot          meta/stats.json of LeRobot: {feature: {min, max, mean, std, count, q01, q10, q50, q90, q99}}
 
 The numbers are those of all transitions. The loaders of OpenVLA and Octo also count the void action of each episode's
 last step.
@@ -24,7 +25,7 @@ _OCTO = {**_BOUNDS, "p01": "q01", "p99": "q99"}
 _OPENPI = {"mean": "mean", "std": "std", "q01": "q01", "q99": "q99"}
 _LEROBOT = ("min", "max", "mean", "std", "q01", "q10", "q50", "q90", "q99")
 
-Format = Literal["own", "openvla", "octo", "openpi", "lerobot"]
+Format = Literal["own", "openvla", "openvla_dataset", "octo", "openpi", "lerobot"]
 
 
 def statistics_in(
@@ -48,9 +49,11 @@ def statistics_in(
     counts = {"num_transitions": content["transitions"], "num_trajectories": content["episodes"]}
     of_action = leaf_of(content, action, "--action")
     of_state = None if proprio is None else leaf_of(content, proprio, "--proprio")
-    if format == "openvla":
+    if format in ("openvla", "openvla_dataset"):
         chosen = _picked(of_action, _OPENVLA)
         state = _picked(of_state, _OPENVLA) if of_state else {name: _zeros(value) for name, value in chosen.items()}
+        if format == "openvla_dataset":
+            return {"action": chosen, "proprio": state, **counts}
         mask = [low != high for low, high in zip(of_action["min"], of_action["max"], strict=True)]
         return {content["dataset"].split("/")[0]: {"action": {**chosen, "mask": mask}, "proprio": state, **counts}}
     if format == "octo":
