@@ -172,6 +172,11 @@ def is_file_name(name: object) -> bool:
     return isinstance(name, str) and name not in ("", ".", "..") and not re.search(r"[/\\\x00-\x1f\x7f]", name)
 
 
+def is_file_path(name: object) -> bool:
+    """Whether `name` is that of a file in a directory, or of one in a directory in it: `name` or `name/name`."""
+    return isinstance(name, str) and name.count("/") <= 1 and all(map(is_file_name, name.split("/")))
+
+
 def join(path: str, *names: str) -> str:
     """`path` with names after it, in the spelling of its store."""
     if scheme(path) is None:

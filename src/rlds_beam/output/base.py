@@ -7,12 +7,12 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 from rlds_beam.checking.verdicts import Unjudged
-from rlds_beam.connectors.base import Batch
+from rlds_beam.connectors.base import Batch, Connector
 
 if TYPE_CHECKING:
     from rlds_beam.connectors.connecting import Connecting
     from rlds_beam.output.commits import RangeCommit
-    from rlds_beam.output.shards import ShardInfo
+    from rlds_beam.output.shards import ShardInfo, WrittenFile
     from rlds_beam.reading.base import Source
     from rlds_beam.reading.plan import WorkRange
 
@@ -43,9 +43,9 @@ class RangeWriter(Protocol):
 
 
 class FileRangeWriter(RangeWriter, Protocol):
-    """A `RangeWriter` of one file."""
+    """A `RangeWriter` of one file, or of several: then `finish` returns one `WrittenFile` for each of `files`."""
 
-    def finish(self) -> ShardInfo: ...
+    def finish(self) -> ShardInfo | tuple[WrittenFile, ...]: ...
 
 
 class Effort(NamedTuple):
@@ -61,7 +61,7 @@ class Effort(NamedTuple):
 
 
 class FileOutput(abc.ABC):
-    """Files in a directory, one for each work range, and metadata that completes them. Pickles.
+    """Files in a directory, one for each work range (or several), and metadata that completes them. Pickles.
 
     An implementation is a class that inherits from this one (a frozen dataclass, say). `--to=trajectories` names
     ours, `--to=module:Class` a user's.
@@ -69,15 +69,23 @@ class FileOutput(abc.ABC):
     Attributes:
       directory: where the files go.
       name: of the dataset that is written.
+      default_connectors: what runs over the episodes where `--connectors` names none.
+      holds: what `describe` describes, in a word.
       beside: endings of the files that are written next to the file of each range: `.spec`.
-      metadata: names of the files that `complete` writes.
+      metadata: names of the files that `complete` writes; a name here, and of a range's file, may be `name/name`: a
+        file in a directory of its own.
       whole_shards: whether each input shard has to be one range, because the order of its episodes matters.
     """
 
     directory: str
     name: str
     beside: ClassVar[tuple[str, ...]] = ()
-    metadata: ClassVar[tuple[str, ...]] = ()
+    default_connectors: ClassVar[tuple[Connector, ...]] = ()
+    holds: ClassVar[str] = "frame"
+
+    @property
+    def metadata(self) -> tuple[str, ...]:
+        return ()
 
     @property
     def whole_shards(self) -> bool:
@@ -125,6 +133,11 @@ class FileOutput(abc.ABC):
     def predict(self, steps: Iterable[int]) -> int:
         """The number of items that the episodes of one range give, from their numbers of steps."""
 
+    def count(self, batch: Batch) -> int | None:
+        """The number of items that a batch gives, where that follows from its columns; else None (`predict`)."""
+        del batch
+        return None
+
     def measure(self, batches: Sequence[Batch]) -> int | None:
         """The bytes that a range's file takes for these batches, to predict the size of an output; writes nothing.
 
@@ -137,6 +150,10 @@ class FileOutput(abc.ABC):
     @abc.abstractmethod
     def file(self, work: WorkRange) -> str:
         """The name of a range's file in the directory."""
+
+    def files(self, work: WorkRange) -> tuple[str, ...]:
+        """The names of all files of a range: one, unless an output says otherwise."""
+        return (self.file(work),)
 
     @abc.abstractmethod
     def open_range(self, work: WorkRange) -> FileRangeWriter:

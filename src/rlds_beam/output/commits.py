@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 from rlds_beam import storage
 from rlds_beam.checking.report import Report
 from rlds_beam.errors import NotVerifiedError, UsageError
-from rlds_beam.formats.checked_json import ANY, COUNT, FILE, TEXT, Maybe, check_json, parsing, read_json
+from rlds_beam.formats.checked_json import ANY, COUNT, FILE, FILE_PATH, TEXT, Maybe, check_json, parsing, read_json
 from rlds_beam.output.files import COMMITS, PLAN, REJECTED, listdir, to_json
-from rlds_beam.output.plans import read_plan
-from rlds_beam.output.shards import SHARD_SCHEMA, ShardInfo
+from rlds_beam.output.plans import OutputPlan, read_plan
+from rlds_beam.output.shards import SHARD_SCHEMA, ShardInfo, WrittenFile
 
 if TYPE_CHECKING:
     from rlds_beam.reading.plan import WorkRange
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RangeCommit:
-    """One finished range: the shard that it became, and what was found on the way.
+    """One finished range: the shard that it became (of some outputs, several), and what was found on the way.
 
     Attributes:
       split, index, of: of the range (`plan.WorkRange`).
@@ -33,6 +33,7 @@ class RangeCommit:
       report: the range's `Report.to_json()`.
       plan: `OutputPlan.digest` of the job. A worker of a killed job may write a commit after the next one began, which
         is of another plan perhaps; such a commit does not count.
+      more: the other files of a range that became several; `file`, `beside`, `shard` and `predicted` are of the first.
     """
 
     split: str
@@ -45,15 +46,32 @@ class RangeCommit:
     report: Mapping[str, Any]
     beside: tuple[str, ...] = ()
     plan: str = ""
+    more: tuple[WrittenFile, ...] = ()
 
     @property
     def range(self) -> str:
         """`str(work_range)`."""
         return f"{self.split}-{self.index:05d}-of-{self.of:05d}"
 
+    @property
+    def files(self) -> tuple[WrittenFile, ...]:
+        """All files of the range."""
+        return (WrittenFile(self.file, self.shard, self.predicted, self.beside), *self.more)
+
+    @property
+    def names(self) -> list[str]:
+        """The names of all of them, and of those that belong to them."""
+        return [name for one in self.files for name in (one.file, *one.beside)]
+
+    def to_json(self) -> dict[str, Any]:
+        content = dataclasses.asdict(self)
+        if not self.more:
+            del content["more"]
+        return content
+
     @classmethod
     def from_json(cls, content: Any, path: str) -> RangeCommit:
-        """Reads `dataclasses.asdict(commit)` back from the file at `path`.
+        """Reads `to_json` back from the file at `path`.
 
         Raises:
           UsageError: it is not as rlds-beam writes it, or names a file outside of its directory.
@@ -64,16 +82,21 @@ class RangeCommit:
         beside = tuple(content.get("beside", (content["file"] + ".spec",)))
         with parsing(path):
             shard, kept = ShardInfo.from_json(content["shard"]), rejected and ShardInfo.from_json(rejected)
+            more = tuple(
+                WrittenFile(one["file"], ShardInfo.from_json(one["shard"]), one["predicted"], tuple(one["beside"]))
+                for one in content.get("more", ())
+            )
         known = {field.name: content.get(field.name, "") for field in dataclasses.fields(cls)}
-        commit = cls(**{**known, "beside": beside, "shard": shard, "rejected": kept})
+        commit = cls(**{**known, "beside": beside, "shard": shard, "rejected": kept, "more": more})
         if storage.split(path)[1] != f"{commit.range}.json":
             raise UsageError(f"{path} is the commit of another range, {commit.range}: remove it")
         return commit
 
 
+_FILE = {"file": FILE_PATH, "predicted": COUNT, "shard": SHARD_SCHEMA}
 _SCHEMA = {
-    "split": FILE, "index": COUNT, "of": COUNT, "file": FILE, "beside?": [FILE], "predicted": COUNT,
-    "shard": SHARD_SCHEMA, "rejected": Maybe(SHARD_SCHEMA), "report": {"*": ANY}, "plan?": TEXT,
+    **_FILE, "split": FILE, "index": COUNT, "of": COUNT, "beside?": [FILE_PATH], "rejected": Maybe(SHARD_SCHEMA),
+    "report": {"*": ANY}, "plan?": TEXT, "more?": [{**_FILE, "beside": [FILE_PATH]}],
 }  # fmt: skip
 
 
@@ -93,6 +116,7 @@ def commit_range(
     rejected: ShardInfo | None,
     report: Mapping[str, Any],
     plan: str = "",
+    more: Sequence[WrittenFile] = (),
 ) -> RangeCommit:
     """Marks a range as done; its shard and its rejected records have their names already.
 
@@ -102,13 +126,11 @@ def commit_range(
       predicted: items that were to be written.
       report: `Report.to_json()` of the range.
       plan: `OutputPlan.digest` of the job.
+      more: the other files of a range that became several.
 
     Raises:
       NotVerifiedError: another number of items was written than predicted.
     """
-    if shard.records != predicted:
-        path = storage.join(output, file)
-        raise NotVerifiedError(f"{path} holds {shard.records} items where {predicted} were predicted")
     commit = RangeCommit(
         split=work.split,
         index=work.index,
@@ -120,9 +142,13 @@ def commit_range(
         report=report,
         beside=tuple(beside),
         plan=plan,
+        more=tuple(more),
     )
+    for one in commit.files:
+        for problem in _wrong_count(one):
+            raise NotVerifiedError(storage.join(output, problem))
     path = storage.join(output, COMMITS, f"{commit.range}.json")
-    storage.write_text(path, to_json(dataclasses.asdict(commit)))
+    storage.write_text(path, to_json(commit.to_json()))
     return commit
 
 
@@ -138,7 +164,7 @@ def read_commits(output: str) -> dict[str, RangeCommit]:
     found = [RangeCommit.from_json(c, path) for c, path in zip(read, paths, strict=True) if c is not None]
     commits = [commit for commit in found if plan is None or commit.plan in ("", plan.digest)]
     for commit in commits:
-        for file in (commit.file, *commit.beside):
+        for file in commit.names:
             if plan is None or not plan.names(file) or not plan.names_range(commit.range):
                 path = storage.join(directory, f"{commit.range}.json")
                 raise UsageError(f"{path} names {file}, which the {PLAN} of {output} does not: remove the commit")
@@ -155,11 +181,11 @@ def read_reports(output: str, ranges: Iterable[WorkRange]) -> list[Report]:
     return reports
 
 
-def read_commit(output: str, work: WorkRange, file: str, plan: str = "") -> RangeCommit | None:
+def read_commit(output: str, work: WorkRange, files: Sequence[str], plan: str = "") -> RangeCommit | None:
     """The commit of a range that is done, and whose files are there; None where it is to be done.
 
     Args:
-      file: the name of the range's shard.
+      files: the names of the range's files.
       plan: `OutputPlan.digest` of the job.
 
     Raises:
@@ -170,8 +196,11 @@ def read_commit(output: str, work: WorkRange, file: str, plan: str = "") -> Rang
     if content is None:
         return None
     commit = RangeCommit.from_json(content, path)
-    if commit.file != file:
-        raise UsageError(f"{path} names {commit.file}, where the range's file is {file}: remove the commit")
+    found = [one.file for one in commit.files]
+    if found != list(files):
+        raise UsageError(
+            f"{path} names {', '.join(found)}, where the range's file is {', '.join(files)}: remove the commit"
+        )
     of_another_plan = plan and commit.plan not in ("", plan)
     return None if of_another_plan or any(problems_of(functools.partial(_size, output), commit)) else commit
 
@@ -180,12 +209,13 @@ def _is_commit(name: str) -> bool:
     return name.endswith(".json") and not storage.is_temporary(name)
 
 
-def sizes(output: str) -> dict[str, int]:
+def sizes(output: str, plan: OutputPlan | None) -> dict[str, int]:
     """The bytes of each file of an output, and of those that it rejected, by path below the directory."""
-    rejected = storage.join(output, REJECTED)
     found = storage.sizes(output) if storage.isdir(output) else {}
-    if storage.isdir(rejected):
-        found |= {f"{REJECTED}/{name}": size for name, size in storage.sizes(rejected).items()}
+    for name in (REJECTED, *(plan.directories if plan is not None else ())):
+        directory = storage.join(output, name)
+        if storage.isdir(directory):
+            found |= {f"{name}/{file}": size for file, size in storage.sizes(directory).items()}
     return found
 
 
@@ -198,8 +228,9 @@ def _size(output: str, name: str) -> int | None:
 def problems_of(size_of: Callable[[str], int | None], commit: RangeCommit) -> Iterator[str]:
     """What of a finished range is not as it was committed; `size_of` gives the bytes of a file, None if it is gone."""
     expected: dict[str, int | None] = {}
-    if commit.shard.records:  # the empty shards of an empty split are removed in the end
-        expected = {commit.file: commit.shard.bytes, **dict.fromkeys(commit.beside)}
+    for one in commit.files:
+        if one.shard.records:  # the empty shards of an empty split are removed in the end
+            expected |= {one.file: one.shard.bytes, **dict.fromkeys(one.beside)}
     if commit.rejected is not None:
         expected |= {f"{REJECTED}/{commit.range}.tfrecord": commit.rejected.bytes}
         expected |= {f"{REJECTED}/{commit.range}.jsonl": None}
@@ -209,5 +240,10 @@ def problems_of(size_of: Callable[[str], int | None], commit: RangeCommit) -> It
             yield f"{name} is not there"
         elif size is not None and found != size:
             yield f"{name} has {found} bytes where {size} were written"
-    if commit.shard.records != commit.predicted:
-        yield f"{commit.file} holds {commit.shard.records} items where {commit.predicted} were predicted"
+    for one in commit.files:
+        yield from _wrong_count(one)
+
+
+def _wrong_count(one: WrittenFile) -> Iterator[str]:
+    if one.shard.records != one.predicted:
+        yield f"{one.file} holds {one.shard.records} items where {one.predicted} were predicted"

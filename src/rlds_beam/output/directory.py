@@ -4,6 +4,7 @@
       plan.json                                   written first: what this directory is being made of
       <name>-<split>.tfrecord-00000-of-00003      a shard, under its name once it is complete
       <name>-<split>.tfrecord-00000-of-00003.spec what belongs to it (`FileOutput.beside`)
+      <module>/<name>-<split>.tfrecord-...        a shard of each module, of an output with several files a range
       rejected/<split>-00000-of-00003.tfrecord    rejected records as they were read, where there are any
       rejected/<split>-00000-of-00003.jsonl       why, a line for each
       _commits/<split>-00000-of-00003.json        written after the shard: this range is done
@@ -25,9 +26,9 @@ from collections.abc import Mapping
 from rlds_beam import storage
 from rlds_beam.errors import UsageError
 from rlds_beam.output.commits import RangeCommit, problems_of, read_commits, sizes
-from rlds_beam.output.files import COMMITS, LOCK, MANIFEST, PARTS, REJECTED, listdir
+from rlds_beam.output.files import COMMITS, LOCK, MANIFEST, REJECTED, listdir
 from rlds_beam.output.manifest import load_manifest
-from rlds_beam.output.plans import OutputPlan, differences, read_plan, write_plan
+from rlds_beam.output.plans import RESERVED, OutputPlan, differences, read_plan, write_plan
 from rlds_beam.output.removing import remove_output
 
 
@@ -62,7 +63,7 @@ def check_output(output: str, plan: OutputPlan, *, overwrite: bool = False) -> N
             f"{output} is not empty, and rlds-beam did not write what is in it: name another directory, or an empty "
             "one (--overwrite replaces only what rlds-beam wrote)"
         )
-    for name in (COMMITS, REJECTED, PARTS):
+    for name in (*RESERVED, *plan.directories, *(existing.directories if existing is not None else ())):
         if storage.is_link(storage.join(output, name)):
             raise UsageError(f"{storage.join(output, name)} is a link, and rlds-beam makes none: remove it")
     if existing is not None and existing.content != plan.content and not overwrite:
@@ -98,14 +99,14 @@ def make_ready(output: str, plan: OutputPlan, *, overwrite: bool = False) -> Non
     if not is_output(output):
         write_plan(output, plan)
     storage.remove_files(output, [MANIFEST])  # which names more than there is
-    storage.makedirs(storage.join(output, COMMITS))
-    storage.makedirs(storage.join(output, REJECTED))
+    for name in (COMMITS, REJECTED, *plan.directories):
+        storage.makedirs(storage.join(output, name))
 
 
 def own_sizes(output: str) -> list[int]:
     """The bytes of each shard, and of each other file that the directory's plan names; `--overwrite` removes them."""
     plan = read_plan(output)
-    return [size for name, size in sizes(output).items() if plan is not None and plan.names(name)]
+    return [size for name, size in sizes(output, plan).items() if plan is not None and plan.names(name)]
 
 
 def is_output(path: str) -> bool:
@@ -116,7 +117,7 @@ def is_output(path: str) -> bool:
 def find_finished(output: str) -> Finished:
     """The ranges whose commit and files exist."""
     commits = read_commits(output)
-    found = sizes(output)  # after the commits: a file that came in between would be missed
+    found = sizes(output, read_plan(output))  # after the commits: a file that came in between would be missed
     ranges = {name: commit for name, commit in commits.items() if not any(problems_of(found.get, commit))}
     manifest = load_manifest(output)
     complete = manifest is not None and {shard["range"] for shard in manifest["shards"]} <= ranges.keys()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlds_beam import storage
 from rlds_beam.errors import NotVerifiedError, UsageError
-from rlds_beam.formats.checked_json import COUNT, FILE, TEXT, check_json, parsing, read_json
+from rlds_beam.formats.checked_json import COUNT, FILE, FILE_PATH, TEXT, check_json, parsing, read_json
 from rlds_beam.output.checksums import Checksum, checksum_files, with_checksum
 from rlds_beam.output.commits import RangeCommit, problems_of, read_commits, sizes
 from rlds_beam.output.files import MANIFEST, REJECTED, to_json
@@ -51,7 +51,7 @@ def commit_dataset(
     commits = read_commits(output)
     missing = [str(work) for work in ranges if str(work) not in commits]
     done = [commits[str(work)] for work in ranges if str(work) in commits]
-    there = sizes(output)
+    there = sizes(output, own)
     wrong = [problem for commit in done for problem in problems_of(there.get, commit)]
     if missing or wrong:
         storage.remove_files(output, [MANIFEST])
@@ -114,7 +114,7 @@ _SCHEMA = {
     "version": FILE,
     "items": COUNT,
     "bytes": COUNT,
-    "shards": [{**SHARD_SCHEMA, "file": FILE, "split": FILE, "range": FILE, "predicted": COUNT}],
+    "shards": [{**SHARD_SCHEMA, "file": FILE_PATH, "split": FILE, "range": FILE, "predicted": COUNT}],
     "rejected": [{**SHARD_SCHEMA, "range": FILE}],
     "plan_sha256": TEXT,
 }
@@ -124,18 +124,19 @@ def _manifest(name: str, done: Sequence[RangeCommit], records: Mapping[str, Any]
     return {
         "name": name,
         "version": VERSION,
-        "items": sum(c.shard.records for c in done),
-        "bytes": sum(c.shard.bytes for c in done),
+        "items": sum(one.shard.records for c in done for one in c.files),
+        "bytes": sum(one.shard.bytes for c in done for one in c.files),
         **records,
         "shards": [
             {
-                "file": c.file,
+                "file": one.file,
                 "split": c.split,
                 "range": c.range,
-                "predicted": c.predicted,
-                **dataclasses.asdict(c.shard),
+                "predicted": one.predicted,
+                **dataclasses.asdict(one.shard),
             }
             for c in done
+            for one in c.files
         ],
         "rejected": [
             {"file": f"{REJECTED}/{c.range}.tfrecord", "range": c.range, **dataclasses.asdict(c.rejected)}

@@ -14,13 +14,19 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from rlds_beam import storage
-from rlds_beam.formats.checked_json import ANY, FILE, TEXT, check_json, read_json
+from rlds_beam.formats.checked_json import ANY, FILE, FILE_PATH, TEXT, Kind, check_json, read_json
 from rlds_beam.output.checksums import FILES
-from rlds_beam.output.files import FITTED, PLAN, REPORT, to_json
+from rlds_beam.output.files import COMMITS, FITTED, PARTS, PLAN, REJECTED, REPORT, to_json
 from rlds_beam.wording import some
 
 _KIND = "rlds-beam plan"
-_SCHEMA = {"plan": {"*": ANY}, "files?": [FILE], "name?": FILE}
+RESERVED = (COMMITS, REJECTED, PARTS)
+"""Directories whose files no plan names."""
+_OWN_PATH = (
+    FILE_PATH,
+    Kind("a file of the output itself", lambda name: not any(str(name).startswith(f"{d}/") for d in RESERVED)),
+)
+_SCHEMA = {"plan": {"*": ANY}, "files?": [_OWN_PATH], "name?": FILE}
 _OLD_SCHEMA = {"plan": {"dataset": TEXT, "ranges": {"*": ANY}}}
 _METADATA = ("features.json", "dataset_info.json", REPORT, FITTED, *FILES)
 _FINGERPRINTS = {"content": "the input", "functions": "the code"}
@@ -35,7 +41,7 @@ class OutputPlan:
     Attributes:
       content: all that the output's bytes depend on, as JSON: the source with its sizes, the options, the ranges, the
         version. Equal plans make equal bytes.
-      files: names of the files that may be written.
+      files: names of the files that may be written; `name/name` for one in a directory of the output's.
       name: the dataset's, if all of its shards `<name>-<split>.tfrecord-00000-of-00003` are the output's, however
         many: their number is not known before.
     """
@@ -49,8 +55,13 @@ class OutputPlan:
         """A plan as it reads back from its file: lists for tuples."""
         return cls(json.loads(json.dumps(content)), frozenset(files), name)
 
+    @functools.cached_property
+    def directories(self) -> tuple[str, ...]:
+        """The names of the directories that the output's files are in, besides its own."""
+        return tuple(sorted({file.partition("/")[0] for file in self.files if "/" in file}))
+
     def names(self, file: str) -> bool:
-        """Whether a file of the directory is of this output."""
+        """Whether a file of the directory, or of one of `directories`, is of this output."""
         if self.name is not None and re.fullmatch(
             re.escape(self.name) + r"-.+\.tfrecord-\d{5}-of-\d{5}(\.spec)?", file
         ):

@@ -24,7 +24,7 @@ from rlds_beam.output import commits, manifest
 from rlds_beam.output.base import FileOutput, RangeWriter
 from rlds_beam.output.commits import RangeCommit, rejected_path
 from rlds_beam.output.files import REPORT
-from rlds_beam.output.shards import RejectedWriter
+from rlds_beam.output.shards import RejectedWriter, ShardInfo, WrittenFile
 from rlds_beam.reading.base import Source
 from rlds_beam.reading.plan import WorkRange
 from rlds_beam.reading.reader import EpisodeReader
@@ -149,8 +149,7 @@ class RangeConverter:
           NotVerifiedError: another number of items was written than predicted.
         """
         output, directory = self.output, self.output.directory
-        file = output.file(work)
-        done = commits.read_commit(directory, work, file, self.plan)
+        done = commits.read_commit(directory, work, output.files(work), self.plan)
         if done is not None:
             return done
         writer = output.open_range(work)
@@ -162,12 +161,20 @@ class RangeConverter:
                 kept, written = rejected.commit(), writer.finish()
         finally:
             writer.abort()
-        report.items_predicted, report.items_written = writer.predicted, written.records
-        report.bytes_written, report.unused = written.bytes, getattr(writer, "unused_steps", {})
+        if isinstance(written, ShardInfo):
+            file = output.file(work)
+            beside = tuple(file + ending for ending in output.beside)
+            written = (WrittenFile(file, written, writer.predicted, beside),)
+        report.items_predicted = writer.predicted
+        report.items_written = sum(one.shard.records for one in written)
+        report.bytes_written, report.unused = (
+            sum(one.shard.bytes for one in written),
+            getattr(writer, "unused_steps", {}),
+        )
+        first, *more = written
         return commits.commit_range(
-            directory, work, file, written,
-            beside=[file + ending for ending in output.beside],
-            predicted=writer.predicted, rejected=kept, report=report.to_json(), plan=self.plan,
+            directory, work, first.file, first.shard, beside=first.beside, predicted=first.predicted,
+            rejected=kept, report=report.to_json(), plan=self.plan, more=more,
         )  # fmt: skip
 
 

@@ -23,6 +23,10 @@ def remove_output(output: str, *, kept: Collection[str] = ()) -> None:
     remove_leftovers(output, plan)
     storage.remove_files(output, [MANIFEST])
     storage.remove_files(output, [name for name in listdir(output) if plan.names(name)])
+    for directory in plan.directories:
+        path = storage.join(output, directory)
+        storage.remove_files(path, [name for name in listdir(path) if plan.names(f"{directory}/{name}")])
+        storage.remove_empty(path)
     for directory in (COMMITS, REJECTED):
         path = storage.join(output, directory)
         names = [name for name in listdir(path) if _is_of_a_range(name, plan) and name not in kept]
@@ -40,6 +44,10 @@ def remove_leftovers(output: str, plan: OutputPlan) -> None:
     for directory in (output, storage.join(output, COMMITS), storage.join(output, REJECTED)):
         names = [name for name in listdir(directory) if is_ours(storage.temporary_of(name) or "")]
         storage.remove_files(directory, names)
+    for own in plan.directories:
+        path = storage.join(output, own)
+        names = [name for name in listdir(path) if plan.names(f"{own}/{storage.temporary_of(name) or ''}")]
+        storage.remove_files(path, names)
 
 
 def _is_of_a_range(name: str, plan: OutputPlan) -> bool:

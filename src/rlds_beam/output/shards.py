@@ -39,6 +39,23 @@ class ShardInfo:
         return cls(**{field.name: entry[field.name] for field in dataclasses.fields(cls) if field.name in entry})
 
 
+@dataclasses.dataclass(frozen=True)
+class WrittenFile:
+    """A finished file of a range.
+
+    Attributes:
+      file: its name in the output directory; `name/name` where it is in a directory there.
+      shard: what is in it.
+      predicted: records that were to be in it.
+      beside: names of the files that belong to it.
+    """
+
+    file: str
+    shard: ShardInfo
+    predicted: int
+    beside: tuple[str, ...] = ()
+
+
 SHARD_SCHEMA = {
     "records": COUNT, "bytes": COUNT, "checksum?": TEXT, "sha256?": TEXT, "first_key?": Maybe(TEXT),
     "last_key?": Maybe(TEXT),

@@ -1,0 +1,94 @@
+"""Outputs with several files a range, in directories of their own: commits, plans, removal."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from rlds_beam.errors import NotVerifiedError, UsageError
+from rlds_beam.output import directory
+from rlds_beam.output.commits import commit_range, read_commit, read_commits
+from rlds_beam.output.manifest import commit_dataset, load_manifest
+from rlds_beam.output.plans import OutputPlan, read_plan
+from rlds_beam.output.shards import ShardWriter, WrittenFile
+from rlds_beam.reading.plan import WorkRange
+
+WORK = WorkRange("train", 0, 1, ())
+FILES = ("a/data-train", "b/data-train")
+PLAN = OutputPlan.of({"ranges": {str(WORK): []}}, [*FILES, "a/info.json"])
+
+
+def write(output: Path, name: str, count: int, predicted: int | None = None) -> WrittenFile:
+    writer = ShardWriter(str(output / name))
+    writer.write([b"x"] * count, count)
+    return WrittenFile(name, writer.commit(), count if predicted is None else predicted)
+
+
+def commit(output: Path, *files: WrittenFile) -> None:
+    first, *more = files
+    commit_range(
+        str(output), WORK, first.file, first.shard, predicted=first.predicted, rejected=None, report={},
+        plan=PLAN.digest, more=more,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def output(tmp_path: Path) -> Path:
+    directory.open_output(str(tmp_path / "out"), PLAN)
+    return tmp_path / "out"
+
+
+def test_several_files_are_one_range(output: Path) -> None:
+    commit(output, write(output, FILES[0], 3), write(output, FILES[1], 0))
+    (found,) = read_commits(str(output)).values()
+    assert [(one.file, one.shard.records, one.predicted) for one in found.files] == [(FILES[0], 3, 3), (FILES[1], 0, 0)]
+    assert read_commit(str(output), WORK, FILES, PLAN.digest) == found
+    with pytest.raises(UsageError, match="where the range's file is a/data-train: remove the commit"):
+        read_commit(str(output), WORK, FILES[:1], PLAN.digest)
+    manifest = commit_dataset(str(output), "data", [WORK], lambda done: {})
+    assert [shard["file"] for shard in manifest["shards"]] == [*FILES]
+    assert manifest["items"] == 3
+    assert load_manifest(str(output)) == manifest
+    assert directory.find_finished(str(output)).complete
+    assert (output / "checksums.xxh128").read_text().split() == [manifest["shards"][0]["checksum"][9:], FILES[0]]
+
+
+def test_each_file_has_to_hold_what_was_predicted(output: Path) -> None:
+    with pytest.raises(NotVerifiedError, match="b/data-train holds 2 items where 3 were predicted"):
+        commit(output, write(output, FILES[0], 3), write(output, FILES[1], 2, predicted=3))
+
+
+def test_a_range_is_to_be_done_again_where_one_of_its_files_is_gone(output: Path) -> None:
+    commit(output, write(output, FILES[0], 3), write(output, FILES[1], 2))
+    (output / FILES[1]).unlink()
+    assert read_commit(str(output), WORK, FILES, PLAN.digest) is None
+    assert not directory.find_finished(str(output)).ranges
+
+
+def test_overwriting_leaves_nothing_but_what_is_not_ours(output: Path) -> None:
+    commit(output, write(output, FILES[0], 3), write(output, FILES[1], 2))
+    (output / "a" / "info.json").write_text("{}")
+    (output / "a" / ".info.json.01234567.tmp").write_text("{")
+    (output / "b" / "mine").write_text("stays")
+    directory.open_output(str(output), OutputPlan.of({"another": 1}), overwrite=True)
+    assert sorted(str(p.relative_to(output)) for p in output.rglob("*") if p.is_file()) == ["b/mine", "plan.json"]
+    assert not (output / "a").exists()
+
+
+@pytest.mark.parametrize("name", ["../x", "a/b/c", "/x", "a/../x", "a/", "_commits/x", "rejected/x"])
+def test_a_plan_that_names_other_places_is_refused(output: Path, name: str) -> None:
+    content = json.loads((output / "plan.json").read_text())
+    (output / "plan.json").write_text(json.dumps({**content, "files": [name]}))
+    with pytest.raises(UsageError, match=r"plan\.json is damaged, or rlds-beam did not write it"):
+        read_plan(str(output))
+
+
+def test_a_link_in_place_of_a_directory_is_refused(output: Path, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (output / "a").rmdir()
+    (output / "a").symlink_to(tmp_path / "elsewhere")
+    for plan in (PLAN, OutputPlan.of({"another": 1})):
+        with pytest.raises(UsageError, match="is a link"):
+            directory.check_output(str(output), plan, overwrite=True)
