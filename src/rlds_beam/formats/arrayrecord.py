@@ -90,15 +90,20 @@ def _count(reader: Any, path: str) -> int:
     return count
 
 
-@contextlib.contextmanager
-def _reader(path: str) -> Iterator[Any]:
+def open_reader(path: str) -> Any:
+    """A reader of single records; the caller closes it. What is raised: as by `num_records`."""
     if storage.scheme(path) is not None:
         raise UsageError(f"cannot read {path}: ArrayRecord files are read from local disks only; copy it first")
     with needs("arrayrecord", f"reading {path} needs the package array_record"):
         from array_record.python.array_record_module import ArrayRecordReader
     if not os.path.isfile(path):
         raise FileNotFoundError(f"there is no file {path}")
-    reader = ArrayRecordReader(path, _RANDOM_ACCESS)
+    return ArrayRecordReader(path, _RANDOM_ACCESS)
+
+
+@contextlib.contextmanager
+def _reader(path: str) -> Iterator[Any]:
+    reader = open_reader(path)
     try:
         yield reader
     finally:

@@ -1,38 +1,26 @@
 """Trajectory records decoded by column: the way back from `record_encoding`.
 
-Records of one length are, almost always, the same bytes with other values in the same places. Where
-those places are, a look at one record as a tf.Example tells; for the others it is enough that they
-agree with it in every byte between, and each leaf is one strided copy. What does not fit is parsed
-record by record.
+Records of one length are, almost always, the same bytes with other values in the same places
+(`formats.example_matching`). What does not fit is parsed record by record.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
 from rlds_beam.episodes.columns import concatenate
 from rlds_beam.episodes.images import EncodedImages
 from rlds_beam.formats.example import Feature, Kind, parse_example
-from rlds_beam.formats.wire import (
-    LONGEST_VARINT,
-    MalformedError,
-    are_fixed_varints,
-    decode_fixed_varints,
-    tag_and_length,
-)
+from rlds_beam.formats.example_matching import Array, Bytes, Layout, Match, match_of
+from rlds_beam.formats.wire import MalformedError
 
 if TYPE_CHECKING:
     from rlds_beam.episodes.episode import Column
     from rlds_beam.trajectories.spec import Leaf, TrajectorySpec
-
-Array = np.ndarray[Any, Any]
-Bytes = npt.NDArray[np.uint8]
 
 
 class TrajectoryDecoder:
@@ -46,7 +34,7 @@ class TrajectoryDecoder:
     def __init__(self, spec: TrajectorySpec, jpegs: Mapping[str, Sequence[str]]):
         self._leaves, self._jpegs = spec.leaves, jpegs
         self._frames = spec.item_shape[0] if spec.item_shape else 1
-        self._template: _Template | None = None
+        self._template: Match | None = None
 
     def decode(self, batch: Iterable[Bytes]) -> dict[str, Column]:
         """The columns of some records, one leaf after the other: each [frames of all records, ...].
@@ -68,7 +56,8 @@ class TrajectoryDecoder:
         while len(rows):
             count = self._matching(rows)
             if count and self._template is not None:
-                yield self._template.decode(rows[:count])
+                values = self._template.decode(rows[:count])
+                yield {leaf.path: values[leaf.path].reshape(-1, *leaf.shape) for leaf in self._leaves}
             else:
                 count = 1
                 yield self._parse(rows[0].tobytes())
@@ -78,10 +67,10 @@ class TrajectoryDecoder:
         """How many of the first rows fit the template; it is replaced by a new one for a row that does not fit."""
         if self._frames is None or self._jpegs:  # hardly two records are of one length
             return 0
-        count = self._template.matching(rows) if self._template is not None else 0
+        count = self._template.count(rows) if self._template is not None else 0
         if not count:
-            self._template = _template(rows[0].tobytes(), self._leaves, self._frames)
-            count = self._template.matching(rows) if self._template is not None else 0
+            self._template = match_of(rows[0].tobytes(), [_layout(leaf, self._frames) for leaf in self._leaves])
+            count = self._template.count(rows) if self._template is not None else 0
         return count
 
     def _parse(self, payload: bytes) -> dict[str, Column]:
@@ -99,69 +88,8 @@ class TrajectoryDecoder:
         return columns
 
 
-class _Hole(NamedTuple):
-    """Where the values of a leaf are in a record: the bytes start..stop, `size` values."""
-
-    leaf: Leaf
-    start: int
-    stop: int
-    size: int
-
-    def groups(self, rows: Bytes) -> Bytes:
-        """The varints of an int64 leaf, which are of one width: [k, size, width]."""
-        return rows[:, self.start : self.stop].reshape(len(rows), self.size, -1)
-
-    def values(self, rows: Bytes) -> Array:
-        """[frames of all rows, ...]."""
-        if self.leaf.dtype == "int64":
-            values = decode_fixed_varints(self.groups(rows))
-        else:
-            values = np.ascontiguousarray(rows[:, self.start : self.stop]).view(self.leaf.numpy_dtype)
-        return values.reshape(-1, *self.leaf.shape)
-
-
-class _Template(NamedTuple):
-    """A record with holes; those are in the order of the leaves."""
-
-    row: Bytes
-    holes: tuple[_Hole, ...]
-
-    def matching(self, rows: Bytes) -> int:
-        """How many of the first rows are this record with other values in the holes."""
-        if rows.shape[1] != len(self.row):
-            return 0
-        places = sorted((hole.start, hole.stop) for hole in self.holes)
-        bounds = [0, *itertools.chain(*places), len(self.row)]
-        same = [rows[:, a:b] == self.row[a:b] for a, b in zip(bounds[::2], bounds[1::2], strict=True)]
-        same += [are_fixed_varints(hole.groups(rows)) for hole in self.holes if hole.leaf.dtype == "int64"]
-        if all(part.all() for part in same):
-            return len(rows)
-        fits = np.logical_and.reduce([part.reshape(len(rows), -1).all(axis=1) for part in same])
-        return int(np.argmin(fits))
-
-    def decode(self, rows: Bytes) -> dict[str, Column]:
-        """The columns of rows that match."""
-        return {hole.leaf.path: hole.values(rows) for hole in self.holes}
-
-
-def _template(payload: bytes, leaves: Sequence[Leaf], frames: int) -> _Template | None:
-    """The template that a record is of; None where it is not written as ours are."""
-    example = parse_example(payload)
-    holes = [_hole(example.get(leaf.path, Feature(None)), payload, leaf, frames) for leaf in leaves]
-    found = tuple(hole for hole in holes if hole is not None)
-    return _Template(np.frombuffer(payload, np.uint8), found) if len(found) == len(holes) else None
-
-
-def _hole(feature: Feature, payload: bytes, leaf: Leaf, frames: int) -> _Hole | None:
-    """The one packed list (or the one string) of a leaf."""
-    size = frames * math.prod(leaf.shape)
-    widths = range(1, LONGEST_VARINT + 1) if leaf.dtype == "int64" else (leaf.numpy_dtype.itemsize,)
-    for width in widths:
-        start = feature.end - size * width
-        head = tag_and_length(1, size * width)
-        if feature.kind == _kind(leaf) and feature.data is payload and payload[feature.start : start] == head:
-            return _Hole(leaf, start, feature.end, size)
-    return None
+def _layout(leaf: Leaf, frames: int) -> Layout:
+    return Layout(leaf.path, _kind(leaf), leaf.numpy_dtype, frames * math.prod(leaf.shape))
 
 
 def _kind(leaf: Leaf) -> Kind:
