@@ -156,7 +156,7 @@ class ConvertOutcome:
 
         return {
             **outcome.figures(self.metrics, self.seconds),
-            "output_shards": len(self.job.ranges),
+            "output_shards": self.job.shards,
             "output": self.job.directory,
         }
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rlds_beam.checking.options import CheckOptions
 from rlds_beam.connectors.options import ConnectorOptions
 from rlds_beam.options import option
+from rlds_beam.output.columns.options import ColumnsOptions
 from rlds_beam.output.options import OutputOptions
 from rlds_beam.reading.options import SourceOptions
 from rlds_beam.trajectories.options import FrameOptions, ItemOptions
@@ -27,7 +28,9 @@ EXAMPLES = """
 
 
 @dataclasses.dataclass(frozen=True)
-class InspectConfig(ItemOptions, FrameOptions, OutputOptions, ConnectorOptions, CheckOptions, SourceOptions):
+class InspectConfig(
+    ItemOptions, FrameOptions, ColumnsOptions, OutputOptions, ConnectorOptions, CheckOptions, SourceOptions
+):
     """Shows the schema, shards, episodes and bytes of a dataset, and the items that a plan predicts."""
 
     input: str = option(dataclasses.MISSING, "a TFDS or EnvLogger dataset directory, or shard files", positional=True)

@@ -89,8 +89,8 @@ class Connecting:
     def _check(self, batch: Batch) -> None:
         """Holds the result against what came out of the probe."""
         for episode in batch.episodes:
-            if not any(_same(episode.steps, schema.steps) for schema in self.probed.schemas):
-                _same(episode.steps, self.probed.schemas[0].steps, str(episode.key))
+            if not any(check_fields(episode.steps, schema.steps) for schema in self.probed.schemas):
+                check_fields(episode.steps, self.probed.schemas[0].steps, str(episode.key))
         for module, columns in (batch.modules or {}).items():
             if module not in self.probed.modules:
                 known = ", ".join(self.probed.modules) or "none"
@@ -98,7 +98,7 @@ class Connecting:
                     f"--connectors: {batch.episodes[0].key}: they return columns of the module {module}, and of an "
                     f"episode of zeros those of {known}: name each module in the configuration"
                 )
-            _same(columns, self.probed.modules[module], f"{batch.episodes[0].key}, module {module}")
+            check_fields(columns, self.probed.modules[module], f"{batch.episodes[0].key}, module {module}")
 
     @property
     def user_code(self) -> bool:
@@ -145,7 +145,7 @@ class Connecting:
         return [(i, c) for i, c in enumerate(self.connectors) if isinstance(c, FittedConnector) and not c.fitted]
 
 
-def _same(columns: Mapping[str, Column], fields: Mapping[str, Field], where: str | None = None) -> bool:
+def check_fields(columns: Mapping[str, Column], fields: Mapping[str, Field], where: str | None = None) -> bool:
     """Whether columns are of these fields.
 
     Raises:
@@ -167,6 +167,8 @@ def _differences(columns: Mapping[str, Column], fields: Mapping[str, Field]) -> 
         if isinstance(column, EncodedImages):
             continue  # whose header was checked when it was read
         field = fields[path]
+        if None in field.shape and column.dtype == object and column.ndim == 1:
+            continue  # an array for each step, of another shape each
         shape = column.shape[1:]
         if column.dtype != field.numpy_dtype and not (field.dtype == "string" and column.dtype.kind in "SU"):
             yield f"{path} is {column.dtype}, not {field.dtype},"

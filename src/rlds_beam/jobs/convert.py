@@ -12,7 +12,6 @@ from rlds_beam.at_work import Done
 from rlds_beam.checking.dataset import check_source
 from rlds_beam.checking.options import CheckOptions
 from rlds_beam.checking.report import Report
-from rlds_beam.connectors.configuration import Configuration
 from rlds_beam.connectors.connecting import Connecting
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.checked_json import parsing, read_json
@@ -25,14 +24,14 @@ from rlds_beam.output.base import FileOutput
 from rlds_beam.output.commits import read_commits
 from rlds_beam.output.files import COMMITS, REPORT
 from rlds_beam.output.fitted import read_fitted, write_fitted
-from rlds_beam.output.outputs import TRAJECTORIES, create_output
+from rlds_beam.output.outputs import TRAJECTORIES, configuration_for, create_output
 from rlds_beam.output.plans import OutputPlan
 from rlds_beam.output.ranges import DatasetCommitter, RangeConverter, RangeFitter
 from rlds_beam.reading.base import Source
 from rlds_beam.reading.framing import Framing
 from rlds_beam.reading.plan import WorkRange, plan_ranges, select_segments
 from rlds_beam.reading.reader import EpisodeReader
-from rlds_beam.reading.source import open_dataset
+from rlds_beam.reading.source import open_for_job
 from rlds_beam.user_functions import version_of
 
 FORMAT = 1
@@ -112,9 +111,14 @@ class ConvertJob:
 
     def _check_room(self, finished: directory.Finished, overwrite: bool) -> None:
         if storage.scheme(self.directory) is None and self.size is not None:
-            written = sum(commit.shard.bytes for commit in finished.ranges.values())
+            written = sum(one.shard.bytes for commit in finished.ranges.values() for one in commit.files)
             freed = directory.own_sizes(self.directory) if overwrite else []
             check_room(self.directory, self.size - written, freed)
+
+    @property
+    def shards(self) -> int:
+        """The number of files that the ranges become."""
+        return sum(len(self.output.files(work)) for work in self.ranges)
 
     @property
     def directory(self) -> str:
@@ -131,7 +135,7 @@ class ConvertJob:
             "ranges": self.balance.to_json(),
             "output": self.directory,
             "output_bytes": self.size,
-            "output_shards": len(self.ranges),
+            "output_shards": self.shards,
             "records": records,
             "left_out": left_out,
         }
@@ -192,8 +196,8 @@ def prepare(options: ConvertOptions) -> ConvertJob:
     Raises:
       UsageError: the input, the options or the output cannot be used as they are.
     """
-    source = open_dataset(options.input, options)
-    configuration, check = Configuration.of(options), CheckOptions.of(options)
+    source = open_for_job(options.input, options)
+    configuration, check = configuration_for(options), CheckOptions.of(options)
     connecting = Connecting.of(configuration, source.schema)
     output = create_output(source, connecting, options.output, options)
     framing = Framing(source)
@@ -209,7 +213,7 @@ def prepare(options: ConvertOptions) -> ConvertJob:
 
 def _files(output: FileOutput, ranges: Iterable[WorkRange]) -> list[str]:
     """The names of all files that may be written."""
-    shards = [output.file(work) for work in ranges]
+    shards = [file for work in ranges for file in output.files(work)]
     return [*shards, *(shard + ending for shard in shards for ending in output.beside), *output.metadata]
 
 

@@ -11,13 +11,12 @@ from rlds_beam.checking.options import CheckOptions
 from rlds_beam.checking.report import Report
 from rlds_beam.checking.verdicts import Unjudged
 from rlds_beam.connectors.base import Batch
-from rlds_beam.connectors.configuration import Configuration
 from rlds_beam.connectors.connecting import Connecting
 from rlds_beam.errors import UsageError
 from rlds_beam.jobs.balance import Balance, balance_of
 from rlds_beam.jobs.size import predict_size
 from rlds_beam.output.base import FileOutput
-from rlds_beam.output.outputs import create_output
+from rlds_beam.output.outputs import configuration_for, create_output
 from rlds_beam.output.ranges import check_and_connect
 from rlds_beam.reading.base import Shard, Source
 from rlds_beam.reading.framing import Framing
@@ -106,15 +105,22 @@ def survey(source: Source, check: CheckOptions, options: Any, sample_bytes: int)
     complete, each = True, sample_bytes if small else max(1, sample_bytes // max(1, len(ranges)))
     for work in ranges:
         lengths: list[int] = []
-        size = 0
+        size, began = 0, False
         for episode in (e for segment in work.segments for e in reader.read(work.split, segment)):
             size += len(episode.payload)
-            if size > each and lengths:
+            if size > each and began:
                 complete = False
                 break
             batches: list[Batch] = []
             report.add(check_and_connect(marked(episode, duplicates), check, connecting, unjudged, batches.append))
-            lengths += [len(episode) for batch in batches for episode in batch.episodes]
+            counts = [None if output is None else output.count(batch) for batch in batches]
+            predicted += sum(count for count in counts if count is not None)
+            lengths += [
+                len(episode)
+                for batch, count in zip(batches, counts, strict=True)
+                for episode in (batch.episodes if count is None else ())
+            ]
+            began = began or bool(batches)
         predicted += 0 if output is None else output.predict(lengths)
     scale = _scale(source, report) if not complete else 1.0
     return Survey(
@@ -137,7 +143,7 @@ def _as_they_are(shard: Shard, positions: Sequence[int]) -> Sequence[int]:
 
 def _output(source: Source, options: Any) -> tuple[Connecting, FileOutput | None, str | None]:
     try:
-        connecting = Connecting.of(Configuration.of(options), source.schema)
+        connecting = Connecting.of(configuration_for(options), source.schema)
         return connecting, create_output(source, connecting, "", options), None
     except UsageError as error:
         return Connecting.none(), None, str(error)

@@ -7,6 +7,7 @@ import dataclasses
 from rlds_beam.checking.options import CheckOptions
 from rlds_beam.connectors.options import ConnectorOptions
 from rlds_beam.options import option
+from rlds_beam.output.columns.options import ColumnsOptions
 from rlds_beam.output.options import OutputOptions
 from rlds_beam.reading.options import SourceOptions
 from rlds_beam.reverb.options import ReverbOptions
@@ -14,7 +15,9 @@ from rlds_beam.trajectories.options import FrameOptions, ItemOptions
 
 
 @dataclasses.dataclass(frozen=True)
-class ConvertOptions(ItemOptions, FrameOptions, OutputOptions, ConnectorOptions, CheckOptions, SourceOptions):
+class ConvertOptions(
+    ItemOptions, FrameOptions, ColumnsOptions, OutputOptions, ConnectorOptions, CheckOptions, SourceOptions
+):
     """What a conversion reads and writes."""
 
     input: str = option(dataclasses.MISSING, "a TFDS or EnvLogger dataset directory, or shard files", positional=True)

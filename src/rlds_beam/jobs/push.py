@@ -27,7 +27,7 @@ from rlds_beam.reading.base import Source
 from rlds_beam.reading.framing import Framing
 from rlds_beam.reading.plan import WorkRange, plan_ranges
 from rlds_beam.reading.reader import EpisodeReader
-from rlds_beam.reading.source import open_dataset
+from rlds_beam.reading.source import open_for_job
 from rlds_beam.reverb import tables
 from rlds_beam.reverb.columns import ColumnConversion
 from rlds_beam.reverb.pushing import EpisodePusher, Pusher, ReplayPusher
@@ -115,7 +115,7 @@ def open_input(options: PushOptions) -> PushInput:
 
 
 def _open_rlds(options: PushOptions) -> PushInput:
-    source = open_dataset(options.input, options)
+    source = open_for_job(options.input, options)
     check, frames, items = CheckOptions.of(options), FrameOptions.of(options), ItemOptions.of(options)
     configuration = Configuration.of(options)
     connecting = Connecting.of(configuration, source.schema)

@@ -43,7 +43,7 @@ def open_source(
     return source_class.open(input, split=split, features=features)
 
 
-def open_dataset(input: str | Sequence[str], options: SourceOptions) -> Source:
+def open_for_job(input: str | Sequence[str], options: SourceOptions) -> Source:
     """`open_source` with the options of a job.
 
     Raises:

@@ -24,8 +24,8 @@ def convert_plan(job: ConvertJob) -> str:
         [
             f"input     {source.dataset}: {episodes}, {format_size(source.size)}",
             *balance_lines(job.balance),
-            f"output    {job.directory}: {count(len(job.ranges), 'shard')}{_about(job.size)}",
-            *_record_lines(*job.output.describe()),
+            f"output    {job.directory}: {count(job.shards, 'shard')}{_about(job.size)}",
+            *_record_lines(*job.output.describe(), job.output.holds),
             _NOTHING_WRITTEN,
         ]
     )
@@ -68,7 +68,7 @@ def survey_text(survey: Survey, plan: str, repair: Collection[str] = ()) -> str:
         f"{plan} gives {about}{survey.items:,} items of {about}{survey.steps:,} steps{_about(survey.size)}",
     ]
     if survey.output is not None:
-        lines += _record_lines(*survey.output.describe())
+        lines += _record_lines(*survey.output.describe(), survey.output.holds)
     else:
         lines.append(f"cannot be converted: {survey.error}")
     return "\n".join(lines)
@@ -92,5 +92,5 @@ def balance_lines(balance: Balance) -> list[str]:
     return lines
 
 
-def _record_lines(records: Iterable[str], left_out: Mapping[str, str]) -> list[str]:
-    return ["frame", *(f"  {line}" for line in records), *(f"  left out: {p} ({why})" for p, why in left_out.items())]
+def _record_lines(records: Iterable[str], left_out: Mapping[str, str], holds: str = "frame") -> list[str]:
+    return [holds, *(f"  {line}" for line in records), *(f"  left out: {p} ({why})" for p, why in left_out.items())]

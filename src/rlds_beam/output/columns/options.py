@@ -1,0 +1,18 @@
+"""How columns are written: the options."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Literal, get_args
+
+from rlds_beam.options import Options, option
+
+ColumnsFormat = Literal["tfrecord", "array_record", "parquet"]
+FORMATS: tuple[ColumnsFormat, ...] = get_args(ColumnsFormat)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ColumnsOptions(Options):
+    """How columns are written (--to=columns)."""
+
+    format: ColumnsFormat = option("tfrecord", "the files of --to=columns")
