@@ -64,8 +64,8 @@ test: $(PROJECT)  ## run the tests (TESTS=tests/test_x.py for some of them)
 test-pythons: $(PROJECT) wheel  ## run the base tests on each of Python 3.10 to 3.13 that is found, numpy 1.26 and 2
 	@$(PY) .ci/test_pythons.py $(PYTEST_FLAGS) $(TESTS)
 
-# RLlib with PyTorch, in an environment of its own: 3 GB from PyPI, fetched once.
-test-peers: $(PROJECT) wheel  ## run our connectors and our output beside RLlib's own (in .venv-peers-rllib, made once)
+# RLlib with PyTorch in one environment of its own: 3 GB from PyPI, fetched once. what reads our columns in another: 1 GB.
+test-peers: $(PROJECT) wheel  ## run what compares with other programs (in .venv-peers-rllib and .venv-peers-loaders, made once)
 	@$(PY) .ci/test_peers.py $(PEERS)
 
 # Fetched once, into .flink: 250 MB from PyPI and Maven Central. In one process: the tests share a cluster, and kill parts of it.
@@ -128,6 +128,10 @@ lock: $(DEPENDENCIES)  ## resolve the dependencies and write the lock files (UPG
 		--output-file requirements/peers-rllib.lock
 	@sed -i '1i # Python 3.11, Linux x86-64: rlds-beam[rllib,test] and all it needs, but triton (for GPUs). Written by `make lock`.' \
 		requirements/peers-rllib.lock
+	@$(COMPILE_BASE) --python-version 3.11 --extra arrayrecord requirements/loaders.in \
+		--output-file requirements/peers-loaders.lock
+	@sed -i '1i # Python 3.11, Linux x86-64: rlds-beam[arrayrecord,test] and all that reads our columns. Written by `make lock`.' \
+		requirements/peers-loaders.lock
 
 clean:  ## remove what was built (.venv stays)
 	rm -rf build dist demo_data bench_data .pytest_cache .mypy_cache .ruff_cache .hypothesis src/*.egg-info *.egg-info

@@ -11,7 +11,7 @@ import sys
 
 from environments import ROOT, Outcome, all_passed, build, find, install_wheel, print_table, test, version_of
 
-PEERS = {"rllib": "ray"}
+PEERS = {"rllib": "ray", "loaders": "grain"}
 """Peer -> the module whose version is printed."""
 
 PYTHON = "3.11"

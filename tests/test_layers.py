@@ -28,6 +28,7 @@ LAYERS = {
     "connectors": "checking reading formats episodes",
     "trajectories": "checking reading formats episodes",
     "output": "trajectories connectors checking reading formats episodes",
+    "datasets": "output trajectories connectors checking reading formats episodes",
     "exchange": "output trajectories connectors checking reading formats episodes",
     "reverb": "output trajectories connectors checking reading formats episodes",
     "recording": "formats episodes",

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from rlds_beam.connectors.base import Batch as Batch
     from rlds_beam.connectors.base import Connector as Connector
     from rlds_beam.connectors.base import connect as connect
+    from rlds_beam.datasets.dataset import Dataset as Dataset
+    from rlds_beam.datasets.opening import open_dataset as open_dataset
     from rlds_beam.episodes.episode import Episode as Episode
     from rlds_beam.episodes.images import EncodedImages as EncodedImages
     from rlds_beam.episodes.keys import EpisodeKey as EpisodeKey
@@ -48,6 +50,7 @@ if TYPE_CHECKING:
     from rlds_beam.output.loading import load_trajectories as load_trajectories
     from rlds_beam.output.shards import ShardInfo as ShardInfo
     from rlds_beam.output.shards import ShardWriter as ShardWriter
+    from rlds_beam.output.shards import WrittenFile as WrittenFile
     from rlds_beam.pipelines.functions import convert as convert
     from rlds_beam.pipelines.functions import inspect as inspect
     from rlds_beam.pipelines.functions import push as push
@@ -113,6 +116,9 @@ _HOMES = {
     "Items": "rlds_beam.trajectories.items",
     "trajectory_spec": "rlds_beam.trajectories.spec",
     "TrajectorySpec": "rlds_beam.trajectories.spec",
+    # Reading
+    "open_dataset": "rlds_beam.datasets.opening",
+    "Dataset": "rlds_beam.datasets.dataset",
     "load_items": "rlds_beam.output.loading",
     "load_trajectories": "rlds_beam.output.loading",
     # Outputs
@@ -122,6 +128,7 @@ _HOMES = {
     "Effort": "rlds_beam.output.base",
     "ShardWriter": "rlds_beam.output.shards",
     "ShardInfo": "rlds_beam.output.shards",
+    "WrittenFile": "rlds_beam.output.shards",
     "WorkRange": "rlds_beam.reading.plan",
     "Segment": "rlds_beam.reading.base",
     "RangeCommit": "rlds_beam.output.commits",

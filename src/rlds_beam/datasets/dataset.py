@@ -1,0 +1,172 @@
+"""A dataset with random access, without TensorFlow or torch."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal, cast, overload
+
+import numpy as np
+
+from rlds_beam.datasets.base import Indices, Rows
+from rlds_beam.episodes.columns import ZERO_IMAGE
+from rlds_beam.episodes.episode import Column
+from rlds_beam.episodes.images import EncodedImages
+from rlds_beam.episodes.schema import Field
+from rlds_beam.episodes.violations import BadEpisode
+from rlds_beam.errors import RldsBeamError
+from rlds_beam.formats.example_columns import objects
+
+Array = np.ndarray[Any, Any]
+Row = dict[str, Any]
+Images = Literal["pixels", "encoded"]
+
+_AT_ONCE = 256
+"""Rows read at a time where all of them are."""
+
+
+class Dataset:
+    """The rows of a dataset, as numpy values by column; `open_dataset` makes one.
+
+        dataset[7]             one row: {"obs": array of shape (3,), "rewards": 0.5, ...}
+        dataset[-1]            the last one
+        dataset[100:200]       columns of 100 rows: {"obs": array of shape (100, 3), ...}
+        dataset[[3, 1, 3]]     columns of these rows
+        dataset.columns["obs"] a column of all rows
+
+    It is a map-style torch `Dataset` and a grain source as it is: it has `len`, `[i]`, `__getitems__`, it pickles, and
+    several processes and threads may read it at once. It holds no rows, and no open file when it is pickled. Text is
+    `bytes`. A column whose shape differs from row to row is an object array.
+
+    Attributes:
+      fields: dtype and shape of each column of a row; a dimension that differs from row to row is None.
+    """
+
+    def __init__(self, rows: Rows, name: str, images: Images = "pixels"):
+        self._rows, self._name, self._images = rows, name, images
+
+    @property
+    def fields(self) -> Mapping[str, Field]:
+        return self._rows.fields
+
+    @property
+    def columns(self) -> Mapping[str, Array]:
+        """The columns of all rows by name; each is read when it is asked for, and held in memory as a whole."""
+        return _Columns(self)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __repr__(self) -> str:
+        return f"Dataset({self._name}: {len(self):,} rows of {', '.join(self.fields)})"
+
+    @overload
+    def __getitem__(self, index: int) -> Row: ...
+
+    @overload
+    def __getitem__(self, index: slice | Sequence[int] | Array) -> dict[str, Array]: ...
+
+    def __getitem__(self, index: Any) -> dict[str, Any]:
+        if isinstance(index, slice):
+            return self._read(np.arange(*index.indices(len(self))))
+        if isinstance(index, (list, tuple, np.ndarray)) and np.ndim(index):
+            return self._read(self._checked(np.asarray(index)))
+        columns = self._read(self._checked(np.array([operator.index(index)])))
+        return {path: column[0] for path, column in columns.items()}
+
+    def __getitems__(self, indices: Sequence[int]) -> list[Row]:
+        """The rows of a batch, read together: what a torch `DataLoader` calls."""
+        return list(_rows(self._read(self._checked(np.asarray(indices, np.int64)))))
+
+    def __iter__(self) -> Iterator[Row]:
+        for first in range(0, len(self), _AT_ONCE):
+            yield from _rows(self[first : first + _AT_ONCE])
+
+    def _checked(self, indices: Array) -> Indices:
+        count = len(self)
+        if indices.dtype == bool:
+            if len(indices) != count:
+                raise IndexError(f"a mask of {len(indices)} values for {count} rows")
+            return np.flatnonzero(indices)
+        if indices.size and indices.dtype.kind not in "iu":
+            raise TypeError(f"a row's number is an integer, not {indices.dtype}")
+        numbers = indices.astype(np.int64)
+        if numbers.size and not (-count <= numbers.min() and numbers.max() < count):
+            wrong = numbers[(numbers < -count) | (numbers >= count)][0]
+            raise IndexError(f"there is no row {wrong}: {self._name} has {count}")
+        return np.where(numbers < 0, numbers + count, numbers)
+
+    def _read(self, indices: Indices, wanted: Sequence[str] | None = None) -> dict[str, Array]:
+        paths = list(self.fields) if wanted is None else wanted
+        return {path: self._array(path, column) for path, column in self._rows.read(indices, paths).items()}
+
+    def _column(self, path: str) -> Array:
+        """All rows of a column, `_AT_ONCE` of them read at a time."""
+        count = len(self)
+        blocks = (self._read(np.arange(first, min(first + _AT_ONCE, count)), [path])[path]
+                  for first in range(0, count, _AT_ONCE))  # fmt: skip
+        whole: Array | None = None
+        for i, block in enumerate(blocks):
+            if whole is None:
+                whole = np.empty((count, *block.shape[1:]), block.dtype)
+            if block.shape[1:] != whole.shape[1:] or block.dtype != whole.dtype:  # images of several sizes
+                whole = objects([*whole[: i * _AT_ONCE], *([None] * (count - i * _AT_ONCE))])
+                block = objects(list(block))
+            whole[i * _AT_ONCE : i * _AT_ONCE + len(block)] = block
+        if whole is None:
+            return self._read(np.arange(0), [path])[path]
+        return whole
+
+    def _array(self, path: str, column: Column) -> Array:
+        if not isinstance(column, EncodedImages):
+            return column if column.flags.writeable else column.copy()
+        if self._images == "encoded":
+            return column.data
+        try:
+            return _pixels(column, path)
+        except BadEpisode as bad:
+            raise RldsBeamError(f"{self._name}: {path}: {bad}") from bad
+
+
+class _Columns(Mapping[str, Array]):
+    def __init__(self, dataset: Dataset):
+        self._dataset = dataset
+
+    def __getitem__(self, path: str) -> Array:
+        if path not in self._dataset.fields:
+            raise KeyError(path)
+        return self._dataset._column(path)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._dataset.fields)
+
+    def __len__(self) -> int:
+        return len(self._dataset.fields)
+
+
+def _rows(columns: Mapping[str, Array]) -> Iterator[Row]:
+    count = len(next(iter(columns.values()))) if columns else 0
+    for i in range(count):
+        yield {path: column[i] for path, column in columns.items()}
+
+
+def _pixels(images: EncodedImages, path: str) -> Array:
+    """[k, H, W, C]; of rows of several images [k, L, H, W, C]; an object array where their shapes differ."""
+    decoded = [_decoded(row, images, path) for row in images.data]
+    shapes = {one.shape for one in decoded}
+    if len(shapes) == 1:
+        return np.stack(decoded)
+    return objects(decoded) if decoded else np.empty((0, *(d or 0 for d in images.shape)), images.dtype)
+
+
+def _decoded(row: Any, images: EncodedImages, path: str) -> Array:
+    """The pixels of one image, or of the images of one row; `ZERO_IMAGE` is zeros."""
+    several = not isinstance(row, bytes)
+    data = objects(list(row) if several else [row])
+    there = np.array([image != ZERO_IMAGE for image in data], bool)
+    real = EncodedImages(data[there], images.shape, images.dtype).decode(path)
+    pixels = real
+    if not there.all():
+        pixels = np.zeros((len(data), *real.shape[1:]), images.dtype)
+        pixels[there] = real
+    return pixels if several else cast(Array, pixels[0])

@@ -1,0 +1,34 @@
+"""The blocks of docs/columns.md that need other programs: those whose first line imports one."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import rlds_beam
+from rlds_beam.pipelines.example import ExampleConfig, example
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "columns.md"
+
+
+def blocks(module: str) -> list[str]:
+    """The blocks that import a module."""
+    found = re.findall(r"^```text\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)
+    return [code for code in found if re.search(rf"^(import|from) {re.escape(module)}\b", code, re.MULTILINE)]
+
+
+def write(folder: Path) -> None:
+    """What the page's commands write: `columns`, and `transitions` as Parquet."""
+    example(ExampleConfig(str(folder / "data")))
+    source = folder / "data" / "point_mass" / "1.0.0"
+    connectors = re.search(r"<<END\n(.*?)^END", PAGE.read_text(), re.DOTALL | re.MULTILINE)
+    assert connectors
+    (folder / "transitions.yaml").write_text(connectors[1])
+    rlds_beam.convert(source, folder / "columns", to="columns")
+    rlds_beam.convert(source, folder / "transitions", to="columns", format="parquet",
+                      connectors=folder / "transitions.yaml")  # fmt: skip
+
+
+def run(code: str) -> None:
+    """Runs a block."""
+    exec(compile(code, PAGE.name, "exec"), {"__name__": "__docs__"})
