@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import columns_section
 import one_machine
 import reverb_section
 import statistics_section
@@ -197,7 +198,7 @@ def cold(sizes: Sizes) -> list[Figure]:
 SECTIONS: dict[str, Callable[[Sizes], list[Figure]]] = {
     "state": state, "limit": limit, "workers": workers, "memory": memory, "images": images, "cold": cold,
     "skew": one_machine.skew, "bounds": one_machine.bounds, "reverb": reverb_section.reverb,
-    "statistics": statistics_section.statistics,
+    "statistics": statistics_section.statistics, "columns": columns_section.columns,
 }  # fmt: skip
 
 
