@@ -38,7 +38,7 @@ def bash(script, folder, seconds=DEADLINE):
 def test_the_readme_runs_as_printed_on_the_base_package(tmp_path):
     """All but `pip install`, which `.ci/run` runs too, in an environment of its own."""
     wanted = [b for b in readme.blocks(README) if b.heading != readme.AGENTS and not b.installs]
-    assert [b.language for b in wanted].count("python") == 2 and len(wanted) >= 7
+    assert [b.language for b in wanted].count("python") == 3 and len(wanted) >= 7
     said = bash(readme.script(wanted), tmp_path, 250)
     assert "<ConvertOutcome: 32 records read, 32 valid" in said
 
