@@ -42,7 +42,7 @@ class RowDecoder:
         Raises:
           MalformedError: a record does not hold these columns.
         """
-        if self._alike and len(payloads) > 1 and len({*map(len, payloads)}) == 1:
+        if self._alike and len({*map(len, payloads)}) == 1:
             rows = np.frombuffer(b"".join(payloads), np.uint8).reshape(len(payloads), -1)
             match = self._match  # of this call: another thread may replace it
             if match is None or match.count(rows) < len(rows):
