@@ -202,6 +202,18 @@ def test_goals_are_reached_later_and_are_the_same_on_every_run(strategy):
         assert (other != goals[0]).any()
 
 
+def test_the_goal_stands_with_the_observation():
+    assert edited(GoalRelabelling("final"), episode(3)).steps["goal"].shape == (4, 1)
+    steps = dict(episode(3).steps)
+    steps["sensors/state"] = steps.pop("observation")
+    fields = StepFields(obs="sensors")
+    with pytest.raises(UsageError, match="no sensors, only"):
+        connect([GoalRelabelling()], [episode(3).replace(steps=steps)], fields)
+    relabel = GoalRelabelling("final", achieved="sensors/state")
+    (made,) = connect([relabel], [episode(3).replace(steps=steps)], fields).episodes
+    np.testing.assert_array_equal(made.steps["sensors/goal"], np.full((4, 1), 4))
+
+
 def test_uniform_goals_are_uniform():
     relabel = GoalRelabelling("uniform", goal="goal")
     first = [edited(relabel, episode(4, position=i)).steps["goal"][0, 0] - 1 for i in range(4000)]

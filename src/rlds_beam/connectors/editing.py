@@ -128,15 +128,15 @@ class GoalRelabelling(EpisodeConnector):
 
     Attributes:
       strategy: `uniform`, `future` or `final`.
-      achieved: the field that is the goal when it is reached.
-      goal: the field that is written, next to the observation.
+      achieved: the field that is the goal when it is reached; by default the observation, where it is one array.
+      goal: the field that is written; by default `goal`, or `observation/goal` where the observation has leaves.
       gamma: of `future`.
       seed: of the random numbers.
     """
 
     strategy: str = "uniform"
-    achieved: str = "observation"
-    goal: str = "observation/goal"
+    achieved: str | None = None
+    goal: str | None = None
     gamma: float = 0.99
     seed: int = 0
 
@@ -145,12 +145,14 @@ class GoalRelabelling(EpisodeConnector):
             raise UsageError(f"GoalRelabelling: strategy={self.strategy}, expected uniform, future or final")
 
     def edit(self, episode: Episode, fields: StepFields) -> Episode:
-        if self.achieved not in episode.steps:
-            raise UsageError(f"GoalRelabelling: the steps have no {self.achieved}, only {', '.join(episode.steps)}")
-        if any(below(self.goal, path) and self.goal != path for path in episode.steps):
-            raise UsageError(f"GoalRelabelling: {self.goal} would stand below a field; name another goal")
+        achieved = fields.obs if self.achieved is None else self.achieved
+        if achieved not in episode.steps:
+            raise UsageError(f"GoalRelabelling: the steps have no {achieved}, only {', '.join(episode.steps)}")
+        goal = self.goal or ("goal" if fields.obs in episode.steps else f"{fields.obs}/goal")
+        if any(below(goal, path) and goal != path for path in episode.steps):
+            raise UsageError(f"GoalRelabelling: {goal} would stand below a field; name another goal")
         goals = self._goals(len(episode) - 1, episode)
-        return episode.replace(steps={**episode.steps, self.goal: episode.steps[self.achieved][goals]})
+        return episode.replace(steps={**episode.steps, goal: episode.steps[achieved][goals]})
 
     def _goals(self, last: int, episode: Episode) -> np.ndarray[Any, Any]:
         """The step whose observation is the goal of each step."""
