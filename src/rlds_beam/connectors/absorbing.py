@@ -30,7 +30,7 @@ class AbsorbingStates(EpisodeConnector):
 
     The last column of the observation says whether the state is absorbing; such a state has zeros in all others. It
     takes the place of the terminal observation, and has one transition to itself, without action and reward
-    (discriminator-actor-critic, Kostrikov et al. 2019, section 4.2). Truncated episodes get no absorbing state. Where
+    (discriminator-actor-critic, Kostrikov et al. 2019). Truncated episodes get no absorbing state. Where
     the observation has leaves, what says so is a leaf of its own, float32 (T+1,).
 
     Attributes:

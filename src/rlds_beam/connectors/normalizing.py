@@ -114,12 +114,19 @@ class Normalize(FittedConnector):
         shift, scale, middle = self._line(leaf)
         if shift.shape != x.shape[1:]:
             raise UsageError(f"Normalize: the statistics of {path} have shape {shift.shape}, and a step {x.shape[1:]}")
-        y = (x - shift) / scale - middle
-        if middle and self.clip:
-            y = np.clip(y, -1, 1)
+        y = x.astype(np.float64)
+        y -= shift
+        y /= scale
+        if middle:
+            y -= middle
+            if self.clip:
+                np.clip(y, -1, 1, out=y)
         constant = array(leaf, "min") == array(leaf, "max")
-        y = np.where(constant, 0.0 if self.constant == "zero" else -middle, y)
-        return np.where(self._mask(path), y, x).astype(float_dtype(x))
+        if constant.any():
+            y[..., constant] = 0.0 if self.constant == "zero" else -middle
+        if path in self.mask:
+            y = np.where(self._mask(path), y, x)
+        return y.astype(float_dtype(x))
 
     def _line(self, leaf: Leaf) -> tuple[Array, Array, float]:
         """Of `y = (x - shift) / scale - middle`: shift, scale, middle."""
