@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from rlds_beam.connectors.base import EpisodeConnector
+from rlds_beam.connectors.base import Batch, EpisodeConnector
 from rlds_beam.connectors.fields import StepFields
 from rlds_beam.episodes.episode import Column, Episode
 from rlds_beam.episodes.nesting import below
@@ -45,6 +45,14 @@ class SplitAgents(EpisodeConnector):
     def __post_init__(self) -> None:
         if self.left_early not in ("terminated", "truncated"):
             raise UsageError(f"SplitAgents: left_early={self.left_early}, expected terminated or truncated")
+
+    def __call__(self, batch: Batch) -> Batch:
+        if batch.running:
+            raise ValueError(
+                "SplitAgents takes recorded episodes: give each running agent an episode of its own, with `agent_id` "
+                "in its metadata"
+            )
+        return super().__call__(batch)
 
     def edit(self, episode: Episode, fields: StepFields) -> Sequence[Episode]:
         return [made for agent in self.agents for made in self._episode(episode, agent)]
