@@ -290,3 +290,33 @@ def test_predicted_rows_are_compared_with_those_written(tmp_path, data, monkeypa
     monkeypatch.setattr(row_files.ParquetRows, "_flush", lambda self: None)
     with pytest.raises(NotVerifiedError, match="holds 0 items where"):
         rlds_beam.convert(data, tmp_path / "out", to="columns", format="parquet", workers=1)
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_an_output_without_a_row_is_read_and_is_finished(tmp_path, kind):
+    if kind == "array_record":
+        pytest.importorskip("array_record")
+    data = write_dataset(tmp_path / "data", [make_episode(5, breaks=["last_not_last"])])
+    for _ in range(2):  # the second time, nothing is left to do
+        assert rlds_beam.convert(data, tmp_path / "out", to="columns", format=kind).report.items_written == 0
+    found = rlds_beam.open_dataset(tmp_path / "out")
+    assert (len(found), list(found)) == (0, [])
+    assert {name: column.shape for name, column in found.columns.items()} == {
+        "obs": (0, 3), "actions": (0, 2), "rewards": (0,), "terminateds": (0,), "truncateds": (0,)
+    }  # fmt: skip
+
+
+def test_a_column_cannot_be_a_folder_of_columns(data, tmp_path):
+    def clashing(batch):
+        return batch.replace(columns=tuple({**columns, "rewards/x": columns["rewards"]} for columns in batch.columns))
+
+    with pytest.raises(UsageError, match="rewards"):
+        rlds_beam.convert(data, tmp_path / "out", to="columns", connectors=[*CONNECTORS[3:5], clashing])
+
+
+def test_a_nan_in_the_void_last_step_is_no_reason_to_reject(tmp_path):
+    episode = make_episode(5)
+    reward = np.array(episode.steps["reward"])
+    reward[-1] = np.nan
+    data = write_dataset(tmp_path / "data", [episode.with_columns({"reward": reward})])
+    assert rlds_beam.convert(data, tmp_path / "out", to="columns").report.items_written == 4
