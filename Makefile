@@ -124,7 +124,7 @@ lock: $(DEPENDENCIES)  ## resolve the dependencies and write the lock files (UPG
 	@$(COMPILE_BASE) --python-version 3.13 --extra arrayrecord requirements/notebook.in requirements/pandas.in \
 		--output-file requirements/base-py313.lock
 	@sed -i '1i # Linux x86-64: rlds-beam[test] and all it needs. Written by `make lock`.' requirements/base-*.lock
-	@$(COMPILE_BASE) --python-version 3.11 --extra rllib --no-emit-package triton \
+	@$(COMPILE_BASE) --python-version 3.11 --extra rllib --no-emit-package triton requirements/rllib.in \
 		--output-file requirements/peers-rllib.lock
 	@sed -i '1i # Python 3.11, Linux x86-64: rlds-beam[rllib,test] and all it needs, but triton (for GPUs). Written by `make lock`.' \
 		requirements/peers-rllib.lock

@@ -14,6 +14,9 @@ from environments import ROOT, Outcome, all_passed, build, find, install_wheel, 
 PEERS = {"rllib": "ray", "loaders": "grain"}
 """Peer -> the module whose version is printed."""
 
+PAGES = {"rllib": ["rllib.md"]}
+"""The pages whose blocks need the peer."""
+
 PYTHON = "3.11"
 
 
@@ -23,7 +26,8 @@ def test_beside(peer: str, interpreter: str, arguments: list[str]) -> Outcome:
     install_wheel(python)
     version = version_of(python, PEERS[peer])
     print(f"\n== {peer}, {PEERS[peer]} {version}", flush=True)
-    return test(peer, version, python, arguments or [f"tests/peers/{peer}"])
+    pages = [f"tests/test_docs.py::test_the_blocks_of_a_page_run[{page}]" for page in PAGES.get(peer, ())]
+    return test(peer, version, python, arguments or [f"tests/peers/{peer}", *pages])
 
 
 def main(arguments: list[str]) -> int:

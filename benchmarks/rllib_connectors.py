@@ -59,17 +59,18 @@ class Recurrent(TorchRLModule):
         return {name: np.zeros(STATE, np.float32) for name in ("c", "h")}
 
 
-def episodes(count: int, length: int) -> tuple[list[SingleAgentEpisode], list[Episode]]:
-    """The same episodes as RLlib records them, and as RLDS."""
+def episodes(count: int, length: int, *, one_layer: bool = False) -> tuple[list[SingleAgentEpisode], list[Episode]]:
+    """The same episodes as RLlib records them, and as RLDS; `one_layer`: states have an axis for layers of a model."""
     rng, theirs, made = np.random.default_rng(0), [], []
+    state = (length + 1, 1, STATE) if one_layer else (length + 1, STATE)
     for i in range(count):
         steps = {
             "observation": rng.standard_normal((length + 1, *OBSERVATION.shape), np.float32),
             "action": rng.standard_normal((length + 1, *ACTION.shape), np.float32),
             "reward": rng.standard_normal(length + 1, np.float32),
             "action_logp": rng.standard_normal(length + 1, np.float32),
-            "state_out/c": rng.standard_normal((length + 1, STATE), np.float32),
-            "state_out/h": rng.standard_normal((length + 1, STATE), np.float32),
+            "state_out/c": rng.standard_normal(state, np.float32),
+            "state_out/h": rng.standard_normal(state, np.float32),
             **{name: np.zeros(length + 1, bool) for name in ("is_first", "is_last", "is_terminal")},
         }
         steps["is_first"][0] = steps["is_last"][-1] = steps["is_terminal"][-1] = True

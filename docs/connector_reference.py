@@ -26,6 +26,7 @@ SECTIONS = {
     "Other episodes": ("editing", "absorbing"),
     "Agents, modules, batches": ("agents", "batching"),
     "From a model to environments": ("actions", "outputs"),
+    "Written for RLlib": ("rllib",),
 }
 """Section -> the modules whose connectors are in it. A connector of another module is an error."""
 

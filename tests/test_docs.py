@@ -22,6 +22,8 @@ PAGES = [README, *sorted((ROOT / "docs").glob("*.md"))]
 LINKED = [*PAGES, ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "examples").glob("*/README.md"))]
 AGENTS = re.compile(r"load_trajectories|tensorflow|tf_agents|rlds_to_reverb|reverb\.serving")
 """What a page's blocks name if they need the extra."""
+RAY = re.compile(r"^(import|from) ray\b", re.MULTILINE)
+"""The same of the extra `rllib`; `make test-peers` runs such pages."""
 
 
 def bash(script, folder, seconds=DEADLINE):
@@ -77,6 +79,8 @@ def test_the_blocks_of_a_page_run(page, folder):
     blocks = readme.blocks(page)
     if AGENTS.search("".join(block.code for block in blocks)):
         pytest.importorskip("tf_agents")
+    if RAY.search("".join(block.code for block in blocks)):
+        pytest.importorskip("ray")
     for number, block in enumerate(blocks):
         if block.language == "sh":
             bash(readme.script([block]), folder)

@@ -80,6 +80,16 @@ def without(*modules: str) -> None:
             pytest.skip(f"{module} is installed")
 
 
+def test_what_is_for_rllib_needs_ray(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    without("ray")
+    with pytest.raises(MissingExtraError, match=r"needs Ray.*: pip install 'rlds-beam\[rllib\]'"):
+        importlib.import_module("rlds_beam.exchange.rllib")
+    (tmp_path / "pieces.yaml").write_text("- FromRllib: {connector: 'my_pieces:Clip'}\n")
+    flags = [str(toy(tmp_path)), str(tmp_path / "out"), f"--connectors={tmp_path / 'pieces.yaml'}"]
+    assert main(["convert", *flags]) == 2
+    assert "FromRllib needs Ray: pip install 'rlds-beam[rllib]'" in capsys.readouterr().err
+
+
 def toy(directory: Path, **columns: Any) -> Path:
     return write_dataset(directory / "data", [make_episode(5, columns=columns)], name="toy")
 

@@ -92,9 +92,17 @@ def test_stateful():
 def test_without_recorded_states_each_sequence_starts_with_the_initial_one():
     without = [e.replace(steps={k: v for k, v in e.steps.items() if k != "state_out/h"}) for e in (A, B)]
     made = columns(
-        [*DEFAULT, AddTimeDimToBatchAndZeroPad(max_seq_len=4), AddStatesFromEpisodesToBatch({"h": [-1.0]})], without
+        [
+            *DEFAULT,
+            AddNextObservationsFromEpisodesToTrainBatch(),
+            AddTimeDimToBatchAndZeroPad(max_seq_len=4),
+            AddStatesFromEpisodesToBatch({"h": [-1]}),
+        ],
+        without,
     )
+    assert made["state_in/h"].dtype == np.float32  # also of numbers that were written without a point
     np.testing.assert_array_equal(made["state_in/h"], [-1, -1, -1])
+    np.testing.assert_array_equal(made["next_state_in/h"], [-1, -1, -1])
     with pytest.raises(UsageError, match="initial_state has to be given"):
         columns([AddStatesFromEpisodesToBatch()], without)
 

@@ -9,6 +9,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import torch
+from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from ray.rllib.core.rl_module.apis.value_function_api import ValueFunctionAPI
 from ray.rllib.core.rl_module.multi_rl_module import MultiRLModuleSpec
@@ -27,6 +28,9 @@ NESTED = gym.spaces.Dict({"a": gym.spaces.Box(-100.0, 100.0, (2,), np.float32), 
 ACTION = gym.spaces.Discrete(ACTIONS)
 INITIAL_STATE = {"h": np.full(2, -1, np.float32)}
 DEFAULT_MODULE = "default_policy"
+
+QUICK = settings(phases=[Phase.explicit, Phase.reuse, Phase.generate])
+"""A failing example is shown as it was found: to make a smaller one of it takes minutes here."""
 
 
 @dataclasses.dataclass

@@ -23,6 +23,7 @@ CONNECTORS = {
     "ComputeReturnsToGo": "returns",
     "FlattenObservations": "observations",
     "FrameStacking": "windows",
+    "FromRllib": "rllib",
     "GeneralAdvantageEstimation": "returns",
     "GetActions": "actions",
     "GoalRelabelling": "editing",

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from rlds_beam.connectors.base import Batch, Columns, check_not_batched
+from rlds_beam.connectors.columns import is_there
 from rlds_beam.connectors.fields import StepFields, leaves, transitions
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.nesting import below, flatten
@@ -24,10 +25,10 @@ class AddStatesFromEpisodesToBatch:
         state_out        .5  1.5  2.5  3.5  4.5             state_in         s0, 3.5
         before it        s0   .5  1.5  2.5  3.5             next_state_in    .5, 4.5   (where there is new_obs)
 
-    The states are those that were recorded: `state_in`, or else `state_out` of the step before. Where none were, each
-    sequence starts with the initial state, also in the middle of an episode, as in RLlib. An episode that was not cut
-    into sequences, because its module is not recurrent (`AddTimeDimToBatchAndZeroPad.modules`), has no states. The row
-    of a running episode gets `state_out` of the step before its last one.
+    The states are those that were recorded: `state_in`, or else `state_out` of the step before. Where none were, all
+    are the initial state, also in the middle of an episode, as in RLlib. An episode that was not cut into sequences,
+    because its module is not recurrent (`AddTimeDimToBatchAndZeroPad.modules`), has no states. The row of a running
+    episode gets `state_out` of the step before its last one.
 
     Attributes:
       initial_state: s0, by the name of the leaf: `{"h": [0.0, 0.0]}`; a number or list for a state without names. By
@@ -64,9 +65,9 @@ class AddStatesFromEpisodesToBatch:
         added: dict[str, Any] = {name: column[starts] for name, column in before.items()}
         for name in () if before else recorded or initial:
             out: Any = recorded.get(name)
-            first = np.zeros(out.shape[1:], out.dtype) if not initial else np.asarray(initial[name])
+            first = as_state(initial[name]) if initial else np.zeros(out.shape[1:], out.dtype)
             if out is None:
-                added[name] = np.broadcast_to(first.astype(_narrow(first.dtype)), (len(starts), *first.shape))
+                added[name] = np.broadcast_to(first, (len(starts), *first.shape))
                 continue
             if first.shape != out.shape[1:]:
                 raise UsageError(
@@ -76,8 +77,9 @@ class AddStatesFromEpisodesToBatch:
             states = out[np.maximum(starts - 1, 0)]
             states[starts == 0] = first
             added[name] = states
-        if any(name.split("/")[0] == "new_obs" for name in columns):
-            added |= {f"next_{name}": column[starts] for name, column in recorded.items()}
+        if is_there(columns, "new_obs"):
+            after = added if not (before or recorded) else {n: column[starts] for n, column in recorded.items()}
+            added |= {f"next_{name}": column for name, column in after.items()}
         return added
 
 
@@ -90,6 +92,7 @@ def _without(episode: Episode, field: str) -> Episode:
     return episode.replace(steps={path: column for path, column in episode.steps.items() if not below(path, field)})
 
 
-def _narrow(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """float32 for a number that was written in a configuration."""
-    return np.dtype(np.float32) if dtype == np.float64 else dtype
+def as_state(value: Any) -> np.ndarray[Any, Any]:
+    """An initial state: float32, whatever numbers were written in a configuration; another array keeps its dtype."""
+    array = np.asarray(value)
+    return array if isinstance(value, np.ndarray) and array.dtype != np.float64 else array.astype(np.float32)

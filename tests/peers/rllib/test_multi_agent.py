@@ -138,7 +138,7 @@ def our_pieces(max_seq_len: int) -> list:
 
 
 @given(games(), st.integers(1, 5))
-@settings(max_examples=40)
+@settings(peer.QUICK, max_examples=40)
 def test_two_modules_one_recurrent(played, max_seq_len):
     theirs = peer.their_batch(their_pieces(), [game.theirs() for game in played], peer.module(KINDS, max_seq_len))
     made: dict[str, Any] = {}

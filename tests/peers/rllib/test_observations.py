@@ -14,7 +14,7 @@ from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 from rlds_beam import connectors as ours
 from rlds_beam.episodes.nesting import flatten
 
-FEW = settings(max_examples=30)
+FEW = settings(peer.QUICK, max_examples=30)
 
 
 def step_for_step(pieces: list, recorded: peer.Recorded) -> dict[str, np.ndarray]:

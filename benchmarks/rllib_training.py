@@ -1,0 +1,116 @@
+"""RLlib's MARWIL or BC, fed by columns of ours and by its own way from recorded episodes: prints JSON.
+
+    python benchmarks/rllib_training.py [--algorithm marwil|bc] [--recurrent] [--episodes N] [--iterations N]
+
+Runs in the environment of `make test-peers` (.venv-peers-rllib). Both train the same model on the same episodes, with
+as many rows in a batch. RLlib's own way reads episodes (`input_read_episodes`). With its defaults, MARWIL runs the
+connectors for each batch anew; BC keeps what they made in memory, once it has seen all data.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import msgpack_numpy
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
+import ray
+import rllib_connectors
+from ray.rllib.algorithms.bc import BCConfig
+from ray.rllib.algorithms.marwil import MARWILConfig
+from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
+
+import rlds_beam
+from rlds_beam import connectors as ours
+from rlds_beam.exchange.rllib import offline_data
+from rlds_beam.testing import write_dataset
+
+ROWS, LENGTH = 500, 200
+
+
+def write_episodes(path: Path, episodes: list[Any]) -> str:
+    """As RLlib's recorders write them: an episode is a row."""
+    items = [msgpack.packb(episode.get_state(), default=msgpack_numpy.encode) for episode in episodes]
+    path.mkdir()
+    for i in range(4):
+        pyarrow.parquet.write_table(pa.table({"item": pa.array(items[i::4], pa.binary())}), path / f"{i}.parquet")
+    return str(path)
+
+
+def write_columns(path: Path, episodes: list[Any], recurrent: bool) -> str:
+    """RLDS, and its columns."""
+    pieces: list[Any] = [ours.GeneralAdvantageEstimation(lambda_=1.0), *rllib_connectors.OUR_PIECES]
+    episodes = [e.with_columns({"vf_preds": e.steps["reward"] * 0}) for e in episodes]
+    if not recurrent:
+        sequences = (ours.AddTimeDimToBatchAndZeroPad, ours.AddStatesFromEpisodesToBatch)
+        pieces = [piece for piece in pieces if not isinstance(piece, sequences)]
+    dataset = write_dataset(path / "rlds", episodes, shards=4)
+    rlds_beam.convert(dataset, path / "columns", to="columns", format="parquet", connectors=pieces, workers=1)
+    return str(path / "columns")
+
+
+def configured(algorithm: str, recurrent: bool) -> Any:
+    model = DefaultModelConfig(
+        fcnet_hiddens=[64, 64], use_lstm=recurrent, lstm_cell_size=rllib_connectors.STATE,
+        max_seq_len=rllib_connectors.MAX_SEQ_LEN,
+    )  # fmt: skip
+    return (
+        (MARWILConfig() if algorithm == "marwil" else BCConfig())
+        .environment(observation_space=rllib_connectors.OBSERVATION, action_space=rllib_connectors.ACTION)
+        .learners(num_learners=0)
+        .rl_module(model_config=model)
+        .training(train_batch_size_per_learner=ROWS // rllib_connectors.MAX_SEQ_LEN if recurrent else ROWS)
+        .debugging(seed=0, log_level="ERROR")
+    )
+
+
+def train(config: Any, iterations: int) -> dict[str, float]:
+    """Seconds until the first iterations are done, and for each of the later ones."""
+    began = time.perf_counter()
+    algorithm = config.build_algo()
+    for _ in range(3):
+        algorithm.train()
+    warm = time.perf_counter()
+    for _ in range(iterations):
+        loss = float(algorithm.train()["learners"]["default_policy"]["total_loss"])
+    seconds = time.perf_counter() - warm
+    algorithm.stop()
+    assert np.isfinite(loss)
+    return {"start_up": warm - began, "seconds_per_iteration": seconds / iterations}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--algorithm", default="marwil", choices=("marwil", "bc"))
+    parser.add_argument("--recurrent", action="store_true")
+    parser.add_argument("--episodes", type=int, default=200)
+    parser.add_argument("--iterations", type=int, default=40)
+    flags = parser.parse_args()
+    logging.disable(logging.WARNING)
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+    recorded, made = rllib_connectors.episodes(flags.episodes, LENGTH, one_layer=True)
+    with tempfile.TemporaryDirectory() as directory:
+        own = configured(flags.algorithm, flags.recurrent).offline_data(
+            input_=[write_episodes(Path(directory, "episodes"), recorded)],
+            input_read_episodes=True,
+            input_read_batch_size=4,
+            prelearner_use_recorded_module_states=True,
+            dataset_num_iters_per_learner=1,
+        )
+        columns = write_columns(Path(directory), made, flags.recurrent)
+        fed = configured(flags.algorithm, flags.recurrent).offline_data(**offline_data(columns))
+        results = {"ours": train(fed, flags.iterations), "rllib": train(own, flags.iterations)}
+    ray.shutdown()
+    print(json.dumps(results))
+
+
+if __name__ == "__main__":
+    main()
