@@ -24,17 +24,15 @@ def rllib(sizes: Sizes) -> list[Figure]:
         ["ours", f"{rates['ours']:,.0f}", f"{ratio:.1f}"],
     )
     figures, rows = [at_least("connectors: times RLlib", ratio, 20)], []
-    for algorithm, target in (("marwil", 3), ("bc", None)):
-        for recurrent in (False, True):
-            name = f"{algorithm.upper()}{', recurrent' * recurrent}"
-            flags = ("--algorithm", algorithm, "--episodes", sizes.of(200, 40), "--iterations", sizes.of(60, 5))
-            found = _run("rllib_training.py", *flags, *(["--recurrent"] * recurrent))
-            own, fed = (found[side]["seconds_per_iteration"] for side in ("rllib", "ours"))
-            start = [found[side]["start_up"] for side in ("rllib", "ours")]
-            rows.append(
-                [name, f"{own * 1e3:.1f}", f"{fed * 1e3:.1f}", f"{own / fed:.1f}", *(f"{s:.1f}" for s in start)]
-            )
-            figures.append(Figure(f"training, {name}: times RLlib's own way", own / fed, target))
+    # Not MARWIL with a recurrent model: in its own way, RLlib's loss does not stay finite.
+    for algorithm, recurrent, target in (("marwil", False, 3), ("bc", False, None), ("bc", True, None)):
+        name = f"{algorithm.upper()}{', recurrent' * recurrent}"
+        flags = ("--algorithm", algorithm, "--episodes", sizes.of(60, 16), "--epochs", sizes.of(3, 1))
+        found = _run("rllib_training.py", *flags, *(["--recurrent"] * recurrent))
+        own, fed = (found[side]["seconds_per_iteration"] for side in ("rllib", "ours"))
+        start = [found[side]["start_up"] for side in ("rllib", "ours")]
+        rows.append([name, f"{own * 1e3:.1f}", f"{fed * 1e3:.1f}", f"{own / fed:.1f}", *(f"{s:.1f}" for s in start)])
+        figures.append(Figure(f"training, {name}: times RLlib's own way", own / fed, target))
     head = ["", "own way, ms", "our columns, ms", "ratio", "start-up s, own", "ours"]
     table("an iteration of training (a batch of 500 steps, or 25 sequences of 20)", head, *rows)
     return figures
