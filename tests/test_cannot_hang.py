@@ -131,8 +131,8 @@ STUCK = """
 import ctypes, threading, time
 import conftest, pytest
 
-conftest.GRACE = 2.0
-stuck = pytest.mark.timeout(1)
+conftest.GRACE = 1.0
+stuck = pytest.mark.timeout(0.5)
 
 @pytest.fixture
 def endless():
@@ -165,7 +165,7 @@ def test_a_stuck_test_fails_and_shows_where(tmp_path) -> None:
     assert done.returncode == 1
     said = done.stdout + done.stderr
     assert "4 failed, 1 passed" in said, said
-    assert "Failed: Timeout (>1.0s) from pytest-timeout" in said
+    assert "Failed: Timeout (>0.5s) from pytest-timeout" in said
     assert "AssertionError: the failure" in said
     for test, place in (("in_c_with_the_gil", "test_in_c_with_the_gil"), ("fails_and_cannot_clean_up", "endless")):
         assert f"crashed while running 'test_stuck.py::test_{test}'" in said
