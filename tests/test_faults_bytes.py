@@ -81,6 +81,32 @@ def test_3_and_4_short_shard(tmp_path, convert, validate, keep):
     assert (code, report["rules"]["short_shard"]["rejected"]) == (3, 1)
 
 
+@pytest.mark.parametrize("compressed", [False, True], ids=["plain", "gzip"])
+@pytest.mark.parametrize(
+    ("split", "items", "missing"),
+    [
+        ("train[2:5]", 2, "1 records of train[2:5]; dataset_info.json says 2"),
+        ("train[4:]", 0, "0 records of train[4:6]; dataset_info.json says 2"),
+        ("train[1:4]", 3, None),
+        ("train[:3]", 3, None),
+    ],
+)
+def test_3_in_a_slice(tmp_path, convert, split, items, missing, compressed):
+    """Each of two shards should hold three records, and the second one holds one."""
+    source = dataset(tmp_path)
+    shard = shard_paths(source)[1]
+    cut(shard, record=1)
+    if compressed:
+        shard.write_bytes(gzip.compress(shard.read_bytes()))
+    ran = convert(source, f"--split={split}")
+    assert len(ran.items) == pairs(items)
+    if missing is None:
+        assert (ran.code, ran.rules) == (0, {})
+    else:
+        assert (ran.code, ran.rules) == (3, {"short_shard": 1})
+        assert f"{shard} holds {missing}" in ran.out
+
+
 def test_3_accepted_when_asked(tmp_path, convert):
     source = dataset(tmp_path)
     cut(shard_paths(source)[1], record=1)

@@ -12,7 +12,7 @@ from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.episodes.violations import Violation
 from rlds_beam.errors import FailedRuleError, UsageError
-from rlds_beam.reading.base import Segment, Source
+from rlds_beam.reading.base import Segment, Shard, Source, Split
 from rlds_beam.reading.reader import EpisodeReader
 
 _SAMPLES = 5
@@ -43,7 +43,7 @@ def check_counts(source: Source, read: Mapping[str, int], options: CheckOptions)
     """Compares the number of records read of each shard with dataset_info.json.
 
     Args:
-      source: the dataset; slices of splits are not looked at.
+      source: the dataset; of a sliced split those records count that the slice takes.
       read: number of records by `split:shard`, as in `Report.shards`.
       options: `short_shard` may be accepted.
 
@@ -56,18 +56,28 @@ def check_counts(source: Source, read: Mapping[str, int], options: CheckOptions)
     report = Report()
     policy = options.policy("short_shard")
     for split in source.splits:
-        for shard in () if split.sliced else split.shards:
+        for shard, expected, of_slice in _expected(split):
             key = EpisodeKey(source.dataset, split.name, shard.index, 0)
             found = read.get(key.shard_name, 0)
-            if shard.records is None or found == shard.records:
+            if found == expected:
                 continue
-            detail = f"{shard.path} holds {found:,} records; dataset_info.json says {shard.records:,}"
+            detail = f"{shard.path} holds {found:,} records{of_slice}; dataset_info.json says {expected:,}"
             if policy == "fail":
                 raise FailedRuleError(f"short_shard: {detail}. {ADVICE['short_shard'].capitalize()}")
             report.add_violation(
                 Violation("short_shard", detail), key, "accepted" if policy == "accept" else "rejected"
             )
     return report
+
+
+def _expected(split: Split) -> Iterator[tuple[Shard, int, str]]:
+    """How many records dataset_info.json promises of each shard, and of what: where nothing does, none is given."""
+    if not split.sliced:
+        yield from ((shard, shard.records, "") for shard in split.shards if shard.records is not None)
+        return
+    name = f"{split.name}[{split.start or ''}:{'' if split.stop is None else split.stop}]"
+    for shard, low, high in split.taken:
+        yield shard, high - low, f" of {name}"
 
 
 def _schema_mismatch(source: Source) -> Iterator[Violation]:

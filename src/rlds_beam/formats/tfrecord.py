@@ -331,6 +331,8 @@ class TFRecordFormat:
         return size
 
     def positions(self, path: str, low: int, high: int) -> tuple[int, int | None]:
-        positions = self.scan(path).positions
+        positions, lengths, _ = self.scan(path)
+        # Where the last record of a shorter shard ends: not the size of the file, which may be compressed.
+        end = int(positions[-1] + lengths[-1]) + OVERHEAD if len(positions) else 1
         start, stop = (int(positions[i]) if i < len(positions) else None for i in (low, high))
-        return (storage.size(path) if start is None else start), stop
+        return (end if start is None else start), stop

@@ -63,6 +63,19 @@ class Split:
         return max(0, min(total, total if self.stop is None else self.stop) - self.start)
 
     @property
+    def taken(self) -> list[tuple[Shard, int, int]]:
+        """The shards that a slice takes records of, and which: the first, and the one after the last."""
+        stop = self.stop if self.stop is not None else self.start + (self.episodes or 0)
+        taken, first = [], 0
+        for shard in self.shards:
+            count = shard.records or 0
+            low, high = max(self.start - first, 0), min(stop - first, count)
+            if low < high:
+                taken.append((shard, low, high))
+            first += count
+        return taken
+
+    @property
     def size(self) -> int:
         """Bytes on disk of all shards."""
         return sum(shard.size for shard in self.shards)

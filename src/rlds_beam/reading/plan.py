@@ -88,15 +88,7 @@ def select_segments(source: Source, split: Split) -> list[Segment]:
     """The part of each shard that the split's slice of episodes takes."""
     if not split.sliced:
         return [Segment(shard) for shard in split.shards]
-    stop = split.stop if split.stop is not None else split.start + (split.episodes or 0)
-    segments, first = [], 0
-    for shard in split.shards:
-        count = shard.records or 0
-        low, high = max(split.start - first, 0), min(stop - first, count)
-        if low < high:
-            segments.append(_segment_of_records(source, shard, low, high))
-        first += count
-    return segments
+    return [_segment_of_records(source, shard, low, high) for shard, low, high in split.taken]
 
 
 def _segment_of_records(source: Source, shard: Shard, low: int, high: int) -> Segment:
