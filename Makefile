@@ -12,7 +12,7 @@ TESTS ?= tests
 # Three processes for two cores, since tests also wait; the one that is done first takes over tests of the others.
 PYTEST_FLAGS ?= -n 3 --dist worksteal
 # Every test has its own deadline (pyproject.toml); this one is for a hang outside of any test.
-TEST_SECONDS ?= 3000
+TEST_SECONDS ?= 3600
 
 # Name a Python 3.11 that is somewhere else: make PYTHON=/path/to/python3.11
 PYTHON ?= $(shell for p in python3.11 python3 python; do \

@@ -14,6 +14,7 @@ from rlds_beam.jobs.options import ConvertOptions
 from rlds_beam.options import option
 from rlds_beam.pipelines.options import ReportOptions
 from rlds_beam.runners.options import RunOptions
+from rlds_beam.wording import format_size
 
 if TYPE_CHECKING:
     from rlds_beam.checking.report import Report
@@ -96,10 +97,12 @@ def convert(config: ConvertConfig) -> ConvertOutcome:
     from rlds_beam.jobs.convert import prepare
     from rlds_beam.output.lock import locked
     from rlds_beam.runners import check
+    from rlds_beam.seeing.progress import planning
 
-    began = time.monotonic()
+    began, metrics = time.monotonic(), {}
     check(config)
-    job, metrics = prepare(config), {}
+    with planning("convert", config.progress):
+        job = prepare(config)
     with locked(job.directory):
         found = job.look(config.overwrite)
         if not found.complete:
@@ -124,6 +127,8 @@ def _run(config: ConvertConfig, job: ConvertJob, to_do: Sequence[WorkRange]) -> 
     total = Total("convert", len(job.ranges), finished, None if finished else job.source.size)
     try:
         with Progress(total, config.progress, job.committed_since(finished)).shown() as progress:
+            if not config.json and (left := job.bytes_of(to_do)) is not None:
+                progress.say(f"about {format_size(left)} to be written to {job.directory}")
             return run_pipeline(define, config, job.seconds(to_do), progress)
     except RldsBeamError as error:
         if error.exit_code != RldsBeamError.exit_code:
@@ -168,10 +173,12 @@ def main(config: ConvertConfig) -> int:
     from rlds_beam.pipelines.advice import repair_lines
     from rlds_beam.runners import check
     from rlds_beam.seeing import terminal
+    from rlds_beam.seeing.progress import planning
 
     if config.dry_run:
         check(config)
-        job = prepare(config)
+        with planning("convert", config.progress):
+            job = prepare(config)
         job.look(config.overwrite)
         print(json.dumps(job.to_json(), indent=2) if config.json else terminal.convert_plan(job))
         return 0

@@ -162,10 +162,12 @@ def _push(config: PushConfig, filled: Callable[[EmbeddedServer, Verified], None]
     from rlds_beam.reverb.serving.served_tables import parse_tables
     from rlds_beam.reverb.serving.server import EmbeddedServer, verify_checkpoint
     from rlds_beam.runners import check
+    from rlds_beam.seeing.progress import planning
 
     began = time.monotonic()
     check(config)
-    source = open_input(config)
+    with planning("push", config.progress):
+        source = open_input(config)
     if not config.embedded:
         return _keep(config, PushOutcome(*_fill(config, source), time.monotonic() - began))
     with EmbeddedServer(parse_tables(config.table), source.spec, checkpoint=config.checkpoint) as server:

@@ -6,6 +6,7 @@ import contextlib
 import io
 import os
 import pty
+import re
 import select
 import time
 from collections.abc import Iterator
@@ -17,10 +18,13 @@ from processes import DEADLINE, running
 
 from rlds_beam import at_work
 from rlds_beam.at_work import Done
+from rlds_beam.jobs.convert import prepare
+from rlds_beam.pipelines.convert import ConvertConfig
 from rlds_beam.runners import base
 from rlds_beam.seeing import progress
-from rlds_beam.seeing.progress import Progress, Total
-from rlds_beam.testing import make_episode, write_dataset
+from rlds_beam.seeing.progress import Progress, Total, planning
+from rlds_beam.testing import flip_byte, make_episode, shard_paths, write_dataset
+from rlds_beam.wording import format_size
 
 SUPPORT = Path(__file__).parent / "support"
 FLAGS = ("--shards=8", "--accept=duplicate_episode", "--policy_info_fn=flink_gate:hold")
@@ -89,7 +93,8 @@ def test_elsewhere_there_are_plain_lines(data, gate, convert, monkeypatch, eager
     monkeypatch.syspath_prepend(str(SUPPORT))
     ran = convert(data, *FLAGS, f"--workers={workers}")
     assert ran.code == 0
-    lines = ran.err.splitlines()
+    first, *lines = ran.err.splitlines()
+    assert first.startswith("rlds-beam: about ") and first.endswith(f" to be written to {ran.output}")
     assert any(" of 8 ranges, " in line for line in lines), ran.err
     assert all(line.startswith("rlds-beam: convert ") for line in lines)
     assert "\x1b" not in ran.err
@@ -130,11 +135,38 @@ def test_the_line_of_a_conversion() -> None:
     total = Total("convert", ranges=100, finished=20, bytes=3_200_000_000)
     assert line(total, (1, Done())) == "convert starting, 0:01 so far"
     assert line(total, (3, Done(scanned=7))) == "convert looking for duplicates (7 pieces of files), 0:03 so far"
+    planned = "convert planning, 2.5 GB of files looked at, 0:03 so far"
+    assert line(Total("convert"), (3, Done(framed=2_500_000_000))) == planned
     begun = (5.0, Done(records=1))
     working = (45.0, Done(ranges=20, records=4000, bytes=640_000_000, steps=400_000, rejected=3))
     assert line(total, begun, working) == (
         "convert 40 of 100 ranges, 400,000 steps, 10,000 steps/s, 640.0 MB of 3.2 GB, 3 rejected, 2:40 left"
     )
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_all_of_the_files_is_counted_while_a_job_is_planned(tmp_path, monkeypatch, capsys, damaged) -> None:
+    source = write_dataset(tmp_path / "data", [make_episode(20, seed=i) for i in range(40)], shards=2)
+    if damaged:
+        flip_byte(shard_paths(source)[0], record=1, part="length")
+    monkeypatch.setattr(progress, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(progress, "EVERY_SECONDS", 0.0)
+    size = sum(shard.stat().st_size for shard in shard_paths(source))
+    line = f"rlds-beam: convert planning, {format_size(size)} of files looked at, "
+    before, said, deadline = at_work.done().framed, "", time.monotonic() + DEADLINE
+    with planning("convert", "plain"):
+        prepare(ConvertConfig(input=str(source), output=str(tmp_path / "out")))
+        while line not in (said := said + capsys.readouterr().err):
+            assert time.monotonic() < deadline, said
+            time.sleep(0.01)
+    assert at_work.done().framed - before == size
+
+
+def test_the_size_of_the_output_is_said_before_the_work(data, convert, tmp_path) -> None:
+    ran = convert(data, "--accept=duplicate_episode")
+    (said,) = re.findall(rf"^rlds-beam: about (\S+) kB to be written to {ran.output}$", ran.err)
+    assert 1000 * float(said) == pytest.approx(sum(f.stat().st_size for f in ran.output.glob("*.tfrecord-*")), rel=0.01)
+    assert convert(data, "--json", "--overwrite", "--items=frames").err == ""
 
 
 def test_the_line_of_a_job_without_ranges() -> None:

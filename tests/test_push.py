@@ -76,7 +76,7 @@ def items_of(server: str, table: str = "t") -> collections.Counter[bytes]:
 
 def converted(data: Path, output: Path, *flags: str) -> collections.Counter[bytes]:
     """What convert makes of the same, each item by its bytes in the order of a table's columns."""
-    assert main(["convert", str(data), str(output), *flags]) in (0, 3)
+    assert main(["convert", str(data), str(output), "--quiet", *flags]) in (0, 3)
     order = [field["path"] for field in json.loads((output / "manifest.json").read_text())["fields"]]
     return collections.Counter(
         b"".join(np.asarray(item[path]).tobytes() for path in order) for item in read_items(output)

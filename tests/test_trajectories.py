@@ -13,6 +13,9 @@ from rlds_beam.output import directory
 from rlds_beam.output.loading import decoder, load_trajectories
 from rlds_beam.output.shards import ShardWriter
 from rlds_beam.reading.plan import WorkRange
+from rlds_beam.reading.source import open_source
+from rlds_beam.testing import make_episode
+from rlds_beam.testing import write_dataset as write_rlds
 from rlds_beam.trajectories.frames import Frames
 from rlds_beam.trajectories.items import Items, Windows
 from rlds_beam.trajectories.options import ItemOptions
@@ -174,13 +177,29 @@ def test_what_cannot_be_loaded_says_why(tmp_path):
         load_trajectories(str(tmp_path / "episodes"), batch_size=2)
 
 
-def test_an_agent_trains_on_it(tmp_path):
-    """Both from our loader and from TF-Agents' own: batch and time axes are where `train` wants them."""
+@pytest.fixture(scope="module")
+def agent():
+    """A `DqnAgent` of observations (3,) and four actions."""
     import tensorflow as tf
     from tf_agents.agents.dqn import dqn_agent
     from tf_agents.networks import q_network
     from tf_agents.specs import tensor_spec
     from tf_agents.trajectories import time_step
+
+    observation_spec = tf.TensorSpec((3,), tf.float32)
+    action_spec = tensor_spec.BoundedTensorSpec((), tf.int64, 0, 3)
+    agent = dqn_agent.DqnAgent(
+        time_step.time_step_spec(observation_spec),
+        action_spec,
+        q_network=q_network.QNetwork(observation_spec, action_spec, fc_layer_params=(4,)),
+        optimizer=tf.keras.optimizers.Adam(),
+    )
+    agent.initialize()
+    return agent
+
+
+def test_an_agent_trains_on_it(tmp_path, agent):
+    """Both from our loader and from TF-Agents' own: batch and time axes are where `train` wants them."""
     from tf_agents.utils import example_encoding_dataset
 
     leaves = (
@@ -203,18 +222,25 @@ def test_an_agent_trains_on_it(tmp_path):
     commit_range(tmp_path, work, shard, encoder.fields, predicted=8)
     commit_dataset(tmp_path, [work], encoder.fields)
 
-    observation_spec = tf.TensorSpec((3,), tf.float32)
-    action_spec = tensor_spec.BoundedTensorSpec((), tf.int64, 0, 3)
-    agent = dqn_agent.DqnAgent(
-        time_step.time_step_spec(observation_spec),
-        action_spec,
-        q_network=q_network.QNetwork(observation_spec, action_spec, fc_layer_params=(4,)),
-        optimizer=tf.keras.optimizers.Adam(),
-    )
-    agent.initialize()
     ours = next(iter(load_trajectories(str(tmp_path), batch_size=4)))
     theirs = next(iter(example_encoding_dataset.load_tfrecord_dataset([path], as_trajectories=True)))
     assert ours.observation.shape == (4, 2, 3)
     assert theirs.observation.shape == (1, 2, 3)
     for experience in (ours, theirs):
         assert np.isfinite(agent.train(experience).loss.numpy())
+
+
+def test_an_agent_trains_on_a_dataset_whose_discount_has_shape_1(tmp_path, convert_only, agent):
+    """TF-Agents takes a discount of shape (batch, 2) alone, however it was recorded."""
+    records = []
+    for seed in range(4):
+        plain = make_episode(6, seed=seed, action=())
+        changed = {"action": np.arange(6) % 4, "discount": plain.steps["discount"].reshape(-1, 1)}
+        records.append(plain.replace(steps={**plain.steps, **changed}))
+    source = write_rlds(tmp_path / "data", records)
+    assert open_source(str(source)).schema.steps["discount"].shape == (1,)
+    ran = convert_only(source)
+    assert ran.code == 0, ran.err
+    experience = next(iter(load_trajectories(str(ran.output), batch_size=4)))
+    assert experience.discount.shape == experience.reward.shape == (4, 2)
+    assert np.isfinite(agent.train(experience).loss.numpy())

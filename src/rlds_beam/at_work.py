@@ -50,6 +50,7 @@ class Done(NamedTuple):
       records, bytes: that were read, without framing.
       steps: of accepted episodes.
       rejected: records.
+      framed: bytes of files that were gone through for their records' framing, or for a checksum.
     """
 
     scanned: int = 0
@@ -58,6 +59,7 @@ class Done(NamedTuple):
     bytes: int = 0
     steps: int = 0
     rejected: int = 0
+    framed: int = 0
 
     def __add__(self, other: Done) -> Done:  # type: ignore[override]
         return Done(*(a + b for a, b in zip(self, other)))  # noqa: B905
@@ -153,7 +155,13 @@ def at_work(what: object) -> Iterator[None]:
 
 
 def count(
-    scanned: int = 0, ranges: int = 0, records: int = 0, bytes: int = 0, steps: int = 0, rejected: int = 0
+    scanned: int = 0,
+    ranges: int = 0,
+    records: int = 0,
+    bytes: int = 0,
+    steps: int = 0,
+    rejected: int = 0,
+    framed: int = 0,
 ) -> None:
     """Counts what this process has done, in a microsecond."""
     counts = _counts
@@ -163,6 +171,7 @@ def count(
     counts[3] += bytes
     counts[4] += steps
     counts[5] += rejected
+    counts[6] += framed
     if _notebook is not None:
         _notebook.update()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,13 @@ class Ran:
 
 def dataset(tmp_path: Path, records: Any = None, shards: int = 2, **kwargs: Any) -> Path:
     return write_dataset(tmp_path / "data", episodes() if records is None else records, shards=shards, **kwargs)
+
+
+def complaints(err: str) -> list[str]:
+    """The lines of standard error, without the one that says how much is going to be written."""
+    return [
+        line for line in err.splitlines() if not re.fullmatch(r"rlds-beam: about \S+ k?B to be written to .+", line)
+    ]
 
 
 def pairs(records: int) -> int:

@@ -56,4 +56,4 @@ def script(wanted: Iterable[Block]) -> str:
 
 
 if __name__ == "__main__":
-    print(script(block for block in blocks(Path(sys.argv[1])) if block.heading != AGENTS), end="")
+    print(script(blocks(Path(sys.argv[1]))), end="")

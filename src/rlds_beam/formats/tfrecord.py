@@ -15,7 +15,7 @@ from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
-from rlds_beam import storage
+from rlds_beam import at_work, storage
 from rlds_beam.formats.base import Damage, Headers, Record
 from rlds_beam.formats.gzip_stream import GzipStream
 from rlds_beam.formats.tfrecord_framing import (
@@ -35,6 +35,7 @@ Row = tuple[int, int, int]
 """Of a record: its position, length and checksum."""
 _FOOTER_AND_HEADER = struct.Struct("<I12s")
 _KNOWN = 1 << 12
+_COUNTED = 1 << 24  # bytes of a file from one count of how far a scan is to the next
 _FAR, _FEW = 1 << 15, 1 << 6  # after a record this long, seek and read this little, instead of reading on
 
 
@@ -253,7 +254,11 @@ def _scan(finder: FrameFinder, start: int, stop: int | None, rows: list[Row]) ->
     position = finder.search(start, stop) if start else 0
     length = finder.length_at(position)
     known: dict[bytes, int] = {}
+    counted = position
     while stop is None or position < stop:
+        if position - counted >= _COUNTED:
+            at_work.count(framed=position - counted)
+            counted = position
         if length is not None:
             position, length = _scan_window(finder, position, length, stop, known, rows)
             if stop is not None and position >= stop:
@@ -276,6 +281,7 @@ def _scan(finder: FrameFinder, start: int, stop: int | None, rows: list[Row]) ->
             rows.append((position, length, crc))
         position = finder.follow(position, length) if end is None else end
         length = finder.length_at(position)
+    at_work.count(framed=position - counted)
 
 
 def _scan_window(

@@ -109,6 +109,10 @@ class ConvertJob:
         """The bytes of the output, from a sample of the input; None where the output does not say (`predict_size`)."""
         return predict_size(self.source, self.ranges, self.check, self.connecting, self.output)
 
+    def bytes_of(self, to_do: Sized) -> int | None:
+        """About how many bytes so many of the ranges will be; None where the output does not say."""
+        return None if self.size is None else self.size * len(to_do) // max(1, len(self.ranges))
+
     def _check_room(self, finished: directory.Finished, overwrite: bool) -> None:
         if storage.scheme(self.directory) is None and self.size is not None:
             written = sum(one.shard.bytes for commit in finished.ranges.values() for one in commit.files)

@@ -15,7 +15,7 @@ import numpy as np
 import xxhash
 
 from rlds_beam import storage
-from rlds_beam.at_work import at_work
+from rlds_beam.at_work import at_work, count
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.base import Headers, RecordFormat
 from rlds_beam.reading.base import Segment, Shard, Source
@@ -136,4 +136,5 @@ def _xxh3_of_file(path: str) -> str:
     with storage.open_read(path) as file:
         while block := file.read(1 << 20):
             digest.update(block)
+            count(framed=len(block))
     return f"xxh3-128:{digest.hexdigest()}"

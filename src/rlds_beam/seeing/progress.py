@@ -10,11 +10,15 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, Literal, TextIO
 
+from rlds_beam import at_work
 from rlds_beam.at_work import Done
 from rlds_beam.wording import count, format_size
 
 EVERY_SECONDS = 30.0
 """Until the first plain line, and from one to the next; a short job prints none."""
+
+LOOK_SECONDS = 1.0
+"""Between two looks at how far the planning of a job is."""
 
 Kind = Literal["auto", "plain", "none"]
 
@@ -74,11 +78,15 @@ class Progress:
 
     def started(self, place: str) -> None:
         """A cluster or service has the job: says where to look at it."""
+        self.say(place)
+
+    def say(self, text: str) -> None:
+        """Prints a line that stays."""
         with self._lock:
             if self._live is not None:
-                self._live.console.print(f"rlds-beam: {place}", soft_wrap=True, highlight=False, markup=False)
+                self._live.console.print(f"rlds-beam: {text}", soft_wrap=True, highlight=False, markup=False)
             elif self._kind != "none":
-                self._print(place)
+                self._print(text)
 
     def tick(self, done: Done | None) -> None:
         """So much is done by now; None where the runner does not know."""
@@ -102,7 +110,7 @@ class Progress:
         if total.ranges is not None and done.records + done.ranges:
             parts.append(f"{total.finished + done.ranges:,} of {count(total.ranges, 'range')}")
         elif not done.records:
-            parts.append(f"looking for duplicates ({done.scanned:,} pieces of files)" if done.scanned else "starting")
+            parts.append(_at_the_start(done))
         if done.steps:
             parts.append(count(done.steps, "step"))
         if self._start is not None and now - self._start[0] >= 1 and done.steps > self._start[1].steps:
@@ -148,6 +156,30 @@ class Progress:
             self._live.start()
             console.show_cursor(True)  # a command that is killed could not bring it back
         self._live.update(Text(line, no_wrap=True, overflow="ellipsis"), refresh=True)
+
+
+@contextlib.contextmanager
+def planning(name: str, kind: Kind) -> Iterator[None]:
+    """Shows how much of its input a job has gone through, while the block plans the job in this process."""
+    before, ended = at_work.done(), threading.Event()
+
+    def tick(progress: Progress) -> None:
+        while not ended.wait(LOOK_SECONDS):
+            progress.tick(at_work.done() - before)
+
+    with Progress(Total(name), kind).shown() as progress:
+        threading.Thread(target=tick, args=(progress,), name="planning", daemon=True).start()
+        try:
+            yield
+        finally:
+            ended.set()
+
+
+def _at_the_start(done: Done) -> str:
+    """What a job does before it reads episodes."""
+    if done.scanned:
+        return f"looking for duplicates ({done.scanned:,} pieces of files)"
+    return f"planning, {format_size(done.framed)} of files looked at" if done.framed else "starting"
 
 
 def _clock(seconds: float) -> str:
