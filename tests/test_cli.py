@@ -391,7 +391,7 @@ def test_an_output_that_is_full_is_one_line(source, flags):
             stdout=full, stderr=subprocess.PIPE, text=True, check=False, timeout=DEADLINE,
         )  # fmt: skip
     assert done.returncode == 1
-    assert len(done.stderr.splitlines()) == 1 and "No space left on device" in done.stderr
+    assert len(complaints(done.stderr)) == 1 and "No space left on device" in done.stderr
 
 
 def test_an_error_of_a_bucket_is_one_line(run, source, monkeypatch):

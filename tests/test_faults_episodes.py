@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from jobs import EPISODES, STEPS, dataset, episodes, pairs
+from jobs import EPISODES, STEPS, complaints, dataset, episodes, pairs
 
 from rlds_beam.episodes.images import EncodedImages
 from rlds_beam.formats.rlds_records import encode_example, schema_of
@@ -107,8 +107,10 @@ def test_12_images(tmp_path, convert_only, case, kind):
     good = [seen(i) for i in range(3)]
     bad = with_image(seen(50), image)
     source = dataset(tmp_path, [good[0], bad, *good[1:]])
+    import apache_beam  # noqa: F401 - the size of what is imported is not what is measured
+
     if case == "hidden_bomb":
-        import tensorflow  # noqa: F401 - it decides on such an image, and its own size is not what is measured
+        import tensorflow  # noqa: F401 - it decides on such an image
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     ran = convert_only(source, f"--images={kind}")
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100 << 10  # kB; the bomb has 192 MB of pixels
@@ -158,7 +160,7 @@ def test_14_fails_at_the_first_when_asked(tmp_path, convert_only):
     offset = record_offsets(shard_paths(source)[0])[2]
     for text in ("split train", "shard 0", f"position {offset}", "--fail=last_not_last"):
         assert text in ran.err
-    assert len(ran.err.splitlines()) == 1
+    assert len(complaints(ran.err)) == 1
     assert not (ran.output / "manifest.json").exists()
     assert not list(ran.output.glob("*.tfrecord-*"))
 

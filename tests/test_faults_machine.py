@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from disks import remount, small_filesystem
-from jobs import dataset
+from jobs import complaints, dataset
 from processes import DEADLINE, RLDS_BEAM, members, running, wait_until
 
 from rlds_beam.formats.rlds_records import schema_of
@@ -34,7 +34,7 @@ def big(tmp_path):
 def assert_failed_cleanly(output: Path, code: int, err: str, mentioned: str) -> None:
     assert code in (1, 2, 4), err
     assert mentioned in err
-    assert len(err.splitlines()) == 1
+    assert len(complaints(err)) == 1
     assert not (output / "manifest.json").exists()
     assert not (output / "dataset_info.json").exists()
 

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from jobs import complaints
 from processes import DEADLINE, RLDS_BEAM
 
 from rlds_beam.testing import make_episode, write_dataset
@@ -88,5 +89,5 @@ def test_what_the_module_imports_has_to_be_found_elsewhere(here: Path) -> None:
     (here / "my_policies.py").write_text("import helpers\n")
     done = run(here, [*RLDS_BEAM], "convert", "data/testing/1.0.0", "out", "--policy_info_fn=my_policies:info")
     assert (done.returncode, done.stdout) == (2, "")
-    assert len(done.stderr.splitlines()) == 1
+    assert len(complaints(done.stderr)) == 1
     assert "No module named 'helpers'" in done.stderr and "make them one package, or set PYTHONPATH" in done.stderr
