@@ -123,7 +123,8 @@ def plain(column):
 
 
 def test_each_connector_is_here():
-    assert {*PIECES, *OF_OUTPUTS} == {*connectors.CONNECTORS}
+    with_ray = {"FromRllib"}  # tests/peers/rllib/test_from_rllib.py
+    assert {*PIECES, *OF_OUTPUTS, *with_ray} == {*connectors.CONNECTORS}
 
 
 @pytest.mark.parametrize("name", PIECES)
@@ -138,7 +139,7 @@ def test_what_a_connector_makes_is_known_beforehand_and_nothing_is_written_into(
         accumulator = connecting.accumulator()
         for one in episodes:
             connecting.accumulate(accumulator, [one])
-        connecting = connecting.fit([json.loads(json.dumps(accumulator.result()))])
+        connecting = connecting.fit([json.loads(json.dumps(accumulator.finish()))])
     untouched = copy.deepcopy(episodes)
     again = pickle.loads(pickle.dumps(connecting))
     for one, kept in zip(episodes, untouched, strict=True):
@@ -177,7 +178,7 @@ def test_shortest_episodes_do_no_harm(name):
     if isinstance(piece, FittedConnector):
         accumulator = piece.accumulator()
         accumulator.add(connect(before, [episode(9, 1)]))
-        piece = piece.fit(accumulator.result())
+        piece = piece.fit(accumulator.finish())
     for length in (2, 1):
         batch = connect([*before, piece], [episode(length, 0)])
         for columns in batch.columns:

@@ -61,7 +61,7 @@ def fitted(connector, episodes, *before, parts: int = 1, fields: StepFields | No
     for i, one in enumerate(episodes):
         accumulators[i % parts].add(connect(before, [one], fields))
     first, *others = pickle.loads(pickle.dumps(accumulators))
-    made = connector.fit(json.loads(json.dumps(first.merge(*others).result())))
+    made = connector.fit(json.loads(json.dumps(first.merge(*others).finish())))
     assert not connector.fitted
     assert made.fitted
     return pickle.loads(pickle.dumps(made))
@@ -248,8 +248,8 @@ def test_zeros_and_an_empty_dataset_do_no_harm(connector: FittedConnector):
     made = connect([*before, fitted(connector, [zeros], *before)], [zeros])
     for values in (*made.episodes[0].steps.values(), *made.columns[0].values()):
         assert values.dtype == object or np.isfinite(values).all()
-    assert connector.fit(connector.accumulator().result()).fitted
-    connector.fit(connector.accumulator().result())(Batch(()))
+    assert connector.fit(connector.accumulator().finish()).fitted
+    connector.fit(connector.accumulator().finish())(Batch(()))
 
 
 @settings(deadline=None, max_examples=30)

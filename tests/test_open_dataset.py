@@ -127,14 +127,14 @@ def _sum_of_rows(found: rlds_beam.Dataset, part: int, parts: int) -> float:
     return float(sum(row["action"].sum(dtype=np.float64) for row in (found[i] for i in range(part, len(found), parts))))
 
 
-@pytest.mark.parametrize("method", ["spawn", "fork"])
-def test_processes_and_threads_read_it_at_once(data, method):
+@pytest.mark.parametrize("workers", ["processes", "threads"])
+def test_processes_and_threads_read_it_at_once(data, workers):
     found = open_dataset(data, unit="steps")
     found[0]  # what is open here is not used by others
     expected = float(found.columns["action"].sum(dtype=np.float64))
-    if method == "spawn":
+    if workers == "processes":
         assert len(pickle.dumps(found)) < 20_000
-        with multiprocessing.get_context(method).Pool(2) as pool:
+        with multiprocessing.get_context("spawn").Pool(2) as pool:
             sums = pool.starmap_async(_sum_of_rows, [(found, i, 2) for i in range(2)]).get(timeout=120)
     else:
         with ThreadPoolExecutor(4) as pool:

@@ -140,9 +140,14 @@ def test_the_core_imports_neither_beam_nor_tensorflow(tmp_path: Path) -> None:
         f"rlds_beam.{name}"
         for name in ("rlds_to_reverb", "drop_in.rlds_to_reverb", "drop_in.frame_blocks", "drop_in.whole_episodes")
     }
-    core = [name for name in core_modules() if name not in with_tensorflow]
+    with_ray = {
+        f"rlds_beam.{name}" for name in ("connectors.rllib_episodes", "connectors.rllib_pieces", "exchange.rllib")
+    }
+    core = [name for name in core_modules() if name not in with_tensorflow | with_ray]
     modules = imported("import " + ", ".join(core), tmp_path)
-    assert modules & {"apache_beam", "tensorflow", "tensorflow_datasets", "tf_agents", "reverb"} == set()
+    assert (
+        modules & {"apache_beam", "ray", "torch", "tensorflow", "tensorflow_datasets", "tf_agents", "reverb"} == set()
+    )
 
 
 def test_our_top_level_folders_are_not_top_level_modules(tmp_path: Path) -> None:

@@ -68,7 +68,7 @@ def _gather(
 
 def _append(gathered: Sequence[tuple[str, Accumulator]], results: Results) -> Results:
     first, *others = [accumulator for _, accumulator in sorted(gathered, key=lambda one: one[0])]
-    return (*results, first.merge(*others).result())
+    return (*results, first.merge(*others).finish())
 
 
 def _kept(results: Results, keep: Callable[[Any], None]) -> Results:

@@ -35,7 +35,7 @@ class Sum:
     def merge(self, *others: Sum) -> Sum:
         return Sum(sum((o.total for o in others), self.total), sum((o.count for o in others), self.count))
 
-    def result(self) -> Mapping[str, float]:
+    def finish(self) -> Mapping[str, float]:
         return {"mean": self.total / self.count if self.count else 0.0}
 
 

@@ -20,7 +20,7 @@ class Accumulator(Protocol):
     def merge(self, *others: Self) -> Self:
         """The sum; neither order nor grouping makes a difference."""
 
-    def result(self) -> Any:
+    def finish(self) -> Any:
         """What `FittedConnector.fit` needs, as JSON."""
 
 
@@ -59,7 +59,7 @@ class FittedConnector(abc.ABC):
         """The connector, fitted.
 
         Args:
-          result: `Accumulator.result` of the whole dataset.
+          result: `Accumulator.finish` of the whole dataset.
         """
 
     @abc.abstractmethod

@@ -48,7 +48,7 @@ class RowStatistics:
             merged._merged[key] = first.merge(*more) if more else first
         return merged
 
-    def result(self) -> dict[str, dict[str, Any]]:
+    def finish(self) -> dict[str, dict[str, Any]]:
         """`LeafStatistics.to_json` by group and name, in the order of their names."""
         made: dict[str, dict[str, Any]] = {}
         for (group, name), leaf in sorted(self._leaves().items()):

@@ -98,7 +98,7 @@ def _fitted(connector: Connector, batch: Batch) -> Connector:
     with _naming(connector):
         accumulator = connector.accumulator()
         accumulator.add(batch)
-        return connector.fit(accumulator.result())
+        return connector.fit(accumulator.finish())
 
 
 def _after(connector: Connector, batch: Batch) -> Batch:

@@ -25,7 +25,7 @@ def test_the_filter_is_what_rllibs_has_become_when_it_has_seen_all(episodes):
     accumulator = ours.MeanStdFilter().accumulator()
     for batch in batches:
         accumulator.add(batch)
-    fitted = ours.MeanStdFilter().fit(accumulator.result())
+    fitted = ours.MeanStdFilter().fit(accumulator.finish())
     for batch, observations in zip(batches, wanted, strict=True):
         (made,) = fitted(batch).episodes
         np.testing.assert_allclose(made.steps["observation"], observations, rtol=1e-4, atol=1e-4)
@@ -62,7 +62,7 @@ def test_advantages_are_standardised_as_rllibs_without_the_timesteps_that_it_add
     accumulator = ours.StandardizeAdvantages().accumulator()
     for batch in batches:
         accumulator.add(batch)
-    fitted = ours.StandardizeAdvantages().fit(accumulator.result())
+    fitted = ours.StandardizeAdvantages().fit(accumulator.finish())
     made = np.concatenate([fitted(batch).columns[0]["advantages"] for batch in batches])
     if valid.std() > 1e-3:  # then RLlib's lost no digits
         np.testing.assert_allclose(made, (valid - valid.mean()) / valid.std(), rtol=1e-2, atol=1e-3)
