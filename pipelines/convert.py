@@ -127,7 +127,7 @@ def _run(config: ConvertConfig, job: ConvertJob, to_do: Sequence[WorkRange]) -> 
     total = Total("convert", len(job.ranges), finished, None if finished else job.source.size)
     try:
         with Progress(total, config.progress, job.committed_since(finished)).shown() as progress:
-            if not config.json and (left := job.bytes_of(to_do)) is not None:
+            if not config.json and (left := job.bytes_of(to_do)):
                 progress.say(f"about {format_size(left)} to be written to {job.directory}")
             return run_pipeline(define, config, job.seconds(to_do), progress)
     except RldsBeamError as error:

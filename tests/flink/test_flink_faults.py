@@ -19,6 +19,7 @@ import pytest
 import reverb
 from flink_cluster import Cluster
 from flink_gate import Gate
+from jobs import complaints
 from processes import DEADLINE, running
 from proxy import Proxy
 from pushes import PAIRS, STREAM_BYTES, arguments, dataset, due, held, one_table
@@ -174,7 +175,8 @@ def test_interrupted(cluster, gate, source, undisturbed, tmp_path) -> None:
         os.killpg(process.pid, signal.SIGINT)
         out, err = process.communicate(timeout=JOB_SECONDS)
         assert (process.returncode, out) == (130, "")
-        assert err == "rlds-beam: interrupted; what is finished is kept, run the same command to resume\n"
+        interrupted = "rlds-beam: interrupted; what is finished is kept, run the same command to resume"
+        assert complaints(err) == [interrupted]
     gate.open()
     cluster.wait_until(lambda: cluster.jobs()[0]["state"] == "CANCELED")
     with running([*command[:3], "--json", *command[3:]]) as process:
