@@ -228,14 +228,16 @@ def test_a_module_without_rows_and_a_split_without_rows(tmp_path):
     assert len([*tmp_path.rglob("*.parquet")]) == 2
 
 
-def test_an_aborted_range_leaves_nothing(tmp_path):
-    for kind in FORMATS:
-        output = ColumnsOutput(str(tmp_path), "toy", kind, {"walker": (rlds_beam.Field("x", "float32"),)})
-        (tmp_path / "walker").mkdir(exist_ok=True)
-        writer = output.open_range(WorkRange("train", 0, 1, ()))
-        writer.write(Batch((EPISODES[0],), ({},), modules={"walker": {"x": np.zeros(3, np.float32)}}))
-        writer.abort()
-        assert not [*tmp_path.rglob("*.*")]
+@pytest.mark.parametrize("kind", FORMATS)
+def test_an_aborted_range_leaves_nothing(tmp_path, kind):
+    if kind == "array_record":
+        pytest.importorskip("array_record")
+    output = ColumnsOutput(str(tmp_path), "toy", kind, {"walker": (rlds_beam.Field("x", "float32"),)})
+    (tmp_path / "walker").mkdir()
+    writer = output.open_range(WorkRange("train", 0, 1, ()))
+    writer.write(Batch((EPISODES[0],), ({},), modules={"walker": {"x": np.zeros(3, np.float32)}}))
+    writer.abort()
+    assert not [*tmp_path.rglob("*.*")]
 
 
 def test_damage_is_found(data, tmp_path):

@@ -38,6 +38,7 @@ SEQUENCES = [
 
 @pytest.fixture(scope="module", autouse=True)
 def _ray():
+    ray.shutdown()  # what another test started has other settings
     ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, configure_logging=False)
     yield
     ray.shutdown()
