@@ -31,10 +31,25 @@ def main() -> None:
     except FileNotFoundError:  # The runner has ended already.
         sys.exit(1)
     search_as_the_parent()
+    _end_without_threads()
     hide_clients_as_the_parent()
     from apache_beam.runners.worker import sdk_worker_main
 
     sdk_worker_main.main(sys.argv)
+
+
+def _end_without_threads() -> None:
+    """Ends this process at once where a thread cannot be started: what gRPC leaves behind then may wait for ever."""
+    start = threading.Thread.start
+
+    def start_or_end(thread: threading.Thread) -> None:
+        try:
+            start(thread)
+        except RuntimeError as error:
+            print(error, file=sys.stderr, flush=True)  # the runner knows it (`threads.NO_MORE_THREADS`)
+            os._exit(1)
+
+    threading.Thread.start = start_or_end  # type: ignore[method-assign]
 
 
 def _end_with(alive: str, parent: int) -> None:
