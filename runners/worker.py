@@ -49,7 +49,7 @@ def _end_without_threads() -> None:
             print(error, file=sys.stderr, flush=True)  # the runner knows it (`threads.NO_MORE_THREADS`)
             os._exit(1)
 
-    threading.Thread.start = start_or_end  # type: ignore[method-assign]
+    threading.Thread.start = start_or_end  # type: ignore[assignment,method-assign]
 
 
 def _end_with(alive: str, parent: int) -> None:
