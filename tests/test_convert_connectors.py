@@ -228,3 +228,11 @@ def test_actions_are_normalised_by_the_dataset_or_by_a_file_of_stats(data, tmp_p
     longest = max(read_items(tmp_path / "file"), key=lambda item: len(item["action"]))["action"]
     expected_action = (make_episode(30, seed=30).steps["action"] - every.mean(axis=0)) / every.std(axis=0)
     np.testing.assert_allclose(longest, expected_action, rtol=1e-4, atol=1e-5)
+
+
+def test_columns_that_would_not_be_written_are_refused(data, tmp_path):
+    (tmp_path / "columns.yaml").write_text(COLUMNS)
+    with pytest.raises(UsageError, match=r"they add columns \(actions, .* --to=columns writes them"):
+        rlds_beam.convert(data, tmp_path / "out", connectors=tmp_path / "columns.yaml")
+    with pytest.raises(UsageError, match="--columns writes them"):
+        rlds_beam.push(data, reverb="localhost:1", table="t", connectors=tmp_path / "columns.yaml")

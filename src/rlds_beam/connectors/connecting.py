@@ -15,7 +15,8 @@ from rlds_beam.connectors.probing import Probed, probe
 from rlds_beam.episodes.episode import Column, Episode
 from rlds_beam.episodes.images import EncodedImages
 from rlds_beam.episodes.schema import Field, Schema
-from rlds_beam.errors import RldsBeamError
+from rlds_beam.errors import RldsBeamError, UsageError
+from rlds_beam.wording import some
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,6 +48,19 @@ class Connecting:
     @property
     def connectors(self) -> tuple[Connector, ...]:
         return self.configuration.connectors
+
+    def refuse_columns(self, instead: str) -> None:
+        """Raises UsageError where the connectors add columns, for an output that holds episodes only.
+
+        Args:
+          instead: the flag of what holds them.
+        """
+        names = sorted({name for columns in self.probed.modules.values() for name in columns})
+        if names:
+            raise UsageError(
+                f"--connectors: they add columns ({some(names)}), which trajectories do not hold: {instead} writes "
+                "them; or leave these connectors out"
+            )
 
     def unjudged(self, of_output: Unjudged) -> Unjudged:
         """The values that are not judged: connectors may read a field that the output has no use for."""

@@ -126,6 +126,7 @@ def _open_rlds(options: PushOptions) -> PushInput:
         conversion = ColumnConversion.of(connecting.probed, options.module)
         items = conversion.items
     else:
+        connecting.refuse_columns("--columns")
         conversion = Conversion(frames, items, trajectory_spec(connecting.probed.schema, frames, items))
     reader, framing = EpisodeReader(source), Framing(source)
     unjudged = connecting.unjudged(conversion.unjudged)

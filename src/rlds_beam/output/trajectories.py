@@ -11,6 +11,7 @@ from rlds_beam import storage
 from rlds_beam.checking.unused import UnusedSteps
 from rlds_beam.checking.verdicts import Unjudged
 from rlds_beam.connectors.base import Batch
+from rlds_beam.connectors.connecting import Connecting
 from rlds_beam.episodes.schema import Field
 from rlds_beam.episodes.violations import BadEpisode
 from rlds_beam.errors import UsageError
@@ -52,6 +53,11 @@ class TrajectoryOutput(FileOutput):
 
     beside = (SPEC,)
     metadata = (FEATURES, DATASET_INFO)
+
+    @classmethod
+    def create_connected(cls, source: Source, connecting: Connecting, directory: str, options: Any) -> FileOutput:
+        connecting.refuse_columns("--to=columns")
+        return super().create_connected(source, connecting, directory, options)
 
     @classmethod
     def create(cls, source: Source, directory: str, options: Any) -> TrajectoryOutput:
