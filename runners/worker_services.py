@@ -7,8 +7,10 @@ private directory, and the artifact service, which local workers do not use, is 
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
+import threading
 import types
 from typing import Any
 
@@ -98,12 +100,19 @@ class _Services:
         server.add_insecure_port(address)
         server.start()
         self._server = server
-        workers.on_end(lambda: server.stop(None))  # of a job that fails; Beam closes only after one that does not
+        workers.on_end(self._cancel)  # of a job that fails; Beam closes only after one that does not
 
     def close(self) -> None:
         """As Beam's: after all work is done."""
         self.control_handler.done()
         self._server.stop(_STOP_SECONDS).wait()
+
+    def _cancel(self) -> None:
+        """Ends all calls. Waits for no longer than a moment: a server that could not start a thread never stops."""
+        stop = threading.Thread(target=self._server.stop, args=(None,), daemon=True)
+        with contextlib.suppress(RuntimeError):  # No thread can be started now: the server ends with this process.
+            stop.start()
+            stop.join(_STOP_SECONDS)
 
 
 @Environment.register_urn(_URN, bytes)
