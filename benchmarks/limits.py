@@ -23,12 +23,12 @@ from typing import Any
 import numpy as np
 
 from rlds_beam.episodes.images import EncodedImages
+from rlds_beam.exchange.sources import open_source
 from rlds_beam.formats.base import Record
 from rlds_beam.formats.tfrecord import open_tfrecord, read_records
 from rlds_beam.formats.tfrecord_writing import FramedRows, frame
 from rlds_beam.reading.plan import plan_ranges
 from rlds_beam.reading.reader import EpisodeReader
-from rlds_beam.reading.source import open_source
 
 BLOCK = 1 << 18  # bytes framed at a time, what stays in a core's cache
 

@@ -23,8 +23,8 @@ from measuring import DATA, Measurement, convert, make, script, table
 from scheduling import taken
 from simulate import Costs
 
+from rlds_beam.exchange.sources import open_source
 from rlds_beam.reading.plan import plan_ranges
-from rlds_beam.reading.source import open_source
 
 CONVERT = {"state": ("state", 2_000_000, 4), "jpeg": ("jpeg", 20_000, 4)}
 PUSH = ("state", 1_000_000, 1)

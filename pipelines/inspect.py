@@ -45,8 +45,8 @@ def inspect(config: InspectConfig) -> Survey:
     Raises:
       UsageError: the dataset cannot be opened.
     """
+    from rlds_beam.exchange.sources import open_source
     from rlds_beam.jobs.inspect import survey
-    from rlds_beam.reading.source import open_source
 
     source = open_source(config.input, config.split, config.features, config.from_)
     return survey(source, config, config, config.sample_bytes)
@@ -67,7 +67,7 @@ def main(config: InspectConfig) -> int:
 
 def _plan(config: InspectConfig) -> str:
     """The plan as flags: `--items=sequences --sequence_length=8`."""
-    from rlds_beam.output.outputs import TRAJECTORIES
+    from rlds_beam.exchange.outputs import TRAJECTORIES
 
     fields: list[Any] = [f for f in dataclasses.fields(ItemOptions) if getattr(config, f.name) != f.default]
     flags = [f"--{f.name}" + ("" if getattr(config, f.name) is True else f"={getattr(config, f.name)}") for f in fields]

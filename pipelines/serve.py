@@ -88,8 +88,8 @@ def spec_of(like: str, options: FrameOptions, features: str | None = None) -> Tr
     Raises:
       UsageError: it cannot be opened; or it is converted already, so that the options would do nothing.
     """
+    from rlds_beam.exchange.sources import open_source
     from rlds_beam.output.reading_back import is_replay, open_replay
-    from rlds_beam.reading.source import open_source
     from rlds_beam.trajectories.spec import trajectory_spec
 
     if not is_replay(like):

@@ -68,8 +68,8 @@ def define_pipeline(root: Any, config: StatsConfig, source: Source | None = None
     Returns:
       PCollection of one `CheckedStatistics`.
     """
+    from rlds_beam.exchange.sources import open_source
     from rlds_beam.reading.framing import Framing
-    from rlds_beam.reading.source import open_source
     from rlds_beam.transforms import FindDuplicateEpisodes, ReadFromRlds, ValidateEpisodes
     from rlds_beam.transforms.statistics import ComputeStatistics, WithReport
 
@@ -89,8 +89,8 @@ def stats(config: StatsConfig) -> StatsOutcome:
     """
     from rlds_beam.checking.dataset import check_counts, check_source
     from rlds_beam.checking.report import Report
+    from rlds_beam.exchange.sources import open_source
     from rlds_beam.jobs.cost import validate_seconds
-    from rlds_beam.reading.source import open_source
     from rlds_beam.runners import check
     from rlds_beam.runners.results import run_for_result
     from rlds_beam.seeing.progress import Progress, Total

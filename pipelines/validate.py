@@ -46,8 +46,8 @@ def define_pipeline(root: Any, config: ValidateConfig, source: Source | None = N
     Returns:
       PCollection of one `Report`, written to `config.report` if that is set.
     """
+    from rlds_beam.exchange.sources import open_source
     from rlds_beam.reading.framing import Framing
-    from rlds_beam.reading.source import open_source
     from rlds_beam.transforms import FindDuplicateEpisodes, ReadFromRlds, ValidateEpisodes, WriteReport
 
     source = source or open_source(config.input, config.split, config.features, config.from_)
@@ -67,9 +67,9 @@ def validate(config: ValidateConfig) -> Report:
     """
     from rlds_beam.checking.dataset import check_counts, check_source
     from rlds_beam.checking.report import Report
+    from rlds_beam.exchange.sources import open_source
     from rlds_beam.jobs.cost import validate_seconds
     from rlds_beam.pipelines import outcome
-    from rlds_beam.reading.source import open_source
     from rlds_beam.runners import check
     from rlds_beam.runners.results import run_for_result
     from rlds_beam.seeing.progress import Progress, Total

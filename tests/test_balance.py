@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlds_beam.checking.options import CheckOptions
+from rlds_beam.exchange.sources import open_source
 from rlds_beam.formats.rlds_records import schema_of
 from rlds_beam.formats.tfrecord import TFRecordFormat
 from rlds_beam.jobs import balance
@@ -25,7 +26,6 @@ from rlds_beam.reading import plan
 from rlds_beam.reading.base import Shard, Split
 from rlds_beam.reading.plan import plan_ranges
 from rlds_beam.reading.rlds import RldsSource
-from rlds_beam.reading.source import open_source
 from rlds_beam.runners.local import START_SECONDS, paying_workers
 from rlds_beam.seeing.terminal import balance_lines
 from rlds_beam.testing import make_episode, shard_paths, write_dataset

@@ -18,8 +18,8 @@ import pytest
 
 from rlds_beam import user_functions
 from rlds_beam.errors import UsageError
+from rlds_beam.exchange.sources import open_source
 from rlds_beam.reading.framing import Framing
-from rlds_beam.reading.source import open_source
 from rlds_beam.testing import make_episode, read_payloads, shard_paths, write_dataset
 from rlds_beam.user_functions import version_of
 

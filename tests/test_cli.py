@@ -403,14 +403,14 @@ def test_an_error_of_a_bucket_is_one_line(run, source, monkeypatch):
     def forbidden(*_: object) -> None:
         raise Forbidden("403 GET https://storage.googleapis.com:\n no access")
 
-    monkeypatch.setattr("rlds_beam.reading.source.open_source", forbidden)
+    monkeypatch.setattr("rlds_beam.exchange.sources.open_source", forbidden)
     code, out, err = run("inspect", source)
     assert (code, out) == (1, "")
     assert err == "rlds-beam: Forbidden: 403 GET https://storage.googleapis.com: no access\n"
 
 
 def test_a_mistake_of_ours_keeps_its_traceback(run, source, monkeypatch):
-    monkeypatch.setattr("rlds_beam.reading.source.open_source", lambda *_: 1 / 0)
+    monkeypatch.setattr("rlds_beam.exchange.sources.open_source", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         run("inspect", source)
 

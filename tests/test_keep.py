@@ -9,10 +9,10 @@ import pytest
 
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.errors import UsageError
+from rlds_beam.exchange.sources import open_source
 from rlds_beam.formats.example import parse_example
 from rlds_beam.output.reading_back import open_replay
 from rlds_beam.pipelines.cli import main
-from rlds_beam.reading.source import open_source
 from rlds_beam.testing import make_episode, read_payloads, write_dataset
 from rlds_beam.trajectories.keeping import keep_fields
 

@@ -13,6 +13,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.testing.util import assert_that, equal_to
 
 from rlds_beam.episodes.episode import Episode
+from rlds_beam.exchange.sources import open_source
 from rlds_beam.formats.rlds_records import encode_example
 from rlds_beam.formats.tfrecord_writing import frame_all
 from rlds_beam.jobs.inspect import survey
@@ -21,7 +22,6 @@ from rlds_beam.reading import plan
 from rlds_beam.reading.base import Segment
 from rlds_beam.reading.plan import plan_ranges
 from rlds_beam.reading.reader import EpisodeReader
-from rlds_beam.reading.source import open_source
 from rlds_beam.testing import flip_byte, make_episode, record_offsets, shard_paths, write_dataset
 from rlds_beam.transforms import FindDuplicateEpisodes, ReadFromRlds
 from rlds_beam.transforms.reading import _ReadEpisodesFn

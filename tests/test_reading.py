@@ -8,9 +8,9 @@ from apache_beam.io.restriction_trackers import OffsetRestrictionTracker
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.testing.util import assert_that, equal_to
 
+from rlds_beam.exchange.sources import open_source
 from rlds_beam.reading.base import Segment
 from rlds_beam.reading.reader import EpisodeReader
-from rlds_beam.reading.source import open_source
 from rlds_beam.testing import flip_byte, make_episode, record_offsets, shard_paths, write_dataset
 from rlds_beam.transforms import FindDuplicateEpisodes, ReadFromRlds, ValidateEpisodes
 from rlds_beam.transforms.reading import _ReadEpisodesFn

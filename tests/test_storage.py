@@ -15,7 +15,7 @@ from processes import DEADLINE
 
 from rlds_beam import storage
 from rlds_beam.errors import UsageError
-from rlds_beam.reading.source import open_source
+from rlds_beam.exchange.sources import open_source
 from rlds_beam.testing import make_episode, write_dataset
 
 

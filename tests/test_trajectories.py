@@ -9,11 +9,11 @@ from outputs import commit_dataset, commit_range, plan, shard_path
 from rlds_beam.episodes.images import EncodedImages, encode_jpeg
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.errors import UsageError
+from rlds_beam.exchange.sources import open_source
 from rlds_beam.output import directory
 from rlds_beam.output.loading import decoder, load_trajectories
 from rlds_beam.output.shards import ShardWriter
 from rlds_beam.reading.plan import WorkRange
-from rlds_beam.reading.source import open_source
 from rlds_beam.testing import make_episode
 from rlds_beam.testing import write_dataset as write_rlds
 from rlds_beam.trajectories.frames import Frames

@@ -10,9 +10,9 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.episodes.schema import Field
 from rlds_beam.errors import UsageError
+from rlds_beam.exchange.sources import open_source
 from rlds_beam.formats.example import parse_example
 from rlds_beam.output.manifest import read_manifest
-from rlds_beam.reading.source import open_source
 from rlds_beam.testing import make_episode, read_items, read_payloads, shard_paths, write_dataset
 from rlds_beam.trajectories.options import FrameOptions, ItemOptions
 from rlds_beam.transforms import ReadFromRlds, ValidateEpisodes, WriteRejected, WriteToTrajectoryRecords

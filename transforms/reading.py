@@ -12,12 +12,12 @@ from apache_beam.metrics import Metrics
 from apache_beam.transforms.core import RestrictionProvider
 
 from rlds_beam.episodes.episode import Episode
+from rlds_beam.exchange.sources import open_source
 from rlds_beam.formats.base import Damage
 from rlds_beam.reading.base import Segment, Source
 from rlds_beam.reading.framing import Framing, first_record
 from rlds_beam.reading.plan import plan_ranges
 from rlds_beam.reading.reader import EpisodeReader, read_segment
-from rlds_beam.reading.source import open_source
 from rlds_beam.transforms.metrics import METRICS_NAMESPACE
 
 Piece = tuple[str, Segment]

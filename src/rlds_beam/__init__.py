@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from rlds_beam.errors import NotVerifiedError as NotVerifiedError
     from rlds_beam.errors import RldsBeamError as RldsBeamError
     from rlds_beam.errors import UsageError as UsageError
+    from rlds_beam.exchange.sources import open_source as open_source
     from rlds_beam.formats.base import Damage as Damage
     from rlds_beam.formats.base import Headers as Headers
     from rlds_beam.formats.base import Record as Record
@@ -61,7 +62,6 @@ if TYPE_CHECKING:
     from rlds_beam.reading.base import Source as Source
     from rlds_beam.reading.base import Split as Split
     from rlds_beam.reading.plan import WorkRange as WorkRange
-    from rlds_beam.reading.source import open_source as open_source
     from rlds_beam.reverb.options import ReverbOptions as ReverbOptions
     from rlds_beam.reverb.verifying import Verified as Verified
     from rlds_beam.trajectories.frames import Frames as Frames
@@ -88,7 +88,7 @@ _HOMES = {
     "Violation": "rlds_beam.episodes.violations",
     "BadEpisode": "rlds_beam.episodes.violations",
     # Sources
-    "open_source": "rlds_beam.reading.source",
+    "open_source": "rlds_beam.exchange.sources",
     "Source": "rlds_beam.reading.base",
     "Split": "rlds_beam.reading.base",
     "Shard": "rlds_beam.reading.base",

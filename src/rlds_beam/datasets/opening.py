@@ -23,7 +23,7 @@ from rlds_beam.output.directory import is_output
 from rlds_beam.output.manifest import load_manifest, read_manifest
 from rlds_beam.output.trajectories import read_fields, read_kept_fields
 from rlds_beam.reading.base import Source, Split
-from rlds_beam.reading.source import open_source
+from rlds_beam.reading.rlds import RldsSource
 from rlds_beam.wording import did_you_mean
 
 Unit = Literal["episodes", "steps"]
@@ -116,7 +116,7 @@ def _files(path: str, shards: Sequence[Mapping[str, Any]], split: str | None) ->
 
 
 def _open_rlds(path: str, split: str | None, unit: Unit) -> Rows:
-    source = open_source(path, split)
+    source = RldsSource.open(path, split=split)
     parts = [_episodes(source, one) for one in source.splits]
     if len(parts) != 1 and any(one.sliced for one in source.splits):
         raise UsageError(f"split={split}: open slices of several splits one by one")

@@ -14,6 +14,8 @@ from rlds_beam.checking.options import CheckOptions
 from rlds_beam.checking.report import Report
 from rlds_beam.connectors.connecting import Connecting
 from rlds_beam.errors import UsageError
+from rlds_beam.exchange.outputs import TRAJECTORIES, configuration_for, create_output
+from rlds_beam.exchange.sources import open_for_job
 from rlds_beam.formats.checked_json import parsing, read_json
 from rlds_beam.jobs.balance import Balance, balance_of, largest_first
 from rlds_beam.jobs.cost import convert_seconds
@@ -24,14 +26,12 @@ from rlds_beam.output.base import FileOutput
 from rlds_beam.output.commits import read_commits
 from rlds_beam.output.files import COMMITS, REPORT
 from rlds_beam.output.fitted import read_fitted, write_fitted
-from rlds_beam.output.outputs import TRAJECTORIES, configuration_for, create_output
 from rlds_beam.output.plans import OutputPlan
 from rlds_beam.output.ranges import DatasetCommitter, RangeConverter, RangeFitter
 from rlds_beam.reading.base import Source
 from rlds_beam.reading.framing import Framing
 from rlds_beam.reading.plan import WorkRange, plan_ranges, select_segments
 from rlds_beam.reading.reader import EpisodeReader
-from rlds_beam.reading.source import open_for_job
 from rlds_beam.user_functions import version_of
 
 FORMAT = 1

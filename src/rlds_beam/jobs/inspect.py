@@ -13,10 +13,10 @@ from rlds_beam.checking.verdicts import Unjudged
 from rlds_beam.connectors.base import Batch
 from rlds_beam.connectors.connecting import Connecting
 from rlds_beam.errors import UsageError
+from rlds_beam.exchange.outputs import configuration_for, create_output
 from rlds_beam.jobs.balance import Balance, balance_of
 from rlds_beam.jobs.size import predict_size
 from rlds_beam.output.base import FileOutput
-from rlds_beam.output.outputs import configuration_for, create_output
 from rlds_beam.output.ranges import check_and_connect
 from rlds_beam.reading.base import Shard, Source
 from rlds_beam.reading.framing import Framing

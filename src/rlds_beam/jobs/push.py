@@ -16,6 +16,7 @@ from rlds_beam.connectors.configuration import Configuration
 from rlds_beam.connectors.connecting import Connecting
 from rlds_beam.connectors.options import ConnectorOptions
 from rlds_beam.errors import UsageError
+from rlds_beam.exchange.sources import open_for_job
 from rlds_beam.jobs.balance import Balance, balance_of, balance_of_sizes, largest_first
 from rlds_beam.jobs.cost import push_seconds, replay_seconds
 from rlds_beam.jobs.options import PushOptions
@@ -27,7 +28,6 @@ from rlds_beam.reading.base import Source
 from rlds_beam.reading.framing import Framing
 from rlds_beam.reading.plan import WorkRange, plan_ranges
 from rlds_beam.reading.reader import EpisodeReader
-from rlds_beam.reading.source import open_for_job
 from rlds_beam.reverb import tables
 from rlds_beam.reverb.columns import ColumnConversion
 from rlds_beam.reverb.pushing import EpisodePusher, Pusher, ReplayPusher

@@ -1,4 +1,4 @@
-"""Opening a dataset by the kind of its source."""
+"""The sources by name; opening a dataset with one of them."""
 
 from __future__ import annotations
 

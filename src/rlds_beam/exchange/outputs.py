@@ -1,14 +1,14 @@
-"""The outputs by name."""
+"""The outputs by name, and the options that each reads."""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Any, NamedTuple, cast
 
 from rlds_beam.connectors.configuration import Configuration
 from rlds_beam.connectors.connecting import Connecting
 from rlds_beam.errors import UsageError
-from rlds_beam.options import options_given
+from rlds_beam.options import Options, options_given
 from rlds_beam.output.base import FileOutput
 from rlds_beam.output.columns.options import ColumnsOptions
 from rlds_beam.output.options import OutputOptions
@@ -18,11 +18,37 @@ from rlds_beam.user_functions import resolve
 from rlds_beam.wording import did_you_mean
 
 TRAJECTORIES, COLUMNS = "trajectories", "columns"
+
+
+class KnownOutput(NamedTuple):
+    """An output that has a name.
+
+    Attributes:
+      kind: its class, as `module:Class`.
+      groups: the groups of options that are for this output.
+      reads: the names of options in `OutputOptions` that it reads.
+    """
+
+    kind: str
+    groups: tuple[type[Options], ...] = ()
+    reads: frozenset[str] = frozenset()
+
+    @property
+    def options(self) -> frozenset[str]:
+        """The names of all options that it reads."""
+        return self.reads.union(field.name for group in self.groups for field in dataclasses.fields(cast(Any, group)))
+
+
 OUTPUTS = {
-    TRAJECTORIES: "rlds_beam.output.trajectories:TrajectoryOutput",
-    COLUMNS: "rlds_beam.output.columns.output:ColumnsOutput",
+    TRAJECTORIES: KnownOutput(
+        "rlds_beam.output.trajectories:TrajectoryOutput", (FrameOptions, ItemOptions), frozenset({"keep", "images"})
+    ),
+    COLUMNS: KnownOutput("rlds_beam.output.columns.output:ColumnsOutput", (ColumnsOptions,)),
 }
 """The outputs by the name that `--to` gives them."""
+
+_OF_A_USER = KnownOutput("", reads=frozenset({"images"}))
+"""What an output that is named as `module:Class` reads of the options."""
 
 
 def create_output(source: Source, connecting: Connecting, directory: str, options: Any) -> FileOutput:
@@ -49,7 +75,7 @@ def configuration_for(options: Any) -> Configuration:
 
 
 def _output_class(to: str) -> type[FileOutput]:
-    kind = OUTPUTS.get(to, to)
+    kind = OUTPUTS[to].kind if to in OUTPUTS else to
     if ":" not in kind:
         raise UsageError(
             f"--to={to}: there is no such output{did_you_mean(to, OUTPUTS)}; there are {', '.join(OUTPUTS)}, and "
@@ -63,12 +89,9 @@ def _output_class(to: str) -> type[FileOutput]:
 
 def _refuse_options_of_others(options: Any) -> None:
     """Raises UsageError for an option of an output that is not asked for."""
-    given: list[tuple[str, str]] = []
-    if options.to != TRAJECTORIES:
-        own = ("keep",) if ":" in options.to else ("keep", "images")  # a user's output may read --images
-        names = [name for name in options_given(options, OutputOptions) if name in own]
-        given += [(TRAJECTORIES, name) for name in (*names, *options_given(options, FrameOptions, ItemOptions))]
-    if options.to != COLUMNS:
-        given += [(COLUMNS, name) for name in options_given(options, ColumnsOptions)]
-    for to, name in given:
-        raise UsageError(f"--{name} is for --to={to}, not --to={options.to}")
+    read = OUTPUTS.get(options.to, _OF_A_USER).options
+    groups: list[type[Options]] = [OutputOptions, *(group for known in OUTPUTS.values() for group in known.groups)]
+    for name in dict.fromkeys(options_given(options, *groups)):
+        names = [to for to, known in OUTPUTS.items() if name in known.options]
+        if names and name not in read:
+            raise UsageError(f"--{name} is for {' and '.join(f'--to={to}' for to in names)}, not --to={options.to}")
