@@ -60,6 +60,20 @@ class Effort(NamedTuple):
     decodes_images: bool = True
 
 
+class MergedFile(NamedTuple):
+    """A file that `FileOutput.complete` made of the files of the ranges of a split.
+
+    Attributes:
+      file: its name in the output directory.
+      split: whose it is.
+      shard: what is in it.
+    """
+
+    file: str
+    split: str
+    shard: ShardInfo
+
+
 class FileOutput(abc.ABC):
     """Files in a directory, one for each work range (or several), and metadata that completes them. Pickles.
 
@@ -161,4 +175,8 @@ class FileOutput(abc.ABC):
 
     @abc.abstractmethod
     def complete(self, commits: Sequence[RangeCommit]) -> dict[str, Any]:
-        """Writes the metadata, when all ranges are finished and checked; returns the manifest's entry for them."""
+        """Writes the metadata, when all ranges are finished and checked; returns the manifest's entry for them.
+
+        An output of a few large files merges the files of the ranges here: where the entry has `merged`, a list of
+        `MergedFile`, these take the place of the ranges' files, which are removed.
+        """

@@ -27,7 +27,7 @@ from rlds_beam import storage
 from rlds_beam.errors import UsageError
 from rlds_beam.output.commits import RangeCommit, problems_of, read_commits, sizes
 from rlds_beam.output.files import COMMITS, LOCK, MANIFEST, REJECTED, listdir
-from rlds_beam.output.manifest import load_manifest
+from rlds_beam.output.manifest import is_merged, load_manifest
 from rlds_beam.output.plans import RESERVED, OutputPlan, differences, read_plan, write_plan
 from rlds_beam.output.removing import remove_output
 
@@ -120,5 +120,7 @@ def find_finished(output: str) -> Finished:
     found = sizes(output, read_plan(output))  # after the commits: a file that came in between would be missed
     ranges = {name: commit for name, commit in commits.items() if not any(problems_of(found.get, commit))}
     manifest = load_manifest(output)
+    if manifest is not None and is_merged(manifest, found.get):
+        return Finished(commits, True)
     complete = manifest is not None and {shard["range"] for shard in manifest["shards"]} <= ranges.keys()
     return Finished(ranges, complete)

@@ -13,11 +13,12 @@ from rlds_beam.output.checksums import Checksum, checksum_files, with_checksum
 from rlds_beam.output.commits import RangeCommit, problems_of, read_commits, sizes
 from rlds_beam.output.files import MANIFEST, REJECTED, to_json
 from rlds_beam.output.plans import OutputPlan, read_plan
-from rlds_beam.output.removing import remove_leftovers
+from rlds_beam.output.removing import remove_leftovers, remove_parts
 from rlds_beam.output.shards import SHARD_SCHEMA
 from rlds_beam.wording import some
 
 if TYPE_CHECKING:
+    from rlds_beam.output.base import MergedFile
     from rlds_beam.reading.plan import WorkRange
 
 VERSION = "1.0.0"
@@ -59,10 +60,14 @@ def commit_dataset(
         problems = some([*unfinished, *wrong])
         raise NotVerifiedError(f"{output}: {problems}; run the same command again to make up for it")
     remove_leftovers(output, own)
-    manifest = _manifest(name, done, complete(done), own)
+    records = complete(done)
+    merged = records.pop("merged", None)
+    manifest = _manifest(name, done, records, merged, own)
     for file, content in checksum_files([*manifest["shards"], *manifest["rejected"]]).items():
         storage.write_text(storage.join(output, file), content)
     storage.sync(output)  # a manifest that survives a power failure tells the truth
+    if merged is not None:
+        remove_parts(output, [name for commit in done for name in commit.names])
     storage.write_text(storage.join(output, MANIFEST), to_json(manifest))
     storage.sync(output)
     _own_plan(output, own.digest)  # two commands without a lock: where the plan was replaced, the manifest is not ours
@@ -120,23 +125,33 @@ _SCHEMA = {
 }
 
 
-def _manifest(name: str, done: Sequence[RangeCommit], records: Mapping[str, Any], plan: OutputPlan) -> dict[str, Any]:
+def is_merged(manifest: Mapping[str, Any], size_of: Callable[[str], int | None]) -> bool:
+    """Whether the files that were merged of those of the ranges are there; False of an output without such files."""
+    files = manifest["shards"] if manifest.get("merged") is True else []
+    return bool(files) and all(size_of(one["file"]) == one["bytes"] for one in files)
+
+
+def _manifest(
+    name: str,
+    done: Sequence[RangeCommit],
+    records: Mapping[str, Any],
+    merged: Sequence[MergedFile] | None,
+    plan: OutputPlan,
+) -> dict[str, Any]:
+    if merged is None:
+        files = [(c.split, c.range, one.file, one.predicted, one.shard) for c in done for one in c.files]
+    else:
+        files = [(one.split, one.split, one.file, one.shard.records, one.shard) for one in merged]
     return {
         "name": name,
         "version": VERSION,
         "items": sum(one.shard.records for c in done for one in c.files),
-        "bytes": sum(one.shard.bytes for c in done for one in c.files),
+        "bytes": sum(shard.bytes for *_, shard in files),
         **records,
+        **({} if merged is None else {"merged": True}),
         "shards": [
-            {
-                "file": one.file,
-                "split": c.split,
-                "range": c.range,
-                "predicted": one.predicted,
-                **dataclasses.asdict(one.shard),
-            }
-            for c in done
-            for one in c.files
+            {"file": file, "split": split, "range": range_, "predicted": predicted, **dataclasses.asdict(shard)}
+            for split, range_, file, predicted, shard in files
         ],
         "rejected": [
             {"file": f"{REJECTED}/{c.range}.tfrecord", "range": c.range, **dataclasses.asdict(c.rejected)}

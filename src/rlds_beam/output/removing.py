@@ -50,6 +50,15 @@ def remove_leftovers(output: str, plan: OutputPlan) -> None:
         storage.remove_files(path, names)
 
 
+def remove_parts(output: str, files: Collection[str]) -> None:
+    """Removes files of ranges that were merged into others, and the directories that are empty then."""
+    for directory in {file.rpartition("/")[0] for file in files}:
+        path = storage.join(output, directory) if directory else output
+        storage.remove_files(path, [file.rpartition("/")[2] for file in files if file.rpartition("/")[0] == directory])
+        if directory:
+            storage.remove_empty(path)
+
+
 def _is_of_a_range(name: str, plan: OutputPlan) -> bool:
     """Whether it is the name of a range's commit, or of one of its files of rejected records."""
     work, _, ending = name.rpartition(".")

@@ -21,12 +21,11 @@ from rlds_beam.formats.features import parse_features
 from rlds_beam.formats.tfrecord import TFRecordFormat
 from rlds_beam.reading.base import Shard, Source, Split
 from rlds_beam.reading.decoding import EpisodeDecoder
-from rlds_beam.wording import count, did_you_mean
+from rlds_beam.reading.splits import selected_splits, slice_split
+from rlds_beam.wording import count
 
 _FORMATS: dict[str, RecordFormat] = {"tfrecord": TFRecordFormat(), "array_record": ArrayRecordFormat()}
 """By their names in dataset_info.json."""
-
-_SPLIT = re.compile(r"(?P<name>[\w-]+)(\[(?P<start>-?\d+%?)?:(?P<stop>-?\d+%?)?\])?")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,9 +91,9 @@ def _open_directory(directory: str, split: str | None, features: str | None) -> 
     text, schema = _features(features or storage.join(directory, "features.json"))
     there = storage.sizes(directory)
     splits, violations = [], []
-    for name, start, stop in _selection(split, info):
+    for name, start, stop in selected_splits(split, info.splits, info.name):
         found, wrong = _shards(directory, there, info, info.splits[name])
-        splits.append(_slice(Split(name, found), start, stop))
+        splits.append(slice_split(Split(name, found), start, stop))
         violations += wrong
     return RldsSource(
         "/".join(p for p in (info.name, info.config_name, info.version) if p),
@@ -129,50 +128,6 @@ def _shards(
             detail = f"{storage.join(directory, name)} is not one of the shards that dataset_info.json names"
             violations.append(Violation("extra_shard", detail))
     return tuple(shards), violations
-
-
-def _selection(split: str | None, info: DatasetInfo) -> list[tuple[str, str | None, str | None]]:
-    """(split name, start, stop) of each part of TFDS's notation."""
-    if split is None or (split == "all" and "all" not in info.splits):
-        return [(name, None, None) for name in info.splits]
-    parts: list[tuple[str, str | None, str | None]] = []
-    for text in split.replace(" ", "").split("+"):
-        match = _SPLIT.fullmatch(text)
-        if match is None:
-            raise UsageError(f"--split={text}: expected a name or a slice of one, as train, train[:10%] or train[5:20]")
-        if match["name"] == "all" and "all" not in info.splits:
-            raise UsageError(f"--split={split}: all is every split, and cannot be sliced or joined with another")
-        if match["name"] not in info.splits:
-            hint = did_you_mean(match["name"], info.splits)
-            raise UsageError(f"--split={text}: {info.name} has the splits {', '.join(info.splits)}{hint}")
-        if any(match["name"] == name for name, _, _ in parts):
-            raise UsageError(f"--split={split} names {match['name']} twice; convert the slices one by one")
-        parts.append((match["name"], match["start"], match["stop"]))
-    return parts
-
-
-def _slice(split: Split, start: str | None, stop: str | None) -> Split:
-    """A slice of a split; as TFDS does, it refuses one that is empty or goes beyond the episodes."""
-    if start is None and stop is None:
-        return split
-    total = split.episodes
-    text = f"{split.name}[{start or ''}:{stop or ''}]"
-    if total is None:
-        raise UsageError(f"{split.name} cannot be sliced: nothing says how many episodes its shards hold")
-    first, last = (_boundary(text, total, default) for text, default in ((start, 0), (stop, total)))
-    if not (0 <= first <= total and 0 <= last <= total):
-        raise UsageError(f"--split={text} is out of range: {split.name} has {count(total, 'episode')}")
-    if first >= last:
-        raise UsageError(f"--split={text} is empty ({first} to {last}): {split.name} has {count(total, 'episode')}")
-    return dataclasses.replace(split, start=first, stop=last)
-
-
-def _boundary(text: str | None, total: int, default: int) -> int:
-    """An episode index from `10%`, `-5` or `7`; percentages round to the closest, as in TFDS."""
-    if text is None:
-        return default
-    value = round(int(text[:-1]) * total / 100) if text.endswith("%") else int(text)
-    return total + value if value < 0 else value
 
 
 def _expand(input: str | Sequence[str]) -> list[str]:

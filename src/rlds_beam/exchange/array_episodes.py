@@ -1,0 +1,159 @@
+"""Episodes out of files that hold arrays: what the record formats and decoders of such sources have in common."""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeAlias
+
+import google_crc32c
+import numpy as np
+
+from rlds_beam.episodes.columns import zeros_like
+from rlds_beam.episodes.episode import Column, Episode
+from rlds_beam.episodes.images import EncodedImages
+from rlds_beam.episodes.keys import EpisodeKey
+from rlds_beam.episodes.schema import Field, Schema
+from rlds_beam.episodes.violations import BadEpisode, Violation
+from rlds_beam.exchange.packed_arrays import pack, unpack
+from rlds_beam.formats.base import Damage, Headers, Record
+
+Array: TypeAlias = "np.ndarray[Any, Any]"
+Arrays: TypeAlias = "Mapping[str, Array]"
+
+FLAG_FIELDS = {name: Field(name, "bool") for name in ("is_first", "is_last", "is_terminal")}
+
+
+class ArrayFormat(abc.ABC):
+    """Files whose episodes are arrays (`formats.base.RecordFormat`). Positions are numbers of episodes.
+
+    A record's payload is the episode's arrays as `.npz` bytes.
+    """
+
+    unit = "episodes"
+
+    @property
+    @abc.abstractmethod
+    def name(self) -> str: ...
+
+    @abc.abstractmethod
+    def count(self, path: str) -> int:
+        """The number of episodes in a file; raises OSError where it cannot be read at all."""
+
+    @abc.abstractmethod
+    def episodes(self, path: str, start: int, stop: int) -> Iterator[Arrays | Damage]:
+        """The arrays of each of the episodes."""
+
+    def read(self, path: str, start: int = 0, stop: int | None = None) -> Iterator[Record | Damage]:
+        try:
+            last = self.count(path)
+        except OSError as error:
+            if start == 0 and stop != 0:
+                yield Damage(0, 0, f"the file cannot be read: {error}", b"")
+            return
+        last = last if stop is None else min(stop, last)
+        for position, found in zip(range(start, last), self.episodes(path, start, last), strict=True):
+            yield found if isinstance(found, Damage) else Record(position, pack(found))
+
+    def scan(self, path: str, start: int = 0, stop: int | None = None) -> Headers:
+        records = [
+            (record.position, len(record.payload), google_crc32c.value(record.payload))
+            for record in self.read(path, start, stop)
+            if isinstance(record, Record)
+        ]
+        positions, lengths, crcs = zip(*records, strict=True) if records else ((), (), ())
+        return Headers(np.array(positions, np.int64), np.array(lengths, np.int64), np.array(crcs, np.uint32))
+
+    def is_splittable(self, path: str) -> bool:
+        return True
+
+    def end(self, path: str, size: int) -> int:
+        return self.count(path)
+
+    def positions(self, path: str, low: int, high: int) -> tuple[int, int | None]:
+        return low, high
+
+
+@dataclasses.dataclass(frozen=True)
+class ArrayDecoder(abc.ABC):
+    """Makes episodes of packed arrays (`reading.base.Decoder`), each held against the schema.
+
+    Attributes:
+      schema: what an episode holds.
+    """
+
+    schema: Schema
+
+    @abc.abstractmethod
+    def convert(self, arrays: Arrays) -> tuple[Mapping[str, Column], Mapping[str, Any]]:
+        """The step columns and the episode's own fields. May raise KeyError or ValueError, or BadEpisode."""
+
+    def decode(self, payload: bytes, key: EpisodeKey) -> Episode:
+        try:
+            arrays = unpack(payload)
+        except ValueError as error:
+            raise BadEpisode(Violation("not_an_example", str(error))) from None
+        try:
+            steps, metadata = self.convert(arrays)
+        except KeyError as error:
+            name = error.args[0] if error.args else ""
+            raise BadEpisode(Violation("missing_field", f"the episode has no {name}", str(name))) from None
+        except (ValueError, IndexError, TypeError) as error:
+            raise BadEpisode(Violation("wrong_dtype_or_shape", str(error))) from None
+        steps = {path: steps[path] for path in self.schema.steps if path in steps}
+        violations = [v for path, field in self.schema.steps.items() for v in _compare(path, field, steps)]
+        lengths = {len(column) for column in steps.values()}
+        if len(lengths) > 1:
+            named = ", ".join(f"{path} {len(column)}" for path, column in steps.items())
+            violations.append(Violation("unequal_lengths", f"steps of each field: {named}"))
+        if violations:
+            raise BadEpisode(*violations)
+        return Episode(key, steps, metadata, payload)
+
+
+def _compare(path: str, field: Field, steps: Mapping[str, Column]) -> Iterator[Violation]:
+    if path not in steps:
+        yield Violation("missing_field", f"the episode has no {path}", path)
+        return
+    column = steps[path]
+    if isinstance(column, EncodedImages):
+        return
+    shape = column.shape[1:]
+    if field.dtype == "string":
+        wrong = column.dtype != object
+    else:
+        wrong = column.dtype != field.numpy_dtype or shape != field.shape
+    if wrong:
+        detail = f"{column.dtype}{shape} at each step, where the first episode has {field.dtype}{field.shape}"
+        yield Violation("wrong_dtype_or_shape", detail, path)
+
+
+def with_last(column: Column, last: Column | None = None) -> Column:
+    """A column of transitions with a value for the last step: zeros, unless one is given."""
+    if isinstance(column, EncodedImages):
+        data = np.append(column.data, (last or zeros_like(column, 1)).data)
+        return dataclasses.replace(column, data=data)
+    return np.concatenate([column, zeros_like(column, 1) if last is None else last])
+
+
+def flags(ended: Array, terminated: Array) -> dict[str, Array]:
+    """is_first, is_last and is_terminal of an episode, from the ends after each of its transitions (bool, T).
+
+    transitions   0     1     2                steps         0     1     2     3
+    ended         F     F     T          ->    is_last       F     F     F     T
+    """
+    first = np.zeros(len(ended) + 1, bool)
+    first[0] = True
+    before = np.zeros(1, bool)
+    terminal = np.concatenate([before, np.asarray(terminated, bool)])
+    return {
+        "is_first": first,
+        "is_last": np.concatenate([before, np.asarray(ended, bool)]) | terminal,
+        "is_terminal": terminal,
+    }
+
+
+def discounts(terminal: Array) -> Array:
+    """float32: 1, and 0 on the step that leads into a terminal one."""
+    return np.where(np.append(terminal[1:], terminal[-1:]), 0, 1).astype(np.float32)

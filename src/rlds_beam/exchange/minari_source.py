@@ -1,0 +1,237 @@
+"""Minari datasets (HDF5) as a source: `--from=minari`, of a dataset's directory or of one that `--to=minari` wrote.
+
+A Minari episode of T steps is an RLDS episode of T + 1: the observations as they are, the actions and rewards with a
+void last step. JPEGs stay as they are. Infos are step fields `info/...`, unless `--to=minari` says what they were.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+
+from rlds_beam import storage
+from rlds_beam.episodes.episode import Column
+from rlds_beam.episodes.images import EncodedImages
+from rlds_beam.episodes.schema import Field, Schema
+from rlds_beam.errors import UsageError
+from rlds_beam.exchange import gym_spaces
+from rlds_beam.exchange.array_episodes import (
+    FLAG_FIELDS,
+    ArrayDecoder,
+    ArrayFormat,
+    Arrays,
+    discounts,
+    flags,
+    with_last,
+)
+from rlds_beam.exchange.hdf5_reading import UNREADABLE, datasets_of, is_text, open_hdf5, read_array
+from rlds_beam.exchange.leaves import field_from_json
+from rlds_beam.exchange.minari_output import MAIN, METADATA, OWN
+from rlds_beam.exchange.sources_of_files import dataset_name, no_features, shards_of, splits_of
+from rlds_beam.formats.base import Damage
+from rlds_beam.formats.checked_json import parsing, read_json
+from rlds_beam.reading.base import Source, Split
+
+Array: TypeAlias = "np.ndarray[Any, Any]"
+
+_ROLES = {"observations": "observation", "actions": "action", "rewards": "reward", "infos": "info"}
+_JPEG = b"\xff\xd8\xff"
+
+
+@dataclasses.dataclass(frozen=True)
+class MinariFormat(ArrayFormat):
+    """The `main_data.hdf5` of a Minari dataset."""
+
+    name = "minari"
+
+    def count(self, path: str) -> int:
+        with open_hdf5(path) as file:
+            return len(file)
+
+    def episodes(self, path: str, start: int, stop: int) -> Iterator[Arrays | Damage]:
+        with open_hdf5(path) as file:
+            for i in range(start, stop):
+                try:
+                    yield {place: read_array(dataset) for place, dataset in datasets_of(file[f"episode_{i}"])}
+                except UNREADABLE as error:
+                    yield Damage(i, i + 1, f"episode_{i} cannot be read: {error}", b"")
+
+
+@dataclasses.dataclass(frozen=True)
+class MinariField:
+    """Where a field is.
+
+    Attributes:
+      field: of a step, or of the episode.
+      place: in the group of an episode: `observations/state`.
+      of: whether it has a value for each step, each transition, or one for the episode.
+    """
+
+    field: Field
+    place: str
+    of: Literal["step", "transition", "episode"]
+
+    def column(self, arrays: Arrays, steps: int) -> Column:
+        """Its values, one for each step.
+
+        Raises:
+          KeyError: there are none.
+        """
+        found = arrays[self.place]
+        column: Column
+        if self.field.encoding == "jpeg":
+            images = (
+                found if found.dtype == object else np.fromiter((row.tobytes() for row in found), object, len(found))
+            )
+            column = EncodedImages(images, self.field.shape, self.field.dtype)
+        elif self.field.dtype == "string":
+            column = found
+        else:
+            column = found.astype(self.field.numpy_dtype, copy=False)
+        return with_last(column) if self.of == "transition" or len(column) == steps - 1 else column
+
+
+@dataclasses.dataclass(frozen=True)
+class MinariDecoder(ArrayDecoder):
+    """Makes episodes of the arrays of a Minari episode.
+
+    Attributes:
+      schema: as of `ArrayDecoder`.
+      fields: where each field is.
+    """
+
+    fields: tuple[MinariField, ...]
+
+    def convert(self, arrays: Arrays) -> tuple[Mapping[str, Column], Mapping[str, Any]]:
+        terminated, truncated = (np.asarray(arrays[name], bool) for name in ("terminations", "truncations"))
+        steps = len(terminated) + 1
+        marks = flags(terminated | truncated, terminated)
+        columns: dict[str, Column] = {"discount": discounts(marks["is_terminal"])}
+        columns |= {one.field.path: one.column(arrays, steps) for one in self.fields if one.of != "episode"}
+        metadata = {one.field.path: arrays[one.place][0] for one in self.fields if one.of == "episode"}
+        return {**columns, **marks}, metadata
+
+
+@dataclasses.dataclass(frozen=True)
+class MinariSource(Source):
+    """A Minari dataset. Attributes: as of `Source`."""
+
+    dataset: str
+    schema: Schema
+    decoder: MinariDecoder
+    splits: tuple[Split, ...]
+    files: MinariFormat = MinariFormat()
+    violations: tuple[Any, ...] = ()
+
+    @classmethod
+    def open(cls, input: str | Sequence[str], *, split: str | None = None, features: str | None = None) -> MinariSource:
+        no_features("minari", features)
+        if not isinstance(input, str):
+            raise UsageError("--from=minari takes one directory: that of a dataset")
+        folders = _folders(input)
+        abouts = {folder: _metadata(folder) for folder in folders}
+        named = {about.get(OWN, {}).get("split", "train"): folder for folder, about in abouts.items()}
+        if len(named) < len(folders):
+            raise UsageError(f"{input} holds {len(folders)} datasets: name one of {', '.join(folders)}")
+        shards = {name: shards_of(cls.files, [storage.join(folder, MAIN)]) for name, folder in named.items()}
+        first = next(iter(named.values()))
+        about = abouts[first]
+        name = dataset_name(
+            about.get(OWN, {}).get("dataset") or str(about.get("dataset_id", "minari")).replace("/", "-")
+        )
+        fields = _own_fields(about[OWN]) if OWN in about else _fields(storage.join(first, MAIN), about)
+        of_steps = {one.field.path: one.field for one in fields if one.of != "episode"}
+        of_steps.setdefault("discount", Field("discount", "float32"))
+        schema = Schema(of_steps | FLAG_FIELDS, {one.field.path: one.field for one in fields if one.of == "episode"})
+        return cls(f"{name}/1.0.0", schema, MinariDecoder(schema, fields), splits_of(shards, split, name))
+
+
+def _folders(input: str) -> list[str]:
+    """The directories that hold metadata.json and the data: `input` itself, or those in it."""
+    if not storage.isdir(input):
+        raise UsageError(f"{input}: there is no such directory")
+    folders = [input, *(storage.join(input, name) for name in storage.listdir(input))]
+    found = [f for f in folders if storage.isdir(f) and storage.exists(storage.join(f, METADATA))]
+    if not found:
+        raise UsageError(f"{input} is no Minari dataset: there is no {METADATA} in it, or in its directory data")
+    return found[:1] if found[0] == input else found
+
+
+def _metadata(folder: str) -> dict[str, Any]:
+    path = storage.join(folder, METADATA)
+    content = read_json(path)
+    if not isinstance(content, dict):
+        raise UsageError(f"{path} is not as Minari writes it: fetch the dataset again")
+    if content.get("data_format", "hdf5") != "hdf5" or not storage.exists(storage.join(folder, MAIN)):
+        raise UsageError(
+            f"{folder}: its data are stored as {content.get('data_format')}, and --from=minari reads hdf5 ({MAIN}): "
+            "minari.combine_datasets and data_format='hdf5' make such a dataset of it"
+        )
+    return content
+
+
+def _own_fields(about: Mapping[str, Any]) -> tuple[MinariField, ...]:
+    with parsing(METADATA):
+        fields = []
+        for one in about["columns"]:
+            field = field_from_json(one)
+            if field.encoding == "png" or (field.encoding == "jpeg" and not one["jpeg"]):
+                field = dataclasses.replace(field, encoding="none", feature="Tensor")
+            elif one["jpeg"]:
+                field = dataclasses.replace(field, encoding="jpeg", feature="Image")
+            fields.append(MinariField(field, one["place"], one["of"]))
+    return tuple(fields)
+
+
+def _fields(path: str, about: Mapping[str, Any]) -> tuple[MinariField, ...]:
+    """What the first episode holds, for a dataset that another program wrote."""
+    try:
+        with open_hdf5(path) as file:
+            datasets = dict(datasets_of(file["episode_0"]))
+            steps = datasets["rewards"].shape[0] + 1
+            jpeg = bool(about.get("jpeg_encoding", True))
+            found = [_field(place, one, steps, jpeg, _spaces(about)) for place, one in datasets.items()]
+    except UNREADABLE as error:
+        raise UsageError(f"{path} cannot be read: {error}") from error
+    return tuple(one for one in found if one is not None)
+
+
+def _field(place: str, dataset: Any, steps: int, jpeg: bool, spaces: Mapping[str, Any]) -> MinariField | None:
+    role, _, rest = place.partition("/")
+    if role not in _ROLES or not dataset.shape:
+        return None
+    parts = [part.removeprefix("_index_") for part in rest.split("/") if part]
+    name = "/".join([_ROLES[role], *parts])
+    of: Any = "transition" if role in ("actions", "rewards") else "step"
+    space = spaces.get(place, {})
+    if jpeg and space.get("type") == "Box" and gym_spaces.is_image(np.dtype(space["dtype"]), tuple(space["shape"])):
+        shape = tuple(space["shape"])
+        return MinariField(Field(name, "uint8", shape if len(shape) == 3 else (*shape, 1), "jpeg", "Image"), place, of)
+    if is_text(dataset):
+        return MinariField(Field(name, "string", tuple(dataset.shape[1:]), "text", "Text"), place, of)
+    return MinariField(Field(name, dataset.dtype.name, tuple(dataset.shape[1:])), place, of)
+
+
+def _spaces(about: Mapping[str, Any]) -> dict[str, Any]:
+    """The space of each array, by its place."""
+    found: dict[str, Any] = {}
+    for role, name in (("observations", "observation_space"), ("actions", "action_space")):
+        if isinstance(about.get(name), str):
+            _flat(json.loads(about[name]), role, found)
+    return found
+
+
+def _flat(space: Mapping[str, Any], place: str, found: dict[str, Any]) -> None:
+    below = space.get("subspaces")
+    if isinstance(below, dict):
+        for name, one in below.items():
+            _flat(one, f"{place}/{name}", found)
+    elif isinstance(below, list):
+        for i, one in enumerate(below):
+            _flat(one, f"{place}/_index_{i}", found)
+    else:
+        found[place] = space

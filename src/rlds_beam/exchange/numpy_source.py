@@ -1,0 +1,164 @@
+"""Arrays that `convert --to=numpy` wrote, as a source: `--from=numpy`."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from rlds_beam import storage
+from rlds_beam.episodes.episode import Column
+from rlds_beam.episodes.images import EncodedImages
+from rlds_beam.episodes.schema import Field, Schema
+from rlds_beam.errors import UsageError
+from rlds_beam.exchange.array_episodes import ArrayDecoder, ArrayFormat, Arrays
+from rlds_beam.exchange.leaves import field_from_json
+from rlds_beam.exchange.numpy_output import OFFSETS
+from rlds_beam.exchange.packed_arrays import split_bytes
+from rlds_beam.exchange.sources_of_files import no_features, splits_of
+from rlds_beam.formats.base import Damage
+from rlds_beam.formats.checked_json import parsing
+from rlds_beam.output.files import MANIFEST
+from rlds_beam.output.manifest import read_manifest
+from rlds_beam.reading.base import Shard, Source, Split
+
+Array: TypeAlias = "np.ndarray[Any, Any]"
+
+
+@dataclasses.dataclass(frozen=True)
+class NumpyField:
+    """A field and its file.
+
+    Attributes:
+      field: of a step, or of the episode; as it is read.
+      file: without `.npy`.
+      of_episode: which of both.
+      as_bytes: whether its values are bytes of any length.
+    """
+
+    field: Field
+    file: str
+    of_episode: bool
+    as_bytes: bool
+
+    @classmethod
+    def of(cls, content: Mapping[str, Any]) -> NumpyField:
+        """Of the manifest."""
+        field, as_bytes = field_from_json(content), bool(content["as_bytes"])
+        if field.encoding in ("png", "jpeg"):
+            encoding = "jpeg" if as_bytes and not content["of_episode"] else field.encoding if as_bytes else "none"
+            field = dataclasses.replace(field, encoding=encoding, feature="Image" if as_bytes else "Tensor")
+        return cls(field, str(content["file"]), bool(content["of_episode"]), as_bytes)
+
+
+@dataclasses.dataclass(frozen=True)
+class NumpyFormat(ArrayFormat):
+    """The directory of arrays of a split; its path is that of `episode_offsets.npy`.
+
+    Attributes:
+      fields: what is there.
+    """
+
+    fields: tuple[NumpyField, ...]
+    name = "numpy"
+
+    def count(self, path: str) -> int:
+        return len(_load(path)) - 1
+
+    def episodes(self, path: str, start: int, stop: int) -> Iterator[Arrays | Damage]:
+        folder = storage.split(path)[0]
+        offsets = _load(path)
+        try:
+            arrays = {one.file: _load(storage.join(folder, f"{one.file}.npy")) for one in self.fields}
+            ends = {
+                one.file: _load(storage.join(folder, f"{one.file}.offsets.npy")) for one in self.fields if one.as_bytes
+            }
+        except OSError as error:
+            yield from (Damage(i, i + 1, f"an array cannot be read: {error}", b"") for i in range(start, stop))
+            return
+        for i in range(start, stop):
+            rows = {True: (i, i + 1), False: (int(offsets[i]), int(offsets[i + 1]))}
+            yield {one.file: _rows(arrays[one.file], ends.get(one.file), *rows[one.of_episode]) for one in self.fields}
+
+
+def _load(path: str) -> Array:
+    try:
+        array: Array = np.load(path, mmap_mode="r", allow_pickle=False)
+    except ValueError as error:
+        raise OSError(f"{path} is no array: {error}") from error
+    return array
+
+
+def _rows(array: Array, ends: Array | None, start: int, stop: int) -> Array:
+    if ends is None:
+        return np.array(array[start:stop])
+    data = array[int(ends[start]) : int(ends[stop])].tobytes()
+    return split_bytes(data, np.diff(ends[start : stop + 1]))
+
+
+@dataclasses.dataclass(frozen=True)
+class NumpyDecoder(ArrayDecoder):
+    """Makes episodes of the rows of the arrays.
+
+    Attributes:
+      schema: as of `ArrayDecoder`.
+      fields: what is there.
+    """
+
+    fields: tuple[NumpyField, ...]
+
+    def convert(self, arrays: Arrays) -> tuple[Mapping[str, Column], Mapping[str, Any]]:
+        steps: dict[str, Column] = {}
+        metadata: dict[str, Any] = {}
+        for one in self.fields:
+            values, field = arrays[one.file], one.field
+            if values.dtype != object:
+                values = values.astype(field.numpy_dtype, copy=False)
+            if one.of_episode:
+                metadata[field.path] = values[0]
+            elif field.encoding == "jpeg":
+                steps[field.path] = EncodedImages(values, field.shape, field.dtype)
+            else:
+                steps[field.path] = values
+        return steps, metadata
+
+
+@dataclasses.dataclass(frozen=True)
+class NumpySource(Source):
+    """A finished output of `convert --to=numpy`. Attributes: as of `Source`; `checksums` of its files."""
+
+    dataset: str
+    schema: Schema
+    files: NumpyFormat
+    decoder: NumpyDecoder
+    splits: tuple[Split, ...]
+    checksums: Mapping[str, str]
+    violations: tuple[Any, ...] = ()
+
+    @classmethod
+    def open(cls, input: str | Sequence[str], *, split: str | None = None, features: str | None = None) -> NumpySource:
+        no_features("numpy", features)
+        if not isinstance(input, str):
+            raise UsageError("--from=numpy takes one directory: what convert --to=numpy wrote")
+        manifest = read_manifest(input)
+        if not isinstance(manifest.get("numpy"), dict):
+            raise UsageError(f"{input} holds no arrays: it was converted with another --to")
+        with parsing(storage.join(input, MANIFEST)):
+            fields = tuple(NumpyField.of(one) for one in manifest["numpy"]["fields"])
+        shards: dict[str, tuple[Shard, ...]] = {}
+        for one in manifest["shards"]:
+            folder, name = storage.split(one["file"])
+            if name == f"{OFFSETS}.npy":
+                size = sum(other["bytes"] for other in manifest["shards"] if other["split"] == one["split"])
+                shards[one["split"]] = (Shard(0, storage.join(input, folder, name), size, one["records"]),)
+        steps = {one.field.path: one.field for one in fields if not one.of_episode}
+        schema = Schema(steps, {one.field.path: one.field for one in fields if one.of_episode})
+        splits = splits_of(shards, split, manifest["name"])
+        checksums = {one["file"]: one["checksum"] for one in manifest["shards"]}
+        decoder = NumpyDecoder(schema, fields)
+        return cls(f"{manifest['name']}/1.0.0", schema, NumpyFormat(fields), decoder, splits, checksums)
+
+    def plan(self) -> dict[str, Any]:
+        return {"checksums": dict(self.checksums)}

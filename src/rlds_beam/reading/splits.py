@@ -1,0 +1,68 @@
+"""Splits, and slices of them, in TFDS's notation."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Collection
+
+from rlds_beam.errors import UsageError
+from rlds_beam.reading.base import Split
+from rlds_beam.wording import count, did_you_mean
+
+_SPLIT = re.compile(r"(?P<name>[\w-]+)(\[(?P<start>-?\d+%?)?:(?P<stop>-?\d+%?)?\])?")
+
+
+def selected_splits(
+    split: str | None, known: Collection[str], dataset: str
+) -> list[tuple[str, str | None, str | None]]:
+    """(name, start, stop) of each split that a text in TFDS's notation selects.
+
+    Args:
+      split: `train`, `train[:10%]`, `train[5:20]+test`; None and `all` select every split.
+      known: the names of the dataset's splits.
+      dataset: its name.
+
+    Raises:
+      UsageError: there is no such split, or it is selected twice.
+    """
+    if split is None or (split == "all" and "all" not in known):
+        return [(name, None, None) for name in known]
+    parts: list[tuple[str, str | None, str | None]] = []
+    for text in split.replace(" ", "").split("+"):
+        match = _SPLIT.fullmatch(text)
+        if match is None:
+            raise UsageError(f"--split={text}: expected a name or a slice of one, as train, train[:10%] or train[5:20]")
+        if match["name"] == "all" and "all" not in known:
+            raise UsageError(f"--split={split}: all is every split, and cannot be sliced or joined with another")
+        if match["name"] not in known:
+            hint = did_you_mean(match["name"], known)
+            raise UsageError(f"--split={text}: {dataset} has the splits {', '.join(known)}{hint}")
+        if any(match["name"] == name for name, _, _ in parts):
+            raise UsageError(f"--split={split} names {match['name']} twice; convert the slices one by one")
+        parts.append((match["name"], match["start"], match["stop"]))
+    return parts
+
+
+def slice_split(split: Split, start: str | None, stop: str | None) -> Split:
+    """A slice of a split; as TFDS does, it refuses one that is empty or goes beyond the episodes."""
+    if start is None and stop is None:
+        return split
+    total = split.episodes
+    text = f"{split.name}[{start or ''}:{stop or ''}]"
+    if total is None:
+        raise UsageError(f"{split.name} cannot be sliced: nothing says how many episodes its shards hold")
+    first, last = (_boundary(text, total, default) for text, default in ((start, 0), (stop, total)))
+    if not (0 <= first <= total and 0 <= last <= total):
+        raise UsageError(f"--split={text} is out of range: {split.name} has {count(total, 'episode')}")
+    if first >= last:
+        raise UsageError(f"--split={text} is empty ({first} to {last}): {split.name} has {count(total, 'episode')}")
+    return dataclasses.replace(split, start=first, stop=last)
+
+
+def _boundary(text: str | None, total: int, default: int) -> int:
+    """An episode index from `10%`, `-5` or `7`; percentages round to the closest, as in TFDS."""
+    if text is None:
+        return default
+    value = round(int(text[:-1]) * total / 100) if text.endswith("%") else int(text)
+    return total + value if value < 0 else value

@@ -1,0 +1,210 @@
+"""Outputs in the formats of other programs, and sources that read them back: what a format can hold, it keeps."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from exchanging import assert_equal, export, open_job, plain, read_back, rich_dataset
+
+from rlds_beam.episodes.images import EncodedImages
+from rlds_beam.errors import UsageError
+from rlds_beam.output.commits import read_commits
+from rlds_beam.testing import make_episode, read_rejected, write_dataset
+
+VOID = ("action", "reward", "discount")
+
+
+@pytest.fixture(scope="module")
+def rich(tmp_path_factory):
+    return rich_dataset(tmp_path_factory.mktemp("rich"))
+
+
+@pytest.fixture(scope="module")
+def exported(rich, tmp_path_factory):
+    """The output of a format, made once."""
+    made: dict[str, Path] = {}
+
+    def get(to: str, **options: Any) -> Path:
+        name = to + "".join(options.values())
+        if name not in made:
+            made[name] = tmp_path_factory.mktemp(name) / "out"
+            assert export(rich[0], made[name], to, **options).items_written == len(rich[1])
+        return made[name]
+
+    return get
+
+
+def files_of(directory: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(directory)): p.read_bytes() for p in sorted(directory.rglob("*")) if p.is_file()}
+
+
+# NumPy
+
+
+def test_numpy_keeps_every_field(rich, exported):
+    back = read_back(exported("numpy", images="jpeg"), "numpy", ranges=2)
+    assert len(back) == 7
+    for found, expected in zip(back, rich[1], strict=True):
+        assert_equal(found, expected)
+        metadata = {path.split("/")[-1]: value for path, value in found.metadata.items()}
+        assert metadata["episode_id"] == expected.metadata["episode_id"].encode()
+        assert metadata["seed"] == expected.metadata["seed"]
+        assert metadata["pose"].tolist() == expected.metadata["pose"].tolist()
+
+
+def test_numpy_arrays_are_numpys_own(rich, exported):
+    folder = exported("numpy") / "train"
+    offsets = np.load(folder / "episode_offsets.npy")
+    assert offsets.tolist() == np.cumsum([0, *map(len, rich[1])]).tolist()
+    state = np.load(folder / "observation.state.npy", mmap_mode="r")
+    assert state[offsets[4] : offsets[5]].tolist() == rich[1][4].steps["observation/state"].tolist()
+    pixels = np.load(folder / "observation.image.npy")
+    images = rich[1][3].steps["observation/image"]
+    assert isinstance(images, EncodedImages)
+    assert np.array_equal(pixels[offsets[3] : offsets[4]], images.decode())
+    assert not (exported("numpy") / "parts").exists()
+
+
+# d3rlpy
+
+
+def test_d3rlpy_holds_transitions(rich, tmp_path):
+    h5py = pytest.importorskip("h5py")
+    out = tmp_path / "out"
+    report = export(rich[0], out, "d3rlpy")
+    assert report.left_out["language"] == "d3rlpy has no such field"
+    assert report.left_out["observation/mission"] == "text"
+    with h5py.File(out / "rich-train.h5") as file:
+        assert [name.decode() for name in file["columns"][()]] == ["observations", "actions", "rewards", "terminated"]
+        assert (int(file["num_episodes"][()]), file["version"][()].decode()) == (7, "2.1")
+        for i, episode in enumerate(rich[1]):
+            terminal = bool(episode.steps["is_terminal"][-1])
+            rows = len(episode) - terminal
+            assert bool(file[f"terminated_{i}"][()]) == terminal
+            assert file[f"actions_{i}"].shape == (rows, 1)
+            assert file[f"rewards_{i}"][:, 0].tolist() == episode.steps["reward"][:rows].tolist()
+            assert file[f"observations_{i}_1"].shape == (rows, 3, 40, 40)  # channels first
+
+
+def test_d3rlpy_round_trip(rich, exported):
+    back = read_back(exported("d3rlpy"), "d3rlpy", ranges=3)
+    for found, expected in zip(back, rich[1], strict=True):
+        terminal = bool(expected.steps["is_terminal"][-1])
+        stop = len(expected) - terminal  # d3rlpy does not hold the observation after a terminated episode
+        assert found.faults == ()
+        for path in ("observation/state", "observation/count", "observation/on", "action", "reward"):
+            assert found.steps[path].dtype == expected.steps[path].dtype
+            assert plain(found.steps[path][:stop]) == plain(expected.steps[path][:stop])
+        assert np.array_equal(
+            found.steps["observation/image"][:stop], expected.steps["observation/image"].decode()[:stop]
+        )
+        for flag in ("is_first", "is_last", "is_terminal"):
+            assert plain(found.steps[flag]) == plain(expected.steps[flag])
+        assert plain(found.steps["discount"][: stop - 1]) == plain(expected.steps["discount"][: stop - 1])
+
+
+# Minari
+
+
+@pytest.mark.parametrize("images", ["raw", "jpeg"])
+def test_minari_round_trip(rich, exported, images):
+    back = read_back(exported("minari", images=images), "minari", ranges=2)
+    for found, expected in zip(back, rich[1], strict=True):
+        if images == "raw":
+            decoded = expected.steps["observation/image"].decode()
+            expected = expected.replace(steps={**expected.steps, "observation/image": decoded})
+        assert_equal(found, expected, void=VOID)
+        metadata = {path.split("/")[-1]: value for path, value in found.metadata.items()}
+        assert metadata["episode_id"] == expected.metadata["episode_id"].encode()
+        assert metadata["pose"].tolist() == expected.metadata["pose"].tolist()
+
+
+def test_minari_layout(rich, exported):
+    h5py = pytest.importorskip("h5py")
+    out = exported("minari", images="jpeg") / "data"
+    metadata = json.loads((out / "metadata.json").read_text())
+    assert (metadata["total_episodes"], metadata["total_steps"]) == (7, sum(len(e) - 1 for e in rich[1]))
+    assert json.loads(metadata["action_space"]) == {"type": "Discrete", "dtype": "int64", "start": 0, "n": 4}
+    spaces = json.loads(metadata["observation_space"])["subspaces"]
+    assert spaces["mission"]["type"] == "Text" and "é" in spaces["mission"]["charset"]
+    assert spaces["count"]["start"] == -3
+    with h5py.File(out / "main_data.hdf5") as file:
+        for i, episode in enumerate(rich[1]):
+            group, end = file[f"episode_{i}"], np.arange(len(episode) - 1) == len(episode) - 2
+            assert dict(group.attrs) == {"id": i, "total_steps": len(episode) - 1}
+            terminal = bool(episode.steps["is_terminal"][-1])
+            assert group["terminations"][()].tolist() == (end & terminal).tolist()
+            assert group["truncations"][()].tolist() == (end & (not terminal)).tolist()
+            jpegs = [value.tobytes() for value in group["observations/image"][()]]
+            assert jpegs == list(episode.steps["observation/image"])
+            assert group["infos/discount"].shape == (len(episode),)
+
+
+# All of them
+
+
+@pytest.mark.parametrize("to", ["numpy", "d3rlpy", "minari"])
+def test_killed_and_run_again_gives_the_same_bytes(rich, exported, tmp_path, to, monkeypatch):
+    out = tmp_path / "out"
+    job = open_job(rich[0], out, to, shards=2)
+    job.converter.convert(job.open()[0], {})
+    again = open_job(rich[0], out, to, shards=2)
+    (left,) = again.open()
+    again.converter.convert(left, {})
+    (out / "parts" / "train-00000-of-00002.part").rename(tmp_path / "kept")  # lost while it was merged
+    again = open_job(rich[0], out, to, shards=2)
+    again.converter.convert(again.open()[0], {})
+    again.committer.commit()
+    whole = tmp_path / "whole"
+    export(rich[0], whole, to, shards=2)
+    assert files_of(out) == files_of(whole)
+    assert open_job(rich[0], out, to, shards=2).look().complete
+    one = tmp_path / "one"
+    export(rich[0], one, to, shards=1)
+    data = [name for name in files_of(one) if name.endswith((".npy", ".h5", ".hdf5"))]
+    assert data
+    if to == "numpy":  # arrays do not depend on the ranges at all
+        assert {name: files_of(one)[name] for name in data} == {name: files_of(out)[name] for name in data}
+    assert read_commits(str(out))
+
+
+@pytest.mark.parametrize("to", ["d3rlpy", "minari"])
+def test_an_episode_without_transition_is_refused_by_name(tmp_path, to):
+    data = write_dataset(tmp_path / "data", [make_episode(5), make_episode(1, seed=1)])
+    report = export(data, tmp_path / "out", to)
+    assert (report.items_written, report.rejected) == (1, 1)
+    ((line, _),) = read_rejected(tmp_path / "out")
+    assert line["rule"] == "not_representable" and "one step" in line["detail"]
+
+
+def test_what_a_format_cannot_hold_is_refused(tmp_path):
+    nested = write_dataset(tmp_path / "nested", [make_episode(4, action={"arm": 2, "hand": 1})])
+    with pytest.raises(UsageError, match=r"the action is one array, and the dataset has action/arm, action/hand"):
+        open_job(nested, tmp_path / "out", "d3rlpy")
+    rewards = make_episode(4, columns={"reward": np.zeros((4, 2), np.float32)})
+    with pytest.raises(UsageError, match="the reward is one number a step"):
+        open_job(write_dataset(tmp_path / "rewards", [rewards]), tmp_path / "out", "minari")
+
+
+def test_a_file_of_another_writer(tmp_path):
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file["columns"] = [b"observations", b"actions", b"rewards", b"terminated"]
+        file["num_episodes"], file["version"] = 3, "2.1"
+        for i in (0, 1):
+            file[f"observations_{i}"] = np.arange(6, dtype=np.float32).reshape(3, 2) + i
+            file[f"actions_{i}"] = np.array([[1], [0], [2]])
+            file[f"rewards_{i}"] = np.ones((3, 1), np.float32)
+            file[f"terminated_{i}"] = i == 0
+    first, second, third = read_back(tmp_path / "x.h5", "d3rlpy")
+    assert first.steps["observation"].tolist() == [[0, 1], [2, 3], [4, 5], [0, 0]]
+    assert first.steps["action"].tolist() == [1, 0, 2, 0]
+    assert first.steps["is_terminal"].tolist() == [False, False, False, True]
+    assert first.steps["discount"].tolist() == [1, 1, 0, 0]
+    assert second.steps["observation"].tolist() == [[1, 2], [3, 4], [5, 6]]
+    assert (second.steps["is_last"].tolist(), second.steps["is_terminal"].any()) == ([False, False, True], False)
+    assert [fault.rule for fault in third.faults] == ["corrupt_record"]
