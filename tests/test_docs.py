@@ -24,6 +24,8 @@ AGENTS = re.compile(r"load_trajectories|tensorflow|tf_agents|rlds_to_reverb|reve
 """What a page's blocks name if they need the extra."""
 RAY = re.compile(r"^(import|from) ray\b", re.MULTILINE)
 """The same of the extra `rllib`; `make test-peers` runs such pages."""
+HDF5 = re.compile(r"--from=(minari|d3rlpy|d4rl)|^import h5py", re.MULTILINE)
+"""The same of the extra `hdf5`."""
 
 
 def bash(script, folder, seconds=DEADLINE):
@@ -81,6 +83,8 @@ def test_the_blocks_of_a_page_run(page, folder):
         pytest.importorskip("tf_agents")
     if RAY.search("".join(block.code for block in blocks)):
         pytest.importorskip("ray")
+    if HDF5.search("".join(block.code for block in blocks)):
+        pytest.importorskip("h5py")
     for number, block in enumerate(blocks):
         if block.language == "sh":
             bash(readme.script([block]), folder)

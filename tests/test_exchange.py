@@ -91,6 +91,7 @@ def test_d3rlpy_holds_transitions(rich, tmp_path):
 
 
 def test_d3rlpy_round_trip(rich, exported):
+    pytest.importorskip("h5py")
     back = read_back(exported("d3rlpy"), "d3rlpy", ranges=3)
     for found, expected in zip(back, rich[1], strict=True):
         terminal = bool(expected.steps["is_terminal"][-1])
@@ -112,6 +113,7 @@ def test_d3rlpy_round_trip(rich, exported):
 
 @pytest.mark.parametrize("images", ["raw", "jpeg"])
 def test_minari_round_trip(rich, exported, images):
+    pytest.importorskip("h5py")
     back = read_back(exported("minari", images=images), "minari", ranges=2)
     for found, expected in zip(back, rich[1], strict=True):
         if images == "raw":

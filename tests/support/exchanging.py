@@ -11,11 +11,11 @@ from rlds_beam.checking.report import Report
 from rlds_beam.episodes.columns import is_text
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.images import EncodedImages, encode_jpeg
+from rlds_beam.exchange.sources import open_source
 from rlds_beam.jobs.convert import ConvertJob, prepare
 from rlds_beam.jobs.options import ConvertOptions
 from rlds_beam.reading.plan import plan_ranges
 from rlds_beam.reading.reader import EpisodeReader
-from rlds_beam.reading.source import open_source
 from rlds_beam.testing import make_episode, write_dataset
 
 

@@ -44,6 +44,9 @@ OUTPUTS = {
         "rlds_beam.output.trajectories:TrajectoryOutput", (FrameOptions, ItemOptions), frozenset({"keep", "images"})
     ),
     COLUMNS: KnownOutput("rlds_beam.output.columns.output:ColumnsOutput", (ColumnsOptions,)),
+    "numpy": KnownOutput("rlds_beam.exchange.numpy_output:NumpyOutput", reads=frozenset({"images"})),
+    "d3rlpy": KnownOutput("rlds_beam.exchange.d3rlpy_output:D3rlpyOutput"),
+    "minari": KnownOutput("rlds_beam.exchange.minari_output:MinariOutput", reads=frozenset({"images"})),
 }
 """The outputs by the name that `--to` gives them."""
 

@@ -10,7 +10,12 @@ from rlds_beam.reading.options import SourceOptions
 from rlds_beam.user_functions import resolve
 from rlds_beam.wording import did_you_mean
 
-SOURCES = {"rlds": "rlds_beam.reading.rlds:RldsSource"}
+SOURCES = {
+    "rlds": "rlds_beam.reading.rlds:RldsSource",
+    "numpy": "rlds_beam.exchange.numpy_source:NumpySource",
+    "d3rlpy": "rlds_beam.exchange.d3rlpy_source:D3rlpySource",
+    "minari": "rlds_beam.exchange.minari_source:MinariSource",
+}
 """The sources by the name that `--from` gives them."""
 
 

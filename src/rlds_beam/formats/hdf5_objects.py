@@ -1,7 +1,7 @@
 """Objects of an HDF5 file as bytes: datasets, groups and attributes in the old form that every version reads.
 
 The formats are those of the "HDF5 File Format Specification 2.0": object headers of version 1, symbol tables,
-contiguous data. Nothing of it depends on the time, so that equal data make equal bytes. h5py is not needed to write, and
+contiguous data. Nothing of it depends on the time, so that equal data make equal bytes. h5py is not needed to write: it
 would take a tenth of a millisecond for a dataset.
 """
 
