@@ -27,6 +27,7 @@ _EXTRAS = {
     "tf": "TensorFlow and TFDS, which decode what the fast path does not",
     "agents": "TF-Agents and Reverb: load_trajectories, serve, the drop-in modules",
     "arrayrecord": "ArrayRecord files",
+    "hdf5": "HDF5 files: Minari, d3rlpy, D4RL",
     "gcs": "gs:// paths",
     "gcp": "jobs on Dataflow",
     "s3": "s3:// paths",

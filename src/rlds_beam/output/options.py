@@ -12,7 +12,9 @@ from rlds_beam.trajectories.options import Images
 class OutputOptions(Options):
     """What is written."""
 
-    to: str = option("trajectories", "trajectories, columns, numpy, d3rlpy, minari, or module:Class for an output of your own")
+    to: str = option(
+        "trajectories", "trajectories, columns, numpy, d3rlpy, minari, or module:Class (an output of your own)"
+    )
     images: Images = option("raw", "how images are written: decoded, or as JPEG")
     keep: tuple[str, ...] = option(
         (), "text, fields of the episode and episode_key, to carry in each item beside the trajectory (comma separated)"

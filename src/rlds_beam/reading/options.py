@@ -11,7 +11,7 @@ from rlds_beam.options import Options, option
 class SourceOptions(Options):
     """What to read."""
 
-    from_: str = option("rlds", "what the input is stored in: rlds, numpy, d3rlpy, minari, or module:Class for a source of your own")
+    from_: str = option("rlds", "what the input is stored in: rlds, numpy, d3rlpy, minari, or module:Class (your own)")
     split: str | None = option(
         None, "split or slice, in TFDS's notation: train, train[:10%], train+test, all (all splits)"
     )
