@@ -40,6 +40,8 @@ class Batch:
       running: whether the episodes still go on, and a model is to give their next actions: then an episode gives one
         row, of its last step, whose action is not known yet (`env_to_module_pipeline`).
       vector: by column, what the environments of running episodes are given (`ListifyDataForVectorEnv`).
+      read: what was read of the record, before any repair and connector: what of it is still the same object was not
+        edited, and an output may copy it.
     """
 
     episodes: tuple[Episode, ...]
@@ -51,6 +53,7 @@ class Batch:
     dropped: Mapping[str, int] = dataclasses.field(default_factory=dict)
     running: bool = False
     vector: Mapping[str, Any] | None = None
+    read: Episode | None = None
 
     def __post_init__(self) -> None:
         if len(self.columns) != len(self.episodes):

@@ -110,7 +110,7 @@ def described(connector: Connector) -> dict[str, Any]:
     else:
         name = name_of(of)
         version = version_of(name, "--connectors")
-    arguments = {} if of is connector else {k: _plain(v) for k, v in sorted(vars(connector).items())}
+    arguments = {} if of is connector else {k: _plain(v) for k, v in sorted(vars(connector).items()) if k[0] != "_"}
     return {"name": str(name), **({"version": version} if version else {}), "arguments": arguments}
 
 

@@ -58,7 +58,7 @@ class Connecting:
         names = sorted({name for columns in self.probed.modules.values() for name in columns})
         if names:
             raise UsageError(
-                f"--connectors: they add columns ({some(names)}), which trajectories do not hold: {instead} writes "
+                f"--connectors: they add columns ({some(names)}), which this output does not hold: {instead} writes "
                 "them; or leave these connectors out"
             )
 

@@ -15,6 +15,9 @@ from rlds_beam.episodes.nesting import below
 DEFAULT_MODULE_ID = "default_policy"
 """The module of an episode that says nothing else, as in RLlib."""
 
+OUTPUT_SPLIT = "output_split"
+"""The field of the episode that says to which split of the output it goes (`SplitEpisodes`); it is not written."""
+
 EXTRAS = (
     "action_logp",
     "action_dist_inputs",

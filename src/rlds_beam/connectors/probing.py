@@ -18,7 +18,7 @@ from rlds_beam.connectors.fitting import FittedConnector
 from rlds_beam.episodes.columns import ZERO_IMAGE
 from rlds_beam.episodes.episode import Column, Episode
 from rlds_beam.episodes.images import EncodedImages
-from rlds_beam.episodes.keys import EpisodeKey
+from rlds_beam.episodes.keys import PROBE
 from rlds_beam.episodes.schema import Field, Schema
 from rlds_beam.errors import RldsBeamError, UsageError
 
@@ -47,13 +47,6 @@ class Probed:
     def schema(self) -> Schema:
         """The schema of all episodes; raises UsageError where they differ."""
         return Schema(_merge([s.steps for s in self.schemas]), _merge([s.metadata for s in self.schemas]))
-
-
-@dataclasses.dataclass(frozen=True)
-class _Images(EncodedImages):
-    """Those of the probe know how they are stored."""
-
-    encoding: str = "jpeg"
 
 
 def probe(configuration: Configuration, schema: Schema) -> Probed:
@@ -127,13 +120,13 @@ def _zeros(schema: Schema, length: int, unknown: int) -> Episode:
     flags = {"is_first": index == 0, "is_last": index == length - 1, "is_terminal": index == length - 1}
     steps |= {path: flag for path, flag in flags.items() if path in steps}
     metadata = {path: _column(field, 1, unknown)[0] for path, field in schema.metadata.items()}
-    return Episode(EpisodeKey("probe/1.0.0", "train", 0, 0), steps, metadata)
+    return Episode(PROBE, steps, metadata)
 
 
 def _column(field: Field, length: int, unknown: int) -> Any:
     shape = tuple(unknown if d is None else d for d in field.shape)
     if field.encoding in ("png", "jpeg"):
-        return _Images(np.full(length, ZERO_IMAGE, object), field.shape, field.dtype, field.encoding)
+        return EncodedImages(np.full(length, ZERO_IMAGE, object), field.shape, field.dtype, field.encoding)
     if field.dtype == "string":
         return np.full((length, *shape), b"", object)
     return (np.ones if field.dtype == "bool" else np.zeros)((length, *shape), field.numpy_dtype)
@@ -147,7 +140,7 @@ def _fields_of(columns: Columns, known: Mapping[str, Field]) -> dict[str, Field]
 def _field(path: str, column: Column, known: Field | None) -> Field:
     if isinstance(column, EncodedImages):
         shape = (*column.data.shape[1:], *column.shape)  # those of a sequence have an axis more
-        return Field(path, column.dtype, shape, getattr(column, "encoding", "jpeg"), "Image")
+        return Field(path, column.dtype, shape, column.encoding, "Image")
     dtype = "string" if column.dtype.kind in "OSU" else column.dtype.name
     shape = column.shape[1:]
     if known is not None and known.dtype == dtype and known.encoding not in ("png", "jpeg"):

@@ -113,7 +113,7 @@ class AddTimeDimToBatchAndZeroPad:
     def _sequences(self, column: Column, starts: Array, rows: int) -> Column:
         """(rows, ...) to (len(starts), max_seq_len, ...), zeros where there is no row."""
         if isinstance(column, EncodedImages):
-            return dataclasses.replace(column, data=cast(Array, self._sequences(column.data, starts, rows)))
+            return column.with_data(cast(Array, self._sequences(column.data, starts, rows)))
         length = self.max_seq_len
         if self.pad == "right" and self.step == length and rows <= len(starts) * length:  # the usual case
             filled: Any = column
@@ -141,7 +141,7 @@ class _SingleTimestep:
 
     def _longer(self, column: Column) -> Column:
         if isinstance(column, EncodedImages):
-            return dataclasses.replace(column, data=column.data[:, None])
+            return column.with_data(column.data[:, None])
         return column[:, None]
 
 

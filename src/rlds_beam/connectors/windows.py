@@ -160,7 +160,7 @@ class ActionChunking:
 def _gather(column: Column, index: Array) -> Any:
     """The steps `index`, of any number of axes, which come first."""
     if isinstance(column, EncodedImages):
-        return dataclasses.replace(column, data=column.data[index])
+        return column.with_data(column.data[index])
     return column[index]
 
 

@@ -70,7 +70,7 @@ def _stacked(columns: Mapping[str, Column], names: Sequence[str]) -> Column:
     first = parts[0]
     assert isinstance(first, EncodedImages)
     rows = np.stack([part.data for part in parts if isinstance(part, EncodedImages)], axis=1)
-    return dataclasses.replace(first, data=objects(list(rows)))
+    return first.with_data(objects(list(rows)))
 
 
 def stacks_of(fields: Sequence[Field]) -> dict[str, tuple[str, ...]]:

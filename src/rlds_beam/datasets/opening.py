@@ -19,7 +19,7 @@ from rlds_beam.formats.base import RecordFormat
 from rlds_beam.formats.example_layout import row_field
 from rlds_beam.formats.tfrecord import TFRecordFormat
 from rlds_beam.output.columns.reading import ColumnsManifest
-from rlds_beam.output.directory import is_output
+from rlds_beam.output.directory import is_output, is_rlds
 from rlds_beam.output.manifest import load_manifest, read_manifest
 from rlds_beam.output.trajectories import read_fields, read_kept_fields
 from rlds_beam.reading.base import Source, Split
@@ -43,7 +43,7 @@ def open_dataset(
         dataset[7]["obs"]
 
     Args:
-      path: what `rlds-beam convert` wrote (trajectories or columns), or an RLDS dataset (`.../name/version`).
+      path: what `rlds-beam convert` wrote, or an RLDS dataset (`.../name/version`), which that may be, too.
       split: `train`, `train+test`; of RLDS also a slice of its episodes, `train[:10%]`. None takes all there are.
       module: of columns, the module, where there are several.
       unit: of RLDS, what a row is: an episode, whose steps are columns `steps/...` [T, ...], or one step.
@@ -59,7 +59,7 @@ def open_dataset(
             raise UsageError(f"{name}={value}: expected {' or '.join(known)}{did_you_mean(str(value), known)}")
     if not is_output(where) and module is None and _is_module(where):
         where, module = storage.split(where.rstrip("/"))
-    if is_output(where):
+    if is_output(where) and not is_rlds(where):
         if unit != "episodes":
             raise UsageError(f"unit={unit} is for RLDS datasets; {where} was converted, and a row of it is an item")
         rows, named = _open_converted(where, split, module)

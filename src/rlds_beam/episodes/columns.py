@@ -7,7 +7,6 @@ shape that the column declares.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -33,7 +32,7 @@ def is_numeric(column: Column) -> bool:
 def zeros_like(column: Column, length: int) -> Column:
     """A column of the same kind, dtype and step shape, of `length` zeros (empty strings for text)."""
     if isinstance(column, EncodedImages):
-        return dataclasses.replace(column, data=np.full(length, ZERO_IMAGE, object))
+        return column.with_data(np.full(length, ZERO_IMAGE, object))
     if column.dtype == object:
         return np.full(length, b"", object)
     return np.zeros((length, *column.shape[1:]), column.dtype)
@@ -44,6 +43,6 @@ def concatenate(columns: Sequence[Column]) -> Column:
     first = columns[0]
     if isinstance(first, EncodedImages):
         data = np.concatenate([cast(EncodedImages, column).data for column in columns])
-        return dataclasses.replace(first, data=data)
+        return first.with_data(data)
     joined: np.ndarray[Any, Any] = np.concatenate(cast("list[np.ndarray[Any, Any]]", columns))
     return joined

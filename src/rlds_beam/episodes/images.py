@@ -10,6 +10,7 @@ installed, decides about bytes that the fast decoders refuse.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib.util
 import struct
 import zlib
@@ -42,11 +43,13 @@ class EncodedImages:
       data: object array [T] of `bytes`.
       shape: (height, width, channels) that the schema declares; None where unknown.
       dtype: numpy name of a pixel, `uint8` or `uint16`.
+      encoding: how the schema says that they are stored, `png` or `jpeg`; each image says itself what it is.
     """
 
     data: Array
     shape: tuple[int | None, ...]
     dtype: str = "uint8"
+    encoding: str = "jpeg"
 
     def __len__(self) -> int:
         return len(self.data)
@@ -56,7 +59,11 @@ class EncodedImages:
 
     def __getitem__(self, index: Any) -> EncodedImages:
         """Steps by slice, index array or mask: again EncodedImages (never one single image)."""
-        return dataclasses.replace(self, data=np.atleast_1d(self.data[index]))
+        return self.with_data(np.atleast_1d(self.data[index]))
+
+    def with_data(self, data: Array) -> EncodedImages:
+        """Other images of the same kind."""
+        return dataclasses.replace(self, data=data)
 
     def decode(self, field: str | None = None) -> Array:
         """The pixels: [T, H, W, C] of `dtype`, as TFDS would decode them.
@@ -351,3 +358,17 @@ def encode_jpeg(images: Array, quality: int = 95) -> list[bytes]:
         )
         for image in np.ascontiguousarray(images)
     ]
+
+
+def encode_png(images: Array) -> list[bytes]:
+    """uint8 or uint16 [T, H, W, C] (C is 1, 3 or 4) as T PNGs."""
+    import imagecodecs
+
+    return [imagecodecs.png_encode(image[..., 0] if image.shape[-1] == 1 else image) for image in images]
+
+
+@functools.lru_cache(maxsize=64)
+def encode_zeros(shape: tuple[int, ...], dtype: str, encoding: str) -> bytes:
+    """An image of zeros, (height, width, channels), as PNG or JPEG."""
+    zeros = np.zeros((1, *shape), dtype)
+    return (encode_jpeg(zeros) if encoding == "jpeg" else encode_png(zeros))[0]

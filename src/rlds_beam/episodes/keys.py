@@ -35,6 +35,11 @@ class EpisodeKey:
         return f"{self.dataset}:{self.split}:{self.shard:05d}@{self.position}{part}"
 
     @property
+    def of_probe(self) -> bool:
+        """Whether the episode was not read, but made of zeros, to see what connectors make of it."""
+        return self == PROBE
+
+    @property
     def shard_name(self) -> str:
         """`train:00000`: the shard within its dataset."""
         return f"{self.split}:{self.shard:05d}"
@@ -48,3 +53,7 @@ class EpisodeKey:
         return cls(
             match["dataset"], match["split"], int(match["shard"]), int(match["position"]), int(match["part"] or 0)
         )
+
+
+PROBE = EpisodeKey("probe/1.0.0", "train", 0, 0)
+"""Of episodes of zeros, with which connectors are tried."""

@@ -90,6 +90,11 @@ class Schema:
         """
         return dataclasses.replace(self, steps={**self.steps, **{field.path: field for field in fields}})
 
+    @property
+    def recorded(self) -> Schema:
+        """Without the field that no record holds: the discount of a dataset without discounts."""
+        return dataclasses.replace(self, steps={p: field for p, field in self.steps.items() if not field.optional})
+
     def check(self, episode: Episode) -> None:
         """Holds the columns of an episode against the schema, in a pipeline that may have changed them.
 

@@ -17,7 +17,7 @@ from rlds_beam.trajectories.options import FrameOptions, ItemOptions
 from rlds_beam.user_functions import resolve
 from rlds_beam.wording import did_you_mean
 
-TRAJECTORIES, COLUMNS = "trajectories", "columns"
+TRAJECTORIES, COLUMNS, RLDS = "trajectories", "columns", "rlds"
 
 
 class KnownOutput(NamedTuple):
@@ -44,6 +44,7 @@ OUTPUTS = {
         "rlds_beam.output.trajectories:TrajectoryOutput", (FrameOptions, ItemOptions), frozenset({"keep", "images"})
     ),
     COLUMNS: KnownOutput("rlds_beam.output.columns.output:ColumnsOutput", (ColumnsOptions,)),
+    RLDS: KnownOutput("rlds_beam.output.rlds.output:RldsOutput", (ColumnsOptions,)),
     "numpy": KnownOutput("rlds_beam.exchange.numpy_output:NumpyOutput", reads=frozenset({"images"})),
     "d3rlpy": KnownOutput("rlds_beam.exchange.d3rlpy_output:D3rlpyOutput"),
     "minari": KnownOutput("rlds_beam.exchange.minari_output:MinariOutput", reads=frozenset({"images"})),

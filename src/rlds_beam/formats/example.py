@@ -132,6 +132,22 @@ def parse_example(payload: bytes) -> dict[str, Feature]:
     return found
 
 
+def entry_spans(payload: bytes) -> dict[str, tuple[int, int]]:
+    """Key -> (start, end) of each entry of a serialised tf.Example, its key and its feature, as they are stored.
+
+    To copy features from one record to another without looking at their values.
+
+    Raises: as `parse_example`, which looks at more.
+    """
+    spans = {}
+    for number, wire, start, end in fields(payload, 0, len(payload)):
+        if number == 1 and wire == LEN:
+            for number, wire, first, last in fields(payload, start, end):
+                if number == 1 and wire == LEN:
+                    spans[_entry(payload, first, last)[0].decode()] = first, last
+    return spans
+
+
 def not_an_example(error: MalformedError) -> BadEpisode:
     """What a `MalformedError` means for an episode."""
     return BadEpisode(Violation("not_an_example", str(error)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import numpy as np
 from rlds_beam.episodes.episode import Column, Episode
 from rlds_beam.episodes.images import EncodedImages
 from rlds_beam.episodes.schema import Field, Schema
-from rlds_beam.formats.wire import delimited, packed_varints
+from rlds_beam.formats.wire import delimited, packed_varints, tag_and_length
 
 
 def as_column(values: Any) -> Column:
@@ -48,25 +49,56 @@ def encode_example(episode: Episode, schema: Schema | None = None) -> bytes:
     """
     schema, own = schema or schema_of(episode), schema_of(episode)
     features = {
-        f"steps/{path}": _feature(column, schema.steps.get(path, own.steps[path]))
+        f"steps/{path}": encode_feature(column, schema.steps.get(path, own.steps[path]))
         for path, column in episode.steps.items()
     }
     for path, value in episode.metadata.items():
         column = as_column([value]) if isinstance(value, str | bytes) else np.asarray(value)[None]
-        features[f"episode_metadata/{path}"] = _feature(column, schema.metadata.get(path, own.metadata[path]))
-    entries = (delimited(1, name.encode()) + delimited(2, value) for name, value in sorted(features.items()))
-    return delimited(1, b"".join(delimited(1, entry) for entry in entries))
+        features[f"episode_metadata/{path}"] = encode_feature(column, schema.metadata.get(path, own.metadata[path]))
+    return example(features)
 
 
-def _feature(column: Column, field: Field) -> bytes:
-    """The wire form of tf.train.Feature: 1 bytes_list, 2 float_list, 3 int64_list; numbers packed."""
-    if isinstance(column, EncodedImages) or column.dtype == object:
-        return delimited(1, b"".join(delimited(1, value) for value in column))
-    if not len(column):  # as protobuf has it: a list without values is not written, only its kind
-        return delimited(1 if field.encoding != "none" else 2 if column.dtype.kind == "f" else 3, b"")
+def encode_feature(column: Column, field: Field) -> bytes:
+    """A column as the wire form of tf.train.Feature: 1 bytes_list, 2 float_list, 3 int64_list; numbers packed.
+
+    Args:
+      field: how TFDS stores it.
+    """
+    if isinstance(column, EncodedImages):
+        return _bytes_list(column)
     if field.encoding in ("bytes", "zlib"):
         raw = [step.tobytes() for step in column]
-        return delimited(1, b"".join(delimited(1, zlib.compress(r) if field.encoding == "zlib" else r) for r in raw))
-    if column.dtype.kind == "f":
-        return delimited(2, delimited(1, column.astype("<f4").tobytes()))
-    return delimited(3, delimited(1, packed_varints(column.astype(np.int64).ravel())))
+        return _bytes_list(map(zlib.compress, raw) if field.encoding == "zlib" else raw)
+    values: np.ndarray[Any, Any] = column
+    if values.dtype == object and len(values) and isinstance(values[0], np.ndarray):  # of another shape each
+        values = np.concatenate([value.ravel() for value in values])
+    if values.dtype.kind in "OSU":
+        return _bytes_list(v.encode() if isinstance(v, str) else v for v in values.ravel().tolist())
+    is_float = values.dtype.kind == "f" or values.dtype.name == "bfloat16"
+    if not len(values):  # as protobuf has it: a list without values is not written, only its kind
+        return delimited(2 if is_float else 3, b"")
+    if is_float:
+        return delimited(2, delimited(1, values.astype("<f4").tobytes()))
+    return delimited(3, delimited(1, packed_varints(values.astype(np.int64).ravel())))
+
+
+def example(features: Mapping[str, bytes]) -> bytes:
+    """A serialised tf.Example of features by name, each as `encode_feature` gives it."""
+    return join_entries(
+        delimited(1, name.encode()) + delimited(2, value) for name, value in sorted(features.items())
+    )  # fmt: skip
+
+
+def join_entries(entries: Iterable[bytes]) -> bytes:
+    """A serialised tf.Example of the entries of its map, each a name and a feature."""
+    parts: list[bytes] = []
+    for entry in entries:
+        parts += (tag_and_length(1, len(entry)), entry)
+    return b"".join((tag_and_length(1, sum(map(len, parts))), *parts))
+
+
+def _bytes_list(values: Iterable[bytes]) -> bytes:
+    parts: list[bytes] = []
+    for value in values:
+        parts += (tag_and_length(1, len(value)), value)
+    return b"".join((tag_and_length(1, sum(map(len, parts))), *parts))

@@ -6,6 +6,7 @@ import dataclasses
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 from rlds_beam import storage
 from rlds_beam.checking.options import CheckOptions
@@ -31,6 +32,13 @@ _STEPS = 32
 
 _FRAMING = 16
 """Bytes of a TFRecord beside its payload."""
+
+
+class _Record(NamedTuple):
+    """What was read, and what is accepted of it."""
+
+    read: Episode | None
+    episodes: tuple[Episode, ...]
 
 
 @dataclasses.dataclass
@@ -60,7 +68,7 @@ def predict_size(
     chosen = ranges[::step]
     reader, each = EpisodeReader(source), SAMPLE_BYTES // max(1, len(chosen))
     for work in chosen:
-        records: list[tuple[Episode, ...]] = []
+        records: list[_Record] = []
         size = 0
         if sample.read >= SAMPLE_BYTES:
             complete = False
@@ -73,7 +81,7 @@ def predict_size(
             sample.records += 1
             verdict = validate_episode(episode, check, unjudged)
             sample.written += _FRAMING + len(episode.payload) if verdict.rejected else 0
-            records += [verdict.episodes] if verdict.episodes else []
+            records += [_Record(episode, verdict.episodes)] if verdict.episodes else []
         sample.read += size
         measured = _measure(output, connecting, records)
         if measured is None:
@@ -84,27 +92,27 @@ def predict_size(
     return round(sample.written * _scale(source, ranges, sample))
 
 
-def _measure(output: FileOutput, connecting: Connecting, records: Sequence[Sequence[Episode]]) -> int | None:
+def _measure(output: FileOutput, connecting: Connecting, records: Sequence[_Record]) -> int | None:
     """`output.measure`; of an episode that is larger than a sample, the bytes that some of its steps add to others."""
 
-    def measure(records: Iterable[Sequence[Episode]]) -> int | None:
+    def measure(records: Iterable[_Record]) -> int | None:
         size, batches = 0, []
-        for episodes in records:
+        for read, episodes in records:
             try:
-                batches.append(connecting.connect(episodes))
+                batches.append(connecting.connect(episodes).replace(read=read))
             except BadEpisode:  # it is going to be rejected, and kept as it was read
                 size += _FRAMING + len(episodes[0].payload)
         measured = output.measure([batch for batch in batches if batch.episodes])
         return None if measured is None else size + measured
 
-    episodes = [episode for record in records for episode in record]
+    episodes = [episode for record in records for episode in record.episodes]
     if len(episodes) != 1 or len(episodes[0].payload) <= SAMPLE_BYTES:
         return measure(records)
     (episode,) = episodes
     some = max(_STEPS, len(episode) * SAMPLE_BYTES // len(episode.payload))
     if len(episode) <= 2 * some:
         return measure(records)
-    less, more = (measure([[episode.slice(0, steps)]]) for steps in (some, 2 * some))
+    less, more = (measure([_Record(None, (episode.slice(0, steps),))]) for steps in (some, 2 * some))
     if less is None or more is None:
         return None
     return more + (more - less) * (len(episode) - 2 * some) // some

@@ -114,6 +114,12 @@ def is_output(path: str) -> bool:
     return read_plan(path) is not None
 
 
+def is_rlds(path: str) -> bool:
+    """Whether `convert --to=rlds` wrote the directory: it is read as any other RLDS dataset."""
+    plan = read_plan(path)
+    return plan is not None and plan.content.get("to") == "rlds"
+
+
 def find_finished(output: str) -> Finished:
     """The ranges whose commit and files exist."""
     commits = read_commits(output)

@@ -13,7 +13,7 @@ class OutputOptions(Options):
     """What is written."""
 
     to: str = option(
-        "trajectories", "trajectories, columns, numpy, d3rlpy, minari, or module:Class (an output of your own)"
+        "trajectories", "trajectories, columns, rlds, numpy, d3rlpy, minari, or module:Class (an output of your own)"
     )
     images: Images = option("raw", "how images are written: decoded, or as JPEG")
     keep: tuple[str, ...] = option(

@@ -51,7 +51,7 @@ def check_and_connect(
     try:
         batch = connecting.connect(verdict.episodes)
         if batch.episodes:
-            write(batch)
+            write(batch.replace(read=episode))
     except BadEpisode as bad:
         # Some faults show only now: a damaged image body, an episode too long for one item.
         return validate_episode(episode.replace(faults=(*episode.faults, *bad.violations)), check, unjudged)

@@ -22,7 +22,7 @@ from rlds_beam.errors import RldsBeamError, UsageError
 from rlds_beam.formats.tfrecord_rows import Bytes, RowReader
 from rlds_beam.formats.wire import MalformedError
 from rlds_beam.output.checksums import Checksum
-from rlds_beam.output.directory import is_output
+from rlds_beam.output.directory import is_output, is_rlds
 from rlds_beam.output.manifest import read_manifest
 from rlds_beam.output.trajectories import read_fields
 from rlds_beam.trajectories.frames import Frames
@@ -132,8 +132,8 @@ class Replay:
 
 
 def is_replay(path: str) -> bool:
-    """Whether `path` is a directory that `rlds-beam convert` wrote, finished or not."""
-    return is_output(path)
+    """Whether `path` is a directory of items that `rlds-beam convert` wrote, finished or not."""
+    return is_output(path) and not is_rlds(path)
 
 
 def open_replay(path: str, split: str | None = None) -> Replay:
@@ -225,5 +225,5 @@ def _pixels(column: Column, path: str) -> Column:
     number = {jpeg: i for i, jpeg in enumerate(dict.fromkeys(column))}
     data = np.empty(len(number), object)
     data[:] = list(number)
-    pixels = dataclasses.replace(column, data=data).decode(path)
+    pixels = column.with_data(data).decode(path)
     return pixels[[number[jpeg] for jpeg in column]]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import abc
 import copy
 import dataclasses
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.keys import EpisodeKey
@@ -106,6 +106,20 @@ class Decoder(Protocol):
         """
 
 
+class TfdsMetadata(NamedTuple):
+    """What TFDS says of a dataset.
+
+    Attributes:
+      features: the text of its features.json.
+      info: the text of its dataset_info.json; None where there is none.
+      labels: the texts of the files beside them that hold the names of classes, by file name.
+    """
+
+    features: str
+    info: str | None = None
+    labels: Mapping[str, str] = {}
+
+
 class Source(abc.ABC):
     """A dataset of episodes: where its records are, and how one becomes an episode.
 
@@ -153,6 +167,11 @@ class Source(abc.ABC):
 
     def most_steps(self) -> int | None:
         """An upper bound of the dataset's steps; None where the files' sizes give none."""
+        return None
+
+    @property
+    def tfds(self) -> TfdsMetadata | None:
+        """The metadata of a dataset whose records are tf.Examples as TFDS stores RLDS; None of any other."""
         return None
 
     @property

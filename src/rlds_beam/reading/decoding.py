@@ -161,7 +161,7 @@ class _WrongValueError(ValueError):
 def _column(field: Field, feature: Feature, episode_level: bool = False) -> Column | None:
     """The values of one field, [T, *shape]; None where a dimension of 0 leaves T open."""
     if field.encoding in _IMAGES:
-        return EncodedImages(_strings(field, feature), field.shape, field.dtype)
+        return EncodedImages(_strings(field, feature), field.shape, field.dtype, field.encoding)
     if field.encoding in ("bytes", "zlib"):
         return _encoded(field, _strings(field, feature))
     values = _plain_values(field, feature)

@@ -19,13 +19,16 @@ from rlds_beam.formats.base import RecordFormat
 from rlds_beam.formats.dataset_info import DatasetInfo, SplitInfo, read_dataset_info
 from rlds_beam.formats.features import parse_features
 from rlds_beam.formats.tfrecord import TFRecordFormat
-from rlds_beam.reading.base import Shard, Source, Split
+from rlds_beam.reading.base import Shard, Source, Split, TfdsMetadata
 from rlds_beam.reading.decoding import EpisodeDecoder
 from rlds_beam.reading.splits import selected_splits, slice_split
 from rlds_beam.wording import count
 
 _FORMATS: dict[str, RecordFormat] = {"tfrecord": TFRecordFormat(), "array_record": ArrayRecordFormat()}
 """By their names in dataset_info.json."""
+
+_LABELS = ".labels.txt"
+"""The end of the name of a file that TFDS writes for a ClassLabel: a name of a class in each line."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,6 +37,8 @@ class RldsSource(Source):
 
     Attributes:
       features: the text of features.json (for TFDS's decoder where ours does not do).
+      info: the text of dataset_info.json; None of shard files that were named.
+      labels: the texts of the files that hold the names of classes, by file name.
       The others: as of `Source`.
     """
 
@@ -43,6 +48,8 @@ class RldsSource(Source):
     files: RecordFormat
     splits: tuple[Split, ...]
     violations: tuple[Violation, ...] = ()
+    info: str | None = None
+    labels: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     @classmethod
     def open(cls, input: str | Sequence[str], *, split: str | None = None, features: str | None = None) -> RldsSource:
@@ -54,6 +61,10 @@ class RldsSource(Source):
     @functools.cached_property
     def decoder(self) -> EpisodeDecoder:  # type: ignore[override]
         return EpisodeDecoder(self.schema, self.features)
+
+    @property
+    def tfds(self) -> TfdsMetadata:
+        return TfdsMetadata(self.features, self.info, self.labels)
 
     def plan(self) -> dict[str, Any]:
         return {"features_sha256": hashlib.sha256(self.features.encode()).hexdigest()}
@@ -87,7 +98,8 @@ def _open_directory(directory: str, split: str | None, features: str | None) -> 
             f"{info_path} is missing, so nothing says which shards belong to the dataset. Restore it, or name the "
             f"shard files: '{storage.join(directory, '*.tfrecord*')}'"
         )
-    info = read_dataset_info(storage.read_text(info_path), info_path)
+    info_text = storage.read_text(info_path)
+    info = read_dataset_info(info_text, info_path)
     text, schema = _features(features or storage.join(directory, "features.json"))
     there = storage.sizes(directory)
     splits, violations = [], []
@@ -97,7 +109,8 @@ def _open_directory(directory: str, split: str | None, features: str | None) -> 
         violations += wrong
     return RldsSource(
         "/".join(p for p in (info.name, info.config_name, info.version) if p),
-        text, schema, _FORMATS[info.file_format], tuple(splits), tuple(violations),
+        text, schema, _FORMATS[info.file_format], tuple(splits), tuple(violations), info_text,
+        {name: storage.read_text(storage.join(directory, name)) for name in sorted(there) if name.endswith(_LABELS)},
     )  # fmt: skip
 
 

@@ -137,6 +137,6 @@ def _leaf(field: Field) -> Leaf:
 def _values(column: Column, leaf: Leaf) -> Column:
     if not isinstance(column, EncodedImages):
         return column
-    flat = dataclasses.replace(column, data=column.data.reshape(-1))
+    flat = column.with_data(column.data.reshape(-1))
     pixels = pixels_of(flat, dataclasses.replace(leaf, shape=leaf.shape[column.data.ndim - 1 :]))
     return np.ascontiguousarray(pixels.reshape(len(column), *leaf.shape))

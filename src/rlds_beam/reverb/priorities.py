@@ -159,7 +159,7 @@ def _windowed(items: Items, path: str) -> Column:
     windows = items.windows
     column = padded(path, items.frames[path], windows.padding)
     if isinstance(column, EncodedImages):
-        return dataclasses.replace(column, data=_views(column.data, windows))
+        return column.with_data(_views(column.data, windows))
     return _views(column, windows)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import abc
-import contextlib
 import io
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,18 +11,15 @@ from typing import TYPE_CHECKING, Any
 from rlds_beam import storage
 from rlds_beam.episodes.episode import Column
 from rlds_beam.episodes.schema import Field
-from rlds_beam.formats.arrayrecord import num_records
-from rlds_beam.formats.arrayrecord_writing import open_writer
 from rlds_beam.formats.arrow_columns import arrow_schema, to_arrow
 from rlds_beam.formats.example_rows import RowEncoder
-from rlds_beam.output.checksums import Checksum
 from rlds_beam.output.columns.options import ColumnsFormat
+from rlds_beam.output.record_files import ArrayRecordFile
 from rlds_beam.output.shards import ShardInfo, ShardWriter
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_READ = 1 << 20
 ROW_GROUP_BYTES = 4 << 20
 """Bytes of values in a row group of a Parquet file: what a read of one row has to decode."""
 
@@ -87,40 +83,20 @@ class ArrayRecordRows(RowFile):
     """An ArrayRecord file of tf.Examples."""
 
     def __init__(self, path: str, fields: Sequence[Field]):
-        self._path, self._encoder = path, RowEncoder(fields)
-        self._temporary = storage.temporary_name(path)
-        self._writer = open_writer(self._temporary)
-        self._keys: list[str] = []
-        self._open = True
+        self._encoder, self._file = RowEncoder(fields), ArrayRecordFile(path)
 
     def prepare(self, columns: Mapping[str, Column], rows: int) -> Iterator[bytes]:
         return self._encoder.payloads(columns, rows)
 
     def add(self, prepared: Iterator[bytes], key: object) -> None:
         for payload in prepared:
-            self._writer.write(payload)
-        self._keys[1:] = [str(key)]
+            self._file.add(payload, key)
 
     def commit(self) -> ShardInfo:
-        with storage.naming(self._path):
-            self._writer.close()
-        checksum, size = Checksum(), 0
-        with storage.open_read(self._temporary) as file:
-            while part := file.read(_READ):
-                checksum.update(part)
-                size += len(part)
-        records = num_records(self._temporary)
-        storage.rename(self._temporary, self._path)
-        self._open = False
-        first, last = (self._keys[0], self._keys[-1]) if self._keys else (None, None)
-        return ShardInfo(records, size, str(checksum), first, last)
+        return self._file.commit()
 
     def abort(self) -> None:
-        if self._open:
-            self._open = False
-            with contextlib.suppress(OSError, RuntimeError):
-                self._writer.close()
-            storage.remove(self._temporary)
+        self._file.abort()
 
 
 class ParquetRows(RowFile):
