@@ -87,6 +87,10 @@ def _add_flag(group: argparse._ActionsContainer, field: dataclasses.Field[Any], 
     if hint is bool:
         group.add_argument(flag, dest=field.name, action="store_true", help=help_text)
         return
+    if field.metadata.get("repeated"):
+        metavar = field.metadata.get("metavar", name.upper())
+        group.add_argument(flag, dest=field.name, action="append", default=[], metavar=metavar, help=help_text)
+        return
     choices = typing.get_args(hint) if typing.get_origin(hint) is typing.Literal else None
     group.add_argument(
         flag, type=_converter(hint, field), choices=choices, default=field.default,

@@ -31,14 +31,14 @@ LAYERS = {
     "datasets": "output trajectories connectors checking reading formats episodes",
     "exchange": "output trajectories connectors checking reading formats episodes",
     "reverb": "output trajectories connectors checking reading formats episodes",
-    "recording": "formats episodes",
+    "recording": "datasets output trajectories connectors checking reading formats episodes",
     "drop_in": "reverb trajectories formats episodes",
-    "jobs": "recording reverb exchange output trajectories connectors checking reading formats episodes",
-    "transforms": "recording reverb exchange output trajectories connectors checking reading formats episodes",
+    "jobs": "recording datasets reverb exchange output trajectories connectors checking reading formats episodes",
+    "transforms": "recording datasets reverb exchange output trajectories connectors checking reading formats episodes",
     "runners": "transforms",
-    "seeing": "jobs reverb exchange output trajectories connectors checking reading formats episodes",
+    "seeing": "jobs recording datasets reverb exchange output trajectories connectors checking reading formats episodes",
     "pipelines": (
-        "runners seeing transforms jobs recording reverb exchange output trajectories connectors checking reading "
+        "runners seeing transforms jobs recording datasets reverb exchange output trajectories connectors checking reading "
         "formats episodes"
     ),
     # Modules that belong to no package.

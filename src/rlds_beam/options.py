@@ -88,12 +88,14 @@ def _take(value: Any, kind: Any, field: dataclasses.Field[Any]) -> Any:
             raise UsageError(f"{flag}={value}: expected one of {', '.join(map(str, choices))}{hint}")
         return value
     if typing.get_origin(kind) is tuple:
-        parts: Any = [value] if isinstance(value, os.PathLike) else value
+        repeated = field.metadata.get("repeated")  # a flag for each, which may hold commas
+        alone = isinstance(value, os.PathLike) or (repeated and not isinstance(value, (list, tuple)))
+        parts: Any = [value] if alone else value
         parts = parts.split(",") if isinstance(parts, str) else parts
         if not isinstance(parts, (list, tuple, set, frozenset)):
             raise UsageError(f"{flag}={value!r}: expected a list of text")
-        return tuple(_text(flag, part) for part in parts if part != "")
-    if field.metadata.get("by_value") and not isinstance(value, (str, os.PathLike, type, types.FunctionType)):
+        return tuple(_part(flag, part, field) for part in parts if not (isinstance(part, str) and part == ""))
+    if _is_object(value, field):
         return by_value(field.name, value)
     if kind is str:
         if field.metadata.get("positional") and isinstance(value, (list, tuple)):
@@ -104,6 +106,16 @@ def _take(value: Any, kind: Any, field: dataclasses.Field[Any]) -> Any:
     if not _is_number(value, kind):
         raise UsageError(f"{flag}={value!r}: expected {getattr(kind, '__name__', 'a number')}")
     return value
+
+
+def _part(flag: str, value: Any, field: dataclasses.Field[Any]) -> str:
+    return by_value(field.name, value) if _is_object(value, field) else _text(flag, value)
+
+
+def _is_object(value: Any, field: dataclasses.Field[Any]) -> bool:
+    """Whether an option that takes any object was given one, and not the name of one."""
+    named = isinstance(value, (str, os.PathLike, type, types.FunctionType))
+    return bool(field.metadata.get("by_value")) and not named
 
 
 def _text(flag: str, value: Any) -> str:

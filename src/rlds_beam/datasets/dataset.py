@@ -74,6 +74,10 @@ class Dataset:
         columns = self._read(self._checked(np.array([operator.index(index)])))
         return {path: column[0] for path, column in columns.items()}
 
+    def select(self, index: Sequence[int] | Array, columns: Sequence[str]) -> dict[str, Array]:
+        """Some columns of some rows; only these are decoded."""
+        return self._read(self._checked(np.asarray(index)), columns)
+
     def __getitems__(self, indices: Sequence[int]) -> list[Row]:
         """The rows of a batch, read together: what a torch `DataLoader` calls."""
         return list(_rows(self._read(self._checked(np.asarray(indices, np.int64)))))

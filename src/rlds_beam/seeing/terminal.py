@@ -12,6 +12,7 @@ if TYPE_CHECKING:  # of each job a command imports its own alone
     from rlds_beam.jobs.convert import ConvertJob
     from rlds_beam.jobs.inspect import Survey
     from rlds_beam.jobs.push import PushInput
+    from rlds_beam.recording.job import RecordJob
 
 _NOTHING_WRITTEN = "nothing was written (--dry_run)"
 
@@ -26,6 +27,20 @@ def convert_plan(job: ConvertJob) -> str:
             *balance_lines(job.balance),
             f"output    {job.directory}: {count(job.shards, 'shard')}{_about(job.size)}",
             *_record_lines(*job.output.describe(), job.output.holds),
+            _NOTHING_WRITTEN,
+        ]
+    )
+
+
+def record_plan(job: RecordJob) -> str:
+    """What a recording would roll out and write."""
+    dataset, trajectories = job.recorder.dataset, sum(work.count for work in job.ranges)
+    fields = [*dataset.schema.steps.values(), *dataset.schema.metadata.values()]
+    return "\n".join(
+        [
+            f"rollout   {count(trajectories, 'rollout')} of {', '.join(job.policies)} in {job.recorder.environment}",
+            f"output    {job.directory}: {count(len(job.ranges), 'file')}",
+            *_record_lines(map(str, fields), {}, "episode"),
             _NOTHING_WRITTEN,
         ]
     )

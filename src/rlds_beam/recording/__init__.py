@@ -1,0 +1,1 @@
+"""Recording: behaviour policies rolled out in environments, into RLDS, each action with its propensity."""

@@ -1,0 +1,117 @@
+"""Base policies of heads: a function of observations, an object with `predict`, or a saved model."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from rlds_beam.errors import UsageError
+from rlds_beam.user_functions import resolve
+
+Array: TypeAlias = "np.ndarray[Any, Any]"
+
+
+class BasePolicy(abc.ABC):
+    """A deterministic policy, and the values of its actions where it has any."""
+
+    @abc.abstractmethod
+    def greedy(self, observations: Any) -> Array:
+        """The best actions: their numbers, int (N,), or the actions themselves (N, A)."""
+
+    def values(self, observations: Any, n_actions: int | None) -> Array:
+        """Of all actions, (N, n); raises UsageError where they are not known."""
+        raise UsageError(f"{self!r} gives actions, and SoftmaxHead needs a Q function: values (N, number of actions)")
+
+    def values_or_greedy(self, observations: Any, n_actions: int | None) -> Array:
+        """`values` where they are known, else `greedy`."""
+        return self.greedy(observations)
+
+
+class Function(BasePolicy):
+    """A function of observations: a Q function, or a policy."""
+
+    def __init__(self, function: Callable[[Any], Any], name: str):
+        self._function, self._name = function, name
+
+    def __repr__(self) -> str:
+        return self._name
+
+    def _call(self, observations: Any) -> Array:
+        found = _as_numpy(self._function(observations))
+        if found.ndim == 0 or found.ndim > 2 or found.dtype.kind not in "iuf":
+            raise UsageError(
+                f"{self} returned {found.dtype} {found.shape}; expected values (N, number of actions), the numbers of "
+                "actions (N,), or actions (N, A)"
+            )
+        return found
+
+    def greedy(self, observations: Any) -> Array:
+        return self._call(observations)
+
+    def values(self, observations: Any, n_actions: int | None) -> Array:
+        found = self.values_or_greedy(observations, n_actions)
+        return found if found.ndim == 2 else super().values(observations, n_actions)
+
+    def values_or_greedy(self, observations: Any, n_actions: int | None) -> Array:
+        found = self._call(observations)
+        if found.ndim == 1 and found.dtype.kind == "f":
+            raise UsageError(f"{self} returned {found.dtype} {found.shape}; the numbers of actions are integers")
+        if found.ndim == 2 and n_actions not in (None, found.shape[1]):
+            raise UsageError(f"{self} returned {found.shape[1]} values, and there are {n_actions} actions")
+        return found
+
+
+class Predictor(BasePolicy):
+    """An object with `predict`, and perhaps `predict_value`: an algorithm of d3rlpy's."""
+
+    def __init__(self, algorithm: Any):
+        self._algorithm = algorithm
+
+    def __repr__(self) -> str:
+        return type(self._algorithm).__name__
+
+    def greedy(self, observations: Any) -> Array:
+        return _as_numpy(self._algorithm.predict(observations))
+
+    def values(self, observations: Any, n_actions: int | None) -> Array:
+        if n_actions is None or not hasattr(self._algorithm, "predict_value"):
+            return super().values(observations, n_actions)
+        repeated = np.repeat(observations, n_actions, axis=0)
+        actions = np.tile(np.arange(n_actions), len(observations))
+        return _as_numpy(self._algorithm.predict_value(repeated, actions)).reshape(-1, n_actions)
+
+
+def as_base(base: Any) -> BasePolicy:
+    """A base policy of what a head was given.
+
+    Args:
+      base: a `BasePolicy`; an object with `predict`; a function; or a name: `module:name` of one of these or of a class
+        without arguments, or a saved model (`models.load_model`).
+
+    Raises:
+      UsageError: it is none of these.
+    """
+    name = base if isinstance(base, str) else getattr(base, "__qualname__", type(base).__name__)
+    if isinstance(base, str):
+        from rlds_beam.recording.models import is_model, load_model
+
+        base = load_model(base) if is_model(base) else resolve(base, "--policy", callable_only=False)
+    if isinstance(base, type):
+        base = base()
+    if isinstance(base, BasePolicy):
+        return base
+    if callable(getattr(base, "predict", None)):
+        return Predictor(base)
+    if callable(base):
+        return Function(base, str(name))
+    raise UsageError(f"--policy: {name} is a {type(base).__name__}, which is neither a function nor has `predict`")
+
+
+def _as_numpy(value: Any) -> Array:
+    """An array of a tensor."""
+    if hasattr(value, "detach"):  # torch's
+        value = value.detach().cpu()
+    return np.asarray(value)

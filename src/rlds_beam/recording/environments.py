@@ -1,0 +1,256 @@
+"""Environments: gymnasium's, the old gym's, dm_env's and dm_control's, and the user's, in one form."""
+
+from __future__ import annotations
+
+import abc
+import copy
+import inspect
+import os
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rlds_beam.errors import UsageError, needs
+from rlds_beam.recording.spaces import Structure, from_space, from_spec
+from rlds_beam.user_functions import ByValue, resolve
+
+KINDS = ("gymnasium", "gym", "dm_control")
+"""What a name may begin with; otherwise it is `module:function`."""
+
+
+class Outcome(NamedTuple):
+    """What an environment made of an action.
+
+    Attributes:
+      observation: the next one, nested as the environment has it.
+      reward: of the action.
+      terminated: the episode is over, and nothing comes after it.
+      truncated: the episode was cut off; a time limit, usually.
+      discount: of what comes next: 0 where terminated, 1 otherwise, or what dm_env says.
+      info: what the environment says besides.
+    """
+
+    observation: Any
+    reward: Any
+    terminated: bool
+    truncated: bool
+    discount: float
+    info: Mapping[str, Any]
+
+
+class Environment(abc.ABC):
+    """One environment.
+
+    Attributes:
+      observation, action: how these are made of leaves.
+      most_steps: after which it ends an episode, where it says so.
+      ends: whether its episodes end by themselves, though it does not say when: dm_env's do.
+    """
+
+    observation: Structure
+    action: Structure
+    most_steps: int | None = None
+    ends: bool = False
+
+    @abc.abstractmethod
+    def reset(self, seed: int | None) -> Any:
+        """Starts an episode; returns the first observation.
+
+        Args:
+          seed: of all that is random in it from now on; None goes on with the random numbers of the last seed.
+        """
+
+    @abc.abstractmethod
+    def step(self, action: Any) -> Outcome:
+        """Takes an action, nested as the environment has it."""
+
+    def close(self) -> None:
+        """Frees what it holds."""
+
+
+class GymEnvironment(Environment):
+    """An environment of gymnasium's, or of the old gym's, whose `reset` and `step` may return less."""
+
+    def __init__(self, env: Any):
+        self._env = env
+        self.observation = from_space(env.observation_space, "observation_space")
+        self.action = from_space(env.action_space, "action_space")
+        self.most_steps = getattr(getattr(env, "spec", None), "max_episode_steps", None)
+        self._scalar = self.action.alone is not None and self.action.alone.kind == "discrete"
+        self._takes_seed = "seed" in inspect.signature(env.reset).parameters or _takes_anything(env.reset)
+
+    def reset(self, seed: int | None) -> Any:
+        if seed is None:
+            found = self._env.reset()
+        elif self._takes_seed:
+            found = self._env.reset(seed=seed)
+        else:  # gym before 0.22
+            self._env.seed(seed)
+            found = self._env.reset()
+        return found[0] if isinstance(found, tuple) and len(found) == 2 and isinstance(found[1], dict) else found
+
+    def step(self, action: Any) -> Outcome:
+        found = self._env.step(int(action) if self._scalar else action)
+        if len(found) == 5:
+            observation, reward, terminated, truncated, info = found
+        else:  # gym before 0.26
+            observation, reward, done, info = found
+            truncated = done and bool(info.get("TimeLimit.truncated", False))
+            terminated = done and not truncated
+        return Outcome(observation, reward, bool(terminated), bool(truncated), 0.0 if terminated else 1.0, info)
+
+    def close(self) -> None:
+        self._env.close()
+
+
+def _takes_anything(function: Callable[..., Any]) -> bool:
+    return any(p.kind is inspect.Parameter.VAR_KEYWORD for p in inspect.signature(function).parameters.values())
+
+
+class DmEnvironment(Environment):
+    """An environment of dm_env's: an end with discount 0 is a terminal state, another one a truncation."""
+
+    ends = True
+
+    def __init__(self, env: Any, reseed: Callable[[Any, int], None] | None):
+        self._env, self._reseed = env, reseed
+        self.observation = from_spec(env.observation_spec(), "observation_spec")
+        self.action = from_spec(env.action_spec(), "action_spec")
+
+    def reset(self, seed: int | None) -> Any:
+        if seed is not None and self._reseed is not None:
+            self._reseed(self._env, seed)
+        return self._env.reset().observation
+
+    def step(self, action: Any) -> Outcome:
+        timestep = self._env.step(action)
+        last = timestep.last()
+        terminated = last and timestep.discount == 0
+        return Outcome(
+            timestep.observation, timestep.reward, terminated, last and not terminated, float(timestep.discount), {}
+        )
+
+    def close(self) -> None:
+        self._env.close()
+
+
+class NewEachEpisode(Environment):
+    """Environments of a factory that takes a seed: another one for each episode that is given a seed."""
+
+    def __init__(self, make: Callable[[int], Environment]):
+        self._make = make
+        self._env = make(0)
+        self.observation, self.action = self._env.observation, self._env.action
+        self.most_steps, self.ends = self._env.most_steps, self._env.ends
+
+    def reset(self, seed: int | None) -> Any:
+        if seed is not None:
+            self._env.close()
+            self._env = self._make(seed)
+        return self._env.reset(seed)
+
+    def step(self, action: Any) -> Outcome:
+        return self._env.step(action)
+
+    def close(self) -> None:
+        self._env.close()
+
+
+def make_environment(name: str, config: Mapping[str, Any]) -> Environment:
+    """An environment by name.
+
+    Args:
+      name: `gymnasium:CartPole-v1`, `gym:CartPole-v1`, `dm_control:cheetah/run`, or `module:function`, a factory. A
+        factory that takes an argument `seed` is called for each episode; any other environment has to take a seed in
+        its `reset`. A module that registers environments with gymnasium: `gymnasium:module:Name-v0`.
+      config: keyword arguments for the environment.
+
+    Raises:
+      UsageError: there is no such environment, or it cannot be recorded or seeded.
+    """
+    kind, _, rest = name.partition(":")
+    if isinstance(name, ByValue) or kind not in KINDS:
+        return _of_factory(name, config)
+    try:
+        if kind == "gymnasium":
+            with needs("record", f"--env={name} needs gymnasium"):
+                import gymnasium
+            return GymEnvironment(gymnasium.make(rest, disable_env_checker=True, **config))
+        if kind == "gym":
+            with needs("record", f"--env={name} needs the package gym"):
+                import gym  # the old one, which the user brings
+            # Registered environments may share objects, as rtbgym's do.
+            return GymEnvironment(copy.deepcopy(gym.make(rest, **config)))
+        return _dm_control(rest, config)
+    except UsageError:
+        raise
+    except Exception as error:
+        raise UsageError(f"--env={name}: {type(error).__name__}: {error}") from error
+
+
+def _dm_control(name: str, config: Mapping[str, Any]) -> Environment:
+    with needs("demo", f"--env=dm_control:{name} needs dm_control"):
+        os.environ.setdefault("MUJOCO_GL", "disable")  # physics only, unless the user wants pixels
+        from dm_control import suite
+    domain, _, task = name.partition("/")
+    env = suite.load(domain, task, task_kwargs={"random": 0, **config})
+    return DmEnvironment(env, _reseed_suite)
+
+
+def _reseed_suite(env: Any, seed: int) -> None:
+    """The tasks of dm_control's suite draw from one RandomState."""
+    env.task.random.seed(seed)
+
+
+def _of_factory(name: str, config: Mapping[str, Any]) -> Environment:
+    """Of `module:function`, or of an environment that is given itself: then each is a copy of it."""
+    found: Any = resolve(name, "--env", callable_only=False)
+    if isinstance(name, ByValue) and not callable(found):
+        return as_environment(copy.deepcopy(found), name)
+    parameters = inspect.signature(found).parameters
+    if "seed" in parameters:
+        return NewEachEpisode(lambda seed: as_environment(found(**{**config, "seed": seed}), name, seeded=True))
+    return as_environment(found(**config), name)
+
+
+def as_environment(env: Any, name: str, *, seeded: bool = False) -> Environment:
+    """An environment of gymnasium's, gym's or dm_env's in our form; one of ours as it is.
+
+    Args:
+      env: the environment.
+      name: for messages.
+      seeded: it was made for one seed.
+
+    Raises:
+      UsageError: it is none of these, or cannot be seeded.
+    """
+    if isinstance(env, Environment):
+        return env
+    if hasattr(env, "observation_space") and hasattr(env, "action_space"):
+        return GymEnvironment(env)
+    if hasattr(env, "observation_spec") and hasattr(env, "action_spec"):
+        random = getattr(getattr(env, "task", None), "random", None)
+        if seeded:
+            return DmEnvironment(env, None)
+        if isinstance(random, np.random.RandomState):
+            return DmEnvironment(env, _reseed_suite)
+        raise UsageError(
+            f"--env={name}: its episodes cannot be seeded; give the factory an argument `seed`, and it is called for "
+            "each episode"
+        )
+    raise UsageError(
+        f"--env={name}: it gave a {type(env).__name__}, which is neither an environment of gymnasium's (with "
+        "observation_space and action_space) nor of dm_env's (with observation_spec and action_spec)"
+    )
+
+
+def observed_dtypes(environment: Environment) -> tuple[str, ...]:
+    """The dtypes of the leaves of an observation: wider than declared where the environment gives wider floats."""
+    values = environment.observation.flatten(environment.reset(0))
+    dtypes = []
+    for leaf, value in zip(environment.observation.leaves, values, strict=True):
+        given = np.asarray(value).dtype
+        wider = leaf.kind == "box" and given.kind == "f" and np.dtype(leaf.dtype).kind == "f"
+        dtypes.append(np.promote_types(given, leaf.dtype).name if wider else leaf.dtype)
+    return tuple(dtypes)

@@ -1,0 +1,333 @@
+"""Heads, which make a stochastic policy of a deterministic one: with the names and the formulas of SCOPE-RL's.
+
+They differ from SCOPE-RL's in where random numbers come from: from the recording, or from the head's own `random_state`
+where it is called by hand; never from a global generator.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, ClassVar, TypeAlias
+
+import numpy as np
+
+from rlds_beam.errors import UsageError
+from rlds_beam.recording.bases import BasePolicy, as_base
+from rlds_beam.recording.distributions import (
+    TIED,
+    Actions,
+    Categorical,
+    Distribution,
+    EpsilonGreedy,
+    Gaussian,
+    Propensity,
+    TruncatedGaussian,
+)
+from rlds_beam.recording.policies import BehaviorPolicy
+from rlds_beam.recording.spaces import Leaf, Structure
+
+Array: TypeAlias = "np.ndarray[Any, Any]"
+
+
+@dataclasses.dataclass
+class BaseHead(BehaviorPolicy):
+    """What all heads have.
+
+    Attributes:
+      base_policy: a function of observations (N, ...): of a discrete action it returns values (N, n), a Q function, or
+        the numbers of the greedy actions, int (N,); of a continuous one actions (N, A). Or an object with `predict`, as
+        d3rlpy's algorithms have; or the name of one (`bases.as_base`).
+      name: of the policy.
+    """
+
+    base_policy: Any
+    name: str = ""
+    action_type: ClassVar[str] = "discrete"
+
+    def __post_init__(self) -> None:
+        self.name = self.name or type(self).__name__
+        self._base: BasePolicy | None = None
+        self._leaf: Leaf | None = None
+        self._generator: np.random.Generator | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_base": None, "_generator": None}  # each process loads the model, if it was named
+
+    @property
+    def base(self) -> BasePolicy:
+        """The base policy, loaded."""
+        if self._base is None:
+            self._base = as_base(self.base_policy)
+        return self._base
+
+    def bind(self, observation: Structure, action: Structure) -> None:
+        leaf = action.alone
+        kind = "discrete" if leaf is not None and leaf.kind == "discrete" else "continuous"
+        of_one = leaf is not None and leaf.kind in ("discrete", "box") and len(leaf.shape) <= 1
+        if leaf is None or not of_one or kind != self.action_type:
+            wanted = "one discrete action" if self.action_type == "discrete" else "an action that is a list of numbers"
+            raise UsageError(f"{type(self).__name__} is for {wanted}, and the environment takes another one")
+        self._leaf = leaf
+        self.check(leaf)
+
+    def check(self, leaf: Leaf) -> None:
+        """Holds the arguments of the head against the action; raises UsageError."""
+
+    # What SCOPE-RL's heads have besides.
+
+    def predict(self, x: Array) -> Array:
+        """The greedy actions for observations (N, ...)."""
+        return self.base.greedy(x)
+
+    def sample_action(self, x: Array) -> Array:
+        """Actions for observations (N, ...), of the head's `random_state`."""
+        return self._sample(x)[1][0]
+
+    def sample_action_and_output_pscore(self, x: Array) -> tuple[Array, Array]:
+        """Actions for observations (N, ...), and their propensities (N,)."""
+        distribution, actions = self._sample(x)
+        return actions[0], distribution.propensity(actions).value
+
+    def calc_pscore_given_action(self, x: Array, action: Array) -> Array:
+        """The propensities (N,) of actions that are given."""
+        return self.distribution(x).propensity((np.asarray(action),)).value
+
+    def sample_action_online(self, x: Array) -> Any:
+        """The action for one observation."""
+        return self.sample_action(np.asarray(x)[None])[0]
+
+    def sample_action_and_output_pscore_online(self, x: Array) -> tuple[Any, float]:
+        """The action for one observation, and its propensity."""
+        action, propensity = self.sample_action_and_output_pscore(np.asarray(x)[None])
+        return action[0], float(propensity[0])
+
+    def _sample(self, x: Array) -> tuple[Distribution, Actions]:
+        if self._generator is None:
+            self._generator = np.random.default_rng(getattr(self, "random_state", None))
+        distribution = self.distribution(x)
+        uniform, normal = self.randomness
+        random = self._generator
+        return distribution, distribution.sample(
+            random.random((len(x), uniform)), random.standard_normal((len(x), normal))
+        )
+
+    @property
+    def _start(self) -> int:
+        return 0 if self._leaf is None else int(self._leaf.start)
+
+
+@dataclasses.dataclass
+class EpsilonGreedyHead(BaseHead):
+    """Pr[a | s] = (1 - epsilon) [a is greedy] + epsilon / n_actions.
+
+    Attributes:
+      n_actions: the environment's, by default.
+      epsilon: probability of an action at random, which may be the greedy one.
+      random_state: seed, where the head is called by hand.
+    """
+
+    n_actions: int | None = None
+    epsilon: float = 0.1
+    random_state: int | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.epsilon <= 1:
+            raise UsageError(f"EpsilonGreedyHead: epsilon={self.epsilon}, expected 0 to 1")
+
+    def check(self, leaf: Leaf) -> None:
+        self.n_actions = _number(self, leaf, self.n_actions)
+
+    @property
+    def randomness(self) -> tuple[int, int]:
+        return EpsilonGreedy.uniform, 0
+
+    def distribution(self, observations: Any) -> EpsilonGreedy:
+        values = self.base.values_or_greedy(observations, self.n_actions)
+        if values.ndim == 1:
+            return EpsilonGreedy(values, self.epsilon, _known(self, self.n_actions), self._start, None)
+        best = values.max(axis=1, keepdims=True)
+        tied = values >= best - TIED * np.maximum(1, np.abs(best))
+        return EpsilonGreedy(values.argmax(axis=1), self.epsilon, values.shape[1], self._start, tied)
+
+    def calc_action_choice_probability(self, x: Array) -> Array:
+        """The probabilities of all actions, (N, n)."""
+        distribution, n = self.distribution(x), _known(self, self.n_actions)
+        each = [distribution.propensity((np.full(len(x), a + self._start),)).value for a in range(n)]
+        return np.stack(each, axis=1)
+
+
+@dataclasses.dataclass
+class SoftmaxHead(BaseHead):
+    """Pr[a | s] = exp(Q(s, a) / tau) / sum over a' of exp(Q(s, a') / tau); the base policy has to be a Q function.
+
+    Attributes:
+      n_actions: the environment's, by default.
+      tau: temperature; the higher, the more even are the actions. Below 0, the worst actions are the likeliest.
+      random_state: seed, where the head is called by hand.
+    """
+
+    n_actions: int | None = None
+    tau: float = 1.0
+    random_state: int | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.tau == 0:
+            raise UsageError("SoftmaxHead: tau=0, expected another number")
+
+    def check(self, leaf: Leaf) -> None:
+        self.n_actions = _number(self, leaf, self.n_actions)
+
+    @property
+    def randomness(self) -> tuple[int, int]:
+        return Categorical.uniform, 0
+
+    def distribution(self, observations: Any) -> Categorical:
+        values = self.base.values(observations, self.n_actions)
+        return Categorical(values.astype(np.float64) / self.tau, self._start)
+
+    def calc_action_choice_probability(self, x: Array) -> Array:
+        """The probabilities of all actions, (N, n)."""
+        distribution, n = self.distribution(x), _known(self, self.n_actions)
+        return np.stack([distribution.propensity((np.full(len(x), a + self._start),)).value for a in range(n)], axis=1)
+
+
+@dataclasses.dataclass
+class GaussianHead(BaseHead):
+    """a ~ Normal(pi(s), sigma), each dimension on its own; the propensity is the product of their densities.
+
+    Attributes:
+      sigma: standard deviations, (A,), or one for all.
+      random_state: seed, where the head is called by hand.
+    """
+
+    sigma: Any = 1.0
+    random_state: int | None = None
+    action_type: ClassVar[str] = "continuous"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.sigma = np.asarray(self.sigma, np.float64)
+        if not (self.sigma > 0).all():
+            raise UsageError(f"{type(self).__name__}: sigma={self.sigma}, expected more than 0")
+
+    def check(self, leaf: Leaf) -> None:
+        _broadcast(self, "sigma", self.sigma, leaf)
+
+    @property
+    def randomness(self) -> tuple[int, int]:
+        return 0, _width(self)
+
+    def distribution(self, observations: Any) -> Gaussian:
+        return Gaussian(self.base.greedy(observations).astype(np.float64), self.sigma)
+
+    def calc_action_choice_probability(self, greedy_action: Array, action: Array) -> Array:
+        """The densities (N,) of actions, given the greedy ones."""
+        return Gaussian(np.asarray(greedy_action, np.float64), self.sigma).propensity((action,)).value
+
+
+@dataclasses.dataclass
+class TruncatedGaussianHead(BaseHead):
+    """a ~ TruncNorm(pi(s), sigma) between the bounds, each dimension on its own.
+
+    Attributes:
+      sigma: standard deviations, (A,), or one for all.
+      minimum, maximum: the bounds, (A,); by default those of the action.
+      random_state: seed, where the head is called by hand.
+    """
+
+    sigma: Any = 1.0
+    minimum: Any = None
+    maximum: Any = None
+    random_state: int | None = None
+    action_type: ClassVar[str] = "continuous"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.sigma = np.asarray(self.sigma, np.float64)
+        if not (self.sigma > 0).all():
+            raise UsageError(f"{type(self).__name__}: sigma={self.sigma}, expected more than 0")
+
+    def check(self, leaf: Leaf) -> None:
+        self.minimum = leaf.low if self.minimum is None else self.minimum
+        self.maximum = leaf.high if self.maximum is None else self.maximum
+        for name in ("sigma", "minimum", "maximum"):
+            _broadcast(self, name, np.asarray(getattr(self, name), np.float64), leaf)
+        if not (np.asarray(self.minimum) < np.asarray(self.maximum)).all():
+            raise UsageError("TruncatedGaussianHead: the minimum has to be less than the maximum")
+
+    @property
+    def randomness(self) -> tuple[int, int]:
+        return _width(self), 0
+
+    def distribution(self, observations: Any) -> TruncatedGaussian:
+        return self._of(self.base.greedy(observations))
+
+    def calc_action_choice_probability(self, greedy_action: Array, action: Array) -> Array:
+        """The densities (N,) of actions, given the greedy ones."""
+        return self._of(greedy_action).propensity((np.asarray(action),)).value
+
+    def _of(self, greedy: Array) -> TruncatedGaussian:
+        mean = np.asarray(greedy, np.float64)
+        low, high = (np.broadcast_to(np.asarray(b, np.float64), mean.shape[1:]) for b in (self.minimum, self.maximum))
+        return TruncatedGaussian(mean, self.sigma, low, high)
+
+
+@dataclasses.dataclass
+class OnlineHead(BaseHead):
+    """The actions of the base policy as they are; no propensity is known, and none is recorded."""
+
+    has_propensity: ClassVar[bool] = False
+
+    def bind(self, observation: Structure, action: Structure) -> None:
+        if action.alone is None:
+            raise UsageError("OnlineHead is for one action, and the environment takes several")
+        self._leaf = action.alone
+
+    def distribution(self, observations: Any) -> Distribution:
+        start = self._start if self._leaf is None or self._leaf.kind == "discrete" else 0
+        return _Greedy(self.base.greedy(observations) + start)
+
+
+class _Greedy(Distribution):
+    """One action for each observation."""
+
+    def __init__(self, actions: Array):
+        self._actions = actions
+
+    def sample(self, uniform: Array, normal: Array) -> Actions:
+        return (self._actions,)
+
+    def propensity(self, actions: Actions) -> Propensity:
+        raise UsageError("the propensities of OnlineHead are not known")
+
+
+def _number(head: BaseHead, leaf: Leaf, given: int | None) -> int:
+    if given not in (None, leaf.choices):
+        raise UsageError(f"{type(head).__name__}: n_actions={given}, and the environment has {leaf.choices}")
+    return leaf.choices
+
+
+def _known(head: BaseHead, n_actions: int | None) -> int:
+    if n_actions is None:
+        raise UsageError(f"{type(head).__name__}: n_actions is not known; give it")
+    return n_actions
+
+
+def _width(head: BaseHead) -> int:
+    """Dimensions of the action."""
+    if head._leaf is not None:
+        return max(1, head._leaf.size)
+    return int(np.size(getattr(head, "sigma", 1)))
+
+
+def _broadcast(head: BaseHead, name: str, value: Array, leaf: Leaf) -> None:
+    if value.ndim > 1 or (value.ndim == 1 and value.shape != leaf.shape):
+        raise UsageError(f"{type(head).__name__}: {name} has shape {value.shape}, and the action {leaf.shape}")
+
+
+HEADS: dict[str, type[BaseHead]] = {
+    head.__name__: head for head in (EpsilonGreedyHead, SoftmaxHead, GaussianHead, TruncatedGaussianHead, OnlineHead)
+}
+"""The heads by name."""

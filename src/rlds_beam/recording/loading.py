@@ -1,0 +1,142 @@
+"""Behaviour policies by name: `random`, `Head(base, argument=value)`, `module:name`, or a file of heads."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rlds_beam import storage
+from rlds_beam.errors import UsageError
+from rlds_beam.recording.heads import HEADS
+from rlds_beam.recording.models import fingerprint, is_model
+from rlds_beam.recording.policies import BehaviorPolicy, Random
+from rlds_beam.user_functions import ByValue, resolve, version_of
+from rlds_beam.wording import did_you_mean
+
+_CALL = re.compile(r"(?P<head>\w+)\((?P<arguments>.*)\)", re.DOTALL)
+_FILE = (".yaml", ".yml", ".json")
+
+
+def load_policies(names: Sequence[str]) -> tuple[BehaviorPolicy, ...]:
+    """The policies that `--policy` names, each with a name of its own.
+
+    Raises:
+      UsageError: there is no such policy, or two have the same name.
+    """
+    policies = [policy for name in names for policy in _load(name)]
+    if not policies:
+        raise UsageError("no policy is named: --policy=random, or another one")
+    known = [policy.name for policy in policies]
+    for name in known:
+        if known.count(name) > 1:
+            raise UsageError(f"{known.count(name)} policies are called {name}: give each a name=...")
+    return tuple(policies)
+
+
+def versions_of(names: Sequence[str]) -> dict[str, Any]:
+    """What tells the code and the models of policies from edits of them, as JSON: by the name of each."""
+    found: dict[str, Any] = {}
+    for name in names:
+        found[str(name)] = "in the name" if isinstance(name, ByValue) else _version(name)
+    return found
+
+
+def _version(name: str) -> Any:
+    if name.endswith(_FILE):
+        return {one: _version(one) for one in _in_file(name)}
+    call = _CALL.fullmatch(name)
+    base = _arguments(name, call["arguments"])["base_policy"] if call else name
+    if base == "random":
+        return None
+    return fingerprint(base) if is_model(base) else version_of(base, "--policy")
+
+
+def _load(name: str) -> list[BehaviorPolicy]:
+    if isinstance(name, ByValue):
+        return [as_policy(name.value, str(name))]
+    if name == "random":
+        return [Random()]
+    if name.endswith(_FILE):
+        return [policy for one in _in_file(name) for policy in _load(one)]
+    call = _CALL.fullmatch(name)
+    if call is not None:
+        return [_head(name, call["head"], _arguments(name, call["arguments"]))]
+    if is_model(name) or ":" not in name:
+        raise UsageError(
+            f"--policy={name}: expected random, module:name, a YAML file, or a head over a policy, such as "
+            f"EpsilonGreedyHead({name}, epsilon=0.1); heads are {', '.join(HEADS)}"
+        )
+    found: Any = resolve(name, "--policy", callable_only=False)
+    if callable(found) and not isinstance(found, BehaviorPolicy):
+        found = found()
+    return [as_policy(found, name)]
+
+
+def as_policy(found: Any, name: str) -> BehaviorPolicy:
+    """A policy of an object: one of ours as it is; a head of SCOPE-RL's as the head of the same name.
+
+    Raises:
+      UsageError: it is neither.
+    """
+    if isinstance(found, BehaviorPolicy):
+        return found
+    kind = type(found).__name__
+    if kind in HEADS and hasattr(found, "base_policy"):
+        names = [field for field in HEADS[kind].__dataclass_fields__ if hasattr(found, field)]
+        return HEADS[kind](**{field: getattr(found, field) for field in names})
+    raise UsageError(
+        f"--policy={name}: it is a {kind}, not a behaviour policy; put a head around it: {', '.join(HEADS)}"
+    )
+
+
+def _head(name: str, head: str, arguments: Mapping[str, Any]) -> BehaviorPolicy:
+    if head not in HEADS:
+        raise UsageError(
+            f"--policy={name}: there is no {head}{did_you_mean(head, HEADS)}; heads are {', '.join(HEADS)}"
+        )
+    for argument in arguments:
+        fields = HEADS[head].__dataclass_fields__
+        if argument not in fields:
+            raise UsageError(f"--policy={name}: {head} has no {argument}{did_you_mean(argument, fields)}")
+    return HEADS[head](**arguments)
+
+
+def _arguments(name: str, text: str) -> dict[str, Any]:
+    """`my:q, epsilon=0.3` as arguments by name; the first one is the base policy."""
+    parts = [part.strip() for part in re.split(r",(?![^\[(]*[\])])", text)]
+    if not parts[0] or "=" in parts[0]:
+        raise UsageError(f"--policy={name}: a head is over a policy: EpsilonGreedyHead(module:function, epsilon=0.1)")
+    arguments: dict[str, Any] = {"base_policy": parts[0]}
+    for part in parts[1:]:
+        argument, equals, value = part.partition("=")
+        if not equals:
+            raise UsageError(f"--policy={name}: {part!r}, expected argument=value")
+        try:
+            arguments[argument.strip()] = ast.literal_eval(value.strip())
+        except (ValueError, SyntaxError):
+            arguments[argument.strip()] = value.strip()
+    return arguments
+
+
+def _in_file(path: str) -> list[str]:
+    """The policies of a YAML or JSON file: a list of names, or of `{Head: {argument: value}}`."""
+    import yaml
+
+    try:
+        content = yaml.safe_load(storage.read_text(path))
+    except (OSError, yaml.YAMLError) as error:
+        raise UsageError(f"--policy={path}: {error}") from error
+    names = []
+    for entry in content if isinstance(content, list) else [content]:
+        if isinstance(entry, str):
+            names.append(entry)
+        elif isinstance(entry, Mapping) and len(entry) == 1 and isinstance(next(iter(entry.values())), Mapping):
+            ((head, arguments),) = entry.items()
+            given = dict(arguments)
+            base = given.pop("base_policy", "")
+            names.append(f"{head}({', '.join([base, *(f'{k}={v!r}' for k, v in given.items())])})")
+        else:
+            raise UsageError(f"--policy={path}: {entry!r}, expected a name, or a head with its arguments by name")
+    return names

@@ -1,0 +1,263 @@
+"""Logged datasets in SCOPE-RL's form, read from the RLDS that was recorded when they are asked for."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from rlds_beam.datasets.dataset import Dataset
+from rlds_beam.datasets.opening import open_dataset
+from rlds_beam.errors import UsageError
+from rlds_beam.output.manifest import read_manifest
+from rlds_beam.output.plans import read_plan
+from rlds_beam.recording.rollout import INFO, PROPENSITY
+
+Array: TypeAlias = "np.ndarray[Any, Any]"
+
+ARRAYS = ("state", "action", "reward", "done", "terminal", "info", "pscore")
+KEYS = (
+    "size", "n_trajectories", "step_per_trajectory", "action_type", "n_actions", "action_dim", "action_meaning",
+    "action_keys", "state_dim", "state_keys", *ARRAYS, "behavior_policy", "dataset_id",
+)  # fmt: skip
+"""In the order of SCOPE-RL."""
+
+
+class LoggedDataset(Mapping[str, Any]):
+    """What one policy recorded, as SCOPE-RL's dict: `logged_dataset["state"]`.
+
+    Arrays are read when they are asked for, and kept. Rows are the steps of one trajectory after another.
+
+        size, n_trajectories, step_per_trajectory     how much; see below
+        action_type                                   "discrete" or "continuous"
+        n_actions; action_dim                         of discrete; of continuous actions; else None
+        action_meaning, action_keys, state_keys       as they were given to SyntheticDataset
+        state_dim                                     numbers in a state
+        state        float64 (size, state_dim)
+        action       int64 (size,), or float64 (size, action_dim)
+        reward       float64 (size,)
+        done         float64 (size,)     1 where an episode ends
+        terminal     float64 (size,)     1 where an episode reaches its most steps
+        info         by key: int64 or float64 (size,), or a list
+        pscore       float64 (size,)     of the stored action; None of OnlineHead
+        behavior_policy, dataset_id
+
+    SCOPE-RL takes it for granted that every trajectory has `step_per_trajectory` steps. An episode that ends early ends
+    here, so `size` is the sum of the `lengths`; `padded()` makes them of one length.
+
+    Attributes:
+      path: of the RLDS dataset.
+    """
+
+    def __init__(self, path: str, described: Mapping[str, Any], policy: int, dataset: int, owner: Any = None):
+        self.path = path
+        self._described, self._policy, self._dataset = described, policy, dataset
+        self._owner = owner  # of a temporary directory, which lasts as long as this does
+        self._plan = _plan(path).digest
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(KEYS)
+
+    def __len__(self) -> int:
+        return len(KEYS)
+
+    def __repr__(self) -> str:
+        sizes = f"{self['n_trajectories']} trajectories, {self['size']} steps"
+        return f"<LoggedDataset: {sizes} of {self['behavior_policy']}, dataset {self['dataset_id']}; {self.path}>"
+
+    def __getitem__(self, key: str) -> Any:
+        if key in ARRAYS:
+            return self._array(key)
+        if key == "size":
+            return int(self.lengths.sum())
+        if key == "dataset_id":
+            return self._dataset
+        return self._described[key]
+
+    def _array(self, key: str) -> Any:
+        arrays = self.__dict__.setdefault("_arrays", {})
+        if key not in arrays:
+            arrays[key] = _ARRAYS[key](self)
+        return arrays[key]
+
+    @functools.cached_property
+    def lengths(self) -> Array:
+        """Steps of each trajectory, int64 (n_trajectories,)."""
+        trajectories = self._read("trajectory_id")
+        first = np.flatnonzero(np.diff(trajectories, prepend=-1))
+        return np.add.reduceat(self._lengths, first) if len(first) else np.zeros(0, np.int64)
+
+    @property
+    def terminated(self) -> Array:
+        """Whether the environment was in a terminal state after a step, bool (size,)."""
+        return self._at_ends(self._ended("terminated"))
+
+    @property
+    def truncated(self) -> Array:
+        """Whether an episode was cut off after a step: by a time limit, or by the end of the recording; bool (size,)."""
+        return self._at_ends(~self._ended("terminated"))
+
+    @property
+    def final_state(self) -> Array:
+        """The observation after the last step of each recorded episode, float64 (episodes, ...)."""
+        return np.stack([values[-1] for values in self._read("steps/observation")]).astype(np.float64)
+
+    def padded(self) -> dict[str, Any]:
+        """As a dict, each trajectory padded with zeros to `step_per_trajectory` steps, for SCOPE-RL's estimators.
+
+        A padded step repeats the last state, with reward 0 and pscore 1, after `done`; `mask`, float64 (size,), is 1
+        for the steps that were recorded.
+        """
+        steps = self["step_per_trajectory"]
+        place = np.arange(steps)
+        last = (np.cumsum(self.lengths) - 1)[:, None]
+        rows = np.minimum(last - self.lengths[:, None] + 1 + place, last).reshape(-1)
+        mask = (place < self.lengths[:, None]).reshape(-1)
+        void = {"reward": 0.0, "pscore": 1.0, "done": 1.0, "terminal": 0.0}
+        content = dict(self)
+        for key in ARRAYS:
+            if key == "info":
+                content[key] = {k: _taken(values, rows) for k, values in self[key].items()}
+            elif self[key] is not None:
+                content[key] = self[key][rows]
+                if key in void:
+                    content[key] = np.where(mask, content[key], void[key])
+        return {**content, "size": len(rows), "mask": mask.astype(np.float64)}
+
+    # What is read.
+
+    @functools.cached_property
+    def _lengths(self) -> Array:
+        """Steps with an action of each recorded episode."""
+        return np.array([len(values) - 1 for values in self._read("steps/reward")], np.int64)
+
+    @functools.cached_property
+    def _rows(self) -> tuple[Dataset, Array]:
+        """The dataset, and the rows of it that are this policy's."""
+        if _plan(self.path).digest != self._plan:
+            raise UsageError(f"{self.path} was replaced by another recording since: give each a path of its own")
+        manifest, ranges = read_manifest(self.path), _plan(self.path).content["ranges"]
+        own, split = [], ""
+        counted: dict[str, int] = {}
+        for shard in manifest["shards"]:
+            policy, dataset, *_ = ranges[shard["range"]]
+            start = counted.get(shard["split"], 0)
+            counted[shard["split"]] = start + shard["records"]
+            if (policy, dataset) == (self._policy, self._dataset):
+                split = shard["split"]
+                own.append(np.arange(start, start + shard["records"]))
+        return open_dataset(self.path, split), np.concatenate(own)
+
+    def _read(self, path: str) -> Array:
+        dataset, rows = self._rows
+        return dataset.select(rows, [path])[path]
+
+    def _steps(self, path: str) -> Array:
+        """A field of all steps with an action."""
+        return np.concatenate([values[:-1] for values in self._read(f"steps/{path}")])
+
+    def _ended(self, *how: str) -> Array:
+        """Which recorded episodes ended so."""
+        return np.isin(self._read("end").astype("U"), how)
+
+    def _at_ends(self, which: Array) -> Array:
+        """bool (size,): the last steps of these episodes."""
+        marks = np.zeros(int(self._lengths.sum()), bool)
+        marks[np.cumsum(self._lengths) - 1] = which
+        return marks
+
+    def _state(self) -> Array:
+        return self._steps("observation").astype(np.float64)
+
+    def _action(self) -> Array:
+        return self._steps("action").astype(np.int64 if self["action_type"] == "discrete" else np.float64)
+
+    def _reward(self) -> Array:
+        return self._steps("reward").astype(np.float64)
+
+    def _done(self) -> Array:
+        ended = (
+            self._ended("terminated", "truncated") if self._described["windows"] else np.ones(len(self._lengths), bool)
+        )
+        return self._at_ends(ended).astype(np.float64)
+
+    def _terminal(self) -> Array:
+        """Where an episode has its most steps: those of the environment in windows, else those of a trajectory."""
+        if self._described["windows"]:
+            ages, most = self._read("start_step") + self._lengths, self._described["max_episode_steps"]
+        else:
+            ages, most = self._lengths, self["step_per_trajectory"]
+        return self._at_ends(ages == most).astype(np.float64)
+
+    def _pscore(self) -> Array | None:
+        dataset, _ = self._rows
+        return self._steps(PROPENSITY) if f"steps/{PROPENSITY}" in dataset.fields else None
+
+    def _info(self) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for key, kind in self._described["info_keys"].items():
+            values = self._steps(f"{INFO}/{key}")
+            if kind in (int, float):
+                found[key] = values.astype(kind)
+            else:
+                found[key] = [v.decode() if isinstance(v, bytes) else v for v in values.tolist()]
+        return found
+
+
+_ARRAYS: dict[str, Callable[[LoggedDataset], Any]] = {
+    "state": LoggedDataset._state, "action": LoggedDataset._action, "reward": LoggedDataset._reward,
+    "done": LoggedDataset._done, "terminal": LoggedDataset._terminal, "info": LoggedDataset._info,
+    "pscore": LoggedDataset._pscore,
+}  # fmt: skip
+
+
+def _taken(values: Any, rows: Array) -> Any:
+    return values[rows] if isinstance(values, np.ndarray) else [values[row] for row in rows]
+
+
+def _plan(path: str) -> Any:
+    plan = read_plan(path)
+    if plan is None:
+        raise UsageError(f"{path} is not a recording of rlds-beam")
+    return plan
+
+
+class MultipleLoggedDataset:
+    """The logged datasets of several policies, or several of each: `logged_datasets.get(policy.name, 0)`.
+
+    Attributes:
+      action_type: "discrete" or "continuous".
+      path: of the RLDS dataset that holds all of them; each dataset id is a split, each policy has files of its own.
+    """
+
+    def __init__(self, path: str, described: Sequence[Mapping[str, Any]], datasets: int, owner: Any = None):
+        self.path, self._described, self._datasets, self._owner = Path(path), described, datasets, owner
+        self.action_type = described[0]["action_type"]
+
+    @property
+    def behavior_policy_names(self) -> list[str]:
+        """The names of the policies."""
+        return [one["behavior_policy"] for one in self._described]
+
+    @property
+    def n_datasets(self) -> dict[str, int]:
+        """Datasets of each policy, by its name."""
+        return dict.fromkeys(self.behavior_policy_names, self._datasets)
+
+    def get(self, behavior_policy_name: str, dataset_id: int) -> LoggedDataset:
+        """A logged dataset.
+
+        Raises:
+          UsageError: there is no such policy or dataset.
+        """
+        names = self.behavior_policy_names
+        if behavior_policy_name not in names or not 0 <= dataset_id < self._datasets:
+            raise UsageError(
+                f"{self.path}: there is no dataset {dataset_id} of {behavior_policy_name}; there are {self._datasets} "
+                f"of {', '.join(names)}, from 0 on"
+            )
+        policy = names.index(behavior_policy_name)
+        return LoggedDataset(str(self.path), self._described[policy], policy, dataset_id, self._owner)

@@ -1,0 +1,264 @@
+"""EnvLogger around an environment: it calls `step_fn` after each step, and hands the step to a backend of ours.
+
+    Recorded          the environment as EnvLogger wants it (dm_env's form), from the first step that is to be recorded
+    EnvLogger         DeepMind's, where it is installed; where it is not, `Logger`, which makes the same calls
+    EpisodeBuffer     the backend: the steps of an episode as columns, aligned as RLDS has them
+
+What is recorded does not depend on which of the two loggers makes the calls; a test compares the bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from rlds_beam.errors import UsageError
+from rlds_beam.recording.environments import Environment, Outcome
+from rlds_beam.recording.spaces import Structure, to_spec
+
+Array: TypeAlias = "np.ndarray[Any, Any]"
+StepFn: TypeAlias = "Callable[[Any, Any, Any], Any]"
+
+_FIRST, _MID, _LAST = range(3)
+_ROOM = 256
+"""Steps for which a buffer has room at first."""
+
+
+class TimeStep(NamedTuple):
+    """dm_env's `TimeStep`."""
+
+    step_type: int
+    reward: Any
+    discount: Any
+    observation: Any
+
+    def first(self) -> bool:
+        return self.step_type == _FIRST
+
+    def mid(self) -> bool:
+        return self.step_type == _MID
+
+    def last(self) -> bool:
+        return self.step_type == _LAST
+
+
+class Recorded:
+    """An environment in dm_env's form, while it is recorded.
+
+    Whoever steps the environment says what the first observation of the recording is (`begin`), and what an action that
+    is stored means to the environment (`for_env`).
+
+    Attributes:
+      outcome: of the last step.
+    """
+
+    def __init__(self, environment: Environment):
+        self._environment = environment
+        self._first: Any = None
+        self._left = 0
+        self.for_env: Any = None
+        self.outcome: Outcome | None = None
+
+    def begin(self, observation: Any, most_steps: int) -> None:
+        """The next episode starts with this observation, and is cut off after so many steps."""
+        self._first, self._left, self.outcome = observation, most_steps, None
+
+    def reset(self) -> TimeStep:
+        return TimeStep(_FIRST, None, None, self._first)
+
+    def step(self, action: Any) -> TimeStep:
+        outcome = self._environment.step(self.for_env)
+        self._left -= 1
+        self.outcome = outcome
+        last = outcome.terminated or outcome.truncated or not self._left
+        return TimeStep(_LAST if last else _MID, outcome.reward, outcome.discount, outcome.observation)
+
+    def observation_spec(self) -> Any:
+        return to_spec(self._environment.observation, "observation")
+
+    def action_spec(self) -> Any:
+        return to_spec(self._environment.action, "action")
+
+    def reward_spec(self) -> Any:
+        from dm_env import specs
+
+        return specs.Array((), np.float64, "reward")
+
+    def discount_spec(self) -> Any:
+        from dm_env import specs
+
+        return specs.BoundedArray((), np.float64, 0, 1, "discount")
+
+    def close(self) -> None:
+        self._environment.close()
+
+
+class EpisodeBuffer:
+    """The steps of an episode as columns; a backend of EnvLogger's.
+
+        call              record_step(reset)   record_step(a0)      record_step(a1, last)
+        step              0                    1                    2
+        observation       o0                   o1                   o2
+        action, reward    a0, r0               a1, r1               zeros                     as RLDS has it
+
+    Attributes:
+      metadata: of the dataset, as EnvLogger completes it.
+      episode_metadata: of the episode.
+    """
+
+    def __init__(
+        self, observation: Structure, action: Structure, extra: Mapping[str, tuple[str, tuple[int, ...]]], reward: str
+    ):
+        self._structures = observation, action
+        self._observations = [_Column(leaf.dtype, leaf.shape) for leaf in observation.leaves]
+        self._actions = [_Column(leaf.dtype, leaf.shape) for leaf in action.leaves]
+        self._reward, self._discount = _Column(reward, ()), _Column("float32", ())
+        self._extra = {path: _Column(dtype, shape) for path, (dtype, shape) in extra.items()}
+        self._room = 0
+        self._steps = 0
+        self._last = self._terminal = False
+        self.metadata: Mapping[str, Any] = {}
+        self.episode_metadata: Mapping[str, Any] = {}
+
+    def __call__(self, metadata: Mapping[str, Any]) -> EpisodeBuffer:
+        """EnvLogger asks its backend for itself, with the metadata of the dataset."""
+        self.metadata = metadata
+        return self
+
+    def record_step(self, data: Any, is_new_episode: bool) -> None:
+        timestep, action, custom = data
+        if is_new_episode:
+            self._steps, self._last, self._terminal = 0, False, False
+        t = self._steps
+        if t == self._room:
+            self._grow()
+        of_observation, of_action = self._structures
+        for column, value in zip(self._observations, of_observation.flatten(timestep.observation), strict=True):
+            column.set(t, value)
+        self._steps = t + 1
+        if is_new_episode:
+            return
+        for column, value in zip(self._actions, of_action.flatten(action), strict=True):
+            column.set(t - 1, value)
+        self._reward.set(t - 1, timestep.reward)
+        self._discount.set(t - 1, timestep.discount)
+        for path, value in (custom or {}).items():
+            self._extra[path].set(t - 1, value)
+        if timestep.last():
+            self._last, self._terminal = True, timestep.discount == 0
+
+    def set_episode_metadata(self, data: Mapping[str, Any]) -> None:
+        self.episode_metadata = data
+
+    def close(self) -> None:
+        """Nothing is held but memory."""
+
+    def columns(self) -> dict[str, Array]:
+        """The columns of the episode so far, copied: T steps, of which the last one has no action.
+
+        Raises:
+          UsageError: an observation did not have the shape or the dtype that the environment declares.
+        """
+        steps = self._steps
+        mark = np.arange(steps)
+        named = {
+            **_paths("observation", self._structures[0], self._observations),
+            **_paths("action", self._structures[1], self._actions),
+            "reward": self._reward,
+            "discount": self._discount,
+            **self._extra,
+        }
+        columns = {}
+        for path, column in named.items():
+            columns[path] = values = column.values[:steps].copy()
+            if not path.startswith("observation"):
+                values[-1:] = column.nothing
+        columns["is_first"] = mark == 0
+        columns["is_last"] = (mark == steps - 1) & self._last
+        columns["is_terminal"] = (mark == steps - 1) & self._terminal
+        return columns
+
+    def _grow(self) -> None:
+        self._room = max(_ROOM, 2 * self._room)
+        for column in (*self._observations, *self._actions, self._reward, self._discount, *self._extra.values()):
+            column.grow(self._room)
+
+
+class _Column:
+    """Room for the values of one field."""
+
+    def __init__(self, dtype: str, shape: tuple[int, ...]):
+        self.dtype, self.shape = np.dtype(object if dtype == "string" else dtype), shape
+        self.nothing: Any = b"" if dtype == "string" else 0
+        self.values = np.empty((0, *shape), self.dtype)
+        self._checked = False
+
+    def set(self, t: int, value: Any) -> None:
+        if not self._checked:
+            self._check(value)
+        self.values[t] = value.encode() if isinstance(value, str) else value
+
+    def grow(self, room: int) -> None:
+        values = np.zeros((room, *self.shape), self.dtype)
+        values[: len(self.values)] = self.values
+        self.values = values
+
+    def _check(self, value: Any) -> None:
+        """Of the first value: that storing it changes nothing but the width of its numbers."""
+        self._checked = True
+        if self.dtype == object:
+            return
+        found = np.asarray(value)
+        kinds = {"b": "b", "i": "biu", "u": "biu", "f": "biuf"}[self.dtype.kind]
+        if found.shape != self.shape or found.dtype.kind not in kinds:
+            raise UsageError(
+                f"the environment gave {found.dtype} {found.shape} where it declares {self.dtype} {self.shape}"
+            )
+
+
+def _paths(name: str, structure: Structure, columns: list[_Column]) -> dict[str, _Column]:
+    pairs = zip(structure.leaves, columns, strict=True)
+    return {f"{name}/{leaf.path}" if leaf.path else name: column for leaf, column in pairs}
+
+
+class Logger:
+    """Makes EnvLogger's calls where it is not installed: `step_fn` and the backend after each step."""
+
+    def __init__(self, env: Any, step_fn: StepFn, metadata: dict[str, Any], backend: Any):
+        self._env, self._step_fn = env, step_fn
+        self._backend = backend(metadata=metadata)
+
+    def reset(self) -> Any:
+        timestep = self._env.reset()
+        self._backend.record_step((timestep, None, self._step_fn(timestep, None, self._env)), True)
+        return timestep
+
+    def step(self, action: Any) -> Any:
+        timestep = self._env.step(action)
+        self._backend.record_step((timestep, action, self._step_fn(timestep, action, self._env)), False)
+        return timestep
+
+    def close(self) -> None:
+        self._env.close()
+
+
+def has_envlogger() -> bool:
+    """Whether EnvLogger is installed."""
+    try:
+        import envlogger  # noqa: F401
+    except ImportError:
+        return False
+    return True
+
+
+def make_logger(
+    env: Recorded, step_fn: StepFn, metadata: dict[str, Any], backend: EpisodeBuffer, *, envlogger: bool
+) -> Any:
+    """EnvLogger around an environment, or what makes its calls."""
+    if not envlogger:
+        return Logger(env, step_fn, metadata, backend)
+    from envlogger import environment_logger
+
+    return environment_logger.EnvLogger(env, step_fn=step_fn, metadata=metadata, backend=backend)

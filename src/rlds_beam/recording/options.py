@@ -1,0 +1,104 @@
+"""What is recorded: the options."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Literal
+
+from rlds_beam.errors import UsageError
+from rlds_beam.options import Options, option
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RolloutOptions(Options):
+    """What is rolled out, and what of it is recorded."""
+
+    env: str = option(
+        "", "gymnasium:CartPole-v1, gym:NAME, dm_control:cheetah/run, or module:function that makes an environment",
+        by_value=True, metavar="NAME",
+    )  # fmt: skip
+    env_config: str | None = option(None, "keyword arguments of the environment, as JSON", metavar="JSON")
+    policy: tuple[str, ...] = option(
+        (), "random; HEAD(module:function, argument=value); module:name; or a YAML file of these. May be given several "
+        "times: then each of the policies records so many episodes",
+        by_value=True, repeated=True, metavar="POLICY",
+    )  # fmt: skip
+    episodes: int | None = option(None, "trajectories of each policy, in each dataset: an episode each")
+    steps: int | None = option(
+        None, "steps of each policy, in each dataset: in windows of --step_per_trajectory, whatever ends meanwhile"
+    )
+    step_per_trajectory: int | None = option(
+        None, "with --episodes, the most steps of one; with --steps, those of each window (10)", metavar="STEPS"
+    )
+    max_episode_steps: int | None = option(None, "steps after which an episode is truncated", metavar="STEPS")
+    minimum_rollout_length: int = option(0, "of windows: the fewest steps before the first that is recorded")
+    maximum_rollout_length: int = option(
+        100, "of windows: the steps before the first that is recorded are fewer than this"
+    )
+    single_interaction: bool = option(False, "each window goes on where the one before ended, in one environment")
+    datasets: int = option(1, "independent datasets, each a split of its own")
+    obtain_info: bool = option(False, "record the environment's info, as info/...")
+    info_keys: tuple[str, ...] = option((), "of it, these only (all that are numbers or text)")
+    record_unclipped_action: bool = option(
+        False, "store actions as they were sampled; the environment is given them clipped to its bounds"
+    )
+    images: Literal["png", "raw"] = option("png", "how uint8 observations [H, W, 1, 3 or 4] are stored")
+    reward_dtype: Literal["float32", "float64"] = option("float32", "of the recorded reward", metavar="DTYPE")
+    seed: int = option(0, "of the environments and the policies: the same options give the same bytes")
+    envs_per_worker: int = option(16, "environments that a worker steps side by side, for one batch of observations")
+    logger: Literal["auto", "envlogger", "own"] = option(
+        "auto", "EnvLogger, where it is installed, or what makes its calls; the bytes are the same"
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.env:
+            raise UsageError("--env names the environment: --env=gymnasium:CartPole-v1")
+        if (self.episodes is None) == (self.steps is None):
+            raise UsageError("one of --episodes=N and --steps=N says how much is recorded")
+        positive = ("episodes", "steps", "step_per_trajectory", "max_episode_steps", "datasets", "envs_per_worker")
+        for name in positive:
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise UsageError(f"--{name}={value}: expected 1 or more")
+        if self.seed < 0:
+            raise UsageError(f"--seed={self.seed}: expected 0 or more")
+        if not 0 <= self.minimum_rollout_length <= self.maximum_rollout_length:
+            raise UsageError(
+                f"--minimum_rollout_length={self.minimum_rollout_length} and --maximum_rollout_length="
+                f"{self.maximum_rollout_length}: expected 0 or more, and the minimum not above the maximum"
+            )
+        if self.info_keys and not self.obtain_info:
+            raise UsageError("--info_keys goes with --obtain_info")
+        self._check_windows()
+
+    def _check_windows(self) -> None:
+        if self.steps is None:
+            for name in ("single_interaction", "minimum_rollout_length"):
+                if getattr(self, name):
+                    raise UsageError(
+                        f"--{name} is for --steps=N, and --episodes={self.episodes} records whole episodes"
+                    )
+        elif self.steps % (self.window or 1):
+            raise UsageError(f"--steps={self.steps}: expected a multiple of --step_per_trajectory={self.window}")
+
+    @property
+    def window(self) -> int | None:
+        """Steps of a trajectory: of a window, or the most of an episode."""
+        return 10 if self.steps is not None and self.step_per_trajectory is None else self.step_per_trajectory
+
+    @property
+    def trajectories(self) -> int:
+        """Of each policy, in each dataset."""
+        return self.episodes if self.episodes is not None else (self.steps or 0) // (self.window or 1)
+
+
+@dataclasses.dataclass(frozen=True)
+class RecordOptions(RolloutOptions):
+    """Where the recording goes."""
+
+    output: str = option(dataclasses.MISSING, "directory to write to", positional=True)
+    _: dataclasses.KW_ONLY
+    name: str | None = option(None, "of the dataset (from the environment's)")
+    shards: int | None = option(None, "files of each policy in each dataset (chosen by the number of trajectories)")
+    overwrite: bool = option(False, "replace what an earlier job wrote to the output")

@@ -1,0 +1,123 @@
+"""Behaviour policies: what chooses the actions that are recorded."""
+
+from __future__ import annotations
+
+import abc
+from typing import Any, ClassVar, TypeAlias
+
+import numpy as np
+
+from rlds_beam.errors import UsageError
+from rlds_beam.recording.distributions import Actions, Distribution, Independent, Propensity, log_of
+from rlds_beam.recording.spaces import Leaf, Structure
+
+Array: TypeAlias = "np.ndarray[Any, Any]"
+
+
+class BehaviorPolicy(abc.ABC):
+    """Chooses actions at random, by a distribution that depends on the observation alone.
+
+    It is pure: the same observations give the same distribution, in any process and in any batch, up to rounding. What
+    is random comes from outside, so an episode goes the same way whichever others run beside it. It pickles.
+
+    Attributes:
+      name: of the policy, which the episodes state.
+      has_propensity: whether the propensity of an action is known.
+    """
+
+    name: str
+    has_propensity: ClassVar[bool] = True
+
+    def bind(self, observation: Structure, action: Structure) -> None:
+        """Is told what the environment observes and takes, before anything else.
+
+        Raises:
+          UsageError: the policy cannot act there.
+        """
+
+    @property
+    def randomness(self) -> tuple[int, int]:
+        """How many uniform and how many normal random numbers an action takes."""
+        return 0, 0
+
+    @abc.abstractmethod
+    def distribution(self, observations: Any) -> Distribution:
+        """Of the actions for N observations: an array (N, ...), or arrays nested as an observation is."""
+
+
+class Random(BehaviorPolicy):
+    """`random`: uniform over the action space; as in gymnasium, normal or exponential where that has no bounds."""
+
+    def __init__(self, name: str = "random"):
+        self.name = name
+        self._action: Structure | None = None
+
+    def bind(self, observation: Structure, action: Structure) -> None:
+        for leaf in action.leaves:
+            if leaf.kind == "text":
+                raise UsageError(f"--policy={self.name}: an action that is text cannot be chosen at random")
+        self._action = action
+
+    @property
+    def randomness(self) -> tuple[int, int]:
+        return sum(leaf.size for leaf in self._leaves), sum(_unbounded(leaf) for leaf in self._leaves)
+
+    @property
+    def _leaves(self) -> tuple[Leaf, ...]:
+        assert self._action is not None, "bind comes first"
+        return self._action.leaves
+
+    def distribution(self, observations: Any) -> Distribution:
+        return Independent([(UniformOver(leaf), leaf.size, _unbounded(leaf)) for leaf in self._leaves])
+
+
+def _unbounded(leaf: Leaf) -> int:
+    """The normal random numbers of a leaf."""
+    return leaf.size if leaf.kind == "box" and np.dtype(leaf.dtype).kind == "f" else 0
+
+
+class UniformOver(Distribution):
+    """Uniform over a leaf of an action space."""
+
+    def __init__(self, leaf: Leaf):
+        self._leaf = leaf
+        if leaf.kind == "box":
+            self._low, self._high = np.asarray(leaf.low).reshape(-1), np.asarray(leaf.high).reshape(-1)
+            self._below, self._above = np.isfinite(self._low), np.isfinite(self._high)
+        else:
+            self._sizes = np.asarray(leaf.sizes, np.int64).reshape(-1)
+            self._start = np.broadcast_to(leaf.start, np.shape(leaf.sizes)).reshape(-1)
+        self._real = leaf.kind == "box" and np.dtype(leaf.dtype).kind == "f"
+
+    def sample(self, uniform: Array, normal: Array) -> Actions:
+        if not self._real:
+            low = self._low if self._leaf.kind == "box" else self._start
+            number = self._high - self._low + 1 if self._leaf.kind == "box" else self._sizes
+            flat = low + np.minimum((uniform * number).astype(np.int64), number - 1)
+        else:
+            low, high = np.where(self._below, self._low, 0), np.where(self._above, self._high, 0)
+            exponential = -np.log1p(-uniform)
+            flat = np.select(
+                [self._below & self._above, self._below, self._above],
+                [low + uniform * (high - low), low + exponential, high - exponential],
+                normal,
+            )
+        return (flat.reshape(len(uniform), *self._leaf.shape),)
+
+    def propensity(self, actions: Actions) -> Propensity:
+        flat = np.asarray(actions[0], np.float64).reshape(len(actions[0]), -1)
+        logs = (self._log_density(flat) if self._real else np.broadcast_to(self._log_choice(), flat.shape)).sum(axis=1)
+        return Propensity(np.exp(logs), logs)
+
+    def _log_choice(self) -> Array:
+        number = self._high - self._low + 1.0 if self._leaf.kind == "box" else self._sizes
+        return -log_of(np.asarray(number, np.float64))
+
+    def _log_density(self, flat: Array) -> Array:
+        low, high = np.where(self._below, self._low, 0), np.where(self._above, self._high, 0)
+        both = self._below & self._above
+        return np.select(
+            [np.broadcast_to(of, flat.shape) for of in (both, self._below, self._above)],
+            [np.broadcast_to(-log_of(np.where(both, high - low, 1.0)), flat.shape), low - flat, flat - high],
+            -flat * flat / 2 - np.log(2 * np.pi) / 2,
+        )

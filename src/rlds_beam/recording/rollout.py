@@ -1,0 +1,302 @@
+"""Rolling out a policy in several environments at once, so that it sees a batch of observations at each step."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from rlds_beam.errors import RldsBeamError
+from rlds_beam.recording.environments import Environment
+from rlds_beam.recording.logger import EpisodeBuffer, Recorded, make_logger
+from rlds_beam.recording.policies import BehaviorPolicy
+from rlds_beam.recording.seeds import Address, Noise, environment_seed, warm_up
+from rlds_beam.recording.spaces import Leaf
+
+Array: TypeAlias = "np.ndarray[Any, Any]"
+
+PROPENSITY, LOG_PROPENSITY = "propensity", "log_propensity"
+INFO = "info"
+_NO_LIMIT = 1 << 60
+_AHEAD = 8
+"""Trajectories that are held until earlier ones are finished: at most so many for each environment."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """What is recorded of a rollout.
+
+    Attributes:
+      seed: of all random numbers.
+      windows: whether a trajectory is a number of steps, whatever the environment does meanwhile (`obtain_steps`);
+        otherwise it is an episode.
+      step_per_trajectory: steps of a trajectory; of an episode the most, or None.
+      minimum_rollout_length, maximum_rollout_length: of windows, the steps before: from the one to below the other.
+      single_interaction: windows go on where the one before ended.
+      max_episode_steps: after which an episode is cut off, besides the environment's own limit; None for none.
+      record_unclipped_action: store actions as they were sampled; the environment is given them clipped.
+      info: of the environment's info, the fields to record: name -> (dtype, shape).
+      observed: dtypes of the leaves of an observation.
+      reward: dtype of the reward.
+      environments: that are rolled out side by side.
+    """
+
+    seed: int
+    windows: bool = False
+    step_per_trajectory: int | None = None
+    minimum_rollout_length: int = 0
+    maximum_rollout_length: int = 0
+    single_interaction: bool = False
+    max_episode_steps: int | None = None
+    record_unclipped_action: bool = False
+    info: Mapping[str, tuple[str, tuple[int, ...]]] = dataclasses.field(default_factory=dict)
+    observed: tuple[str, ...] = ()
+    reward: str = "float32"
+    environments: int = 16
+
+
+class Recording(NamedTuple):
+    """An episode that was recorded.
+
+    Attributes:
+      trajectory: number of its trajectory.
+      part: of a window, which an end of the environment's episode cuts in parts: 0, 1, ...
+      age: steps of the environment's episode before the first one that is recorded.
+      end: `terminated`; `truncated` by the environment or `max_episode_steps`; `cut` where the recording ended first.
+      columns: of its T steps.
+    """
+
+    trajectory: int
+    part: int
+    age: int
+    end: str
+    columns: dict[str, Array]
+
+
+def roll_out(
+    make: Callable[[], Environment],
+    policy: BehaviorPolicy,
+    settings: Settings,
+    addresses: Sequence[Address],
+    metadata: Mapping[str, Any],
+    *,
+    envlogger: bool,
+) -> Iterator[Recording]:
+    """Rolls out trajectories, and gives what was recorded in their order.
+
+    Args:
+      make: an environment; called for each that runs.
+      policy: bound to such an environment.
+      addresses: of the trajectories.
+      metadata: of the dataset, for EnvLogger.
+      envlogger: whether EnvLogger does the logging.
+    """
+    count = 1 if settings.single_interaction else min(settings.environments, len(addresses))
+    slots = [_Slot(make(), policy, settings, metadata, envlogger) for _ in range(count)]
+    try:
+        yield from _in_order(slots, policy, settings, addresses)
+    finally:
+        for slot in slots:
+            slot.logger.close()
+
+
+def _in_order(
+    slots: list[_Slot], policy: BehaviorPolicy, settings: Settings, addresses: Sequence[Address]
+) -> Iterator[Recording]:
+    acting = _Acting(policy, slots[0].environment, settings, len(slots))
+    waiting = collections.deque(enumerate(addresses))
+    finished: dict[int, list[Recording]] = {}
+    given = 0
+    idle, active = collections.deque(slots), list[_Slot]()
+    while waiting or active:
+        while idle and waiting and waiting[0][0] - given < _AHEAD * len(slots):
+            slot = idle.popleft()
+            slot.start(*waiting.popleft())
+            active.append(slot)
+        acting.act(active)
+        for slot in [slot for slot in active if slot.done]:
+            finished[slot.number] = slot.recordings
+            active.remove(slot)
+            idle.append(slot)
+        while given in finished:
+            yield from finished.pop(given)
+            given += 1
+
+
+class _Acting:
+    """Chooses the next actions of several environments together."""
+
+    def __init__(self, policy: BehaviorPolicy, environment: Environment, settings: Settings, rows: int):
+        self._policy, self._unclipped = policy, settings.record_unclipped_action
+        self._observation, self._action = environment.observation, environment.action
+        self._rows = [
+            np.empty((rows, *leaf.shape), object if leaf.kind == "text" else leaf.dtype)
+            for leaf in self._observation.leaves
+        ]
+        uniform, normal = policy.randomness
+        self._uniform, self._normal = np.empty((rows, uniform)), np.empty((rows, normal))
+
+    def act(self, slots: Sequence[_Slot]) -> None:
+        count = len(slots)
+        for row, slot in enumerate(slots):
+            for into, value in zip(self._rows, slot.observation, strict=True):
+                into[row] = value
+            slot.noise.into(self._uniform, self._normal, row)
+        observations = self._observation.build([rows[:count] for rows in self._rows])
+        distribution = self._policy.distribution(observations)
+        sampled = distribution.sample(self._uniform[:count], self._normal[:count])
+        pairs = list(zip(self._action.leaves, sampled, strict=True))
+        stored = tuple(_stored(leaf, values, clip=not self._unclipped) for leaf, values in pairs)
+        for_env = tuple(_stored(leaf, v, clip=True) for leaf, v in zip(self._action.leaves, stored, strict=True))
+        custom: list[dict[str, Any]] = [{}] * count
+        if self._policy.has_propensity:
+            values, logs = distribution.propensity(stored)
+            custom = [{PROPENSITY: v, LOG_PROPENSITY: log} for v, log in zip(values, logs, strict=True)]
+        for row, slot in enumerate(slots):
+            slot.act([leaf[row] for leaf in stored], [leaf[row] for leaf in for_env], custom[row])
+
+
+def _stored(leaf: Leaf, values: Array, *, clip: bool) -> Array:
+    """Actions as they are stored: in the dtype of the action, and within its bounds."""
+    if clip and leaf.kind == "box":
+        values = np.clip(values, leaf.low, leaf.high)
+    return values.astype(leaf.dtype, copy=False)
+
+
+class _Slot:
+    """One environment, with what is recorded of it.
+
+    Attributes:
+      environment: the environment.
+      logger: EnvLogger around it.
+      noise: the random numbers of its actions.
+      observation: the last one, by leaf.
+      number: of the trajectory, among those that are rolled out.
+      recordings: of the trajectory, so far.
+      done: whether the trajectory is.
+    """
+
+    def __init__(
+        self,
+        environment: Environment,
+        policy: BehaviorPolicy,
+        settings: Settings,
+        metadata: Mapping[str, Any],
+        envlogger: bool,
+    ):
+        self.environment, self._settings, self._randomness = environment, settings, policy.randomness
+        extra = dict.fromkeys((PROPENSITY, LOG_PROPENSITY), ("float64", ())) if policy.has_propensity else {}
+        self._info = tuple(settings.info)
+        buffer = EpisodeBuffer(
+            environment.observation, environment.action,
+            {**extra, **{f"{INFO}/{name}": of for name, of in settings.info.items()}}, settings.reward,
+        )  # fmt: skip
+        self._buffer, self._recorded = buffer, Recorded(environment)
+        self.logger = make_logger(self._recorded, self._step_fn, dict(metadata), buffer, envlogger=envlogger)
+        self._observes, self._takes = environment.observation, environment.action
+        self._began = False
+        self.done = False
+        self.number = 0
+        self.recordings: list[Recording] = []
+
+    def start(self, number: int, address: Address) -> None:
+        """Begins a trajectory."""
+        settings, first = self._settings, not (self._settings.single_interaction and self._began)
+        self.number, self._address, self.recordings, self.done = number, address, [], False
+        self._part = self._steps = 0
+        if first:
+            self.noise = Noise(settings.seed, address, *self._randomness)
+            self._reset(environment_seed(settings.seed, address))
+            self._began = True
+        elif self._ended:
+            self._reset(None)
+        self._warm_up = 0
+        if settings.windows and not settings.single_interaction:
+            between = settings.minimum_rollout_length, settings.maximum_rollout_length
+            self._warm_up = warm_up(settings.seed, address, *between)
+        if not self._warm_up:
+            self._begin()
+
+    def act(self, stored: list[Any], for_env: list[Any], custom: dict[str, Any]) -> None:
+        """Takes an action: one that is stored, and what it means to the environment."""
+        action = self._takes.build(for_env)
+        if self._warm_up:
+            outcome = self.environment.step(action)
+        else:
+            self._recorded.for_env, self._custom = action, custom
+            self.logger.step(self._takes.build(stored))
+            assert self._recorded.outcome is not None
+            outcome = self._recorded.outcome
+            self._steps += 1
+        self._age += 1
+        self._observation(outcome.observation)
+        truncated = outcome.truncated or self._age == self._settings.max_episode_steps
+        self._ended = outcome.terminated or truncated
+        if self._warm_up:
+            self._warm_up -= 1
+            if self._ended:
+                self._reset(None)
+            if not self._warm_up:
+                self._begin()
+            return
+        full = self._steps == self._settings.step_per_trajectory
+        if self._ended or full:
+            self._finish("terminated" if outcome.terminated else "truncated" if truncated else "cut", full)
+
+    def _finish(self, end: str, full: bool) -> None:
+        """Keeps what was recorded; the trajectory goes on if it is a window with steps left."""
+        columns = self._buffer.columns()
+        self.recordings.append(Recording(self._address.trajectory, self._part, self._age_at_begin, end, columns))
+        self.done = full or not self._settings.windows
+        if not self.done:
+            self._reset(None)
+            self._part += 1
+            self._begin()
+
+    def _begin(self) -> None:
+        """Records from the observation at hand on."""
+        limits = [self._settings.max_episode_steps, self._settings.step_per_trajectory]
+        left = [limit - done for limit, done in zip(limits, (self._age, self._steps), strict=True) if limit is not None]
+        self._age_at_begin = self._age
+        self._recorded.begin(self._nested, min(left, default=_NO_LIMIT))
+        self.logger.reset()
+
+    def _reset(self, seed: int | None) -> None:
+        self._observation(self.environment.reset(seed))
+        self._age, self._ended = 0, False
+
+    def _observation(self, nested: Any) -> None:
+        self._nested = nested
+        self.observation = self._observes.flatten(nested)
+
+    def _step_fn(self, timestep: Any, action: Any, env: Any) -> dict[str, Any] | None:
+        """What EnvLogger is to log besides: the propensity of the action, and the environment's info."""
+        if action is None:
+            return None
+        if not self._info:
+            return self._custom
+        info = self._recorded.outcome.info if self._recorded.outcome is not None else {}
+        try:
+            return {**self._custom, **{f"{INFO}/{name}": info[name] for name in self._info}}
+        except KeyError as error:
+            raise RldsBeamError(
+                f"the environment's info has no {error} at a step, only {', '.join(map(str, info)) or 'nothing'}: "
+                "name those that it always has with --info_keys"
+            ) from error
+
+
+def info_fields(info: Mapping[str, Any], wanted: Sequence[str] = ()) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """Of an environment's info, the fields that can be recorded: numbers, arrays of them, and text."""
+    found: dict[str, tuple[str, tuple[int, ...]]] = {}
+    for name, value in info.items():
+        if wanted and name not in wanted:
+            continue
+        if isinstance(value, str):
+            found[name] = ("string", ())
+        elif (array := np.asarray(value)).dtype.kind in "biuf":
+            wide = {"i": "int64", "u": "int64", "f": "float64", "b": "bool"}[array.dtype.kind]
+            found[name] = (wide if array.ndim == 0 else array.dtype.name, array.shape)
+    return found

@@ -1,0 +1,60 @@
+"""Random numbers of a recording: a stream for each policy, dataset and trajectory, whoever rolls it out."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+Array: TypeAlias = "np.ndarray[Any, Any]"
+
+_ENVIRONMENT, _ACTIONS, _WARM_UP = range(3)
+_BLOCK = 64
+"""Steps whose random numbers are drawn at a time."""
+
+
+class Address(NamedTuple):
+    """Which trajectory: numbers of the policy, the dataset and the trajectory, each from 0 on."""
+
+    policy: int
+    dataset: int
+    trajectory: int
+
+
+def _stream(seed: int, address: Address, of: int) -> np.random.SeedSequence:
+    return np.random.SeedSequence(seed, spawn_key=(*address, of))
+
+
+def environment_seed(seed: int, address: Address) -> int:
+    """What the environment is seeded with: less than 2**31."""
+    return int(_stream(seed, address, _ENVIRONMENT).generate_state(1)[0] >> 1)
+
+
+def warm_up(seed: int, address: Address, minimum: int, maximum: int) -> int:
+    """The steps before the first one that is recorded: from `minimum` on, below `maximum`."""
+    if maximum <= minimum:
+        return minimum
+    return int(np.random.default_rng(_stream(seed, address, _WARM_UP)).integers(minimum, maximum))
+
+
+class Noise:
+    """The random numbers that the actions of a trajectory take, one step after the other."""
+
+    def __init__(self, seed: int, address: Address, uniform: int, normal: int):
+        self._random = np.random.Generator(np.random.PCG64(_stream(seed, address, _ACTIONS)))
+        self._widths = uniform, normal
+        self._uniform = self._normal = np.empty((0, 0))
+        self._used = _BLOCK
+
+    def into(self, uniform: Array, normal: Array, row: int) -> None:
+        """Writes those of the next step into row `row` of (N, U) and (N, V)."""
+        used = self._used
+        if used == _BLOCK:
+            self._uniform = self._random.random((_BLOCK, self._widths[0])) if self._widths[0] else self._uniform
+            self._normal = self._random.standard_normal((_BLOCK, self._widths[1])) if self._widths[1] else self._normal
+            used = 0
+        if self._widths[0]:
+            uniform[row] = self._uniform[used]
+        if self._widths[1]:
+            normal[row] = self._normal[used]
+        self._used = used + 1

@@ -1,0 +1,260 @@
+"""What an environment observes and takes, as leaves: of gymnasium's and gym's spaces, and of dm_env's specs.
+
+Spaces and specs are known by the names of their classes, so none of these packages is imported.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from rlds_beam.episodes.schema import Field
+from rlds_beam.errors import UsageError
+
+Array: TypeAlias = "np.ndarray[Any, Any]"
+
+
+@dataclasses.dataclass(frozen=True)
+class Leaf:
+    """One value of an observation or an action.
+
+    Attributes:
+      path: names joined by `/` below the observation or action; empty where there is one value only.
+      kind: `box` (numbers between bounds), `discrete` (one choice), `multi_discrete` (several), or `text`.
+      dtype: numpy's name of it; `string` of text.
+      shape: of one value.
+      low, high: the bounds of a box, of its shape; infinite where there is none.
+      sizes: of choices, how many there are: () of one choice, of the leaf's shape otherwise.
+      start: the number of the first choice.
+    """
+
+    path: str
+    kind: str
+    dtype: str
+    shape: tuple[int, ...] = ()
+    low: Any = None
+    high: Any = None
+    sizes: Any = None
+    start: Any = 0
+
+    @property
+    def choices(self) -> int:
+        """The number of choices of a discrete leaf."""
+        return int(self.sizes)
+
+    @property
+    def size(self) -> int:
+        """Numbers in one value."""
+        return math.prod(self.shape)
+
+    def field(self, name: str, images: bool = False) -> Field:
+        """The step field that holds the leaf of an observation or action `name`.
+
+        Args:
+          images: store arrays that can be a PNG as one.
+        """
+        path = f"{name}/{self.path}" if self.path else name
+        if self.kind == "text":
+            return Field(path, "string", (), "text", "Text")
+        if images and self.dtype == "uint8" and len(self.shape) == 3 and self.shape[-1] in (1, 3, 4):
+            return Field(path, self.dtype, self.shape, "png", "Image")
+        return number_field(path, self.dtype, self.shape)
+
+
+def number_field(path: str, dtype: str, shape: tuple[int, ...] = ()) -> Field:
+    """A field of numbers that keeps each of them: a tf.Example has a list of float32 only, so wider ones are bytes."""
+    encoding = "bytes" if dtype in ("float64", "uint64") else "none"
+    return Field(path, dtype, shape, encoding, "Tensor" if shape else "Scalar")
+
+
+@dataclasses.dataclass(frozen=True)
+class Structure:
+    """How an observation or an action is made of leaves.
+
+    Attributes:
+      tree: a leaf, or a dict or tuple of trees.
+      leaves: in the order of the tree.
+    """
+
+    tree: Any
+    leaves: tuple[Leaf, ...]
+
+    @classmethod
+    def of(cls, tree: Any) -> Structure:
+        """The structure of a tree of leaves, which are given their paths."""
+        named = _named(tree, ())
+        return cls(named, tuple(_leaves(named)))
+
+    @property
+    def alone(self) -> Leaf | None:
+        """The leaf, where there is one without a name."""
+        return self.tree if isinstance(self.tree, Leaf) else None
+
+    def with_dtypes(self, dtypes: Sequence[str]) -> Structure:
+        """The same with other dtypes of the leaves, in their order."""
+        changed = [dataclasses.replace(leaf, dtype=d) for leaf, d in zip(self.leaves, dtypes, strict=True)]
+        return Structure(self.build(changed), tuple(changed))
+
+    def flatten(self, value: Any) -> tuple[Any, ...]:
+        """The values of the leaves, in their order."""
+        if isinstance(self.tree, Leaf):
+            return (value,)
+        return tuple(_values(self.tree, value))
+
+    def build(self, values: Sequence[Any]) -> Any:
+        """The nested value of the values of the leaves."""
+        if isinstance(self.tree, Leaf):
+            return values[0]
+        return _build(self.tree, iter(values))
+
+
+def _named(tree: Any, path: tuple[str, ...]) -> Any:
+    if isinstance(tree, Leaf):
+        return dataclasses.replace(tree, path="/".join(path))
+    if isinstance(tree, Mapping):
+        return {name: _named(part, (*path, str(name).replace("/", "_"))) for name, part in tree.items()}
+    return tuple(_named(part, (*path, str(i))) for i, part in enumerate(tree))
+
+
+def _leaves(tree: Any) -> list[Leaf]:
+    if isinstance(tree, Leaf):
+        return [tree]
+    return [leaf for part in (tree.values() if isinstance(tree, dict) else tree) for leaf in _leaves(part)]
+
+
+def _values(tree: Any, value: Any) -> list[Any]:
+    if isinstance(tree, Leaf):
+        return [value]
+    parts = [(part, value[name]) for name, part in tree.items()] if isinstance(tree, dict) else zip(tree, value)  # noqa: B905
+    return [one for part, of in parts for one in _values(part, of)]
+
+
+def _build(tree: Any, values: Any) -> Any:
+    if isinstance(tree, Leaf):
+        return next(values)
+    if isinstance(tree, dict):
+        return {name: _build(part, values) for name, part in tree.items()}
+    return tuple(_build(part, values) for part in tree)
+
+
+def from_space(space: Any, what: str) -> Structure:
+    """The structure of a space of gymnasium's, or of the old gym's.
+
+    Args:
+      what: `observation_space`, for messages.
+
+    Raises:
+      UsageError: it holds a space that cannot be recorded.
+    """
+    return Structure.of(_space_tree(space, what))
+
+
+def _space_tree(space: Any, what: str) -> Any:
+    names = {one.__name__ for one in type(space).__mro__}
+    if "Dict" in names:
+        return {name: _space_tree(part, f"{what}[{name!r}]") for name, part in space.spaces.items()}
+    if "Tuple" in names:
+        return tuple(_space_tree(part, f"{what}[{i}]") for i, part in enumerate(space.spaces))
+    for name, make in _SPACES.items():
+        if name in names:
+            return make(space)
+    raise UsageError(
+        f"{what} is a {type(space).__name__}, which cannot be recorded; Box, Discrete, MultiDiscrete, MultiBinary, "
+        "Text, and Dict and Tuple of these can"
+    )
+
+
+def _box(space: Any) -> Leaf:
+    dtype, shape = np.dtype(space.dtype), tuple(map(int, space.shape))
+    if dtype.kind in "iu":
+        low, high = (np.broadcast_to(np.asarray(bound), shape) for bound in (space.low, space.high))
+    else:
+        low, high = (np.broadcast_to(np.asarray(bound, np.float64), shape) for bound in (space.low, space.high))
+    return Leaf("", "box", dtype.name, shape, low, high)
+
+
+def _discrete(space: Any) -> Leaf:
+    return Leaf(
+        "", "discrete", np.dtype(space.dtype).name, (), sizes=int(space.n), start=int(getattr(space, "start", 0))
+    )
+
+
+def _multi_discrete(space: Any) -> Leaf:
+    sizes = np.asarray(space.nvec, np.int64)
+    start = np.asarray(getattr(space, "start", 0), np.int64)
+    return Leaf("", "multi_discrete", np.dtype(space.dtype).name, sizes.shape, sizes=sizes, start=start)
+
+
+def _multi_binary(space: Any) -> Leaf:
+    shape = tuple(map(int, space.shape))
+    return Leaf("", "multi_discrete", np.dtype(space.dtype).name, shape, sizes=np.full(shape, 2, np.int64))
+
+
+def _text(space: Any) -> Leaf:
+    return Leaf("", "text", "string")
+
+
+_SPACES: dict[str, Callable[[Any], Leaf]] = {
+    "Box": _box, "Discrete": _discrete, "MultiDiscrete": _multi_discrete, "MultiBinary": _multi_binary, "Text": _text,
+}  # fmt: skip
+
+
+def from_spec(spec: Any, what: str) -> Structure:
+    """The structure of a dm_env spec: an array, or dicts, tuples and lists of arrays.
+
+    Args:
+      what: `observation_spec`, for messages.
+
+    Raises:
+      UsageError: it holds something else.
+    """
+    return Structure.of(_spec_tree(spec, what))
+
+
+def _spec_tree(spec: Any, what: str) -> Any:
+    if isinstance(spec, Mapping):
+        return {name: _spec_tree(part, f"{what}[{name!r}]") for name, part in spec.items()}
+    if isinstance(spec, (list, tuple)):
+        return tuple(_spec_tree(part, f"{what}[{i}]") for i, part in enumerate(spec))
+    names = {one.__name__ for one in type(spec).__mro__}
+    if "Array" not in names:
+        raise UsageError(f"{what} is a {type(spec).__name__}, which cannot be recorded; expected dm_env's specs")
+    dtype, shape = np.dtype(spec.dtype), tuple(map(int, spec.shape))
+    if "StringArray" in names and not shape:
+        return Leaf("", "text", "string")
+    if "DiscreteArray" in names:
+        return Leaf("", "discrete", dtype.name, (), sizes=int(spec.num_values))
+    if "BoundedArray" in names:
+        kind = np.int64 if dtype.kind in "iu" else np.float64
+        low, high = (np.broadcast_to(np.asarray(b, kind), shape) for b in (spec.minimum, spec.maximum))
+        return Leaf("", "box", dtype.name, shape, low, high)
+    if dtype.kind in "iu":
+        limits = np.iinfo(dtype)
+        return Leaf("", "box", dtype.name, shape, np.full(shape, limits.min), np.full(shape, limits.max))
+    if dtype.kind not in "fb":
+        raise UsageError(f"{what} is of {dtype}, which cannot be recorded")
+    return Leaf("", "box", dtype.name, shape, np.full(shape, -np.inf), np.full(shape, np.inf))
+
+
+def to_spec(structure: Structure, name: str) -> Any:
+    """The structure as dm_env specs, which EnvLogger keeps in its metadata."""
+    from dm_env import specs
+
+    def one(leaf: Leaf) -> Any:
+        title = f"{name}/{leaf.path}" if leaf.path else name
+        if leaf.kind == "text":
+            return specs.StringArray((), name=title)
+        if leaf.kind == "box":
+            dtype = np.dtype(leaf.dtype)
+            if dtype.kind == "b" or (dtype.kind == "f" and not np.isfinite([leaf.low, leaf.high]).any()):
+                return specs.Array(leaf.shape, dtype, title)
+            return specs.BoundedArray(leaf.shape, dtype, leaf.low, leaf.high, title)
+        if leaf.kind == "discrete" and not leaf.start:
+            return specs.DiscreteArray(leaf.choices, np.dtype(leaf.dtype), title)
+        return specs.BoundedArray(leaf.shape, np.dtype(leaf.dtype), leaf.start, leaf.start + leaf.sizes - 1, title)
+
+    return structure.build([one(leaf) for leaf in structure.leaves])

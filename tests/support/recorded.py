@@ -1,0 +1,34 @@
+"""Recordings of the tests, in this process, and reading them back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from rlds_beam import open_dataset
+from rlds_beam.recording.job import RecordJob, prepare
+from rlds_beam.recording.options import RecordOptions
+
+Q = "recorded_environments:q_function"
+WALK = "recorded_environments:walk"
+GREEDY = f"EpsilonGreedyHead({Q}, epsilon=0.3, name=greedy)"
+
+
+def recorded(output: Path, *policies: Any, **options: Any) -> RecordJob:
+    """A recording of `Walk` episodes (by default), finished, without Beam."""
+    options = {"env": WALK, "policy": policies or (GREEDY,), "logger": "own", **options}
+    if "steps" not in options:
+        options.setdefault("episodes", 20)
+    job = prepare(RecordOptions(output, **options))
+    job.record_here()
+    return job
+
+
+def episodes_of(output: Path, split: str | None = None) -> list[dict[str, Any]]:
+    """The episodes of a recording, by our own reader."""
+    return list(open_dataset(output, split))
+
+
+def bytes_of(output: Path) -> dict[str, bytes]:
+    """All files of a directory."""
+    return {str(p.relative_to(output)): p.read_bytes() for p in sorted(output.rglob("*")) if p.is_file()}

@@ -1,0 +1,144 @@
+"""Environments and policies for the tests of recording: small, exact, and with every kind of observation and action."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+LENGTH = 6
+"""Steps after which a `Walk` ends at the latest, by a time limit of its own."""
+
+
+class Walk(gymnasium.Env):
+    """A walk on a line, left or right; beyond 2 it is over (terminated), and after LENGTH steps it is cut (truncated)."""
+
+    observation_space = spaces.Box(-10, 10, (2,), np.float64)
+    action_space = spaces.Discrete(3)
+
+    def __init__(self, length: int = LENGTH, ends: bool = True):
+        self._length, self._ends = length, ends
+        self._place, self._age = 0.0, 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self._place, self._age = float(self.np_random.uniform(-1, 1)), 0
+        return self._observed(), {"age": 0}
+
+    def step(self, action: int) -> Any:
+        self._place += action - 1 + 0.1 * float(self.np_random.normal())
+        self._age += 1
+        over = self._ends and abs(self._place) > 2
+        info = {"age": self._age, "place": self._place, "side": "left" if self._place < 0 else "right"}
+        return self._observed(), float(self._place), over, self._age >= self._length, info
+
+    def _observed(self) -> Any:
+        return np.array([self._place, self._age])
+
+
+def walk(length: int = LENGTH) -> Walk:
+    env = Walk(length)
+    env.spec = gymnasium.envs.registration.EnvSpec("Walk-v0", max_episode_steps=length)
+    return env
+
+
+def endless() -> Walk:
+    """It never ends, and says no limit."""
+    return Walk(length=10**9, ends=False)
+
+
+def q_function(observations: Any) -> Any:
+    """Values of the three actions of a `Walk`: towards 0."""
+    place = observations[:, 0]
+    return np.stack([place, np.full(len(place), 0.3), -place], axis=1)
+
+
+class Slide(gymnasium.Env):
+    """One step a unit: a continuous action of two dimensions, between -1 and 1."""
+
+    observation_space = spaces.Box(-np.inf, np.inf, (2,), np.float32)
+    action_space = spaces.Box(-1, 1, (2,), np.float32)
+
+    def __init__(self) -> None:
+        self.taken: list[Any] = []
+        self._at = np.zeros(2, np.float32)
+        self._age = 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self._at, self._age = self.np_random.normal(size=2).astype(np.float32), 0
+        return self._at, {}
+
+    def step(self, action: Any) -> Any:
+        assert self.action_space.contains(action), action
+        self._at = self._at + action
+        self._age += 1
+        return self._at, -float(np.abs(action).sum()), False, self._age >= 5, {}
+
+
+def slide() -> Slide:
+    env = Slide()
+    env.spec = gymnasium.envs.registration.EnvSpec("Slide-v0", max_episode_steps=5)
+    return env
+
+
+def towards_zero(observations: Any) -> Any:
+    """Actions of a `Slide`."""
+    return np.clip(-observations, -1, 1)
+
+
+class Everything(gymnasium.Env):
+    """Each kind of observation and action, nested."""
+
+    observation_space = spaces.Dict(
+        {
+            "image": spaces.Box(0, 255, (4, 5, 3), np.uint8),
+            "state": spaces.Dict({"position": spaces.Box(-1, 1, (3,), np.float32), "count": spaces.Discrete(9)}),
+            "task": spaces.Text(20),
+            "flags": spaces.MultiBinary(3),
+        }
+    )
+    action_space = spaces.Dict(
+        {
+            "arm": spaces.Box(np.array([-1, 0, -np.inf]), np.array([1, np.inf, np.inf]), (3,), np.float64),
+            "grip": spaces.Discrete(2, start=5),
+            "buttons": spaces.MultiDiscrete([2, 3, 4]),
+            "pair": spaces.Tuple((spaces.MultiBinary(2), spaces.Box(0, 7, (2,), np.int32))),
+        }
+    )
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.observation_space.seed(seed)
+        self._age = 0
+        return self._observed(), {}
+
+    def step(self, action: Any) -> Any:
+        assert self.action_space.contains(action), action
+        self._age += 1
+        return self._observed(), 1, self._age == 4, False, {}
+
+    def _observed(self) -> Any:
+        return {**self.observation_space.sample(), "task": f"step {self._age}"}
+
+
+def everything() -> Everything:
+    env = Everything()
+    env.spec = gymnasium.envs.registration.EnvSpec("Everything-v0", max_episode_steps=10)
+    return env
+
+
+class Counting:
+    """A policy with a state, which a behaviour policy must not have."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self, observations: Any) -> Any:
+        self.calls += 1
+        return np.full(len(observations), self.calls % 3)
+
+
+counting = Counting()
