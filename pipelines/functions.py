@@ -12,6 +12,7 @@ from rlds_beam.errors import UsageError
 from rlds_beam.pipelines.convert import ConvertConfig
 from rlds_beam.pipelines.inspect import InspectConfig
 from rlds_beam.pipelines.push import PushConfig
+from rlds_beam.pipelines.record import RecordConfig
 from rlds_beam.pipelines.validate import ValidateConfig
 from rlds_beam.wording import did_you_mean
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from rlds_beam.jobs.inspect import Survey
     from rlds_beam.pipelines.convert import ConvertOutcome
     from rlds_beam.pipelines.push import PushOutcome
+    from rlds_beam.pipelines.record import RecordOutcome
 
 Path = str | os.PathLike[str]
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -154,3 +156,24 @@ def push(input: Path | Sequence[Path], **options: Any) -> PushOutcome:
     from rlds_beam.pipelines.push import push as run
 
     return run(_config(PushConfig, input, **options))
+
+
+@_takes(RecordConfig)
+def record(output: Path, **options: Any) -> RecordOutcome:
+    """Rolls out behaviour policies in environments, and records RLDS, as `rlds-beam record` does.
+
+        outcome = rlds_beam.record("cartpole", env="gymnasium:CartPole-v1", policy="random", episodes=100)
+
+    Args:
+      output: directory to write to.
+      options: as in `RecordConfig`; `env`, `policy` and one of `episodes` and `steps` are needed. A policy, or several,
+        and an environment may be given themselves.
+
+    Raises:
+      UsageError: an option, the environment or a policy cannot be used; nothing was done.
+      NotVerifiedError: a propensity is not that of the stored action.
+      RldsBeamError: the job failed; the same call again resumes it.
+    """
+    from rlds_beam.pipelines.record import record as run
+
+    return run(_config(RecordConfig, output, **options))

@@ -44,7 +44,7 @@ class ShownOptions(Options):
 
 @dataclasses.dataclass(frozen=True)
 class RecordConfig(RunOptions, ShownOptions, RecordOptions):
-    """Rolls out behaviour policies in environments, and records an RLDS dataset in which each action has its propensity."""
+    """Rolls out behaviour policies in environments, and records RLDS in which each action has its propensity."""
 
     _: dataclasses.KW_ONLY
     dry_run: bool = option(False, "check everything, print the plan, write nothing")

@@ -36,10 +36,12 @@ LAYERS = {
     "jobs": "recording datasets reverb exchange output trajectories connectors checking reading formats episodes",
     "transforms": "recording datasets reverb exchange output trajectories connectors checking reading formats episodes",
     "runners": "transforms",
-    "seeing": "jobs recording datasets reverb exchange output trajectories connectors checking reading formats episodes",
+    "seeing": (
+        "jobs recording datasets reverb exchange output trajectories connectors checking reading formats episodes"
+    ),
     "pipelines": (
-        "runners seeing transforms jobs recording datasets reverb exchange output trajectories connectors checking reading "
-        "formats episodes"
+        "runners seeing transforms jobs recording datasets reverb exchange output trajectories connectors checking "
+        "reading formats episodes"
     ),
     # Modules that belong to no package.
     TESTING: "formats episodes",

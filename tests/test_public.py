@@ -14,12 +14,18 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-PACKAGES = ("rlds_beam", "rlds_beam.transforms", "rlds_beam.pipelines", "rlds_beam.reverb.serving")
+PACKAGES = (
+    "rlds_beam",
+    "rlds_beam.transforms",
+    "rlds_beam.pipelines",
+    "rlds_beam.recording",
+    "rlds_beam.reverb.serving",
+)
 MODULES = (
     *PACKAGES,
     *(
         f"rlds_beam.pipelines.{job}"
-        for job in ("convert", "doctor", "example", "inspect", "push", "serve", "stats", "validate")
+        for job in ("convert", "doctor", "example", "inspect", "push", "record", "serve", "stats", "validate")
     ),
     "rlds_beam.testing",
     "rlds_beam.trajectories",

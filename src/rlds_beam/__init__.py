@@ -1,6 +1,6 @@
 """rlds-beam: RLDS datasets in, training data out, as Apache Beam pipelines.
 
-The names below are the jobs as functions (`convert`, `validate`, `inspect`, `push`) and the public core, without Beam:
+The names below are the jobs as functions (`convert`, `validate`, `inspect`, `push`, `record`) and the public core, without Beam:
 what an episode is, what can be done to one, and the contracts of a source, a connector and an output. Each is imported
 when it is first used, so that `import rlds_beam` costs nothing.
 The other public modules are listed in the API reference (docs/api); everything else is private.
@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from rlds_beam.pipelines.functions import convert as convert
     from rlds_beam.pipelines.functions import inspect as inspect
     from rlds_beam.pipelines.functions import push as push
+    from rlds_beam.pipelines.functions import record as record
     from rlds_beam.pipelines.functions import validate as validate
     from rlds_beam.reading.base import Decoder as Decoder
     from rlds_beam.reading.base import Segment as Segment
@@ -79,6 +80,7 @@ _HOMES = {
     "validate": "rlds_beam.pipelines.functions",
     "inspect": "rlds_beam.pipelines.functions",
     "push": "rlds_beam.pipelines.functions",
+    "record": "rlds_beam.pipelines.functions",
     # Episodes
     "Episode": "rlds_beam.episodes.episode",
     "EpisodeKey": "rlds_beam.episodes.keys",

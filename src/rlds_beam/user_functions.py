@@ -135,6 +135,17 @@ def resolve(name: str, flag: str = "--policy_info_fn", *, callable_only: bool = 
     return cast("Callable[..., Any]", found)
 
 
+def called(factory: Callable[..., Any], flag: str, hint: str, **arguments: Any) -> Any:
+    """What a factory of the user's makes of its arguments; a UsageError where it does not take them."""
+    try:
+        inspect.signature(factory).bind(**arguments)
+    except TypeError as error:
+        raise UsageError(
+            f"{flag}: it is called with {', '.join(arguments) or 'no arguments'}: {error}; {hint}"
+        ) from None
+    return factory(**arguments)
+
+
 @functools.lru_cache(maxsize=8)
 def _imported(name: str, flag: str) -> Callable[..., Any]:
     module, colon, attribute = name.partition(":")

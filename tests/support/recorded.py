@@ -26,7 +26,8 @@ def recorded(output: Path, *policies: Any, **options: Any) -> RecordJob:
 
 def episodes_of(output: Path, split: str | None = None) -> list[dict[str, Any]]:
     """The episodes of a recording, by our own reader."""
-    return list(open_dataset(output, split))
+    rows = open_dataset(output, split)
+    return [{path.removeprefix("episode_metadata/"): value for path, value in row.items()} for row in rows]
 
 
 def bytes_of(output: Path) -> dict[str, bytes]:

@@ -13,7 +13,7 @@ LENGTH = 6
 
 
 class Walk(gymnasium.Env):
-    """A walk on a line, left or right; beyond 2 it is over (terminated), and after LENGTH steps it is cut (truncated)."""
+    """A walk on a line, left or right; beyond 2 it is over (terminated), and after LENGTH steps cut (truncated)."""
 
     observation_space = spaces.Box(-10, 10, (2,), np.float64)
     action_space = spaces.Discrete(3)

@@ -41,7 +41,8 @@ def _feature(field: Field | dict[str, Any]) -> dict[str, Any]:
     if field.encoding in ("png", "jpeg"):
         image = {**content, "encodingFormat": field.encoding}
         return {"pythonClassName": f"{_FEATURES}.image_feature.Image", "image": image}
-    name = "tensor_feature.Tensor" if field.shape else "scalar.Scalar"
+    # TFDS gives a Scalar no encoding.
+    name = "tensor_feature.Tensor" if field.shape or field.encoding != "none" else "scalar.Scalar"
     return {"pythonClassName": f"{_FEATURES}.{name}", "tensor": {**content, "encoding": field.encoding}}
 
 

@@ -1,1 +1,24 @@
 """Recording: behaviour policies rolled out in environments, into RLDS, each action with its propensity."""
+
+from __future__ import annotations
+
+from rlds_beam import lazy
+
+_HOMES = {
+    "BasePolicy": "bases",
+    "BehaviorPolicy": "policies",
+    "Distribution": "distributions",
+    "EpsilonGreedyHead": "heads",
+    "GaussianHead": "heads",
+    "LoggedDataset": "logged",
+    "MultipleLoggedDataset": "logged",
+    "OnlineHead": "heads",
+    "Propensity": "distributions",
+    "Random": "policies",
+    "SoftmaxHead": "heads",
+    "SyntheticDataset": "synthetic",
+    "TruncatedGaussianHead": "heads",
+}
+
+__all__ = [*_HOMES]
+__getattr__, __dir__ = lazy.exports(__name__, {name: f"{__name__}.{module}" for name, module in _HOMES.items()})

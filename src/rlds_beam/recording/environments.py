@@ -13,7 +13,7 @@ import numpy as np
 
 from rlds_beam.errors import UsageError, needs
 from rlds_beam.recording.spaces import Structure, from_space, from_spec
-from rlds_beam.user_functions import ByValue, resolve
+from rlds_beam.user_functions import ByValue, called, resolve
 
 KINDS = ("gymnasium", "gym", "dm_control")
 """What a name may begin with; otherwise it is `module:function`."""
@@ -65,6 +65,7 @@ class Environment(abc.ABC):
     def step(self, action: Any) -> Outcome:
         """Takes an action, nested as the environment has it."""
 
+    @abc.abstractmethod
     def close(self) -> None:
         """Frees what it holds."""
 
@@ -208,10 +209,16 @@ def _of_factory(name: str, config: Mapping[str, Any]) -> Environment:
     found: Any = resolve(name, "--env", callable_only=False)
     if isinstance(name, ByValue) and not callable(found):
         return as_environment(copy.deepcopy(found), name)
-    parameters = inspect.signature(found).parameters
-    if "seed" in parameters:
-        return NewEachEpisode(lambda seed: as_environment(found(**{**config, "seed": seed}), name, seeded=True))
-    return as_environment(found(**config), name)
+    if not callable(found):
+        raise UsageError(f"--env={name}: it is a {type(found).__name__}; expected a function that makes an environment")
+    hint = "a factory takes what --env_config gives, and perhaps a seed"
+
+    def make(**more: int) -> Any:
+        return called(found, f"--env={name}", hint, **config, **more)
+
+    if "seed" in inspect.signature(found).parameters:
+        return NewEachEpisode(lambda seed: as_environment(make(seed=seed), name, seeded=True))
+    return as_environment(make(), name)
 
 
 def as_environment(env: Any, name: str, *, seeded: bool = False) -> Environment:

@@ -77,7 +77,9 @@ class BaseHead(BehaviorPolicy):
 
     def predict(self, x: Array) -> Array:
         """The greedy actions for observations (N, ...)."""
-        return self.base.greedy(x)
+        found = self.base.greedy(x)
+        discrete = self.action_type == "discrete" if self._leaf is None else self._leaf.kind == "discrete"
+        return found.argmax(axis=1) if discrete and found.ndim == 2 else found
 
     def sample_action(self, x: Array) -> Array:
         """Actions for observations (N, ...), of the head's `random_state`."""
@@ -287,7 +289,7 @@ class OnlineHead(BaseHead):
 
     def distribution(self, observations: Any) -> Distribution:
         start = self._start if self._leaf is None or self._leaf.kind == "discrete" else 0
-        return _Greedy(self.base.greedy(observations) + start)
+        return _Greedy(self.predict(observations) + start)
 
 
 class _Greedy(Distribution):

@@ -228,7 +228,7 @@ def _info(
     for key in options.info_keys:
         if key not in found:
             raise UsageError(
-                f"--info_keys={key}: the info of a step has no such number or text; it has {', '.join(info) or 'nothing'}"
+                f"--info_keys={key}: a step's info has no such number or text; it has {', '.join(info) or 'nothing'}"
             )
     return found
 

@@ -12,7 +12,7 @@ from rlds_beam.errors import UsageError
 from rlds_beam.recording.heads import HEADS
 from rlds_beam.recording.models import fingerprint, is_model
 from rlds_beam.recording.policies import BehaviorPolicy, Random
-from rlds_beam.user_functions import ByValue, resolve, version_of
+from rlds_beam.user_functions import ByValue, called, resolve, version_of
 from rlds_beam.wording import did_you_mean
 
 _CALL = re.compile(r"(?P<head>\w+)\((?P<arguments>.*)\)", re.DOTALL)
@@ -70,7 +70,7 @@ def _load(name: str) -> list[BehaviorPolicy]:
         )
     found: Any = resolve(name, "--policy", callable_only=False)
     if callable(found) and not isinstance(found, BehaviorPolicy):
-        found = found()
+        found = called(found, f"--policy={name}", "put a head around a function of observations")
     return [as_policy(found, name)]
 
 

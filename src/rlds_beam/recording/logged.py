@@ -86,7 +86,7 @@ class LoggedDataset(Mapping[str, Any]):
     @functools.cached_property
     def lengths(self) -> Array:
         """Steps of each trajectory, int64 (n_trajectories,)."""
-        trajectories = self._read("trajectory_id")
+        trajectories = self._read("episode_metadata/trajectory_id")
         first = np.flatnonzero(np.diff(trajectories, prepend=-1))
         return np.add.reduceat(self._lengths, first) if len(first) else np.zeros(0, np.int64)
 
@@ -97,7 +97,7 @@ class LoggedDataset(Mapping[str, Any]):
 
     @property
     def truncated(self) -> Array:
-        """Whether an episode was cut off after a step: by a time limit, or by the end of the recording; bool (size,)."""
+        """Whether an episode was cut off after a step, by a time limit or by the recording; bool (size,)."""
         return self._at_ends(~self._ended("terminated"))
 
     @property
@@ -161,7 +161,7 @@ class LoggedDataset(Mapping[str, Any]):
 
     def _ended(self, *how: str) -> Array:
         """Which recorded episodes ended so."""
-        return np.isin(self._read("end").astype("U"), how)
+        return np.isin(self._read("episode_metadata/end").astype("U"), how)
 
     def _at_ends(self, which: Array) -> Array:
         """bool (size,): the last steps of these episodes."""
@@ -187,7 +187,7 @@ class LoggedDataset(Mapping[str, Any]):
     def _terminal(self) -> Array:
         """Where an episode has its most steps: those of the environment in windows, else those of a trajectory."""
         if self._described["windows"]:
-            ages, most = self._read("start_step") + self._lengths, self._described["max_episode_steps"]
+            ages, most = self._read("episode_metadata/start_step") + self._lengths, self._described["max_episode_steps"]
         else:
             ages, most = self._lengths, self["step_per_trajectory"]
         return self._at_ends(ages == most).astype(np.float64)

@@ -28,6 +28,7 @@ class BehaviorPolicy(abc.ABC):
     name: str
     has_propensity: ClassVar[bool] = True
 
+    @abc.abstractmethod
     def bind(self, observation: Structure, action: Structure) -> None:
         """Is told what the environment observes and takes, before anything else.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -75,7 +76,7 @@ def plan_rollouts(
     for dataset in range(datasets):
         split = "train" if datasets == 1 else f"train_{dataset}"
         for policy in range(policies):
-            for i, (first, stop) in enumerate(zip(bounds, bounds[1:])):  # noqa: B905
+            for i, (first, stop) in enumerate(itertools.pairwise(bounds)):
                 number = policy * shards + i
                 ranges.append(RolloutRange(split, number, policies * shards, (), policy, dataset, first, stop - first))
     return tuple(ranges)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from rlds_beam.errors import RldsBeamError
+from rlds_beam.errors import RldsBeamError, UsageError
 from rlds_beam.recording.environments import Environment
 from rlds_beam.recording.logger import EpisodeBuffer, Recorded, make_logger
 from rlds_beam.recording.policies import BehaviorPolicy
@@ -148,6 +148,12 @@ class _Acting:
         observations = self._observation.build([rows[:count] for rows in self._rows])
         distribution = self._policy.distribution(observations)
         sampled = distribution.sample(self._uniform[:count], self._normal[:count])
+        for leaf, values in zip(self._action.leaves, sampled, strict=True):
+            if values.shape != (count, *leaf.shape):
+                raise UsageError(
+                    f"{self._policy.name} gave actions of shape {values.shape} for {count} observations, where the "
+                    f"environment takes {(count, *leaf.shape)}"
+                )
         pairs = list(zip(self._action.leaves, sampled, strict=True))
         stored = tuple(_stored(leaf, values, clip=not self._unclipped) for leaf, values in pairs)
         for_env = tuple(_stored(leaf, v, clip=True) for leaf, v in zip(self._action.leaves, stored, strict=True))

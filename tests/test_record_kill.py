@@ -1,0 +1,46 @@
+"""A recording that is killed at any moment is resumed, and ends with the bytes of an undisturbed one."""
+
+from __future__ import annotations
+
+import random
+import time
+from pathlib import Path
+
+import pytest
+from processes import DEADLINE, kill, running, wait_until
+from recorded import GREEDY, WALK, bytes_of
+
+from rlds_beam.pipelines.cli import main
+
+SUPPORT = str(Path(__file__).parent / "support")
+FLAGS = (f"--env={WALK}", f"--policy={GREEDY}", "--policy=random", "--episodes=400", "--logger=own", "--progress=none")
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory) -> dict[str, bytes]:
+    output = tmp_path_factory.mktemp("recorded") / "out"
+    assert main(["record", str(output), *FLAGS]) == 0
+    return bytes_of(output)
+
+
+@pytest.mark.parametrize("moment", ["plan", "temporary", "commits", "workers"])
+def test_killed_and_run_again(tmp_path, undisturbed, moment, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", SUPPORT)
+    output, rng = tmp_path / "out", random.Random(moment)
+    after = rng.randrange(1, 9)
+    moments = {
+        "plan": lambda: (output / "plan.json").exists(),
+        "temporary": lambda: [*output.glob(".*.tmp")],
+        "commits": lambda: len([*(output / "_commits").glob("*.json")]) >= after,
+        "workers": lambda: len([*(output / "_commits").glob("*.json")]) >= after,
+    }
+    with running(["record", output, *FLAGS, *(["--workers=2"] if moment == "workers" else [])]) as process:
+        wait_until(moments[moment], process)
+        time.sleep(rng.random() * 0.01)
+        kill(process)
+        process.wait(DEADLINE)
+    assert not (output / "manifest.json").exists()
+    kept = {path: path.stat().st_mtime_ns for path in (output / "_commits").glob("train-*.json")}
+    assert main(["record", str(output), *FLAGS]) == 0
+    assert bytes_of(output) == undisturbed
+    assert {path: path.stat().st_mtime_ns for path in kept} == kept
