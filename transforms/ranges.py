@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import apache_beam as beam
 
@@ -11,7 +11,7 @@ from rlds_beam.at_work import at_work
 from rlds_beam.checking.report import Report
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.output.commits import RangeCommit
-from rlds_beam.output.ranges import DatasetCommitter, RangeConverter
+from rlds_beam.output.ranges import RangeConverter
 from rlds_beam.reading.plan import WorkRange
 from rlds_beam.transforms.duplicates import as_side_input
 from rlds_beam.transforms.fitting import as_results
@@ -82,13 +82,20 @@ class _ConvertRangeFn(beam.DoFn):
         yield commit
 
 
+class Committer(Protocol):
+    """Finishes a dataset when all of its ranges are. Pickles."""
+
+    def commit(self) -> Report:
+        """Checks all files, and writes the metadata and the manifest."""
+
+
 class CommitDataset(beam.PTransform):
     """Waits for all ranges, checks them, and writes the manifest last: a PCollection of one `Report`.
 
-    Without Beam: `ranges.DatasetCommitter`.
+    Without Beam: `ranges.DatasetCommitter`, or another one that commits.
     """
 
-    def __init__(self, committer: DatasetCommitter):
+    def __init__(self, committer: Committer):
         super().__init__()
         self._committer = committer
 
@@ -101,6 +108,6 @@ class CommitDataset(beam.PTransform):
         )
 
 
-def _commit(done: int, committer: DatasetCommitter) -> Report:
+def _commit(done: int, committer: Committer) -> Report:
     del done
     return committer.commit()

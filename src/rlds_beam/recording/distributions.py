@@ -83,7 +83,7 @@ class EpsilonGreedy(Distribution):
         of_tied = self._tied[np.arange(len(chosen)), chosen] & (self._tied.sum(axis=1) > 1)
         one = np.ones(len(chosen), bool)
         possible = np.isclose(self._of(one).value, recorded) | np.isclose(self._of(~one).value, recorded)
-        return same | (of_tied & possible)
+        return np.asarray(same | (of_tied & possible))
 
 
 class Categorical(Distribution):

@@ -79,7 +79,7 @@ class BaseHead(BehaviorPolicy):
         """The greedy actions for observations (N, ...)."""
         found = self.base.greedy(x)
         discrete = self.action_type == "discrete" if self._leaf is None else self._leaf.kind == "discrete"
-        return found.argmax(axis=1) if discrete and found.ndim == 2 else found
+        return np.asarray(found.argmax(axis=1)) if discrete and found.ndim == 2 else found
 
     def sample_action(self, x: Array) -> Array:
         """Actions for observations (N, ...), of the head's `random_state`."""
@@ -330,6 +330,10 @@ def _broadcast(head: BaseHead, name: str, value: Array, leaf: Leaf) -> None:
 
 
 HEADS: dict[str, type[BaseHead]] = {
-    head.__name__: head for head in (EpsilonGreedyHead, SoftmaxHead, GaussianHead, TruncatedGaussianHead, OnlineHead)
+    "EpsilonGreedyHead": EpsilonGreedyHead,
+    "SoftmaxHead": SoftmaxHead,
+    "GaussianHead": GaussianHead,
+    "TruncatedGaussianHead": TruncatedGaussianHead,
+    "OnlineHead": OnlineHead,
 }
 """The heads by name."""

@@ -103,7 +103,7 @@ class LoggedDataset(Mapping[str, Any]):
     @property
     def final_state(self) -> Array:
         """The observation after the last step of each recorded episode, float64 (episodes, ...)."""
-        return np.stack([values[-1] for values in self._read("steps/observation")]).astype(np.float64)
+        return np.asarray([values[-1] for values in self._read("steps/observation")], np.float64)
 
     def padded(self) -> dict[str, Any]:
         """As a dict, each trajectory padded with zeros to `step_per_trajectory` steps, for SCOPE-RL's estimators.

@@ -190,7 +190,7 @@ class _Column:
     """Room for the values of one field."""
 
     def __init__(self, dtype: str, shape: tuple[int, ...]):
-        self.dtype, self.shape = np.dtype(object if dtype == "string" else dtype), shape
+        self.dtype, self.shape = np.dtype("O" if dtype == "string" else dtype), shape
         self.nothing: Any = b"" if dtype == "string" else 0
         self.values = np.empty((0, *shape), self.dtype)
         self._checked = False

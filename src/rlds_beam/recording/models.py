@@ -131,7 +131,7 @@ class RLModulePolicy(BasePolicy):
         found = self._inputs(observations)
         space = self._module.action_space
         if type(space).__name__ == "Discrete":
-            return found.argmax(axis=1) if found.ndim == 2 else found
+            return np.asarray(found.argmax(axis=1)) if found.ndim == 2 else found
         return found[:, : int(np.prod(space.shape))]
 
     def values(self, observations: Any, n_actions: int | None) -> Array:

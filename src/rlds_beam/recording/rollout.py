@@ -203,8 +203,8 @@ class _Slot:
         self._buffer, self._recorded = buffer, Recorded(environment)
         self.logger = make_logger(self._recorded, self._step_fn, dict(metadata), buffer, envlogger=envlogger)
         self._observes, self._takes = environment.observation, environment.action
-        self._began = False
-        self.done = False
+        self._began = self._ended = self.done = False
+        self._age = self._age_at_begin = 0
         self.number = 0
         self.recordings: list[Recording] = []
 
