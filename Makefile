@@ -65,7 +65,7 @@ test-pythons: $(PROJECT) wheel  ## run the base tests on each of Python 3.10 to 
 	@$(PY) .ci/test_pythons.py $(PYTEST_FLAGS) $(TESTS)
 
 # RLlib with PyTorch in one environment of its own: 3 GB from PyPI, fetched once. what reads our columns in another: 1 GB.
-test-peers: $(PROJECT) wheel  ## run what compares with other programs (in .venv-peers-rllib and .venv-peers-loaders, made once)
+test-peers: $(PROJECT) wheel  ## run what compares with other programs (in .venv-peers-*, made once)
 	@$(PY) .ci/test_peers.py $(PEERS)
 
 # Fetched once, into .flink: 250 MB from PyPI and Maven Central. In one process: the tests share a cluster, and kill parts of it.
@@ -132,6 +132,10 @@ lock: $(DEPENDENCIES)  ## resolve the dependencies and write the lock files (UPG
 		--output-file requirements/peers-loaders.lock
 	@sed -i '1i # Python 3.11, Linux x86-64: rlds-beam[arrayrecord,test] and all that reads our columns. Written by `make lock`.' \
 		requirements/peers-loaders.lock
+	@$(COMPILE_BASE) --python-version 3.12 --extra arrayrecord --extra lerobot --no-emit-package triton \
+		--no-emit-package torchcodec requirements/lerobot.in --output-file requirements/peers-lerobot.lock
+	@sed -i '1i # Python 3.12, Linux x86-64: rlds-beam[arrayrecord,lerobot,test] and LeRobot, but triton (for GPUs) and torchcodec (needs FFmpeg). Written by `make lock`.' \
+		requirements/peers-lerobot.lock
 
 clean:  ## remove what was built (.venv stays)
 	rm -rf build dist demo_data bench_data .pytest_cache .mypy_cache .ruff_cache .hypothesis src/*.egg-info *.egg-info

@@ -11,13 +11,14 @@ import sys
 
 from environments import ROOT, Outcome, all_passed, build, find, install_wheel, print_table, test, version_of
 
-PEERS = {"rllib": "ray", "loaders": "grain"}
+PEERS = {"rllib": "ray", "loaders": "grain", "lerobot": "lerobot"}
 """Peer -> the module whose version is printed."""
 
 PAGES = {"rllib": ["rllib.md"]}
 """The pages whose blocks need the peer."""
 
-PYTHON = "3.11"
+PYTHONS = {"lerobot": "3.12"}
+"""Of peers that need another Python than 3.11."""
 
 
 def test_beside(peer: str, interpreter: str, arguments: list[str]) -> Outcome:
@@ -37,12 +38,14 @@ def main(arguments: list[str]) -> int:
       arguments: peers (all of them, if none is named), then pytest's arguments.
     """
     peers = [argument for argument in arguments if argument in PEERS] or list(PEERS)
-    interpreter = find(PYTHON)
-    if interpreter is None:
-        print(f"Python {PYTHON} was not found (with venv)", file=sys.stderr)
-        return 1
+    versions = {peer: PYTHONS.get(peer, "3.11") for peer in peers}
+    interpreters = {version: find(version) for version in versions.values()}
+    for version, interpreter in interpreters.items():
+        if interpreter is None:
+            print(f"Python {version} was not found (with venv)", file=sys.stderr)
+            return 1
     rest = [argument for argument in arguments if argument not in PEERS]
-    outcomes = [test_beside(peer, interpreter, rest) for peer in peers]
+    outcomes = [test_beside(peer, interpreters[versions[peer]] or "", rest) for peer in peers]
     print_table(outcomes, "peer", "version")
     return 0 if all_passed(outcomes) else 1
 

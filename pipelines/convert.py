@@ -82,7 +82,7 @@ def _define(root: Any, config: ConvertConfig, job: ConvertJob, ranges: Any) -> C
     if job.connecting.unfitted:
         fitted = root | FitConnectors(job.fitter, job.ranges, duplicates, job.keep_fitted)
     written = ranges | ConvertRanges(job.converter, duplicates, fitted)
-    return ConvertResult(written, written | CommitDataset(job.committer))
+    return ConvertResult(written, written | CommitDataset(job.committer, job.finisher))
 
 
 def convert(config: ConvertConfig) -> ConvertOutcome:
@@ -105,7 +105,9 @@ def convert(config: ConvertConfig) -> ConvertOutcome:
         job = prepare(config)
     with locked(job.directory):
         found = job.look(config.overwrite)
-        if not found.complete:
+        if found.complete:
+            job.remove_temporary()
+        else:
             metrics = _run(config, job, found.to_do)
         report = job.read_report()
     return ConvertOutcome(job, report, metrics, time.monotonic() - began)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlds_beam.checking.options import CheckOptions
 from rlds_beam.connectors.options import ConnectorOptions
+from rlds_beam.exchange.lerobot.options import LerobotOptions
 from rlds_beam.options import option
 from rlds_beam.output.columns.options import ColumnsOptions
 from rlds_beam.output.options import OutputOptions
@@ -29,7 +30,14 @@ EXAMPLES = """
 
 @dataclasses.dataclass(frozen=True)
 class InspectConfig(
-    ItemOptions, FrameOptions, ColumnsOptions, OutputOptions, ConnectorOptions, CheckOptions, SourceOptions
+    ItemOptions,
+    FrameOptions,
+    ColumnsOptions,
+    LerobotOptions,
+    OutputOptions,
+    ConnectorOptions,
+    CheckOptions,
+    SourceOptions,
 ):
     """Shows the schema, shards, episodes and bytes of a dataset, and the items that a plan predicts."""
 

@@ -77,7 +77,7 @@ def test_overwriting_leaves_nothing_but_what_is_not_ours(output: Path) -> None:
     assert not (output / "a").exists()
 
 
-@pytest.mark.parametrize("name", ["../x", "a/b/c", "/x", "a/../x", "a/", "_commits/x", "rejected/x"])
+@pytest.mark.parametrize("name", ["../x", "a//c", "/x", "a/../x", "a/", "_commits/x", "rejected/x"])
 def test_a_plan_that_names_other_places_is_refused(output: Path, name: str) -> None:
     content = json.loads((output / "plan.json").read_text())
     (output / "plan.json").write_text(json.dumps({**content, "files": [name]}))

@@ -11,7 +11,7 @@ from rlds_beam.at_work import at_work
 from rlds_beam.checking.report import Report
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.output.commits import RangeCommit
-from rlds_beam.output.ranges import RangeConverter
+from rlds_beam.output.ranges import RangeConverter, RangeFinisher
 from rlds_beam.reading.plan import WorkRange
 from rlds_beam.transforms.duplicates import as_side_input
 from rlds_beam.transforms.fitting import as_results
@@ -93,19 +93,50 @@ class CommitDataset(beam.PTransform):
     """Waits for all ranges, checks them, and writes the manifest last: a PCollection of one `Report`.
 
     Without Beam: `ranges.DatasetCommitter`, or another one that commits.
+
+    Args:
+      committer: of the dataset.
+      finisher: completes the files of the ranges before that, of an output that numbers them.
     """
 
-    def __init__(self, committer: Committer):
+    def __init__(self, committer: Committer, finisher: RangeFinisher | None = None):
         super().__init__()
-        self._committer = committer
+        self._committer, self._finisher = committer, finisher
 
     def expand(self, commits: Any) -> Any:
+        # Only the fact that a range is done travels here; what was written stays where it is.
+        done = commits | "Done" >> beam.CombineGlobally(beam.combiners.CountCombineFn())
+        if self._finisher is not None:
+            done = done | "FinishRanges" >> _FinishRanges(self._finisher)
+        return done | "Commit" >> beam.Map(_commit, self._committer)
+
+
+class _FinishRanges(beam.PTransform):
+    """Completes the files of all ranges, each in any worker: how many there were."""
+
+    def __init__(self, finisher: RangeFinisher):
+        super().__init__()
+        self._finisher = finisher
+
+    def expand(self, done: Any) -> Any:
         return (
-            commits
-            # Only the fact that a range is done travels here; what was written stays where it is.
-            | "Done" >> beam.CombineGlobally(beam.combiners.CountCombineFn())
-            | "Commit" >> beam.Map(_commit, self._committer)
+            done
+            | "Number" >> beam.FlatMap(_numbered, self._finisher)
+            | "Spread" >> beam.Reshuffle()
+            | "Finish" >> beam.Map(_finish, self._finisher)
+            | "Finished" >> beam.CombineGlobally(beam.combiners.CountCombineFn())
         )
+
+
+def _numbered(done: int, finisher: RangeFinisher) -> Iterable[tuple[RangeCommit, Any]]:
+    del done
+    return finisher.commits()
+
+
+def _finish(element: tuple[RangeCommit, Any], finisher: RangeFinisher) -> None:
+    commit, numbers = element
+    with at_work(f"{commit.range}, its numbers"):
+        finisher.finish(commit, numbers)
 
 
 def _commit(done: int, committer: Committer) -> Report:

@@ -173,8 +173,8 @@ def is_file_name(name: object) -> bool:
 
 
 def is_file_path(name: object) -> bool:
-    """Whether `name` is that of a file in a directory, or of one in a directory in it: `name` or `name/name`."""
-    return isinstance(name, str) and name.count("/") <= 1 and all(map(is_file_name, name.split("/")))
+    """Whether `name` is that of a file in a directory, or in directories below it: `name`, `name/name`, ..."""
+    return isinstance(name, str) and all(map(is_file_name, name.split("/")))
 
 
 def join(path: str, *names: str) -> str:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, cast
 from rlds_beam.connectors.configuration import Configuration
 from rlds_beam.connectors.connecting import Connecting
 from rlds_beam.errors import UsageError
+from rlds_beam.exchange.lerobot.options import LerobotOptions
 from rlds_beam.options import Options, options_given
 from rlds_beam.output.base import FileOutput
 from rlds_beam.output.columns.options import ColumnsOptions
@@ -17,7 +18,7 @@ from rlds_beam.trajectories.options import FrameOptions, ItemOptions
 from rlds_beam.user_functions import resolve
 from rlds_beam.wording import did_you_mean
 
-TRAJECTORIES, COLUMNS, RLDS = "trajectories", "columns", "rlds"
+TRAJECTORIES, COLUMNS, RLDS, LEROBOT = "trajectories", "columns", "rlds", "lerobot"
 
 
 class KnownOutput(NamedTuple):
@@ -48,6 +49,7 @@ OUTPUTS = {
     "numpy": KnownOutput("rlds_beam.exchange.numpy_output:NumpyOutput", reads=frozenset({"images"})),
     "d3rlpy": KnownOutput("rlds_beam.exchange.d3rlpy_output:D3rlpyOutput"),
     "minari": KnownOutput("rlds_beam.exchange.minari_output:MinariOutput", reads=frozenset({"images"})),
+    LEROBOT: KnownOutput("rlds_beam.exchange.lerobot.output:LerobotOutput", (LerobotOptions,)),
 }
 """The outputs by the name that `--to` gives them."""
 

@@ -37,7 +37,7 @@ ANY = Kind("anything", lambda value: True)
 COUNT = Kind("a number of 0 or more", lambda value: type(value) is int and value >= 0)
 TEXT = Kind("text", lambda value: isinstance(value, str))
 FILE = Kind("the name of a file in its directory", storage.is_file_name)
-FILE_PATH = Kind("the name of a file in its directory, or in a directory in it", storage.is_file_path)
+FILE_PATH = Kind("the name of a file in its directory, or in directories below it", storage.is_file_path)
 
 
 def read_json(path: str) -> Any:

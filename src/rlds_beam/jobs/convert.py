@@ -27,7 +27,8 @@ from rlds_beam.output.commits import read_commits
 from rlds_beam.output.files import COMMITS, REPORT
 from rlds_beam.output.fitted import read_fitted, write_fitted
 from rlds_beam.output.plans import OutputPlan
-from rlds_beam.output.ranges import DatasetCommitter, RangeConverter, RangeFitter
+from rlds_beam.output.ranges import DatasetCommitter, RangeConverter, RangeFinisher, RangeFitter
+from rlds_beam.output.removing import remove_temporary
 from rlds_beam.reading.base import Source
 from rlds_beam.reading.framing import Framing
 from rlds_beam.reading.plan import WorkRange, plan_ranges, select_segments
@@ -96,6 +97,10 @@ class ConvertJob:
             directory.make_ready(self.directory, self.plan, overwrite=overwrite)
         except OSError as error:
             raise UsageError(f"{self.directory} cannot be written to: {error}") from error
+
+    def remove_temporary(self) -> None:
+        """Removes what a run left that was killed after it had completed the dataset."""
+        remove_temporary(self.directory, self.plan, read_commits(self.directory).values())
 
     def open(self, overwrite: bool = False) -> list[WorkRange]:
         """Makes the output ready; the ranges that are still to do. What is raised: as by `look` and `make_ready`."""
@@ -187,6 +192,11 @@ class ConvertJob:
             self.source, self.check, self.output, self.ranges, self.dataset_report, self.plan.digest
         )
 
+    @property
+    def finisher(self) -> RangeFinisher | None:
+        """What completes the files of ranges before the dataset is committed."""
+        return self.committer.finisher if self.output.numbers_ranges else None
+
     def read_report(self) -> Report:
         """The report of the finished job."""
         path = storage.join(self.directory, REPORT)
@@ -207,6 +217,7 @@ def prepare(options: ConvertOptions) -> ConvertJob:
     framing = Framing(source)
     fingerprints = {"content": _content(source, framing), "functions": _functions(options)}
     ranges = plan_ranges(source, options.shards, whole_shards=output.whole_shards, starts=framing.record_starts)
+    output = output.placed(ranges)
     dataset_report = check_source(source, check)
     made = {"connectors": configuration.plan()} if configuration.connectors else {}
     content = {**_plan(source, ranges, check, output, options), **made, **fingerprints}

@@ -96,6 +96,7 @@ def survey(source: Source, check: CheckOptions, options: Any, sample_bytes: int)
     # Of a large dataset not even all of the framing is read: an estimate may well begin anywhere.
     starts = framing.record_starts if small else _as_they_are
     ranges = plan_ranges(source, whole_shards=whole_shards, starts=starts)
+    output = None if output is None else output.placed(ranges)
     segments = [(work.split, segment) for work in ranges for segment in work.segments]
     look = small and check.policy("duplicate_episode") != "accept"
     duplicates = find_duplicates(source, framing, segments) if look else {}

@@ -6,6 +6,7 @@ import dataclasses
 
 from rlds_beam.checking.options import CheckOptions
 from rlds_beam.connectors.options import ConnectorOptions
+from rlds_beam.exchange.lerobot.options import LerobotOptions
 from rlds_beam.options import option
 from rlds_beam.output.columns.options import ColumnsOptions
 from rlds_beam.output.options import OutputOptions
@@ -16,7 +17,14 @@ from rlds_beam.trajectories.options import FrameOptions, ItemOptions
 
 @dataclasses.dataclass(frozen=True)
 class ConvertOptions(
-    ItemOptions, FrameOptions, ColumnsOptions, OutputOptions, ConnectorOptions, CheckOptions, SourceOptions
+    ItemOptions,
+    FrameOptions,
+    ColumnsOptions,
+    LerobotOptions,
+    OutputOptions,
+    ConnectorOptions,
+    CheckOptions,
+    SourceOptions,
 ):
     """What a conversion reads and writes."""
 

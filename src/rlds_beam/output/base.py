@@ -10,6 +10,8 @@ from rlds_beam.checking.verdicts import Unjudged
 from rlds_beam.connectors.base import Batch, Connector
 
 if TYPE_CHECKING:
+    from typing_extensions import Self  # of typing from Python 3.11 on
+
     from rlds_beam.connectors.connecting import Connecting
     from rlds_beam.output.commits import RangeCommit
     from rlds_beam.output.shards import ShardInfo, WrittenFile
@@ -87,7 +89,8 @@ class FileOutput(abc.ABC):
       holds: what `describe` describes, in a word.
       beside: endings of the files that are written next to the file of each range: `.spec`.
       metadata: names of the files that `complete` writes; a name here, and of a range's file, may be `name/name`: a
-        file in a directory of its own.
+        file in a directory of its own (or deeper).
+      numbers_ranges: whether the files of a range lack something until all ranges are finished (`number`).
       whole_shards: whether each input shard has to be one range, because the order of its episodes matters.
     """
 
@@ -96,6 +99,7 @@ class FileOutput(abc.ABC):
     beside: ClassVar[tuple[str, ...]] = ()
     default_connectors: ClassVar[tuple[Connector, ...]] = ()
     holds: ClassVar[str] = "frame"
+    numbers_ranges: ClassVar[bool] = False
 
     @property
     def metadata(self) -> tuple[str, ...]:
@@ -135,6 +139,11 @@ class FileOutput(abc.ABC):
             source = source.with_schema(connecting.probed.schema)
         return cls.create(source, directory, options)
 
+    def placed(self, ranges: Sequence[WorkRange]) -> Self:
+        """The output, told all ranges of the plan: for names of files that depend on those of other splits."""
+        del ranges
+        return self
+
     @abc.abstractmethod
     def plan(self) -> dict[str, Any]:
         """What the bytes depend on besides the episodes, as JSON. Equal plans make equal bytes."""
@@ -172,6 +181,18 @@ class FileOutput(abc.ABC):
     @abc.abstractmethod
     def open_range(self, work: WorkRange) -> FileRangeWriter:
         """A writer of that file."""
+
+    def number(self, commits: Sequence[RangeCommit]) -> list[Any]:
+        """For each range, as JSON, what its files lack: numbers that are known only when all ranges are finished."""
+        return [None for _ in commits]
+
+    def finish_range(self, commit: RangeCommit, numbers: Any) -> RangeCommit:
+        """Writes those numbers into the files of a range, in any worker; returns its commit with the new checksums.
+
+        It may be killed and run again: the same numbers give the same bytes, whatever was written before.
+        """
+        del numbers
+        return commit
 
     @abc.abstractmethod
     def complete(self, commits: Sequence[RangeCommit]) -> dict[str, Any]:

@@ -10,10 +10,21 @@ from typing import TYPE_CHECKING, Any
 from rlds_beam import storage
 from rlds_beam.checking.report import Report
 from rlds_beam.errors import NotVerifiedError, UsageError
-from rlds_beam.formats.checked_json import ANY, COUNT, FILE, FILE_PATH, TEXT, Maybe, check_json, parsing, read_json
+from rlds_beam.formats.checked_json import (
+    ANY,
+    COUNT,
+    FILE,
+    FILE_PATH,
+    TEXT,
+    Kind,
+    Maybe,
+    check_json,
+    parsing,
+    read_json,
+)
 from rlds_beam.output.files import COMMITS, PLAN, REJECTED, listdir, to_json
 from rlds_beam.output.plans import OutputPlan, read_plan
-from rlds_beam.output.shards import SHARD_SCHEMA, ShardInfo, WrittenFile
+from rlds_beam.output.shards import ROLES, SHARD_SCHEMA, ShardInfo, WrittenFile
 
 if TYPE_CHECKING:
     from rlds_beam.reading.plan import WorkRange
@@ -34,6 +45,7 @@ class RangeCommit:
       plan: `OutputPlan.digest` of the job. A worker of a killed job may write a commit after the next one began, which
         is of another plan perhaps; such a commit does not count.
       more: the other files of a range that became several; `file`, `beside`, `shard` and `predicted` are of the first.
+      numbers: what `FileOutput.finish_range` wrote into the files, after all ranges were finished.
     """
 
     split: str
@@ -47,6 +59,7 @@ class RangeCommit:
     beside: tuple[str, ...] = ()
     plan: str = ""
     more: tuple[WrittenFile, ...] = ()
+    numbers: Any = None
 
     @property
     def range(self) -> str:
@@ -59,14 +72,23 @@ class RangeCommit:
         return (WrittenFile(self.file, self.shard, self.predicted, self.beside), *self.more)
 
     @property
+    def kept(self) -> tuple[WrittenFile, ...]:
+        """Those that stay when the dataset is complete."""
+        return tuple(one for one in self.files if one.role != "temporary")
+
+    @property
     def names(self) -> list[str]:
         """The names of all of them, and of those that belong to them."""
         return [name for one in self.files for name in (one.file, *one.beside)]
 
     def to_json(self) -> dict[str, Any]:
         content = dataclasses.asdict(self)
-        if not self.more:
-            del content["more"]
+        for name in ("more", "numbers"):
+            if not content[name]:
+                del content[name]
+        for one in content.get("more", ()):
+            if one["role"] == "items":
+                del one["role"]
         return content
 
     @classmethod
@@ -83,20 +105,29 @@ class RangeCommit:
         with parsing(path):
             shard, kept = ShardInfo.from_json(content["shard"]), rejected and ShardInfo.from_json(rejected)
             more = tuple(
-                WrittenFile(one["file"], ShardInfo.from_json(one["shard"]), one["predicted"], tuple(one["beside"]))
+                WrittenFile(
+                    one["file"],
+                    ShardInfo.from_json(one["shard"]),
+                    one["predicted"],
+                    tuple(one["beside"]),
+                    one.get("role", "items"),
+                )
                 for one in content.get("more", ())
             )
-        known = {field.name: content.get(field.name, "") for field in dataclasses.fields(cls)}
+        known: dict[str, Any] = {"numbers": None}
+        known |= {field.name: content[field.name] for field in dataclasses.fields(cls) if field.name in content}
         commit = cls(**{**known, "beside": beside, "shard": shard, "rejected": kept, "more": more})
         if storage.split(path)[1] != f"{commit.range}.json":
             raise UsageError(f"{path} is the commit of another range, {commit.range}: remove it")
         return commit
 
 
+_ROLE = Kind(f"one of {', '.join(ROLES)}", lambda role: role in ROLES)
 _FILE = {"file": FILE_PATH, "predicted": COUNT, "shard": SHARD_SCHEMA}
 _SCHEMA = {
     **_FILE, "split": FILE, "index": COUNT, "of": COUNT, "beside?": [FILE_PATH], "rejected": Maybe(SHARD_SCHEMA),
-    "report": {"*": ANY}, "plan?": TEXT, "more?": [{**_FILE, "beside": [FILE_PATH]}],
+    "report": {"*": ANY}, "plan?": TEXT, "numbers?": ANY,
+    "more?": [{**_FILE, "beside": [FILE_PATH], "role?": _ROLE}],
 }  # fmt: skip
 
 
@@ -147,9 +178,13 @@ def commit_range(
     for one in commit.files:
         for problem in _wrong_count(one):
             raise NotVerifiedError(storage.join(output, problem))
-    path = storage.join(output, COMMITS, f"{commit.range}.json")
-    storage.write_text(path, to_json(commit.to_json()))
+    write_commit(output, commit)
     return commit
+
+
+def write_commit(output: str, commit: RangeCommit) -> None:
+    """Writes the commit of a range, or another in its place."""
+    storage.write_text(storage.join(output, COMMITS, f"{commit.range}.json"), to_json(commit.to_json()))
 
 
 def read_commits(output: str) -> dict[str, RangeCommit]:
@@ -225,11 +260,18 @@ def _size(output: str, name: str) -> int | None:
     return storage.size(path) if storage.exists(path) else None
 
 
-def problems_of(size_of: Callable[[str], int | None], commit: RangeCommit) -> Iterator[str]:
-    """What of a finished range is not as it was committed; `size_of` gives the bytes of a file, None if it is gone."""
+def problems_of(size_of: Callable[[str], int | None], commit: RangeCommit, *, complete: bool = False) -> Iterator[str]:
+    """What of a finished range is not as it was committed.
+
+    Args:
+      size_of: gives the bytes of a file, None if it is gone.
+      complete: the dataset is, so that temporary files are not needed any more.
+    """
     expected: dict[str, int | None] = {}
     for one in commit.files:
-        if one.shard.records:  # the empty shards of an empty split are removed in the end
+        if one.shard.records and not (
+            complete and one.role == "temporary"
+        ):  # the empty shards of an empty split are removed in the end
             expected |= {one.file: one.shard.bytes, **dict.fromkeys(one.beside)}
     if commit.rejected is not None:
         expected |= {f"{REJECTED}/{commit.range}.tfrecord": commit.rejected.bytes}

@@ -124,9 +124,11 @@ def find_finished(output: str) -> Finished:
     """The ranges whose commit and files exist."""
     commits = read_commits(output)
     found = sizes(output, read_plan(output))  # after the commits: a file that came in between would be missed
-    ranges = {name: commit for name, commit in commits.items() if not any(problems_of(found.get, commit))}
     manifest = load_manifest(output)
     if manifest is not None and is_merged(manifest, found.get):
         return Finished(commits, True)
-    complete = manifest is not None and {shard["range"] for shard in manifest["shards"]} <= ranges.keys()
-    return Finished(ranges, complete)
+    if manifest is not None:
+        whole = {n: commit for n, commit in commits.items() if not any(problems_of(found.get, commit, complete=True))}
+        if {shard["range"] for shard in manifest["shards"]} <= whole.keys():
+            return Finished(whole, True)
+    return Finished({name: commit for name, commit in commits.items() if not any(problems_of(found.get, commit))})

@@ -13,7 +13,7 @@ from rlds_beam.output.checksums import Checksum, checksum_files, with_checksum
 from rlds_beam.output.commits import RangeCommit, problems_of, read_commits, sizes
 from rlds_beam.output.files import MANIFEST, REJECTED, to_json
 from rlds_beam.output.plans import OutputPlan, read_plan
-from rlds_beam.output.removing import remove_leftovers, remove_parts
+from rlds_beam.output.removing import remove_leftovers, remove_parts, remove_temporary
 from rlds_beam.output.shards import SHARD_SCHEMA
 from rlds_beam.wording import some
 
@@ -70,6 +70,7 @@ def commit_dataset(
         remove_parts(output, [name for commit in done for name in commit.names])
     storage.write_text(storage.join(output, MANIFEST), to_json(manifest))
     storage.sync(output)
+    remove_temporary(output, own, done)
     _own_plan(output, own.digest)  # two commands without a lock: where the plan was replaced, the manifest is not ours
     return manifest
 
@@ -139,13 +140,13 @@ def _manifest(
     plan: OutputPlan,
 ) -> dict[str, Any]:
     if merged is None:
-        files = [(c.split, c.range, one.file, one.predicted, one.shard) for c in done for one in c.files]
+        files = [(c.split, c.range, one.file, one.predicted, one.shard) for c in done for one in c.kept]
     else:
         files = [(one.split, one.split, one.file, one.shard.records, one.shard) for one in merged]
     return {
         "name": name,
         "version": VERSION,
-        "items": sum(one.shard.records for c in done for one in c.files),
+        "items": sum(one.shard.records for c in done for one in c.files if one.role == "items"),
         "bytes": sum(shard.bytes for *_, shard in files),
         **records,
         **({} if merged is None else {"merged": True}),

@@ -41,7 +41,7 @@ class OutputPlan:
     Attributes:
       content: all that the output's bytes depend on, as JSON: the source with its sizes, the options, the ranges, the
         version. Equal plans make equal bytes.
-      files: names of the files that may be written; `name/name` for one in a directory of the output's.
+      files: names of the files that may be written; `name/name` for one in a directory of the output's (or deeper).
       name: the dataset's, if all of its shards `<name>-<split>.tfrecord-00000-of-00003` are the output's, however
         many: their number is not known before.
     """
@@ -57,8 +57,9 @@ class OutputPlan:
 
     @functools.cached_property
     def directories(self) -> tuple[str, ...]:
-        """The names of the directories that the output's files are in, besides its own."""
-        return tuple(sorted({file.partition("/")[0] for file in self.files if "/" in file}))
+        """The directories that the output's files are in, besides its own; one that is in another comes after it."""
+        parents = {tuple(file.split("/")[:-1]) for file in self.files if "/" in file}
+        return tuple(sorted({"/".join(p[:depth]) for p in parents for depth in range(1, len(p) + 1)}))
 
     def names(self, file: str) -> bool:
         """Whether a file of the directory, or of one of `directories`, is of this output."""

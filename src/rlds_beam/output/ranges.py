@@ -166,9 +166,9 @@ class RangeConverter:
             beside = tuple(file + ending for ending in output.beside)
             written = (WrittenFile(file, written, writer.predicted, beside),)
         report.items_predicted = writer.predicted
-        report.items_written = sum(one.shard.records for one in written)
+        report.items_written = sum(one.shard.records for one in written if one.role == "items")
         report.bytes_written, report.unused = (
-            sum(one.shard.bytes for one in written),
+            sum(one.shard.bytes for one in written if one.role != "temporary"),
             getattr(writer, "unused_steps", {}),
         )
         first, *more = written
@@ -176,6 +176,27 @@ class RangeConverter:
             directory, work, first.file, first.shard, beside=first.beside, predicted=first.predicted,
             rejected=kept, report=report.to_json(), plan=self.plan, more=more,
         )  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class RangeFinisher:
+    """Completes the files of ranges when all of them are finished (`FileOutput.finish_range`). Pickles."""
+
+    output: FileOutput
+    ranges: tuple[WorkRange, ...]
+
+    def commits(self) -> list[tuple[RangeCommit, Any]]:
+        """The commit of each range that is finished, and the numbers that its files lack."""
+        found = commits.read_commits(self.output.directory)
+        done = [found[str(work)] for work in self.ranges if str(work) in found]
+        if len(done) < len(self.ranges):
+            return []  # which `manifest.commit_dataset` says
+        return list(zip(done, self.output.number(done), strict=True))
+
+    def finish(self, commit: RangeCommit, numbers: Any) -> None:
+        """Completes the files of one range, and commits it once more: with their new checksums."""
+        finished = self.output.finish_range(commit, numbers)
+        commits.write_commit(self.output.directory, dataclasses.replace(finished, numbers=numbers))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -198,6 +219,10 @@ class DatasetCommitter:
     dataset_report: Report
     plan: str | None = None
 
+    @property
+    def finisher(self) -> RangeFinisher:
+        return RangeFinisher(self.output, self.ranges)
+
     def commit(self) -> Report:
         """Checks all files, writes the report and the metadata, and the manifest last.
 
@@ -207,6 +232,10 @@ class DatasetCommitter:
             `short_shard` is to fail.
         """
         directory = self.output.directory
+        if self.output.numbers_ranges:
+            for commit, numbers in self.finisher.commits():
+                if commit.numbers != numbers:
+                    self.finisher.finish(commit, numbers)
         report = self.dataset_report.merge(*commits.read_reports(directory, self.ranges))
         report = report.merge(check_counts(self.source, report.shards, self.check))
         report.left_out = self.output.describe()[1]

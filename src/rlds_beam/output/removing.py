@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
+from typing import TYPE_CHECKING
 
 from rlds_beam import storage
 from rlds_beam.output.files import COMMITS, MANIFEST, PLAN, REJECTED, REJECTED_LIST, listdir
 from rlds_beam.output.plans import OutputPlan, read_plan
+
+if TYPE_CHECKING:
+    from rlds_beam.output.commits import RangeCommit
 
 
 def remove_output(output: str, *, kept: Collection[str] = ()) -> None:
@@ -23,7 +27,7 @@ def remove_output(output: str, *, kept: Collection[str] = ()) -> None:
     remove_leftovers(output, plan)
     storage.remove_files(output, [MANIFEST])
     storage.remove_files(output, [name for name in listdir(output) if plan.names(name)])
-    for directory in plan.directories:
+    for directory in reversed(plan.directories):
         path = storage.join(output, directory)
         storage.remove_files(path, [name for name in listdir(path) if plan.names(f"{directory}/{name}")])
         storage.remove_empty(path)
@@ -51,12 +55,18 @@ def remove_leftovers(output: str, plan: OutputPlan) -> None:
 
 
 def remove_parts(output: str, files: Collection[str]) -> None:
-    """Removes files of ranges that were merged into others, and the directories that are empty then."""
+    """Removes files of ranges that are not needed any more, and the directories that are empty then."""
     for directory in {file.rpartition("/")[0] for file in files}:
         path = storage.join(output, directory) if directory else output
         storage.remove_files(path, [file.rpartition("/")[2] for file in files if file.rpartition("/")[0] == directory])
         if directory:
             storage.remove_empty(path)
+
+
+def remove_temporary(output: str, plan: OutputPlan, commits: Iterable[RangeCommit]) -> None:
+    """Removes the files that only an unfinished dataset needs."""
+    files = [one.file for commit in commits for one in commit.files if one.role == "temporary"]
+    remove_parts(output, [file for file in files if plan.names(file)])
 
 
 def _is_of_a_range(name: str, plan: OutputPlan) -> bool:

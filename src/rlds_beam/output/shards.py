@@ -7,7 +7,7 @@ import dataclasses
 import json
 from collections.abc import Iterable
 from types import TracebackType
-from typing import Any
+from typing import Any, Literal, get_args
 
 from rlds_beam import storage
 from rlds_beam.formats.checked_json import COUNT, TEXT, Maybe
@@ -39,6 +39,9 @@ class ShardInfo:
         return cls(**{field.name: entry[field.name] for field in dataclasses.fields(cls) if field.name in entry})
 
 
+Role = Literal["items", "part", "temporary"]
+
+
 @dataclasses.dataclass(frozen=True)
 class WrittenFile:
     """A finished file of a range.
@@ -48,13 +51,18 @@ class WrittenFile:
       shard: what is in it.
       predicted: records that were to be in it.
       beside: names of the files that belong to it.
+      role: of its records. `items` are counted as those of the output; `part` is another part of items that are counted
+        already; `temporary` is needed until the dataset is complete, and removed then.
     """
 
     file: str
     shard: ShardInfo
     predicted: int
     beside: tuple[str, ...] = ()
+    role: Role = "items"
 
+
+ROLES: tuple[Role, ...] = get_args(Role)
 
 SHARD_SCHEMA = {
     "records": COUNT, "bytes": COUNT, "checksum?": TEXT, "sha256?": TEXT, "first_key?": Maybe(TEXT),

@@ -133,8 +133,10 @@ class Source(abc.ABC):
       decoder: how a record becomes an episode.
       splits: the selected ones.
       violations: what is wrong with the dataset as a whole (missing and extra shards).
+      fps: frames a second, where the dataset says so.
     """
 
+    fps: float | None = None
     dataset: str
     schema: Schema
     files: RecordFormat

@@ -1,0 +1,37 @@
+"""README.md of a LeRobot dataset: the card that the Hub shows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+_CARD = """---
+tags:
+- LeRobot
+- rlds
+task_categories:
+- robotics
+configs:
+- config_name: default
+  data_files: data/*/*.parquet
+---
+
+# {name}
+
+{episodes} episodes, {frames} frames at {fps} frames a second, {tasks} tasks. Converted from RLDS by rlds-beam:
+`plan.json` says from which files and how, `meta/rlds_beam.json` which field each feature was, and `report.json` what
+was read, repaired and rejected.
+
+```json
+{features}
+```
+"""
+
+
+def card(name: str, info: Mapping[str, Any]) -> str:
+    """The text of the card."""
+    return _CARD.format(
+        name=name, episodes=info["total_episodes"], frames=info["total_frames"], fps=info["fps"],
+        tasks=info["total_tasks"], features=json.dumps(info["features"], indent=4),
+    )  # fmt: skip

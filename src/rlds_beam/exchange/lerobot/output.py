@@ -1,0 +1,173 @@
+"""A LeRobot dataset as an output: `convert --to=lerobot`."""
+
+from __future__ import annotations
+
+import dataclasses
+import tempfile
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rlds_beam import storage
+from rlds_beam.connectors.base import Batch
+from rlds_beam.connectors.connecting import Connecting
+from rlds_beam.episodes.violations import BadEpisode
+from rlds_beam.errors import UsageError
+from rlds_beam.exchange.lerobot import layout
+from rlds_beam.exchange.lerobot.features import FeatureMap, map_features
+from rlds_beam.exchange.lerobot.metadata import write_metadata
+from rlds_beam.exchange.lerobot.options import LerobotOptions, whole_fps
+from rlds_beam.exchange.lerobot.parquet_file import renumber
+from rlds_beam.exchange.lerobot.range_facts import DIRECTORY, RangeFacts
+from rlds_beam.exchange.lerobot.range_writer import LerobotWriter
+from rlds_beam.output.base import Effort, FileOutput
+from rlds_beam.reading.base import Source
+from rlds_beam.reading.plan import WorkRange
+
+if TYPE_CHECKING:
+    from typing_extensions import Self  # of typing from Python 3.11 on
+
+    from rlds_beam.output.commits import RangeCommit
+
+
+@dataclasses.dataclass(frozen=True)
+class LerobotOutput(FileOutput):
+    """A dataset that LeRobot opens: a Parquet file of frames for each range, and `meta/`.
+
+    Attributes:
+      directory, name: as of `FileOutput`.
+      features: what each field becomes.
+      fps: frames a second.
+      image_samples: frames of each camera and episode that are decoded for the statistics.
+      robot_type: for info.json.
+      first: by split, the number of its first file.
+      ranges: how many there are in all.
+    """
+
+    directory: str
+    name: str
+    features: FeatureMap
+    fps: int
+    image_samples: int = 4
+    robot_type: str | None = None
+    first: tuple[tuple[str, int], ...] = ()
+    ranges: int = 0
+
+    numbers_ranges = True
+
+    @classmethod
+    def create(cls, source: Source, directory: str, options: Any) -> LerobotOutput:
+        chosen = LerobotOptions.of(options)
+        if chosen.image_samples < 1:
+            raise UsageError(f"--image_samples={chosen.image_samples}: expected 1 or more")
+        fps = whole_fps(chosen, source.fps)
+        features = map_features(source.schema, chosen.map)
+        return cls(directory, source.name, features, fps, chosen.image_samples, chosen.robot_type)
+
+    @classmethod
+    def create_connected(cls, source: Source, connecting: Connecting, directory: str, options: Any) -> LerobotOutput:
+        connecting.refuse_columns("--to=columns")
+        if connecting.connectors:
+            source = source.with_schema(connecting.probed.schema)
+        return cls.create(source, directory, options)
+
+    def placed(self, ranges: Sequence[WorkRange]) -> Self:
+        first: dict[str, int] = {}
+        for number, work in enumerate(ranges):
+            first.setdefault(work.split, number)
+        return dataclasses.replace(self, first=tuple(first.items()), ranges=len(ranges))
+
+    @property
+    def metadata(self) -> tuple[str, ...]:
+        episodes = [layout.EPISODES_PATH.format(**layout.place(i)) for i in range(self.episodes_files)]
+        return (*episodes, layout.TASKS, layout.STATS, layout.FIELDS, layout.CARD, layout.INFO)
+
+    @property
+    def episodes_files(self) -> int:
+        """How many files of meta/episodes there are."""
+        return max(1, -(-self.ranges // layout.RANGES_IN_EPISODES))
+
+    @property
+    def effort(self) -> Effort:
+        return Effort(decodes_images=False)
+
+    def plan(self) -> dict[str, Any]:
+        return {
+            "lerobot": {
+                "version": layout.CODEBASE_VERSION, "fps": self.fps, "image_samples": self.image_samples,
+                "robot_type": self.robot_type, **self.features.to_json(),
+            }
+        }  # fmt: skip
+
+    def describe(self) -> tuple[list[str], dict[str, str]]:
+        return self.features.describe(), dict(self.features.left_out)
+
+    def predict(self, steps: Iterable[int]) -> int:
+        return sum(steps)
+
+    def count(self, batch: Batch) -> int:
+        return sum(map(len, batch.episodes))
+
+    def measure(self, batches: Sequence[Batch]) -> int:
+        with tempfile.TemporaryDirectory() as directory:
+            work = WorkRange("sample", 0, 1, ())
+            output = dataclasses.replace(self, directory=directory).placed([work])
+            for file in output.files(work):
+                storage.makedirs(storage.split(storage.join(directory, file))[0])
+            writer, size = output.open_range(work), 0
+            try:
+                for batch in batches:
+                    try:
+                        writer.write(batch)
+                    except BadEpisode:  # it is going to be rejected, and kept as it was read
+                        size += sum(len(episode.payload) for episode in batch.episodes)
+                return size + sum(one.shard.bytes for one in writer.finish())
+            finally:
+                writer.abort()
+
+    def number_of(self, work: WorkRange) -> int:
+        """The number of a range among those of all splits, and of its file."""
+        return dict(self.first)[work.split] + work.index
+
+    def file(self, work: WorkRange) -> str:
+        return layout.DATA_PATH.format(**layout.place(self.number_of(work)))
+
+    def files(self, work: WorkRange) -> tuple[str, ...]:
+        return (self.file(work), f"{DIRECTORY}/{work}.npz")
+
+    def open_range(self, work: WorkRange) -> LerobotWriter:
+        return LerobotWriter(self, work)
+
+    def facts(self, commits: Sequence[RangeCommit]) -> list[RangeFacts]:
+        """What the ranges kept until all were finished."""
+        paths = [storage.join(self.directory, commit.files[1].file) for commit in commits]
+        return storage.at_once(RangeFacts.read, paths, self.directory)
+
+    def number(self, commits: Sequence[RangeCommit]) -> list[Any]:
+        tasks: dict[str, int] = {}
+        numbers, frame, episode = [], 0, 0
+        for commit in commits:
+            (facts,) = self.facts([commit])
+            own = [tasks.setdefault(text, len(tasks)) for text in facts.tasks]
+            numbers.append({"first_frame": frame, "first_episode": episode, "tasks": own})
+            frame, episode = frame + facts.frames, episode + len(facts.lengths)
+        return numbers
+
+    def finish_range(self, commit: RangeCommit, numbers: Any) -> RangeCommit:
+        (facts,) = self.facts([commit])
+        if not facts.frames:
+            return commit
+        episodes = numbers["first_episode"] + np.arange(len(facts.lengths))
+        checksum = renumber(
+            storage.join(self.directory, commit.file), facts.places,
+            {
+                "index": numbers["first_frame"] + np.arange(facts.frames),
+                "episode_index": np.repeat(episodes, facts.lengths),
+                "task_index": np.array(numbers["tasks"], np.int64)[facts.frame_tasks],
+            },
+        )  # fmt: skip
+        return dataclasses.replace(commit, shard=dataclasses.replace(commit.shard, checksum=checksum))
+
+    def complete(self, commits: Sequence[RangeCommit]) -> dict[str, Any]:
+        return write_metadata(self, commits)

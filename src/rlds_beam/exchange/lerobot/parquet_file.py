@@ -1,0 +1,215 @@
+"""The Parquet file of a range's frames, and the numbers in it that are written when all ranges are finished.
+
+`index`, `episode_index` and `task_index` count from the first frame of the dataset. A range knows only its own, so it
+writes them with a mark in the upper half of each number, plain and not compressed:
+
+    index, of the range    7AC391E5 00000000    7AC391E5 00000001    ...
+    index, in the end      00000000 0001E240    00000000 0001E241    ...
+
+Where these numbers are is kept: the values themselves are the end of their page; the smallest and the largest of each
+row group, by which readers skip row groups, are in the page's header and in the footer. `renumber` writes the true
+numbers there: into the finished file, which keeps its size, as often as need be.
+"""
+
+from __future__ import annotations
+
+import io
+import struct
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rlds_beam import storage
+from rlds_beam.errors import RldsBeamError
+from rlds_beam.exchange.lerobot.tables import NUMBERED
+from rlds_beam.output.checksums import Checksum
+from rlds_beam.output.shards import ShardInfo, ShardWriter
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Array = np.ndarray[Any, Any]
+
+MARKS = {"index": 0x7AC391E5 << 32, "episode_index": 0x7AC391E6 << 32, "task_index": 0x7AC391E7 << 32}
+"""Added to the numbers of a range."""
+
+_BOUNDED = ("index", "episode_index")
+"""Their true numbers rise as those of the range do, so the bounds of a row group stay its first and last."""
+
+ROW_GROUP_BYTES = 1 << 20
+"""A row group ends after the episode that makes it so large: long episodes have their own, as LeRobot writes them."""
+
+_MOST_ROWS = 1 << 14
+"""Of a row group: more may be several pages."""
+
+_MOST_BYTES = 64 << 20
+_HEADER = 4096
+"""Bytes of a page's header, at most."""
+
+_CHUNK = 1 << 20
+
+
+class FramesFile:
+    """Writes the frames of a range; the file has its name when it is complete."""
+
+    def __init__(self, path: str, schema: pa.Schema):
+        import pyarrow.parquet
+
+        self._shard, self._path = ShardWriter(path), path
+        self._sink = _Sink(self._shard)
+        plain = [name for name in schema.names if name in NUMBERED]
+        leaves = [leaf for field in schema for leaf in _leaves(field.name, field.type)]
+        images = [leaf for leaf in leaves if leaf.endswith((".bytes", ".path")) and leaf not in schema.names]
+        self._writer = pyarrow.parquet.ParquetWriter(
+            self._sink, schema, use_dictionary=[leaf for leaf in leaves if leaf not in (*plain, *images)] or False,
+            compression={leaf: "none" if leaf in (*plain, *images) else "snappy" for leaf in leaves},
+            write_statistics=list(_BOUNDED), data_page_size=_MOST_BYTES,
+        )  # fmt: skip
+        self._held: list[tuple[pa.Table, object]] = []
+        self._bytes = self._rows = 0
+
+    def add(self, table: pa.Table, key: object) -> None:
+        """Takes the frames of an episode."""
+        self._held.append((table, key))
+        self._bytes += table.nbytes
+        self._rows += table.num_rows
+        if self._bytes >= ROW_GROUP_BYTES or self._rows >= _MOST_ROWS:
+            self._flush()
+
+    def _flush(self) -> None:
+        import pyarrow as pa
+
+        if self._held:
+            table = pa.concat_tables([table for table, _ in self._held])
+            most = min(_MOST_ROWS, self._rows * _MOST_BYTES // max(1, self._bytes))
+            self._writer.write_table(table, row_group_size=max(1, most))
+        for table, key in self._held:
+            self._shard.write((), table.num_rows, key)
+        self._held, self._bytes, self._rows = [], 0, 0
+
+    def commit(self) -> tuple[ShardInfo, dict[str, Array]]:
+        """Completes the file; and where the numbers of the range are in it, for `renumber`."""
+        self._flush()
+        self._sink.footer = self._sink.tell()
+        self._writer.close()
+        places = self._sink.places(self._path)
+        return self._shard.commit(), places
+
+    def abort(self) -> None:
+        """Removes what was written so far; does nothing after `commit`."""
+        self._shard.abort()
+        self._sink.discards = True  # the writer adds a footer when it is closed
+        self._writer.close()
+
+
+def _leaves(name: str, kind: pa.DataType) -> list[str]:
+    """The names of a column's values in a Parquet file."""
+    import pyarrow as pa
+
+    if pa.types.is_struct(kind):
+        return [leaf for field in kind for leaf in _leaves(f"{name}.{field.name}", field.type)]
+    if pa.types.is_nested(kind):
+        return _leaves(f"{name}.list.element", kind.value_type)
+    return [name]
+
+
+class _Sink(io.RawIOBase):
+    """A shard as a file that is written to; keeps the small pieces, which the headers of pages are."""
+
+    def __init__(self, shard: ShardWriter):
+        super().__init__()
+        self._shard, self._at = shard, 0
+        self._kept: dict[int, bytes] = {}
+        self.discards = False
+        self.footer: int | None = None
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        buffer = bytes(data)
+        if not self.discards:
+            self._shard.write([buffer], 0)
+        if len(buffer) <= _HEADER or self.footer is not None:
+            self._kept[self._at] = buffer
+        self._at += len(buffer)
+        return len(buffer)
+
+    def tell(self) -> int:
+        return self._at
+
+    def places(self, path: str) -> dict[str, Array]:
+        """By column, (offset, count) of the values of each row group; `bounds`: (offset, column, number)."""
+        import pyarrow.parquet
+
+        assert self.footer is not None
+        tail = b"".join(part for at, part in sorted(self._kept.items()) if at >= self.footer)
+        metadata = pyarrow.parquet.read_metadata(io.BytesIO(tail))
+        values: dict[str, list[tuple[int, int]]] = {name: [] for name in NUMBERED}
+        bounds = _marked(tail, self.footer)
+        columns = {metadata.schema.column(i).path: i for i in range(metadata.num_columns)}
+        for group in (metadata.row_group(i) for i in range(metadata.num_row_groups)):
+            for name in NUMBERED:
+                column = group.column(columns[name])
+                start, size = column.data_page_offset, column.total_compressed_size - 8 * group.num_rows
+                header = self._kept.get(start, b"")
+                if len(header) != size:
+                    raise RldsBeamError(f"{path}: this version of pyarrow writes pages in another way: install another")
+                bounds += _marked(header, start)
+                values[name].append((start + size, group.num_rows))
+        found = {name: np.array(places, np.int64).reshape(-1, 2) for name, places in values.items()}
+        return {**found, "bounds": np.array(bounds, np.int64).reshape(-1, 3)}
+
+
+def _marked(data: bytes, offset: int) -> list[tuple[int, int, int]]:
+    """Where numbers with a mark are: (offset, which of `NUMBERED`, the number of the range)."""
+    found = []
+    for name in _BOUNDED:
+        mark = struct.pack("<q", MARKS[name])[4:]
+        at = data.find(mark)
+        while at >= 0:
+            found.append((offset + at - 4, NUMBERED.index(name), int.from_bytes(data[at - 4 : at], "little")))
+            at = data.find(mark, at + 4)
+    return found
+
+
+def renumber(path: str, places: Mapping[str, Array], numbers: Mapping[str, Array]) -> str:
+    """Writes the true numbers into a finished file, however often; returns its checksum.
+
+    Args:
+      places: as `FramesFile.commit` gave them.
+      numbers: of each frame, for each of `NUMBERED`. Of the bounded ones they are those of the range, with a number
+        added.
+    """
+    edits: list[tuple[int, bytes]] = []
+    for name in NUMBERED:
+        values = np.ascontiguousarray(numbers[name], np.dtype("<i8"))
+        first = 0
+        for offset, count in places[name].tolist():
+            edits.append((offset, values[first : first + count].tobytes()))
+            first += count
+    for offset, column, number in places["bounds"].tolist():
+        edits.append((offset, struct.pack("<q", int(numbers[NUMBERED[column]][0]) + number)))
+    edits.sort()
+    if storage.scheme(path) is None:
+        with open(path, "r+b") as file:
+            for offset, content in edits:
+                file.seek(offset)
+                file.write(content)
+    else:
+        with storage.open_read(path) as file:
+            whole = bytearray(file.read())
+        for offset, content in edits:
+            whole[offset : offset + len(content)] = content
+        storage.write_bytes(path, bytes(whole))
+    return checksum_of(path)
+
+
+def checksum_of(path: str) -> str:
+    """The checksum of a file."""
+    checksum = Checksum()
+    with storage.open_read(path) as file:
+        while part := file.read(_CHUNK):
+            checksum.update(part)
+    return str(checksum)

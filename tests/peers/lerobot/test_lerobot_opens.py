@@ -1,0 +1,179 @@
+"""LeRobot opens what `convert --to=lerobot` wrote: the same frames, windows, tasks and numbers as in the source."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import lerobot_data as data
+import numpy as np
+import pytest
+
+import rlds_beam
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("lerobot")
+    os.environ["HF_HOME"] = str(path / "hf")
+    return path
+
+
+@pytest.fixture(scope="module")
+def source(folder: Path) -> tuple[str, list[Any]]:
+    return data.write_robot_data(folder / "data")
+
+
+@pytest.fixture(scope="module")
+def output(folder: Path, source: tuple[str, list[Any]]) -> Path:
+    rlds_beam.convert(source[0], folder / "out", to="lerobot", fps=data.FPS, shards=3)
+    return folder / "out"
+
+
+def opened(root: Path, **options: Any) -> Any:
+    from lerobot.datasets.lerobot_dataset import LeRobotDataset
+
+    return LeRobotDataset("some/name", root=root, **options)
+
+
+def test_every_frame_is_the_step(source, output):
+    dataset, frame = opened(output), 0
+    assert len(dataset) == sum(map(len, source[1]))
+    assert dataset.num_episodes == len(source[1])
+    assert dataset.meta.fps == data.FPS
+    for k, e in enumerate(source[1]):
+        pixels = e.steps["observation/image_0"].decode()
+        for t in range(len(e)):
+            item = dataset[frame]
+            assert (item["index"], item["episode_index"], item["frame_index"]) == (frame, k, t)
+            assert item["task"] == e.steps["language_instruction"][t].decode()
+            np.testing.assert_array_equal(item["observation.state"], e.steps["observation/state"][t])
+            np.testing.assert_array_equal(item["observation.matrix"], e.steps["observation/matrix"][t])
+            np.testing.assert_array_equal(item["action"], e.steps["action"][t])
+            assert item["next.reward"] == e.steps["reward"][t]
+            assert item["next.done"] == e.steps["is_last"][t]
+            if t in (0, len(e) - 1):
+                image = item["observation.images.image_0"].numpy().transpose(1, 2, 0) * 255
+                assert np.abs(image - pixels[t]).mean() < 8  # another JPEG decoder, of random pixels
+            frame += 1
+
+
+def test_windows_and_chosen_episodes(source, output):
+    windows = {
+        "observation.state": [-0.2, -0.1, 0.0],
+        "action": [0.0, 0.1, 0.2],
+        "observation.images.image_0": [-0.1, 0.0],
+    }
+    chosen = [1, 5]
+    dataset, at = opened(output, episodes=chosen, delta_timestamps=windows), 0
+    assert len(dataset) == sum(len(source[1][k]) for k in chosen)
+    for k in chosen:
+        e = source[1][k]
+        for t in range(len(e)):
+            item = dataset[at]
+            assert item["episode_index"] == k
+            for name, path, deltas in (
+                ("observation.state", "observation/state", (-2, -1, 0)),
+                ("action", "action", (0, 1, 2)),
+            ):
+                places = [t + d for d in deltas]
+                assert item[f"{name}_is_pad"].tolist() == [not 0 <= p < len(e) for p in places]
+                np.testing.assert_array_equal(item[name], e.steps[path][np.clip(places, 0, len(e) - 1)])
+            assert item["observation.images.image_0"].shape[0] == 2
+            at += 1
+
+
+def test_the_statistics_and_metadata_are_loaded(source, output):
+    meta = opened(output).meta
+    states = np.concatenate([e.steps["observation/state"] for e in source[1]])
+    np.testing.assert_allclose(meta.stats["observation.state"]["mean"], states.mean(axis=0), rtol=1e-5)
+    np.testing.assert_allclose(meta.stats["observation.state"]["q99"], np.quantile(states, 0.99, axis=0), rtol=1e-5)
+    assert meta.stats["observation.images.image_0"]["mean"].shape == (3, 1, 1)
+    assert [meta.episodes[k]["file_path"] for k in range(len(source[1]))] == [f"/data/{len(e)}" for e in source[1]]
+    assert meta.camera_keys
+
+
+def test_lerobot_doctor_passes(output):
+    command = [str(Path(sys.executable).with_name("lerobot-doctor")), str(output), "--ci"]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+def test_lerobots_own_tools_edit_it(source, output, folder):
+    from lerobot.datasets.dataset_tools import delete_episodes
+
+    plain = folder / "plain"  # without a matrix, which these tools cannot write
+    rlds_beam.convert(source[0], plain, to="lerobot", fps=data.FPS, map="-observation/matrix,-observation/depth")
+    made = delete_episodes(opened(plain), [0, 2], output_dir=folder / "edited", repo_id="some/edited")
+    assert len(made) == sum(len(e) for k, e in enumerate(source[1]) if k not in (0, 2))
+
+
+def test_ray_reads_it(source, output):
+    import ray
+
+    ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False, configure_logging=False)
+    try:
+        rows = ray.data.read_lerobot(str(output)).take_all()
+    finally:
+        ray.shutdown()
+    rows.sort(key=lambda row: row["index"])
+    assert len(rows) == sum(map(len, source[1]))
+    np.testing.assert_array_equal(
+        np.stack([row["action"] for row in rows]), np.concatenate([e.steps["action"] for e in source[1]])
+    )
+    assert [row["task"] for row in rows] == [t.decode() for e in source[1] for t in e.steps["language_instruction"]]
+
+
+def test_act_trains_from_it(folder):
+    import torch
+    from lerobot.configs.types import FeatureType
+    from lerobot.policies.act.configuration_act import ACTConfig
+    from lerobot.policies.act.modeling_act import ACTPolicy
+    from lerobot.policies.factory import make_pre_post_processors
+    from lerobot.utils.feature_utils import dataset_to_policy_features
+
+    bridge = Path(__file__).resolve().parents[4] / "shared" / "data" / "bridge_dataset"
+    if not bridge.exists():
+        pytest.skip("the real dataset is not there")
+    out = folder / "bridge"
+    left_out = [f"-observation/image_{i}" for i in (1, 2, 3)]
+    rlds_beam.convert(bridge, out, to="lerobot", fps=5, repair="last_not_last", map=[*left_out, "-language_embedding"])
+    dataset = opened(out, delta_timestamps={"action": [i / 5 for i in range(4)]})
+    features = dataset_to_policy_features(dataset.meta.features)
+    outputs = {key: value for key, value in features.items() if value.type is FeatureType.ACTION}
+    inputs = {key: value for key, value in features.items() if key not in outputs and key.startswith("observation")}
+    config = ACTConfig(
+        input_features=inputs, output_features=outputs, chunk_size=4, n_action_steps=4, dim_model=32, n_heads=2,
+        dim_feedforward=32, n_encoder_layers=1, latent_dim=4, pretrained_backbone_weights=None, device="cpu",
+    )  # fmt: skip
+    policy = ACTPolicy(config)
+    prepare, _ = make_pre_post_processors(config, dataset_stats=dataset.meta.stats)
+    optimizer = torch.optim.Adam(policy.parameters(), 1e-3)
+    batch = prepare(next(iter(torch.utils.data.DataLoader(dataset, batch_size=4, shuffle=True))))
+    losses = []
+    for _ in range(5):
+        loss, _ = policy.forward(batch)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss))
+    assert losses[-1] < losses[0]
+
+
+def test_a_dataset_without_images_or_text_opens_too(folder):
+    from rlds_beam.testing import make_episode, write_dataset
+
+    path = write_dataset(folder / "plain", [make_episode(4, seed=i) for i in range(3)], name="toy")
+    rlds_beam.convert(path, folder / "toy", to="lerobot", fps=5)
+    dataset = opened(folder / "toy")
+    assert len(dataset) == 12
+    assert dataset[5]["task"] == ""
+    assert json.loads((folder / "toy/meta/info.json").read_text())["total_tasks"] == 1
+    shutil.rmtree(folder / "toy")

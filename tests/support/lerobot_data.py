@@ -1,0 +1,81 @@
+"""A small dataset of robot episodes, and a LeRobot dataset read as it is stored: without LeRobot."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+
+from rlds_beam.episodes.episode import Episode
+from rlds_beam.episodes.images import EncodedImages, encode_jpeg
+from rlds_beam.testing import make_episode, write_dataset
+
+FPS = 10
+LENGTHS = (5, 12, 3, 9, 20, 8, 30, 2)
+INVALID = 9
+"""The length of the episode that breaks a rule."""
+
+
+def robot_episode(length: int, size: int = 16) -> Episode:
+    """Two cameras (JPEG, and PNG depth), a state, an instruction that changes in one of them, metadata."""
+    import imagecodecs
+
+    made = make_episode(
+        length, seed=length, observation={"state": 4, "matrix": (2, 3)}, action=2,
+        breaks=["last_not_last"] if length == INVALID else [],
+        columns={"language_instruction": [f"task {length % 3}" if i < 6 else "go on" for i in range(length)],
+                 "observation/note": [f"step {i} ä" for i in range(length)],
+                 "observation/count": np.arange(length, dtype=np.int32)},
+        metadata={"file_path": f"/data/{length}".encode(),
+                  "success": np.bool_(length % 2)},
+    )  # fmt: skip
+    rng = np.random.default_rng(length)
+    pixels = rng.integers(0, 255, (length, size, size, 3), np.uint8)
+    depth = rng.integers(0, 60000, (length, size, size, 1), np.uint16)
+    steps = {
+        **made.steps,
+        "observation/image_0": images(encode_jpeg(pixels), (size, size, 3)),
+        "observation/depth": images([imagecodecs.png_encode(one[..., 0]) for one in depth], (size, size, 1), "uint16"),
+    }
+    return dataclasses.replace(made, steps=steps)
+
+
+def images(data: list[bytes], shape: tuple[int, ...], dtype: str = "uint8") -> EncodedImages:
+    column = np.empty(len(data), object)
+    column[:] = data
+    return EncodedImages(column, shape, dtype)
+
+
+def write_robot_data(directory: Path) -> tuple[str, list[Episode]]:
+    """Two splits; the dataset, and its valid episodes in order."""
+    episodes = [robot_episode(length) for length in LENGTHS]
+    write_dataset(directory, episodes[:6], name="robot", shards=3)
+    path = write_dataset(directory, episodes[6:], name="robot", split="val")
+    return str(path), [e for e in episodes if len(e) != INVALID]
+
+
+def frames(output: Path) -> Any:
+    """All rows of the data files, in the order in which LeRobot reads them."""
+    import pyarrow as pa
+
+    return pa.concat_tables([pq.read_table(file) for file in sorted(output.glob("data/*/*.parquet"))])
+
+
+def episodes_rows(output: Path) -> list[dict[str, Any]]:
+    """The rows of meta/episodes."""
+    return [row for file in sorted(output.glob("meta/episodes/*/*.parquet")) for row in pq.read_table(file).to_pylist()]
+
+
+def meta(output: Path, name: str) -> dict[str, Any]:
+    """A JSON file of meta/."""
+    found: dict[str, Any] = json.loads((output / "meta" / f"{name}.json").read_text())
+    return found
+
+
+def files(output: Path) -> dict[str, bytes]:
+    """The bytes of every file of an output."""
+    return {str(p.relative_to(output)): p.read_bytes() for p in output.rglob("*") if p.is_file()}
