@@ -22,6 +22,7 @@ SECTIONS = {
     "Other observations": ("observations", "windows"),
     "Returns and advantages": ("returns", "standardizing", "truncating"),
     "Sequences and states": ("sequences", "states", "models"),
+    "Off-policy evaluation": ("importance",),
     "Normalisation": ("normalizing", "filtering"),
     "Other episodes": ("editing", "absorbing"),
     "Agents, modules, batches": ("agents", "batching"),

@@ -55,6 +55,11 @@ class StatsConfig(RunOptions, ReportOptions, CheckOptions, SourceOptions):
     proprio: str | None = option(None, "field of the robot's state, for the formats of other projects")
     allow_empty: bool = option(False, "no accepted episode is a success too (otherwise the exit code is 3)")
     by: str | None = option(None, "field whose values get statistics of their own: language_instruction")
+    target_propensity_fn: str | None = option(
+        None,
+        "module:function, called with the steps of an episode (columns by name), which gives the propensity of each "
+        "recorded action under the policy to be evaluated: for its support and effective sample size",
+    )
 
 
 def define_pipeline(root: Any, config: StatsConfig, source: Source | None = None) -> Any:
@@ -78,7 +83,7 @@ def define_pipeline(root: Any, config: StatsConfig, source: Source | None = None
     look = "duplicate_episode" not in config.accept
     duplicates = root | FindDuplicateEpisodes(source, framing) if look else None
     checked = root | ReadFromRlds(source, framing=framing) | ValidateEpisodes(config, duplicates)
-    return checked.accepted | ComputeStatistics(config.by) | WithReport(checked.report)
+    return checked.accepted | ComputeStatistics(config.by, config.target_propensity_fn) | WithReport(checked.report)
 
 
 def stats(config: StatsConfig) -> StatsOutcome:

@@ -34,6 +34,7 @@ PIECES = {
     "AddColumnsFromEpisodesToTrainBatch": ({}, []),
     "AddFieldsToBatch": ({"fields": ["language", "episode_metadata/task"]}, []),
     "AddIdsToBatch": ({}, []),
+    "AddImportanceWeights": ({"target": "propensity"}, []),
     "AddInfosFromEpisodesToBatch": ({}, []),
     "AddModelOutputs": ({"model": "every_model:values"}, []),
     "AddNextObservationsFromEpisodesToTrainBatch": ({}, []),
@@ -56,6 +57,7 @@ PIECES = {
     "Normalize": ({"fields": ["action", "observation"]}, []),
     "NumpyToTensor": ({}, COLUMNS),
     "PrevActionsPrevRewards": ({}, []),
+    "SelfNormalizeImportanceWeights": ({}, [connectors.AddImportanceWeights("propensity")]),
     "ShiftAlignment": ({"recorded": "ars"}, []),
     "SplitAgents": ({"agents": AGENTS}, []),
     "StandardizeAdvantages": ({}, [connectors.GeneralAdvantageEstimation()]),
@@ -82,6 +84,7 @@ def episode(length: int, seed: int) -> Episode:
         "observation/room": rng.integers(0, 4, length),
         "info/distance": rng.normal(size=length).astype(np.float32),
         "vf_preds": rng.normal(size=length).astype(np.float32),
+        "propensity": rng.uniform(0.1, 1, length),
         "state_out/h": rng.normal(size=(length, 2)).astype(np.float32),
         "language": np.array([b"go"] * length, object),
     }

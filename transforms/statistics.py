@@ -10,8 +10,10 @@ from apache_beam.transforms.window import GlobalWindow
 from apache_beam.utils.timestamp import MIN_TIMESTAMP
 from apache_beam.utils.windowed_value import WindowedValue
 
+from rlds_beam.checking.propensities import propensities_of
 from rlds_beam.checking.report import Report
 from rlds_beam.connectors.dataset_statistics import DatasetStatistics, Groups
+from rlds_beam.connectors.propensity_statistics import TARGET
 from rlds_beam.episodes.episode import Episode
 
 
@@ -22,13 +24,18 @@ class ComputeStatistics(beam.PTransform):
 
     Args:
       by: a field whose values get statistics of their own (see `DatasetStatistics`).
+      target_propensity_fn: `module:function` that gives the propensities of a target policy, which take the place of
+        the step field `target_propensity`.
     """
 
-    def __init__(self, by: str | None = None):
+    def __init__(self, by: str | None = None, target_propensity_fn: str | None = None):
         super().__init__()
         self._by = by
+        self._target = target_propensity_fn
 
     def expand(self, episodes: beam.PCollection[Episode]) -> beam.PCollection[DatasetStatistics]:
+        if self._target is not None:
+            episodes = episodes | "AddTargetPropensities" >> beam.Map(_with_target, self._target)
         parts = episodes | "Count" >> beam.ParDo(_CountFn(self._by))
         return parts | "Merge" >> beam.CombineGlobally(_merge)
 
@@ -56,6 +63,10 @@ class WithReport(beam.PTransform):
 
     def expand(self, statistics: Any) -> Any:
         return statistics | beam.Map(CheckedStatistics, beam.pvalue.AsSingleton(self._report))
+
+
+def _with_target(episode: Episode, function: str) -> Episode:
+    return episode.with_columns({TARGET: propensities_of(function, episode, "--target_propensity_fn")})
 
 
 def _merge(parts: Iterable[DatasetStatistics]) -> DatasetStatistics:

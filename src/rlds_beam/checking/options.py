@@ -23,6 +23,11 @@ class CheckOptions(Options):
     decode_images: bool = option(
         False, "decode every image while checking, not only its header (convert decodes those that it writes anyway)"
     )
+    propensity_fn: str | None = option(
+        None,
+        "module:function, called with the steps of an episode (columns by name), which gives the propensity of each "
+        "recorded action; where the recorded one is another: propensity_mismatch",
+    )
     check_unused: bool = option(
         False, "judge values that are not used too: of fields left out, and of the void last step's action and reward"
     )

@@ -20,6 +20,8 @@ RULES: dict[str, str] = {
     "terminal_not_last": "a step is is_terminal but not is_last",
     "non_finite": "a float field holds NaN or infinity (other than in the void last step)",
     "discount_out_of_range": "a discount is not within [0, 1]",
+    "propensity_out_of_range": "a propensity is not above 0, or is above 1 where actions are discrete",
+    "propensity_mismatch": "a propensity is not the one that log_propensity, or the policy of --propensity_fn, gives",
     "undecodable_image": "an image cannot be decoded",
     "image_too_large": "an image has more pixels than allowed, or another size than the schema says",
     "too_long": "the episode has more frames than --max_sequence_length allows in an item",
@@ -38,7 +40,9 @@ DATASET_RULES = ("missing_shard", "short_shard", "extra_shard", "schema_mismatch
 """Rules of a whole dataset: looked at before any episode is."""
 
 REPAIRABLE = ("first_not_first", "first_inside", "last_not_last", "last_inside", "terminal_not_last")
-VALUE_RULES = ("non_finite", "discount_out_of_range", "duplicate_episode")
+VALUE_RULES = (
+    "non_finite", "discount_out_of_range", "propensity_out_of_range", "propensity_mismatch", "duplicate_episode"
+)  # fmt: skip
 
 
 def _policies(rule: str) -> tuple[Policy, ...]:
@@ -64,6 +68,8 @@ ADVICE: dict[str, str] = {
     "terminal_not_last": "--repair=terminal_not_last marks such a step as is_last",
     "non_finite": "--accept=non_finite lets them through",
     "discount_out_of_range": "--accept=discount_out_of_range lets them through",
+    "propensity_out_of_range": "--accept=propensity_out_of_range lets them through; they give no importance weights",
+    "propensity_mismatch": "weights from wrong propensities are biased; --accept=propensity_mismatch lets them through",
     "undecodable_image": "fetch the dataset again, or leave these episodes out",
     "image_too_large": "--max_image_pixels allows larger images, where features.json does",
     "too_long": "--bypass_partial_episodes leaves them out; a larger --max_sequence_length takes them in",

@@ -11,6 +11,9 @@ import numpy as np
 
 from rlds_beam import at_work
 from rlds_beam.checking.options import CheckOptions
+from rlds_beam.checking.propensities import LOG as LOG_PROPENSITY
+from rlds_beam.checking.propensities import NAMES as PROPENSITIES
+from rlds_beam.checking.propensities import propensity_violations
 from rlds_beam.checking.repairing import repair_episode
 from rlds_beam.checking.rules import ADVICE, RULES, VALUE_RULES
 from rlds_beam.episodes.episode import Column, Episode
@@ -21,7 +24,7 @@ from rlds_beam.errors import FailedRuleError
 
 _ORDER = {rule: i for i, rule in enumerate(RULES)}
 _FLAGS = ("is_first", "is_last", "is_terminal")
-_VOID = ("action", "reward", "discount")
+_VOID = ("action", "reward", "discount", *PROPENSITIES, LOG_PROPENSITY)
 """Fields that mean nothing on a step that is_last (RLDS); the columns below them are named `action/...`."""
 
 
@@ -199,6 +202,8 @@ def _look(episode: Episode, options: CheckOptions, unjudged: Unjudged, void: lis
     discount = steps.get("discount")
     if isinstance(discount, np.ndarray):
         yield from _discount(discount, None if options.check_unused or not unjudged.last_step else steps)
+    if any(name in steps for name in PROPENSITIES):
+        yield from propensity_violations(episode, options.propensity_fn, options.check_unused)
 
 
 def _is_void(path: str, unjudged: Unjudged) -> bool:

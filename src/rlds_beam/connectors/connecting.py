@@ -15,6 +15,7 @@ from rlds_beam.connectors.probing import Probed, probe
 from rlds_beam.episodes.episode import Column, Episode
 from rlds_beam.episodes.images import EncodedImages
 from rlds_beam.episodes.schema import Field, Schema
+from rlds_beam.episodes.violations import BadEpisode
 from rlds_beam.errors import RldsBeamError, UsageError
 from rlds_beam.wording import some
 
@@ -88,7 +89,7 @@ class Connecting:
         for connector in connectors:
             try:
                 batch = run([connector], batch)
-            except RldsBeamError:
+            except (BadEpisode, RldsBeamError):
                 raise
             except Exception as error:
                 place = traceback.extract_tb(error.__traceback__)[-1]

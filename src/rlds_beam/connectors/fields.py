@@ -18,6 +18,10 @@ DEFAULT_MODULE_ID = "default_policy"
 OUTPUT_SPLIT = "output_split"
 """The field of the episode that says to which split of the output it goes (`SplitEpisodes`); it is not written."""
 
+IMPORTANCE_RATIO = "importance_ratio"
+STEP_WISE_WEIGHT = "step_wise_importance_weight"
+TRAJECTORY_WISE_WEIGHT = "trajectory_wise_importance_weight"
+
 EXTRAS = (
     "action_logp",
     "action_dist_inputs",
@@ -27,6 +31,12 @@ EXTRAS = (
     "weights",
     "n_step",
     "propensity",
+    "target_propensity",
+    IMPORTANCE_RATIO,
+    STEP_WISE_WEIGHT,
+    TRAJECTORY_WISE_WEIGHT,
+    f"self_normalized_{STEP_WISE_WEIGHT}",
+    f"self_normalized_{TRAJECTORY_WISE_WEIGHT}",
 )
 """Step fields that are taken for outputs of the behaviour policy's model, where they are recorded."""
 

@@ -1,4 +1,5 @@
-"""What connectors make of episodes of a schema, before the first episode is read: they are run on episodes of zeros."""
+"""What connectors make of episodes of a schema, before the first episode is read: they are run on episodes of zeros,
+or of ones where they refuse those."""
 
 from __future__ import annotations
 
@@ -15,11 +16,12 @@ from rlds_beam.connectors.batching import by_module
 from rlds_beam.connectors.configuration import Configuration
 from rlds_beam.connectors.fields import agent_of, module_of
 from rlds_beam.connectors.fitting import FittedConnector
-from rlds_beam.episodes.columns import ZERO_IMAGE
+from rlds_beam.episodes.columns import ZERO_IMAGE, is_numeric
 from rlds_beam.episodes.episode import Column, Episode
 from rlds_beam.episodes.images import EncodedImages
 from rlds_beam.episodes.keys import PROBE
 from rlds_beam.episodes.schema import Field, Schema
+from rlds_beam.episodes.violations import BadEpisode
 from rlds_beam.errors import RldsBeamError, UsageError
 
 _LENGTHS = (3, 300)
@@ -97,8 +99,21 @@ def _fitted(connector: Connector, batch: Batch) -> Connector:
 def _after(connector: Connector, batch: Batch) -> Batch:
     """The batch after one connector; unchanged if it drops it."""
     with _naming(connector):
-        after = connector(batch)
+        try:
+            after = connector(batch)
+        except BadEpisode:  # it cannot use zeros: propensities, for example
+            after = connector(_ones(batch))
     return after if after.episodes else batch
+
+
+def _ones(batch: Batch) -> Batch:
+    """The batch with 1 in place of each number of the steps."""
+    episodes = []
+    for episode in batch.episodes:
+        numbers = {path: column for path, column in episode.steps.items() if is_numeric(column)}
+        ones = {path: np.ones_like(np.asarray(column)) for path, column in numbers.items()}
+        episodes.append(episode.with_columns(ones))
+    return batch.replace(episodes=tuple(episodes))
 
 
 @contextlib.contextmanager

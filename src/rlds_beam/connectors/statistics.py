@@ -9,6 +9,7 @@ from typing import Any, TypeAlias, cast
 import numpy as np
 
 from rlds_beam.connectors.fields import StepFields, transitions
+from rlds_beam.connectors.propensity_statistics import PropensityStatistics
 from rlds_beam.connectors.quantiles import RELATIVE_ERROR, Distribution, exact_rows
 from rlds_beam.episodes.columns import is_numeric
 from rlds_beam.episodes.episode import Column, Episode
@@ -104,6 +105,7 @@ class EpisodeStatistics:
       leaves: by path. Images and text have none, and neither have the flags.
       lengths: transitions of each episode, one dimension.
       returns: the sum of the rewards of each episode.
+      propensities: of the episodes that record them.
     """
 
     episodes: int = 0
@@ -111,6 +113,7 @@ class EpisodeStatistics:
     leaves: Mapping[str, LeafStatistics] = dataclasses.field(default_factory=dict)
     lengths: LeafStatistics | None = None
     returns: LeafStatistics | None = None
+    propensities: PropensityStatistics | None = None
 
     @staticmethod
     def of(*episodes: Episode, fields: StepFields | None = None) -> EpisodeStatistics:
@@ -132,16 +135,19 @@ class EpisodeStatistics:
             _merged(one.returns for one in every if one.returns is not None)
             if any(one.returns for one in every)
             else None,
+            PropensityStatistics.merged([one.propensities for one in every if one.propensities is not None]),
         )
 
     def to_json(self) -> dict[str, Any]:
-        """`episodes`, `transitions`, `fields` by path, `episode_length`, `episode_return`."""
+        """`episodes`, `transitions`, `fields` by path, `episode_length`, `episode_return`; `propensities`, if any."""
+        propensities = {} if self.propensities is None else {"propensities": self.propensities.to_json()}
         return {
             "episodes": self.episodes,
             "transitions": self.transitions,
             "fields": {path: leaf.to_json() for path, leaf in self.leaves.items()},
             "episode_length": self.lengths and self.lengths.to_json(),
             "episode_return": self.returns and self.returns.to_json(),
+            **propensities,
         }
 
 
@@ -218,6 +224,7 @@ class StatisticsBuilder:
         self._leaves: dict[str, LeafBuilder] = {}
         self._lengths: list[int] = []
         self._returns: list[float] = []
+        self._propensities: list[PropensityStatistics] = []
 
     def add(self, episode: Episode) -> None:
         """Counts an episode. Holds copies of its numbers, and nothing else of it."""
@@ -231,6 +238,9 @@ class StatisticsBuilder:
         if fields.rewards in episode.steps:
             self._returns.append(np.sum(np.asarray(episode.steps[fields.rewards])[:count], dtype=np.float64))
         self._lengths.append(count)
+        propensities = PropensityStatistics.of(episode, fields)
+        if propensities is not None:
+            self._propensities.append(propensities)
 
     def finish(self) -> EpisodeStatistics:
         """The statistics of all episodes so far."""
@@ -239,7 +249,10 @@ class StatisticsBuilder:
         leaves = {path: leaf.finish() for path, leaf in self._leaves.items()}
         lengths, returns = np.array(self._lengths), np.array(self._returns)
         of_returns = LeafStatistics.of(returns) if len(returns) else None
-        return EpisodeStatistics(len(lengths), int(lengths.sum()), leaves, LeafStatistics.of(lengths), of_returns)
+        propensities = PropensityStatistics.merged(self._propensities)
+        return EpisodeStatistics(
+            len(lengths), int(lengths.sum()), leaves, LeafStatistics.of(lengths), of_returns, propensities
+        )
 
 
 def _moments(values: Array) -> tuple[Any, ...]:

@@ -237,6 +237,8 @@ def _plan(
 ) -> dict[str, Any]:
     checked = dataclasses.asdict(check)
     del checked["fail"]  # ends a job, but changes nothing of what it writes
+    if check.propensity_fn is None:
+        del checked["propensity_fn"]  # an option that earlier versions did not have
     # The first version, whose outputs are still read, had one source and one output, and did not name them.
     kinds = {"from": (options.from_, "rlds"), "to": (options.to, TRAJECTORIES)}
     return {
@@ -271,5 +273,10 @@ def _content(source: Source, framing: Framing) -> dict[str, list[tuple[str, str 
 
 def _functions(options: ConvertOptions) -> dict[str, str]:
     """By name: versions of the user's functions and classes."""
-    named = {"--policy_info_fn": options.policy_info_fn, "--from": options.from_, "--to": options.to}
+    named = {
+        "--policy_info_fn": options.policy_info_fn,
+        "--propensity_fn": options.propensity_fn,
+        "--from": options.from_,
+        "--to": options.to,
+    }
     return {name: version_of(name, flag) for flag, name in named.items() if name is not None and ":" in name}

@@ -13,7 +13,7 @@ from rlds_beam.checking.dataset import check_counts
 from rlds_beam.checking.duplicates import marked
 from rlds_beam.checking.options import CheckOptions
 from rlds_beam.checking.report import Report
-from rlds_beam.checking.verdicts import Unjudged, Verdict, count_verdict, validate_episode
+from rlds_beam.checking.verdicts import Rejection, Unjudged, Verdict, count_verdict, validate_episode
 from rlds_beam.connectors.base import Batch
 from rlds_beam.connectors.connecting import Connecting
 from rlds_beam.connectors.fitting import Accumulator
@@ -54,7 +54,11 @@ def check_and_connect(
             write(batch.replace(read=episode))
     except BadEpisode as bad:
         # Some faults show only now: a damaged image body, an episode too long for one item.
-        return validate_episode(episode.replace(faults=(*episode.faults, *bad.violations)), check, unjudged)
+        found = validate_episode(episode.replace(faults=(*episode.faults, *bad.violations)), check, unjudged)
+        if found.rejected is not None:
+            return found
+        # The rule is accepted, but nothing could be written of the episode.
+        return Verdict(episode.key, (), found.violations, Rejection.of(episode, bad), size=len(episode.payload))
     return (
         dataclasses.replace(verdict, dropped=batch.dropped, written=bool(batch.episodes)) if batch.dropped else verdict
     )

@@ -8,6 +8,9 @@ from typing import Any
 import numpy as np
 
 _COLUMNS = ("mean", "std", "min", "q01", "q50", "q99", "max")
+_DEVIATION = 4.0
+"""Standard errors that the calibration may be off by chance: 1 in 16,000 for one action."""
+
 _MOST = 32
 """Dimensions of a field that are printed; the JSON has all."""
 
@@ -31,6 +34,7 @@ def statistics_lines(content: Mapping[str, Any]) -> list[str]:
         f"episodes  {content['episodes']:,}, {content['transitions']:,} transitions",
         *(_line(row, widths) for row in rows),
         *_exactness(content),
+        *_propensity_lines(content.get("propensities")),
     ]
 
 
@@ -54,3 +58,22 @@ def _line(row: tuple[str, ...], widths: list[int]) -> str:
 def _exactness(content: Mapping[str, Any]) -> list[str]:
     error = max((leaf["quantile_error"] for leaf in content["fields"].values()), default=0.0)
     return [f"quantiles are within {error:.3%} of their value"] if error else []
+
+
+def _propensity_lines(content: Mapping[str, Any] | None) -> list[str]:
+    """Whether off-policy evaluation on the data makes sense (`PropensityStatistics.to_json`)."""
+    if content is None:
+        return []
+    lines = [f"propensity      of {content['transitions']:,} transitions, the smallest {content['smallest']:.4g}"]
+    if "calibration" in content:
+        worst = content["calibration"]["largest_deviation"]
+        fit = "fit" if worst <= _DEVIATION else "DO NOT FIT"
+        lines.append(f"calibration     propensities {fit} how often actions occur ({worst:.1f} standard errors off)")
+    if "support" in content:
+        support, sizes = content["support"], content["effective_sample_size"]
+        lines.append(f"support         mean ratio {support['mean']:.4f} +- {support['error']:.4f}; 1 is full support")
+        lines.append(
+            f"effective size  {sizes['transitions']:,.1f} of {sizes['of_transitions']:,} transitions, "
+            f"{sizes['episodes']:,.1f} of {sizes['of_episodes']:,} episodes"
+        )
+    return lines

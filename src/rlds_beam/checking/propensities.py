@@ -1,0 +1,110 @@
+"""The rules for propensities: how likely the recorded policy was to choose the action that it chose."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from rlds_beam.episodes.episode import Column, Episode
+from rlds_beam.episodes.images import EncodedImages
+from rlds_beam.episodes.violations import Violation
+from rlds_beam.errors import RldsBeamError, UsageError
+from rlds_beam.user_functions import resolve
+
+Array: TypeAlias = "np.ndarray[Any, Any]"
+
+NAMES = ("propensity", "pscore")
+"""The step fields that hold one: ours, and SCOPE-RL's."""
+
+LOG = "log_propensity"
+_TOLERANCE = 1e-4
+"""Relative difference of two propensities that count as equal: float32 of different libraries."""
+
+
+def propensity_violations(episode: Episode, function: str | None, judge_last: bool) -> Iterator[Violation]:
+    """What is wrong with the propensities of an episode; nothing, where none are recorded.
+
+    Args:
+      function: `--propensity_fn`.
+      judge_last: whether the last step is judged too, whose action is void.
+
+    Raises:
+      UsageError: the function cannot be had, or returned something else than a number for each step.
+      RldsBeamError: it raised.
+    """
+    steps = episode.steps
+    path = next((name for name in NAMES if name in steps), None)
+    if path is None:
+        return
+    values = np.asarray(steps[path])
+    if values.dtype.kind != "f" or values.ndim != 1:
+        return  # something else of that name
+    judged = np.full(len(values), True) if judge_last or "is_last" not in steps else ~np.asarray(steps["is_last"], bool)
+    judged &= np.isfinite(values)  # otherwise it is non_finite
+    outside = judged & ((values <= 0) | (_discrete(steps) & (values > 1 + _TOLERANCE)))
+    yield from _first("propensity_out_of_range", path, values, outside)
+    if LOG in steps:
+        expected = np.exp(np.asarray(steps[LOG], np.float64))
+        yield from _mismatch(path, values, expected, judged, f"{LOG} gives")
+    if function is not None:
+        yield from _mismatch(path, values, propensities_of(function, episode), judged, f"{function} gives")
+
+
+def _discrete(steps: Mapping[str, Column]) -> bool:
+    """Whether actions are chosen from a set: then a propensity is a probability, and not a density."""
+    actions = [column for path, column in steps.items() if path.partition("/")[0] == "action"]
+    return bool(actions) and all(np.asarray(column).dtype.kind in "iub" for column in actions)
+
+
+def _mismatch(path: str, values: Array, expected: Array, judged: Array, by: str) -> Iterator[Violation]:
+    if expected.shape != values.shape:
+        raise UsageError(f"{path} has shape {values.shape}, and {by} {expected.shape}: one number a step is expected")
+    differs = judged & ~np.isclose(values, expected, rtol=_TOLERANCE, atol=0)
+    steps = np.flatnonzero(differs)
+    if len(steps):
+        step = int(steps[0])
+        detail = f"{values[step]:g} at step {step}{_more(steps)}, where {by} {expected[step]:g}"
+        yield Violation("propensity_mismatch", detail, path, step)
+
+
+def _first(rule: str, path: str, values: Array, bad: Array) -> Iterator[Violation]:
+    steps = np.flatnonzero(bad)
+    if len(steps):
+        yield Violation(rule, f"{values[steps[0]]:g} at step {steps[0]}{_more(steps)}", path, int(steps[0]))
+
+
+def _more(steps: Array) -> str:
+    return f" ({len(steps)} such steps)" if len(steps) > 1 else ""
+
+
+def propensities_of(name: str, episode: Episode, flag: str = "--propensity_fn") -> Array:
+    """What a function of the user's gives for the recorded actions of an episode, float64 (T,).
+
+    Args:
+      name: `module:function`. It is called with the columns of all T steps by name, images as pixels.
+      flag: the option that names it.
+
+    Raises:
+      UsageError: there is no such function, or it returned something else than a number for each step.
+      RldsBeamError: it raised; the message names the function, the place and the episode.
+    """
+    function: Callable[[dict[str, Array]], Any] = resolve(name, flag)
+    steps = {p: c.decode(p) if isinstance(c, EncodedImages) else np.asarray(c) for p, c in episode.steps.items()}
+    try:
+        returned = function(steps)
+    except Exception as error:
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        raise RldsBeamError(
+            f"{flag}={name} raised {type(error).__name__}: {error} ({place.filename}, line {place.lineno}), "
+            f"called with the {len(episode)} steps of {episode.key}"
+        ) from error
+    values = np.asarray(returned)
+    if values.shape != (len(episode),) or values.dtype.kind not in "fiu":
+        raise UsageError(
+            f"{flag}={name}: it returned {values.dtype} of shape {values.shape} for an episode of "
+            f"{len(episode)} steps; one number for each is expected"
+        )
+    return values.astype(np.float64)
