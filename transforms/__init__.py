@@ -4,14 +4,26 @@ Each transform is thin: a function or class of `rlds_beam` that does not need Be
 jobs, which work on whole ranges, are private: `define_pipeline` of a job uses them.
 """
 
-from rlds_beam.transforms.checking import CheckResult, ValidateEpisodes
-from rlds_beam.transforms.connecting import ConnectEpisodes
-from rlds_beam.transforms.converting import ConvertToTrajectories, ConvertToTrajectoriesResult
-from rlds_beam.transforms.duplicates import FindDuplicateEpisodes
-from rlds_beam.transforms.reading import ReadFromRlds
-from rlds_beam.transforms.reporting import WriteReport
-from rlds_beam.transforms.reverb import WriteToReverb, WriteToReverbResult
-from rlds_beam.transforms.writing import WriteRejected, WriteToTrajectoryRecords, WriteToTrajectoryRecordsResult
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rlds_beam import lazy
+
+if TYPE_CHECKING:
+    from rlds_beam.transforms.checking import CheckResult as CheckResult
+    from rlds_beam.transforms.checking import ValidateEpisodes as ValidateEpisodes
+    from rlds_beam.transforms.connecting import ConnectEpisodes as ConnectEpisodes
+    from rlds_beam.transforms.converting import ConvertToTrajectories as ConvertToTrajectories
+    from rlds_beam.transforms.converting import ConvertToTrajectoriesResult as ConvertToTrajectoriesResult
+    from rlds_beam.transforms.duplicates import FindDuplicateEpisodes as FindDuplicateEpisodes
+    from rlds_beam.transforms.reading import ReadFromRlds as ReadFromRlds
+    from rlds_beam.transforms.reporting import WriteReport as WriteReport
+    from rlds_beam.transforms.reverb import WriteToReverb as WriteToReverb
+    from rlds_beam.transforms.reverb import WriteToReverbResult as WriteToReverbResult
+    from rlds_beam.transforms.writing import WriteRejected as WriteRejected
+    from rlds_beam.transforms.writing import WriteToTrajectoryRecords as WriteToTrajectoryRecords
+    from rlds_beam.transforms.writing import WriteToTrajectoryRecordsResult as WriteToTrajectoryRecordsResult
 
 __all__ = [
     "CheckResult",
@@ -29,6 +41,21 @@ __all__ = [
     "WriteToTrajectoryRecordsResult",
 ]
 
-
-def __dir__() -> list[str]:
-    return __all__
+__getattr__, __dir__ = lazy.exports(
+    __name__,
+    {
+        "CheckResult": "rlds_beam.transforms.checking",
+        "ConnectEpisodes": "rlds_beam.transforms.connecting",
+        "ConvertToTrajectories": "rlds_beam.transforms.converting",
+        "ConvertToTrajectoriesResult": "rlds_beam.transforms.converting",
+        "FindDuplicateEpisodes": "rlds_beam.transforms.duplicates",
+        "ReadFromRlds": "rlds_beam.transforms.reading",
+        "ValidateEpisodes": "rlds_beam.transforms.checking",
+        "WriteRejected": "rlds_beam.transforms.writing",
+        "WriteReport": "rlds_beam.transforms.reporting",
+        "WriteToReverb": "rlds_beam.transforms.reverb",
+        "WriteToReverbResult": "rlds_beam.transforms.reverb",
+        "WriteToTrajectoryRecords": "rlds_beam.transforms.writing",
+        "WriteToTrajectoryRecordsResult": "rlds_beam.transforms.writing",
+    },
+)
