@@ -203,7 +203,7 @@ def assert_equal(ours: Any, theirs: Any, context: object) -> None:
             assert all(a.tobytes() == b.tobytes() for a, b in zip(here, there, strict=True)), context
 
 
-@pytest.mark.parametrize("batch", range(8))
+@pytest.mark.parametrize("batch", range(4))
 def test_generated_cases_are_what_tf_agents_writes(tables: Tables, batch: int) -> None:
     written = 0
     for seed in range(batch * 250, batch * 250 + 250):
