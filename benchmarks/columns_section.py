@@ -16,7 +16,7 @@ CONNECTORS = """
 def columns(sizes: Sizes) -> list[Figure]:
     """Half-cheetah episodes into sequences of 20 transitions, in each file format."""
     steps = sizes.of(1_000_000, 200_000)
-    data, more, small = make("state", steps), make("state", 2 * steps, files=4), make("state", steps // 5)
+    data, more, small = make("state", steps), make("state", 8 * steps, files=8), make("state", steps // 5)
     (DATA / "columns.yaml").write_text(CONNECTORS)
     connectors = f"--connectors={DATA / 'columns.yaml'}"
     runs: dict[str, list[Measurement]] = {}

@@ -27,7 +27,7 @@ def rllib(sizes: Sizes) -> list[Figure]:
     # Not MARWIL with a recurrent model: in its own way, RLlib's loss does not stay finite.
     for algorithm, recurrent, target in (("marwil", False, 3), ("bc", False, None), ("bc", True, None)):
         name = f"{algorithm.upper()}{', recurrent' * recurrent}"
-        flags = ("--algorithm", algorithm, "--episodes", sizes.of(60, 16), "--epochs", sizes.of(3, 1))
+        flags = ("--algorithm", algorithm, "--episodes", sizes.of(32, 16), "--epochs", sizes.of(2, 1))
         found = _run("rllib_training.py", *flags, *(["--recurrent"] * recurrent))
         own, fed = (found[side]["seconds_per_iteration"] for side in ("rllib", "ours"))
         start = [found[side]["start_up"] for side in ("rllib", "ours")]
