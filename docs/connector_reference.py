@@ -25,6 +25,8 @@ SECTIONS = {
     "Off-policy evaluation": ("importance",),
     "Normalisation": ("normalizing", "filtering"),
     "Other episodes": ("editing", "absorbing"),
+    "Cleaning": ("cleaning", "idle", "selecting", "splitting"),
+    "Images, text, grippers": ("pixels", "language", "grippers", "trajectory_functions"),
     "Agents, modules, batches": ("agents", "batching"),
     "From a model to environments": ("actions", "outputs"),
     "Written for RLlib": ("rllib",),

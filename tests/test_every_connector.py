@@ -17,7 +17,7 @@ from rlds_beam.connectors.configuration import Configuration, described
 from rlds_beam.connectors.connecting import Connecting
 from rlds_beam.connectors.outputs import as_numpy
 from rlds_beam.episodes.episode import Episode
-from rlds_beam.episodes.images import EncodedImages
+from rlds_beam.episodes.images import EncodedImages, encode_png
 from rlds_beam.formats.rlds_records import schema_of
 from rlds_beam.testing import make_episode
 
@@ -26,6 +26,7 @@ AGENTS = {
 }
 COLUMNS = [connectors.AddObservationsFromEpisodesToBatch(), connectors.AddColumnsFromEpisodesToTrainBatch()]
 SEQUENCES = [*COLUMNS, connectors.AddTimeDimToBatchAndZeroPad(4)]
+PIXELS = encode_png(np.arange(96, dtype=np.uint8).reshape(1, 4, 8, 3))[0]
 LOGITS = {"default_policy": {"action_dist_inputs": np.zeros((2, 4), np.float32), "vf_preds": np.zeros(2)}}
 
 PIECES = {
@@ -45,23 +46,38 @@ PIECES = {
     "AddWeightsToBatch": ({}, []),
     "AgentToModuleMapping": ({"modules": {"": "p0"}}, []),
     "BatchIndividualItems": ({}, COLUMNS),
+    "BinarizeGripper": ({}, []),
     "ComputeReturnsToGo": ({}, []),
+    "DropFields": ({"fields": ["info", "episode_metadata/task"]}, []),
+    "DropIdleSteps": ({"field": "observation/state", "threshold": 1.0, "min_idle": 1, "min_moving": 2, "trim": 1}, []),
+    "DropNoOpSteps": ({"threshold": 1.0}, []),
+    "DropUnlabelled": ({"fields": ["language"]}, []),
     "FlattenObservations": ({"categories": {"room": 4}}, []),
     "FrameStacking": ({}, []),
+    "FlipChannels": ({"fields": ["pixels"]}, []),
     "GeneralAdvantageEstimation": ({}, []),
     "GoalRelabelling": ({"achieved": "observation/state"}, []),
     "HistoryWindow": ({}, []),
+    "InvertGripper": ({}, []),
+    "KeepRanges": ({"ranges": "RANGES", "key": "{episode_metadata/task}", "missing": "keep"}, []),
+    "KeepSuccessful": ({"field": "reward"}, []),
     "MeanStdFilter": ({}, []),
     "MinimumLength": ({"transitions": 2}, []),
     "NStepReturns": ({"n": 3}, []),
     "Normalize": ({"fields": ["action", "observation"]}, []),
     "NumpyToTensor": ({}, COLUMNS),
     "PrevActionsPrevRewards": ({}, []),
+    "RelabelLanguage": ({"table": {"go": "go on"}, "field": "language"}, []),
+    "RelativeToAbsoluteGripper": ({}, []),
+    "ResizeImages": ({"height": 6, "width": 5, "fields": ["pixels", "depth"], "minimum": 1}, []),
+    "SelectEpisodes": ({"where": "steps > 5 and episode_metadata.task == 'push'"}, []),
     "SelfNormalizeImportanceWeights": ({}, [connectors.AddImportanceWeights("propensity")]),
     "ShiftAlignment": ({"recorded": "ars"}, []),
     "SplitAgents": ({"agents": AGENTS}, []),
+    "SplitEpisodes": ({"fractions": {"train": 0.5, "val": 0.5}, "stratify": "language"}, []),
     "StandardizeAdvantages": ({}, [connectors.GeneralAdvantageEstimation()]),
     "SubsampleSteps": ({"every": 2}, []),
+    "TransformTrajectory": ({"function": "every_model:without_first"}, []),
     "TruncateEpisodes": ({"transitions": 5}, []),
 }
 """Arguments, and the connectors that come before."""
@@ -87,6 +103,8 @@ def episode(length: int, seed: int) -> Episode:
         "propensity": rng.uniform(0.1, 1, length),
         "state_out/h": rng.normal(size=(length, 2)).astype(np.float32),
         "language": np.array([b"go"] * length, object),
+        "pixels": EncodedImages(np.array([PIXELS] * length, object), (4, 8, 3), "uint8", "png"),
+        "depth": rng.integers(0, 1000, (length, 3, 4)).astype(np.uint16),
     }
     metadata = {"episode_metadata/task": b"push"}
     return make_episode(
@@ -98,8 +116,12 @@ def episode(length: int, seed: int) -> Episode:
 def model(tmp_path_factory):
     folder = tmp_path_factory.mktemp("model")
     (folder / "every_model.py").write_text(
-        "def values(columns):\n    return {'vf_preds': columns['obs/state'][:, 0]}\n"
+        "def values(columns):\n    return {'vf_preds': columns['obs/state'][:, 0]}\n\n"
+        "def without_first(trajectory):\n    del trajectory['traj_metadata']\n"
+        "    return {k: v if isinstance(v, dict) else v[:] for k, v in trajectory.items()}\n"
     )
+    (folder / "ranges.json").write_text('{"push": [[1, 4], [5, 9]]}')
+    PIECES["KeepRanges"][0]["ranges"] = str(folder / "ranges.json")
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(folder))
         yield

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import rlds_beam
 from rlds_beam import Field, Schema
-from rlds_beam.connectors import EpisodeConnector, MinimumLength
+from rlds_beam.connectors import EpisodeConnector, MinimumLength, SplitEpisodes
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.images import EncodedImages, encode_jpeg, encode_png
 from rlds_beam.episodes.keys import EpisodeKey
@@ -113,6 +113,50 @@ def test_what_is_not_edited_is_the_same_bytes(data, copied):
     assert {k: v for k, v in info.items() if k != "splits"} == {k: v for k, v in before.items() if k != "splits"}
     assert info["splits"][0]["shardLengths"] == ["3", "2"]
     assert read_payloads(next((copied / "rejected").glob("*.tfrecord"))) == payloads(data)[-1:]
+
+
+def test_where_it_comes_from_is_written(data, edited, tmp_path):
+    made = json.loads((edited / "provenance.json").read_text())
+    assert made["source"]["dataset"] == "toy/2.1.0"
+    assert made["source"]["info"]["redistributionInfo"] == {"license": "CC-BY-4.0"}
+    assert [shard["bytes"] for shard in made["source"]["shards"]["train"]] == [
+        file.stat().st_size for file in sorted(data.glob("*.tfrecord-*"))
+    ]
+    assert made["connectors"]["connectors"][0] == {"name": "MinimumLength", "arguments": {"transitions": 3}}
+    assert made["counts"] == {"records": 6, "valid": 5, "repaired": 0, "rejected": 1,
+                              "dropped": {"MinimumLength": 1}, "written": 4}  # fmt: skip
+    assert made["splits"] == [{"name": "train", "episodes": 4}]
+    card = (edited / "README.md").read_text()
+    for text in ("from `toy/2.1.0` (2 files", "`MinimumLength(transitions=3)`", "1 dropped by `MinimumLength`",
+                 "`last_not_last`: 1 rejected", "Licence: CC-BY-4.0", "@toy", "`train`: 4 episodes"):  # fmt: skip
+        assert text in card
+    assert str(edited) not in card + json.dumps(made)
+
+
+def test_licences_and_provenance_go_on(copied, tmp_path):
+    (copied / "LICENSE.txt").write_text("Do as you like.")
+    try:
+        rlds_beam.convert(copied, tmp_path / "out", to="rlds")
+    finally:
+        (copied / "LICENSE.txt").unlink()
+    assert (tmp_path / "out/LICENSE.txt").read_text() == "Do as you like."
+    made = json.loads((tmp_path / "out/provenance.json").read_text())
+    assert made["source_provenance"]["source"]["dataset"] == "toy/2.1.0"
+    assert "[LICENSE.txt](LICENSE.txt)" in (tmp_path / "out/README.md").read_text()
+
+
+def test_episodes_are_divided_among_splits(data, tmp_path):
+    pieces = [SplitEpisodes({"train": 0.5, "val": 0.5}, stratify="language_instruction")]
+    done = rlds_beam.convert(data, tmp_path / "out", to="rlds", connectors=pieces, shards=2)
+    assert done.report.items_written == 5
+    found = {split: rows(tmp_path / "out", split=split) for split in ("train", "val")}
+    assert {split: len(own) for split, own in found.items()} in ({"train": 2, "val": 3}, {"train": 3, "val": 2})
+    read = sorted(row["episode_metadata/seed"] for own in found.values() for row in own)
+    assert read == [0, 1, 2, 3, 4]
+    assert "output_split" not in (tmp_path / "out/features.json").read_text()
+    assert sorted(payloads(tmp_path / "out")) == sorted(payloads(data)[:-1])
+    with pytest.raises(UsageError, match="SplitEpisodes is for --to=rlds, not --to=trajectories"):
+        rlds_beam.convert(data, tmp_path / "other", connectors=pieces)
 
 
 def test_what_was_written_is_read_and_converted_again(copied, tmp_path):

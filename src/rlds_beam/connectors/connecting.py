@@ -63,6 +63,11 @@ class Connecting:
                 "them; or leave these connectors out"
             )
 
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """The splits of the output that episodes are divided among; none where they stay in their own."""
+        return next((tuple(c.splits) for c in self.connectors if hasattr(c, "splits")), ())
+
     def unjudged(self, of_output: Unjudged) -> Unjudged:
         """The values that are not judged: connectors may read a field that the output has no use for."""
         return Unjudged(last_step=of_output.last_step) if self.connectors else of_output

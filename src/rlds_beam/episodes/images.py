@@ -364,7 +364,10 @@ def encode_png(images: Array) -> list[bytes]:
     """uint8 or uint16 [T, H, W, C] (C is 1, 3 or 4) as T PNGs."""
     import imagecodecs
 
-    return [imagecodecs.png_encode(image[..., 0] if image.shape[-1] == 1 else image) for image in images]
+    return [
+        imagecodecs.png_encode(image[..., 0] if image.shape[-1] == 1 else image)
+        for image in np.ascontiguousarray(images)
+    ]
 
 
 @functools.lru_cache(maxsize=64)

@@ -65,6 +65,8 @@ def create_output(source: Source, connecting: Connecting, directory: str, option
     """
     output_class = _output_class(options.to)
     _refuse_options_of_others(options)
+    if connecting.splits and not output_class.divides:
+        raise UsageError(f"--connectors: SplitEpisodes is for --to=rlds, not --to={options.to}: divide RLDS first")
     return output_class.create_connected(source, connecting, directory, options)
 
 

@@ -87,6 +87,7 @@ class FileOutput(abc.ABC):
       name: of the dataset that is written.
       default_connectors: what runs over the episodes where `--connectors` names none.
       holds: what `describe` describes, in a word.
+      divides: whether episodes go to the splits that SplitEpisodes says (`connectors.fields.OUTPUT_SPLIT`).
       beside: endings of the files that are written next to the file of each range: `.spec`.
       metadata: names of the files that `complete` writes; a name here, and of a range's file, may be `name/name`: a
         file in a directory of its own (or deeper).
@@ -100,6 +101,7 @@ class FileOutput(abc.ABC):
     default_connectors: ClassVar[tuple[Connector, ...]] = ()
     holds: ClassVar[str] = "frame"
     numbers_ranges: ClassVar[bool] = False
+    divides: ClassVar[bool] = False
 
     @property
     def metadata(self) -> tuple[str, ...]:

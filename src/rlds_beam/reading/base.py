@@ -112,12 +112,13 @@ class TfdsMetadata(NamedTuple):
     Attributes:
       features: the text of its features.json.
       info: the text of its dataset_info.json; None where there is none.
-      labels: the texts of the files beside them that hold the names of classes, by file name.
+      files: the texts of files beside them that go with the data, by file name: names of classes, licences, the
+        provenance of what rlds-beam wrote.
     """
 
     features: str
     info: str | None = None
-    labels: Mapping[str, str] = {}
+    files: Mapping[str, str] = {}
 
 
 class Source(abc.ABC):

@@ -27,8 +27,8 @@ from rlds_beam.wording import count
 _FORMATS: dict[str, RecordFormat] = {"tfrecord": TFRecordFormat(), "array_record": ArrayRecordFormat()}
 """By their names in dataset_info.json."""
 
-_LABELS = ".labels.txt"
-"""The end of the name of a file that TFDS writes for a ClassLabel: a name of a class in each line."""
+_TEXTS = re.compile(r"[\w.-]+\.labels\.txt|(LICEN[CS]E|COPYING|NOTICE)[\w.-]*|provenance\.json")
+"""Files that go with the data. TFDS writes `*.labels.txt` for a ClassLabel: a name of a class in each line."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,7 +38,7 @@ class RldsSource(Source):
     Attributes:
       features: the text of features.json (for TFDS's decoder where ours does not do).
       info: the text of dataset_info.json; None of shard files that were named.
-      labels: the texts of the files that hold the names of classes, by file name.
+      texts: of files that go with the data, by file name (`TfdsMetadata.files`).
       The others: as of `Source`.
     """
 
@@ -49,7 +49,7 @@ class RldsSource(Source):
     splits: tuple[Split, ...]
     violations: tuple[Violation, ...] = ()
     info: str | None = None
-    labels: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    texts: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     @classmethod
     def open(cls, input: str | Sequence[str], *, split: str | None = None, features: str | None = None) -> RldsSource:
@@ -64,7 +64,7 @@ class RldsSource(Source):
 
     @property
     def tfds(self) -> TfdsMetadata:
-        return TfdsMetadata(self.features, self.info, self.labels)
+        return TfdsMetadata(self.features, self.info, self.texts)
 
     def plan(self) -> dict[str, Any]:
         return {"features_sha256": hashlib.sha256(self.features.encode()).hexdigest()}
@@ -110,7 +110,7 @@ def _open_directory(directory: str, split: str | None, features: str | None) -> 
     return RldsSource(
         "/".join(p for p in (info.name, info.config_name, info.version) if p),
         text, schema, _FORMATS[info.file_format], tuple(splits), tuple(violations), info_text,
-        {name: storage.read_text(storage.join(directory, name)) for name in sorted(there) if name.endswith(_LABELS)},
+        {name: storage.read_text(storage.join(directory, name)) for name in sorted(there) if _TEXTS.fullmatch(name)},
     )  # fmt: skip
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -12,33 +11,30 @@ from rlds_beam import storage
 from rlds_beam.checking.verdicts import Unjudged
 from rlds_beam.connectors.base import Batch
 from rlds_beam.connectors.connecting import Connecting
+from rlds_beam.connectors.fields import OUTPUT_SPLIT
+from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.schema import Schema
 from rlds_beam.episodes.violations import BadEpisode
 from rlds_beam.errors import RldsBeamError, UsageError
 from rlds_beam.formats.arrayrecord_writing import check_writable
+from rlds_beam.formats.checked_json import read_json
 from rlds_beam.formats.dataset_info import SplitInfo, dataset_info_json
 from rlds_beam.formats.rlds_features import edited_features, same_storage
 from rlds_beam.formats.tfrecord_framing import OVERHEAD
 from rlds_beam.output.base import Effort, FileOutput
 from rlds_beam.output.columns.options import ColumnsFormat, ColumnsOptions
 from rlds_beam.output.commits import RangeCommit
-from rlds_beam.output.files import to_json
-from rlds_beam.output.manifest import VERSION
-from rlds_beam.output.record_files import open_record_file
+from rlds_beam.output.files import FITTED, REPORT, to_json
+from rlds_beam.output.plans import read_plan
+from rlds_beam.output.record_files import RecordFile, open_record_file
+from rlds_beam.output.rlds.card import CARD, PROVENANCE, card, provenance
+from rlds_beam.output.rlds.naming import CARRIED, is_licence, name_and_version
 from rlds_beam.output.rlds.records import RecordEncoder
-from rlds_beam.output.shards import ShardInfo
+from rlds_beam.output.shards import WrittenFile
 from rlds_beam.reading.base import Source, TfdsMetadata
 from rlds_beam.reading.plan import WorkRange
 
 FEATURES, DATASET_INFO = "features.json", "dataset_info.json"
-
-_VERSION = re.compile(r"\d+\.\d+\.\d+")
-_NAME = re.compile(r"[a-z][a-z0-9_]*", re.IGNORECASE)
-_CARRIED = (
-    "description", "citation", "location", "redistributionInfo", "releaseNotes", "moduleName", "configName",
-    "configDescription", "configTags", "supervisedKeys", "disableShuffling",
-)  # fmt: skip
-"""What of a dataset_info.json is as true of the edited dataset."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,8 +48,9 @@ class RldsOutput(FileOutput):
       schema: of the episodes that are written.
       stored: how the records that are read hold their fields; None where they are not RLDS.
       features: the text of features.json.
-      info: what dataset_info.json says besides the files.
-      labels: the texts of files with the names of classes, by file name.
+      info: the content of the dataset_info.json that was read.
+      files_beside: the texts of files that go with the data, by file name.
+      splits: those that episodes are divided among; where there are none, they stay in their own.
     """
 
     directory: str
@@ -64,42 +61,51 @@ class RldsOutput(FileOutput):
     stored: Schema | None
     features: str
     info: Mapping[str, Any]
-    labels: Mapping[str, str]
+    files_beside: Mapping[str, str]
+    splits: tuple[str, ...] = ()
 
     holds = "episode"
+    divides = True
 
     @classmethod
     def create(cls, source: Source, directory: str, options: Any) -> RldsOutput:
-        return cls._create(source, source.schema, directory, options)
+        return cls._create(source, source.schema, (), directory, options)
 
     @classmethod
     def create_connected(cls, source: Source, connecting: Connecting, directory: str, options: Any) -> RldsOutput:
         connecting.refuse_columns("--to=columns")
         if not connecting.connectors:
             return cls.create(source, directory, options)
-        return cls._create(source, _with_discount(connecting.probed.schema), directory, options)
+        return cls._create(source, _written(connecting.probed.schema), connecting.splits, directory, options)
 
     @classmethod
-    def _create(cls, source: Source, schema: Schema, directory: str, options: Any) -> RldsOutput:
+    def _create(
+        cls, source: Source, schema: Schema, splits: tuple[str, ...], directory: str, options: Any
+    ) -> RldsOutput:
         kind = ColumnsOptions.of(options).format
         if kind == "parquet":
             raise UsageError("--format=parquet is for --to=columns; --to=rlds writes tfrecord or array_record")
         if kind == "array_record":
             check_writable(directory)
+        if splits and len(source.splits) > 1:
+            known = ", ".join(split.name for split in source.splits)
+            raise UsageError(f"--connectors: SplitEpisodes divides one split: name it, --split=NAME; there are {known}")
         tfds = source.tfds or TfdsMetadata("")
         stored = None if source.tfds is None else source.schema
         if stored is not None and _unchanged(schema, stored):
             features = tfds.features
         else:
             features = to_json(edited_features(schema, tfds.features, stored))
-        name, version = _name_and_version(source, directory)
-        info = _carried(tfds.info)
-        info.setdefault("description", f"Episodes of {source.dataset}, written by rlds-beam.")
-        return cls(directory, name, version, kind, schema, stored, features, info, tfds.labels)
+        name, version = name_and_version(source, directory)
+        info = json.loads(tfds.info) if tfds.info is not None else {}
+        return cls(directory, name, version, kind, schema, stored, features, info, dict(tfds.files), splits)
 
     @property
     def metadata(self) -> tuple[str, ...]:
-        return (FEATURES, DATASET_INFO, *self.labels)
+        return (FEATURES, DATASET_INFO, PROVENANCE, CARD, *self._carried())
+
+    def _carried(self) -> dict[str, str]:
+        return {name: text for name, text in self.files_beside.items() if name != PROVENANCE}
 
     @property
     def effort(self) -> Effort:
@@ -110,14 +116,8 @@ class RldsOutput(FileOutput):
         return Unjudged()
 
     def plan(self) -> dict[str, Any]:
-        return {
-            "rlds": {
-                "format": self.format,
-                "features": json.loads(self.features),
-                "info": self.info,
-                "labels": self.labels,
-            }
-        }
+        described = {"format": self.format, "features": json.loads(self.features), "info": self.info}
+        return {"rlds": {**described, "files": self.files_beside, "splits": self.splits}}
 
     def describe(self) -> tuple[list[str], dict[str, str]]:
         written = self.schema.recorded
@@ -146,80 +146,115 @@ class RldsOutput(FileOutput):
         return RecordEncoder(self.schema, self.stored)
 
     def file(self, work: WorkRange) -> str:
-        """The name that TFDS expects."""
-        return f"{self.name}-{work.split}.{self.format}-{work.index:05d}-of-{work.of:05d}"
+        return self.files(work)[0]
+
+    def files(self, work: WorkRange) -> tuple[str, ...]:
+        """The names that TFDS expects: one, or one for each split that episodes are divided among."""
+        number = f"{work.index:05d}-of-{work.of:05d}"
+        return tuple(f"{self.name}-{split}.{self.format}-{number}" for split in self.splits or (work.split,))
 
     def open_range(self, work: WorkRange) -> RldsWriter:
-        return RldsWriter(self, storage.join(self.directory, self.file(work)))
+        return RldsWriter(self, work)
 
     def complete(self, commits: Sequence[RangeCommit]) -> dict[str, Any]:
         """Writes the metadata; a split without episodes is left out, and its empty files are removed."""
+        found: dict[str, list[WrittenFile]] = {}
+        for commit in commits:
+            for split, one in zip(self.splits or (commit.split,), commit.files, strict=True):
+                found.setdefault(split, []).append(one)
         splits = []
-        for split in dict.fromkeys(commit.split for commit in commits):
-            own = [commit.shard for commit in commits if commit.split == split]
-            if any(shard.records for shard in own):
-                splits.append(SplitInfo(split, tuple(s.records for s in own), sum(s.bytes for s in own)))
+        for split, files in found.items():
+            if any(one.shard.records for one in files):
+                size = sum(one.shard.bytes for one in files)
+                splits.append(SplitInfo(split, tuple(one.shard.records for one in files), size))
             else:
-                storage.remove_files(self.directory, [commit.file for commit in commits if commit.split == split])
+                storage.remove_files(self.directory, [one.file for one in files])
+        made = dataset_info_json(self.name, self.version, splits, file_format=self.format)
         if splits:
-            storage.write_text(storage.join(self.directory, FEATURES), self.features)
-            info = dataset_info_json(self.name, self.version, splits, file_format=self.format)
-            storage.write_text(storage.join(self.directory, DATASET_INFO), to_json({**info, **self.info}))
-            for name, text in self.labels.items():
-                storage.write_text(storage.join(self.directory, name), text)
+            info = {name: self.info[name] for name in CARRIED if name in self.info}
+            self._write(FEATURES, self.features)
+            self._write(DATASET_INFO, to_json({**made, **info}))
+            for name, text in self._carried().items():
+                self._write(name, text)
+        described = self._provenance(made["splits"])
+        self._write(PROVENANCE, to_json(described))
+        self._write(CARD, card(self.name, self.version, described))
         return {"version": self.version, "format": self.format}
+
+    def _provenance(self, splits: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        plan = read_plan(self.directory)
+        assert plan is not None  # the output is of a plan, which stands until the end
+        fitted = storage.join(self.directory, FITTED)
+        results = (read_json(fitted) or {}).get("results") if storage.exists(fitted) else None
+        earlier = self.files_beside.get(PROVENANCE)
+        source = {
+            "info": self.info,
+            "licences": [name for name in self.files_beside if is_licence(name)],
+            "provenance": json.loads(earlier) if earlier else None,
+        }
+        return provenance(plan.content, read_json(storage.join(self.directory, REPORT)), splits, source, results)
+
+    def _write(self, name: str, text: str) -> None:
+        storage.write_text(storage.join(self.directory, name), text)
 
 
 class RldsWriter:
-    """Writes episodes to one file (`output.base.FileRangeWriter`).
+    """Writes episodes to one file, or to one for each split (`output.base.FileRangeWriter`).
 
     Attributes:
       predicted: episodes so far.
     """
 
-    def __init__(self, output: RldsOutput, path: str):
+    def __init__(self, output: RldsOutput, work: WorkRange):
         self.predicted = 0
-        self._encoder, self._file = output.encoder(), open_record_file(output.format, path)
+        self._encoder, self._names = output.encoder(), output.files(work)
+        self._splits = output.splits
+        self._counts = [0] * len(self._names)
+        self._files: list[RecordFile] = []
+        try:
+            for name in self._names:
+                self._files.append(open_record_file(output.format, storage.join(output.directory, name)))
+        except BaseException:
+            self.abort()
+            raise
 
     def write(self, batch: Batch) -> None:
-        records = [self._encoder.encode(episode, batch.read) for episode in batch.episodes]
-        for episode, record in zip(batch.episodes, records, strict=True):  # all that can fail has not
-            self._file.add(record, episode.key)
+        records = [(self._place(e), e, self._encoder.encode(e, batch.read)) for e in batch.episodes]
+        for place, episode, record in records:  # all that can fail has not
+            self._files[place].add(record, episode.key)
+            self._counts[place] += 1
         self.predicted += len(records)
 
-    def finish(self) -> ShardInfo:
-        return self._file.commit()
+    def _place(self, episode: Episode) -> int:
+        """Which of the files the episode goes to."""
+        if not self._splits:
+            return 0
+        split = episode.metadata[OUTPUT_SPLIT]
+        return self._splits.index(split.decode() if isinstance(split, bytes) else str(split))
+
+    def finish(self) -> tuple[WrittenFile, ...]:
+        infos = [file.commit() for file in self._files]
+        return tuple(WrittenFile(*one) for one in zip(self._names, infos, self._counts, strict=True))
 
     def abort(self) -> None:
-        self._file.abort()
+        for file in self._files:
+            file.abort()
 
 
-def _with_discount(schema: Schema) -> Schema:
-    """Connectors may have changed a discount that records do not hold: it is written."""
+def _written(schema: Schema) -> Schema:
+    """What is written of what connectors return.
+
+    They may have changed a discount that records do not hold: it is written. Which split an episode goes to is not.
+    """
     steps = {p: dataclasses.replace(f, optional=False, feature="Scalar") if f.optional else f
              for p, f in schema.steps.items()}  # fmt: skip
-    return dataclasses.replace(schema, steps=steps)
+    return Schema(steps, {path: field for path, field in schema.metadata.items() if path != OUTPUT_SPLIT})
 
 
 def _unchanged(schema: Schema, stored: Schema) -> bool:
+    """Whether all fields are stored as they were, and no others."""
     pairs = ((schema.steps, stored.steps), (schema.metadata, stored.metadata))
     return all(
         new.keys() == old.keys() and all(same_storage(field, old[path]) for path, field in new.items())
         for new, old in pairs
     )
-
-
-def _name_and_version(source: Source, directory: str) -> tuple[str, str]:
-    """Those of the directory, `…/NAME/1.0.0` as TFDS looks for it, or of the dataset."""
-    parent, last = storage.split(directory.rstrip("/"))
-    above = storage.split(parent)[1]
-    own = source.dataset.split("/")[-1]
-    version = next((v for v in (last, own) if _VERSION.fullmatch(v)), VERSION)
-    of_config = above in source.dataset.split("/")[1:-1]  # …/NAME/CONFIG/1.0.0
-    named = _VERSION.fullmatch(last) and _NAME.fullmatch(above) and not of_config
-    return (above if named else source.name), version
-
-
-def _carried(info: str | None) -> dict[str, Any]:
-    content = json.loads(info) if info is not None else {}
-    return {name: content[name] for name in _CARRIED if name in content}
