@@ -53,9 +53,11 @@ def inspect(config: InspectConfig) -> Survey:
     Raises:
       UsageError: the dataset cannot be opened.
     """
+    from rlds_beam.connectors.presets import with_preset
     from rlds_beam.exchange.sources import open_source
     from rlds_beam.jobs.inspect import survey
 
+    config = with_preset(config)
     source = open_source(config.input, config.split, config.features, config.from_)
     return survey(source, config, config, config.sample_bytes)
 

@@ -16,6 +16,7 @@ from rlds_beam.connectors import CONNECTORS
 from rlds_beam.connectors.base import Connector
 from rlds_beam.connectors.fields import StepFields
 from rlds_beam.connectors.pipeline import ConnectorPipeline
+from rlds_beam.connectors.presets import preset_of
 from rlds_beam.errors import UsageError
 from rlds_beam.user_functions import ByValue, name_of, resolve, version_of
 from rlds_beam.wording import did_you_mean
@@ -35,9 +36,13 @@ class Configuration:
 
     @classmethod
     def of(cls, options: Any) -> Configuration:
-        """That of a job's options; without connectors where it has none."""
-        name = getattr(options, "connectors", None)
-        return cls() if name is None else load(name)
+        """That of a job's options: the connectors of its preset, and then its own."""
+        name, preset = getattr(options, "connectors", None), getattr(options, "preset", None)
+        given = cls() if name is None else load(name)
+        if preset is None:
+            return given
+        mending = parse([dict(one) for one in preset_of(preset).connectors], f"--preset={preset}")
+        return dataclasses.replace(given, connectors=(*mending.connectors, *given.connectors))
 
     def plan(self) -> dict[str, Any]:
         """What the result depends on besides the episodes, as JSON: names, arguments, versions of the user's code."""

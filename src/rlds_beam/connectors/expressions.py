@@ -117,10 +117,8 @@ class Condition:
             return self._compared(node, episode)
         if isinstance(node, ast.Call):
             assert isinstance(node.func, ast.Name)
-            values = [self._value(one, episode) for one in node.args]
-            return (
-                self._field(str(values[0]), episode) if node.func.id == "field" else _FUNCTIONS[node.func.id](*values)
-            )
+            given = [self._value(one, episode) for one in node.args]
+            return self._field(str(given[0]), episode) if node.func.id == "field" else _FUNCTIONS[node.func.id](*given)
         return self._field("/".join(_names(node)), episode)
 
     def _compared(self, node: ast.Compare, episode: Episode) -> bool:

@@ -31,7 +31,7 @@ class _Gripper(EpisodeConnector):
         path = self.action or fields.actions
         values = vectors(episode, path, f"{type(self).__name__}: action").copy()
         values[:, self.index] = self.changed(values[:, self.index])
-        return episode.with_columns({path: values.reshape(np.shape(episode.steps[path]))})
+        return episode.with_columns({path: values.reshape(np.asarray(episode.steps[path]).shape)})
 
     def changed(self, gripper: Array) -> Array:
         """The numbers (T,) of the gripper."""
@@ -109,4 +109,5 @@ def _reached_next(values: Array, decided: Array, otherwise: Array) -> Array:
     """Each value, or where it is not decided, the next one that is; after the last of these, `otherwise`."""
     count = len(values)
     following = np.minimum.accumulate(np.where(decided, np.arange(count), count)[::-1])[::-1]
-    return np.concatenate([values, otherwise])[following]
+    found: Array = np.concatenate([values, otherwise])[following]
+    return found

@@ -14,3 +14,6 @@ class ConnectorOptions(Options):
     connectors: str | None = option(
         None, "connectors to run over the checked episodes: a YAML or JSON file, or module:name", by_value=True
     )
+    preset: str | None = option(
+        None, "mend the known faults of a public dataset before that: roboturk, kuka and others (inspect suggests one)"
+    )

@@ -44,7 +44,7 @@ class EditedImages(EncodedImages):
         )
 
     @functools.cached_property
-    def data(self) -> Array:  # type: ignore[override]
+    def data(self) -> Array:
         """The images, encoded: object array [T] of `bytes`. Raises BadEpisode where one cannot be decoded."""
         images = np.full(len(self.source), ZERO_IMAGE, object)
         for steps, pixels in self._edited():

@@ -79,7 +79,8 @@ def configuration_for(options: Any) -> Configuration:
     configuration = Configuration.of(options)
     if options.connectors is not None:
         return configuration
-    return dataclasses.replace(configuration, connectors=_output_class(options.to).default_connectors)
+    defaults = _output_class(options.to).default_connectors
+    return dataclasses.replace(configuration, connectors=(*configuration.connectors, *defaults))
 
 
 def _output_class(to: str) -> type[FileOutput]:

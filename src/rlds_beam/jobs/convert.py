@@ -13,6 +13,7 @@ from rlds_beam.checking.dataset import check_source
 from rlds_beam.checking.options import CheckOptions
 from rlds_beam.checking.report import Report
 from rlds_beam.connectors.connecting import Connecting
+from rlds_beam.connectors.presets import with_preset
 from rlds_beam.errors import UsageError
 from rlds_beam.exchange.outputs import TRAJECTORIES, configuration_for, create_output
 from rlds_beam.exchange.sources import open_for_job
@@ -210,6 +211,7 @@ def prepare(options: ConvertOptions) -> ConvertJob:
     Raises:
       UsageError: the input, the options or the output cannot be used as they are.
     """
+    options = with_preset(options)
     source = open_for_job(options.input, options)
     configuration, check = configuration_for(options), CheckOptions.of(options)
     connecting = Connecting.of(configuration, source.schema)

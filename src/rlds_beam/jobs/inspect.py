@@ -12,6 +12,7 @@ from rlds_beam.checking.report import Report
 from rlds_beam.checking.verdicts import Unjudged
 from rlds_beam.connectors.base import Batch
 from rlds_beam.connectors.connecting import Connecting
+from rlds_beam.connectors.presets import suggested
 from rlds_beam.errors import UsageError
 from rlds_beam.exchange.outputs import configuration_for, create_output
 from rlds_beam.jobs.balance import Balance, balance_of
@@ -78,6 +79,7 @@ class Survey:
             "items": self.items,
             "output_bytes": self.size,
             "error": self.error,
+            "presets": suggested(source.dataset),
         }
 
 

@@ -15,6 +15,7 @@ from rlds_beam.checking.report import Report
 from rlds_beam.connectors.configuration import Configuration
 from rlds_beam.connectors.connecting import Connecting
 from rlds_beam.connectors.options import ConnectorOptions
+from rlds_beam.connectors.presets import with_preset
 from rlds_beam.errors import UsageError
 from rlds_beam.exchange.sources import open_for_job
 from rlds_beam.jobs.balance import Balance, balance_of, balance_of_sizes, largest_first
@@ -115,6 +116,7 @@ def open_input(options: PushOptions) -> PushInput:
 
 
 def _open_rlds(options: PushOptions) -> PushInput:
+    options = with_preset(options)
     source = open_for_job(options.input, options)
     check, frames, items = CheckOptions.of(options), FrameOptions.of(options), ItemOptions.of(options)
     configuration = Configuration.of(options)

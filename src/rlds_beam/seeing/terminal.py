@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from rlds_beam.connectors.presets import PRESETS, suggested
 from rlds_beam.wording import count, format_size
 
 if TYPE_CHECKING:  # of each job a command imports its own alone
@@ -86,6 +87,7 @@ def survey_text(survey: Survey, plan: str, repair: Collection[str] = ()) -> str:
         lines += _record_lines(*survey.output.describe(), survey.output.holds)
     else:
         lines.append(f"cannot be converted: {survey.error}")
+    lines += [f"--preset={name} mends it: {PRESETS[name].fault}" for name in suggested(source.dataset)]
     return "\n".join(lines)
 
 
