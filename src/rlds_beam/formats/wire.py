@@ -71,6 +71,8 @@ def tag_and_length(field: int, length: int) -> bytes:
 
 def packed_varints(values: Array) -> bytes:
     """int64 [N] as varints end to end, each as short as it can be."""
+    if len(values) and values.min() >= 0 and values.max() < 0x80:  # flags, most choices: a byte each
+        return values.astype(np.uint8).tobytes()
     groups = values.view(np.uint64)[:, None] >> np.arange(0, 70, 7, dtype=np.uint64)
     groups[:, 9] = values < 0  # a shift by 63 leaves the sign bit only
     lengths = np.maximum(1, 10 - np.argmax(groups[:, ::-1] != 0, axis=1) - 10 * (values == 0))

@@ -9,7 +9,7 @@ What is recorded does not depend on which of the two loggers makes the calls; a 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -113,9 +113,9 @@ class EpisodeBuffer:
     ):
         self._structures = observation, action
         self._observations = [_Column(leaf.dtype, leaf.shape) for leaf in observation.leaves]
-        self._actions = [_Column(leaf.dtype, leaf.shape) for leaf in action.leaves]
-        self._reward, self._discount = _Column(reward, ()), _Column("float32", ())
-        self._extra = {path: _Column(dtype, shape) for path, (dtype, shape) in extra.items()}
+        self._actions = [_Values(leaf.dtype, leaf.shape) for leaf in action.leaves]
+        self._reward, self._discount = _Values(reward, ()), _Values("float32", ())
+        self._extra = {path: _Values(dtype, shape) for path, (dtype, shape) in extra.items()}
         self._room = 0
         self._steps = 0
         self._last = self._terminal = False
@@ -130,22 +130,24 @@ class EpisodeBuffer:
     def record_step(self, data: Any, is_new_episode: bool) -> None:
         timestep, action, custom = data
         if is_new_episode:
-            self._steps, self._last, self._terminal = 0, False, False
+            self._begin()
         t = self._steps
         if t == self._room:
             self._grow()
         of_observation, of_action = self._structures
-        for column, value in zip(self._observations, of_observation.flatten(timestep.observation), strict=True):
-            column.set(t, value)
+        for column, value in zip(self._observations, of_observation.flatten(timestep.observation)):  # noqa: B905
+            if column.unchecked:
+                column.check(value)
+            column.values[t] = value  # copied: the environment may write into its own again
         self._steps = t + 1
         if is_new_episode:
             return
-        for column, value in zip(self._actions, of_action.flatten(action), strict=True):
-            column.set(t - 1, value)
-        self._reward.set(t - 1, timestep.reward)
-        self._discount.set(t - 1, timestep.discount)
-        for path, value in (custom or {}).items():
-            self._extra[path].set(t - 1, value)
+        for values, value in zip(self._actions, of_action.flatten(action)):  # noqa: B905
+            values.append(value)
+        self._reward.append(timestep.reward)
+        self._discount.append(timestep.discount)
+        for path, value in custom.items():
+            self._extra[path].append(value)
         if timestep.last():
             self._last, self._terminal = True, timestep.discount == 0
 
@@ -156,69 +158,96 @@ class EpisodeBuffer:
         """Nothing is held but memory."""
 
     def columns(self) -> dict[str, Array]:
-        """The columns of the episode so far, copied: T steps, of which the last one has no action.
+        """The columns of the episode so far: T steps, of which the last one has no action.
 
         Raises:
-          UsageError: an observation did not have the shape or the dtype that the environment declares.
+          UsageError: a value does not have the shape or the dtype that the environment declares.
         """
         steps = self._steps
         mark = np.arange(steps)
-        named = {
-            **_paths("observation", self._structures[0], self._observations),
-            **_paths("action", self._structures[1], self._actions),
-            "reward": self._reward,
-            "discount": self._discount,
-            **self._extra,
+        observed = _paths("observation", self._structures[0], self._observations)
+        taken = _paths("action", self._structures[1], self._actions)
+        others = {**taken, "reward": self._reward, "discount": self._discount, **self._extra}
+        return {
+            **{path: column.values[:steps].copy() for path, column in observed.items()},
+            **{path: values.column(path, steps) for path, values in others.items()},
+            "is_first": mark == 0,
+            "is_last": (mark == steps - 1) & self._last,
+            "is_terminal": (mark == steps - 1) & self._terminal,
         }
-        columns = {}
-        for path, column in named.items():
-            columns[path] = values = column.values[:steps].copy()
-            if not path.startswith("observation"):
-                values[-1:] = column.nothing
-        columns["is_first"] = mark == 0
-        columns["is_last"] = (mark == steps - 1) & self._last
-        columns["is_terminal"] = (mark == steps - 1) & self._terminal
-        return columns
+
+    def _begin(self) -> None:
+        self._steps, self._last, self._terminal = 0, False, False
+        for values in (*self._actions, self._reward, self._discount, *self._extra.values()):
+            values.clear()
 
     def _grow(self) -> None:
         self._room = max(_ROOM, 2 * self._room)
-        for column in (*self._observations, *self._actions, self._reward, self._discount, *self._extra.values()):
+        for column in self._observations:
             column.grow(self._room)
 
 
 class _Column:
-    """Room for the values of one field."""
+    """Room for the observations of an episode.
+
+    Attributes:
+      values: [room, ...].
+      unchecked: whether no value was looked at yet.
+    """
 
     def __init__(self, dtype: str, shape: tuple[int, ...]):
         self.dtype, self.shape = np.dtype("O" if dtype == "string" else dtype), shape
-        self.nothing: Any = b"" if dtype == "string" else 0
         self.values = np.empty((0, *shape), self.dtype)
-        self._checked = False
-
-    def set(self, t: int, value: Any) -> None:
-        if not self._checked:
-            self._check(value)
-        self.values[t] = value.encode() if isinstance(value, str) else value
+        self.unchecked = True
 
     def grow(self, room: int) -> None:
         values = np.zeros((room, *self.shape), self.dtype)
         values[: len(self.values)] = self.values
         self.values = values
 
-    def _check(self, value: Any) -> None:
+    def check(self, value: Any) -> None:
         """Of the first value: that storing it changes nothing but the width of its numbers."""
-        self._checked = True
-        if self.dtype == object:
-            return
-        found = np.asarray(value)
-        kinds = {"b": "b", "i": "biu", "u": "biu", "f": "biuf"}[self.dtype.kind]
-        if found.shape != self.shape or found.dtype.kind not in kinds:
-            raise UsageError(
-                f"the environment gave {found.dtype} {found.shape} where it declares {self.dtype} {self.shape}"
+        self.unchecked = False
+        if self.dtype != object:
+            _check(np.asarray(value), self.dtype, self.shape, "an observation")
+
+
+class _Values(list[Any]):
+    """What was recorded besides, a value for each step with an action."""
+
+    def __init__(self, dtype: str, shape: tuple[int, ...]):
+        super().__init__()
+        self._dtype, self._shape, self._text = np.dtype("O" if dtype == "string" else dtype), shape, dtype == "string"
+
+    def column(self, path: str, steps: int) -> Array:
+        """As an array of so many steps, of which the last one is nothing."""
+        if self._text:
+            text = [v.encode() if isinstance(v, str) else v for v in self]
+            return np.array([*text, b"", None], object)[:-1]
+        column = np.zeros((steps, *self._shape), self._dtype)
+        try:
+            values = np.asarray(self)
+        except ValueError:  # of several shapes
+            values = np.asarray(self, object)
+        if self:
+            _check(
+                values[0] if values.dtype == object else values[:1].reshape(values.shape[1:]),
+                self._dtype,
+                self._shape,
+                path,
             )
+            column[:-1] = values
+        return column
 
 
-def _paths(name: str, structure: Structure, columns: list[_Column]) -> dict[str, _Column]:
+def _check(found: Any, dtype: Any, shape: tuple[int, ...], what: str) -> None:
+    found = np.asarray(found)
+    kinds = {"b": "b", "i": "biu", "u": "biu", "f": "biuf"}[dtype.kind]
+    if found.shape != shape or found.dtype.kind not in kinds:
+        raise UsageError(f"the environment gave {what} of {found.dtype} {found.shape}, and it declares {dtype} {shape}")
+
+
+def _paths(name: str, structure: Structure, columns: Sequence[Any]) -> dict[str, Any]:
     pairs = zip(structure.leaves, columns, strict=True)
     return {f"{name}/{leaf.path}" if leaf.path else name: column for leaf, column in pairs}
 

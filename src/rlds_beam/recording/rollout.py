@@ -142,7 +142,7 @@ class _Acting:
     def act(self, slots: Sequence[_Slot]) -> None:
         count = len(slots)
         for row, slot in enumerate(slots):
-            for into, value in zip(self._rows, slot.observation, strict=True):
+            for into, value in zip(self._rows, slot.observation):  # noqa: B905
                 into[row] = value
             slot.noise.into(self._uniform, self._normal, row)
         observations = self._observation.build([rows[:count] for rows in self._rows])
@@ -156,13 +156,22 @@ class _Acting:
                 )
         pairs = list(zip(self._action.leaves, sampled, strict=True))
         stored = tuple(_stored(leaf, values, clip=not self._unclipped) for leaf, values in pairs)
-        for_env = tuple(_stored(leaf, v, clip=True) for leaf, v in zip(self._action.leaves, stored, strict=True))
+        for_env = stored
+        if self._unclipped:
+            for_env = tuple(_stored(leaf, v, clip=True) for leaf, v in zip(self._action.leaves, stored, strict=True))
         custom: list[dict[str, Any]] = [{}] * count
         if self._policy.has_propensity:
             values, logs = distribution.propensity(stored)
-            custom = [{PROPENSITY: v, LOG_PROPENSITY: log} for v, log in zip(values, logs, strict=True)]
+            custom = [{PROPENSITY: v, LOG_PROPENSITY: g} for v, g in zip(values.tolist(), logs.tolist(), strict=True)]
+        rows = list(zip(*map(_rows, stored), strict=True))
+        rows_for_env = rows if for_env is stored else list(zip(*map(_rows, for_env), strict=True))
         for row, slot in enumerate(slots):
-            slot.act([leaf[row] for leaf in stored], [leaf[row] for leaf in for_env], custom[row])
+            slot.act(rows[row], rows_for_env[row], custom[row])
+
+
+def _rows(values: Array) -> Any:
+    """The actions one by one: integers as Python's, which every environment takes."""
+    return values.tolist() if values.ndim == 1 and values.dtype.kind in "iu" else values
 
 
 def _stored(leaf: Leaf, values: Array, *, clip: bool) -> Array:
@@ -226,7 +235,7 @@ class _Slot:
         if not self._warm_up:
             self._begin()
 
-    def act(self, stored: list[Any], for_env: list[Any], custom: dict[str, Any]) -> None:
+    def act(self, stored: Sequence[Any], for_env: Sequence[Any], custom: dict[str, Any]) -> None:
         """Takes an action: one that is stored, and what it means to the environment."""
         action = self._takes.build(for_env)
         if self._warm_up:
