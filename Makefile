@@ -136,6 +136,10 @@ lock: $(DEPENDENCIES)  ## resolve the dependencies and write the lock files (UPG
 		--no-emit-package torchcodec requirements/lerobot.in --output-file requirements/peers-lerobot.lock
 	@sed -i '1i # Python 3.12, Linux x86-64: rlds-beam[arrayrecord,lerobot,test] and LeRobot, but triton (for GPUs) and torchcodec (needs FFmpeg). Written by `make lock`.' \
 		requirements/peers-lerobot.lock
+	@$(COMPILE_BASE) --python-version 3.11 --no-emit-package triton requirements/scope_rl.in \
+		--output-file requirements/peers-scope_rl.lock
+	@sed -i '1i # Python 3.11, Linux x86-64: rlds-beam[test] and SCOPE-RL, without triton (for GPUs). Written by `make lock`.' \
+		requirements/peers-scope_rl.lock
 
 clean:  ## remove what was built (.venv stays)
 	rm -rf build dist demo_data bench_data .pytest_cache .mypy_cache .ruff_cache .hypothesis src/*.egg-info *.egg-info

@@ -22,6 +22,7 @@ from pathlib import Path
 
 import columns_section
 import one_machine
+import record_section
 import reverb_section
 import rllib_section
 import statistics_section
@@ -200,7 +201,7 @@ SECTIONS: dict[str, Callable[[Sizes], list[Figure]]] = {
     "state": state, "limit": limit, "workers": workers, "memory": memory, "images": images, "cold": cold,
     "skew": one_machine.skew, "bounds": one_machine.bounds, "reverb": reverb_section.reverb,
     "statistics": statistics_section.statistics, "columns": columns_section.columns,
-    "rllib": rllib_section.rllib,
+    "rllib": rllib_section.rllib, "record": record_section.record,
 }  # fmt: skip
 
 

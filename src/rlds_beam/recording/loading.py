@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -84,7 +85,7 @@ def as_policy(found: Any, name: str) -> BehaviorPolicy:
         return found
     kind = type(found).__name__
     if kind in HEADS and hasattr(found, "base_policy"):
-        names = [field for field in HEADS[kind].__dataclass_fields__ if hasattr(found, field)]
+        names = [field.name for field in dataclasses.fields(HEADS[kind]) if hasattr(found, field.name)]
         return HEADS[kind](**{field: getattr(found, field) for field in names})
     raise UsageError(
         f"--policy={name}: it is a {kind}, not a behaviour policy; put a head around it: {', '.join(HEADS)}"
@@ -97,7 +98,7 @@ def _head(name: str, head: str, arguments: Mapping[str, Any]) -> BehaviorPolicy:
             f"--policy={name}: there is no {head}{did_you_mean(head, HEADS)}; heads are {', '.join(HEADS)}"
         )
     for argument in arguments:
-        fields = HEADS[head].__dataclass_fields__
+        fields = [field.name for field in dataclasses.fields(HEADS[head])]
         if argument not in fields:
             raise UsageError(f"--policy={name}: {head} has no {argument}{did_you_mean(argument, fields)}")
     return HEADS[head](**arguments)
