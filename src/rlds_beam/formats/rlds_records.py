@@ -66,6 +66,8 @@ def encode_feature(column: Column, field: Field) -> bytes:
     """
     if isinstance(column, EncodedImages):
         return _bytes_list(column)
+    if field.encoding == "bytes" and column.dtype != object and column.size:
+        return _equal_bytes(column)
     if field.encoding in ("bytes", "zlib"):
         raw = [step.tobytes() for step in column]
         return _bytes_list(map(zlib.compress, raw) if field.encoding == "zlib" else raw)
@@ -80,6 +82,15 @@ def encode_feature(column: Column, field: Field) -> bytes:
     if is_float:
         return delimited(2, delimited(1, values.astype("<f4").tobytes()))
     return delimited(3, delimited(1, packed_varints(values.astype(np.int64).ravel())))
+
+
+def _equal_bytes(column: np.ndarray[Any, Any]) -> bytes:
+    """A bytes_list of the bytes of each step, of which there are equally many."""
+    steps = np.ascontiguousarray(column).view(np.uint8).reshape(len(column), -1)
+    head = np.frombuffer(tag_and_length(1, steps.shape[1]), np.uint8)
+    entries = np.empty((len(steps), len(head) + steps.shape[1]), np.uint8)
+    entries[:, : len(head)], entries[:, len(head) :] = head, steps
+    return delimited(1, entries.tobytes())
 
 
 def example(features: Mapping[str, bytes]) -> bytes:

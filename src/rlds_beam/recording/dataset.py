@@ -15,6 +15,7 @@ from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.episodes.schema import Field, Schema
 from rlds_beam.formats.dataset_info import SplitInfo, dataset_info_json
 from rlds_beam.formats.rlds_dataset import features_json
+from rlds_beam.formats.rlds_records import encode_feature, example
 from rlds_beam.output.commits import RangeCommit
 from rlds_beam.output.files import to_json
 from rlds_beam.output.manifest import VERSION
@@ -77,6 +78,14 @@ class RecordedDataset:
         for path, field in self.schema.steps.items():
             steps[path] = _encoded(columns[path], field) if field.encoding == "png" else columns[path]
         return Episode(key, steps, metadata)
+
+    def encode(self, episode: Episode) -> bytes:
+        """An episode as a record."""
+        schema = self.schema
+        features = {f"steps/{path}": encode_feature(episode.steps[path], field) for path, field in schema.steps.items()}
+        for path, field in schema.metadata.items():
+            features[f"episode_metadata/{path}"] = encode_feature(np.asarray([episode.metadata[path]]), field)
+        return example(features)
 
     def write_metadata(self, done: Sequence[RangeCommit], metadata: Mapping[str, Any]) -> None:
         """Writes features.json, dataset_info.json and metadata.json."""

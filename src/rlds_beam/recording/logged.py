@@ -29,7 +29,7 @@ KEYS = (
 class LoggedDataset(Mapping[str, Any]):
     """What one policy recorded, as SCOPE-RL's dict: `logged_dataset["state"]`.
 
-    Arrays are read when they are asked for, and kept. Rows are the steps of one trajectory after another.
+    The records are read when an array is first asked for. Rows are the steps of one trajectory after another.
 
         size, n_trajectories, step_per_trajectory     how much; see below
         action_type                                   "discrete" or "continuous"
@@ -151,9 +151,16 @@ class LoggedDataset(Mapping[str, Any]):
                 own.append(np.arange(start, start + shard["records"]))
         return open_dataset(self.path, split), np.concatenate(own)
 
-    def _read(self, path: str) -> Array:
+    @functools.cached_property
+    def _columns(self) -> dict[str, Array]:
+        """All that is read, in one go over the records."""
         dataset, rows = self._rows
-        return dataset.select(rows, [path])[path]
+        wanted = ("steps/observation", "steps/action", "steps/reward", f"steps/{PROPENSITY}", f"steps/{INFO}/")
+        paths = [p for p in dataset.fields if p.startswith((*wanted, "episode_metadata/"))]
+        return dataset.select(rows, paths)
+
+    def _read(self, path: str) -> Array:
+        return self._columns[path]
 
     def _steps(self, path: str) -> Array:
         """A field of all steps with an action."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -17,52 +17,73 @@ Array: TypeAlias = "np.ndarray[Any, Any]"
 MIXTURE = ("mixture_propensity", "log_mixture_propensity")
 
 
-def check_propensities(
-    policy: BehaviorPolicy, observation: Structure, action: Structure, columns: Mapping[str, Array], name: str
-) -> None:
+class Together(NamedTuple):
+    """The steps of several episodes that have an action, end to end.
+
+    Attributes:
+      observations: nested as a policy is given them.
+      actions: by leaf.
+      recorded: propensities; None where none are known.
+      ends: where each episode ends.
+    """
+
+    observations: Any
+    actions: tuple[Array, ...]
+    recorded: Array | None
+    ends: Array
+
+
+def together(observation: Structure, action: Structure, episodes: Sequence[Mapping[str, Array]]) -> Together:
+    """The columns of episodes, each of T steps of which T - 1 have an action."""
+
+    def joined(path: str) -> Array:
+        return np.concatenate([columns[path][:-1] for columns in episodes])
+
+    known = PROPENSITY in episodes[0]
+    return Together(
+        observation.build([joined(path) for path in _paths(observation, "observation")]),
+        tuple(joined(path) for path in _paths(action, "action")),
+        joined(PROPENSITY) if known else None,
+        np.cumsum([len(columns["reward"]) - 1 for columns in episodes]),
+    )
+
+
+def check_propensities(policy: BehaviorPolicy, steps: Together, names: Sequence[str]) -> None:
     """Computes the propensity of each stored action anew, from the stored observations, and compares.
 
     Args:
-      columns: of an episode of T steps, of which T - 1 have an action.
-      name: of the episode, for messages.
+      names: of the episodes, for messages.
 
     Raises:
       NotVerifiedError: another propensity was recorded: the policy does not depend on the observation alone.
     """
-    actions = tuple(column[:-1] for column in _leaves(action, "action", columns))
-    recorded = columns[PROPENSITY][:-1]
-    distribution = policy.distribution(observations(observation, columns))
-    same = distribution.may_be(actions, recorded)
+    if steps.recorded is None:
+        return
+    distribution = policy.distribution(steps.observations)
+    same = distribution.may_be(steps.actions, steps.recorded)
     if not same.all():
-        step = int(np.argmin(same))
-        found = distribution.propensity(actions).value[step]
+        row = int(np.argmin(same))
+        episode = int(np.searchsorted(steps.ends, row, side="right"))
+        step = row - (int(steps.ends[episode - 1]) if episode else 0)
+        found = distribution.propensity(steps.actions).value[row]
         raise NotVerifiedError(
-            f"{name}: at step {step} the propensity {recorded[step]:.6g} was recorded, and it is {found:.6g} when "
-            f"{policy.name} is given the same observation again: a behaviour policy has to be a function of the "
-            "observation, without a state and without random numbers of its own"
+            f"{names[episode]}: at step {step} the propensity {steps.recorded[row]:.6g} was recorded, and it is "
+            f"{found:.6g} when {policy.name} is given the same observation again: a behaviour policy has to be a "
+            "function of the observation, without a state and without random numbers of its own"
         )
 
 
-def add_mixture(
-    policies: Sequence[BehaviorPolicy], observation: Structure, action: Structure, columns: dict[str, Array]
-) -> None:
+def add_mixture(policies: Sequence[BehaviorPolicy], steps: Together, episodes: Sequence[dict[str, Array]]) -> None:
     """Adds the propensity of each action under the mixture: the mean of those of all policies.
 
     mixture_propensity = sum of pi_k(a | s) over the K policies / K
     """
-    actions = tuple(column[:-1] for column in _leaves(action, "action", columns))
-    given = observations(observation, columns)
-    logs = np.stack([policy.distribution(given).propensity(actions).log for policy in policies])
-    mixed = np.append(np.logaddexp.reduce(logs, axis=0) - np.log(len(policies)), 0.0)
-    value = np.exp(mixed)
-    value[-1] = 0.0  # the last step has no action
-    columns.update(zip(MIXTURE, (value, mixed), strict=True))
+    logs = np.stack([policy.distribution(steps.observations).propensity(steps.actions).log for policy in policies])
+    mixed = np.logaddexp.reduce(logs, axis=0) - np.log(len(policies))
+    for columns, own in zip(episodes, np.split(mixed, steps.ends[:-1]), strict=True):
+        # The last step has no action.
+        columns.update(zip(MIXTURE, (np.append(np.exp(own), 0.0), np.append(own, 0.0)), strict=True))
 
 
-def observations(structure: Structure, columns: Mapping[str, Array]) -> Any:
-    """The observations of an episode that have an action, nested as the policy is given them."""
-    return structure.build([column[:-1] for column in _leaves(structure, "observation", columns)])
-
-
-def _leaves(structure: Structure, name: str, columns: Mapping[str, Array]) -> list[Array]:
-    return [columns[f"{name}/{leaf.path}" if leaf.path else name] for leaf in structure.leaves]
+def _paths(structure: Structure, name: str) -> list[str]:
+    return [f"{name}/{leaf.path}" if leaf.path else name for leaf in structure.leaves]

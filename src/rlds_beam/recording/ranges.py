@@ -11,9 +11,7 @@ from rlds_beam import at_work, storage
 from rlds_beam.checking.report import Report
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.keys import EpisodeKey
-from rlds_beam.episodes.schema import Schema
 from rlds_beam.errors import NotVerifiedError
-from rlds_beam.formats.rlds_records import encode_example
 from rlds_beam.formats.tfrecord_writing import frame
 from rlds_beam.output import commits, manifest
 from rlds_beam.output.commits import RangeCommit
@@ -24,12 +22,14 @@ from rlds_beam.recording.dataset import RecordedDataset
 from rlds_beam.recording.environments import Environment, make_environment
 from rlds_beam.recording.loading import load_policies
 from rlds_beam.recording.policies import BehaviorPolicy
-from rlds_beam.recording.propensities import add_mixture, check_propensities
+from rlds_beam.recording.propensities import add_mixture, check_propensities, together
 from rlds_beam.recording.rollout import Recording, Settings, roll_out
 from rlds_beam.recording.seeds import Address
 
 FEWEST, FEW, MOST = 16, 16, 1000
 """Of a policy and a dataset: about so many files, with so many trajectories each at least, and at most."""
+_TOGETHER = 1024
+"""Steps that are checked together."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,6 +129,7 @@ class RangeRecorder:
             )
             for recording in given:
                 writer.write(recording)
+            writer.flush()
             writer.check()
             info = shard.commit()
         report.items_predicted, report.items_written, report.bytes_written = writer.predicted, info.records, info.bytes
@@ -149,7 +150,8 @@ class _Writer:
         self.policies = load_policies(recorder.policies)
         for policy in self.policies:
             policy.bind(self._observation, self._action)
-        self._bytes = self._transitions = self._trajectories = self._parts = 0
+        self._held: list[Recording] = []
+        self._steps_held = self._bytes = self._transitions = self._trajectories = self._parts = 0
 
     @property
     def policy(self) -> BehaviorPolicy:
@@ -161,23 +163,34 @@ class _Writer:
         return self._work.count + self._parts
 
     def write(self, recording: Recording) -> None:
-        work, policy = self._work, self.policy
-        name = f"{policy.name}/{work.dataset}/{recording.trajectory}" + (f".{recording.part}" if recording.part else "")
-        columns = recording.columns
-        if policy.has_propensity:
-            check_propensities(policy, self._observation, self._action, columns, name)
-            if self._recorder.dataset.mixture:
-                add_mixture(self.policies, self._observation, self._action, columns)
-        metadata = self._recorder.dataset.episode_metadata(name, policy.name, work, recording)
-        key = EpisodeKey(self._recorder.dataset.dataset, work.split, work.index, self._bytes)
-        self._write(self._recorder.dataset.episode(key, columns, metadata))
-        self._trajectories += not recording.part
-        self._parts += bool(recording.part)
-        self._transitions += len(columns["reward"]) - 1
+        """Takes a recording; some are checked and written together, so that the policies are called less often."""
+        self._held.append(recording)
+        self._steps_held += len(recording.columns["reward"]) - 1
+        if self._steps_held >= _TOGETHER:
+            self.flush()
+
+    def flush(self) -> None:
+        """Checks and writes what was taken."""
+        held, work, policy, dataset = self._held, self._work, self.policy, self._recorder.dataset
+        self._held, self._steps_held = [], 0
+        if not held:
+            return
+        names = [f"{policy.name}/{work.dataset}/{r.trajectory}" + (f".{r.part}" if r.part else "") for r in held]
+        episodes = [recording.columns for recording in held]
+        steps = together(self._observation, self._action, episodes)
+        check_propensities(policy, steps, names)
+        if dataset.mixture:
+            add_mixture(self.policies, steps, episodes)
+        for recording, name in zip(held, names, strict=True):
+            key = EpisodeKey(dataset.dataset, work.split, work.index, self._bytes)
+            metadata = dataset.episode_metadata(name, policy.name, work, recording)
+            self._write(dataset.episode(key, recording.columns, metadata))
+            self._trajectories += not recording.part
+            self._parts += bool(recording.part)
+            self._transitions += len(recording.columns["reward"]) - 1
 
     def _write(self, episode: Episode) -> None:
-        schema: Schema = self._recorder.dataset.schema
-        payload = encode_example(episode, schema)
+        payload = self._recorder.dataset.encode(episode)
         record = frame(payload)
         self._shard.write([record], 1, episode.key)
         self._bytes += len(record)

@@ -19,6 +19,10 @@ from rlds_beam.recording.options import RecordOptions
 from rlds_beam.user_functions import by_value
 
 DEFAULT_PATH = "logged_dataset/"
+PER_FILE = 1000
+"""Trajectories in a file, at most."""
+ENVIRONMENTS = 64
+"""Copies of the environment that are stepped side by side: a policy in torch takes as long for 64 states as for one."""
 
 
 @dataclasses.dataclass
@@ -100,7 +104,8 @@ class SyntheticDataset:
         del save_relative_path
         steps = self.max_episode_steps if step_per_trajectory is None else step_per_trajectory
         return self._obtain(
-            behavior_policies, n_datasets, path, random_state, obtain_info, windows=False, step_per_trajectory=steps,
+            behavior_policies, n_datasets, path, random_state, obtain_info, windows=False,
+            trajectories=n_trajectories, step_per_trajectory=steps,
             options={"episodes": n_trajectories, "record_unclipped_action": record_unclipped_action},
         )  # fmt: skip
 
@@ -138,7 +143,7 @@ class SyntheticDataset:
         single = obtain_trajectories_from_single_interaction
         return self._obtain(
             behavior_policies, n_datasets, path, random_state, obtain_info, windows=True,
-            step_per_trajectory=step_per_trajectory,
+            trajectories=n_trajectories, step_per_trajectory=step_per_trajectory,
             options={
                 "steps": n_trajectories * step_per_trajectory,
                 "minimum_rollout_length": 0 if single else minimum_rollout_length,
@@ -157,6 +162,7 @@ class SyntheticDataset:
         obtain_info: bool,
         *,
         windows: bool,
+        trajectories: int,
         step_per_trajectory: int | None,
         options: Mapping[str, Any],
     ) -> LoggedDataset | MultipleLoggedDataset:
@@ -175,6 +181,8 @@ class SyntheticDataset:
                 obtain_info=bool(info),
                 info_keys=tuple(info),
                 images="raw",
+                shards=None if options.get("single_interaction") else -(-trajectories // PER_FILE),
+                envs_per_worker=ENVIRONMENTS,
                 reward_dtype="float64",
                 seed=secrets.randbits(63) if random_state is None else random_state,
                 overwrite=True,
