@@ -2,8 +2,9 @@
 
     python benchmarks/record_peer.py [--episodes N] [--repeats N]
 
-Runs in the environment of `make test-peers` (.venv-peers-scope_rl). Both are given the same CartPole of the old gym
-and the same epsilon-greedy head over the same Q network of d3rlpy's. SCOPE-RL steps on after the pole has fallen, with the
+Runs in the environment of `make test-peers` (.venv-peers-scope_rl). Both are given the same CartPole of the old gym, and
+the same epsilon-greedy head over a Q network of d3rlpy's: one that was trained for a while, so that the pole stays up,
+and one that was not, so that episodes are a dozen steps long. SCOPE-RL steps on after the pole has fallen, with the
 same work for each step; ours begins another episode.
 """
 
@@ -19,8 +20,11 @@ import warnings
 from typing import Any
 
 import gym
+import numpy as np
 import torch
-from d3rlpy.algos import DQNConfig
+from d3rlpy.algos import ConstantEpsilonGreedy, DQNConfig
+from d3rlpy.dataset import create_fifo_replay_buffer
+from d3rlpy.logging import NoopAdapterFactory
 from d3rlpy.models.encoders import VectorEncoderFactory
 from scope_rl.dataset import SyntheticDataset as Theirs
 from scope_rl.policy import EpsilonGreedyHead
@@ -30,12 +34,31 @@ from rlds_beam.recording import SyntheticDataset as Ours
 STEPS = 200
 
 
+def network(env: Any, steps: int) -> Any:
+    """A Q network, trained for so many steps."""
+    torch.manual_seed(1)
+    np.random.seed(1)
+    config = DQNConfig(encoder_factory=VectorEncoderFactory([64]), learning_rate=1e-3, target_update_interval=200)
+    algorithm = config.create()
+    algorithm.build_with_env(env)
+    if steps:
+        algorithm.fit_online(
+            env, buffer=create_fifo_replay_buffer(limit=steps, env=env), explorer=ConstantEpsilonGreedy(0.3),
+            n_steps=steps, n_steps_per_epoch=steps, show_progress=False, logger_adapter=NoopAdapterFactory(),
+        )  # fmt: skip
+    return algorithm
+
+
 def rate(kind: Any, env: Any, head: Any, episodes: int) -> float:
     """Recorded steps a second of processor time, until all of them are arrays in memory."""
     dataset = kind(env=env, max_episode_steps=STEPS)
     began = time.process_time()
     logged = dataset.obtain_episodes(head, n_trajectories=episodes, random_state=1)
     steps = len(logged["state"])
+    print(
+        f"{kind.__module__}: {steps / len(getattr(logged, 'lengths', [1] * episodes)):.0f} steps an episode",
+        file=sys.stderr,
+    )
     for key in ("action", "reward", "done", "terminal", "pscore"):
         assert len(logged[key]) == steps
     return steps / (time.process_time() - began)
@@ -50,15 +73,16 @@ def main() -> None:
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     torch.set_num_threads(1)
     env = gym.make("CartPole-v1")
-    network = DQNConfig(encoder_factory=VectorEncoderFactory([64])).create()
-    network.build_with_env(env)
-    head = EpsilonGreedyHead(network, n_actions=2, epsilon=0.3, name="greedy", random_state=1)
-    best = {"scope_rl": 0.0, "ours": 0.0}
+    found = {}
     with contextlib.redirect_stdout(sys.stderr):
-        for _ in range(flags.repeats):
-            best["scope_rl"] = max(best["scope_rl"], rate(Theirs, env, head, max(1, flags.episodes // 10)))
-            best["ours"] = max(best["ours"], rate(Ours, env, head, 5 * flags.episodes))
-    print(json.dumps(best))
+        for name, steps in (("trained", 4000), ("untrained", 0)):
+            head = EpsilonGreedyHead(network(env, steps), n_actions=2, epsilon=0.3, name="greedy", random_state=1)
+            best = {"scope_rl": 0.0, "ours": 0.0}
+            for _ in range(flags.repeats):
+                best["scope_rl"] = max(best["scope_rl"], rate(Theirs, env, head, max(1, flags.episodes // 10)))
+                best["ours"] = max(best["ours"], rate(Ours, env, head, (1 if steps else 5) * flags.episodes))
+            found[name] = best
+    print(json.dumps(found))
 
 
 if __name__ == "__main__":
