@@ -2,8 +2,8 @@
 
     python benchmarks/record_peer.py [--episodes N] [--repeats N]
 
-Runs in the environment of `make test-peers` (.venv-peers-scope_rl). Both are given the same CartPole of the old gym, and
-the same epsilon-greedy head over a Q network of d3rlpy's: one that was trained for a while, so that the pole stays up,
+Runs in the environment of `make test-peers` (.venv-peers-scope_rl). Both are given the same CartPole of the old gym
+and an epsilon-greedy head over a Q network of d3rlpy's: one that was trained for a while, so that the pole stays up,
 and one that was not, so that episodes are a dozen steps long. SCOPE-RL steps on after the pole has fallen, with the
 same work for each step; ours begins another episode.
 """
