@@ -79,3 +79,37 @@ def meta(output: Path, name: str) -> dict[str, Any]:
 def files(output: Path) -> dict[str, bytes]:
     """The bytes of every file of an output."""
     return {str(p.relative_to(output)): p.read_bytes() for p in output.rglob("*") if p.is_file()}
+
+
+def moving_episode(length: int, size: int = 64) -> Episode:
+    """Two cameras of a bright bar that moves, and depth."""
+    made = robot_episode(length, size)
+    steps = dict(made.steps)
+    for camera, step in (("image_0", 3), ("wrist", 5)):
+        pixels = np.full((length, size, size, 3), 60, np.uint8)
+        pixels += np.linspace(0, 60, size).astype(np.uint8)[None, :, None, None]
+        for t in range(length):
+            at = (t * step) % (size - 8)
+            pixels[t, :, at : at + 6] = 230
+        steps[f"observation/{camera}"] = images(encode_jpeg(pixels), (size, size, 3))
+    return dataclasses.replace(made, steps=steps)
+
+
+def write_moving_data(directory: Path) -> tuple[str, list[Episode]]:
+    """The dataset, and its episodes."""
+    episodes = [moving_episode(length) for length in (5, 12, 3, 7, 10)]
+    return str(write_dataset(directory, episodes, name="moving", shards=2)), episodes
+
+
+def read_episodes(path: str, kind: str) -> list[Episode]:
+    """All episodes of a dataset, as its source reads them."""
+    from rlds_beam.exchange.sources import open_source
+    from rlds_beam.reading.plan import plan_ranges
+    from rlds_beam.reading.reader import EpisodeReader
+
+    source = open_source(path, from_=kind)
+    reader = EpisodeReader(source)
+    found = [e for work in plan_ranges(source) for s in work.segments for e in reader.read(work.split, s)]
+    for episode in found:
+        assert not episode.faults, episode.faults
+    return found

@@ -42,6 +42,7 @@ from rlds_beam.exchange.minari_columns import MinariColumn, text_range
 from rlds_beam.exchange.parts import Part, PartColumn, Values
 from rlds_beam.formats.hdf5_tree import EpisodeTemplate, Leaf
 from rlds_beam.output.base import Effort, MergedFile
+from rlds_beam.output.options import images_option
 from rlds_beam.reading.base import Source
 
 METADATA, MAIN = "metadata.json", "main_data.hdf5"
@@ -72,7 +73,7 @@ class MinariOutput(MergedOutput):
 
     @classmethod
     def of(cls, source: Source, fields: StepFields, directory: str, options: Any) -> MinariOutput:
-        schema, left_out, jpeg = source.schema, dict[str, str](), options.images == "jpeg"
+        schema, left_out, jpeg = source.schema, dict[str, str](), images_option(options, "minari") == "jpeg"
         reward = single(leaves_below(schema, fields.rewards, {}), "reward", "minari")
         columns = [
             *_columns(schema.steps, fields.obs, "observations", "step", left_out, jpeg),

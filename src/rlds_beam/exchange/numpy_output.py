@@ -27,6 +27,7 @@ from rlds_beam.exchange.merged_output import MergedOutput, write_merged
 from rlds_beam.exchange.numpy_files import npy_header
 from rlds_beam.exchange.parts import Part, PartColumn, Values
 from rlds_beam.output.base import Effort, MergedFile
+from rlds_beam.output.options import images_option
 from rlds_beam.reading.base import Source
 
 OFFSETS = "episode_offsets"
@@ -106,7 +107,7 @@ class NumpyOutput(MergedOutput):
     @classmethod
     def of(cls, source: Source, fields: StepFields, directory: str, options: Any) -> NumpyOutput:
         left_out: dict[str, str] = {}
-        jpeg = options.images == "jpeg"
+        jpeg = images_option(options, "numpy") == "jpeg"
         columns = [*_columns(source.schema.steps.values(), left_out, jpeg=jpeg)]
         of_episode = source.schema.metadata.values()
         columns += [dataclasses.replace(c, of_episode=True) for c in _columns(of_episode, left_out, jpeg=True)]

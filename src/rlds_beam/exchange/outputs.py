@@ -49,7 +49,7 @@ OUTPUTS = {
     "numpy": KnownOutput("rlds_beam.exchange.numpy_output:NumpyOutput", reads=frozenset({"images"})),
     "d3rlpy": KnownOutput("rlds_beam.exchange.d3rlpy_output:D3rlpyOutput"),
     "minari": KnownOutput("rlds_beam.exchange.minari_output:MinariOutput", reads=frozenset({"images"})),
-    LEROBOT: KnownOutput("rlds_beam.exchange.lerobot.output:LerobotOutput", (LerobotOptions,)),
+    LEROBOT: KnownOutput("rlds_beam.exchange.lerobot.output:LerobotOutput", (LerobotOptions,), frozenset({"images"})),
 }
 """The outputs by the name that `--to` gives them."""
 

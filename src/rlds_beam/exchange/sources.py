@@ -12,6 +12,7 @@ from rlds_beam.wording import did_you_mean
 
 SOURCES = {
     "rlds": "rlds_beam.reading.rlds:RldsSource",
+    "lerobot": "rlds_beam.exchange.lerobot.source:LerobotSource",
     "numpy": "rlds_beam.exchange.numpy_source:NumpySource",
     "d3rlpy": "rlds_beam.exchange.d3rlpy_source:D3rlpySource",
     "minari": "rlds_beam.exchange.minari_source:MinariSource",

@@ -23,6 +23,7 @@ from rlds_beam.output.base import Effort, FileOutput
 from rlds_beam.output.commits import RangeCommit
 from rlds_beam.output.files import MANIFEST
 from rlds_beam.output.manifest import VERSION
+from rlds_beam.output.options import images_option
 from rlds_beam.output.shards import ShardInfo, ShardWriter
 from rlds_beam.reading.base import Source
 from rlds_beam.reading.plan import WorkRange
@@ -64,7 +65,7 @@ class TrajectoryOutput(FileOutput):
         frames, items = FrameOptions.of(options), ItemOptions.of(options)
         spec = trajectory_spec(source.schema, frames, items)
         keep = keep_fields(options.keep, source.schema, (leaf.path for leaf in spec.leaves))
-        conversion = Conversion(frames, items, spec, options.images, keep)
+        conversion = Conversion(frames, items, spec, images_option(options, "trajectories"), keep)
         _ = conversion.fields  # raises where the format cannot hold a leaf
         return cls(directory, source.name, conversion, f"Trajectories of {source.dataset}, made by rlds-beam.")
 

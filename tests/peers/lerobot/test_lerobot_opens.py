@@ -100,6 +100,111 @@ def test_the_statistics_and_metadata_are_loaded(source, output):
     assert meta.camera_keys
 
 
+@pytest.fixture(scope="module")
+def moving(folder: Path) -> tuple[str, list[Any]]:
+    """Episodes with two cameras that a codec can hold: squares that move over a soft background."""
+    return data.write_moving_data(folder / "moving")
+
+
+@pytest.fixture(scope="module")
+def videos(folder: Path, moving: tuple[str, list[Any]]) -> Path:
+    rlds_beam.convert(moving[0], folder / "videos", to="lerobot", fps=data.FPS, shards=2, images="video")
+    return folder / "videos"
+
+
+def test_every_frame_of_the_videos_is_found_by_its_time(moving, videos):
+    dataset, frame = opened(videos), 0
+    assert dataset.meta.video_keys == ["observation.images.image_0", "observation.images.wrist"]
+    assert "observation.images.depth" in dataset.meta.image_keys
+    assert len(list(videos.glob("videos/*/*/*.mp4"))) == 4
+    for e in moving[1]:
+        for t in range(len(e)):
+            item = dataset[frame]  # LeRobot raises where no frame is within 1e-4 s
+            for camera in ("image_0", "wrist"):
+                pixels = e.steps[f"observation/{camera}"][[t]].decode()[0]
+                found = item[f"observation.images.{camera}"].numpy().transpose(1, 2, 0) * 255
+                assert np.abs(found - pixels).mean() < 6, (frame, camera)
+                bars = [np.flatnonzero(image[2:6].mean(axis=(0, 2)) > 170).mean() for image in (found, pixels)]
+                assert abs(bars[0] - bars[1]) < 1  # the frame, and not the one beside it
+            frame += 1
+
+
+def test_windows_of_videos_and_chosen_episodes(moving, videos):
+    dataset = opened(videos, episodes=[2, 4], delta_timestamps={"observation.images.image_0": [-0.1, 0.0, 0.1]})
+    assert len(dataset) == sum(len(moving[1][k]) for k in (2, 4))
+    item = dataset[len(moving[1][2])]
+    assert item["observation.images.image_0_is_pad"].tolist() == [True, False, False]
+    assert item["episode_index"] == 4
+
+
+def test_videos_are_read_back(moving, videos):
+    found = data.read_episodes(str(videos), "lerobot")
+    assert [len(e) for e in found] == [len(e) for e in moving[1]]
+    for one, other in zip(found, moving[1], strict=True):
+        for camera in ("image_0", "wrist"):
+            pixels = [e.steps[f"observation/{camera}"].decode().astype(int) for e in (one, other)]
+            assert np.abs(pixels[0] - pixels[1]).mean() < 6
+        np.testing.assert_array_equal(one.steps["action"], other.steps["action"])
+        assert list(one.steps["observation/depth"]) == list(other.steps["observation/depth"])
+
+
+def test_two_workers_encode_the_same_bytes(moving, videos, folder):
+    out = folder / "two"
+    rlds_beam.convert(moving[0], out, to="lerobot", fps=data.FPS, shards=2, images="video", workers=2)
+    assert data.files(out) == data.files(videos)
+
+
+def test_h264_by_name(moving, folder):
+    out = folder / "h264"
+    rlds_beam.convert(
+        moving[0],
+        out,
+        to="lerobot",
+        fps=data.FPS,
+        images="video",
+        vcodec="h264",
+        crf=20,
+        gop=10,
+        map="-observation/wrist",
+    )
+    info = data.meta(out, "info")["features"]["observation.images.image_0"]["info"]
+    assert (info["video.codec"], info["video.crf"], info["video.g"]) == ("h264", 20, 10)
+    dataset = opened(out)
+    pixels = moving[1][-1].steps["observation/image_0"][[-1]].decode()[0]
+    assert (
+        np.abs(dataset[len(dataset) - 1]["observation.images.image_0"].numpy().transpose(1, 2, 0) * 255 - pixels).mean()
+        < 6
+    )
+
+
+def test_what_lerobot_wrote_itself_is_read(moving, folder):
+    from lerobot.datasets.lerobot_dataset import LeRobotDataset
+
+    shape = (4,)
+    features = {
+        "observation.images.top": {"dtype": "image", "shape": (64, 64, 3), "names": ["height", "width", "channels"]},
+        "observation.state": {"dtype": "float32", "shape": shape, "names": None},
+        "action": {"dtype": "float32", "shape": (2,), "names": None},
+    }
+    made = LeRobotDataset.create("some/own", data.FPS, features, root=folder / "own", use_videos=False)
+    for k, e in enumerate(moving[1][:3]):
+        pixels = e.steps["observation/image_0"].decode()
+        for t in range(len(e)):
+            row = {"observation.state": e.steps["observation/state"][t], "action": e.steps["action"][t]}
+            made.add_frame({**row, "observation.images.top": pixels[t], "task": f"task {k}"})
+        made.save_episode()
+    made.finalize()
+    found = data.read_episodes(str(folder / "own"), "lerobot")
+    assert len(found) == 3
+    for k, (one, e) in enumerate(zip(found, moving[1], strict=False)):
+        np.testing.assert_array_equal(
+            one.steps["observation/images/top"].decode(), e.steps["observation/image_0"].decode()
+        )
+        np.testing.assert_array_equal(one.steps["observation/state"], e.steps["observation/state"])
+        assert set(one.steps["language_instruction"]) == {f"task {k}".encode()}
+        assert one.steps["is_last"].tolist() == [False] * (len(e) - 1) + [True]
+
+
 def test_lerobot_doctor_passes(output):
     command = [str(Path(sys.executable).with_name("lerobot-doctor")), str(output), "--ci"]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)

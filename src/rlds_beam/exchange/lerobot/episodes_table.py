@@ -47,6 +47,12 @@ def episodes_table(output: LerobotOutput, facts: RangeFacts, numbers: EpisodeNum
     }
     columns |= {f"data/{name}": pa.array(np.full(count, n)) for name, n in layout.place(numbers.file).items()}
     columns |= {"dataset_from_index": pa.array(stops - facts.lengths), "dataset_to_index": pa.array(stops)}
+    ends = np.cumsum(facts.lengths)  # of the range, whose videos begin with its first frame
+    for feature in output.videos:
+        place = layout.place(numbers.file).items()
+        columns |= {f"videos/{feature.name}/{name}": pa.array(np.full(count, n)) for name, n in place}
+        columns[f"videos/{feature.name}/from_timestamp"] = pa.array((ends - facts.lengths) / output.fps)
+        columns[f"videos/{feature.name}/to_timestamp"] = pa.array(ends / output.fps)
     columns["episode_key"] = pa.array(facts.keys, pa.string())
     columns |= {name: facts.columns[name] for name in output.features.columns}
     return pa.table({**columns, **_statistics(output, facts, numbers)})

@@ -90,6 +90,12 @@ class Feature:
         shape = ", ".join(map(str, self.shape))
         return f"{self.name}: {self.dtype}({shape}) of {' + '.join(field.path for field in self.fields)}"
 
+    @property
+    def is_video(self) -> bool:
+        """Whether it can be a video: of colours, 8 bits each."""
+        (field, *_) = self.fields
+        return self.kind == "image" and field.dtype == "uint8" and self.shape[-1] == 3
+
     def info(self) -> dict[str, Any]:
         """The entry in `info.json`; a single value has the shape [1] there."""
         return {"dtype": self.dtype, "shape": list(self.shape) or [1], "names": self._names()}

@@ -55,7 +55,8 @@ def write_metadata(output: LerobotOutput, commits: Sequence[RangeCommit]) -> dic
         if facts.frames:
             tables.append(_add_range(output, commit, facts, number, totals))
         else:
-            _remove(output.directory, commit.file)
+            for one in (one for one in commit.files if one.role != "temporary"):
+                _remove(output.directory, one.file)
         at_end = place + 1 == len(commits)
         if tables and (at_end or (place + 1) % layout.RANGES_IN_EPISODES == 0):
             _write_episodes(output, tables, place // layout.RANGES_IN_EPISODES)
@@ -138,6 +139,9 @@ def _order(features: Sequence[Feature]) -> list[str]:
 
 def _info(output: LerobotOutput, totals: _Totals) -> dict[str, Any]:
     features: dict[str, Any] = {feature.name: feature.info() for feature in output.features.features}
+    for feature in output.videos if output.encoding is not None else ():
+        info = output.encoding.info(*feature.shape[:2], output.fps)  # type: ignore[union-attr]
+        features[feature.name] |= {"dtype": "video", "info": info}
     for name in INDEX_FEATURES:
         features[name] = {"dtype": "float32" if name == "timestamp" else "int64", "shape": [1], "names": None}
     return {
@@ -152,7 +156,7 @@ def _info(output: LerobotOutput, totals: _Totals) -> dict[str, Any]:
         "fps": output.fps,
         "splits": {split: f"{first}:{stop}" for split, (first, stop) in totals.splits.items()},
         "data_path": layout.DATA_PATH,
-        "video_path": None,
+        "video_path": layout.VIDEO_PATH if output.videos else None,
         "features": features,
     }
 

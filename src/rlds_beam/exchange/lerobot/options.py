@@ -9,6 +9,7 @@ from rlds_beam.errors import UsageError
 from rlds_beam.options import Options, option
 
 Version = Literal["3.0", "2.1"]
+Codec = Literal["av1", "h264"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -23,6 +24,10 @@ class LerobotOptions(Options):
         "-PATH leaves a field out (comma separated)",
     )  # fmt: skip
     image_samples: int = option(4, "images of each camera and episode that are decoded for the image statistics")
+    vcodec: Codec = option("av1", "the codec of --images=video")
+    crf: int = option(30, "its quality: lower is better and larger")
+    gop: int = option(2, "a key frame every so many frames: fewer are smaller, and slower to read at random places")
+    preset: str | None = option(None, "the encoder's speed (12 for av1, medium for h264)")
     robot_type: str | None = option(None, "the name of the robot, for info.json")
 
 

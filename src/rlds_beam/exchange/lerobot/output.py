@@ -15,13 +15,16 @@ from rlds_beam.connectors.connecting import Connecting
 from rlds_beam.episodes.violations import BadEpisode
 from rlds_beam.errors import UsageError
 from rlds_beam.exchange.lerobot import layout
-from rlds_beam.exchange.lerobot.features import FeatureMap, map_features
+from rlds_beam.exchange.lerobot.features import Feature, FeatureMap, map_features
 from rlds_beam.exchange.lerobot.metadata import write_metadata
 from rlds_beam.exchange.lerobot.options import LerobotOptions, whole_fps
 from rlds_beam.exchange.lerobot.parquet_file import renumber
 from rlds_beam.exchange.lerobot.range_facts import DIRECTORY, RangeFacts
 from rlds_beam.exchange.lerobot.range_writer import LerobotWriter
+from rlds_beam.exchange.lerobot.videos import PIXELS, Encoding
+from rlds_beam.options import options_given
 from rlds_beam.output.base import Effort, FileOutput
+from rlds_beam.output.options import images_option
 from rlds_beam.reading.base import Source
 from rlds_beam.reading.plan import WorkRange
 
@@ -41,6 +44,7 @@ class LerobotOutput(FileOutput):
       fps: frames a second.
       image_samples: frames of each camera and episode that are decoded for the statistics.
       robot_type: for info.json.
+      encoding: of videos; None where images are copied.
       first: by split, the number of its first file.
       ranges: how many there are in all.
     """
@@ -51,6 +55,7 @@ class LerobotOutput(FileOutput):
     fps: int
     image_samples: int = 4
     robot_type: str | None = None
+    encoding: Encoding | None = None
     first: tuple[tuple[str, int], ...] = ()
     ranges: int = 0
 
@@ -63,7 +68,19 @@ class LerobotOutput(FileOutput):
             raise UsageError(f"--image_samples={chosen.image_samples}: expected 1 or more")
         fps = whole_fps(chosen, source.fps)
         features = map_features(source.schema, chosen.map)
-        return cls(directory, source.name, features, fps, chosen.image_samples, chosen.robot_type)
+        as_video = images_option(options, "lerobot", ("copy", "video")) == "video"
+        for name in options_given(options, LerobotOptions) if not as_video else ():
+            if name in ("vcodec", "crf", "gop", "preset"):
+                raise UsageError(f"--{name} is for --images=video")
+        encoding = Encoding.of(chosen) if as_video else None
+        output = cls(directory, source.name, features, fps, chosen.image_samples, chosen.robot_type, encoding)
+        for feature in output.videos:
+            if feature.shape[0] % 2 or feature.shape[1] % 2:
+                raise UsageError(
+                    f"--images=video: {feature.describe()} has an odd number of pixels, which {PIXELS} cannot hold: "
+                    "resize it with a connector, or copy the images (--images=copy)"
+                )
+        return output
 
     @classmethod
     def create_connected(cls, source: Source, connecting: Connecting, directory: str, options: Any) -> LerobotOutput:
@@ -84,24 +101,42 @@ class LerobotOutput(FileOutput):
         return (*episodes, layout.TASKS, layout.STATS, layout.FIELDS, layout.CARD, layout.INFO)
 
     @property
+    def videos(self) -> tuple[Feature, ...]:
+        """The features that become videos; other images (depth, gray) are copied into the data files."""
+        return tuple(f for f in self.features.images if f.is_video) if self.encoding is not None else ()
+
+    @property
+    def stored(self) -> tuple[Feature, ...]:
+        """The features in the data files."""
+        return tuple(feature for feature in self.features.features if feature not in self.videos)
+
+    @property
     def episodes_files(self) -> int:
         """How many files of meta/episodes there are."""
         return max(1, -(-self.ranges // layout.RANGES_IN_EPISODES))
 
     @property
     def effort(self) -> Effort:
-        return Effort(decodes_images=False)
+        return Effort(decodes_images=self.encoding is not None)
 
     def plan(self) -> dict[str, Any]:
         return {
             "lerobot": {
                 "version": layout.CODEBASE_VERSION, "fps": self.fps, "image_samples": self.image_samples,
                 "robot_type": self.robot_type, **self.features.to_json(),
+                "video": None if self.encoding is None else dataclasses.asdict(self.encoding),
             }
         }  # fmt: skip
 
     def describe(self) -> tuple[list[str], dict[str, str]]:
-        return self.features.describe(), dict(self.features.left_out)
+        lines = self.features.describe()
+        names = {feature.name for feature in self.videos}
+        lines = [f"{line} as {self.video_codec}" if line.split(":")[0] in names else line for line in lines]
+        return lines, dict(self.features.left_out)
+
+    @property
+    def video_codec(self) -> str:
+        return "" if self.encoding is None else f"{self.encoding.codec} video"
 
     def predict(self, steps: Iterable[int]) -> int:
         return sum(steps)
@@ -109,7 +144,9 @@ class LerobotOutput(FileOutput):
     def count(self, batch: Batch) -> int:
         return sum(map(len, batch.episodes))
 
-    def measure(self, batches: Sequence[Batch]) -> int:
+    def measure(self, batches: Sequence[Batch]) -> int | None:
+        if self.videos:
+            return None  # a sample would have to be encoded
         with tempfile.TemporaryDirectory() as directory:
             work = WorkRange("sample", 0, 1, ())
             output = dataclasses.replace(self, directory=directory).placed([work])
@@ -134,7 +171,9 @@ class LerobotOutput(FileOutput):
         return layout.DATA_PATH.format(**layout.place(self.number_of(work)))
 
     def files(self, work: WorkRange) -> tuple[str, ...]:
-        return (self.file(work), f"{DIRECTORY}/{work}.npz")
+        place = layout.place(self.number_of(work))
+        videos = [layout.VIDEO_PATH.format(video_key=feature.name, **place) for feature in self.videos]
+        return (self.file(work), f"{DIRECTORY}/{work}.npz", *videos)
 
     def open_range(self, work: WorkRange) -> LerobotWriter:
         return LerobotWriter(self, work)

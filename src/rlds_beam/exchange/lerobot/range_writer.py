@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -15,6 +16,7 @@ from rlds_beam.exchange.lerobot import statistics, tables
 from rlds_beam.exchange.lerobot.features import Feature
 from rlds_beam.exchange.lerobot.parquet_file import MARKS, FramesFile
 from rlds_beam.exchange.lerobot.range_facts import RangeFacts
+from rlds_beam.exchange.lerobot.videos import Encoding, Pixels, VideoFile
 from rlds_beam.formats.arrow_columns import to_arrow
 from rlds_beam.formats.example_columns import objects
 from rlds_beam.output.shards import WrittenFile
@@ -38,10 +40,14 @@ class LerobotWriter:
     def __init__(self, output: LerobotOutput, work: WorkRange):
         self._output, self._names = output, output.files(work)
         self._map = output.features
-        self._schema = tables.frames_schema(self._map.features)
+        self._schema = tables.frames_schema(output.stored)
         self._file = FramesFile(storage.join(output.directory, self._names[0]), self._schema)
         self._tasks: dict[str, int] = {}
         self._episodes: list[_Prepared] = []
+        self._videos: dict[str, VideoFile] = {}
+        for feature, name in zip(output.videos, self._names[2:], strict=True):
+            path, (height, width, _) = storage.join(output.directory, name), feature.shape
+            self._videos[feature.name] = VideoFile(path, cast(Encoding, output.encoding), output.fps, height, width)
         self._histograms = {f.name: np.zeros((f.shape[-1], statistics.LEVELS), np.int64) for f in self._map.images}
         self.predicted = 0
 
@@ -52,6 +58,8 @@ class LerobotWriter:
             self._file.add(table, one.key)
             for name, histogram in one.histograms.items():
                 self._histograms[name] += histogram
+            for name, pixels in one.pixels.items():
+                self._videos[name].add(pixels, one.key)
             one.release()
             self._episodes.append(one)
             self.predicted += one.length
@@ -75,10 +83,16 @@ class LerobotWriter:
         return (
             WrittenFile(self._names[0], shard, self.predicted),
             WrittenFile(self._names[1], kept, len(made), role="temporary"),
+            *(
+                WrittenFile(name, video.commit(), self.predicted, role="part")
+                for name, video in zip(self._names[2:], self._videos.values(), strict=True)
+            ),
         )
 
     def abort(self) -> None:
         self._file.abort()
+        for video in self._videos.values():
+            video.abort()
 
     def _columns(self, episodes: list[_Prepared]) -> pa.Table:
         import pyarrow as pa
@@ -99,6 +113,7 @@ class _Prepared:
       statistics: by feature (`statistics.STATISTICS`, D).
       histograms, samples: by image feature.
       metadata: of the episode.
+      pixels: by feature, the frames of videos.
     """
 
     def __init__(self, output: LerobotOutput, episode: Episode):
@@ -109,6 +124,7 @@ class _Prepared:
         self.statistics: dict[str, Array] = {}
         self.histograms: dict[str, Array] = {}
         self.samples: dict[str, int] = {}
+        self.pixels: dict[str, Iterable[Array]] = {}
         for feature in mapped.features:
             if feature.kind == "number":
                 numbers[feature.name] = tables.numbers_of(feature, steps)
@@ -119,7 +135,11 @@ class _Prepared:
                 )
             else:
                 self._sample(feature, steps[feature.path], output.image_samples)
-                self.columns[feature.name] = tables.images_array(tables.images_of(feature, steps[feature.path]))
+                images = tables.images_of(feature, steps[feature.path])
+                if feature in output.videos:
+                    self.pixels[feature.name] = Pixels(images, feature)
+                else:
+                    self.columns[feature.name] = tables.images_array(images)
         places = np.arange(self.length)
         numbers["timestamp"] = (places / output.fps).astype(np.float32)
         numbers["frame_index"] = places
@@ -164,7 +184,7 @@ class _Prepared:
 
     def release(self) -> None:
         """Forgets the frames."""
-        self.columns, self.texts = {}, []
+        self.columns, self.texts, self.pixels = {}, [], {}
         self.histograms = {}
 
 

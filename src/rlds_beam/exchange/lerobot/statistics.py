@@ -24,7 +24,7 @@ Array = np.ndarray[Any, Any]
 STATISTICS = ("min", "max", "mean", "std", *QUANTILES)
 LEVELS = 256
 _JPEG = b"\xff\xd8\xff"
-_LARGE, _SMALLER = 300, 100
+_LARGE, _SMALLER = 200, 100
 """JPEGs with a side of so many pixels are decoded at a fraction of their size, with sides of so many at least."""
 
 

@@ -39,15 +39,11 @@ def is_single(feature: Feature) -> bool:
     return feature.shape in ((), (1,))
 
 
-def frames_schema(features: Iterable[Feature], images: bool = True) -> pa.Schema:
-    """The schema of the frames: the features, then LeRobot's own columns.
-
-    Args:
-      images: whether images are in it; they are not where they are videos.
-    """
+def frames_schema(features: Iterable[Feature]) -> pa.Schema:
+    """The schema of the frames: the features, then LeRobot's own columns."""
     import pyarrow as pa
 
-    kept = [feature for feature in features if images or feature.kind != "image"]
+    kept = list(features)
     fields = [pa.field(feature.name, arrow_type(feature)) for feature in kept]
     fields += [pa.field("timestamp", pa.float32()), pa.field("frame_index", pa.int64())]
     fields += [pa.field(name, pa.int64(), nullable=False) for name in NUMBERED]

@@ -1,0 +1,53 @@
+"""`convert --to=lerobot` beside LeRobot's own writer, a copy of the same bytes, and the bare video encoder."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+from measuring import DATA, HERE, Figure, Measurement, Sizes, at_least, best, command, make, table
+
+BIN = HERE.parent / ".venv-peers-lerobot" / "bin"
+
+
+def lerobot(sizes: Sizes) -> list[Figure]:
+    """Four cameras of 64x64 and of 256x256 as JPEGs, one worker; all in the environment of `make test-peers`."""
+    if not (BIN / "rlds-beam").exists():
+        print(f"\nlerobot: skipped, there is no {BIN} (make test-peers makes it)")
+        return []
+    figures, rows = [], []
+    for kind, steps, peer_steps in (("jpeg", sizes.of(40_000, 4_000), 300), ("jpeg256", sizes.of(6_000, 1_000), 100)):
+        data = make(kind, steps)
+        runs: dict[str, list[Measurement]] = {"ours": [], "copy": [], "writer": []}
+        for _ in range(sizes.repeats):
+            runs["writer"].append(_peer("writer", data, peer_steps))
+            runs["copy"].append(_peer("copy", data, steps))
+            runs["ours"].append(_convert(data))
+        found = {name: best(measured).rate for name, measured in runs.items()}
+        rows.append([kind, *(f"{found[name]:,.0f}" for name in ("writer", "copy", "ours"))])
+        figures.append(at_least(f"{kind}: times LeRobot's writer", found["ours"] / found["writer"], 200))
+        figures.append(at_least(f"{kind}: of a copy with checksums", found["ours"] / found["copy"], 0.5))
+    head = ["", "LeRobot's writer, steps/s", "a copy", "ours"]
+    table("four cameras, images copied, one worker", head, *rows)
+    data, steps = make("jpeg256", sizes.of(1_000, 200)), sizes.of(1_000, 200)
+    encoder = best([_peer("encoder", data, steps) for _ in range(sizes.repeats)]).rate
+    ours = best([_convert(data, "--images=video") for _ in range(sizes.repeats)]).rate
+    table("four cameras, AV1, one worker", ["", "steps/s"], ["encoder", f"{encoder:,.0f}"], ["ours", f"{ours:,.0f}"])
+    return [*figures, at_least("video: of the bare encoder", ours / encoder, 0.9)]
+
+
+def _peer(kind: str, data: Path, steps: int) -> Measurement:
+    printed, _ = command([BIN / "python", HERE / "lerobot_peer.py", kind, data, "--steps", steps])
+    content = json.loads(printed.splitlines()[-1])
+    return Measurement(content, content["steps_per_second"])
+
+
+def _convert(data: Path, *flags: str) -> Measurement:
+    output = DATA / "converted"
+    shutil.rmtree(output, ignore_errors=True)
+    printed, peak = command(
+        [BIN / "rlds-beam", "convert", data, output, "--json", "--to=lerobot", "--fps=10", "--workers=1", *flags]
+    )
+    content = json.loads(printed)
+    return Measurement(content, content["steps_per_second"], content["working_seconds"], 0.0, peak, output)

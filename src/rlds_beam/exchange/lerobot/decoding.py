@@ -1,0 +1,137 @@
+"""A record of a LeRobot dataset as an `Episode`."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from rlds_beam import storage
+from rlds_beam.episodes.episode import Column, Episode
+from rlds_beam.episodes.images import EncodedImages
+from rlds_beam.episodes.keys import EpisodeKey
+from rlds_beam.episodes.schema import Field
+from rlds_beam.episodes.violations import BadEpisode, Violation
+from rlds_beam.exchange.lerobot.episode_fields import DISCOUNT, FLAGS, REWARD, EpisodeFields, FeatureFields, sizes
+from rlds_beam.exchange.lerobot.files import EPISODE
+from rlds_beam.exchange.lerobot.metadata import flat_values
+from rlds_beam.exchange.lerobot.reading import Video
+from rlds_beam.formats.example_columns import objects
+
+_IMAGES = ("png", "jpeg")
+
+
+@dataclasses.dataclass(frozen=True)
+class LerobotDecoder:
+    """Makes episodes of records (`reading.base.Decoder`).
+
+    Attributes:
+      fields: what they hold.
+      root: of the dataset: for its videos.
+      fps: frames a second.
+    """
+
+    fields: EpisodeFields
+    root: str
+    fps: float
+
+    def decode(self, payload: bytes, key: EpisodeKey) -> Episode:
+        import pyarrow as pa
+
+        try:
+            table = pa.ipc.open_stream(payload).read_all()
+            about = json.loads((table.schema.metadata or {})[EPISODE])
+        except (pa.ArrowException, KeyError, ValueError) as error:
+            raise BadEpisode(Violation("not_an_example", f"it is no record of a LeRobot dataset: {error!r}")) from None
+        rows = table.num_rows
+        if not rows:
+            raise BadEpisode(Violation("empty_episode", "it has no frames"))
+        steps: dict[str, Column] = {}
+        for feature in self.fields.features:
+            try:
+                steps |= self._columns(feature, table, about)
+            except (pa.ArrowException, KeyError, ValueError, TypeError) as error:
+                detail = f"{feature.name} is not what info.json says: {error}"
+                raise BadEpisode(Violation("wrong_dtype_or_shape", detail, feature.fields[0].path)) from None
+        metadata = {f.path: _value(f, about["columns"].get(name)) for name, f in self.fields.columns.items()}
+        if self.fields.task is not None:
+            texts = objects([text.encode() for text in table["task"].to_pylist()])
+            if self.fields.task_of_episode:
+                metadata[self.fields.task] = texts[0]
+            else:
+                steps[self.fields.task] = texts
+        _complete(steps, self.fields.made, rows)
+        return Episode(key, {path: steps[path] for path in self.fields.schema.steps}, metadata, payload)
+
+    def _columns(self, feature: FeatureFields, table: Any, about: Mapping[str, Any]) -> dict[str, Column]:
+        rows, (first, *more) = table.num_rows, feature.fields
+        if feature.kind == "video":
+            video = Video(*about["videos"][feature.name])
+            return {first.path: self._frames(first, video, rows)}
+        column = table[feature.name].combine_chunks()
+        if column.null_count:
+            raise ValueError(f"{column.null_count} frames have none")
+        if feature.kind == "image":
+            images = EncodedImages(objects(_image_bytes(column)), first.shape, first.dtype)
+            return {first.path: images if first.encoding in _IMAGES else images.decode(first.path)}
+        if feature.kind == "text":
+            flat = column.flatten() if first.shape else column
+            texts = objects([text.encode() for text in flat.to_pylist()])
+            return {first.path: texts.reshape(rows, *first.closed_shape)}
+        values = flat_values(column)
+        if not more:
+            flags = first.path == "is_terminal" and first.path not in (feature.name,)
+            shaped = values.reshape(rows, *first.closed_shape)
+            return {first.path: _only_last(shaped) if flags else shaped.astype(first.numpy_dtype, copy=False)}
+        parts = np.split(values.reshape(rows, -1), np.cumsum(sizes(feature))[:-1], axis=1)
+        return {
+            field.path: part.reshape(rows, *field.closed_shape).astype(field.numpy_dtype)
+            for field, part in zip(feature.fields, parts, strict=True)
+        }
+
+    def _frames(self, field: Field, video: Video, rows: int) -> Column:
+        from rlds_beam.exchange.lerobot.videos import read_frames
+
+        path = storage.join(self.root, *video.file.split("/"))
+        return EncodedImages(objects(read_frames(path, video.start, self.fps, rows, field)), field.shape, field.dtype)
+
+
+def _only_last(values: Any) -> Any:
+    """Of `next.done`: RLDS knows a terminal step at the end of an episode only."""
+    flags = np.zeros(len(values), bool)
+    flags[-1:] = values[-1:].astype(bool)
+    return flags
+
+
+def _image_bytes(column: Any) -> list[bytes]:
+    content: list[bytes] = column.field("bytes").to_pylist()
+    if any(image is None for image in content):
+        raise ValueError("its images are in files of their own, not in the data file")
+    return content
+
+
+def _value(field: Field, value: Any) -> Any:
+    """A value of the episode; nothing is zeros, or an empty text."""
+    if field.dtype == "string":
+        if not field.shape:
+            return (value or "").encode()
+        return objects([text.encode() for text in value or []])
+    if field.encoding in _IMAGES:
+        return value or b""
+    if value is None:
+        return np.zeros(field.closed_shape, field.numpy_dtype)[()]
+    return np.asarray(value).astype(field.numpy_dtype)[()]
+
+
+def _complete(steps: dict[str, Column], made: tuple[str, ...], rows: int) -> None:
+    """Adds the fields that no feature gives."""
+    flags: dict[str, Any] = {path: np.zeros(rows, bool) for path in FLAGS}
+    flags["is_first"][0] = flags["is_last"][-1] = True
+    for path in made:
+        if path in FLAGS:
+            steps[path] = flags[path]
+        else:
+            steps[path] = np.full(rows, path == DISCOUNT.path, (DISCOUNT if path == DISCOUNT.path else REWARD).dtype)

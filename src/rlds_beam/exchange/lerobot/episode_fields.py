@@ -1,0 +1,154 @@
+"""Which field of an episode each feature of a LeRobot dataset becomes: the way of `features.py` back.
+
+    observation.images.top     observation/images/top
+    observation.state          observation/state
+    action                     action
+    next.reward                reward; 0 where there is none
+    next.done                  is_terminal, on the last frame
+    the frame's task           language_instruction
+
+What rlds-beam wrote becomes what it was (`meta/rlds_beam.json`). `is_first`, `is_last` and `discount` (1) are made
+where they are missing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from rlds_beam.episodes.schema import Field, Schema
+from rlds_beam.errors import UsageError
+from rlds_beam.exchange.lerobot.features import INDEX_FEATURES
+from rlds_beam.exchange.lerobot.reading import Meta
+from rlds_beam.formats.features import DTYPES
+
+TASK = "language_instruction"
+REWARD, DISCOUNT = Field("reward", "float32"), Field("discount", "float32")
+FLAGS = ("is_first", "is_last", "is_terminal")
+
+
+@dataclasses.dataclass(frozen=True)
+class FeatureFields:
+    """A feature, and the fields that it becomes: several, if it is vectors that were joined.
+
+    Attributes:
+      name: of the feature.
+      kind: `number`, `text`, `image` or `video`.
+      shape: of a frame, as LeRobot has it.
+      fields: what it becomes.
+    """
+
+    name: str
+    kind: str
+    shape: tuple[int, ...]
+    fields: tuple[Field, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class EpisodeFields:
+    """What the episodes of a dataset hold.
+
+    Attributes:
+      features: those that are read.
+      task: the path of the instruction; None where the data had none.
+      task_of_episode: whether that is one value for the episode.
+      columns: the field of the episode that each column of meta/episodes becomes.
+      made: fields that no feature gives.
+    """
+
+    features: tuple[FeatureFields, ...]
+    task: str | None
+    task_of_episode: bool
+    columns: Mapping[str, Field]
+    made: tuple[str, ...]
+
+    @property
+    def schema(self) -> Schema:
+        steps = {field.path: field for feature in self.features for field in feature.fields}
+        steps |= {path: Field(path, "bool", feature="Scalar") for path in self.made if path in FLAGS}
+        steps |= {field.path: field for field in (REWARD, DISCOUNT) if field.path in self.made}
+        metadata = {field.path: field for field in self.columns.values()}
+        if self.task is not None:
+            text = Field(self.task, "string", (), "text", "Text")
+            (metadata if self.task_of_episode else steps)[self.task] = text
+        return Schema(steps, metadata)
+
+
+def episode_fields(meta: Meta) -> EpisodeFields:
+    """The fields of a dataset's episodes.
+
+    Raises:
+      UsageError: a feature cannot be read.
+    """
+    known = meta.fields or {}
+    described = known.get("features", {})
+    names = [name for name in meta.info["features"] if name not in INDEX_FEATURES]
+    paths = _paths(name for name in names if name not in described)
+    features = []
+    for name in names:
+        info = meta.info["features"][name]
+        kind = {"image": "image", "video": "video", "string": "text"}.get(info["dtype"], "number")
+        shape = tuple(info["shape"]) if kind in ("image", "video") or info["shape"] != [1] else ()
+        if name in described:
+            fields = tuple(map(_field, described[name]["fields"]))
+        else:
+            fields = (_conventional(name, paths[name], kind, shape, info),)
+        features.append(FeatureFields(name, kind, shape, fields))
+    there = {field.path for feature in features for field in feature.fields}
+    made = tuple(path for path in (*FLAGS, "reward", "discount") if path not in there)
+    task = known["task"] if meta.fields else TASK
+    columns = {name: _field(f) for name, f in known.get("episode_columns", {}).items()}
+    if not meta.fields:
+        columns = _columns(meta)
+    return EpisodeFields(tuple(features), task, bool(known.get("task_of_episode")), columns, made)
+
+
+def _field(content: Mapping[str, Any]) -> Field:
+    """A field of `rlds_beam.json`."""
+    try:
+        shape = tuple(content["shape"])
+        return Field(content["path"], content["dtype"], shape, content["encoding"], content["feature"])
+    except (KeyError, TypeError) as error:
+        raise UsageError(f"meta/rlds_beam.json is damaged: {content} is no field ({error!r})") from None
+
+
+def _paths(names: Iterable[str]) -> dict[str, str]:
+    """The path of each name: `observation/state`. Dots stay where a name goes through another one, which is a value."""
+    every = list(names)
+    known = {"next.reward": "reward", "next.done": "is_terminal"}
+    found = {}
+    for name in every:
+        through = any(name.startswith(f"{other}.") for other in every)
+        found[name] = known.get(name) or (name if through else name.replace(".", "/"))
+    return found
+
+
+def _conventional(name: str, path: str, kind: str, shape: tuple[int, ...], info: Mapping[str, Any]) -> Field:
+    if kind in ("image", "video"):
+        if len(shape) != 3:
+            raise UsageError(f"info.json: {name} has the shape {list(shape)}, and images have three dimensions")
+        if str((info.get("names") or [""])[0]).startswith("channel"):
+            shape = (*shape[1:], shape[0])
+        return Field(path, "uint8", shape, "png", "Image")
+    if kind == "text":
+        return Field(path, "string", shape, "text" if not shape else "none", "Text" if not shape else "Tensor")
+    dtype = "bool" if path == "is_terminal" else info["dtype"]
+    if dtype not in DTYPES or 0 in shape:
+        raise UsageError(f"info.json: {name} is {info['dtype']}{list(shape)}, which cannot be read")
+    return Field(path, dtype, shape)
+
+
+def _columns(meta: Meta) -> dict[str, Field]:
+    columns = {}
+    for name, (dtype, shape) in meta.episode_schema().items():
+        path = f"episode_metadata/{name.replace('/', '.')}"
+        text = dtype == "string" and not shape
+        columns[name] = Field(path, dtype, shape, "text" if text else "none", "Text" if text else "Tensor")
+    return columns
+
+
+def sizes(feature: FeatureFields) -> list[int]:
+    """Numbers of each field in a joined vector."""
+    return [math.prod(field.closed_shape) for field in feature.fields]

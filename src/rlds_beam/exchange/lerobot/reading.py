@@ -1,0 +1,223 @@
+"""What `meta/` of a LeRobot dataset says, v3.0 and v2.1 alike."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import io
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from rlds_beam import storage
+from rlds_beam.errors import UsageError
+from rlds_beam.exchange.lerobot import layout
+from rlds_beam.formats.checked_json import ANY, COUNT, TEXT, Kind, Maybe, check_json, parsing, read_json
+
+_POSITIVE = Kind("a number above 0", lambda value: isinstance(value, (int, float)) and value > 0)
+_SHAPE = Kind("a list of whole numbers", lambda value: isinstance(value, list) and all(type(d) is int for d in value))
+_INFO = {
+    "codebase_version": TEXT,
+    "fps": _POSITIVE,
+    "total_episodes": COUNT,
+    "data_path": TEXT,
+    "video_path?": Maybe(TEXT),
+    "splits?": {"*": TEXT},
+    "features": {"*": {"dtype": TEXT, "shape": _SHAPE, "*": ANY}},
+    "*": ANY,
+}
+V3, V21 = "v3.0", "v2.1"
+_EPISODES_JSONL, _TASKS_JSONL = "meta/episodes.jsonl", "meta/tasks.jsonl"
+_POSITIONS = ("episode_index", "tasks", "length", "dataset_from_index", "dataset_to_index", "episode_key")
+
+
+@dataclasses.dataclass(frozen=True)
+class Video:
+    """Where the frames of an episode and camera are: the file, and the seconds at which they begin there."""
+
+    file: str
+    start: float
+
+
+@dataclasses.dataclass(frozen=True)
+class EpisodeRow:
+    """What meta/ says of one episode.
+
+    Attributes:
+      index: `episode_index`.
+      length: its frames.
+      file: its data file, below the root.
+      videos: by feature.
+      columns: more that is known of it.
+    """
+
+    index: int
+    length: int
+    file: str
+    videos: Mapping[str, Video]
+    columns: Mapping[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Meta:
+    """A dataset's metadata.
+
+    Attributes:
+      root: its directory.
+      info: `info.json`.
+      fields: `rlds_beam.json`, where rlds-beam wrote the dataset.
+    """
+
+    root: str
+    info: Mapping[str, Any]
+    fields: Mapping[str, Any] | None
+
+    @staticmethod
+    def open(root: str) -> Meta:
+        """Raises UsageError where there is no LeRobot dataset that can be read."""
+        path = storage.join(root, layout.INFO)
+        if not storage.exists(path):
+            raise UsageError(f"{root} has no {layout.INFO}, so it is not a LeRobot dataset")
+        info = check_json(read_json(path), _INFO, path)
+        if info["codebase_version"] not in (V3, V21):
+            raise UsageError(
+                f"{path}: a dataset of version {info['codebase_version']}; {V21} and {V3} can be read "
+                "(LeRobot converts older ones)"
+            )
+        fields = storage.join(root, layout.FIELDS)
+        return Meta(root, info, read_json(fields) if storage.exists(fields) else None)
+
+    @property
+    def version(self) -> str:
+        return str(self.info["codebase_version"])
+
+    @property
+    def video_keys(self) -> list[str]:
+        return [name for name, feature in self.info["features"].items() if feature["dtype"] == "video"]
+
+    def path(self, name: str) -> str:
+        return storage.join(self.root, *name.split("/"))
+
+    @functools.cached_property
+    def tasks(self) -> list[str]:
+        """The text of each task, by its number."""
+        if self.version == V21:
+            found = {line["task_index"]: line["task"] for line in self._lines(_TASKS_JSONL)}
+        elif storage.exists(self.path(layout.TASKS)):
+            table = _read_table(self.path(layout.TASKS))
+            names = [name for name in table.column_names if name != "task_index"]
+            if len(names) != 1:
+                raise UsageError(f"{self.path(layout.TASKS)}: expected the columns task_index and task")
+            found = dict(zip(table["task_index"].to_pylist(), table[names[0]].to_pylist(), strict=True))
+        else:
+            found = {}
+        return [found.get(i, "") for i in range(max(found, default=-1) + 1)]
+
+    @functools.cached_property
+    def episodes(self) -> list[EpisodeRow]:
+        """The episodes in order."""
+        with parsing(self.path("meta")):
+            rows = self._episodes_v21() if self.version == V21 else self._episodes_v3()
+        rows.sort(key=lambda row: row.index)
+        return rows
+
+    def _episodes_v3(self) -> list[EpisodeRow]:
+        rows: list[EpisodeRow] = []
+        for table in self._episode_tables():
+            names = [n for n in table.column_names if not n.startswith(("stats/", "data/", "videos/", "meta/"))]
+            more = [name for name in names if name not in _POSITIONS]
+            for row in table.to_pylist():
+                place = {name: row[f"data/{name}"] for name in ("chunk_index", "file_index")}
+                videos = {key: self._video(key, row) for key in self.video_keys}
+                columns = {name: row[name] for name in more}
+                file = self.info["data_path"].format(**place)
+                rows.append(EpisodeRow(row["episode_index"], row["length"], file, videos, columns))
+        return rows
+
+    def _episode_tables(self) -> list[Any]:
+        found = []
+        for chunk in _names(self.path("meta/episodes")):
+            for name in _names(self.path(f"meta/episodes/{chunk}")):
+                if name.endswith(".parquet"):
+                    path = self.path(f"meta/episodes/{chunk}/{name}")
+                    found.append(_read_table(path, lambda column: not column.startswith("stats/")))
+        return found
+
+    def _video(self, key: str, row: Mapping[str, Any]) -> Video:
+        place = {name: row[f"videos/{key}/{name}"] for name in ("chunk_index", "file_index")}
+        return Video(self.info["video_path"].format(video_key=key, **place), row[f"videos/{key}/from_timestamp"])
+
+    def _episodes_v21(self) -> list[EpisodeRow]:
+        rows, size = [], self.info.get("chunks_size", layout.CHUNK)
+        for line in self._lines(_EPISODES_JSONL):
+            index = line["episode_index"]
+            place = {"episode_chunk": index // size, "episode_index": index}
+            videos = {
+                key: Video(self.info["video_path"].format(video_key=key, **place), 0.0) for key in self.video_keys
+            }
+            columns = {name: value for name, value in line.items() if name not in _POSITIONS}
+            rows.append(EpisodeRow(index, line["length"], self.info["data_path"].format(**place), videos, columns))
+        return rows
+
+    def _lines(self, name: str) -> list[Any]:
+        with parsing(self.path(name)):
+            return [json.loads(line) for line in storage.read_text(self.path(name)).splitlines() if line.strip()]
+
+    def episode_schema(self) -> dict[str, tuple[str, tuple[int | None, ...]]]:
+        """The dtype and shape of each further column of the episodes."""
+        found: dict[str, tuple[str, tuple[int | None, ...]]] = {}
+        for row in self.episodes:
+            for name, value in row.columns.items():
+                kind = _kind(value)
+                if kind is not None:
+                    found[name] = kind if found.get(name, kind) == kind else ("", ())
+        return {name: kind for name, kind in found.items() if kind[0]}
+
+    def digest(self) -> str:
+        """Of all metadata that an episode depends on, and of the names and sizes of the videos."""
+        content: list[Any] = [self.info, self.fields, self.tasks, [dataclasses.asdict(row) for row in self.episodes]]
+        files = sorted({video.file for row in self.episodes for video in row.videos.values()})
+        sizes = storage.at_once(_size, [self.path(file) for file in files], self.root)
+        return hashlib.sha256(json.dumps([*content, files, sizes], default=str).encode()).hexdigest()
+
+
+def _size(path: str) -> int | None:
+    return storage.size(path) if storage.exists(path) else None
+
+
+def _names(path: str) -> list[str]:
+    return storage.listdir(path) if storage.isdir(path) else []
+
+
+def _read_table(path: str, wanted: Any = None) -> Any:
+    """A Parquet file; raises UsageError where it is damaged."""
+    import pyarrow as pa
+    import pyarrow.parquet
+
+    try:
+        with storage.open_read(path) as file:
+            content = pyarrow.parquet.ParquetFile(io.BytesIO(file.read()))
+            names = [name for name in content.schema_arrow.names if wanted is None or wanted(name)]
+            return content.read(columns=names)
+    except pa.ArrowException as error:
+        raise UsageError(f"{path} is damaged: {error}") from error
+
+
+def _kind(value: Any) -> tuple[str, tuple[int | None, ...]] | None:
+    """The dtype and shape of a value; None of no value."""
+    if value is None:
+        return None
+    if isinstance(value, str):
+        return "string", ()
+    if isinstance(value, list) and value and all(isinstance(one, str) for one in value):
+        return "string", (None,)
+    try:
+        array = np.asarray(value)
+    except ValueError:
+        return "", ()
+    if array.dtype.kind not in "biuf":
+        return "", ()
+    return array.dtype.name, tuple(array.shape)

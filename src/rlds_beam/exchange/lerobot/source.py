@@ -1,0 +1,125 @@
+"""A LeRobot dataset (v3.0 or v2.1) as a source: `--from=lerobot`."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import os
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from rlds_beam import storage
+from rlds_beam.episodes.schema import Schema
+from rlds_beam.episodes.violations import Violation
+from rlds_beam.errors import UsageError
+from rlds_beam.exchange.lerobot.decoding import LerobotDecoder
+from rlds_beam.exchange.lerobot.episode_fields import EpisodeFields, episode_fields
+from rlds_beam.exchange.lerobot.files import LerobotFiles
+from rlds_beam.exchange.lerobot.reading import Meta
+from rlds_beam.reading.base import Shard, Source, Split
+from rlds_beam.wording import did_you_mean
+
+
+@dataclasses.dataclass(frozen=True)
+class LerobotSource(Source):
+    """A LeRobot dataset.
+
+    Attributes:
+      root: its directory.
+      fields: what its episodes hold.
+      digest: of its metadata.
+      The others: as of `Source`.
+    """
+
+    dataset: str
+    root: str
+    schema: Schema
+    fields: EpisodeFields
+    splits: tuple[Split, ...]
+    digest: str
+    fps: float = 1.0
+    violations: tuple[Violation, ...] = ()
+
+    @classmethod
+    def open(
+        cls, input: str | Sequence[str], *, split: str | None = None, features: str | None = None
+    ) -> LerobotSource:
+        if features is not None:
+            raise UsageError("--features is for RLDS: info.json says what a LeRobot dataset holds")
+        (given,) = [input] if isinstance(input, str) else input
+        root = given if storage.scheme(given) else os.path.abspath(given)
+        meta = Meta.open(root)
+        fields = episode_fields(meta)
+        shards, violations = _shards(meta)
+        splits = _splits(meta, shards, split)
+        name = re.sub(r"[^A-Za-z0-9_.-]", "_", storage.split(root.rstrip("/"))[1]) or "lerobot"
+        dataset = f"{name}/{meta.version.removeprefix('v')}"
+        fps = float(meta.info["fps"])
+        return cls(dataset, root, fields.schema, fields, splits, meta.digest(), fps, violations)
+
+    @property
+    def files(self) -> LerobotFiles:  # type: ignore[override]
+        return LerobotFiles(self.root)
+
+    @functools.cached_property
+    def decoder(self) -> LerobotDecoder:  # type: ignore[override]
+        return LerobotDecoder(self.fields, self.root, self.fps)
+
+    def plan(self) -> dict[str, Any]:
+        return {"meta_sha256": self.digest}
+
+
+def _shards(meta: Meta) -> tuple[list[Shard], tuple[Violation, ...]]:
+    """The data files, in the order of their episodes; one that is missing is a violation."""
+    records: dict[str, int] = {}
+    for row in meta.episodes:
+        records[row.file] = records.get(row.file, 0) + 1
+    shards, violations = [], []
+    for index, (file, count) in enumerate(records.items()):
+        path = storage.join(meta.root, file)
+        if storage.exists(path):
+            shards.append(Shard(index, path, storage.size(path), count))
+        else:
+            violations.append(Violation("missing_shard", f"{path} is not there; {count} episodes were to be in it"))
+            shards.append(Shard(index, path, 0, count))
+    return shards, tuple(violations)
+
+
+def _splits(meta: Meta, shards: Sequence[Shard], wanted: str | None) -> tuple[Split, ...]:
+    """The splits of info.json, each a slice of the episodes."""
+    total = len(meta.episodes)
+    ranges: dict[str, tuple[int, int]] = {}
+    for name, text in (meta.info.get("splits") or {"train": f"0:{total}"}).items():
+        match = re.fullmatch(r"(\d+):(\d+)", text)
+        if match is None:
+            raise UsageError(f"{meta.path('meta/info.json')}: the split {name} is {text}, expected FIRST:END")
+        ranges[name] = (int(match[1]), min(int(match[2]), total))
+    names = list(ranges) if wanted in (None, "all") else (wanted or "").split("+")
+    for name in names:
+        if name not in ranges:
+            raise UsageError(
+                f"--split={name}: the dataset has the splits {', '.join(ranges)}{did_you_mean(name, ranges)}; slices "
+                "of LeRobot datasets are not read"
+            )
+    splits = []
+    for name in names:
+        start, stop = ranges[name]
+        own, start, stop = _files_of(shards, start, stop)
+        splits.append(Split(name, own, start, stop))
+    return tuple(splits)
+
+
+def _files_of(shards: Sequence[Shard], start: int, stop: int) -> tuple[tuple[Shard, ...], int, int | None]:
+    """The files with episodes start to stop, and the slice of those that they are; (0, None) of all."""
+    own, first, skipped = [], 0, 0
+    for shard in shards:
+        count = shard.records or 0
+        if first + count <= start:
+            skipped += count
+        elif first < stop:
+            own.append(shard)
+        first += count
+    held = sum(shard.records or 0 for shard in own)
+    whole = start == skipped and stop == skipped + held
+    return tuple(own), 0 if whole else start - skipped, None if whole else stop - skipped

@@ -1,0 +1,214 @@
+"""The videos of a LeRobot dataset: a file for each camera and range, with all of its episodes one after another.
+
+The frame rate is constant and the first frame is at 0, so frame i of the file is at i / fps exactly; LeRobot looks a
+frame up by its time, with a tolerance of 1e-4 s.
+
+    file-003.mp4      episode 7                episode 8
+    frame             0     1     2     3      4     5
+    time at 10 fps    0.0   0.1   0.2   0.3    0.4   0.5          from_timestamp of episode 8: 0.4
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, cast
+
+import numpy as np
+
+from rlds_beam import storage
+from rlds_beam.episodes.images import EncodedImages
+from rlds_beam.episodes.schema import Field
+from rlds_beam.episodes.violations import BadEpisode, Violation
+from rlds_beam.errors import UsageError, needs
+from rlds_beam.exchange.lerobot.features import Feature
+from rlds_beam.exchange.lerobot.options import Codec, LerobotOptions
+from rlds_beam.exchange.lerobot.parquet_file import checksum_of
+from rlds_beam.formats.example_columns import objects
+from rlds_beam.output.shards import ShardInfo
+
+Array = np.ndarray[Any, Any]
+
+PIXELS = "yuv420p"
+_PRESETS: dict[str, str] = {"av1": "12", "h264": "medium"}
+_ENCODERS = {"av1": "libsvtav1", "h264": "libx264"}
+_COPY = 1 << 22
+_HELD = 256 << 20
+"""Bytes of the pixels of an episode and camera that are held at most."""
+
+_PNG_LEVEL = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Encoding:
+    """How videos are encoded; the defaults are LeRobot's.
+
+    Attributes:
+      codec: `av1` (SVT-AV1) or `h264` (x264).
+      crf: the quality: lower is better and larger.
+      gop: a key frame every so many frames.
+      preset: of the encoder: its speed.
+    """
+
+    codec: Codec = "av1"
+    crf: int = 30
+    gop: int = 2
+    preset: str = "12"
+
+    @staticmethod
+    def of(options: LerobotOptions) -> Encoding:
+        """Raises UsageError where the settings cannot be used, or PyAV is not installed."""
+        with needs("lerobot", "--images=video needs PyAV"):
+            import av  # noqa: F401
+        if not 0 <= options.crf <= 63 or options.gop < 1:
+            raise UsageError(f"--crf={options.crf} --gop={options.gop}: expected 0 to 63, and 1 or more")
+        preset = options.preset or _PRESETS[options.vcodec]
+        return Encoding(options.vcodec, options.crf, options.gop, preset)
+
+    def options(self) -> dict[str, str]:
+        """Of the encoder. It has one thread, so that its bytes are the same everywhere; workers share the cores."""
+        own = {"svtav1-params": "fast-decode=0:lp=1"} if self.codec == "av1" else {"threads": "1"}
+        return {"g": str(self.gop), "crf": str(self.crf), "preset": self.preset, **own}
+
+    def info(self, height: int, width: int, fps: int) -> dict[str, Any]:
+        """The `info` of a feature in info.json."""
+        return {
+            "video.height": height, "video.width": width, "video.codec": self.codec, "video.pix_fmt": PIXELS,
+            "video.fps": fps, "video.channels": 3, "has_audio": False, "video.g": self.gop, "video.crf": self.crf,
+            "video.preset": int(self.preset) if self.preset.isdigit() else self.preset, "video.fast_decode": 0,
+            "video.extra_options": {}, "video.video_backend": "pyav", "is_depth_map": False,
+        }  # fmt: skip
+
+
+class Pixels:
+    """The frames of an episode, decoded one after another, of images that are known to be sound.
+
+    Those of a long episode are decoded twice, so that they need not be held.
+    """
+
+    def __init__(self, images: Sequence[bytes], feature: Feature):
+        """Raises BadEpisode where an image is damaged, or of another size."""
+        self._images, self._feature = images, feature
+        self._held: list[Array] | None = []
+        holds = len(images) * feature.size <= _HELD
+        for image in self._decoded():
+            if holds:
+                self._held.append(image)
+        if not holds:
+            self._held = None
+
+    def __iter__(self) -> Iterator[Array]:
+        return iter(self._decoded() if self._held is None else self._held)
+
+    def _decoded(self) -> Iterator[Array]:
+        for step, image in enumerate(self._images):
+            try:
+                yield EncodedImages(objects([image]), self._feature.shape).decode(self._feature.path)[0]
+            except BadEpisode as bad:
+                detail = f"{bad.violations[0].detail} (its frame {step})"
+                raise BadEpisode(dataclasses.replace(bad.violations[0], detail=detail, step=step)) from None
+
+
+class VideoFile:
+    """Writes frames to a video; it has its file name when it is complete.
+
+    Attributes:
+      frames: so far.
+    """
+
+    def __init__(self, path: str, encoding: Encoding, fps: int, height: int, width: int):
+        with needs("lerobot", "writing videos needs PyAV"):
+            import av
+        os.environ.setdefault("SVT_LOG", "1")  # it tells of errors, and not of its settings
+        self._av, self._path, self.frames = av, path, 0
+        if storage.scheme(path) is None:
+            self._local = storage.temporary_name(path)
+        else:
+            handle, self._local = tempfile.mkstemp(suffix=".mp4")
+            os.close(handle)
+        self._container: Any = av.open(self._local, "w", format="mp4", options={"movflags": "faststart"})
+        self._stream: Any = self._container.add_stream(_ENCODERS[encoding.codec], fps, options=encoding.options())
+        self._stream.pix_fmt, self._stream.height, self._stream.width = PIXELS, height, width
+        self._keys: list[str] = []
+
+    def add(self, pixels: Iterable[Array], key: object) -> None:
+        """Takes the frames of an episode, uint8 (height, width, 3)."""
+        for image in pixels:
+            frame = self._av.VideoFrame.from_ndarray(np.ascontiguousarray(image), "rgb24")
+            frame.pts = self.frames
+            self.frames += 1
+            self._container.mux(self._stream.encode(frame))
+        self._keys[1:] = [str(key)]
+
+    def commit(self) -> ShardInfo:
+        """Completes the file; what is in it."""
+        if self.frames:
+            self._container.mux(self._stream.encode())
+        self._close()
+        size, checksum = os.path.getsize(self._local), checksum_of(self._local)
+        if storage.scheme(self._path) is None:
+            storage.rename(self._local, self._path)
+        else:
+            with open(self._local, "rb") as source, storage.open_write(self._path) as target:
+                while part := source.read(_COPY):
+                    target.write(part)
+            os.remove(self._local)
+        first, last = (self._keys[0], self._keys[-1]) if self._keys else (None, None)
+        return ShardInfo(self.frames, size, checksum, first, last)
+
+    def abort(self) -> None:
+        """Removes what was written so far; does nothing after `commit`."""
+        if self._container is not None:
+            with contextlib.suppress(Exception):  # an encoder that has no frame yet cannot be closed
+                self._close()
+            with contextlib.suppress(FileNotFoundError):
+                os.remove(self._local)
+
+    def _close(self) -> None:
+        container, self._container = self._container, None
+        container.close()
+
+
+def read_frames(path: str, start: float, fps: float, count: int, field: Field) -> list[bytes]:
+    """The frames of an episode as PNGs.
+
+    Args:
+      start: the time of the first one in the file.
+      count: how many there are.
+
+    Raises:
+      BadEpisode: the video is not there, damaged, or too short.
+    """
+    found: list[bytes] = []
+    try:
+        for image in _frames(path, start, fps):
+            found.append(_png(image))
+            if len(found) == count:
+                return found
+        detail = f"{path} has {len(found)} frames from {start} s on, where the episode has {count}"
+    except OSError as error:  # PyAV's errors are, too
+        detail = f"{path} cannot be read: {error}"
+    raise BadEpisode(Violation("undecodable_image", detail, field.path))
+
+
+def _frames(path: str, start: float, fps: float) -> Iterator[Array]:
+    with needs("lerobot", "reading videos needs PyAV"):
+        import av
+
+    with storage.open_read(path) as file, av.open(file) as container:
+        stream = container.streams.video[0]
+        stream.thread_type = "NONE"
+        if start > 0:
+            container.seek(int(start / stream.time_base), stream=stream)  # to the key frame before
+        for frame in container.decode(stream):
+            if frame.time is not None and frame.time > start - 0.5 / fps:
+                yield frame.to_ndarray(format="rgb24")
+
+
+def _png(image: Array) -> bytes:
+    import imagecodecs
+
+    return cast(bytes, imagecodecs.png_encode(image, level=_PNG_LEVEL))
