@@ -21,6 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import columns_section
+import lerobot_section
 import one_machine
 import record_section
 import reverb_section
@@ -201,7 +202,7 @@ SECTIONS: dict[str, Callable[[Sizes], list[Figure]]] = {
     "state": state, "limit": limit, "workers": workers, "memory": memory, "images": images, "cold": cold,
     "skew": one_machine.skew, "bounds": one_machine.bounds, "reverb": reverb_section.reverb,
     "statistics": statistics_section.statistics, "columns": columns_section.columns,
-    "rllib": rllib_section.rllib, "record": record_section.record,
+    "rllib": rllib_section.rllib, "record": record_section.record, "lerobot": lerobot_section.lerobot,
 }  # fmt: skip
 
 

@@ -28,6 +28,7 @@ _EXTRAS = {
     "agents": "TF-Agents and Reverb: load_trajectories, serve, the drop-in modules",
     "arrayrecord": "ArrayRecord files",
     "hdf5": "HDF5 files: Minari, d3rlpy, D4RL",
+    "lerobot": "videos of LeRobot datasets",
     "gcs": "gs:// paths",
     "gcp": "jobs on Dataflow",
     "s3": "s3:// paths",

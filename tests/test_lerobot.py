@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -205,9 +206,17 @@ def test_a_range_without_an_episode_has_no_file(tmp_path):
         ({"fps": 5, "map": "x=observation/nothing"}, "there is no field"),
         ({"fps": 5, "image_samples": 0}, "1 or more"),
         ({"fps": 5, "items": "frames"}, "--items is for --to=trajectories"),
+        ({"fps": 5, "images": "jpeg"}, "copy or video"),
+        ({"fps": 5, "crf": 20}, "is for --images=video"),
     ],
 )
 def test_options_that_cannot_be_used_are_refused(source, tmp_path, options, message):
     with pytest.raises(UsageError, match=message):
         rlds_beam.convert(source[0], tmp_path / "out", to="lerobot", **options)
     assert not (tmp_path / "out").exists()
+
+
+def test_videos_need_an_extra(source, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "av", None)
+    with pytest.raises(UsageError, match=r"rlds-beam\[lerobot\]"):
+        rlds_beam.convert(source[0], tmp_path / "out", to="lerobot", fps=5, images="video")

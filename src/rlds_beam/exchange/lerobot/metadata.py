@@ -139,8 +139,10 @@ def _order(features: Sequence[Feature]) -> list[str]:
 
 def _info(output: LerobotOutput, totals: _Totals) -> dict[str, Any]:
     features: dict[str, Any] = {feature.name: feature.info() for feature in output.features.features}
-    for feature in output.videos if output.encoding is not None else ():
-        info = output.encoding.info(*feature.shape[:2], output.fps)  # type: ignore[union-attr]
+    for feature in output.videos:
+        assert output.encoding is not None
+        height, width, _ = feature.shape
+        info = output.encoding.info(height, width, output.fps)
         features[feature.name] |= {"dtype": "video", "info": info}
     for name in INDEX_FEATURES:
         features[name] = {"dtype": "float32" if name == "timestamp" else "int64", "shape": [1], "names": None}

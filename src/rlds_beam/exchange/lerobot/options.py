@@ -8,7 +8,6 @@ from typing import Literal
 from rlds_beam.errors import UsageError
 from rlds_beam.options import Options, option
 
-Version = Literal["3.0", "2.1"]
 Codec = Literal["av1", "h264"]
 
 
@@ -16,7 +15,6 @@ Codec = Literal["av1", "h264"]
 class LerobotOptions(Options):
     """How a LeRobot dataset is written (--to=lerobot)."""
 
-    lerobot_version: Version = option("3.0", "the layout of the dataset")
     fps: float | None = option(None, "frames a second of the recording; needed where the data does not say")
     round_fps: bool = option(False, "round --fps to a whole number (it is refused otherwise)")
     map: tuple[str, ...] = option(

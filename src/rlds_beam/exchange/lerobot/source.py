@@ -105,8 +105,8 @@ def _splits(meta: Meta, shards: Sequence[Shard], wanted: str | None) -> tuple[Sp
     splits = []
     for name in names:
         start, stop = ranges[name]
-        own, start, stop = _files_of(shards, start, stop)
-        splits.append(Split(name, own, start, stop))
+        own, first, end = _files_of(shards, start, stop)
+        splits.append(Split(name, own, first, end))
     return tuple(splits)
 
 
