@@ -65,6 +65,12 @@ def test_the_only_vector_is_the_state(path):
     assert names(map_features(schema(vector(path), image("camera"))))[path] == "observation.state"
 
 
+def test_a_vector_that_is_left_over_does_not_take_the_name_of_the_state():
+    given = schema(vector("observation/arm"), vector("observation/goal"), vector("action"))
+    found = names(map_features(given, ["observation.state=observation/arm"]))
+    assert found["observation/goal"] == "observation.goal"
+
+
 def test_map_names_joins_and_leaves_out():
     given = schema(
         vector("observation/arm"), Field("observation/gripper", "float64"), vector("action"), text("a"), text("b"),

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -180,7 +180,7 @@ def map_features(schema: Schema, entries: Sequence[str] = ()) -> FeatureMap:
     rest = [field for field in rest if field not in empty]
     taken = list(named)
     for field in rest:
-        name = _conventional(field, rest)
+        name = _conventional(field, rest, named)
         if name in taken:
             other = next((p for n, p in named.items() if n == name), ("another field",))
             raise UsageError(
@@ -238,8 +238,13 @@ def is_image(field: Field) -> bool:
     return min(height, width) >= _LEAST_IMAGE and channels in (1, 3, 4)
 
 
-def _conventional(field: Field, fields: Sequence[Field]) -> str:
-    """The name of a field that `--map` does not name."""
+def _conventional(field: Field, fields: Sequence[Field], named: Container[str]) -> str:
+    """The name of a field that `--map` does not name.
+
+    Args:
+      fields: all of these.
+      named: the names that others have already.
+    """
     path = field.path
     if path == "reward":
         return "next.reward"
@@ -254,7 +259,7 @@ def _conventional(field: Field, fields: Sequence[Field]) -> str:
     if parts[0] == "action" and sum(other.path.split("/")[0] == "action" for other in fields) == 1:
         return "action"
     vectors = [f.path for f in fields if f.path.startswith("observation/") and _is_vector(f)]
-    if vectors == [path]:
+    if vectors == [path] and "observation.state" not in named:
         return "observation.state"
     name = ".".join(parts)
     return f"rlds.{name}" if name in RESERVED else name

@@ -25,7 +25,7 @@ class LerobotOptions(Options):
     vcodec: Codec = option("av1", "the codec of --images=video")
     crf: int = option(30, "its quality: lower is better and larger")
     gop: int = option(2, "a key frame every so many frames: fewer are smaller, and slower to read at random places")
-    preset: str | None = option(None, "the encoder's speed (12 for av1, medium for h264)")
+    encoder_preset: str | None = option(None, "the encoder's speed (12 for av1, medium for h264)")
     robot_type: str | None = option(None, "the name of the robot, for info.json")
 
 

@@ -70,7 +70,7 @@ class LerobotOutput(FileOutput):
         features = map_features(source.schema, chosen.map)
         as_video = images_option(options, "lerobot", ("copy", "video")) == "video"
         for name in options_given(options, LerobotOptions) if not as_video else ():
-            if name in ("vcodec", "crf", "gop", "preset"):
+            if name in ("vcodec", "crf", "gop", "encoder_preset"):
                 raise UsageError(f"--{name} is for --images=video")
         encoding = Encoding.of(chosen) if as_video else None
         output = cls(directory, source.name, features, fps, chosen.image_samples, chosen.robot_type, encoding)
