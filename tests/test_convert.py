@@ -212,7 +212,7 @@ def test_observation_fields(tmp_path, source):
 @pytest.fixture
 def own_module(tmp_path, monkeypatch) -> str:
     """A module in the current directory, next to one that would break the job if it were imported in place of ours."""
-    (tmp_path / "my_policies.py").write_text(
+    (tmp_path / "own_policies.py").write_text(
         textwrap.dedent("""
         import numpy as np
 
@@ -225,7 +225,7 @@ def own_module(tmp_path, monkeypatch) -> str:
     (tmp_path / "numpy.py").write_text("raise RuntimeError('the wrong numpy')")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path / "nothing")  # so that what the job appends is undone
-    return "my_policies:value"
+    return "own_policies:value"
 
 
 @pytest.mark.parametrize("workers", [1, 2])

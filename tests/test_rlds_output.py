@@ -91,6 +91,7 @@ def copied(data, tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def edited(data, tmp_path_factory) -> Path:
+    pytest.importorskip("array_record")
     output = tmp_path_factory.mktemp("edited") / "out"
     rlds_beam.convert(
         data, output, to="rlds", connectors=[MinimumLength(3), EditSome()], shards=2, format="array_record"

@@ -109,7 +109,7 @@ def flat_values(column: Any) -> Array:
     import pyarrow as pa
 
     array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-    while pa.types.is_nested(array.type):
+    while isinstance(array, (pa.ListArray, pa.LargeListArray, pa.FixedSizeListArray)):
         array = array.flatten()
     return cast(Array, array.to_numpy(zero_copy_only=False))
 

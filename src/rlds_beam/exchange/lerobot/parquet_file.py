@@ -109,7 +109,7 @@ def _leaves(name: str, kind: pa.DataType) -> list[str]:
 
     if pa.types.is_struct(kind):
         return [leaf for field in kind for leaf in _leaves(f"{name}.{field.name}", field.type)]
-    if pa.types.is_nested(kind):
+    if isinstance(kind, pa.ListType | pa.LargeListType | pa.FixedSizeListType):
         return _leaves(f"{name}.list.element", kind.value_type)
     return [name]
 
