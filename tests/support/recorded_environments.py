@@ -142,3 +142,37 @@ class Counting:
 
 
 counting = Counting()
+
+
+def of_walk(columns: Any) -> Any:
+    """Logits of a `Walk`; twice as sure as its Q function."""
+    return {"action_dist_inputs": 2 * q_function(columns["obs"]).astype(np.float32)}
+
+
+def of_stacked(columns: Any) -> Any:
+    """Of the last three places, one after the other."""
+    place = columns["obs"].reshape(len(columns["obs"]), -1)[:, ::2].sum(axis=1)
+    return {"action_dist_inputs": np.stack([place, 0 * place, -place], axis=1).astype(np.float32)}
+
+
+def of_slide(columns: Any) -> Any:
+    mean = towards_zero(columns["obs"])
+    return {"action_dist_inputs": np.concatenate([mean, np.full_like(mean, -0.5)], axis=1)}
+
+
+class Forgetful:
+    """It has a state, which it does not show."""
+
+    calls = 0
+
+    def __call__(self, columns: Any) -> Any:
+        Forgetful.calls += 1
+        return {"action_dist_inputs": np.full((len(columns["obs"]), 3), [Forgetful.calls % 5, 0, 0], np.float32)}
+
+
+def towards_names(columns: Any) -> Any:
+    return list(columns)
+
+
+def without_logits(columns: Any) -> Any:
+    return {"vf_preds": np.zeros(len(columns["obs"]))}

@@ -87,6 +87,10 @@ class GetActions:
         added = {"actions": actions.reshape(*rows, *actions.shape[1:]), "action_logp": logp.reshape(rows)}
         return {**added, **columns}
 
+    def log_probability(self, inputs: Array, actions: Array) -> Array:
+        """The logarithms of the probabilities or densities (N,) of actions that were taken, given `inputs` (N, K)."""
+        return self._distribution().log_probability(inputs, actions)
+
     def _distribution(self) -> ActionDistribution:
         if self.distribution == "multi_categorical":
             return MultiCategorical(self.sizes)

@@ -35,6 +35,10 @@ class ActionDistribution(abc.ABC):
     def sample(self, inputs: Array, noise: Array) -> tuple[Array, Array]:
         """Actions, and the logarithms of their probabilities or densities (N,)."""
 
+    @abc.abstractmethod
+    def log_probability(self, inputs: Array, actions: Array) -> Array:
+        """The logarithms of the probabilities or densities (N,) of actions that are given."""
+
 
 class Categorical(ActionDistribution):
     """Actions int64 (N,), of logits (N, number of actions)."""
@@ -50,6 +54,9 @@ class Categorical(ActionDistribution):
         bounds = np.cumsum(np.exp(logp.astype(np.float64)), axis=-1)
         actions = (noise[:, :1] * bounds[:, -1:] >= bounds).sum(axis=-1)
         return actions, np.take_along_axis(logp, actions[:, None], axis=-1)[:, 0]
+
+    def log_probability(self, inputs: Array, actions: Array) -> Array:
+        return np.take_along_axis(log_softmax(inputs), actions[:, None].astype(np.int64), axis=-1)[:, 0]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,6 +77,10 @@ class MultiCategorical(ActionDistribution):
         one = Categorical()
         made = [one.sample(part, noise[:, i : i + 1]) for i, part in enumerate(self._parts(inputs))]
         return np.stack([actions for actions, _ in made], axis=-1), np.sum([logp for _, logp in made], axis=0)
+
+    def log_probability(self, inputs: Array, actions: Array) -> Array:
+        parts, one = self._parts(inputs), Categorical()
+        return cast(Array, np.sum([one.log_probability(p, actions[:, i]) for i, p in enumerate(parts)], axis=0))
 
     def _parts(self, inputs: Array) -> list[Array]:
         return np.split(inputs, np.cumsum(self.sizes)[:-1], axis=-1)
@@ -94,6 +105,11 @@ class DiagonalGaussian(ActionDistribution):
         logp = -(np.square(noise) / 2 + log_std + np.log(2 * np.pi) / 2).sum(axis=-1)
         return mean + np.exp(log_std) * noise, logp.astype(inputs.dtype)
 
+    def log_probability(self, inputs: Array, actions: Array) -> Array:
+        mean, log_std = self._parts(inputs)
+        z = (actions - mean) / np.exp(log_std)
+        return cast(Array, -(np.square(z) / 2 + log_std + np.log(2 * np.pi) / 2).sum(axis=-1))
+
     def _parts(self, inputs: Array) -> tuple[Array, Array]:
         mean, log_std = np.split(inputs, 2, axis=-1)
         return mean, log_std
@@ -109,6 +125,12 @@ class SquashedGaussian(DiagonalGaussian):
         x, logp = super().sample(inputs, noise)
         slope = 2 * (np.log(2) - x - np.logaddexp(0, -2 * x))  # log(1 - tanh(x)**2)
         return np.tanh(x), (logp - slope.sum(axis=-1)).astype(inputs.dtype)
+
+    def log_probability(self, inputs: Array, actions: Array) -> Array:
+        inside = 1 - np.finfo(inputs.dtype).eps
+        actions = np.clip(actions, -inside, inside)
+        slope = np.log1p(-np.square(actions))
+        return super().log_probability(inputs, np.arctanh(actions)) - slope.sum(axis=-1)
 
     def _parts(self, inputs: Array) -> tuple[Array, Array]:
         mean, log_std = np.split(inputs, 2, axis=-1)

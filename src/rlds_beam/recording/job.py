@@ -27,7 +27,7 @@ from rlds_beam.recording.environments import KINDS, Environment, make_environmen
 from rlds_beam.recording.loading import load_policies, versions_of
 from rlds_beam.recording.logger import has_envlogger
 from rlds_beam.recording.options import RecordOptions
-from rlds_beam.recording.policies import BehaviorPolicy
+from rlds_beam.recording.policies import BehaviorPolicy, HistoryPolicy, Random
 from rlds_beam.recording.ranges import RangeRecorder, RecordingCommitter, RolloutRange, plan_rollouts
 from rlds_beam.recording.rollout import Settings, info_fields
 from rlds_beam.user_functions import ByValue, version_of
@@ -191,6 +191,9 @@ def _settings(options: RecordOptions, environment: Environment, policies: Sequen
     for policy in policies:
         policy.bind(environment.observation, environment.action)
     windows = options.steps is not None
+    for policy in policies:
+        if windows and isinstance(policy, HistoryPolicy):
+            raise UsageError(f"{policy.name} looks at whole episodes, and --steps records windows: use --episodes")
     limits = (options.step_per_trajectory, options.max_episode_steps, environment.most_steps)
     if not windows and limits == (None, None, None) and not environment.ends:
         raise UsageError(
@@ -206,22 +209,20 @@ def _settings(options: RecordOptions, environment: Environment, policies: Sequen
         single_interaction=options.single_interaction,
         max_episode_steps=options.max_episode_steps,
         record_unclipped_action=options.record_unclipped_action,
-        info=_info(options, environment, policies[0]) if options.obtain_info else {},
+        info=_info(options, environment) if options.obtain_info else {},
         observed=tuple(leaf.dtype for leaf in environment.observation.leaves),
         reward=options.reward_dtype,
         environments=options.envs_per_worker,
     )
 
 
-def _info(
-    options: RecordOptions, environment: Environment, policy: BehaviorPolicy
-) -> dict[str, tuple[str, tuple[int, ...]]]:
+def _info(options: RecordOptions, environment: Environment) -> dict[str, tuple[str, tuple[int, ...]]]:
     """The fields of the environment's info, as its first step gives them."""
-    first = environment.reset(0)
-    rows = [np.asarray(value)[None] for value in environment.observation.flatten(first)]
-    distribution = policy.distribution(environment.observation.build(rows))
-    uniform, normal = policy.randomness
-    action = distribution.sample(np.full((1, uniform), 0.5), np.zeros((1, normal)))
+    environment.reset(0)
+    anything = Random()
+    anything.bind(environment.observation, environment.action)
+    uniform, normal = anything.randomness
+    action = anything.distribution(None).sample(np.full((1, uniform), 0.5), np.zeros((1, normal)))
     leaves = [a.astype(leaf.dtype)[0] for leaf, a in zip(environment.action.leaves, action, strict=True)]
     info = environment.step(environment.action.build(leaves)).info
     found = info_fields(info, options.info_keys)

@@ -6,16 +6,19 @@ import ast
 import dataclasses
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from rlds_beam import storage
+from rlds_beam.connectors.configuration import load
 from rlds_beam.errors import UsageError
+from rlds_beam.recording.connected import ModulePolicy
 from rlds_beam.recording.heads import HEADS
 from rlds_beam.recording.models import fingerprint, is_model
 from rlds_beam.recording.policies import BehaviorPolicy, Random
 from rlds_beam.user_functions import ByValue, called, resolve, version_of
 from rlds_beam.wording import did_you_mean
 
+_POLICIES: dict[str, type[Any]] = {**HEADS, "ModulePolicy": ModulePolicy}
 _CALL = re.compile(r"(?P<head>\w+)\((?P<arguments>.*)\)", re.DOTALL)
 _FILE = (".yaml", ".yml", ".json")
 
@@ -48,10 +51,13 @@ def _version(name: str) -> Any:
     if name.endswith(_FILE):
         return {one: _version(one) for one in _in_file(name)}
     call = _CALL.fullmatch(name)
-    base = _arguments(name, call["arguments"])["base_policy"] if call else name
+    arguments = _arguments(name, call["arguments"]) if call else {"base_policy": name}
+    base = arguments["base_policy"]
     if base == "random":
         return None
-    return fingerprint(base) if is_model(base) else version_of(base, "--policy")
+    version = fingerprint(base) if is_model(base) else version_of(base, "--policy")
+    named = [arguments[part] for part in ("env_to_module", "module_to_env") if part in arguments]
+    return [version, *(load(one).plan() for one in named)] if named else version
 
 
 def _load(name: str) -> list[BehaviorPolicy]:
@@ -93,15 +99,15 @@ def as_policy(found: Any, name: str) -> BehaviorPolicy:
 
 
 def _head(name: str, head: str, arguments: Mapping[str, Any]) -> BehaviorPolicy:
-    if head not in HEADS:
+    if head not in _POLICIES:
         raise UsageError(
-            f"--policy={name}: there is no {head}{did_you_mean(head, HEADS)}; heads are {', '.join(HEADS)}"
+            f"--policy={name}: there is no {head}{did_you_mean(head, _POLICIES)}; there are {', '.join(_POLICIES)}"
         )
     for argument in arguments:
-        fields = [field.name for field in dataclasses.fields(HEADS[head])]
+        fields = [field.name for field in dataclasses.fields(_POLICIES[head])]
         if argument not in fields:
             raise UsageError(f"--policy={name}: {head} has no {argument}{did_you_mean(argument, fields)}")
-    return HEADS[head](**arguments)
+    return cast(BehaviorPolicy, _POLICIES[head](**arguments))
 
 
 def _arguments(name: str, text: str) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -117,6 +117,12 @@ class RLModulePolicy(BasePolicy):
     def __repr__(self) -> str:
         return self._path
 
+    def explore(self, columns: Mapping[str, Any]) -> dict[str, Any]:
+        """What the module gives for columns, to explore."""
+        with self._torch.no_grad():
+            given = {name: self._torch.from_numpy(np.ascontiguousarray(value)) for name, value in columns.items()}
+            return dict(self._module.forward_exploration(given))
+
     def _inputs(self, observations: Any) -> Array:
         with self._torch.no_grad():
             given = self._torch.from_numpy(np.ascontiguousarray(observations, np.float32))
@@ -139,6 +145,18 @@ class RLModulePolicy(BasePolicy):
 
     def values_or_greedy(self, observations: Any, n_actions: int | None) -> Array:
         return self._inputs(observations)
+
+
+def load_module(name: str) -> Callable[[Mapping[str, Any]], Mapping[str, Any]]:
+    """A saved model as a function of columns, which gives `action_dist_inputs`.
+
+    Raises:
+      UsageError: it is no RLModule, or cannot be loaded.
+    """
+    found = load_model(name)
+    if not isinstance(found, RLModulePolicy):
+        raise UsageError(f"--policy: {name}: a ModulePolicy is of a function or of rl_module:DIRECTORY")
+    return found.explore
 
 
 def _d3rlpy(path: str) -> BasePolicy:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import abc
-from typing import Any, ClassVar, TypeAlias
+from collections.abc import Sequence
+from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 import numpy as np
 
+from rlds_beam.episodes.episode import Episode
 from rlds_beam.errors import UsageError
 from rlds_beam.recording.distributions import Actions, Distribution, Independent, Propensity, log_of
 from rlds_beam.recording.spaces import Leaf, Structure
@@ -44,6 +46,35 @@ class BehaviorPolicy(abc.ABC):
     @abc.abstractmethod
     def distribution(self, observations: Any) -> Distribution:
         """Of the actions for N observations: an array (N, ...), or arrays nested as an observation is."""
+
+
+class Acted(NamedTuple):
+    """The actions of a policy for N running episodes.
+
+    Attributes:
+      stored: by leaf, (N, ...) each: what is recorded.
+      propensity: of these.
+      for_env: what the environments are given.
+    """
+
+    stored: Actions
+    propensity: Propensity
+    for_env: Actions
+
+
+class HistoryPolicy(BehaviorPolicy):
+    """A policy that looks at the whole of an episode so far, with random numbers of its own for each of its steps."""
+
+    @abc.abstractmethod
+    def act(self, episodes: Sequence[Episode]) -> Acted:
+        """The next actions of running episodes, whose last step holds the last observation."""
+
+    @abc.abstractmethod
+    def propensity(self, episodes: Sequence[Episode]) -> Propensity:
+        """Of all actions that were recorded in finished episodes, end to end."""
+
+    def distribution(self, observations: Any) -> Distribution:
+        raise UsageError(f"{self.name} is no function of the observation alone")
 
 
 class Random(BehaviorPolicy):

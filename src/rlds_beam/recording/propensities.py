@@ -7,8 +7,11 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
+from rlds_beam.episodes.episode import Episode
+from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.errors import NotVerifiedError
-from rlds_beam.recording.policies import BehaviorPolicy
+from rlds_beam.recording.distributions import Propensity
+from rlds_beam.recording.policies import BehaviorPolicy, HistoryPolicy
 from rlds_beam.recording.rollout import PROPENSITY
 from rlds_beam.recording.spaces import Structure
 
@@ -25,12 +28,21 @@ class Together(NamedTuple):
       actions: by leaf.
       recorded: propensities; None where none are known.
       ends: where each episode ends.
+      episodes: as they are.
     """
 
     observations: Any
     actions: tuple[Array, ...]
     recorded: Array | None
     ends: Array
+    episodes: Sequence[Mapping[str, Array]]
+
+    def propensity(self, policy: BehaviorPolicy) -> Propensity:
+        """Of all actions, computed anew."""
+        if isinstance(policy, HistoryPolicy):
+            key = EpisodeKey("recorded", "train", 0, 0)
+            return policy.propensity([Episode(key, columns) for columns in self.episodes])
+        return policy.distribution(self.observations).propensity(self.actions)
 
 
 def together(observation: Structure, action: Structure, episodes: Sequence[Mapping[str, Array]]) -> Together:
@@ -45,6 +57,7 @@ def together(observation: Structure, action: Structure, episodes: Sequence[Mappi
         tuple(joined(path) for path in _paths(action, "action")),
         joined(PROPENSITY) if known else None,
         np.cumsum([len(columns["reward"]) - 1 for columns in episodes]),
+        episodes,
     )
 
 
@@ -59,13 +72,15 @@ def check_propensities(policy: BehaviorPolicy, steps: Together, names: Sequence[
     """
     if steps.recorded is None:
         return
-    distribution = policy.distribution(steps.observations)
-    same = distribution.may_be(steps.actions, steps.recorded)
+    if isinstance(policy, HistoryPolicy):
+        same = np.isclose(steps.propensity(policy).value, steps.recorded, rtol=1e-3, atol=0)
+    else:
+        same = policy.distribution(steps.observations).may_be(steps.actions, steps.recorded)
     if not same.all():
         row = int(np.argmin(same))
         episode = int(np.searchsorted(steps.ends, row, side="right"))
         step = row - (int(steps.ends[episode - 1]) if episode else 0)
-        found = distribution.propensity(steps.actions).value[row]
+        found = steps.propensity(policy).value[row]
         raise NotVerifiedError(
             f"{names[episode]}: at step {step} the propensity {steps.recorded[row]:.6g} was recorded, and it is "
             f"{found:.6g} when {policy.name} is given the same observation again: a behaviour policy has to be a "
@@ -78,7 +93,7 @@ def add_mixture(policies: Sequence[BehaviorPolicy], steps: Together, episodes: S
 
     mixture_propensity = sum of pi_k(a | s) over the K policies / K
     """
-    logs = np.stack([policy.distribution(steps.observations).propensity(steps.actions).log for policy in policies])
+    logs = np.stack([steps.propensity(policy).log for policy in policies])
     mixed = np.logaddexp.reduce(logs, axis=0) - np.log(len(policies))
     for columns, own in zip(episodes, np.split(mixed, steps.ends[:-1]), strict=True):
         # The last step has no action.

@@ -9,10 +9,13 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
+from rlds_beam.episodes.episode import Episode
+from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.errors import RldsBeamError, UsageError
+from rlds_beam.recording.distributions import Actions, Propensity
 from rlds_beam.recording.environments import Environment
 from rlds_beam.recording.logger import EpisodeBuffer, Recorded, make_logger
-from rlds_beam.recording.policies import BehaviorPolicy
+from rlds_beam.recording.policies import BehaviorPolicy, HistoryPolicy
 from rlds_beam.recording.seeds import Address, Noise, environment_seed, warm_up
 from rlds_beam.recording.spaces import Leaf
 
@@ -140,6 +143,15 @@ class _Acting:
         self._uniform, self._normal = np.empty((rows, uniform)), np.empty((rows, normal))
 
     def act(self, slots: Sequence[_Slot]) -> None:
+        """One step of each environment."""
+        if isinstance(self._policy, HistoryPolicy):
+            acted = self._policy.act([slot.running for slot in slots])
+            self._step(slots, acted.stored, acted.for_env, acted.propensity)
+        else:
+            self._step(slots, *self._chosen(slots))
+
+    def _chosen(self, slots: Sequence[_Slot]) -> tuple[Actions, Actions, Propensity | None]:
+        """The actions of a policy that looks at the last observation: stored, for the environments; propensities."""
         count = len(slots)
         for row, slot in enumerate(slots):
             for into, value in zip(self._rows, slot.observation):  # noqa: B905
@@ -148,20 +160,27 @@ class _Acting:
         observations = self._observation.build([rows[:count] for rows in self._rows])
         distribution = self._policy.distribution(observations)
         sampled = distribution.sample(self._uniform[:count], self._normal[:count])
-        for leaf, values in zip(self._action.leaves, sampled, strict=True):
-            if values.shape != (count, *leaf.shape):
-                raise UsageError(
-                    f"{self._policy.name} gave actions of shape {values.shape} for {count} observations, where the "
-                    f"environment takes {(count, *leaf.shape)}"
-                )
+        self._check(sampled, count)
         pairs = list(zip(self._action.leaves, sampled, strict=True))
         stored = tuple(_stored(leaf, values, clip=not self._unclipped) for leaf, values in pairs)
         for_env = stored
         if self._unclipped:
             for_env = tuple(_stored(leaf, v, clip=True) for leaf, v in zip(self._action.leaves, stored, strict=True))
-        custom: list[dict[str, Any]] = [{}] * count
-        if self._policy.has_propensity:
-            values, logs = distribution.propensity(stored)
+        return stored, for_env, distribution.propensity(stored) if self._policy.has_propensity else None
+
+    def _check(self, actions: Actions, count: int) -> None:
+        for leaf, values in zip(self._action.leaves, actions, strict=True):
+            if values.shape != (count, *leaf.shape):
+                raise UsageError(
+                    f"{self._policy.name} gave actions of shape {values.shape} for {count} observations, where the "
+                    f"environment takes {(count, *leaf.shape)}"
+                )
+
+    def _step(self, slots: Sequence[_Slot], stored: Actions, for_env: Actions, propensity: Propensity | None) -> None:
+        self._check(stored, len(slots))
+        custom: list[dict[str, Any]] = [{}] * len(slots)
+        if propensity is not None:
+            values, logs = propensity
             custom = [{PROPENSITY: v, LOG_PROPENSITY: g} for v, g in zip(values.tolist(), logs.tolist(), strict=True)]
         rows = list(zip(*map(_rows, stored), strict=True))
         rows_for_env = rows if for_env is stored else list(zip(*map(_rows, for_env), strict=True))
@@ -234,6 +253,13 @@ class _Slot:
             self._warm_up = warm_up(settings.seed, address, *between)
         if not self._warm_up:
             self._begin()
+
+    @property
+    def running(self) -> Episode:
+        """The episode so far; its key is the same in every run."""
+        policy, dataset, trajectory = self._address
+        key = EpisodeKey(f"seed {self._settings.seed}/policy {policy}/dataset {dataset}", "train", 0, trajectory)
+        return Episode(key, self._buffer.columns())
 
     def act(self, stored: Sequence[Any], for_env: Sequence[Any], custom: dict[str, Any]) -> None:
         """Takes an action: one that is stored, and what it means to the environment."""

@@ -1,0 +1,146 @@
+"""A model between connector pipelines as a behaviour policy: RLlib's env-to-module and module-to-env."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from rlds_beam.connectors.actions import GetActions, NormalizeAndClipActions
+from rlds_beam.connectors.base import Batch, Connector, run
+from rlds_beam.connectors.configuration import Configuration, flat, load
+from rlds_beam.connectors.kinds import env_to_module_pipeline, module_to_env_pipeline
+from rlds_beam.connectors.outputs import as_numpy
+from rlds_beam.episodes.episode import Episode
+from rlds_beam.errors import UsageError
+from rlds_beam.recording.distributions import Propensity
+from rlds_beam.recording.models import is_model, load_module
+from rlds_beam.recording.policies import Acted, HistoryPolicy
+from rlds_beam.recording.spaces import Structure
+from rlds_beam.user_functions import resolve
+
+Array: TypeAlias = "np.ndarray[Any, Any]"
+Model: TypeAlias = "Callable[[Mapping[str, Any]], Mapping[str, Any]]"
+
+_MODULE = "default_policy"
+
+
+@dataclasses.dataclass
+class ModulePolicy(HistoryPolicy):
+    """A model that gives the parameters of a distribution, between two connector pipelines.
+
+        running episodes -> env_to_module -> model: {"obs": (N, ...)} -> {"action_dist_inputs": (N, K)} -> module_to_env
+
+    The action that is stored is `actions`; the environment is given `actions_for_env`, where the pipeline makes them.
+
+    Attributes:
+      base_policy: the model: a function of columns by name that returns `action_dist_inputs`, or its name; or
+        `rl_module:DIRECTORY`, an RLModule, whose `forward_exploration` is called. It must not have a state.
+      name: of the policy.
+      env_to_module: connectors, or the name of a file or list of them (`--connectors`); by default observations alone.
+      module_to_env: the same; by default actions are drawn, and clipped for the environment.
+    """
+
+    base_policy: Any
+    name: str = ""
+    env_to_module: Any = None
+    module_to_env: Any = None
+
+    def __post_init__(self) -> None:
+        self.name = self.name or type(self).__name__
+        self._model: Model | None = None
+        self._action: Structure | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_model": None}
+
+    def bind(self, observation: Structure, action: Structure) -> None:
+        self._action = action
+        to_env = self._to_env()
+        if not any(isinstance(connector, GetActions) for connector in to_env):
+            raise UsageError(
+                f"{self.name}: module_to_env has no GetActions, and so no propensity of an action is known"
+            )
+        if any(leaf.kind == "discrete" and leaf.start for leaf in action.leaves):
+            raise UsageError(f"{self.name}: the actions of the environment do not start at 0, and those of models do")
+
+    def act(self, episodes: Sequence[Episode]) -> Acted:
+        assert self._action is not None, "bind comes first"
+        batch = run(self._to_module(), Batch(tuple(episodes), running=True))
+        if batch.modules is None:
+            raise UsageError(f"{self.name}: env_to_module has to end with BatchIndividualItems")
+        outputs = {module: self._outputs(columns) for module, columns in batch.modules.items()}
+        vector = run(self._to_env(), batch.replace(modules=outputs)).vector or {}
+        if "actions" not in vector or "action_logp" not in vector:
+            raise UsageError(
+                f"{self.name}: module_to_env gave {', '.join(vector) or 'nothing'}, expected actions and action_logp: "
+                "it has GetActions, which explores, and ends with ListifyDataForVectorEnv"
+            )
+        leaves = self._action.leaves
+        stored, for_env = (
+            tuple(np.asarray(v).astype(leaf.dtype) for leaf, v in zip(leaves, self._action.flatten(of), strict=True))
+            for of in (vector["actions"], vector.get("actions_for_env", vector["actions"]))
+        )
+        logs = np.asarray(vector["action_logp"], np.float64)
+        return Acted(stored, Propensity(np.exp(logs), logs), for_env)
+
+    def propensity(self, episodes: Sequence[Episode]) -> Propensity:
+        get = next(connector for connector in self._to_env() if isinstance(connector, GetActions))
+        batch = run(self._to_module(), Batch(tuple(episodes)))
+        assert batch.modules is not None
+        inputs = as_numpy(self._outputs(batch.modules[_MODULE])["action_dist_inputs"])
+        actions = np.concatenate([episode.steps["action"][:-1] for episode in episodes])
+        logs = get.log_probability(inputs, actions).astype(np.float64)
+        return Propensity(np.exp(logs), logs)
+
+    def _outputs(self, columns: Mapping[str, Any]) -> Mapping[str, Any]:
+        if self._model is None:
+            self._model = _model(self.base_policy)
+        outputs = self._model(columns)
+        if not isinstance(outputs, Mapping):
+            raise UsageError(f"{self.name}: the model gave a {type(outputs).__name__}, expected columns by name")
+        if "action_dist_inputs" not in outputs or any(name.startswith("state_out") for name in outputs):
+            raise UsageError(
+                f"{self.name}: the model gave {', '.join(outputs)}, expected action_dist_inputs and no state"
+            )
+        return outputs
+
+    def _to_module(self) -> Sequence[Connector]:
+        return (
+            _connectors(self.env_to_module) if self.env_to_module is not None else env_to_module_pipeline().connectors
+        )
+
+    def _to_env(self) -> Sequence[Connector]:
+        if self.module_to_env is not None:
+            return _connectors(self.module_to_env)
+        assert self._action is not None, "bind comes first"
+        return module_to_env_pipeline(*_default_actions(self._action, self.name)).connectors
+
+
+def _default_actions(action: Structure, name: str) -> tuple[GetActions, NormalizeAndClipActions | None]:
+    """How actions are made of a model's outputs where nothing is said: those of RLlib for the kind of action."""
+    leaf = action.alone
+    if leaf is None or leaf.kind == "text":
+        raise UsageError(f"{name}: the environment takes several actions: say with module_to_env how they are made")
+    if leaf.kind == "discrete":
+        return GetActions("categorical"), None
+    if leaf.kind == "multi_discrete":
+        return GetActions("multi_categorical", sizes=tuple(map(int, np.ravel(leaf.sizes)))), None
+    bounds = NormalizeAndClipActions(leaf.low, leaf.high, normalize_actions=False, clip_actions=True)
+    return GetActions("diagonal_gaussian"), bounds
+
+
+def _connectors(named: Any) -> tuple[Connector, ...]:
+    if isinstance(named, Configuration):
+        return named.connectors
+    return load(named).connectors if isinstance(named, str) else flat(named)
+
+
+def _model(base: Any) -> Model:
+    if isinstance(base, str):
+        base = load_module(base) if is_model(base) else resolve(base, "--policy")
+    if isinstance(base, type):
+        base = base()
+    return base  # type: ignore[no-any-return]
