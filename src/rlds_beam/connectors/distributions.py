@@ -130,7 +130,7 @@ class SquashedGaussian(DiagonalGaussian):
         inside = 1 - np.finfo(inputs.dtype).eps
         actions = np.clip(actions, -inside, inside)
         slope = np.log1p(-np.square(actions))
-        return super().log_probability(inputs, np.arctanh(actions)) - slope.sum(axis=-1)
+        return cast(Array, super().log_probability(inputs, np.arctanh(actions)) - slope.sum(axis=-1))
 
     def _parts(self, inputs: Array) -> tuple[Array, Array]:
         mean, log_std = np.split(inputs, 2, axis=-1)

@@ -1,0 +1,39 @@
+"""An RLModule of RLlib's records: its checkpoint is named, and its distribution gives the propensities."""
+
+from __future__ import annotations
+
+import gymnasium
+import numpy as np
+import torch
+from ray.rllib.algorithms.ppo.torch.default_ppo_torch_rl_module import DefaultPPOTorchRLModule
+from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
+from ray.rllib.core.rl_module.rl_module import RLModuleSpec
+
+from rlds_beam import open_dataset
+from rlds_beam.recording.job import prepare
+from rlds_beam.recording.options import RecordOptions
+
+
+def test_a_checkpoint_of_an_rl_module_records(tmp_path):
+    env = gymnasium.make("CartPole-v1")
+    torch.manual_seed(0)
+    module = RLModuleSpec(
+        DefaultPPOTorchRLModule,
+        observation_space=env.observation_space,
+        action_space=env.action_space,
+        model_config=DefaultModelConfig(fcnet_hiddens=[16]),
+    ).build()
+    module.save_to_path(str(tmp_path / "module"))
+    named = f"rl_module:{tmp_path / 'module'}"
+    policies = (f"ModulePolicy({named})", f"EpsilonGreedyHead({named}, epsilon=0.5)", f"SoftmaxHead({named})")
+    job = prepare(RecordOptions(tmp_path / "out", env="gymnasium:CartPole-v1", policy=policies, episodes=3))
+    job.record_here()
+    for row in open_dataset(tmp_path / "out"):
+        x, actions = row["steps/observation"][:-1], row["steps/action"][:-1]
+        with torch.no_grad():
+            logits = module.forward_inference({"obs": torch.from_numpy(x)})["action_dist_inputs"]
+        own = torch.softmax(logits, dim=1).numpy()[np.arange(len(x)), actions]
+        greedy = np.where(logits.numpy().argmax(axis=1) == actions, 0.75, 0.25)
+        expected = greedy if row["episode_metadata/policy"] == b"EpsilonGreedyHead" else own
+        np.testing.assert_allclose(row["steps/propensity"][:-1], expected, rtol=1e-4)
+        np.testing.assert_allclose(row["steps/mixture_propensity"][:-1], (greedy + 2 * own) / 3, rtol=1e-4)
