@@ -140,6 +140,10 @@ lock: $(DEPENDENCIES)  ## resolve the dependencies and write the lock files (UPG
 		--output-file requirements/peers-scope_rl.lock
 	@sed -i '1i # Python 3.11, Linux x86-64: rlds-beam[test] and SCOPE-RL, without triton (for GPUs). Written by `make lock`.' \
 		requirements/peers-scope_rl.lock
+	@$(COMPILE_BASE) --python-version 3.11 --no-emit-package triton requirements/exchange.in \
+		--output-file requirements/peers-exchange.lock
+	@sed -i '1i # Python 3.11, Linux x86-64: rlds-beam[test], d3rlpy, Minari and all they need, but triton. Written by `make lock`.' \
+		requirements/peers-exchange.lock
 
 clean:  ## remove what was built (.venv stays)
 	rm -rf build dist demo_data bench_data .pytest_cache .mypy_cache .ruff_cache .hypothesis src/*.egg-info *.egg-info

@@ -11,7 +11,7 @@ import sys
 
 from environments import ROOT, Outcome, all_passed, build, find, install_wheel, print_table, test, version_of
 
-PEERS = {"rllib": "ray", "loaders": "grain", "lerobot": "lerobot", "scope_rl": "scope_rl"}
+PEERS = {"rllib": "ray", "loaders": "grain", "lerobot": "lerobot", "scope_rl": "scope_rl", "exchange": "d3rlpy"}
 """Peer -> the module whose version is printed."""
 
 PAGES = {"rllib": ["rllib.md"]}
