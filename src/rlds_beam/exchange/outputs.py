@@ -47,6 +47,7 @@ OUTPUTS = {
     COLUMNS: KnownOutput("rlds_beam.output.columns.output:ColumnsOutput", (ColumnsOptions,)),
     RLDS: KnownOutput("rlds_beam.output.rlds.output:RldsOutput", (ColumnsOptions,)),
     "numpy": KnownOutput("rlds_beam.exchange.numpy_output:NumpyOutput", reads=frozenset({"images"})),
+    "rllib": KnownOutput("rlds_beam.exchange.rllib_output:RllibOutput"),
     "d3rlpy": KnownOutput("rlds_beam.exchange.d3rlpy_output:D3rlpyOutput"),
     "minari": KnownOutput("rlds_beam.exchange.minari_output:MinariOutput", reads=frozenset({"images"})),
     LEROBOT: KnownOutput("rlds_beam.exchange.lerobot.output:LerobotOutput", (LerobotOptions,), frozenset({"images"})),

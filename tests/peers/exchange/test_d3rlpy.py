@@ -53,7 +53,8 @@ def test_it_learns_discrete_actions_from_images(tmp_path, algorithm):
     episodes = [
         make_episode(
             6, seed=i, columns={
-                "observation": rng.integers(0, 255, (6, 84, 84, 1), np.uint8), "action": rng.integers(0, 3, 6, np.int64),
+                "observation": rng.integers(0, 255, (6, 84, 84, 1), np.uint8),
+                "action": rng.integers(0, 3, 6, np.int64),
             },
         )
         for i in range(4)

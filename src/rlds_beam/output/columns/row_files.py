@@ -108,7 +108,7 @@ class ParquetRows(RowFile):
         self._fields, self._shard = fields, ShardWriter(path)
         self._schema = arrow_schema(fields)
         text = [field.path for field in fields if field.dtype == "string"]
-        self._sink = _Sink(self._shard)
+        self._sink = ShardSink(self._shard)
         self._writer = pyarrow.parquet.ParquetWriter(
             self._sink, self._schema, use_dictionary=[_leaf(path, self._schema) for path in text] or False
         )
@@ -159,7 +159,7 @@ def _leaf(path: str, schema: pa.Schema) -> str:
     return name
 
 
-class _Sink(io.RawIOBase):
+class ShardSink(io.RawIOBase):
     """A shard as a file that is written to."""
 
     def __init__(self, shard: ShardWriter):
