@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,9 @@ from exchanging import assert_equal, export, open_job, plain, read_back, rich_da
 
 from rlds_beam.episodes.images import EncodedImages
 from rlds_beam.errors import UsageError
+from rlds_beam.formats.msgpack import packb
 from rlds_beam.output.commits import read_commits
+from rlds_beam.recording.logged import KEYS
 from rlds_beam.testing import make_episode, read_rejected, write_dataset
 
 VOID = ("action", "reward", "discount")
@@ -146,31 +149,103 @@ def test_minari_layout(rich, exported):
             assert group["infos/discount"].shape == (len(episode),)
 
 
+# RLlib and SCOPE-RL
+
+
+def test_rllib_episodes_are_packed_states(rich, exported):
+    import pyarrow.parquet
+
+    folder = exported("rllib") / "train"
+    items = [item for file in sorted(folder.iterdir()) for item in pyarrow.parquet.read_table(file)["item"].to_pylist()]
+    assert len({*items}) == 7
+    for item, episode in zip(items, rich[1], strict=True):
+        assert episode.steps["observation/state"].tobytes() in item
+        assert episode.steps["reward"][:-1].tobytes() in item and episode.steps["reward"].tobytes() not in item
+        assert episode.steps["propensity"][:-1].tobytes() in item
+
+
+def test_msgpack():
+    msgpack = pytest.importorskip("msgpack")
+    value = {"a": [None, True, False, 0, 127, -5, 1 << 40, 0.1, "é", b"x"], "b": {}, "c": []}
+    assert msgpack.unpackb(packb(value)) == value
+    with pytest.raises(TypeError, match="set cannot be packed"):
+        packb({1})
+
+
+def logged(steps: int, *, terminal: bool, seed: int):
+    rng = np.random.default_rng(seed)
+    columns = {
+        "action": rng.integers(0, 3, steps, np.int64), "propensity": rng.random(steps, np.float32),
+        "info/click": np.arange(steps), "info/tag": [f"t{i}" for i in range(steps)],
+    }  # fmt: skip
+    made = make_episode(steps, seed=seed, observation={"x": (), "v": 2}, terminal=terminal, columns=columns)
+    return made.replace(metadata={"policy": "greedy_0.3"})
+
+
+def test_scope_rl_pads_to_the_longest_episode(tmp_path):
+    episodes = [logged(4, terminal=True, seed=0), logged(6, terminal=False, seed=1), logged(2, terminal=True, seed=2)]
+    export(write_dataset(tmp_path / "data", episodes, shards=3), tmp_path / "out", "scope_rl", shards=2)
+    with (tmp_path / "out" / "logged_dataset_discrete_testing_0.pickle").open("rb") as file:
+        found = pickle.load(file)
+    assert [*found][: len(KEYS)] == list(KEYS)
+    assert (found["size"], found["n_trajectories"], found["step_per_trajectory"]) == (15, 3, 5)
+    assert (found["state_keys"], found["behavior_policy"]) == (["v_0", "v_1", "x"], "greedy_0.3")
+    assert found["action"].dtype == np.int64 and found["state"].shape == (15, 3)
+    assert found["mask"].tolist() == [1, 1, 1, 0, 0] + [1] * 5 + [1, 0, 0, 0, 0]
+    assert found["done"].tolist() == [0, 0, 1, 1, 1] + [0, 0, 0, 0, 1] + [1] * 5
+    assert found["terminal"].tolist() == [0] * 9 + [1] + [0] * 5
+    assert found["terminated"].tolist() == [0, 0, 1] + [0] * 7 + [1, 0, 0, 0, 0]
+    assert found["truncated"].tolist() == [0] * 9 + [1] + [0] * 5
+    first, second = episodes[:2]
+    assert found["reward"][:5].tolist() == [*first.steps["reward"][:3].astype(float), 0, 0]
+    assert found["pscore"][:5].tolist() == [*first.steps["propensity"][:3].astype(float), 1, 1]
+    assert found["pscore"][5:10].tolist() == second.steps["propensity"][:5].astype(float).tolist()
+    assert found["state"][3].tolist() == found["state"][2].tolist()
+    assert found["info"]["click"].tolist() == [0, 1, 2, 2, 2, 0, 1, 2, 3, 4, 0, 0, 0, 0, 0]
+    assert found["info"]["tag"][:5] == ["t0", "t1", "t2", "t2", "t2"]
+    found["reward"][0] = 7  # it can be written to
+
+
+def test_scope_rl_rejects_what_has_other_steps(tmp_path):
+    episodes = [logged(steps, terminal=True, seed=steps) for steps in (4, 6, 3)]
+    data = write_dataset(tmp_path / "data", episodes)
+    report = export(data, tmp_path / "out", "scope_rl", step_per_trajectory=3, behavior_policy="eg", ragged="reject")
+    assert (report.items_written, report.rejected) == (1, 2)
+    assert [line["detail"] for line, _ in read_rejected(tmp_path / "out")] == [
+        "5 actions, where --step_per_trajectory=3", "2 actions, where --step_per_trajectory=3",
+    ]  # fmt: skip
+    assert (tmp_path / "out" / "logged_dataset_discrete_eg_0.pickle").exists()
+    with pytest.raises(UsageError, match="--ragged=reject: say how many steps"):
+        open_job(data, tmp_path / "other", "scope_rl", ragged="reject")
+
+
 # All of them
 
 
-@pytest.mark.parametrize("to", ["numpy", "d3rlpy", "minari"])
-def test_killed_and_run_again_gives_the_same_bytes(rich, exported, tmp_path, to, monkeypatch):
-    out = tmp_path / "out"
-    job = open_job(rich[0], out, to, shards=2)
+@pytest.mark.parametrize("to", ["numpy", "d3rlpy", "minari", "scope_rl"])
+def test_killed_and_run_again_gives_the_same_bytes(rich, tmp_path, to):
+    out, data = tmp_path / "out", rich[0]
+    if to == "scope_rl":
+        data = write_dataset(tmp_path / "data", [logged(3 + i % 3, terminal=True, seed=i) for i in range(6)])
+    job = open_job(data, out, to, shards=2)
     job.converter.convert(job.open()[0], {})
-    again = open_job(rich[0], out, to, shards=2)
+    again = open_job(data, out, to, shards=2)
     (left,) = again.open()
     again.converter.convert(left, {})
     (out / "parts" / "train-00000-of-00002.part").rename(tmp_path / "kept")  # lost while it was merged
-    again = open_job(rich[0], out, to, shards=2)
+    again = open_job(data, out, to, shards=2)
     again.converter.convert(again.open()[0], {})
     again.committer.commit()
     whole = tmp_path / "whole"
-    export(rich[0], whole, to, shards=2)
+    export(data, whole, to, shards=2)
     assert files_of(out) == files_of(whole)
-    assert open_job(rich[0], out, to, shards=2).look().complete
+    assert open_job(data, out, to, shards=2).look().complete
     one = tmp_path / "one"
-    export(rich[0], one, to, shards=1)
-    data = [name for name in files_of(one) if name.endswith((".npy", ".h5", ".hdf5"))]
-    assert data
+    export(data, one, to, shards=1)
+    names = [name for name in files_of(one) if name.endswith((".npy", ".h5", ".hdf5"))]
+    assert names or to == "scope_rl"
     if to == "numpy":  # arrays do not depend on the ranges at all
-        assert {name: files_of(one)[name] for name in data} == {name: files_of(out)[name] for name in data}
+        assert {name: files_of(one)[name] for name in names} == {name: files_of(out)[name] for name in names}
     assert read_commits(str(out))
 
 

@@ -9,6 +9,7 @@ from rlds_beam.connectors.configuration import Configuration
 from rlds_beam.connectors.connecting import Connecting
 from rlds_beam.errors import UsageError
 from rlds_beam.exchange.lerobot.options import LerobotOptions
+from rlds_beam.exchange.scope_rl_options import ScopeRlOptions
 from rlds_beam.options import Options, options_given
 from rlds_beam.output.base import FileOutput
 from rlds_beam.output.columns.options import ColumnsOptions
@@ -49,6 +50,7 @@ OUTPUTS = {
     "numpy": KnownOutput("rlds_beam.exchange.numpy_output:NumpyOutput", reads=frozenset({"images"})),
     "rllib": KnownOutput("rlds_beam.exchange.rllib_output:RllibOutput"),
     "d3rlpy": KnownOutput("rlds_beam.exchange.d3rlpy_output:D3rlpyOutput"),
+    "scope_rl": KnownOutput("rlds_beam.exchange.scope_rl_output:ScopeRlOutput", (ScopeRlOptions,)),
     "minari": KnownOutput("rlds_beam.exchange.minari_output:MinariOutput", reads=frozenset({"images"})),
     LEROBOT: KnownOutput("rlds_beam.exchange.lerobot.output:LerobotOutput", (LerobotOptions,), frozenset({"images"})),
 }

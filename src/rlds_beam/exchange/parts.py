@@ -187,6 +187,13 @@ class Part:
             for offset, rows in self.stretches(column):
                 yield from _read(file, offset, int(rows.sum()) * row_bytes)
 
+    def blocks(self, column: int) -> Iterator[tuple[bytes, Array]]:
+        """The rows of a column block by block, and the number of rows of each episode."""
+        row_bytes = self.columns[column].row_bytes
+        with storage.open_read(self.path) as file:
+            for offset, rows in self.stretches(column):
+                yield b"".join(_read(file, offset, int(rows.sum()) * row_bytes)), rows
+
     def body_bytes(self, address: int) -> Iterator[bytes]:
         """The blocks as they are in a file where they begin at `address`: references are moved along."""
         moved = sorted(

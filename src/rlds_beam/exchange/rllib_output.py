@@ -1,4 +1,4 @@
-"""RLlib's recorded episodes: what `config.offline_data(input_=..., input_read_episodes=True)` reads.
+"""RLlib's recorded episodes: what `config.offline_data(input_="OUTPUT/train", input_read_episodes=True)` reads.
 
 A row of a Parquet file, `item`, is the state of a `SingleAgentEpisode`, packed with msgpack. RLlib needs episodes that
 are done; an episode of N steps has N - 1 actions and rewards, and N observations:
@@ -147,7 +147,7 @@ class RllibOutput(FileOutput):
         return {"state_in": self.fields.state_in, "state_out": self.fields.state_out}.get(extra, extra)
 
     def file(self, work: WorkRange) -> str:
-        return f"{self.name}-{work.split}-{work.index:05d}-of-{work.of:05d}.parquet"
+        return f"{work.split}/{self.name}-{work.split}-{work.index:05d}-of-{work.of:05d}.parquet"
 
     def open_range(self, work: WorkRange) -> RllibWriter:
         return RllibWriter(self, storage.join(self.directory, self.file(work)))

@@ -7,6 +7,7 @@ import dataclasses
 from rlds_beam.checking.options import CheckOptions
 from rlds_beam.connectors.options import ConnectorOptions
 from rlds_beam.exchange.lerobot.options import LerobotOptions
+from rlds_beam.exchange.scope_rl_options import ScopeRlOptions
 from rlds_beam.options import option
 from rlds_beam.output.columns.options import ColumnsOptions
 from rlds_beam.output.options import OutputOptions
@@ -21,6 +22,7 @@ class ConvertOptions(
     FrameOptions,
     ColumnsOptions,
     LerobotOptions,
+    ScopeRlOptions,
     OutputOptions,
     ConnectorOptions,
     CheckOptions,

@@ -7,6 +7,7 @@ import msgpack_numpy
 import numpy as np
 import pyarrow.parquet
 import pytest
+import ray
 import rllib_peer as peer
 import rllib_training as training
 from exchanging import export
@@ -26,7 +27,7 @@ def written(tmp_path_factory):
     data = write_dataset(directory / "data", EPISODES, shards=2)
     report = export(data, directory / "out", "rllib", shards=2)
     assert report.left_out == {"discount": "RLlib has no such field in an episode"}
-    return directory / "out"
+    return directory / "out" / "train"
 
 
 def test_the_episodes_are_ours(written):
@@ -62,12 +63,12 @@ def test_its_prelearner_samples_our_transitions(written):
 
 def test_it_learns(written):
     config = training.configured(BCConfig()).offline_data(
-        input_=[str(file) for file in sorted(written.glob("*.parquet"))], input_read_episodes=True,
+        input_=[str(written)], input_read_episodes=True,
         input_read_batch_size=8, dataset_num_iters_per_learner=1,
     )  # fmt: skip
-    algorithm = config.build()
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, configure_logging=False)
     try:
-        result = algorithm.train()
+        result = config.build_algo().train()
     finally:
-        algorithm.stop()
+        ray.shutdown()
     assert np.isfinite(result["learners"]["default_policy"]["total_loss"])
