@@ -16,6 +16,8 @@ SOURCES = {
     "numpy": "rlds_beam.exchange.numpy_source:NumpySource",
     "d3rlpy": "rlds_beam.exchange.d3rlpy_source:D3rlpySource",
     "minari": "rlds_beam.exchange.minari_source:MinariSource",
+    "d4rl": "rlds_beam.exchange.d4rl_source:D4rlSource",
+    "envlogger": "rlds_beam.exchange.envlogger_source:EnvLoggerSource",
 }
 """The sources by the name that `--from` gives them."""
 

@@ -17,7 +17,7 @@ class OutputOptions(Options):
 
     to: str = option(
         "trajectories",
-        "trajectories, columns, rlds, lerobot, numpy, d3rlpy, minari, or module:Class (an output of your own)",
+        "trajectories, columns, rlds, lerobot, numpy, d3rlpy, minari, rllib, scope_rl, or module:Class (your own)",
     )
     images: Images | None = option(
         None, "raw (decoded) or jpeg; of LeRobot datasets copy (as they are) or video; the first of each by default"

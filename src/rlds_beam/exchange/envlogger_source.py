@@ -1,0 +1,249 @@
+"""EnvLogger's Riegeli logs as a source: `--from=envlogger`, through the package `envlogger` (Linux, Python 3.11).
+
+    LOG/metadata.riegeli
+    LOG/<timestamp>/steps.riegeli  step_offsets.riegeli  episode_metadata.riegeli  episode_index.riegeli
+
+Each directory of a timestamp is a shard. EnvLogger stores with a step the action, reward and discount that led to it;
+in RLDS they are those that lead out of it, and the last step's are zeros:
+
+    logged   o0 --   o1 a0 r0 d0   o2 a1 r1 d1        RLDS   o0 a0 r0 d0   o1 a1 r1 d1   o2 (void)
+
+A log that was damaged, or whose writer was killed, is read as far as it can be: an episode whose steps cannot be read
+is `corrupt_record`, and so is a shard whose index was never written; an episode without a last step is `last_not_last`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from rlds_beam import storage
+from rlds_beam.episodes.columns import zeros_like
+from rlds_beam.episodes.episode import Column
+from rlds_beam.episodes.schema import Field, Schema
+from rlds_beam.errors import UsageError, needs
+from rlds_beam.exchange.array_episodes import FLAG_FIELDS, ArrayDecoder, ArrayFormat, Arrays
+from rlds_beam.exchange.packed_arrays import unpack
+from rlds_beam.exchange.sources_of_files import dataset_name, no_features, splits_of
+from rlds_beam.formats.base import Damage, Record
+from rlds_beam.reading.base import Shard, Source, Split
+
+Array: TypeAlias = "np.ndarray[Any, Any]"
+
+STEPS, METADATA = "steps.riegeli", "metadata.riegeli"
+_LAST = 2
+_UNREADABLE = (RuntimeError, TypeError, ValueError)
+"""What the reader raises: it gives None for a step that it cannot read, and takes the length of it."""
+
+
+@dataclasses.dataclass(frozen=True)
+class EnvLoggerFormat(ArrayFormat):
+    """One shard of a log; its path is that of `steps.riegeli`. A payload holds the steps as EnvLogger stored them."""
+
+    name = "envlogger"
+
+    def count(self, path: str) -> int:
+        with _opened(path) as reader:
+            return int(reader.num_episodes)
+
+    def episodes(self, path: str, start: int, stop: int) -> Iterator[Arrays | Damage]:
+        position = start
+        while position < stop:  # a reader that failed once reads nothing more: another one goes on
+            with _opened(path) as reader:
+                while position < stop:
+                    found = _read(reader, position)
+                    yield found
+                    position += 1
+                    if isinstance(found, Damage):
+                        break
+
+
+@contextlib.contextmanager
+def _opened(path: str) -> Iterator[Any]:
+    """A reader of one shard. Raises OSError where its index cannot be read."""
+    with needs("envlogger", f"reading {path} needs the package envlogger"):
+        from envlogger.backends.python import riegeli_dataset_reader
+    shard = os.path.dirname(os.path.abspath(path))
+    with tempfile.TemporaryDirectory() as alone:  # a damaged shard makes the whole log unreadable
+        os.symlink(shard, os.path.join(alone, os.path.basename(shard)))
+        os.symlink(os.path.join(os.path.dirname(shard), METADATA), os.path.join(alone, METADATA))
+        reader = riegeli_dataset_reader.RiegeliDatasetReader()
+        try:
+            reader.init(alone)
+        except RuntimeError as error:
+            raise OSError(f"{shard}: {str(error).replace(alone, os.path.dirname(shard))}") from error
+        try:
+            yield reader
+        finally:
+            reader.close()
+
+
+def _read(reader: Any, position: int) -> Arrays | Damage:
+    first = 0
+    try:
+        info = reader.episode(position, True)
+        first, count = int(info.start), int(info.num_steps)
+        steps = [reader.serialized_step(step) for step in range(first, first + count)]
+        if None in steps:
+            raise ValueError("a step cannot be read")
+        about = b"" if info.metadata is None else info.metadata.SerializeToString()
+    except (*_UNREADABLE, AttributeError) as error:
+        reason = f"episode {position}: steps from {first} on cannot be read"
+        return Damage(position, position + 1, f"{reason} ({type(error).__name__})", b"")
+    return {"steps": _objects(steps), "metadata": _objects([about])}
+
+
+def _objects(values: Sequence[bytes]) -> Array:
+    return np.fromiter(values, object, len(values))
+
+
+@dataclasses.dataclass(frozen=True)
+class EnvLoggerDecoder(ArrayDecoder):
+    """Makes episodes of logged steps. Attributes: as of `ArrayDecoder`."""
+
+    def convert(self, arrays: Arrays) -> tuple[Mapping[str, Column], Mapping[str, Any]]:
+        steps, metadata = _columns(arrays)
+        return steps, {path: metadata[path] for path in self.schema.metadata}
+
+
+def _columns(arrays: Arrays) -> tuple[dict[str, Column], dict[str, Any]]:
+    """The RLDS columns of logged steps, and the fields of the episode."""
+    logged = [_decoded(step) for step in arrays["steps"]]
+    if not logged:
+        return {}, {}
+    types = np.array([int(timestep[0]) for (timestep, _, _) in logged])
+    led_to = {"action": [action for _, action, _ in logged[1:]]}
+    led_to |= {name: [timestep[i] for timestep, _, _ in logged[1:]] for name, i in (("reward", 1), ("discount", 2))}
+    columns = _stacked([timestep[3] for timestep, _, _ in logged], "observation")
+    for name, values in led_to.items():
+        for path, column in _stacked(values, name).items():
+            columns[path] = np.concatenate([column, zeros_like(column, 1)])  # type: ignore[list-item]
+    for path, column in _stacked([_named(custom) for _, _, custom in logged], "").items():
+        columns.setdefault(path, column)
+    first, last = np.arange(len(logged)) == 0, types == _LAST
+    ended = np.array([False, *(timestep[2] == 0 for timestep, _, _ in logged[1:])])
+    columns |= {"is_first": first, "is_last": last, "is_terminal": last & ended}
+    about = _decoded(arrays["metadata"][0]) if arrays["metadata"][0] else {}
+    return columns, {path: _value(value) for path, value in _leaves(about or {}, "")}
+
+
+def _decoded(data: bytes) -> Any:
+    with needs("envlogger", "reading EnvLogger's logs needs the package envlogger"):
+        from envlogger.converters import codec
+        from envlogger.proto import storage_pb2
+    return codec.decode(storage_pb2.Data.FromString(bytes(data)))
+
+
+def _named(custom: Any) -> Mapping[str, Any]:
+    """What the environment's step function added to a step."""
+    if custom is None:
+        return {}
+    return custom if isinstance(custom, Mapping) else {"custom": custom}
+
+
+def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+    """The leaves of dicts, tuples and lists by path."""
+    if isinstance(value, Mapping):
+        named: list[tuple[Any, Any]] = sorted(value.items())
+    elif isinstance(value, (tuple, list)):
+        named = list(enumerate(value))
+    else:
+        yield path, value
+        return
+    for name, one in named:
+        yield from _leaves(one, f"{path}/{name}" if path else str(name))
+
+
+def _stacked(values: Sequence[Any], path: str) -> dict[str, Column]:
+    """The values of all steps, leaf by leaf. Raises ValueError where they differ in their leaves."""
+    rows = [dict(_leaves(value, path)) for value in values]
+    if not rows:
+        return {}
+    for row in rows:
+        if row.keys() != rows[0].keys():
+            raise ValueError(f"the steps have other fields than the first: {sorted(row.keys() ^ rows[0].keys())[:3]}")
+    return {name: _column([row[name] for row in rows]) for name in rows[0] if rows[0][name] is not None}
+
+
+def _column(values: Sequence[Any]) -> Column:
+    if isinstance(values[0], (str, bytes)):
+        return _objects([_value(value) for value in values])
+    return np.stack([np.asarray(value) for value in values])
+
+
+def _value(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode()
+    return value if isinstance(value, bytes) else np.asarray(value)
+
+
+@dataclasses.dataclass(frozen=True)
+class EnvLoggerSource(Source):
+    """A log, or several. Attributes: as of `Source`."""
+
+    dataset: str
+    schema: Schema
+    decoder: EnvLoggerDecoder
+    splits: tuple[Split, ...]
+    files: EnvLoggerFormat = EnvLoggerFormat()
+    violations: tuple[Any, ...] = ()
+
+    @classmethod
+    def open(
+        cls, input: str | Sequence[str], *, split: str | None = None, features: str | None = None
+    ) -> EnvLoggerSource:
+        no_features("envlogger", features)
+        logs = input.split(",") if isinstance(input, str) else list(input)
+        paths = [path for log in logs for path in _shards(log)]
+        name = dataset_name(storage.split(logs[0].rstrip("/"))[1])
+        shards = tuple(Shard(i, path, storage.size(path), _count(cls.files, path)) for i, path in enumerate(paths))
+        schema = _schema(cls.files, paths)
+        return cls(f"{name}/1.0.0", schema, EnvLoggerDecoder(schema), splits_of({"train": shards}, split, name))
+
+
+def _shards(log: str) -> list[str]:
+    """The files of steps of a log; raises UsageError where there are none."""
+    if storage.scheme(log) is not None:
+        raise UsageError(f"cannot read {log}: EnvLogger's logs are read from local disks only; copy it first")
+    if not storage.exists(storage.join(log, METADATA)):
+        raise UsageError(f"{log} is no log of EnvLogger's Riegeli backend: there is no {METADATA} in it")
+    paths = [storage.join(log, name, STEPS) for name in storage.listdir(log)]
+    found = [path for path in paths if storage.exists(path)]
+    if not found:
+        raise UsageError(f"{log}: there are no steps in it (DIRECTORY/{STEPS}): was its environment closed?")
+    return found
+
+
+def _count(files: EnvLoggerFormat, path: str) -> int | None:
+    try:
+        return files.count(path)
+    except OSError:
+        return None
+
+
+def _schema(files: EnvLoggerFormat, paths: Sequence[str]) -> Schema:
+    """Of the first episode that can be read."""
+    for path in paths:
+        for record in files.read(path):
+            if isinstance(record, Record):
+                try:
+                    steps, metadata = _columns(unpack(record.payload))
+                except ValueError:
+                    continue
+                fields = {name: _field(name, column) for name, column in steps.items()}
+                return Schema(
+                    fields | FLAG_FIELDS, {name: _field(name, _column([value])) for name, value in metadata.items()}
+                )
+    raise UsageError(f"{paths[0]}: there is no episode that can be read in it: was its environment closed?")
+
+
+def _field(path: str, column: Any) -> Field:
+    if column.dtype == object:
+        return Field(path, "string", (), "text", "Text")
+    return Field(path, column.dtype.name, column.shape[1:])

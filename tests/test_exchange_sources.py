@@ -1,0 +1,196 @@
+"""Sources that other programs wrote: D4RL's files with their faults, EnvLogger's logs, whole and damaged."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from exchanging import export, open_job, plain, read_back
+
+from rlds_beam.errors import UsageError
+from rlds_beam.exchange.sources import open_source
+
+
+def d4rl(path: Path, *, terminals: list[int], timeouts: list[int] | None, rows: int = 10, **more: Any) -> np.ndarray:
+    """A file of D4RL's; its observations are 0, 1, 2, ..., two of each."""
+    h5py = pytest.importorskip("h5py")
+    observations = np.arange(rows, dtype=np.float32)[:, None] + np.zeros(2, np.float32)
+    place = np.arange(rows)
+    with h5py.File(path, "w") as file:
+        file["observations"], file["actions"] = observations, np.full((rows, 1), 0.5, np.float32)
+        file["rewards"] = place.astype(np.float32)
+        file["terminals"] = np.isin(place, terminals)
+        if timeouts is not None:
+            file["timeouts"] = np.isin(place, timeouts)
+        for name, values in more.items():
+            file[name.replace("__", "/")] = values
+    return observations
+
+
+def firsts(episodes: list[Any]) -> list[list[float]]:
+    return [episode.steps["observation"][:, 0].tolist() for episode in episodes]
+
+
+def test_d4rl_with_timeouts_and_no_final_observation(tmp_path):
+    d4rl(tmp_path / "hopper.hdf5", terminals=[3], timeouts=[7], infos__qpos=np.ones((10, 3)))
+    terminal, timeout, rest = read_back(tmp_path / "hopper.hdf5", "d4rl", ranges=2)
+    assert firsts([terminal, timeout, rest]) == [[0, 1, 2, 3, 0], [4, 5, 6, 7], [8, 9]]
+    assert terminal.steps["is_terminal"].tolist() == [False] * 4 + [True]
+    assert terminal.steps["reward"].tolist() == [0, 1, 2, 3, 0]
+    assert terminal.steps["discount"].tolist() == [1, 1, 1, 0, 0]
+    assert (timeout.steps["is_last"].tolist(), timeout.steps["is_terminal"].any()) == ([False] * 3 + [True], False)
+    assert timeout.steps["info/qpos"].shape == (4, 3)
+    assert not rest.steps["is_last"].any()  # it never ended: rejected, unless it is repaired
+    assert (timeout.key.position, timeout.key.dataset) == (1, "hopper/1.0.0")
+
+
+def test_d4rl_next_observations_give_the_last_one_and_missing_timeouts(tmp_path):
+    after = np.arange(1, 13, dtype=np.float32)[:, None] + np.zeros(2, np.float32)
+    after[[3, 7, 11]] = [[30, 30], [70, 70], [110, 110]]  # row 3 is terminal; at 7 a timeout is missing
+    d4rl(tmp_path / "x.hdf5", terminals=[3], timeouts=None, rows=12, next_observations=after)
+    found = read_back(tmp_path / "x.hdf5", "d4rl")
+    assert firsts(found) == [[0, 1, 2, 3, 30], [4, 5, 6, 7, 70], [8, 9, 10, 11, 110]]
+    assert [e.steps["is_last"][-1] for e in found] == [True, True, False]
+    assert found[1].steps["reward"].tolist() == [4, 5, 6, 7, 0]
+    assert [fault for e in found for fault in e.faults] == []
+
+
+def test_d4rl_other_forms_of_flags(tmp_path):
+    flags = np.isin(np.arange(10), [4, 9]).astype(np.float32)[:, None]
+    d4rl(tmp_path / "x.hdf5", terminals=[], timeouts=None)
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(tmp_path / "x.hdf5", "a") as file:
+        del file["terminals"], file["rewards"]
+        file["terminals"], file["rewards"] = flags, np.ones((10, 1), np.float32)
+    found = read_back(tmp_path / "x.hdf5", "d4rl")
+    assert [len(e) for e in found] == [6, 6] and found[0].steps["reward"].shape == (6,)
+
+
+def test_d4rl_is_checked_and_converted(tmp_path):
+    d4rl(tmp_path / "x.hdf5", terminals=[3], timeouts=[7])
+    report = export(tmp_path / "x.hdf5", tmp_path / "out", "rlds", from_="d4rl")
+    assert (report.items_written, report.rejected) == (2, 1)
+    report = export(tmp_path / "x.hdf5", tmp_path / "all", "rlds", from_="d4rl", repair=("last_not_last",))
+    assert (report.items_written, report.rejected) == (3, 0)
+    (version,) = {p.parent for p in (tmp_path / "all").rglob("features.json")}
+    back = read_back(version, "rlds")
+    assert firsts(back) == [[0, 1, 2, 3, 0], [4, 5, 6, 7], [8, 9]]
+
+
+def test_files_that_are_none_of_the_kind(tmp_path):
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file["rewards"] = np.ones(3)
+    with pytest.raises(UsageError, match=r"x.h5 is no file of D4RL: it has no observations"):
+        open_source(str(tmp_path / "x.h5"), from_="d4rl")
+    with pytest.raises(UsageError, match="there are no episodes"):
+        open_source(str(tmp_path / "x.h5"), from_="d3rlpy")
+    (tmp_path / "y.h5").write_bytes(b"no HDF5")
+    with pytest.raises(UsageError, match="cannot be read"):
+        open_source(str(tmp_path / "y.h5"), from_="d4rl")
+    with pytest.raises(UsageError, match="is no Minari dataset"):
+        open_source(str(tmp_path), from_="minari")
+    with pytest.raises(UsageError, match=r"--features=f: --from=d4rl reads no features.json"):
+        open_source(str(tmp_path / "x.h5"), from_="d4rl", features="f")
+
+
+# EnvLogger
+
+
+@pytest.fixture(scope="module")
+def log(tmp_path_factory):
+    """A log of 40 episodes of 6 steps, in chunks of a few; the last one is not finished."""
+    pytest.importorskip("envlogger.backends.python")
+    import dm_env
+    import envlogger
+    from dm_env import specs
+    from envlogger.backends import riegeli_backend_writer
+
+    class Env(dm_env.Environment):
+        def __init__(self):
+            self.time, self.rng = 0, np.random.default_rng(0)
+
+        def _observe(self):
+            image = self.rng.integers(0, 255, (32, 32, 3), np.uint8)
+            return {"state": np.full(2, self.time, np.float32), "image": image}
+
+        def reset(self):
+            self.time = 0
+            return dm_env.restart(self._observe())
+
+        def step(self, action):
+            self.time += 1
+            if self.time == 5:
+                return dm_env.termination(1.0, self._observe())
+            return dm_env.transition(0.5 * self.time, self._observe(), 1.0)
+
+        def observation_spec(self):
+            return {"state": specs.Array((2,), np.float32), "image": specs.Array((32, 32, 3), np.uint8)}
+
+        def action_spec(self):
+            return specs.BoundedArray((2,), np.float32, -1, 1)
+
+    directory = tmp_path_factory.mktemp("log")
+    backend = riegeli_backend_writer.RiegeliBackendWriter(
+        str(directory), writer_options="transpose,brotli:1,chunk_size:100k"
+    )
+    env = envlogger.EnvLogger(Env(), step_fn=lambda timestep, action, env: {"propensity": 0.25}, backend=backend)
+    for number in range(40):
+        env.reset()
+        for _ in range(5 if number < 39 else 2):
+            env.step(np.full(2, number / 40, np.float32))
+    env.close()
+    return directory
+
+
+def shard_of(log: Path) -> Path:
+    (shard,) = [path for path in log.iterdir() if path.is_dir()]
+    return shard
+
+
+def test_envlogger_has_what_was_logged(log):
+    found = read_back(log, "envlogger", ranges=3)
+    assert [len(e) for e in found] == [6] * 39 + [3]
+    episode = found[4]
+    assert episode.faults == ()
+    assert episode.steps["observation/state"][:, 0].tolist() == [0, 1, 2, 3, 4, 5]
+    assert episode.steps["observation/image"].shape == (6, 32, 32, 3)
+    assert episode.steps["action"][:, 0].tolist() == [np.float32(0.1)] * 5 + [0]
+    assert episode.steps["reward"].tolist() == [0.5, 1.0, 1.5, 2.0, 1.0, 0]
+    assert episode.steps["discount"].tolist() == [1, 1, 1, 1, 0, 0]
+    assert episode.steps["is_terminal"].tolist() == [False] * 5 + [True]
+    assert plain(episode.steps["propensity"]) == [0.25] * 6
+    assert not found[-1].steps["is_last"].any()
+
+
+@pytest.mark.parametrize("damage", ["byte", "cut"])
+def test_envlogger_reads_what_can_be_read_of_a_damaged_log(log, tmp_path, damage):
+    shutil.copytree(log, tmp_path / "log")
+    file = shard_of(tmp_path / "log") / "steps.riegeli"
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 0xFF
+    file.write_bytes(content if damage == "byte" else content[: len(content) // 2])
+    found, whole = read_back(tmp_path / "log", "envlogger"), read_back(log, "envlogger")
+    lost = [i for i, episode in enumerate(found) if episode.faults]
+    assert {fault.rule for i in lost for fault in found[i].faults} == {"corrupt_record"}
+    assert len(found) == 40 and 0 < len(lost) < (15 if damage == "byte" else 26)
+    assert lost == list(range(lost[0], lost[-1] + 1))
+    if damage == "byte":
+        assert lost[-1] < 39  # what comes after the damage is read
+    for ours, other in zip(found, whole, strict=True):
+        assert ours.faults or plain(ours.steps["observation/image"]) == plain(other.steps["observation/image"])
+
+
+def test_envlogger_with_a_shard_that_was_never_finished(log, tmp_path):
+    shutil.copytree(log, tmp_path / "log")
+    shard = shard_of(tmp_path / "log")
+    shutil.copytree(shard, shard.with_name("20990101T000000000000"))
+    (shard.with_name("20990101T000000000000") / "episode_index.riegeli").unlink()
+    found = read_back(tmp_path / "log", "envlogger")
+    assert [e.faults[0].rule for e in found if e.faults] == ["corrupt_record"]
+    assert len(found) == 41 and "episode_index" in found[-1].faults[0].detail
+    job = open_job(tmp_path / "log", tmp_path / "out", "rlds", from_="envlogger")
+    assert len(job.source.splits[0].shards) == 2
