@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rlds_beam.checking.options import CheckOptions
 from rlds_beam.connectors.options import ConnectorOptions
 from rlds_beam.exchange.lerobot.options import LerobotOptions
+from rlds_beam.exchange.scope_rl_options import ScopeRlOptions
 from rlds_beam.options import option
 from rlds_beam.output.columns.options import ColumnsOptions
 from rlds_beam.output.options import OutputOptions
@@ -34,6 +35,7 @@ class InspectConfig(
     FrameOptions,
     ColumnsOptions,
     LerobotOptions,
+    ScopeRlOptions,
     OutputOptions,
     ConnectorOptions,
     CheckOptions,

@@ -30,7 +30,9 @@ class MissingExtraError(UsageError, ImportError):
     """A package of an optional extra is not installed; the message names the extra."""
 
 
-Extra = Literal["agents", "arrayrecord", "demo", "gcp", "gcs", "hdf5", "lerobot", "record", "rllib", "s3", "tf"]
+Extra = Literal[
+    "agents", "arrayrecord", "demo", "envlogger", "gcp", "gcs", "hdf5", "lerobot", "record", "rllib", "s3", "tf"
+]
 """The extras of pyproject.toml that a message may name."""
 
 _NEED_TENSORFLOW_2_15 = ("agents", "tf")

@@ -123,7 +123,7 @@ def _columns(arrays: Arrays) -> tuple[dict[str, Column], dict[str, Any]]:
     columns = _stacked([timestep[3] for timestep, _, _ in logged], "observation")
     for name, values in led_to.items():
         for path, column in _stacked(values, name).items():
-            columns[path] = np.concatenate([column, zeros_like(column, 1)])  # type: ignore[list-item]
+            columns[path] = np.concatenate([column, zeros_like(column, 1)])
     for path, column in _stacked([_named(custom) for _, _, custom in logged], "").items():
         columns.setdefault(path, column)
     first, last = np.arange(len(logged)) == 0, types == _LAST
@@ -174,7 +174,8 @@ def _stacked(values: Sequence[Any], path: str) -> dict[str, Column]:
 def _column(values: Sequence[Any]) -> Column:
     if isinstance(values[0], (str, bytes)):
         return _objects([_value(value) for value in values])
-    return np.stack([np.asarray(value) for value in values])
+    stacked: Array = np.stack([np.asarray(value) for value in values])
+    return stacked
 
 
 def _value(value: Any) -> Any:

@@ -17,6 +17,7 @@ SOURCES = {
     "d3rlpy": "rlds_beam.exchange.d3rlpy_source:D3rlpySource",
     "minari": "rlds_beam.exchange.minari_source:MinariSource",
     "d4rl": "rlds_beam.exchange.d4rl_source:D4rlSource",
+    "trajectories": "rlds_beam.exchange.trajectories_source:TrajectoriesSource",
     "envlogger": "rlds_beam.exchange.envlogger_source:EnvLoggerSource",
 }
 """The sources by the name that `--from` gives them."""

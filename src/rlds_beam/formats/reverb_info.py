@@ -142,7 +142,7 @@ def parse_table_checkpoint(record: bytes) -> TableInfo:
         limiter=Limiter(
             limiter.double(2), limiter.double(3), limiter.double(4), limiter.integer(5), inserts, limiter.integer(6)
         ),
-        signature=tuple(_leaves(message.message(9), ())) if 9 in message else None,
+        signature=tuple(signature_leaves(message.message(9), ())) if 9 in message else None,
     )
 
 
@@ -157,7 +157,7 @@ def _table(message: Message) -> TableInfo:
         num_episodes=message.integer(9),
         num_deleted_episodes=message.integer(10),
         limiter=_limiter(message.message(5)),
-        signature=tuple(_leaves(message.message(6), ())) if 6 in message else None,
+        signature=tuple(signature_leaves(message.message(6), ())) if 6 in message else None,
     )
 
 
@@ -180,12 +180,12 @@ def _selector(message: Message) -> str:
     return next((name for field, name in names.items() if field in message), "unknown")
 
 
-def _leaves(value: Message, path: tuple[str, ...]) -> Iterator[SignatureLeaf]:
+def signature_leaves(value: Message, path: tuple[str, ...] = ()) -> Iterator[SignatureLeaf]:
     """The leaves of a StructuredValue, in the order of `tf.nest`."""
     if len(path) > _DEEPEST:
         raise ValueError(f"a signature of more than {_DEEPEST} levels")
     for name, child in _children(value):
-        yield from _leaves(child, (*path, name))
+        yield from signature_leaves(child, (*path, name))
     spec = next((field for field in _TENSOR_SPECS if field in value), None)
     if spec is not None:
         tensor = value.message(spec)

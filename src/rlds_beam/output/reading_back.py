@@ -149,7 +149,7 @@ def open_replay(path: str, split: str | None = None) -> Replay:
         algorithm that this version does not know.
     """
     manifest = read_manifest(path)
-    spec, jpegs = _spec(read_fields(manifest, path))
+    spec, jpegs = spec_of(read_fields(manifest, path))
     shards = manifest["shards"]
     # What an earlier version wrote keeps its fingerprint, and its items keep their keys: `sha256:` was not part of it.
     checksums = [(shard["split"], shard["checksum"].removeprefix("sha256:")) for shard in shards]
@@ -194,7 +194,7 @@ def _check(work: ReplayRange) -> None:
     Checksum.like(work.checksum)  # raises for an unknown algorithm
 
 
-def _spec(fields: list[Field]) -> tuple[TrajectorySpec, dict[str, tuple[str, ...]]]:
+def spec_of(fields: list[Field]) -> tuple[TrajectorySpec, dict[str, tuple[str, ...]]]:
     """The spec whose `record_fields` these are, and the names of its JPEGs."""
     item_shape: Shape = next(field.shape for field in fields if field.path == "step_type")
     leaves: dict[str, Leaf] = {}

@@ -11,7 +11,10 @@ from rlds_beam.options import Options, option
 class SourceOptions(Options):
     """What to read."""
 
-    from_: str = option("rlds", "what the input is stored in: rlds, numpy, d3rlpy, minari, or module:Class (your own)")
+    from_: str = option(
+        "rlds",
+        "what the input is stored in: rlds, numpy, minari, d3rlpy, d4rl, trajectories, envlogger, module:Class",
+    )
     split: str | None = option(
         None, "split or slice, in TFDS's notation: train, train[:10%], train+test, all (all splits)"
     )
