@@ -121,7 +121,10 @@ def check_images(images: EncodedImages, max_pixels: int, field: str | None = Non
     """
     found: dict[str, Violation] = {}
     declared = images.shape[:2]
+    good = b""  # how the last good JPEG begins
     for step, data in enumerate(images.data):
+        if good and data.startswith(good) and data.endswith(_JPEG_END):
+            continue
         try:
             header = read_image_header(data)
         except UndecodableImageError as error:
@@ -137,6 +140,8 @@ def check_images(images: EncodedImages, max_pixels: int, field: str | None = Non
             detail = f"{header.height}x{header.width} at step {step}, where the schema says {_size(declared)}"
         if detail:
             found.setdefault("image_too_large", Violation("image_too_large", detail, field, step))
+        elif header is _known.header:
+            good = _known.start
     return list(found.values())
 
 
@@ -144,10 +149,36 @@ def _size(declared: tuple[int | None, ...]) -> str:
     return "x".join("?" if d is None else str(d) for d in declared)
 
 
+class _KnownJpeg(NamedTuple):
+    """A JPEG that was looked at: all before the first pixels, and the size. Those of a camera begin alike."""
+
+    start: bytes
+    header: ImageHeader
+
+
+_known = _KnownJpeg(b"none", ImageHeader(0, 0))
+
+
+def _jpeg_start(data: bytes) -> bytes:
+    """All segments up to the first pixels, tables and all; nothing where they are not well formed."""
+    at, end = 2, len(data)
+    while at + 4 <= end and data[at] == 0xFF and 0xC0 <= data[at + 1] <= 0xFE and not 0xD0 <= data[at + 1] <= 0xD9:
+        kind, at = data[at + 1], at + 2 + int.from_bytes(data[at + 2 : at + 4], "big")
+        if kind == 0xDA:
+            return data[:at] if at < end else b""
+    return b""
+
+
 def read_image_header(data: bytes) -> ImageHeader:
     """The size of an image; raises UndecodableImageError where TensorFlow would not decode it."""
+    global _known
+    if data.startswith(_known.start) and data.endswith(_JPEG_END):
+        return _known.header
     if data.startswith(b"\xff\xd8\xff"):
-        return _jpeg_header(data)
+        header, start = _jpeg_header(data), _jpeg_start(data)
+        if start:
+            _known = _KnownJpeg(start, header)
+        return header
     if data.startswith(b"\x89PNG\r\n\x1a\n"):
         return _png_header(data)
     try:

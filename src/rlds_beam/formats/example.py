@@ -78,9 +78,17 @@ class Feature(NamedTuple):
         while at < end:
             if data[at] != _BYTES:
                 raise MalformedError(f"no string at byte {at} of a bytes list")
-            size, at = read_size(data, at + 1, end)
-            values.append(data[at : at + size])
-            at += size
+            # Most lengths take two or three bytes, and there are many: they are read here.
+            if at + 4 < end and data[at + 1] >= 0x80 and data[at + 2] < 0x80:
+                size, start = data[at + 1] & 0x7F | data[at + 2] << 7, at + 3
+            elif at + 4 < end and data[at + 1] >= 0x80 and data[at + 3] < 0x80:
+                size, start = data[at + 1] & 0x7F | (data[at + 2] & 0x7F) << 7 | data[at + 3] << 14, at + 4
+            else:
+                size, start = read_size(data, at + 1, end)
+            if size > end - start:
+                read_size(data, at + 1, end)  # which says so
+            at = start + size
+            values.append(data[start:at])
         return values
 
     def check(self) -> None:

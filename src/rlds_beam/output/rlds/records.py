@@ -71,6 +71,8 @@ class RecordEncoder:
           BadEpisode: it cannot be written: an image to be filled in has no known size.
           RldsBeamError: a field that is only copied as it is was changed.
         """
+        if self._copies and read is not None and episode.steps is read.steps and episode.metadata is read.metadata:
+            return read.payload
         kept = [leaf.stored_alike and read is not None and leaf.of(episode) is leaf.of(read) for leaf in self._leaves]
         if read is not None and self._copies and all(kept):
             return read.payload
