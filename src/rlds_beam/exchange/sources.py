@@ -12,6 +12,8 @@ from rlds_beam.wording import did_you_mean
 
 SOURCES = {
     "rlds": "rlds_beam.reading.rlds:RldsSource",
+    "merged": "rlds_beam.reading.merged:MergedSource",
+    "merged_common": "rlds_beam.reading.merged:MergedCommonSource",
     "lerobot": "rlds_beam.exchange.lerobot.source:LerobotSource",
     "numpy": "rlds_beam.exchange.numpy_source:NumpySource",
     "d3rlpy": "rlds_beam.exchange.d3rlpy_source:D3rlpySource",

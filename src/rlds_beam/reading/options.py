@@ -13,7 +13,7 @@ class SourceOptions(Options):
 
     from_: str = option(
         "rlds",
-        "how the input is stored: rlds, lerobot, numpy, minari, d3rlpy, d4rl, trajectories, envlogger, module:Class",
+        "what the input is: rlds, merged, lerobot, numpy, minari, d3rlpy, d4rl, trajectories, envlogger, module:Class",
     )
     split: str | None = option(
         None, "split or slice, in TFDS's notation: train, train[:10%], train+test, all (all splits)"
