@@ -12,6 +12,7 @@ from rlds_beam.exchange.lerobot.options import LerobotOptions
 from rlds_beam.exchange.scope_rl_options import ScopeRlOptions
 from rlds_beam.options import option
 from rlds_beam.output.columns.options import ColumnsOptions
+from rlds_beam.output.keep_ranges_options import KeepRangesOptions
 from rlds_beam.output.options import OutputOptions
 from rlds_beam.reading.options import SourceOptions
 from rlds_beam.trajectories.options import FrameOptions, ItemOptions
@@ -36,6 +37,7 @@ class InspectConfig(
     ColumnsOptions,
     LerobotOptions,
     ScopeRlOptions,
+    KeepRangesOptions,
     OutputOptions,
     ConnectorOptions,
     CheckOptions,

@@ -44,11 +44,12 @@ def resize(images: Array, height: int, width: int, method: str = "lanczos3") -> 
     for block in _blocks(images.shape[1], height, method):
         part = source[:, block.start : block.stop].astype(np.float32)
         np.matmul(block.weights, part, out=rows[:, block.first : block.last])
-    resized = np.empty((count, height, width, channels), np.float32)
-    rows = rows.reshape(count, height, columns, channels)
+    # One large product for each block: with the channels before the columns, all rows of all images are its rows.
+    flat = rows.reshape(count, height, columns, channels).swapaxes(2, 3).reshape(-1, columns)
+    resized = np.empty((len(flat), width), np.float32)
     for block in _blocks(columns, width, method):
-        np.matmul(block.weights, rows[:, :, block.start : block.stop], out=resized[:, :, block.first : block.last])
-    return resized
+        np.matmul(flat[:, block.start : block.stop], block.weights.T, out=resized[:, block.first : block.last])
+    return np.ascontiguousarray(resized.reshape(count, height, channels, width).swapaxes(2, 3))
 
 
 def resize_colours(images: Array, height: int, width: int) -> Array:

@@ -13,6 +13,7 @@ from rlds_beam.exchange.scope_rl_options import ScopeRlOptions
 from rlds_beam.options import Options, options_given
 from rlds_beam.output.base import FileOutput
 from rlds_beam.output.columns.options import ColumnsOptions
+from rlds_beam.output.keep_ranges_options import KeepRangesOptions
 from rlds_beam.output.options import OutputOptions
 from rlds_beam.reading.base import Source
 from rlds_beam.trajectories.options import FrameOptions, ItemOptions
@@ -47,6 +48,7 @@ OUTPUTS = {
     ),
     COLUMNS: KnownOutput("rlds_beam.output.columns.output:ColumnsOutput", (ColumnsOptions,)),
     RLDS: KnownOutput("rlds_beam.output.rlds.output:RldsOutput", (ColumnsOptions,)),
+    "keep_ranges": KnownOutput("rlds_beam.output.keep_ranges:KeepRangesOutput", (KeepRangesOptions,)),
     "numpy": KnownOutput("rlds_beam.exchange.numpy_output:NumpyOutput", reads=frozenset({"images"})),
     "rllib": KnownOutput("rlds_beam.exchange.rllib_output:RllibOutput"),
     "d3rlpy": KnownOutput("rlds_beam.exchange.d3rlpy_output:D3rlpyOutput"),

@@ -10,6 +10,7 @@ from rlds_beam.exchange.lerobot.options import LerobotOptions
 from rlds_beam.exchange.scope_rl_options import ScopeRlOptions
 from rlds_beam.options import option
 from rlds_beam.output.columns.options import ColumnsOptions
+from rlds_beam.output.keep_ranges_options import KeepRangesOptions
 from rlds_beam.output.options import OutputOptions
 from rlds_beam.reading.options import SourceOptions
 from rlds_beam.reverb.options import ReverbOptions
@@ -23,6 +24,7 @@ class ConvertOptions(
     ColumnsOptions,
     LerobotOptions,
     ScopeRlOptions,
+    KeepRangesOptions,
     OutputOptions,
     ConnectorOptions,
     CheckOptions,

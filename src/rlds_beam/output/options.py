@@ -17,7 +17,7 @@ class OutputOptions(Options):
 
     to: str = option(
         "trajectories",
-        "trajectories, columns, rlds, lerobot, numpy, d3rlpy, minari, rllib, scope_rl, or module:Class (your own)",
+        "trajectories, columns, rlds, keep_ranges, lerobot, numpy, d3rlpy, minari, rllib, scope_rl, or module:Class",
     )
     images: Images | None = option(
         None, "raw (decoded) or jpeg; of LeRobot datasets copy (as they are) or video; the first of each by default"
