@@ -21,6 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import columns_section
+import exchange_section
 import lerobot_section
 import one_machine
 import record_section
@@ -203,6 +204,7 @@ SECTIONS: dict[str, Callable[[Sizes], list[Figure]]] = {
     "skew": one_machine.skew, "bounds": one_machine.bounds, "reverb": reverb_section.reverb,
     "statistics": statistics_section.statistics, "columns": columns_section.columns,
     "rllib": rllib_section.rllib, "record": record_section.record, "lerobot": lerobot_section.lerobot,
+    "exchange": exchange_section.exchange,
 }  # fmt: skip
 
 
