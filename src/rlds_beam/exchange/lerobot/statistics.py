@@ -75,8 +75,17 @@ def range_statistics(count: int) -> Array:
 
 def image_statistics(histogram: Array, levels: int = LEVELS) -> Array:
     """Of a histogram (C, levels): (len(STATISTICS), C), in 0 to 1."""
-    values = np.arange(levels) / (levels - 1)
-    return np.stack([counted_statistics(values, channel) for channel in histogram], axis=1)
+    values, ends = np.arange(levels) / (levels - 1), np.cumsum(histogram, axis=1)
+    total = ends[:, -1:]  # of each channel
+    mean = (histogram @ values)[:, None] / total
+    std = np.sqrt((histogram * np.square(values - mean)).sum(axis=1) / total[:, 0])
+    places = np.array(list(QUANTILES.values())) * (total - 1)
+    low = np.floor(places).astype(np.int64)
+    # The value of a rank is the first whose end is beyond it.
+    below = values[(ends[:, None] <= low[..., None]).sum(axis=-1)]
+    above = values[(ends[:, None] <= np.minimum(low + 1, total - 1)[..., None]).sum(axis=-1)]
+    bounds = values[(histogram > 0).argmax(axis=1)], values[levels - 1 - (histogram[:, ::-1] > 0).argmax(axis=1)]
+    return np.stack([*bounds, mean[:, 0], std, *(below + (above - below) * (places - low)).T])
 
 
 def leaf_statistics(leaf: LeafStatistics) -> Array:
@@ -115,8 +124,8 @@ def histogram_of(images: Column, channels: int, path: str) -> Array:
     counts = np.zeros((channels, LEVELS), np.int64)
     for pixels in parts:
         pixels = (pixels >> 8).astype(np.uint8) if pixels.dtype == np.uint16 else pixels
-        for channel in range(channels):
-            counts[channel] += np.bincount(pixels[..., channel].ravel(), minlength=LEVELS)
+        for channel, values in enumerate(pixels.reshape(-1, channels).T):
+            counts[channel] += np.bincount(values, minlength=LEVELS)
     return counts
 
 
