@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import pickle
 from pathlib import Path
@@ -10,9 +11,15 @@ from typing import Any
 import numpy as np
 import pytest
 from exchanging import assert_equal, export, open_job, plain, read_back, rich_dataset
+from hypothesis import given
+from hypothesis import strategies as st
 
 from rlds_beam.episodes.images import EncodedImages
 from rlds_beam.errors import UsageError
+from rlds_beam.exchange.packed_arrays import pack, unpack
+from rlds_beam.formats import hdf5_objects
+from rlds_beam.formats.hdf5_root import RootGroup
+from rlds_beam.formats.hdf5_tree import EpisodeTemplate, Leaf
 from rlds_beam.formats.msgpack import packb
 from rlds_beam.output.commits import read_commits
 from rlds_beam.recording.logged import KEYS
@@ -285,3 +292,48 @@ def test_a_file_of_another_writer(tmp_path):
     assert second.steps["observation"].tolist() == [[1, 2], [3, 4], [5, 6]]
     assert (second.steps["is_last"].tolist(), second.steps["is_terminal"].any()) == ([False, False, True], False)
     assert [fault.rule for fault in third.faults] == ["corrupt_record"]
+
+
+# Bytes
+
+
+@given(st.lists(st.tuples(st.sampled_from("?iuf"), st.integers(0, 5), st.integers(0, 3)), min_size=1, max_size=4))
+def test_packed_arrays_are_npz(shapes):
+    dtypes = {"?": np.bool_, "i": np.int64, "u": np.uint8, "f": np.float32}
+    arrays = {f"a/{i}": np.ones((rows, width), dtypes[kind]) for i, (kind, rows, width) in enumerate(shapes)}
+    arrays["text"] = np.array([b"", "é".encode(), b"x" * 300, None], object)[:3]
+    payload = pack(arrays)
+    found, theirs = unpack(payload), np.load(io.BytesIO(payload))
+    for name, array in arrays.items():
+        assert found[name].dtype == array.dtype and found[name].tolist() == array.tolist()
+    assert all(theirs[name].tolist() == arrays[name].tolist() for name in arrays if name != "text")
+    for damaged in (b"", payload[:60], payload[:-1][::-1]):
+        with pytest.raises(ValueError, match="not the arrays"):
+            unpack(damaged)
+
+
+@pytest.mark.parametrize("count", [0, 1, 7, 8, 9, 256, 257, 9000])
+def test_a_root_links_to_any_number_of_objects(tmp_path, count):
+    h5py = pytest.importorskip("h5py")
+    leaves = {f"v{i}": Leaf(0, np.dtype("<i4")) for i in range(12)}
+    template = EpisodeTemplate({"e_{}": {"deep": leaves, "none": {}}, "s_{}": Leaf(1, "?", scalar=True)}, ("id",))
+    data = np.arange(3, dtype="<i4").tobytes().ljust(16, b"\1")
+    start = hdf5_objects.SUPERBLOCK_BYTES + 16
+    rows, places = np.tile([3, 1], (count, 1)), np.tile([start - 16, start - 1], (count, 1))
+    body = template.fill(start, rows, places, np.arange(count)[:, None])
+    numbers = np.arange(count).astype("S")
+    names = np.concatenate([np.char.add(prefix, numbers) for prefix in (b"e_", b"s_")] + [np.array([b"x"])])
+    starts = start + template.size * np.arange(count)
+    places = np.concatenate([starts + place for place in template.links.values()] + [np.array([start])])
+    one = hdf5_objects.dataset(np.dtype("<i4"), (3,), start - 16, 12)
+    places[-1], body = start + len(body), body + one.ljust(hdf5_objects.aligned(len(one)), b"\0")
+    root = RootGroup(names, places, start + len(body))
+    (tmp_path / "x.h5").write_bytes(b"".join([root.superblock, data, body, *root.pieces()]))
+    assert (tmp_path / "x.h5").stat().st_size == root.end
+    with h5py.File(tmp_path / "x.h5") as file:
+        assert sorted(file) == sorted(name.decode() for name in names)
+        for i in {0, count // 2, count - 1} if count else ():
+            group = file[f"e_{i}"]
+            assert (group.attrs["id"], sorted(group["deep"]), len(group["none"])) == (i, sorted(leaves), 0)
+            assert group["deep/v11"][()].tolist() == [0, 1, 2] and file[f"s_{i}"][()]
+        assert f"e_{count}" not in file
