@@ -1,6 +1,6 @@
 """From a simulator to an agent that learns, on recorded data. Run it with: make demo.
 
-Records half-cheetah episodes with EnvLogger (two of them broken on purpose), looks at them, checks them, converts
+Records half-cheetah episodes (two of them broken on purpose), looks at them, checks them, converts
 them with the commands that a user would type, reads the result back with TF-Agents and with TFDS, pushes it into a
 Reverb server, and trains a TF-Agents agent on what it samples there.
 """
@@ -12,6 +12,7 @@ import contextlib
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -52,9 +53,13 @@ def main() -> None:
     shutil.rmtree(flags.folder, ignore_errors=True)
     recorded, output = flags.folder / "cheetah", flags.folder / "pairs"
 
-    heading("1. Record", "A lab records a simulator with EnvLogger. Two episodes go wrong, as they do in labs.")
-    run([sys.executable, os.path.relpath(HERE / "record_cheetah.py"), str(recorded),
-         f"--episodes={flags.episodes}", f"--steps={flags.steps}"])  # fmt: skip
+    heading(
+        "1. Record", "A policy runs in a simulator, and EnvLogger logs it. Two episodes go wrong, as they do in labs."
+    )
+    os.environ["PYTHONPATH"] = os.path.relpath(HERE)  # where the simulator is
+    rlds_beam("record", recorded, "--env=record_cheetah:simulator", f'--env_config={{"steps": {flags.steps}}}',
+              "--policy=TruncatedGaussianHead(record_cheetah:gait, sigma=0.3)", f"--episodes={flags.episodes}",
+              "--name=cheetah", "--shards=1", "--envs_per_worker=1")  # fmt: skip
 
     heading("2. Inspect", "What is in there? Nothing is written.")
     rlds_beam("inspect", recorded)
@@ -116,7 +121,7 @@ def run(command: Sequence[str], expect: int = 0) -> None:
 
 
 def show(command: Sequence[str]) -> None:
-    print("$ " + " ".join([Path(command[0]).name, *command[1:]]), flush=True)
+    print("$ " + " ".join([Path(command[0]).name, *map(shlex.quote, command[1:])]), flush=True)
 
 
 @contextlib.contextmanager
