@@ -12,6 +12,7 @@ from recorded_environments import LENGTH, q_function, walk
 
 from rlds_beam import UsageError, open_source, validate
 from rlds_beam.pipelines.cli import main
+from rlds_beam.pipelines.record import RecordConfig, define_pipeline
 from rlds_beam.recording.job import prepare
 from rlds_beam.recording.logger import has_envlogger
 from rlds_beam.recording.options import RecordOptions
@@ -79,6 +80,44 @@ def test_the_same_bytes_with_workers_and_when_it_is_run_again(tmp_path, undistur
     assert bytes_of(tmp_path / "out") == bytes_of(undisturbed)
 
 
+def test_in_a_pipeline_of_one_s_own(tmp_path, undisturbed):
+    import apache_beam as beam
+
+    config = RecordConfig(
+        str(tmp_path / "out"), env=WALK, policy=(GREEDY, "random"), episodes=40, progress="none", logger="own"
+    )
+    with beam.Pipeline("FnApiRunner") as root:
+        define_pipeline(root, config)
+    assert bytes_of(tmp_path / "out") == bytes_of(undisturbed)
+
+
+@pytest.mark.parametrize(
+    ("env", "package", "options"),
+    [
+        ("dm_control:cartpole/balance", "dm_control", {"steps": 60, "maximum_rollout_length": 5}),
+        ("gym:CartPole-v1", "gym", {"episodes": 6}),
+        ("gymnasium:CartPole-v1", "gymnasium", {"episodes": 6}),
+        ("gymnasium:Pendulum-v1", "gymnasium", {"episodes": 2, "step_per_trajectory": 20}),
+    ],
+)
+def test_environments_of_others_are_seeded(tmp_path, env, package, options):
+    """Each episode on its own, whatever its environment played before."""
+    pytest.importorskip(package)
+    for name, beside in (("one", 1), ("several", 4)):
+        recorded(tmp_path / name, "random", env=env, envs_per_worker=beside, **options)
+    one, several = episodes_of(tmp_path / "one"), episodes_of(tmp_path / "several")
+    for episode, other in zip(one, several, strict=True):
+        assert all(np.array_equal(values, other[path]) for path, values in episode.items())
+    assert len({next(v for p, v in e.items() if p.startswith("steps/obs")).tobytes() for e in one}) == len(one)
+
+
+def test_a_factory_with_a_seed_is_called_for_each_episode(tmp_path):
+    recorded(tmp_path / "out", "random", env="recorded_environments:seeded", episodes=4)
+    starts = {float(episode["steps/observation"][0, 0]) for episode in episodes_of(tmp_path / "out")}
+    expected = {float(environment_seed(0, Address(0, 0, i)) % 1000) for i in range(4)}
+    assert starts == expected
+
+
 def test_another_plan_is_refused(tmp_path, undisturbed, capsys):
     before = bytes_of(undisturbed)
     assert main(["record", str(undisturbed), *FLAGS, "--seed=1"]) == 2
@@ -119,7 +158,7 @@ def test_envlogger_makes_the_same_bytes(tmp_path):
 
 def test_it_is_a_dataset_as_any_other(undisturbed):
     source = open_source(str(undisturbed))
-    assert source.dataset == "recorded_environments_walk/1.0.0" or source.dataset == "walk/1.0.0"
+    assert source.dataset == "walk/1.0.0"
     assert source.episodes == 80
     report = validate(undisturbed, progress="none")
     assert (report.records, report.rejected) == (80, 0)
@@ -136,7 +175,7 @@ def test_tfds_reads_it(undisturbed):
     ours = episodes_of(undisturbed)
     for episode, own in zip(tfds.as_numpy(builder.as_dataset(split="train")), ours, strict=True):
         steps = list(episode["steps"])
-        assert episode["policy"] == own["policy"] if "policy" in episode else True
+        assert episode["episode_metadata"]["policy"] == own["policy"]
         for name in ("observation", "action", "reward", "propensity", "log_propensity", "is_terminal"):
             np.testing.assert_array_equal(np.array([step[name] for step in steps]), own[f"steps/{name}"])
         assert steps[0]["propensity"].dtype == np.float64

@@ -44,6 +44,25 @@ def walk(length: int = LENGTH) -> Walk:
     return env
 
 
+class Unseeded(Walk):
+    """What is random in it comes from the seed that it was made with."""
+
+    def __init__(self, seed: int):
+        super().__init__()
+        self._seed = seed
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=self._seed)
+        self._place = float(self._seed % 1000)
+        return self._observed(), {}
+
+
+def seeded(seed: int) -> Unseeded:
+    env = Unseeded(seed)
+    env.spec = gymnasium.envs.registration.EnvSpec("Unseeded-v0", max_episode_steps=LENGTH)
+    return env
+
+
 def endless() -> Walk:
     """It never ends, and says no limit."""
     return Walk(length=10**9, ends=False)
