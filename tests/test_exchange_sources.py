@@ -81,6 +81,28 @@ def test_d4rl_is_checked_and_converted(tmp_path):
     assert firsts(back) == [[0, 1, 2, 3, 0], [4, 5, 6, 7], [8, 9]]
 
 
+def test_an_import_keeps_every_bit(tmp_path):
+    h5py = pytest.importorskip("h5py")
+    rng = np.random.default_rng(0)
+    with h5py.File(tmp_path / "x.hdf5", "w") as file:
+        file["observations"], file["actions"], file["rewards"] = rng.random((6, 3)), rng.random((6, 2)), rng.random(6)
+        file["terminals"], file["infos/big"] = np.arange(6) == 5, np.arange(6, dtype=np.uint64) + 2**63
+    for to, from_ in (("rlds", "rlds"), ("numpy", "numpy"), ("minari", "minari"), ("d3rlpy", "d3rlpy")):
+        export(tmp_path / "x.hdf5", tmp_path / to, to, from_="d4rl")
+        (expected,), (found,) = read_back(tmp_path / "x.hdf5", "d4rl"), read_back(_root(tmp_path / to), from_)
+        for path in ("observation", "action", "reward", *(["info/big"] if to != "d3rlpy" else [])):
+            assert found.steps[path].dtype == expected.steps[path].dtype
+            assert found.steps[path].tolist() == expected.steps[path].tolist()
+    export(tmp_path / "minari", tmp_path / "again", "rlds", from_="minari")
+    (found,) = read_back(_root(tmp_path / "again"), "rlds")
+    assert found.steps["reward"].tolist() == expected.steps["reward"].tolist()
+
+
+def _root(output: Path) -> Path:
+    """The directory of the dataset in an output."""
+    return next((path.parent for path in output.rglob("features.json")), output)
+
+
 def test_files_that_are_none_of_the_kind(tmp_path):
     h5py = pytest.importorskip("h5py")
     with h5py.File(tmp_path / "x.h5", "w") as file:

@@ -22,6 +22,14 @@ from rlds_beam.formats.base import Damage, Headers, Record
 Array: TypeAlias = "np.ndarray[Any, Any]"
 Arrays: TypeAlias = "Mapping[str, Array]"
 
+_WIDE = ("float64", "uint64")
+
+
+def number_field(path: str, dtype: str, shape: tuple[int, ...] = ()) -> Field:
+    """The field of an array of numbers; one whose values a tf.Example would round is stored in it as bytes."""
+    return Field(path, dtype, shape, "bytes" if dtype in _WIDE else "none")
+
+
 FLAG_FIELDS = {name: Field(name, "bool") for name in ("is_first", "is_last", "is_terminal")}
 
 

@@ -26,6 +26,7 @@ from rlds_beam.exchange.array_episodes import (
     Arrays,
     discounts,
     flags,
+    number_field,
     with_last,
 )
 from rlds_beam.exchange.d3rlpy_output import SCHEMA
@@ -149,10 +150,10 @@ def _decoder(path: str) -> D3rlpyDecoder:
         raise UsageError(f"{path} cannot be read: {error}") from error
     names = [name for name in arrays if name.startswith("observations")]
     observations = {name: name.replace("observations", "observation") for name in names}
-    fields = {observations[name]: Field(observations[name], *arrays[name]) for name in names}
+    fields = {observations[name]: number_field(observations[name], *arrays[name]) for name in names}
     dtype, shape = arrays["actions"]
-    action = Field("action", dtype, () if shape == (1,) and np.dtype(dtype).kind in "iu" else shape)
-    steps = {**fields, "action": action, "reward": Field("reward", arrays["rewards"][0])}
+    action = number_field("action", dtype, () if shape == (1,) and np.dtype(dtype).kind in "iu" else shape)
+    steps = {**fields, "action": action, "reward": number_field("reward", arrays["rewards"][0])}
     steps |= {"discount": Field("discount", "float32"), **FLAG_FIELDS}
     return D3rlpyDecoder(Schema(steps), observations, "action", "reward", False)
 
@@ -183,4 +184,6 @@ def _own_decoder(content: Mapping[str, Any]) -> D3rlpyDecoder:
 
 def _pixels(field: Field) -> Field:
     """The field, its images no longer encoded."""
+    if field.encoding not in ("png", "jpeg"):
+        return field
     return dataclasses.replace(field, encoding="none", feature="Tensor" if field.shape else "Scalar")

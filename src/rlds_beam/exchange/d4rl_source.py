@@ -32,6 +32,7 @@ from rlds_beam.exchange.array_episodes import (
     Arrays,
     discounts,
     flags,
+    number_field,
     with_last,
 )
 from rlds_beam.exchange.hdf5_reading import UNREADABLE, datasets_of, open_hdf5
@@ -211,4 +212,4 @@ class D4rlSource(Source):
 
 def _field(name: str, dataset: Any) -> Field:
     shape = tuple(dataset.shape[1:])
-    return Field(path_of(name), dataset.dtype.name, () if name == "rewards" else shape)
+    return number_field(path_of(name), dataset.dtype.name, () if name == "rewards" else shape)

@@ -28,7 +28,7 @@ from rlds_beam.episodes.columns import zeros_like
 from rlds_beam.episodes.episode import Column
 from rlds_beam.episodes.schema import Field, Schema
 from rlds_beam.errors import UsageError, needs
-from rlds_beam.exchange.array_episodes import FLAG_FIELDS, ArrayDecoder, ArrayFormat, Arrays
+from rlds_beam.exchange.array_episodes import FLAG_FIELDS, ArrayDecoder, ArrayFormat, Arrays, number_field
 from rlds_beam.exchange.packed_arrays import unpack
 from rlds_beam.exchange.sources_of_files import dataset_name, no_features, splits_of
 from rlds_beam.formats.base import Damage, Record
@@ -247,4 +247,4 @@ def _schema(files: EnvLoggerFormat, paths: Sequence[str]) -> Schema:
 def _field(path: str, column: Any) -> Field:
     if column.dtype == object:
         return Field(path, "string", (), "text", "Text")
-    return Field(path, column.dtype.name, column.shape[1:])
+    return number_field(path, column.dtype.name, column.shape[1:])

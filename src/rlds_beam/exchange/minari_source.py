@@ -26,6 +26,7 @@ from rlds_beam.exchange.array_episodes import (
     Arrays,
     discounts,
     flags,
+    number_field,
     with_last,
 )
 from rlds_beam.exchange.hdf5_reading import UNREADABLE, datasets_of, is_text, open_hdf5, read_array
@@ -213,7 +214,7 @@ def _field(place: str, dataset: Any, steps: int, jpeg: bool, spaces: Mapping[str
         return MinariField(Field(name, "uint8", shape if len(shape) == 3 else (*shape, 1), "jpeg", "Image"), place, of)
     if is_text(dataset):
         return MinariField(Field(name, "string", tuple(dataset.shape[1:]), "text", "Text"), place, of)
-    return MinariField(Field(name, dataset.dtype.name, tuple(dataset.shape[1:])), place, of)
+    return MinariField(number_field(name, dataset.dtype.name, tuple(dataset.shape[1:])), place, of)
 
 
 def _spaces(about: Mapping[str, Any]) -> dict[str, Any]:

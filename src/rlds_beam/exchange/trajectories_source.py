@@ -28,7 +28,7 @@ from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.episodes.schema import Field, Schema
 from rlds_beam.episodes.violations import BadEpisode, Violation
 from rlds_beam.errors import UsageError
-from rlds_beam.exchange.array_episodes import FLAG_FIELDS
+from rlds_beam.exchange.array_episodes import FLAG_FIELDS, number_field
 from rlds_beam.exchange.sources_of_files import dataset_name, no_features, splits_of
 from rlds_beam.formats.base import Damage, Headers, Record
 from rlds_beam.formats.example import Feature, parse_example
@@ -244,6 +244,9 @@ def _schema(spec: TrajectorySpec, jpegs: Jpegs) -> Schema:
     fields = {}
     for leaf in spec.leaves:
         if leaf.path not in ("step_type", "next_step_type"):
-            encoding, feature = ("jpeg", "Image") if leaf.path in jpegs else ("none", "Tensor")
-            fields[leaf.path] = Field(leaf.path, leaf.dtype, leaf.shape, encoding, feature)
+            fields[leaf.path] = (
+                Field(leaf.path, leaf.dtype, leaf.shape, "jpeg", "Image")
+                if leaf.path in jpegs
+                else number_field(leaf.path, leaf.dtype, leaf.shape)
+            )
     return Schema(fields | FLAG_FIELDS)
