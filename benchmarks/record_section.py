@@ -38,7 +38,7 @@ def _workers(sizes: Sizes) -> list[Figure]:
     runs: dict[int, list[Measurement]] = {1: [], 2: []}
     for _ in range(sizes.repeats):
         for count, found in runs.items():
-            found.append(_command(sizes.of(8000, 1000), count))
+            found.append(_command(sizes.of(4000, 1000), count))
     one, two = best(runs[1]), best(runs[2])
     table(
         f"rlds-beam record: {one.content['transitions']:,} steps of CartPole, a Q network in numpy",
