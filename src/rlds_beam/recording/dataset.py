@@ -20,7 +20,7 @@ from rlds_beam.output.commits import RangeCommit
 from rlds_beam.output.files import to_json
 from rlds_beam.output.manifest import VERSION
 from rlds_beam.recording.propensities import MIXTURE
-from rlds_beam.recording.rollout import INFO, LOG_PROPENSITY, PROPENSITY, Recording, Settings
+from rlds_beam.recording.settings import INFO, LOG_PROPENSITY, PROPENSITY, Recording, Settings
 from rlds_beam.recording.spaces import Structure, number_field
 
 if TYPE_CHECKING:

@@ -29,7 +29,7 @@ from rlds_beam.recording.logger import has_envlogger
 from rlds_beam.recording.options import RecordOptions
 from rlds_beam.recording.policies import BehaviorPolicy, HistoryPolicy, Random
 from rlds_beam.recording.ranges import RangeRecorder, RecordingCommitter, RolloutRange, plan_rollouts
-from rlds_beam.recording.rollout import Settings, info_fields
+from rlds_beam.recording.settings import Settings, info_fields
 from rlds_beam.user_functions import ByValue, version_of
 
 FORMAT = 1

@@ -12,7 +12,7 @@ from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.errors import NotVerifiedError
 from rlds_beam.recording.distributions import Propensity
 from rlds_beam.recording.policies import BehaviorPolicy, HistoryPolicy
-from rlds_beam.recording.rollout import PROPENSITY
+from rlds_beam.recording.settings import PROPENSITY
 from rlds_beam.recording.spaces import Structure
 
 Array: TypeAlias = "np.ndarray[Any, Any]"

@@ -23,8 +23,9 @@ from rlds_beam.recording.environments import Environment, make_environment
 from rlds_beam.recording.loading import load_policies
 from rlds_beam.recording.policies import BehaviorPolicy
 from rlds_beam.recording.propensities import add_mixture, check_propensities, together
-from rlds_beam.recording.rollout import Recording, Settings, roll_out
+from rlds_beam.recording.rollout import roll_out
 from rlds_beam.recording.seeds import Address
+from rlds_beam.recording.settings import Recording, Settings
 
 FEWEST, FEW, MOST = 16, 16, 1000
 """Of a policy and a dataset: about so many files, with so many trajectories each at least, and at most."""
