@@ -105,7 +105,7 @@ def _leaf(field: Field) -> Json:
     if field.encoding in _IMAGES:
         image = {"shape": shape, "dtype": field.dtype, "encodingFormat": field.encoding}
         return {"pythonClassName": f"{_FEATURES}.image_feature.Image", "image": image}
-    name = "tensor_feature.Tensor" if field.shape else "scalar.Scalar"
+    name = "tensor_feature.Tensor" if field.shape or field.encoding != "none" else "scalar.Scalar"
     tensor = {"shape": shape, "dtype": field.dtype, "encoding": field.encoding}
     return {"pythonClassName": f"{_FEATURES}.{name}", "tensor": tensor}
 
