@@ -79,7 +79,7 @@ class Survey:
             "items": self.items,
             "output_bytes": self.size,
             "error": self.error,
-            "presets": suggested(source.dataset),
+            **({"presets": presets} if (presets := suggested(source.dataset)) else {}),
         }
 
 
