@@ -100,7 +100,8 @@ def test_its_url_and_its_sockets(cluster, gate, source, tmp_path) -> None:
         assert process.stderr is not None
         job = cluster.jobs()[0]["jid"]
         url = f"http://{cluster.address}/#/job/{job}/overview"
-        assert process.stderr.readline() == f"rlds-beam: Flink job {job}, {url}\n"
+        said = complaints(process.stderr.readline() + process.stderr.readline())
+        assert said == [f"rlds-beam: Flink job {job}, {url}"]
         sockets = listening([*members(process.pid), *cluster.pools_and_workers()])
         elsewhere = [one for one in sockets if not one.is_loopback]
         java = [one for one in elsewhere if Path(f"/proc/{one.process}/comm").read_text() == "java\n"]
