@@ -98,6 +98,10 @@ class TestRules:
         with pytest.raises(error, match=f"--propensity_fn=.*{function.__name__}"):
             find_violations(logged(0), CheckOptions(propensity_fn=function))
 
+    def test_a_policy_without_anything_to_compare_is_refused(self):
+        with pytest.raises(UsageError, match="the steps have no propensity"):
+            find_violations(make_episode(4, seed=0), CheckOptions(propensity_fn=behavior))
+
     def test_a_rejected_episode_is_kept(self, tmp_path, capsys):
         source = write_dataset(tmp_path / "data", [logged(0), logged(1, wrong=0.0)])
         assert main(["validate", str(source), "--json", "--runner=FnApiRunner"]) == 3

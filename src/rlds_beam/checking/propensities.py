@@ -32,16 +32,18 @@ def propensity_violations(episode: Episode, function: str | None, judge_last: bo
       judge_last: whether the last step is judged too, whose action is void.
 
     Raises:
-      UsageError: the function cannot be had, or returned something else than a number for each step.
+      UsageError: the function cannot be had, or returned something else than a number for each step; or no propensities
+        are recorded that it could be compared with.
       RldsBeamError: it raised.
     """
     steps = episode.steps
     path = next((name for name in NAMES if name in steps), None)
-    if path is None:
+    values = np.zeros((), np.float64) if path is None else np.asarray(steps[path])
+    if path is None or values.dtype.kind != "f" or values.ndim != 1:  # or it is something else of that name
+        if function is not None:
+            known = ", ".join(steps)
+            raise UsageError(f"--propensity_fn: the steps have no propensity (one float a step), only {known}")
         return
-    values = np.asarray(steps[path])
-    if values.dtype.kind != "f" or values.ndim != 1:
-        return  # something else of that name
     judged = np.full(len(values), True) if judge_last or "is_last" not in steps else ~np.asarray(steps["is_last"], bool)
     judged &= np.isfinite(values)  # otherwise it is non_finite
     outside = judged & ((values <= 0) | (_discrete(steps) & (values > 1 + _TOLERANCE)))
