@@ -100,7 +100,8 @@ def main() -> None:
     flags = parser.parse_args()
     logging.disable(logging.WARNING)
     torch.set_num_threads(1)  # the model is small, and RLlib's readers need a core, too
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+    # Logical CPUs: with two, RLlib's own way with BC waits for a reader that Ray never starts.
+    ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False)
     recorded, made = rllib_connectors.episodes(flags.episodes, LENGTH, one_layer=True)
     with tempfile.TemporaryDirectory() as directory:
         own = configured(flags.algorithm, flags.recurrent).offline_data(

@@ -18,7 +18,7 @@ os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 
 
 def trajectories(directory: str) -> Any:
-    """A tf.data.Dataset of episodes, each with the action and observation of all its steps."""
+    """A tf.data.Dataset of episodes, each with the action and state of all its steps."""
     import tensorflow_datasets as tfds
 
     builder = tfds.builder_from_directory(directory)
@@ -27,7 +27,13 @@ def trajectories(directory: str) -> Any:
         decoders={"steps": tfds.decode.SkipDecoding()},
         read_config=tfds.ReadConfig(skip_prefetch=True, interleave_cycle_length=16),
     )
-    return episodes.map(lambda episode: {name: episode["steps"][name] for name in ("action", "observation")})
+
+    def action_and_state(episode: Any) -> dict[str, Any]:
+        steps = episode["steps"]
+        state = steps["observation"]
+        return {"action": steps["action"], "state": state["state"] if isinstance(state, dict) else state}
+
+    return episodes.map(action_and_state)
 
 
 def measure(directory: str, episodes: int) -> dict[str, float]:
@@ -40,9 +46,9 @@ def measure(directory: str, episodes: int) -> dict[str, float]:
     actions, states = [], []
     for _, trajectory in zip(range(episodes), stream, strict=False):
         actions.append(trajectory["action"])
-        states.append(trajectory["observation"])
+        states.append(trajectory["state"])
     statistics = {}
-    for name, collected in (("action", actions), ("observation", states)):
+    for name, collected in (("action", actions), ("state", states)):
         values = np.concatenate(collected)
         statistics[name] = {
             "mean": values.mean(0), "std": values.std(0), "max": values.max(0), "min": values.min(0),

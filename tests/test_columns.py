@@ -130,16 +130,16 @@ def test_two_workers_write_the_same_bytes(data, outputs, tmp_path, kind):
 
 
 def test_killed_and_run_again_it_is_as_if_undisturbed(data, tmp_path):
-    flags = ("--to=columns", "--connectors=test_columns:CONNECTORS", "--workers=2", "--shards=4")
-    assert run("convert", data, tmp_path / "undisturbed", *flags)[0] == 3
+    flags = ("--to=columns", "--connectors=test_columns:CONNECTORS", "--shards=4")
+    assert run("convert", data, tmp_path / "undisturbed", *flags, "--workers=1")[0] == 3
     output = tmp_path / "out"
-    with running(["convert", data, output, *flags], **options(**{HOLD: "30"})) as process:
+    with running(["convert", data, output, *flags, "--workers=2"], **options(**{HOLD: "30"})) as process:
         wait_until(lambda: len(list(output.glob("_commits/*.json"))) >= 2, process)
         kill(process)
     assert not (output / "manifest.json").exists()
     (output / "walker/.toy-train.tfrecord-00000-of-00004.01234567.tmp").write_bytes(b"of a killed worker")
     finished = {path: path.stat().st_mtime_ns for path in output.glob("*/toy-*")}
-    assert run("convert", data, output, *flags)[0] == 3
+    assert run("convert", data, output, *flags, "--workers=2")[0] == 3
     assert content(output) == content(tmp_path / "undisturbed")
     assert finished
     assert all(path.stat().st_mtime_ns == time_ns for path, time_ns in finished.items())

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from processes import DEADLINE
-from processes import run as execute
+from processes import DEADLINE, RLDS_BEAM, start
 
 from rlds_beam.pipelines.cli import main
 from rlds_beam.runners import diagnosis
@@ -25,20 +22,16 @@ def test_a_machine_that_runs_these_tests_has_no_problems(capsys: pytest.CaptureF
     assert all(finding["remedy"] for finding in findings.values() if finding["status"] == "absent")
 
 
-def test_too_few_open_files(tmp_path: Path) -> None:
-    """With a limit as some systems set it; the exit code says so."""
-    command = ["prlimit", "--nofile=256:512", sys.executable, "-m", "rlds_beam", "doctor"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=DEADLINE, cwd=tmp_path)
-    assert done.returncode == 1
-    assert "problem   open files: 256 at a time\n          ulimit -n 1024 (the hard limit is 512)" in done.stdout
-    assert done.stdout.endswith("1 problem found\n")
-
-
-def test_a_package_that_does_not_import(tmp_path: Path) -> None:
+def test_too_few_open_files_and_a_package_that_does_not_import(tmp_path: Path) -> None:
+    """With a limit as some systems set it; the exit code says that there are problems."""
     (tmp_path / "simplejpeg.py").write_text("raise ImportError('libturbojpeg.so.0: cannot open shared object file')")
-    code, out, _ = execute(["doctor"], cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(tmp_path)})
-    assert code == 1
+    command = ["prlimit", "--nofile=256:512", *RLDS_BEAM, "doctor"]
+    with start(command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(tmp_path)}) as process:
+        out, _ = process.communicate(timeout=DEADLINE)
+    assert process.returncode == 1
+    assert "problem   open files: 256 at a time\n          ulimit -n 1024 (the hard limit is 512)" in out
     assert "problem   imports: simplejpeg (ImportError: libturbojpeg.so.0: cannot open shared object file)" in out
+    assert out.endswith("2 problems found\n")
 
 
 def test_an_old_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

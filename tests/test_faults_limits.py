@@ -29,9 +29,11 @@ def home() -> Iterator[Path]:
     shutil.rmtree(path)
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-@pytest.mark.parametrize("limit", [6, 10, 14, 18, 22, 26, 30])
-def test_no_more_threads(home: Path, limit: int, workers: int) -> None:
+@pytest.mark.parametrize(
+    ("workers", "limit"),
+    [*((1, limit) for limit in (6, 14, 22)), *((2, limit) for limit in (6, 10, 14, 18, 22, 26, 30))],
+)
+def test_no_more_threads(home: Path, workers: int, limit: int) -> None:
     data = write_dataset(home / "data", [make_episode(20, seed=i) for i in range(8)], shards=2)
     become = ["setpriv", f"--reuid={USER + limit + 100 * workers}", f"--regid={USER}", "--clear-groups"]
     limited = [f"--inh-caps={CAPABILITIES}", f"--ambient-caps={CAPABILITIES}", "prlimit", f"--nproc={limit}"]

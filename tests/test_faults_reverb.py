@@ -180,7 +180,7 @@ class TestKilled:
 
         with Proxy(process.address) as proxy:
             proxy.at_byte(100_000, fail)
-            code, out, err = run(arguments(data, [proxy.address], "--timeout=5", "--writer=observer"))
+            code, out, err = run(arguments(data, [proxy.address], "--timeout=3", "--writer=observer"))
         (said,) = (line for line in err.splitlines() if line.startswith("rlds-beam: "))  # among what Reverb says
         Ran(code, json.loads(out or "{}"), said).assert_not_verified("TF-Agents observer", "written twice")
 

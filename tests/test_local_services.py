@@ -74,50 +74,57 @@ def append_state(target: str) -> None:
         next(stub.State(iter([request]), timeout=10))
 
 
-@pytest.mark.parametrize(("flags", "waiting"), [(["--workers=2"], 2), (["--workers=1"], 1)])
-def test_a_running_job_listens_at_no_port(tmp_path, flags, waiting) -> None:
-    with held(tmp_path, *flags, waiting=waiting) as processes:
-        assert len(processes) >= waiting
+@pytest.fixture(scope="module")
+def processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[int]]:
+    """Those of a job with two workers, in the middle of its work."""
+    with held(tmp_path_factory.mktemp("job"), "--workers=2", waiting=2) as processes:
+        yield processes
+
+
+def test_a_running_job_listens_at_no_port(processes) -> None:
+    assert len(processes) >= 2
+    assert listening(processes) == []
+
+
+def test_nor_does_one_in_a_single_process(tmp_path) -> None:
+    with held(tmp_path, "--workers=1", waiting=1) as processes:
         assert listening(processes) == []
 
 
-def test_the_services_cannot_be_attacked_over_the_network(tmp_path) -> None:
+def test_the_services_cannot_be_attacked_over_the_network(processes, tmp_path) -> None:
     """As was possible: any file of the user's, and code in a worker, from wherever the machine can be reached."""
     (tmp_path / "secret").write_text("secret")
-    with held(tmp_path, "--workers=2", waiting=2) as processes:
-        hosts = {"127.0.0.1", socket.gethostbyname(socket.gethostname())}
-        for target in [f"{host}:{open_.port}" for open_ in listening(processes) for host in hosts]:
-            with pytest.raises(grpc.RpcError):
-                get_artifact(target, tmp_path / "secret")
-            with pytest.raises(grpc.RpcError):
-                append_state(target)
+    hosts = {"127.0.0.1", socket.gethostbyname(socket.gethostname())}
+    for target in [f"{host}:{open_.port}" for open_ in listening(processes) for host in hosts]:
+        with pytest.raises(grpc.RpcError):
+            get_artifact(target, tmp_path / "secret")
+        with pytest.raises(grpc.RpcError):
+            append_state(target)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user takes root")
-def test_the_services_cannot_be_reached_by_another_user(tmp_path) -> None:
+def test_the_services_cannot_be_reached_by_another_user(processes) -> None:
     become = ["setpriv", f"--reuid={ANOTHER_USER}", f"--regid={ANOTHER_USER}", "--clear-groups"]
     runs = subprocess.run([*become, sys.executable, "-c", ""], capture_output=True, check=False, timeout=DEADLINE)
     if runs.returncode:
         pytest.skip("this Python is in a directory that another user cannot read")
-    with held(tmp_path, "--workers=2", waiting=2) as processes:
-        sockets = unix_sockets(processes)
-        assert len(sockets) == 1
-        for path in sockets:
-            assert path.parent.stat().st_mode & 0o777 == 0o700
-            attack = [sys.executable, "-c", CONNECT, str(path)]
-            done = subprocess.run([*become, *attack], capture_output=True, text=True, check=False, timeout=DEADLINE)
-            assert "PermissionError" in done.stderr
-            assert subprocess.run(attack, check=False, timeout=DEADLINE).returncode == 0
+    sockets = unix_sockets(processes)
+    assert len(sockets) == 1
+    for path in sockets:
+        assert path.parent.stat().st_mode & 0o777 == 0o700
+        attack = [sys.executable, "-c", CONNECT, str(path)]
+        done = subprocess.run([*become, *attack], capture_output=True, text=True, check=False, timeout=DEADLINE)
+        assert "PermissionError" in done.stderr
+        assert subprocess.run(attack, check=False, timeout=DEADLINE).returncode == 0
 
 
-def test_no_service_gives_files_away(tmp_path) -> None:
+def test_no_service_gives_files_away(processes, tmp_path) -> None:
     """Workers are started by the job, and fetch nothing: Beam's artifact service is not served at all."""
     (tmp_path / "secret").write_text("secret")
-    with held(tmp_path, "--workers=2", waiting=2) as processes:
-        (path,) = unix_sockets(processes)
-        with pytest.raises(grpc.RpcError) as raised:
-            get_artifact(f"unix:{path}", tmp_path / "secret")
-        assert raised.value.code() == grpc.StatusCode.UNIMPLEMENTED
+    (path,) = unix_sockets(processes)
+    with pytest.raises(grpc.RpcError) as raised:
+        get_artifact(f"unix:{path}", tmp_path / "secret")
+    assert raised.value.code() == grpc.StatusCode.UNIMPLEMENTED
 
 
 def test_a_directory_for_temporary_files_with_a_long_name(tmp_path, convert, monkeypatch) -> None:

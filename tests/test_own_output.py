@@ -129,15 +129,15 @@ def test_convert(data, tmp_path):
 
 
 def test_killed_and_run_again_it_is_as_if_undisturbed(data, tmp_path):
-    flags = (OWN, "--workers=2", "--shards=5")
-    assert run("convert", data, tmp_path / "undisturbed", *flags)[0] == 3
+    flags = (OWN, "--shards=5")
+    assert run("convert", data, tmp_path / "undisturbed", *flags, "--workers=1")[0] == 3
     output = tmp_path / "out"
-    with running(["convert", data, output, *flags], **options(**{HOLD: "2"})) as process:
+    with running(["convert", data, output, *flags, "--workers=2"], **options(**{HOLD: "2"})) as process:
         wait_until(lambda: len(list(output.glob("_commits/*.json"))) >= 2, process)
         kill(process)
     assert not (output / "manifest.json").exists()
     finished = {path: path.stat().st_mtime_ns for path in output.glob("*.jsonl")}
-    assert run("convert", data, output, *flags)[0] == 3
+    assert run("convert", data, output, *flags, "--workers=2")[0] == 3
     assert content(output) == content(tmp_path / "undisturbed")
     assert all(path.stat().st_mtime_ns == time_ns for path, time_ns in finished.items())
 

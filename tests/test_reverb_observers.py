@@ -206,7 +206,7 @@ def assert_equal(ours: Any, theirs: Any, context: object) -> None:
 @pytest.mark.parametrize("batch", range(4))
 def test_generated_cases_are_what_tf_agents_writes(tables: Tables, batch: int) -> None:
     written = 0
-    for seed in range(batch * 250, batch * 250 + 250):
+    for seed in range(batch * 150, batch * 150 + 150):
         case = Case.generate(seed)
         their_errors = case.play(reverb_utils, tables.client)
         theirs = tables.drain()
@@ -217,7 +217,7 @@ def test_generated_cases_are_what_tf_agents_writes(tables: Tables, batch: int) -
         assert our_errors == their_errors, context
         assert_equal(ours, theirs, context)
         written += sum(len(items) for _, items in theirs)
-    assert written > 1000  # there was something to compare
+    assert written > 600  # there was something to compare
 
 
 @pytest.mark.parametrize("seed", range(0, 2000, 80))

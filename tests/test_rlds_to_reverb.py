@@ -151,7 +151,7 @@ ANY = st.lists(st.tuples(st.booleans(), st.booleans(), st.booleans()), max_size=
 
 
 # An iterator takes a tenth of a second to start, so streams are few and long: those of `ignore_errors` never end.
-@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(episodes=st.lists(st.one_of(*[VALID] * 8, ANY), max_size=30))
 def test_frames_and_errors_are_those_of_tf_agents(streams: Streams, episodes: list[Flags]) -> None:
     streams.episodes = episodes

@@ -14,6 +14,7 @@ from processes import DEADLINE, RLDS_BEAM
 from rlds_beam.testing import make_episode, write_dataset
 
 HOSTILE = ("apache_beam", "boto3", "botocore", "dill", "google", "grpc", "numpy", "snappy", "transforms", "yaml")
+SCRIPT = str(Path(sys.executable).with_name("rlds-beam"))
 RECORD = "import pathlib\npathlib.Path(__file__).with_suffix('.imported').touch()\nraise ImportError(__name__)\n"
 POLICIES = f"""
 import contextlib
@@ -44,9 +45,10 @@ def run(here: Path, command: list[str], *arguments: str) -> subprocess.Completed
     )
 
 
-@pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize(
-    "command", [[str(Path(sys.executable).with_name("rlds-beam"))], [*RLDS_BEAM]], ids=["script", "-m"]
+    ("command", "workers"),
+    [([SCRIPT], 1), ([SCRIPT], 2), ([*RLDS_BEAM], 1)],
+    ids=["script", "script, two workers", "python -m"],
 )
 def test_only_the_named_module_comes_from_the_current_directory(here: Path, command: list[str], workers: int) -> None:
     done = run(
@@ -64,8 +66,7 @@ def test_only_the_named_module_comes_from_the_current_directory(here: Path, comm
 
 def test_a_path_in_a_bucket(here: Path) -> None:
     """Reading from s3:// imports boto3, where it is installed."""
-    script = str(Path(sys.executable).with_name("rlds-beam"))
-    done = run(here, [script], "convert", "data/testing/1.0.0", "s3://nowhere/out", "--policy_info_fn=my_policies:info")
+    done = run(here, [SCRIPT], "convert", "data/testing/1.0.0", "s3://nowhere/out", "--policy_info_fn=my_policies:info")
     assert done.returncode == 2, done.stderr
     assert [path.name for path in here.glob("*.imported")] == []
 

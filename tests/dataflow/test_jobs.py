@@ -21,7 +21,7 @@ import pytest
 pytest.importorskip("google.cloud.dataflow")
 
 from clean_environment import ROOT, beside, build, run
-from cloud import EXECUTE, Cloud, serving
+from cloud import EXECUTE, Cloud, content, files, serving
 from processes import DEADLINE
 from pushes import look, one_table
 
@@ -105,20 +105,6 @@ def test_convert_gives_the_bytes_of_a_local_run(
     assert main(["convert", there, "gs://bucket/out", *again, *flags(cloud)]) == 0
     assert main(["convert", str(source), str(tmp_path / "local"), *again]) == 0
     assert files(cloud.download("bucket/out", tmp_path / "replaced")) == files(tmp_path / "local")
-
-
-def content(directory: Path) -> dict[str, bytes]:
-    """The files of an output, without what they say of the input: a bucket gives other fingerprints of its content."""
-    read = {path: (directory / path).read_bytes() for path in files(directory)}
-    plan = json.loads(read["plan.json"])
-    digest = json.loads(read["manifest.json"])["plan_sha256"]
-    del plan["plan"]["content"]
-    read["plan.json"] = json.dumps(plan).encode()
-    return {path: data.replace(digest.encode(), b"") for path, data in read.items()}
-
-
-def files(directory: Path) -> list[str]:
-    return sorted(str(path.relative_to(directory)) for path in directory.rglob("*") if path.is_file())
 
 
 def test_validate_brings_its_report_back(

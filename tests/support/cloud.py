@@ -287,3 +287,17 @@ def serving(execute: Callable[[str, Path], subprocess.CompletedProcess[str]], ho
         yield cloud
     finally:
         cloud.close()
+
+
+def content(directory: Path) -> dict[str, bytes]:
+    """The files of an output, without what they say of the input: a bucket gives other fingerprints of its content."""
+    read = {path: (directory / path).read_bytes() for path in files(directory)}
+    plan = json.loads(read["plan.json"])
+    digest = json.loads(read["manifest.json"])["plan_sha256"]
+    del plan["plan"]["content"]
+    read["plan.json"] = json.dumps(plan).encode()
+    return {path: data.replace(digest.encode(), b"") for path, data in read.items()}
+
+
+def files(directory: Path) -> list[str]:
+    return sorted(str(path.relative_to(directory)) for path in directory.rglob("*") if path.is_file())

@@ -39,7 +39,8 @@ SEQUENCES = [
 @pytest.fixture(scope="module", autouse=True)
 def _ray():
     ray.shutdown()  # what another test started has other settings
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, configure_logging=False)
+    # Logical CPUs: a learner in a process of its own takes one, and Ray Data's readers others.
+    ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False, configure_logging=False)
     yield
     ray.shutdown()
 
@@ -244,6 +245,18 @@ def test_through_ray_data(tmp_path):
     assert batch["default_policy/state_in/h"].shape[1:] == (1, training.CELLS)
     valid = batch["default_policy/loss_mask"]
     assert sorted(batch["default_policy/action_logp"][valid]) == sorted(np.concatenate([e.logp for e in lessons]))
+
+
+def test_a_learner_in_a_process_of_its_own(tmp_path, built):
+    """`num_learners=1`: Ray Data reads the files, and the learner's actor trains."""
+    lessons = training.lessons(30)
+    path = training.write_columns(tmp_path / "columns", STATELESS, [lesson.ours() for lesson in lessons])
+    config = training.configured(BCConfig()).learners(num_learners=1, num_cpus_per_learner=1)
+    algorithm = built(config.offline_data(**offline_data(path)))
+    assert algorithm.learner_group.is_remote
+    found = training.losses(algorithm, 12)
+    assert np.isfinite(found).all()
+    assert found[-1] < 0.9 * found[0]
 
 
 def test_what_is_not_there_is_said(tmp_path):
