@@ -102,6 +102,24 @@ class TestRules:
         with pytest.raises(UsageError, match="the steps have no propensity"):
             find_violations(make_episode(4, seed=0), CheckOptions(propensity_fn=behavior))
 
+    @pytest.mark.parametrize(
+        ("column", "told"),
+        [
+            (np.full((3, 2), 0.5), "float64 of shape (2,)"), (np.ones(3, np.int64), "int64"),
+            (np.array([b"a", b"b", b"c"], object), "text"),
+        ],
+    )  # fmt: skip
+    @pytest.mark.parametrize("field", ["propensity", "pscore", "log_propensity"])
+    def test_what_is_not_one_float_is_judged_by_name(self, field, column, told):
+        episode = make_episode(3, seed=0).with_columns({field: column})
+        (violation,) = find_violations(episode, CheckOptions())
+        assert (violation.rule, violation.field) == ("propensity_out_of_range", field)
+        assert violation.detail.startswith(told) and "one float is expected" in violation.detail
+
+    def test_both_names_are_looked_at(self):
+        (violation,) = find_violations(recorded([0.5, 0.5], pscore=np.array([0.5, 2.0, 0.0])), CheckOptions())
+        assert (violation.field, violation.step) == ("pscore", 1)
+
     def test_a_rejected_episode_is_kept(self, tmp_path, capsys):
         source = write_dataset(tmp_path / "data", [logged(0), logged(1, wrong=0.0)])
         assert main(["validate", str(source), "--json", "--runner=FnApiRunner"]) == 3
@@ -155,6 +173,47 @@ class TestWeights:
         assert main(["convert", str(source), str(tmp_path / "accepted"), *flags]) == 3
         report = json.loads(capsys.readouterr().out)
         assert (report["records"], report["rejected"]) == (2, 1)
+
+    def test_a_product_that_overflows_ends_the_job(self, tmp_path, capsys):
+        episodes = [recorded([0.5], [0.5]), recorded([1e-3] * 200, [1.0] * 200)]
+        source = write_dataset(tmp_path / "data", episodes)
+        (tmp_path / "ope.yaml").write_text("[AddImportanceWeights, AddColumnsFromEpisodesToTrainBatch]")
+        flags = ["--to=columns", f"--connectors={tmp_path / 'ope.yaml'}", "--runner=FnApiRunner", "--progress=none"]
+        assert main(["convert", str(source), str(tmp_path / "out"), *flags]) == 2
+        told = capsys.readouterr().err
+        assert "step_wise_importance_weight at step 102 is more than float64 holds" in told
+        assert "testing/1.0.0" in told and "`log: true`" in told and "`clip: 1000`" in told
+
+    def test_logarithms_and_bounds_hold_any_product(self):
+        episode = recorded([1e-3] * 200 + [1.0] * 300, [1.0] * 200 + [1e-2] * 300)
+        (logs,) = connect([connectors.AddImportanceWeights(log=True)], [episode]).episodes
+        step_wise = logs.steps["log_step_wise_importance_weight"]
+        np.testing.assert_allclose(step_wise[[0, 199, 499, 500]], np.log(10) * np.array([3, 600, 0, 0]), atol=1e-9)
+        assert logs.steps["log_importance_ratio"][-1] == 0
+        (bound,) = connect([connectors.AddImportanceWeights(clip=100)], [episode]).episodes
+        weights = bound.steps["step_wise_importance_weight"]
+        assert weights[:300].tolist() == [100.0] * 300 and abs(weights[-1] - 1) < 1e-9
+        assert bound.steps["importance_ratio"][0] == 100
+        (never,) = connect([connectors.AddImportanceWeights(log=True)], [recorded([0.5, 0.5], [0.0, 0.5])]).episodes
+        assert never.steps["log_trajectory_wise_importance_weight"].tolist() == [-np.inf] * 3
+
+    def test_a_sum_that_overflows_is_said(self):
+        sums = WeightSums()
+        (episode,) = connect([connectors.AddImportanceWeights()], [recorded([1e-300], [1.0])]).episodes
+        huge = episode.replace(steps={**episode.steps, "step_wise_importance_weight": np.full(2, 1e308)})
+        for _ in range(3):
+            sums.add(Batch((huge,)))
+        with pytest.raises(UsageError, match="the sum of step_wise_importance_weight at step 0 over 3 episodes"):
+            sums.finish()
+
+    @pytest.mark.parametrize(
+        ("column", "told"), [(np.full((2, 2), 0.5), r"shape \(2,\)"), (np.array([b"x", b"y"], object), "object")]
+    )
+    def test_propensities_that_are_no_numbers_are_refused(self, column, told):
+        episode = recorded([0.5], [0.5])
+        wrong = episode.replace(steps={**episode.steps, "propensity": column})
+        with pytest.raises(UsageError, match=f"AddImportanceWeights: propensity is .*{told}"):
+            connect([connectors.AddImportanceWeights()], [wrong])
 
     def test_fields_that_are_not_recorded_are_named(self):
         with pytest.raises(UsageError, match="no target_propensity, only"):
@@ -216,6 +275,15 @@ class TestStatistics:
             actions = rng.integers(0, 2, 50)
             parts.append(PropensityStatistics.of(recorded(np.full(50, 0.5), np.full(50, 0.25), actions)))
         assert PropensityStatistics.merged(parts).to_json()["support"]["mean"] == 0.5
+
+    def test_the_effective_size_of_weights_beyond_float64(self):
+        """Of ten episodes, one weighs 1e600 and another half of it; the others 1e-600."""
+        episodes = [recorded([1e-3] * 200, [1.0] * 200), recorded([1e-3] * 200, [1.0] * 199 + [0.5])]
+        episodes += [recorded([1.0] * 200, [1e-3] * 200)] * 8
+        sizes = PropensityStatistics.merged([PropensityStatistics.of(e) for e in episodes]).to_json()
+        assert sizes["effective_sample_size"]["episodes"] == pytest.approx(1.5**2 / 1.25)
+        with pytest.raises(UsageError, match=r"the target_propensity at step 1, -1, is negative"):
+            PropensityStatistics.of(recorded([0.5, 0.5], [0.5, -1.0]))
 
     def test_merging_is_adding(self):
         one, two = (PropensityStatistics.of(logged(seed)) for seed in (1, 2))

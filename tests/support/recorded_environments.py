@@ -195,3 +195,39 @@ def towards_names(columns: Any) -> Any:
 
 def without_logits(columns: Any) -> Any:
     return {"vf_preds": np.zeros(len(columns["obs"]))}
+
+
+class Remembering:
+    """A policy with a state: the best action is the number of steps so far, modulo 3.
+
+    It asserts that the state belongs to the environment: a `Walk` observes its own age.
+    """
+
+    def get_initial_state(self) -> Any:
+        return {"steps": np.zeros((), np.float64), "seen": np.zeros(2, np.float64)}
+
+    def __call__(self, observations: Any, state: Any) -> Any:
+        assert np.array_equal(observations[:, 1], state["steps"]), (observations, state)
+        values = np.stack([(state["steps"] % 3 == action) - 9 * (state["seen"][:, 0] > 99) for action in range(3)], 1)
+        return values, {"steps": state["steps"] + 1, "seen": state["seen"] + observations}
+
+
+class RememberingModule:
+    """The same as a model between connectors: surer with each step."""
+
+    def get_initial_state(self) -> Any:
+        return {"steps": np.zeros(1, np.float32)}
+
+    def __call__(self, columns: Any) -> Any:
+        steps = columns["state_in/steps"]
+        assert np.array_equal(columns["obs"][:, 1:], steps)
+        logits = steps * np.array([[0.0, 0.1, 0.2]], np.float32)
+        return {"action_dist_inputs": logits, "state_out/steps": steps + 1}
+
+
+class Growing(Remembering):
+    """Its state does not keep its shape."""
+
+    def __call__(self, observations: Any, state: Any) -> Any:
+        values, after = super().__call__(observations, state)
+        return values, {**after, "seen": np.append(after["seen"], after["seen"], axis=1)}

@@ -37,18 +37,39 @@ def propensity_violations(episode: Episode, function: str | None, judge_last: bo
       RldsBeamError: it raised.
     """
     steps = episode.steps
-    path = next((name for name in NAMES if name in steps), None)
-    values = np.zeros((), np.float64) if path is None else np.asarray(steps[path])
-    if path is None or values.dtype.kind != "f" or values.ndim != 1:  # or it is something else of that name
-        if function is not None:
-            known = ", ".join(steps)
-            raise UsageError(f"--propensity_fn: the steps have no propensity (one float a step), only {known}")
-        return
+    paths = [name for name in NAMES if name in steps]
+    odd = {path: _odd(steps[path]) for path in (*paths, LOG) if path in steps}
+    for path, what in odd.items():
+        if what:
+            yield Violation("propensity_out_of_range", f"{what} at each step, where one float is expected", path)
+    if function is not None and not any(not odd[path] for path in paths):
+        known = ", ".join(steps)
+        raise UsageError(f"--propensity_fn: the steps have no propensity (one float a step), only {known}")
+    for path in paths:
+        if not odd[path]:
+            yield from _of(path, episode, function, judge_last, with_log=odd.get(LOG) == "")
+
+
+def _odd(column: Column) -> str:
+    """What a column is, if it is not one float a step; otherwise nothing."""
+    if isinstance(column, EncodedImages):
+        return "an image"
+    is_float = column.dtype.kind == "f" or column.dtype.name == "bfloat16"
+    if column.ndim == 1 and is_float:
+        return ""
+    kind = "text" if column.dtype == object else str(column.dtype)
+    return f"{kind} of shape {column.shape[1:]}" if column.ndim > 1 else kind
+
+
+def _of(path: str, episode: Episode, function: str | None, judge_last: bool, *, with_log: bool) -> Iterator[Violation]:
+    """What is wrong with one field of propensities."""
+    steps = episode.steps
+    values = np.asarray(steps[path], np.float64)
     judged = np.full(len(values), True) if judge_last or "is_last" not in steps else ~np.asarray(steps["is_last"], bool)
     judged &= np.isfinite(values)  # otherwise it is non_finite
     outside = judged & ((values <= 0) | (_discrete(steps) & (values > 1 + _TOLERANCE)))
     yield from _first("propensity_out_of_range", path, values, outside)
-    if LOG in steps:
+    if with_log:
         expected = np.exp(np.asarray(steps[LOG], np.float64))
         yield from _mismatch(path, values, expected, judged, f"{LOG} gives")
     if function is not None:

@@ -20,7 +20,7 @@ RULES: dict[str, str] = {
     "terminal_not_last": "a step is is_terminal but not is_last",
     "non_finite": "a float field holds NaN or infinity (other than in the void last step)",
     "discount_out_of_range": "a discount is not within [0, 1]",
-    "propensity_out_of_range": "a propensity is not above 0, or is above 1 where actions are discrete",
+    "propensity_out_of_range": "a propensity is not one float above 0, or is above 1 where actions are discrete",
     "propensity_mismatch": "a propensity is not the one that log_propensity, or the policy of --propensity_fn, gives",
     "undecodable_image": "an image cannot be decoded",
     "image_too_large": "an image has more pixels than allowed, or another size than the schema says",

@@ -202,7 +202,7 @@ def _look(episode: Episode, options: CheckOptions, unjudged: Unjudged, void: lis
     discount = steps.get("discount")
     if isinstance(discount, np.ndarray):
         yield from _discount(discount, None if options.check_unused or not unjudged.last_step else steps)
-    if options.propensity_fn is not None or any(name in steps for name in PROPENSITIES):
+    if options.propensity_fn is not None or any(name in steps for name in (*PROPENSITIES, LOG_PROPENSITY)):
         yield from propensity_violations(episode, options.propensity_fn, options.check_unused)
 
 

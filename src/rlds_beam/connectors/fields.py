@@ -35,6 +35,7 @@ EXTRAS = (
     IMPORTANCE_RATIO,
     STEP_WISE_WEIGHT,
     TRAJECTORY_WISE_WEIGHT,
+    *(f"log_{name}" for name in (IMPORTANCE_RATIO, STEP_WISE_WEIGHT, TRAJECTORY_WISE_WEIGHT)),
     f"self_normalized_{STEP_WISE_WEIGHT}",
     f"self_normalized_{TRAJECTORY_WISE_WEIGHT}",
 )

@@ -54,26 +54,53 @@ class AddImportanceWeights(EpisodeConnector):
 
     (Precup, Sutton and Singh 2000.) They are step fields, so that every output can hold them. The void action of the
     last step has the ratio 1. `AddModelOutputs` adds the propensities of a target policy, for example. An episode whose
-    propensities give no ratio is rejected (`propensity_out_of_range`).
+    propensities give no ratio is rejected (`propensity_out_of_range`). A product too large for float64 ends the job:
+    `clip` bounds it, `log` keeps all of it.
 
     Attributes:
       target: the step field of the propensities of the recorded actions under the policy that is to be evaluated.
       behavior: the one of those under the policy that recorded them.
+      clip: ratios and weights above it are set to it (truncated importance sampling, Ionides 2008).
+      log: adds `log_importance_ratio`, `log_step_wise_importance_weight` and `log_trajectory_wise_importance_weight`
+        instead, natural logarithms, which neither overflow nor become 0; -inf where a weight is 0.
     """
 
     target: str = "target_propensity"
     behavior: str = "propensity"
+    clip: float | None = None
+    log: bool = False
+
+    def __post_init__(self) -> None:
+        if self.clip is not None and not 0 < self.clip < np.inf:
+            raise UsageError(f"AddImportanceWeights: clip={self.clip}, expected a number above 0")
 
     def edit(self, episode: Episode, fields: StepFields) -> Episode:
-        ratios = np.ones(len(episode))
+        ratios, logs = np.ones(len(episode)), np.zeros(len(episode))
         count = transitions(episode)
         target, behavior = (self._propensities(episode, path)[:count] for path in (self.target, self.behavior))
-        ratios[:count] = importance_ratios(target, behavior)
-        step_wise = np.cumprod(ratios)
-        whole = np.full(len(episode), step_wise[-1] if len(episode) else 1.0)
-        return episode.with_columns(
-            {IMPORTANCE_RATIO: ratios, STEP_WISE_WEIGHT: step_wise, TRAJECTORY_WISE_WEIGHT: whole}
-        )
+        with np.errstate(over="ignore", divide="ignore"):
+            ratios[:count] = importance_ratios(target, behavior)
+            logs[:count] = np.log(target) - np.log(behavior)
+        sums = np.cumsum(logs)
+        if self.log:
+            weights = {f"log_{name}": values for name, values in _named(logs, sums).items()}
+            most = None if self.clip is None else np.log(self.clip)
+        else:
+            weights, most = _named(ratios, _products(ratios, sums)), self.clip
+        if most is not None:
+            weights = {name: np.minimum(values, most) for name, values in weights.items()}
+        elif not self.log:
+            self._check(episode, weights)
+        return episode.with_columns(weights)
+
+    def _check(self, episode: Episode, weights: Mapping[str, Array]) -> None:
+        for name, values in weights.items():
+            over = np.flatnonzero(np.isinf(values))
+            if len(over):
+                raise UsageError(
+                    f"AddImportanceWeights: {episode.key}: {name} at step {over[0]} is more than float64 holds "
+                    f"({np.finfo(np.float64).max:.2g}): `log: true` adds its logarithm, `clip: 1000` bounds it"
+                )
 
     def _propensities(self, episode: Episode, path: str) -> Array:
         if path not in episode.steps:
@@ -82,9 +109,25 @@ class AddImportanceWeights(EpisodeConnector):
                 "`target` and `behavior` name the fields"
             )
         values = np.asarray(episode.steps[path])
-        if values.shape != (len(episode),):
-            raise UsageError(f"AddImportanceWeights: {path} has shape {values.shape[1:]} a step, expected one number")
-        return values
+        if values.shape != (len(episode),) or not (values.dtype.kind in "fiu" or values.dtype.name == "bfloat16"):
+            raise UsageError(
+                f"AddImportanceWeights: {path} is {values.dtype} of shape {values.shape[1:]} at each step, expected "
+                "one number"
+            )
+        return values.astype(np.float64)
+
+
+def _named(ratios: Array, step_wise: Array) -> dict[str, Array]:
+    """The columns by name, of ratios and of their products (or of the logarithms of both)."""
+    whole = np.full(len(ratios), step_wise[-1] if len(ratios) else ratios.sum())
+    return {IMPORTANCE_RATIO: ratios, STEP_WISE_WEIGHT: step_wise, TRAJECTORY_WISE_WEIGHT: whole}
+
+
+def _products(ratios: Array, logs: Array) -> Array:
+    """The products of the first, the first two, ... ratios; from their logarithms once one has overflowed."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        products = np.cumprod(ratios)
+        return cast(Array, np.where(np.isfinite(products), products, np.exp(logs)))
 
 
 _NORMALIZED = {name: f"self_normalized_{name}" for name in (STEP_WISE_WEIGHT, TRAJECTORY_WISE_WEIGHT)}
@@ -159,9 +202,20 @@ class WeightSums:
         return merged
 
     def finish(self) -> dict[str, list[float]]:
-        """The mean weights by field, a list over the steps of the longest episode; of no episodes, ones."""
+        """The mean weights by field, a list over the steps of the longest episode; of no episodes, ones.
+
+        Raises:
+          UsageError: a sum is more than float64 holds.
+        """
         if not self._count:
             return {path: [1.0] for path in _NORMALIZED}
+        for path, values in self._sums.items():
+            over = np.flatnonzero(~np.isfinite(values))
+            if len(over):
+                raise UsageError(
+                    f"SelfNormalizeImportanceWeights: the sum of {path} at step {over[0]} over {self._count:,} "
+                    "episodes is more than float64 holds: AddImportanceWeights with `clip: 1000` bounds the weights"
+                )
         return {path: (values / self._count).tolist() for path, values in self._sums.items()}
 
 
@@ -170,12 +224,14 @@ def _sum(a: Array | None, b: Array) -> Array:
     if a is None:
         return b
     longest = max(len(a), len(b))
-    return cast(Array, sum(np.pad(values, (0, longest - len(values)), mode="edge") for values in (a, b)))
+    with np.errstate(over="ignore"):  # `finish` says so
+        return cast(Array, sum(np.pad(values, (0, longest - len(values)), mode="edge") for values in (a, b)))
 
 
 def _weights(episode: Episode, path: str) -> Array:
     if path not in episode.steps:
         raise UsageError(
-            f"SelfNormalizeImportanceWeights: the steps have no {path}; AddImportanceWeights comes before it"
+            f"SelfNormalizeImportanceWeights: the steps have no {path}; AddImportanceWeights (without `log`) comes "
+            "before it"
         )
     return np.asarray(episode.steps[path], np.float64)

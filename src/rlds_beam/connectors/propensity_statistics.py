@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
+import operator
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
 from rlds_beam.connectors.fields import StepFields, transitions
 from rlds_beam.episodes.episode import Episode
+from rlds_beam.errors import UsageError
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
@@ -51,6 +54,36 @@ class Moments:
 
 
 @dataclasses.dataclass(frozen=True)
+class LogMoments:
+    """Number, sum and sum of squares of values that are given as logarithms, as multiples of `exp(scale)` and its
+    square: products of many ratios neither overflow nor become 0. Immutable, mergeable."""
+
+    count: int = 0
+    scale: float = -math.inf
+    sum: float = 0.0
+    squares: float = 0.0
+
+    @staticmethod
+    def of(log: float) -> LogMoments:
+        """Of one value; -inf is the logarithm of 0."""
+        return LogMoments(1) if log == -math.inf else LogMoments(1, log, 1.0, 1.0)
+
+    def __add__(self, other: LogMoments) -> LogMoments:
+        scale = max(self.scale, other.scale)
+        if scale == -math.inf:
+            return LogMoments(self.count + other.count)
+        a, b = (math.exp(one.scale - scale) for one in (self, other))
+        return LogMoments(
+            self.count + other.count, scale, self.sum * a + other.sum * b, self.squares * a * a + other.squares * b * b
+        )
+
+    @property
+    def effective(self) -> float:
+        """As of `Moments`."""
+        return self.sum**2 / self.squares if self.squares else 0.0
+
+
+@dataclasses.dataclass(frozen=True)
 class PropensityStatistics:
     """Of the transitions whose propensity is recorded. Immutable, mergeable, picklable.
 
@@ -67,11 +100,15 @@ class PropensityStatistics:
     total: int
     actions: Mapping[int, Moments] | None
     ratios: Moments | None
-    weights: Moments | None
+    weights: LogMoments | None
 
     @staticmethod
     def of(episode: Episode, fields: StepFields | None = None) -> PropensityStatistics | None:
-        """Of one episode; None where it has no transition, or records no propensity above 0 for each of them."""
+        """Of one episode; None where it has no transition, or records no propensity above 0 for each of them.
+
+        Raises:
+          UsageError: a propensity under the target policy is negative, or its ratio to the recorded one overflows.
+        """
         count = transitions(episode)
         behavior = _numbers(episode, BEHAVIOR, count)
         if behavior is None or not (behavior > 0).all():
@@ -80,9 +117,11 @@ class PropensityStatistics:
         target = _numbers(episode, TARGET, count)
         if target is None:
             return PropensityStatistics(float(behavior.min()), count, actions, None, None)
-        ratios = target / behavior
-        weight = np.array([ratios.prod()])
-        return PropensityStatistics(float(behavior.min()), count, actions, Moments.of(ratios), Moments.of(weight))
+        with np.errstate(divide="ignore", over="ignore"):
+            ratios = target / behavior
+            _check(episode, ratios, target)
+            weight = LogMoments.of(float((np.log(target) - np.log(behavior)).sum()))
+        return PropensityStatistics(float(behavior.min()), count, actions, Moments.of(ratios), weight)
 
     @staticmethod
     def merged(parts: Sequence[PropensityStatistics]) -> PropensityStatistics | None:
@@ -98,8 +137,8 @@ class PropensityStatistics:
             min(part.smallest for part in parts),
             sum(part.total for part in parts),
             dict(sorted(actions.items())) if told_apart else None,
-            _sum([part.ratios for part in parts]),
-            _sum([part.weights for part in parts]),
+            _sum([part.ratios for part in parts], Moments()),
+            _sum([part.weights for part in parts], LogMoments()),
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -131,6 +170,9 @@ class PropensityStatistics:
         return {"mean": whole.mean, "error": whole.error, "count": moments.count}
 
 
+_M = TypeVar("_M", Moments, LogMoments)
+
+
 def _numbers(episode: Episode, path: str, count: int) -> Array | None:
     """float64 (T,); None where there are no such finite numbers."""
     column = np.asarray(episode.steps[path]) if path in episode.steps else None
@@ -138,6 +180,15 @@ def _numbers(episode: Episode, path: str, count: int) -> Array | None:
         return None
     values = column[:count].astype(np.float64)
     return values if np.isfinite(values).all() else None
+
+
+def _check(episode: Episode, ratios: Array, target: Array) -> None:
+    """Raises UsageError where nothing can be said about ratios."""
+    bad = np.flatnonzero(np.isinf(ratios) | (target < 0))
+    if len(bad):
+        step = int(bad[0])
+        wrong = "is negative" if target[step] < 0 else f"is more than float64 holds, divided by the {BEHAVIOR}"
+        raise UsageError(f"{episode.key}: the {TARGET} at step {step}, {target[step]:g}, {wrong}")
 
 
 def _by_action(episode: Episode, fields: StepFields, behavior: Array) -> dict[int, Moments] | None:
@@ -148,8 +199,8 @@ def _by_action(episode: Episode, fields: StepFields, behavior: Array) -> dict[in
     return {int(action): Moments.of(1 / behavior[inverse == i]) for i, action in enumerate(actions)}
 
 
-def _sum(parts: Sequence[Moments | None]) -> Moments | None:
+def _sum(parts: Sequence[_M | None], nothing: _M) -> _M | None:
     known = [part for part in parts if part is not None]
     if not known or len(known) < len(parts):
         return None
-    return sum(known, Moments())
+    return functools.reduce(operator.add, known, nothing)

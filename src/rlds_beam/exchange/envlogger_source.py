@@ -9,15 +9,15 @@ in RLDS they are those that lead out of it, and the last step's are zeros:
     logged   o0 --   o1 a0 r0 d0   o2 a1 r1 d1        RLDS   o0 a0 r0 d0   o1 a1 r1 d1   o2 (void)
 
 A log that was damaged, or whose writer was killed, is read as far as it can be: an episode whose steps cannot be read
-is `corrupt_record`, and so is a shard whose index was never written; an episode without a last step is `last_not_last`.
+is `corrupt_record`. Where index files are missing or damaged, the episodes are found by scanning the steps
+(`envlogger_shard`), and one record more is `corrupt_record`, which says what was wrong. An episode without a last step
+is `last_not_last`.
 """
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import os
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -29,6 +29,7 @@ from rlds_beam.episodes.episode import Column
 from rlds_beam.episodes.schema import Field, Schema
 from rlds_beam.errors import UsageError, needs
 from rlds_beam.exchange.array_episodes import FLAG_FIELDS, ArrayDecoder, ArrayFormat, Arrays, number_field
+from rlds_beam.exchange.envlogger_shard import FILES, LOG_METADATA, STEPS, UNREADABLE, index_of, opened
 from rlds_beam.exchange.packed_arrays import unpack
 from rlds_beam.exchange.sources_of_files import dataset_name, no_features, splits_of
 from rlds_beam.formats.base import Damage, Record
@@ -36,10 +37,7 @@ from rlds_beam.reading.base import Shard, Source, Split
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
-STEPS, METADATA = "steps.riegeli", "metadata.riegeli"
 _LAST = 2
-_UNREADABLE = (RuntimeError, TypeError, ValueError)
-"""What the reader raises: it gives None for a step that it cannot read, and takes the length of it."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,39 +47,23 @@ class EnvLoggerFormat(ArrayFormat):
     name = "envlogger"
 
     def count(self, path: str) -> int:
-        with _opened(path) as reader:
-            return int(reader.num_episodes)
+        index = index_of(os.path.dirname(path))
+        return index.episodes + bool(index.damage)
 
     def episodes(self, path: str, start: int, stop: int) -> Iterator[Arrays | Damage]:
-        position = start
-        while position < stop:  # a reader that failed once reads nothing more: another one goes on
-            with _opened(path) as reader:
-                while position < stop:
+        shard = os.path.dirname(path)
+        index = index_of(shard)
+        position, last = start, min(stop, index.episodes)
+        while position < last:  # a reader that failed once reads nothing more: another one goes on
+            with opened(shard, index.anew, index.bridged) as reader:
+                while position < last:
                     found = _read(reader, position)
                     yield found
                     position += 1
                     if isinstance(found, Damage):
                         break
-
-
-@contextlib.contextmanager
-def _opened(path: str) -> Iterator[Any]:
-    """A reader of one shard. Raises OSError where its index cannot be read."""
-    with needs("envlogger", f"reading {path} needs the package envlogger"):
-        from envlogger.backends.python import riegeli_dataset_reader
-    shard = os.path.dirname(os.path.abspath(path))
-    with tempfile.TemporaryDirectory() as alone:  # a damaged shard makes the whole log unreadable
-        os.symlink(shard, os.path.join(alone, os.path.basename(shard)))
-        os.symlink(os.path.join(os.path.dirname(shard), METADATA), os.path.join(alone, METADATA))
-        reader = riegeli_dataset_reader.RiegeliDatasetReader()
-        try:
-            reader.init(alone)
-        except RuntimeError as error:
-            raise OSError(f"{shard}: {str(error).replace(alone, os.path.dirname(shard))}") from error
-        try:
-            yield reader
-        finally:
-            reader.close()
+        if stop > index.episodes:
+            yield Damage(index.episodes, index.episodes + 1, index.damage, b"")
 
 
 def _read(reader: Any, position: int) -> Arrays | Damage:
@@ -93,7 +75,7 @@ def _read(reader: Any, position: int) -> Arrays | Damage:
         if None in steps:
             raise ValueError("a step cannot be read")
         about = b"" if info.metadata is None else info.metadata.SerializeToString()
-    except (*_UNREADABLE, AttributeError) as error:
+    except (*UNREADABLE, AttributeError) as error:
         reason = f"episode {position}: steps from {first} on cannot be read"
         return Damage(position, position + 1, f"{reason} ({type(error).__name__})", b"")
     return {"steps": _objects(steps), "metadata": _objects([about])}
@@ -203,7 +185,7 @@ class EnvLoggerSource(Source):
         logs = input.split(",") if isinstance(input, str) else list(input)
         paths = [path for log in logs for path in _shards(log)]
         name = dataset_name(storage.split(logs[0].rstrip("/"))[1])
-        shards = tuple(Shard(i, path, storage.size(path), _count(cls.files, path)) for i, path in enumerate(paths))
+        shards = tuple(Shard(i, path, _size(path), _count(cls.files, path)) for i, path in enumerate(paths))
         schema = _schema(cls.files, paths)
         return cls(f"{name}/1.0.0", schema, EnvLoggerDecoder(schema), splits_of({"train": shards}, split, name))
 
@@ -212,13 +194,21 @@ def _shards(log: str) -> list[str]:
     """The files of steps of a log; raises UsageError where there are none."""
     if storage.scheme(log) is not None:
         raise UsageError(f"cannot read {log}: EnvLogger's logs are read from local disks only; copy it first")
-    if not storage.exists(storage.join(log, METADATA)):
-        raise UsageError(f"{log} is no log of EnvLogger's Riegeli backend: there is no {METADATA} in it")
-    paths = [storage.join(log, name, STEPS) for name in storage.listdir(log)]
-    found = [path for path in paths if storage.exists(path)]
+    folders = [storage.join(log, name) for name in storage.listdir(log)] if storage.isdir(log) else []
+    found = [
+        storage.join(folder, STEPS)
+        for folder in folders
+        if storage.isdir(folder) and any(storage.exists(storage.join(folder, name)) for name in FILES)
+    ]
+    if not found and not storage.exists(storage.join(log, LOG_METADATA)):
+        raise UsageError(f"{log} is no log of EnvLogger's Riegeli backend: there is no {LOG_METADATA} in it")
     if not found:
         raise UsageError(f"{log}: there are no steps in it (DIRECTORY/{STEPS}): was its environment closed?")
     return found
+
+
+def _size(path: str) -> int:
+    return storage.size(path) if storage.exists(path) else 0
 
 
 def _count(files: EnvLoggerFormat, path: str) -> int | None:

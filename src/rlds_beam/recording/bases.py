@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from rlds_beam.errors import UsageError
+from rlds_beam.recording.states import State, check_state, leaves_of, like
 from rlds_beam.user_functions import resolve
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
@@ -28,6 +29,21 @@ class BasePolicy(abc.ABC):
     def values_or_greedy(self, observations: Any, n_actions: int | None) -> Array:
         """`values` where they are known, else `greedy`."""
         return self.greedy(observations)
+
+    def initial_state(self) -> State | None:
+        """The state at the start of an episode; None of a policy without one."""
+        return None
+
+    def advance(self, observations: Any, state: State) -> tuple[Array, State]:
+        """What the policy gives for the observations of N environments (`given`), and their next states."""
+        raise UsageError(f"{self!r} has no state")
+
+    def given(self, output: Array) -> BasePolicy:
+        """What `advance` gave, as a policy: of these observations only."""
+        return Function(lambda observations: output, repr(self))
+
+    def _needs_its_state(self) -> UsageError:
+        return UsageError(f"{self!r} has a state: it cannot be asked for one observation on its own")
 
 
 class Function(BasePolicy):
@@ -64,6 +80,32 @@ class Function(BasePolicy):
         return found
 
 
+class StatefulFunction(BasePolicy):
+    """An object with `get_initial_state()`, called with observations and state: it returns what a function does, and
+    the next state. A state is an array, or arrays nested in dicts, lists and tuples."""
+
+    def __init__(self, model: Any, name: str):
+        self._model, self._name = model, name
+        self._nested = model.get_initial_state()
+
+    def __repr__(self) -> str:
+        return self._name
+
+    def initial_state(self) -> State:
+        return leaves_of(self._nested)
+
+    def advance(self, observations: Any, state: State) -> tuple[Array, State]:
+        returned = self._model(observations, like(self._nested, state))
+        if not isinstance(returned, tuple) or len(returned) != 2:
+            raise UsageError(f"{self} has get_initial_state, and returned no pair of an output and the next state")
+        output, after = _as_numpy(returned[0]), leaves_of(returned[1])
+        check_state(self, state, after)
+        return output, after
+
+    def greedy(self, observations: Any) -> Array:
+        raise self._needs_its_state()
+
+
 class Predictor(BasePolicy):
     """An object with `predict`, and perhaps `predict_value`: an algorithm of d3rlpy's."""
 
@@ -88,8 +130,8 @@ def as_base(base: Any) -> BasePolicy:
     """A base policy of what a head was given.
 
     Args:
-      base: a `BasePolicy`; an object with `predict`; a function; or a name: `module:name` of one of these or of a class
-        without arguments, or a saved model (`models.load_model`).
+      base: a `BasePolicy`; an object with `predict`; a function, or one with `get_initial_state`; or a name:
+        `module:name` of one of these or of a class without arguments, or a saved model (`models.load_model`).
 
     Raises:
       UsageError: it is none of these.
@@ -103,6 +145,8 @@ def as_base(base: Any) -> BasePolicy:
         base = base()
     if isinstance(base, BasePolicy):
         return base
+    if callable(base) and callable(getattr(base, "get_initial_state", None)):
+        return StatefulFunction(base, str(name))
     if callable(getattr(base, "predict", None)):
         return Predictor(base)
     if callable(base):

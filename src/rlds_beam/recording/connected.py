@@ -14,17 +14,20 @@ from rlds_beam.connectors.configuration import Configuration, flat, load
 from rlds_beam.connectors.kinds import env_to_module_pipeline, module_to_env_pipeline
 from rlds_beam.connectors.outputs import as_numpy
 from rlds_beam.episodes.episode import Episode
+from rlds_beam.episodes.nesting import flatten
 from rlds_beam.errors import UsageError
 from rlds_beam.recording.distributions import Propensity
 from rlds_beam.recording.models import is_model, load_module
 from rlds_beam.recording.policies import Acted, HistoryPolicy
 from rlds_beam.recording.spaces import Structure
+from rlds_beam.recording.states import State, check_state, replay, stacked, taken
 from rlds_beam.user_functions import resolve
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 Model: TypeAlias = "Callable[[Mapping[str, Any]], Mapping[str, Any]]"
 
 _MODULE = "default_policy"
+_STATE_IN, _STATE_OUT = "state_in", "state_out"
 
 
 @dataclasses.dataclass
@@ -35,9 +38,13 @@ class ModulePolicy(HistoryPolicy):
 
     The action that is stored is `actions`; the environment is given `actions_for_env`, where the pipeline makes them.
 
+    A model with a state has `get_initial_state()`, which returns an array, or a dict of arrays by name. It is also
+    given `state_in` (or `state_in/NAME`) and returns `state_out` (or `state_out/NAME`), as of `AddModelOutputs`;
+    neither has an axis of time. The state is carried from step to step, and begins anew with each episode.
+
     Attributes:
       base_policy: the model: a function of columns by name that returns `action_dist_inputs`, or its name; or
-        `rl_module:DIRECTORY`, an RLModule, whose `forward_exploration` is called. It must not have a state.
+        `rl_module:DIRECTORY`, an RLModule, whose `forward_exploration` is called.
       name: of the policy.
       env_to_module: connectors, or the name of a file or list of them (`--connectors`); by default observations alone.
       module_to_env: the same; by default actions are drawn, and clipped for the environment.
@@ -52,6 +59,7 @@ class ModulePolicy(HistoryPolicy):
         self.name = self.name or type(self).__name__
         self._model: Model | None = None
         self._action: Structure | None = None
+        self._start: dict[str, Array] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_model": None}
@@ -66,12 +74,25 @@ class ModulePolicy(HistoryPolicy):
         if any(leaf.kind == "discrete" and leaf.start for leaf in action.leaves):
             raise UsageError(f"{self.name}: the actions of the environment do not start at 0, and those of models do")
 
-    def act(self, episodes: Sequence[Episode]) -> Acted:
+    def initial_state(self) -> State | None:
+        named = self._initial()
+        return tuple(named[name] for name in sorted(named)) if named else None
+
+    def _initial(self) -> dict[str, Array]:
+        if self._start is None:
+            start = getattr(self._loaded, "get_initial_state", None)
+            nested = start() if callable(start) else {}
+            self._start = {name: as_numpy(value) for name, value in flatten(nested, _STATE_IN).items()}
+        return self._start
+
+    def act(self, episodes: Sequence[Episode], state: State | None = None) -> Acted:
         assert self._action is not None, "bind comes first"
         batch = run(self._to_module(), Batch(tuple(episodes), running=True))
         if batch.modules is None:
             raise UsageError(f"{self.name}: env_to_module has to end with BatchIndividualItems")
-        outputs = {module: self._outputs(columns) for module, columns in batch.modules.items()}
+        outputs = {}
+        for module, columns in batch.modules.items():
+            outputs[module], state = self._outputs(columns, state)
         vector = run(self._to_env(), batch.replace(modules=outputs)).vector or {}
         if "actions" not in vector or "action_logp" not in vector:
             raise UsageError(
@@ -84,28 +105,58 @@ class ModulePolicy(HistoryPolicy):
             for of in (vector["actions"], vector.get("actions_for_env", vector["actions"]))
         )
         logs = np.asarray(vector["action_logp"], np.float64)
-        return Acted(stored, Propensity(np.exp(logs), logs), for_env)
+        return Acted(stored, Propensity(np.exp(logs), logs), for_env, state)
 
     def propensity(self, episodes: Sequence[Episode]) -> Propensity:
         get = next(connector for connector in self._to_env() if isinstance(connector, GetActions))
         batch = run(self._to_module(), Batch(tuple(episodes)))
         assert batch.modules is not None
-        inputs = as_numpy(self._outputs(batch.modules[_MODULE])["action_dist_inputs"])
+        inputs = self._inputs(batch.modules[_MODULE], np.array([len(episode) - 1 for episode in episodes]))
         actions = np.concatenate([episode.steps["action"][:-1] for episode in episodes])
         logs = get.log_probability(inputs, actions).astype(np.float64)
         return Propensity(np.exp(logs), logs)
 
-    def _outputs(self, columns: Mapping[str, Any]) -> Mapping[str, Any]:
+    def _inputs(self, columns: Mapping[str, Any], lengths: Array) -> Array:
+        """The parameters of the distributions of all actions of episodes that lie end to end."""
+        initial = self.initial_state()
+        if initial is None:
+            return as_numpy(self._outputs(columns, None)[0]["action_dist_inputs"])
+
+        def step(rows: Array, before: State) -> tuple[Array, State]:
+            outputs, after = self._outputs({name: taken(value, rows) for name, value in columns.items()}, before)
+            assert after is not None
+            return as_numpy(outputs["action_dist_inputs"]), after
+
+        return replay(step, lengths, stacked([initial] * len(lengths)))
+
+    @property
+    def _loaded(self) -> Model:
         if self._model is None:
             self._model = _model(self.base_policy)
-        outputs = self._model(columns)
+        return self._model
+
+    def _outputs(self, columns: Mapping[str, Any], state: State | None) -> tuple[Mapping[str, Any], State | None]:
+        """What the model gives for columns, and the state after it."""
+        names = sorted(self._initial()) if state is not None else []
+        if any(name.partition("/")[0] == _STATE_IN for name in columns):
+            raise UsageError(f"{self.name}: env_to_module adds states, which the policy carries itself: leave them out")
+        outputs = self._loaded({**columns, **dict(zip(names, state or (), strict=True))})
         if not isinstance(outputs, Mapping):
             raise UsageError(f"{self.name}: the model gave a {type(outputs).__name__}, expected columns by name")
-        if "action_dist_inputs" not in outputs or any(name.startswith("state_out") for name in outputs):
+        others = {name: value for name, value in outputs.items() if name.partition("/")[0] != _STATE_OUT}
+        if "action_dist_inputs" not in outputs or (state is None and len(others) < len(outputs)):
             raise UsageError(
-                f"{self.name}: the model gave {', '.join(outputs)}, expected action_dist_inputs and no state"
+                f"{self.name}: the model gave {', '.join(outputs)}, expected action_dist_inputs, and a state only of a "
+                "model with get_initial_state"
             )
-        return outputs
+        if state is None:
+            return outputs, None
+        missing = [name for name in map(_out, names) if name not in outputs]
+        if missing:
+            raise UsageError(f"{self.name}: the model gave {', '.join(outputs)}, but not {missing[0]}, its next state")
+        after = tuple(as_numpy(outputs[_out(name)]) for name in names)
+        check_state(self.name, state, after)
+        return others, after
 
     def _to_module(self) -> Sequence[Connector]:
         return (
@@ -117,6 +168,10 @@ class ModulePolicy(HistoryPolicy):
             return _connectors(self.module_to_env)
         assert self._action is not None, "bind comes first"
         return module_to_env_pipeline(*_default_actions(self._action, self.name)).connectors
+
+
+def _out(name: str) -> str:
+    return name.replace(_STATE_IN, _STATE_OUT, 1)
 
 
 def _default_actions(action: Structure, name: str) -> tuple[GetActions, NormalizeAndClipActions | None]:

@@ -25,6 +25,7 @@ from rlds_beam.recording.distributions import (
 )
 from rlds_beam.recording.policies import BehaviorPolicy
 from rlds_beam.recording.spaces import Leaf, Structure
+from rlds_beam.recording.states import State, replay, taken
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
@@ -73,11 +74,34 @@ class BaseHead(BehaviorPolicy):
     def check(self, leaf: Leaf) -> None:
         """Holds the arguments of the head against the action; raises UsageError."""
 
+    def of(self, base: BasePolicy, observations: Any) -> Distribution:
+        """The distribution of the actions for N observations, over a base policy."""
+        raise UsageError(f"{type(self).__name__} says with `of` what its distribution is, over a base policy")
+
+    def distribution(self, observations: Any) -> Distribution:
+        return self.of(self.base, observations)
+
+    def initial_state(self) -> State | None:
+        return self.base.initial_state()
+
+    def advance(self, observations: Any, state: State) -> tuple[Distribution, State]:
+        output, after = self.base.advance(observations, state)
+        return self.of(self.base.given(output), observations), after
+
+    def replay(self, observations: Any, lengths: Array, state: State) -> Distribution:
+        def step(rows: Array, before: State) -> tuple[Array, State]:
+            return self.base.advance(taken(observations, rows), before)
+
+        return self.of(self.base.given(replay(step, lengths, state)), observations)
+
     # What SCOPE-RL's heads have besides.
 
     def predict(self, x: Array) -> Array:
         """The greedy actions for observations (N, ...)."""
-        found = self.base.greedy(x)
+        return self._greedy(self.base, x)
+
+    def _greedy(self, base: BasePolicy, x: Any) -> Array:
+        found = base.greedy(x)
         discrete = self.action_type == "discrete" if self._leaf is None else self._leaf.kind == "discrete"
         return np.asarray(found.argmax(axis=1)) if discrete and found.ndim == 2 else found
 
@@ -144,8 +168,8 @@ class EpsilonGreedyHead(BaseHead):
     def randomness(self) -> tuple[int, int]:
         return EpsilonGreedy.uniform, 0
 
-    def distribution(self, observations: Any) -> EpsilonGreedy:
-        values = self.base.values_or_greedy(observations, self.n_actions)
+    def of(self, base: BasePolicy, observations: Any) -> EpsilonGreedy:
+        values = base.values_or_greedy(observations, self.n_actions)
         if values.ndim == 1:
             return EpsilonGreedy(values, self.epsilon, _known(self, self.n_actions), self._start, None)
         best = values.max(axis=1, keepdims=True)
@@ -185,8 +209,8 @@ class SoftmaxHead(BaseHead):
     def randomness(self) -> tuple[int, int]:
         return Categorical.uniform, 0
 
-    def distribution(self, observations: Any) -> Categorical:
-        values = self.base.values(observations, self.n_actions)
+    def of(self, base: BasePolicy, observations: Any) -> Categorical:
+        values = base.values(observations, self.n_actions)
         return Categorical(values.astype(np.float64) / self.tau, self._start)
 
     def calc_action_choice_probability(self, x: Array) -> Array:
@@ -221,8 +245,8 @@ class GaussianHead(BaseHead):
     def randomness(self) -> tuple[int, int]:
         return 0, _width(self)
 
-    def distribution(self, observations: Any) -> Gaussian:
-        return Gaussian(self.base.greedy(observations).astype(np.float64), self.sigma)
+    def of(self, base: BasePolicy, observations: Any) -> Gaussian:
+        return Gaussian(base.greedy(observations).astype(np.float64), self.sigma)
 
     def calc_action_choice_probability(self, greedy_action: Array, action: Array) -> Array:
         """The densities (N,) of actions, given the greedy ones."""
@@ -263,8 +287,8 @@ class TruncatedGaussianHead(BaseHead):
     def randomness(self) -> tuple[int, int]:
         return _width(self), 0
 
-    def distribution(self, observations: Any) -> TruncatedGaussian:
-        return self._of(self.base.greedy(observations))
+    def of(self, base: BasePolicy, observations: Any) -> TruncatedGaussian:
+        return self._of(base.greedy(observations))
 
     def calc_action_choice_probability(self, greedy_action: Array, action: Array) -> Array:
         """The densities (N,) of actions, given the greedy ones."""
@@ -287,9 +311,9 @@ class OnlineHead(BaseHead):
             raise UsageError("OnlineHead is for one action, and the environment takes several")
         self._leaf = action.alone
 
-    def distribution(self, observations: Any) -> Distribution:
+    def of(self, base: BasePolicy, observations: Any) -> Distribution:
         start = self._start if self._leaf is None or self._leaf.kind == "discrete" else 0
-        return _Greedy(self.predict(observations) + start)
+        return _Greedy(self._greedy(base, observations) + start)
 
 
 class _Greedy(Distribution):

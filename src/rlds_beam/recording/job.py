@@ -194,6 +194,11 @@ def _settings(options: RecordOptions, environment: Environment, policies: Sequen
     for policy in policies:
         if windows and isinstance(policy, HistoryPolicy):
             raise UsageError(f"{policy.name} looks at whole episodes, and --steps records windows: use --episodes")
+        if windows and len(policies) > 1 and policy.initial_state() is not None:
+            raise UsageError(
+                f"{policy.name} has a state, which it would not have seen begin in the windows of the other policies, "
+                "so the mixture's propensity is not known: record --steps of it on its own, or --episodes"
+            )
     limits = (options.step_per_trajectory, options.max_episode_steps, environment.most_steps)
     if not windows and limits == (None, None, None) and not environment.ends:
         raise UsageError(

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 import numpy as np
 
+from rlds_beam.episodes.nesting import flatten
 from rlds_beam.errors import UsageError, needs
 from rlds_beam.output.checksums import Checksum
 from rlds_beam.recording.bases import BasePolicy, Predictor
+from rlds_beam.recording.states import State, check_state, leaves_of, like
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
+
+
+_STATE_IN = "state_in"
 
 
 def is_model(name: str) -> bool:
@@ -46,7 +52,7 @@ def fingerprint(name: str) -> str:
 
 
 class SavedPolicy(BasePolicy):
-    """A policy that TF-Agents' `PolicySaver` wrote: the action that it gives is the greedy one."""
+    """A policy that TF-Agents' `PolicySaver` wrote: the action that it gives is the greedy one. It may have a state."""
 
     def __init__(self, directory: str):
         with needs("agents", "a saved policy needs TensorFlow"):
@@ -55,11 +61,32 @@ class SavedPolicy(BasePolicy):
         self._policy = tf.saved_model.load(directory)
         self._signature = self._policy.signatures["action"]
         self._names = sorted(self._signature.structured_input_signature[1])
+        self._state_names = [name for name in self._names if not _OF_TIME_STEP.search(name)]
 
     def __repr__(self) -> str:
         return self._directory
 
+    def initial_state(self) -> State | None:
+        if not self._state_names:
+            return None
+        start = self._policy.signatures["get_initial_state"]
+        size = {name: self._tf.constant(1) for name in start.structured_input_signature[1]}
+        found = start(**size)
+        return tuple(found[name].numpy()[0] for name in sorted(found))
+
+    def advance(self, observations: Any, state: State) -> tuple[Array, State]:
+        outputs = self._call(observations, state)
+        after = tuple(outputs[name].numpy() for name in sorted(outputs) if name.partition("/")[0] == "state")
+        check_state(self, state, after)
+        return outputs["action"].numpy(), after
+
     def greedy(self, observations: Any) -> Array:
+        if self._state_names:
+            raise self._needs_its_state()
+        action: Array = self._call(observations, ())["action"].numpy()
+        return action
+
+    def _call(self, observations: Any, state: State) -> Any:
         tf = self._tf
         inputs = self._signature.structured_input_signature[1]
         rows = len(next(iter(_leaves(observations).values())))
@@ -67,16 +94,17 @@ class SavedPolicy(BasePolicy):
         for name in self._names:
             spec = inputs[name]
             if name.endswith("step_type"):
-                value = np.ones(rows, np.int32)  # neither first nor last
+                value: Any = np.ones(rows, np.int32)  # neither first nor last: the state is begun anew by us
             elif name.endswith("reward"):
                 value = np.zeros(rows, np.float32)
             elif name.endswith("discount"):
                 value = np.ones(rows, np.float32)
+            elif name in self._state_names:
+                value = state[self._state_names.index(name)]
             else:
                 value = self._observation(name, observations)
             given[name] = tf.constant(value, spec.dtype)
-        action: Array = self._signature(**given)["action"].numpy()
-        return action
+        return self._signature(**given)
 
     def _observation(self, name: str, observations: Any) -> Any:
         leaves = _leaves(observations)
@@ -84,6 +112,10 @@ class SavedPolicy(BasePolicy):
         if path not in leaves:
             raise UsageError(f"{self}: it wants {name}, and the observation has {', '.join(leaves) or 'one array'}")
         return leaves[path]
+
+
+_OF_TIME_STEP = re.compile(r"(step_type|reward|discount)$|observation")
+"""Inputs of a saved policy that are of the time step; the others are its state."""
 
 
 def _leaves(observations: Any) -> dict[str, Array]:
@@ -109,36 +141,75 @@ class RLModulePolicy(BasePolicy):
             from ray.rllib.core.rl_module.rl_module import RLModule
         module = RLModule.from_checkpoint(path)
         self._module, self._torch, self._columns, self._path = module, torch, Columns, path
-        if module.is_stateful():
-            raise UsageError(
-                f"{path}: the RLModule has a state, and a base policy is a function of the observation alone"
-            )
+        self._initial = module.get_initial_state() if module.is_stateful() else None
 
     def __repr__(self) -> str:
         return self._path
 
     def explore(self, columns: Mapping[str, Any]) -> dict[str, Any]:
         """What the module gives for columns, to explore."""
+        state = {name: value for name, value in columns.items() if name.partition("/")[0] == _STATE_IN}
         with self._torch.no_grad():
-            given = {name: self._torch.from_numpy(np.ascontiguousarray(value)) for name, value in columns.items()}
-            return dict(self._module.forward_exploration(given))
+            if not state:
+                return dict(self._module.forward_exploration(self._tensors(columns)))
+            given = {name: np.asarray(value)[:, None] for name, value in columns.items() if name not in state}
+            leaves = tuple(state[name] for name in sorted(state))
+            outputs = self._module.forward_exploration(self._tensors({**given, _STATE_IN: self._nested(leaves)}))
+        after = outputs[self._columns.STATE_OUT]
+        made = {name: value[:, 0] for name, value in outputs.items() if hasattr(value, "shape")}
+        return {**made, **flatten(after, self._columns.STATE_OUT)}
+
+    def get_initial_state(self) -> Any:
+        """What a state begins with, without the axis of environments; nothing for a module without one."""
+        return {} if self._initial is None else self._initial
+
+    def _nested(self, state: State) -> Any:
+        return like(self._initial, state)
+
+    def _tensors(self, nested: Any) -> Any:
+        if isinstance(nested, Mapping):
+            return {name: self._tensors(value) for name, value in nested.items()}
+        return self._torch.from_numpy(np.ascontiguousarray(nested))
 
     def _inputs(self, observations: Any) -> Array:
+        if self._initial is not None:
+            raise self._needs_its_state()
         with self._torch.no_grad():
             given = self._torch.from_numpy(np.ascontiguousarray(observations, np.float32))
-            outputs = self._module.forward_inference({self._columns.OBS: given})
+            return self._outputs(self._module.forward_inference({self._columns.OBS: given}))
+
+    def _outputs(self, outputs: Mapping[str, Any]) -> Array:
         if self._columns.ACTION_DIST_INPUTS not in outputs:
             if self._columns.ACTIONS in outputs:
                 return np.asarray(outputs[self._columns.ACTIONS].numpy())
             raise UsageError(f"{self}: the RLModule gave neither action_dist_inputs nor actions")
         return np.asarray(outputs[self._columns.ACTION_DIST_INPUTS].numpy())
 
+    def initial_state(self) -> State | None:
+        return None if self._initial is None else leaves_of(self._initial)
+
+    def advance(self, observations: Any, state: State) -> tuple[Array, State]:
+        given = {self._columns.OBS: np.ascontiguousarray(observations, np.float32)[:, None]}
+        with self._torch.no_grad():
+            outputs = self._module.forward_inference(self._tensors({**given, _STATE_IN: self._nested(state)}))
+        after = leaves_of(outputs[self._columns.STATE_OUT])
+        check_state(self, state, after)
+        found = self._outputs(outputs)[:, 0]
+        return found if self._discrete else self._best(found), after
+
+    @property
+    def _discrete(self) -> bool:
+        return type(self._module.action_space).__name__ == "Discrete"
+
     def greedy(self, observations: Any) -> Array:
         found = self._inputs(observations)
-        space = self._module.action_space
-        if type(space).__name__ == "Discrete":
+        if self._discrete:
             return np.asarray(found.argmax(axis=1)) if found.ndim == 2 else found
-        return found[:, : int(np.prod(space.shape))]
+        return self._best(found)
+
+    def _best(self, found: Array) -> Array:
+        """The mean of a continuous action."""
+        return found[:, : int(np.prod(self._module.action_space.shape))]
 
     def values(self, observations: Any, n_actions: int | None) -> Array:
         return self._inputs(observations)
@@ -147,8 +218,18 @@ class RLModulePolicy(BasePolicy):
         return self._inputs(observations)
 
 
-def load_module(name: str) -> Callable[[Mapping[str, Any]], Mapping[str, Any]]:
-    """A saved model as a function of columns, which gives `action_dist_inputs`.
+class Exploring:
+    """An RLModule as a function of columns, which gives `action_dist_inputs`; and its state, if it has one."""
+
+    def __init__(self, module: RLModulePolicy):
+        self._module, self.get_initial_state = module, module.get_initial_state
+
+    def __call__(self, columns: Mapping[str, Any]) -> Mapping[str, Any]:
+        return self._module.explore(columns)
+
+
+def load_module(name: str) -> Exploring:
+    """A saved model as a function of columns.
 
     Raises:
       UsageError: it is no RLModule, or cannot be loaded.
@@ -156,7 +237,7 @@ def load_module(name: str) -> Callable[[Mapping[str, Any]], Mapping[str, Any]]:
     found = load_model(name)
     if not isinstance(found, RLModulePolicy):
         raise UsageError(f"--policy: {name}: a ModulePolicy is of a function or of rl_module:DIRECTORY")
-    return found.explore
+    return Exploring(found)
 
 
 def _d3rlpy(path: str) -> BasePolicy:

@@ -12,12 +12,13 @@ from rlds_beam.episodes.episode import Episode
 from rlds_beam.errors import UsageError
 from rlds_beam.recording.distributions import Actions, Distribution, Independent, Propensity, log_of
 from rlds_beam.recording.spaces import Leaf, Structure
+from rlds_beam.recording.states import State
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
 
 class BehaviorPolicy(abc.ABC):
-    """Chooses actions at random, by a distribution that depends on the observation alone.
+    """Chooses actions at random, by a distribution that depends on the observation alone, or also on a state.
 
     It is pure: the same observations give the same distribution, in any process and in any batch, up to rounding. What
     is random comes from outside, so an episode goes the same way whichever others run beside it. It pickles.
@@ -47,6 +48,18 @@ class BehaviorPolicy(abc.ABC):
     def distribution(self, observations: Any) -> Distribution:
         """Of the actions for N observations: an array (N, ...), or arrays nested as an observation is."""
 
+    def initial_state(self) -> State | None:
+        """The state at the start of an episode of the environment; None of a policy without one."""
+        return None
+
+    def advance(self, observations: Any, state: State) -> tuple[Distribution, State]:
+        """`distribution` of a policy with a state: it is given that of the N environments, and returns the next one."""
+        raise UsageError(f"{self.name} has no state")
+
+    def replay(self, observations: Any, lengths: Array, state: State) -> Distribution:
+        """`advance` over episodes that lie end to end, each of which begins with its own state."""
+        raise UsageError(f"{self.name} has no state")
+
 
 class Acted(NamedTuple):
     """The actions of a policy for N running episodes.
@@ -55,23 +68,25 @@ class Acted(NamedTuple):
       stored: by leaf, (N, ...) each: what is recorded.
       propensity: of these.
       for_env: what the environments are given.
+      state: after the step; as it was, of a policy without one.
     """
 
     stored: Actions
     propensity: Propensity
     for_env: Actions
+    state: State | None = None
 
 
 class HistoryPolicy(BehaviorPolicy):
     """A policy that looks at the whole of an episode so far, with random numbers of its own for each of its steps."""
 
     @abc.abstractmethod
-    def act(self, episodes: Sequence[Episode]) -> Acted:
+    def act(self, episodes: Sequence[Episode], state: State | None = None) -> Acted:
         """The next actions of running episodes, whose last step holds the last observation."""
 
     @abc.abstractmethod
     def propensity(self, episodes: Sequence[Episode]) -> Propensity:
-        """Of all actions that were recorded in finished episodes, end to end."""
+        """Of all actions that were recorded in finished episodes, end to end; a state starts as the initial one."""
 
     def distribution(self, observations: Any) -> Distribution:
         raise UsageError(f"{self.name} is no function of the observation alone")

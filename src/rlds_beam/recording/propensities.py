@@ -10,10 +10,11 @@ import numpy as np
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.errors import NotVerifiedError
-from rlds_beam.recording.distributions import Propensity
+from rlds_beam.recording.distributions import Distribution, Propensity
 from rlds_beam.recording.policies import BehaviorPolicy, HistoryPolicy
 from rlds_beam.recording.settings import PROPENSITY
 from rlds_beam.recording.spaces import Structure
+from rlds_beam.recording.states import State, stacked
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
@@ -27,37 +28,58 @@ class Together(NamedTuple):
       observations: nested as a policy is given them.
       actions: by leaf.
       recorded: propensities; None where none are known.
-      ends: where each episode ends.
+      lengths: steps of each episode that have an action.
       episodes: as they are.
+      state: of the policy that acted, before each episode; None of a policy without one.
     """
 
     observations: Any
     actions: tuple[Array, ...]
     recorded: Array | None
-    ends: Array
+    lengths: Array
     episodes: Sequence[Mapping[str, Array]]
+    state: State | None = None
 
-    def propensity(self, policy: BehaviorPolicy) -> Propensity:
-        """Of all actions, computed anew."""
+    def propensity(self, policy: BehaviorPolicy, *, acted: bool = False) -> Propensity:
+        """Of all actions, computed anew.
+
+        Args:
+          acted: whether this is the policy that chose them.
+        """
         if isinstance(policy, HistoryPolicy):
             key = EpisodeKey("recorded", "train", 0, 0)
             return policy.propensity([Episode(key, columns) for columns in self.episodes])
-        return policy.distribution(self.observations).propensity(self.actions)
+        return self.distribution(policy, acted=acted).propensity(self.actions)
+
+    def distribution(self, policy: BehaviorPolicy, *, acted: bool) -> Distribution:
+        """Of all actions; a policy with a state is given the observations in their order."""
+        initial = policy.initial_state()
+        if initial is None:
+            return policy.distribution(self.observations)
+        state = self.state if acted and self.state is not None else stacked([initial] * len(self.episodes))
+        return policy.replay(self.observations, self.lengths, state)
 
 
-def together(observation: Structure, action: Structure, episodes: Sequence[Mapping[str, Array]]) -> Together:
+def together(
+    observation: Structure,
+    action: Structure,
+    episodes: Sequence[Mapping[str, Array]],
+    states: Sequence[State | None] = (),
+) -> Together:
     """The columns of episodes, each of T steps of which T - 1 have an action."""
 
     def joined(path: str) -> Array:
         return np.concatenate([columns[path][:-1] for columns in episodes])
 
     known = PROPENSITY in episodes[0]
+    of_each = [state for state in states if state is not None]
     return Together(
         observation.build([joined(path) for path in _paths(observation, "observation")]),
         tuple(joined(path) for path in _paths(action, "action")),
         joined(PROPENSITY) if known else None,
-        np.cumsum([len(columns["reward"]) - 1 for columns in episodes]),
+        np.array([len(columns["reward"]) - 1 for columns in episodes]),
         episodes,
+        stacked(of_each) if of_each else None,
     )
 
 
@@ -75,16 +97,18 @@ def check_propensities(policy: BehaviorPolicy, steps: Together, names: Sequence[
     if isinstance(policy, HistoryPolicy):
         same = np.isclose(steps.propensity(policy).value, steps.recorded, rtol=1e-3, atol=0)
     else:
-        same = policy.distribution(steps.observations).may_be(steps.actions, steps.recorded)
+        same = steps.distribution(policy, acted=True).may_be(steps.actions, steps.recorded)
     if not same.all():
         row = int(np.argmin(same))
-        episode = int(np.searchsorted(steps.ends, row, side="right"))
-        step = row - (int(steps.ends[episode - 1]) if episode else 0)
-        found = steps.propensity(policy).value[row]
+        ends = np.cumsum(steps.lengths)
+        episode = int(np.searchsorted(ends, row, side="right"))
+        step = row - int(ends[episode] - steps.lengths[episode])
+        found = steps.propensity(policy, acted=True).value[row]
         raise NotVerifiedError(
             f"{names[episode]}: at step {step} the propensity {steps.recorded[row]:.6g} was recorded, and it is "
             f"{found:.6g} when {policy.name} is given the same observation again: a behaviour policy has to be a "
-            "function of the observation, without a state and without random numbers of its own"
+            "function of the observation (and of a state that begins with get_initial_state), without random numbers "
+            "of its own"
         )
 
 
@@ -95,7 +119,7 @@ def add_mixture(policies: Sequence[BehaviorPolicy], steps: Together, episodes: S
     """
     logs = np.stack([steps.propensity(policy).log for policy in policies])
     mixed = np.logaddexp.reduce(logs, axis=0) - np.log(len(policies))
-    for columns, own in zip(episodes, np.split(mixed, steps.ends[:-1]), strict=True):
+    for columns, own in zip(episodes, np.split(mixed, np.cumsum(steps.lengths)[:-1]), strict=True):
         # The last step has no action.
         columns.update(zip(MIXTURE, (np.append(np.exp(own), 0.0), np.append(own, 0.0)), strict=True))
 

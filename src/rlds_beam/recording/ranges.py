@@ -178,7 +178,7 @@ class _Writer:
             return
         names = [f"{policy.name}/{work.dataset}/{r.trajectory}" + (f".{r.part}" if r.part else "") for r in held]
         episodes = [recording.columns for recording in held]
-        steps = together(self._observation, self._action, episodes)
+        steps = together(self._observation, self._action, episodes, [recording.state for recording in held])
         check_propensities(policy, steps, names)
         if dataset.mixture:
             add_mixture(self.policies, steps, episodes)

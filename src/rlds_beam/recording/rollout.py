@@ -18,6 +18,7 @@ from rlds_beam.recording.policies import BehaviorPolicy, HistoryPolicy
 from rlds_beam.recording.seeds import Address, Noise, environment_seed, warm_up
 from rlds_beam.recording.settings import INFO, LOG_PROPENSITY, PROPENSITY, Recording, Settings
 from rlds_beam.recording.spaces import Leaf
+from rlds_beam.recording.states import State, stacked, unstacked
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
@@ -92,7 +93,8 @@ class _Acting:
     def act(self, slots: Sequence[_Slot]) -> None:
         """One step of each environment."""
         if isinstance(self._policy, HistoryPolicy):
-            acted = self._policy.act([slot.running for slot in slots])
+            acted = self._policy.act([slot.running for slot in slots], _states(slots))
+            _keep(slots, acted.state)
             self._step(slots, acted.stored, acted.for_env, acted.propensity)
         else:
             self._step(slots, *self._chosen(slots))
@@ -105,7 +107,12 @@ class _Acting:
                 into[row] = value
             slot.noise.into(self._uniform, self._normal, row)
         observations = self._observation.build([rows[:count] for rows in self._rows])
-        distribution = self._policy.distribution(observations)
+        state = _states(slots)
+        if state is None:
+            distribution = self._policy.distribution(observations)
+        else:
+            distribution, state = self._policy.advance(observations, state)
+            _keep(slots, state)
         sampled = distribution.sample(self._uniform[:count], self._normal[:count])
         self._check(sampled, count)
         pairs = list(zip(self._action.leaves, sampled, strict=True))
@@ -135,6 +142,18 @@ class _Acting:
             slot.act(rows[row], rows_for_env[row], custom[row])
 
 
+def _states(slots: Sequence[_Slot]) -> State | None:
+    """Of the policy in each environment; None of a policy without one."""
+    states = [slot.state for slot in slots if slot.state is not None]
+    return stacked(states) if states else None
+
+
+def _keep(slots: Sequence[_Slot], state: State | None) -> None:
+    if state is not None:
+        for slot, own in zip(slots, unstacked(state, len(slots)), strict=True):
+            slot.state = own
+
+
 def _rows(values: Array) -> Any:
     """The actions one by one: integers as Python's, which every environment takes."""
     return values.tolist() if values.ndim == 1 and values.dtype.kind in "iu" else values
@@ -155,6 +174,7 @@ class _Slot:
       logger: EnvLogger around it.
       noise: the random numbers of its actions.
       observation: the last one, by leaf.
+      state: of the policy, before its next action; None of a policy without one.
       number: of the trajectory, among those that are rolled out.
       recordings: of the trajectory, so far.
       done: whether the trajectory is.
@@ -170,6 +190,7 @@ class _Slot:
     ):
         self.environment, self._settings, self._randomness = environment, settings, policy.randomness
         extra = dict.fromkeys((PROPENSITY, LOG_PROPENSITY), ("float64", ())) if policy.has_propensity else {}
+        self._initial_state = self.state = self._state_at_begin = policy.initial_state()
         self._info = tuple(settings.info)
         buffer = EpisodeBuffer(
             environment.observation, environment.action,
@@ -237,7 +258,11 @@ class _Slot:
     def _finish(self, end: str, full: bool) -> None:
         """Keeps what was recorded; the trajectory goes on if it is a window with steps left."""
         columns = self._buffer.columns()
-        self.recordings.append(Recording(self._address.trajectory, self._part, self._age_at_begin, end, columns))
+        self.recordings.append(
+            Recording(
+                self._address.trajectory, self._part, self._age_at_begin, end, columns, self._state_at_begin
+            )
+        )  # fmt: skip
         self.done = full or not self._settings.windows
         if not self.done:
             self._reset(None)
@@ -248,13 +273,13 @@ class _Slot:
         """Records from the observation at hand on."""
         limits = [self._settings.max_episode_steps, self._settings.step_per_trajectory]
         left = [limit - done for limit, done in zip(limits, (self._age, self._steps), strict=True) if limit is not None]
-        self._age_at_begin = self._age
+        self._age_at_begin, self._state_at_begin = self._age, self.state
         self._recorded.begin(self._nested, min(left, default=_NO_LIMIT))
         self.logger.reset()
 
     def _reset(self, seed: int | None) -> None:
         self._observation(self.environment.reset(seed))
-        self._age, self._ended = 0, False
+        self._age, self._ended, self.state = 0, False, self._initial_state
 
     def _observation(self, nested: Any) -> None:
         self._nested = nested

@@ -8,6 +8,8 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
+from rlds_beam.recording.states import State
+
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
 PROPENSITY, LOG_PROPENSITY = "propensity", "log_propensity"
@@ -56,6 +58,7 @@ class Recording(NamedTuple):
       age: steps of the environment's episode before the first one that is recorded.
       end: `terminated`; `truncated` by the environment or `max_episode_steps`; `cut` where the recording ended first.
       columns: of its T steps.
+      state: of the policy before its first action; None of a policy without one.
     """
 
     trajectory: int
@@ -63,6 +66,7 @@ class Recording(NamedTuple):
     age: int
     end: str
     columns: dict[str, Array]
+    state: State | None = None
 
 
 def info_fields(info: Mapping[str, Any], wanted: Sequence[str] = ()) -> dict[str, tuple[str, tuple[int, ...]]]:

@@ -37,3 +37,30 @@ def test_a_checkpoint_of_an_rl_module_records(tmp_path):
         expected = greedy if row["episode_metadata/policy"] == b"EpsilonGreedyHead" else own
         np.testing.assert_allclose(row["steps/propensity"][:-1], expected, rtol=1e-4)
         np.testing.assert_allclose(row["steps/mixture_propensity"][:-1], (greedy + 2 * own) / 3, rtol=1e-4)
+
+
+def test_a_recurrent_rl_module_records(tmp_path):
+    """The state is carried for each environment; the module itself, given whole episodes, gives the same."""
+    env = gymnasium.make("CartPole-v1")
+    torch.manual_seed(0)
+    module = RLModuleSpec(
+        DefaultPPOTorchRLModule,
+        observation_space=env.observation_space,
+        action_space=env.action_space,
+        model_config=DefaultModelConfig(fcnet_hiddens=[8], use_lstm=True, lstm_cell_size=5, max_seq_len=20),
+    ).build()
+    module.save_to_path(str(tmp_path / "module"))
+    named = f"rl_module:{tmp_path / 'module'}"
+    policies = (f"ModulePolicy({named})", f"SoftmaxHead({named})")
+    for output, environments in (("out", 16), ("again", 2)):
+        given = {"env": "gymnasium:CartPole-v1", "policy": policies, "episodes": 4, "envs_per_worker": environments}
+        prepare(RecordOptions(tmp_path / output, **given)).record_here()
+    for row, again in zip(open_dataset(tmp_path / "out"), open_dataset(tmp_path / "again"), strict=True):
+        x, actions = row["steps/observation"][:-1], row["steps/action"][:-1]
+        state = {name: value[None] for name, value in module.get_initial_state().items()}
+        with torch.no_grad():
+            outputs = module.forward_inference({"obs": torch.from_numpy(x)[None], "state_in": state})
+        own = torch.softmax(outputs["action_dist_inputs"][0], dim=1).numpy()[np.arange(len(x)), actions]
+        np.testing.assert_allclose(row["steps/propensity"][:-1], own, rtol=1e-4)
+        np.testing.assert_allclose(row["steps/mixture_propensity"][:-1], own, rtol=1e-4)
+        assert again["steps/action"].tolist() == row["steps/action"].tolist()
