@@ -136,6 +136,11 @@ lock: $(DEPENDENCIES)  ## resolve the dependencies and write the lock files (UPG
 		--no-emit-package torchcodec requirements/lerobot.in --output-file requirements/peers-lerobot.lock
 	@sed -i '1i # Python 3.12, Linux x86-64: rlds-beam[arrayrecord,lerobot,test] and LeRobot, but triton (for GPUs) and torchcodec (needs FFmpeg). Written by `make lock`.' \
 		requirements/peers-lerobot.lock
+	@$(subst manylinux_2_28,manylinux_2_31,$(COMPILE_311)) --extra lerobot $(UPGRADE) --no-emit-package triton \
+		--no-emit-package torchcodec --no-emit-package rerun-sdk pyproject.toml requirements/lerobot21.in \
+		--output-file requirements/peers-lerobot21.lock
+	@sed -i '1i # Python 3.11, Linux x86-64: rlds-beam[lerobot], LeRobot 0.3.3 and all they need, but triton (for GPUs), torchcodec (needs FFmpeg) and rerun. Written by `make lock`.' \
+		requirements/peers-lerobot21.lock
 	@$(COMPILE_BASE) --python-version 3.11 --no-emit-package triton requirements/scope_rl.in \
 		--output-file requirements/peers-scope_rl.lock
 	@sed -i '1i # Python 3.11, Linux x86-64: rlds-beam[test] and SCOPE-RL, without triton (for GPUs). Written by `make lock`.' \

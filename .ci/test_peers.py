@@ -11,7 +11,10 @@ import sys
 
 from environments import ROOT, Outcome, all_passed, build, find, install_wheel, print_table, test, version_of
 
-PEERS = {"rllib": "ray", "loaders": "grain", "lerobot": "lerobot", "scope_rl": "scope_rl", "exchange": "d3rlpy"}
+PEERS = {
+    "rllib": "ray", "loaders": "grain", "lerobot": "lerobot", "lerobot21": "lerobot", "scope_rl": "scope_rl",
+    "exchange": "d3rlpy",
+}  # fmt: skip
 """Peer -> the module whose version is printed."""
 
 PAGES = {"rllib": ["rllib.md"]}

@@ -26,6 +26,8 @@ RAY = re.compile(r"^(import|from) ray\b", re.MULTILINE)
 """The same of the extra `rllib`; `make test-peers` runs such pages."""
 HDF5 = re.compile(r"--from=(minari|d3rlpy|d4rl)|^import h5py", re.MULTILINE)
 """The same of the extra `hdf5`."""
+VIDEO = re.compile("--images=video")
+"""The same of the extra `lerobot`."""
 
 
 def bash(script, folder, seconds=DEADLINE):
@@ -75,6 +77,8 @@ def test_the_blocks_of_a_page_run(page, folder):
         pytest.importorskip("ray")
     if HDF5.search("".join(block.code for block in blocks)):
         pytest.importorskip("h5py")
+    if VIDEO.search("".join(block.code for block in blocks)):
+        pytest.importorskip("av")
     for number, block in enumerate(blocks):
         if block.language == "sh":
             bash(readme.script([block]), folder)

@@ -177,8 +177,8 @@ def test_what_a_run_left_that_was_killed_at_its_end_is_removed(source, output, t
 
 def test_overwriting_leaves_nothing(source, tmp_path):
     path = tmp_path / "out"
-    rlds_beam.convert(source[0], path, to="lerobot", fps=data.FPS, shards=3)
-    rlds_beam.convert(source[0], path, to="lerobot", fps=data.FPS, shards=1, map="-observation/depth", overwrite=True)
+    data.convert_here(source[0], path, shards=3)
+    data.convert_here(source[0], path, shards=1, map="-observation/depth", overwrite=True)
     assert len(list(path.glob("data/*/*.parquet"))) == 2
     assert "observation.images.depth" not in data.meta(path, "info")["features"]
 
@@ -187,14 +187,13 @@ def test_a_range_without_an_episode_has_no_file(tmp_path):
     episodes = [make_episode(4, seed=i, breaks=["last_not_last"] if i < 2 else []) for i in range(4)]
     source = write_dataset(tmp_path, episodes, name="toy", shards=2)
     path = tmp_path / "out"
-    rlds_beam.convert(source, path, to="lerobot", fps=5, shards=2)
+    data.convert_here(source, path, fps=5, shards=2)
     assert [file.name for file in path.glob("data/*/*")] == ["file-001.parquet"]
     assert [row["data/file_index"] for row in data.episodes_rows(path)] == [1, 1]
     states = [row for e in episodes[2:] for row in e.steps["observation"].tolist()]
     assert data.frames(path)["observation.state"].to_pylist() == states
-    again = rlds_beam.convert(source, path, to="lerobot", fps=5, shards=2)
-    assert again.report.items_written == 8
-    assert not again.metrics  # nothing was left to do
+    again = prepare(ConvertConfig(str(source), str(path), to="lerobot", fps=5, shards=2)).look()
+    assert again.complete and not again.to_do
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,11 @@ import pyarrow.parquet as pq
 import pytest
 
 import rlds_beam
-from rlds_beam.episodes.episode import Episode
-from rlds_beam.episodes.images import EncodedImages, encode_jpeg
+from rlds_beam.episodes.images import encode_jpeg
 from rlds_beam.errors import UsageError
 from rlds_beam.exchange.sources import open_source
 from rlds_beam.reading.base import Segment
+from rlds_beam.reading.plan import plan_ranges
 from rlds_beam.reading.reader import EpisodeReader
 
 
@@ -29,21 +30,8 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, list[Any]]:
 @pytest.fixture(scope="module")
 def output(source: tuple[str, list[Any]], tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("lerobot") / "out"
-    rlds_beam.convert(source[0], path, to="lerobot", fps=data.FPS, shards=3)
+    data.convert_here(source[0], path, shards=3)
     return path
-
-
-def assert_equal(found: Episode, wanted: Episode) -> None:
-    assert found.steps.keys() == wanted.steps.keys()
-    for path, column in wanted.steps.items():
-        other = found.steps[path]
-        if isinstance(column, EncodedImages):
-            assert isinstance(other, EncodedImages)
-            assert list(other) == list(column), path
-        else:
-            np.testing.assert_array_equal(other, column, path)
-            assert other.dtype == column.dtype, path
-    assert {path.rpartition("/")[2]: value for path, value in found.metadata.items()} == dict(wanted.metadata)
 
 
 def test_what_was_written_is_read_as_it_was(source, output):
@@ -53,18 +41,18 @@ def test_what_was_written_is_read_as_it_was(source, output):
     assert [(split.name, split.episodes) for split in made.splits] == [("train", 5), ("val", 2)]
     assert made.fps == data.FPS
     for found, wanted in zip(data.read_episodes(str(output), "lerobot"), source[1], strict=True):
-        assert_equal(found, wanted)
+        data.assert_equal(found, wanted)
 
 
 def test_rlds_to_lerobot_to_rlds_is_the_same_data(source, output, tmp_path):
     outcome = rlds_beam.convert(output, tmp_path / "rlds", from_="lerobot", to="rlds", workers=2)
     assert outcome.report.valid == len(source[1])
     for found, wanted in zip(data.read_episodes(str(tmp_path / "rlds"), "rlds"), source[1], strict=True):
-        assert_equal(found, wanted)
+        data.assert_equal(found, wanted)
 
 
 def test_lerobot_to_lerobot_is_the_same_data(output, tmp_path):
-    rlds_beam.convert(output, tmp_path / "again", from_="lerobot", to="lerobot", split="val")
+    data.convert_here(output, tmp_path / "again", from_="lerobot", split="val", fps=None)
     wanted = data.frames(output).to_pylist()[-32:]
     found = data.frames(tmp_path / "again").to_pylist()
     own = ("index", "episode_index", "task_index")
@@ -155,15 +143,25 @@ def test_what_is_damaged_is_counted(tmp_path):
     (folder / "episode_000001.parquet").write_bytes(content[:200] + content[300:])
     table = pq.read_table(folder / "episode_000002.parquet")
     pq.write_table(table.slice(0, 4), folder / "episode_000002.parquet")
-    outcome = rlds_beam.convert(tmp_path / "own", tmp_path / "out", from_="lerobot", to="lerobot")
-    report = outcome.report
+    report = data.convert_here(tmp_path / "own", tmp_path / "out", from_="lerobot", fps=None)
     assert (report.valid, report.rejected, report.records) == (2, 2, 4)
     assert data.meta(tmp_path / "out", "info")["total_frames"] == 6
+
+
+@pytest.mark.parametrize("size", [0, 100, -200])
+def test_a_file_that_cannot_be_opened_costs_each_of_its_episodes(output, tmp_path, size):
+    shutil.copytree(output, tmp_path / "own")
+    file = tmp_path / "own/data/chunk-000/file-000.parquet"
+    file.write_bytes(file.read_bytes()[:size])
+    there = [row["data/file_index"] for row in data.episodes_rows(output)]
+    report = data.convert_here(tmp_path / "own", tmp_path / "out", from_="lerobot")
+    assert (report.valid, report.rejected) == (7 - there.count(0), there.count(0))
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
+        ({"total_episodes": 3}, "some of its files are missing"),
         ({"codebase_version": "v2.0"}, "version v2.0"),
         ({"fps": 0}, "fps"),
         ({"features": {"x": {"dtype": "complex64", "shape": [1]}}}, "cannot be read"),
@@ -176,6 +174,29 @@ def test_metadata_that_cannot_be_used_is_refused(tmp_path, change, message):
     path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
     with pytest.raises(UsageError, match=message):
         open_source(str(tmp_path / "own"), from_="lerobot")
+
+
+@pytest.mark.parametrize(("given", "wanted"), [("train[:2]", [0, 1]), ("train[60%:]", [3, 4]), ("val[-1:]", [6]),
+                                               ("train[1:2]+val", [1, 5, 6]), ("all", range(7))])  # fmt: skip
+def test_slices_of_splits(source, output, given, wanted):
+    made = open_source(str(output), split=given, from_="lerobot")
+    reader, found = EpisodeReader(made), []
+    for split in made.splits:
+        assert split.episodes == len([i for i in wanted if (i < 5) == (split.name == "train")])
+        for work in plan_ranges(made, 3):
+            found += [e for s in work.segments for e in reader.read(work.split, s) if work.split == split.name]
+    for episode, i in zip(found, wanted, strict=True):
+        data.assert_equal(episode, source[1][i])
+
+
+def test_slices_that_there_are_not(output):
+    for given, message in {
+        "train[:9]": "has 5 episodes",
+        "val[2:]": "is empty",
+        "train[a:]": "expected a name",
+    }.items():
+        with pytest.raises(UsageError, match=message):
+            open_source(str(output), split=given, from_="lerobot")
 
 
 def test_a_directory_that_is_none_is_refused(tmp_path):

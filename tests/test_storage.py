@@ -8,9 +8,9 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
+from memory_store import memory_store
 from processes import DEADLINE
 
 from rlds_beam import storage
@@ -22,78 +22,8 @@ from rlds_beam.testing import make_episode, write_dataset
 @pytest.fixture(scope="module")
 def remote() -> Iterator[str]:
     """The root of a store in memory, known to Beam as `mem://`."""
-    filesystem = pytest.importorskip("apache_beam.io.filesystem")
-    files: dict[str, bytes] = {}
-
-    class Writer(io.BytesIO):
-        def __init__(self, path: str) -> None:
-            super().__init__()
-            self.path = path
-
-        def close(self) -> None:
-            files[self.path] = self.getvalue()
-            super().close()
-
-    class MemoryFileSystem(filesystem.FileSystem):  # type: ignore[name-defined, misc]
-        @classmethod
-        def scheme(cls) -> str:
-            return "mem"
-
-        def join(self, basepath: str, *paths: str) -> str:
-            return "/".join([basepath, *paths])
-
-        def split(self, path: str) -> tuple[str, str]:
-            head, _, tail = path.rpartition("/")
-            return head, tail
-
-        def mkdirs(self, path: str) -> None:
-            pass
-
-        def has_dirs(self) -> bool:
-            return False
-
-        def _list(self, dir_or_prefix: str) -> Any:
-            for path, data in list(files.items()):
-                if path.startswith(dir_or_prefix):
-                    yield filesystem.FileMetadata(path, len(data))
-
-        def create(self, path: str, mime_type: str = "", compression_type: str = "") -> Any:
-            assert compression_type == "uncompressed"
-            return Writer(path)
-
-        def open(self, path: str, mime_type: str = "", compression_type: str = "") -> Any:
-            assert compression_type == "uncompressed"
-            return io.BytesIO(files[path])
-
-        def copy(self, source_file_names: list[str], destination_file_names: list[str]) -> None:
-            raise NotImplementedError
-
-        def rename(self, source_file_names: list[str], destination_file_names: list[str]) -> None:
-            for source, destination in zip(source_file_names, destination_file_names, strict=True):
-                files[destination] = files.pop(source)
-
-        def exists(self, path: str) -> bool:
-            return path in files
-
-        def size(self, path: str) -> int:
-            return len(files[path])
-
-        def last_updated(self, path: str) -> float:
-            return 0.0
-
-        def checksum(self, path: str) -> str:
-            return ""
-
-        def metadata(self, path: str) -> Any:
-            return filesystem.FileMetadata(path, len(files[path]))
-
-        def delete(self, paths: list[str]) -> None:
-            for path in paths:
-                for name in [n for n in files if n == path or n.startswith(path + "/")]:
-                    del files[name]
-
-    yield "mem://bucket"
-    del MemoryFileSystem  # Beam knows its filesystems by weak references; up to here this frame has kept the class
+    with memory_store() as store:
+        yield store.root
 
 
 @pytest.fixture(params=["local", "remote"])

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 
+from rlds_beam.checking.report import Report
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.images import EncodedImages, encode_jpeg
 from rlds_beam.testing import make_episode, write_dataset
@@ -113,3 +114,36 @@ def read_episodes(path: str, kind: str) -> list[Episode]:
     for episode in found:
         assert not episode.faults, episode.faults
     return found
+
+
+def convert_here(source: object, path: object, **options: Any) -> Report:
+    """`convert --to=lerobot` in this process, without a pipeline."""
+    from rlds_beam.jobs.convert import prepare
+    from rlds_beam.output.lock import locked
+    from rlds_beam.pipelines.convert import ConvertConfig
+
+    given = {"to": "lerobot", "fps": FPS, **options}
+    job = prepare(ConvertConfig(str(source), str(path), **given))
+    with locked(job.directory):
+        for work in job.open(given.get("overwrite", False)):
+            job.converter.convert(work, {})
+        return job.committer.commit()
+
+
+def lines(output: Path, name: str) -> list[dict[str, Any]]:
+    """A file of JSON lines of meta/."""
+    return [json.loads(line) for line in (output / "meta" / f"{name}.jsonl").read_text().splitlines()]
+
+
+def assert_equal(found: Episode, wanted: Episode) -> None:
+    """The same steps and metadata, wherever in the steps' tree the metadata is."""
+    assert found.steps.keys() == wanted.steps.keys()
+    for path, column in wanted.steps.items():
+        other = found.steps[path]
+        if isinstance(column, EncodedImages):
+            assert isinstance(other, EncodedImages)
+            assert list(other) == list(column), path
+        else:
+            np.testing.assert_array_equal(other, column, path)
+            assert other.dtype == column.dtype, path
+    assert {path.rpartition("/")[2]: value for path, value in found.metadata.items()} == dict(wanted.metadata)

@@ -188,8 +188,15 @@ class FileOutput(abc.ABC):
         """For each range, as JSON, what its files lack: numbers that are known only when all ranges are finished."""
         return [None for _ in commits]
 
+    def finished_files(self, numbers: Any) -> Sequence[str]:
+        """The names of the files that `finish_range` makes in place of those of a range, where it makes others."""
+        del numbers
+        return ()
+
     def finish_range(self, commit: RangeCommit, numbers: Any) -> RangeCommit:
         """Writes those numbers into the files of a range, in any worker; returns its commit with the new checksums.
+
+        Or writes other files in place of these, and returns a commit of them: those of the range are removed then.
 
         It may be killed and run again: the same numbers give the same bytes, whatever was written before.
         """

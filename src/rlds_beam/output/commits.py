@@ -45,7 +45,8 @@ class RangeCommit:
       plan: `OutputPlan.digest` of the job. A worker of a killed job may write a commit after the next one began, which
         is of another plan perhaps; such a commit does not count.
       more: the other files of a range that became several; `file`, `beside`, `shard` and `predicted` are of the first.
-      numbers: what `FileOutput.finish_range` wrote into the files, after all ranges were finished.
+      numbers: what `FileOutput.finish_range` wrote into the files, after all ranges were finished, or whose files these
+        are then.
     """
 
     split: str
@@ -232,12 +233,19 @@ def read_commit(output: str, work: WorkRange, files: Sequence[str], plan: str = 
         return None
     commit = RangeCommit.from_json(content, path)
     found = [one.file for one in commit.files]
-    if found != list(files):
+    if commit.numbers is None and found != list(files):  # a range that is finished may have others
         raise UsageError(
             f"{path} names {', '.join(found)}, where the range's file is {', '.join(files)}: remove the commit"
         )
     of_another_plan = plan and commit.plan not in ("", plan)
     return None if of_another_plan or any(problems_of(functools.partial(_size, output), commit)) else commit
+
+
+def read_again(output: str, commit: RangeCommit) -> RangeCommit:
+    """A commit as it is now; as it was read, where it is gone."""
+    path = storage.join(output, COMMITS, f"{commit.range}.json")
+    content = read_json(path) if storage.exists(path) else None
+    return commit if content is None else RangeCommit.from_json(content, path)
 
 
 def _is_commit(name: str) -> bool:

@@ -28,7 +28,7 @@ from rlds_beam.errors import UsageError
 from rlds_beam.output.commits import RangeCommit, problems_of, read_commits, sizes
 from rlds_beam.output.files import COMMITS, LOCK, MANIFEST, REJECTED, listdir
 from rlds_beam.output.manifest import is_merged, load_manifest
-from rlds_beam.output.plans import RESERVED, OutputPlan, differences, read_plan, write_plan
+from rlds_beam.output.plans import RESERVED, OutputPlan, differences, read_plan, refuse_links, write_plan
 from rlds_beam.output.removing import remove_output
 
 
@@ -63,9 +63,7 @@ def check_output(output: str, plan: OutputPlan, *, overwrite: bool = False) -> N
             f"{output} is not empty, and rlds-beam did not write what is in it: name another directory, or an empty "
             "one (--overwrite replaces only what rlds-beam wrote)"
         )
-    for name in (*RESERVED, *plan.directories, *(existing.directories if existing is not None else ())):
-        if storage.is_link(storage.join(output, name)):
-            raise UsageError(f"{storage.join(output, name)} is a link, and rlds-beam makes none: remove it")
+    refuse_links(output, (*RESERVED, *plan.directories, *(existing.directories if existing is not None else ())))
     if existing is not None and existing.content != plan.content and not overwrite:
         found = "; ".join(differences(existing.content, plan.content))
         raise UsageError(

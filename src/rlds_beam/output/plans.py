@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from rlds_beam import storage
+from rlds_beam.errors import UsageError
 from rlds_beam.formats.checked_json import ANY, FILE, FILE_PATH, TEXT, Kind, check_json, read_json
 from rlds_beam.output.checksums import FILES
 from rlds_beam.output.files import COMMITS, FITTED, PARTS, PLAN, REJECTED, REPORT, to_json
@@ -87,6 +88,30 @@ class OutputPlan:
 def write_plan(output: str, plan: OutputPlan) -> None:
     """Writes plan.json: from then on the directory is known as ours."""
     storage.write_text(storage.join(output, PLAN), to_json(plan.to_json()))
+
+
+def add_files(output: str, files: Iterable[str]) -> None:
+    """Adds files to the plan of a directory, whose names are known only now; makes the directories that they are in.
+
+    Raises:
+      UsageError: one of these is a link.
+    """
+    plan = read_plan(output)
+    if plan is None:  # which is said when the dataset is committed
+        return
+    extended = dataclasses.replace(plan, files=plan.files.union(files))
+    if extended.files != plan.files:
+        refuse_links(output, extended.directories)
+        write_plan(output, extended)
+    for directory in extended.directories:
+        storage.makedirs(storage.join(output, directory))
+
+
+def refuse_links(output: str, names: Iterable[str]) -> None:
+    """Raises UsageError where a directory of an output is a link."""
+    for name in names:
+        if storage.is_link(storage.join(output, name)):
+            raise UsageError(f"{storage.join(output, name)} is a link, and rlds-beam makes none: remove it")
 
 
 def read_plan(output: str) -> OutputPlan | None:

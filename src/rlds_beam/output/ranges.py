@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -24,6 +25,8 @@ from rlds_beam.output import commits, manifest
 from rlds_beam.output.base import FileOutput, RangeWriter
 from rlds_beam.output.commits import RangeCommit, rejected_path
 from rlds_beam.output.files import REPORT
+from rlds_beam.output.plans import add_files
+from rlds_beam.output.removing import remove_parts
 from rlds_beam.output.shards import RejectedWriter, ShardInfo, WrittenFile
 from rlds_beam.reading.base import Source
 from rlds_beam.reading.plan import WorkRange
@@ -195,12 +198,30 @@ class RangeFinisher:
         done = [found[str(work)] for work in self.ranges if str(work) in found]
         if len(done) < len(self.ranges):
             return []  # which `manifest.commit_dataset` says
-        return list(zip(done, self.output.number(done), strict=True))
+        numbered = list(zip(done, self.output.number(done), strict=True))
+        if files := [file for _, numbers in numbered for file in self.output.finished_files(numbers)]:
+            add_files(self.output.directory, files)  # the plan names them before they are there
+        return numbered
 
     def finish(self, commit: RangeCommit, numbers: Any) -> None:
-        """Completes the files of one range, and commits it once more: with their new checksums."""
-        finished = self.output.finish_range(commit, numbers)
-        commits.write_commit(self.output.directory, dataclasses.replace(finished, numbers=numbers))
+        """Completes the files of one range, and commits it once more: with their new checksums.
+
+        Files that it has no more are removed after that.
+        """
+        finished = commit
+        if commit.numbers != numbers:
+            # A runner may give a range again that is finished since, and whose first files are gone.
+            now = commits.read_again(self.output.directory, commit)
+            finished = now if now.numbers == numbers else self.output.finish_range(now, numbers)
+            if finished is not now:
+                finished = dataclasses.replace(finished, numbers=numbers)
+                commits.write_commit(self.output.directory, finished)
+        written = self.output.files(self._works[commit.range])
+        remove_parts(self.output.directory, {*written} - {*finished.names})
+
+    @functools.cached_property
+    def _works(self) -> dict[str, WorkRange]:
+        return {str(work): work for work in self.ranges}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -238,8 +259,7 @@ class DatasetCommitter:
         directory = self.output.directory
         if self.output.numbers_ranges:
             for commit, numbers in self.finisher.commits():
-                if commit.numbers != numbers:
-                    self.finisher.finish(commit, numbers)
+                self.finisher.finish(commit, numbers)
         report = self.dataset_report.merge(*commits.read_reports(directory, self.ranges))
         report = report.merge(check_counts(self.source, report.shards, self.check))
         report.left_out = self.output.describe()[1]

@@ -48,16 +48,25 @@ def slice_split(split: Split, start: str | None, stop: str | None) -> Split:
     """A slice of a split; as TFDS does, it refuses one that is empty or goes beyond the episodes."""
     if start is None and stop is None:
         return split
-    total = split.episodes
-    text = f"{split.name}[{start or ''}:{stop or ''}]"
-    if total is None:
+    if split.episodes is None:
         raise UsageError(f"{split.name} cannot be sliced: nothing says how many episodes its shards hold")
+    first, last = slice_of(split.name, split.episodes, start, stop)
+    return dataclasses.replace(split, start=first, stop=last)
+
+
+def slice_of(name: str, total: int, start: str | None, stop: str | None) -> tuple[int, int]:
+    """The first episode of a slice, and the one after its last.
+
+    Raises:
+      UsageError: it is empty, or goes beyond the episodes.
+    """
+    text = f"{name}[{start or ''}:{stop or ''}]"
     first, last = (_boundary(text, total, default) for text, default in ((start, 0), (stop, total)))
     if not (0 <= first <= total and 0 <= last <= total):
-        raise UsageError(f"--split={text} is out of range: {split.name} has {count(total, 'episode')}")
+        raise UsageError(f"--split={text} is out of range: {name} has {count(total, 'episode')}")
     if first >= last:
-        raise UsageError(f"--split={text} is empty ({first} to {last}): {split.name} has {count(total, 'episode')}")
-    return dataclasses.replace(split, start=first, stop=last)
+        raise UsageError(f"--split={text} is empty ({first} to {last}): {name} has {count(total, 'episode')}")
+    return first, last
 
 
 def _boundary(text: str | None, total: int, default: int) -> int:

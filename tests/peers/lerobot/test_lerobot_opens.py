@@ -282,3 +282,28 @@ def test_a_dataset_without_images_or_text_opens_too(folder):
     assert dataset[5]["task"] == ""
     assert json.loads((folder / "toy/meta/info.json").read_text())["total_tasks"] == 1
     shutil.rmtree(folder / "toy")
+
+
+@pytest.mark.parametrize("images", ["copy", "video"])
+def test_lerobots_own_converter_takes_our_v21_to_v30(moving, folder, images):
+    from lerobot.scripts.convert_dataset_v21_to_v30 import convert_dataset
+
+    out = folder / f"v21_{images}"
+    rlds_beam.convert(
+        moving[0], out, to="lerobot", fps=data.FPS, images=images, lerobot_version="2.1",
+        map="-observation/matrix,-observation/depth",
+    )  # fmt: skip
+    convert_dataset("some/name", root=out, push_to_hub=False)
+    dataset, frame = opened(out), 0
+    assert data.meta(out, "info")["codebase_version"] == "v3.0"
+    assert len(dataset) == sum(map(len, moving[1]))
+    for k, e in enumerate(moving[1]):
+        for t in (0, len(e) - 1):
+            item = dataset[frame + t]
+            assert (item["episode_index"], item["frame_index"]) == (k, t)
+            assert item["task"] == e.steps["language_instruction"][t].decode()
+            np.testing.assert_array_equal(item["action"], e.steps["action"][t])
+            pixels = e.steps["observation/wrist"][[t]].decode()[0]
+            found = item["observation.images.wrist"].numpy().transpose(1, 2, 0) * 255
+            assert np.abs(found - pixels).mean() < 6
+        frame += len(e)

@@ -123,7 +123,7 @@ def _value(field: Field, value: Any) -> Any:
         return value or b""
     if value is None:
         return np.zeros(field.closed_shape, field.numpy_dtype)[()]
-    return np.asarray(value).astype(field.numpy_dtype)[()]
+    return np.asarray(value, field.numpy_dtype)[()]
 
 
 def _complete(steps: dict[str, Column], made: tuple[str, ...], rows: int) -> None:

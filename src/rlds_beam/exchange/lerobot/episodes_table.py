@@ -1,13 +1,17 @@
-"""The rows of meta/episodes: where each episode is, its tasks, its statistics, and what was known of it."""
+"""meta/episodes and meta/tasks.parquet of v3.0: where each episode is, its tasks, its statistics, its fields."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+import io
+import json
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rlds_beam import storage
 from rlds_beam.exchange.lerobot import layout, statistics
-from rlds_beam.exchange.lerobot.features import INDEX_FEATURES
+from rlds_beam.exchange.lerobot.episode_numbers import EpisodeNumbers, features_statistics
 from rlds_beam.exchange.lerobot.range_facts import RangeFacts
 from rlds_beam.exchange.lerobot.tables import lists
 
@@ -19,23 +23,39 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, Any]
 
 
-class EpisodeNumbers(NamedTuple):
-    """What a range does not know itself.
+class EpisodesTables:
+    """Writes them (`metadata.EpisodesFiles`)."""
 
-    Attributes:
-      episode, frame: of the dataset, that its first ones are.
-      file: the number of its file.
-      tasks: of each of its tasks, the number in the dataset.
-    """
+    def __init__(self, output: LerobotOutput):
+        self._output, self._place = output, 0
+        self._tables: list[pa.Table] = []
 
-    episode: int
-    frame: int
-    file: int
-    tasks: Array
+    def add(self, place: int, number: int, facts: RangeFacts, numbers: EpisodeNumbers) -> None:
+        if place // layout.RANGES_IN_EPISODES > self._place:
+            self._write()
+            self._place = place // layout.RANGES_IN_EPISODES
+        if facts.frames:
+            self._tables.append(episodes_table(self._output, number, facts, numbers))
+
+    def finish(self, tasks: Sequence[str]) -> None:
+        self._write()
+        _write_parquet(storage.join(self._output.directory, layout.TASKS), tasks_table(tasks))
+
+    def _write(self) -> None:
+        import pyarrow as pa
+
+        if not self._tables:
+            return
+        place = layout.place(self._place)
+        table = pa.concat_tables(self._tables)
+        for name, value in place.items():
+            table = table.append_column(f"meta/episodes/{name}", pa.array(np.full(table.num_rows, value), pa.int64()))
+        _write_parquet(storage.join(self._output.directory, layout.EPISODES_PATH.format(**place)), table)
+        self._tables = []
 
 
-def episodes_table(output: LerobotOutput, facts: RangeFacts, numbers: EpisodeNumbers) -> pa.Table:
-    """The episodes of a range, without the place of these rows themselves."""
+def episodes_table(output: LerobotOutput, number: int, facts: RangeFacts, numbers: EpisodeNumbers) -> pa.Table:
+    """The episodes of the range whose files have this number, without the place of these rows themselves."""
     import pyarrow as pa
 
     count = len(facts.lengths)
@@ -45,11 +65,11 @@ def episodes_table(output: LerobotOutput, facts: RangeFacts, numbers: EpisodeNum
         "tasks": pa.array([[facts.tasks[i] for i in own] for own in facts.episode_tasks()], pa.list_(pa.string())),
         "length": pa.array(facts.lengths),
     }
-    columns |= {f"data/{name}": pa.array(np.full(count, n)) for name, n in layout.place(numbers.file).items()}
+    columns |= {f"data/{name}": pa.array(np.full(count, n)) for name, n in layout.place(number).items()}
     columns |= {"dataset_from_index": pa.array(stops - facts.lengths), "dataset_to_index": pa.array(stops)}
     ends = np.cumsum(facts.lengths)  # of the range, whose videos begin with its first frame
     for feature in output.videos:
-        place = layout.place(numbers.file).items()
+        place = layout.place(number).items()
         columns |= {f"videos/{feature.name}/{name}": pa.array(np.full(count, n)) for name, n in place}
         columns[f"videos/{feature.name}/from_timestamp"] = pa.array((ends - facts.lengths) / output.fps)
         columns[f"videos/{feature.name}/to_timestamp"] = pa.array(ends / output.fps)
@@ -62,17 +82,8 @@ def _statistics(output: LerobotOutput, facts: RangeFacts, numbers: EpisodeNumber
     """`stats/<feature>/<statistic>`, as lists in the shape of the feature."""
     import pyarrow as pa
 
-    features = {feature.name: feature for feature in output.features.features}
-    every = {**facts.statistics, **_of_indices(facts, numbers)}
     made: dict[str, pa.Array] = {}
-    for name in (n for n in (*features, *INDEX_FEATURES) if n in every):
-        feature, values = features.get(name), every[name]
-        shape: tuple[int, ...] = (1,)
-        counts = facts.lengths
-        if feature is not None and feature.kind == "image":
-            shape, counts = (feature.shape[-1], 1, 1), facts.samples[name]
-        elif feature is not None:
-            shape = feature.shape or (1,)
+    for name, values, shape, counts in features_statistics(output, facts, numbers):
         for i, statistic in enumerate(statistics.STATISTICS):
             flat = pa.array(np.ascontiguousarray(values[:, i]).reshape(-1))
             made[f"stats/{name}/{statistic}"] = lists(flat, (len(values), *shape))
@@ -80,21 +91,27 @@ def _statistics(output: LerobotOutput, facts: RangeFacts, numbers: EpisodeNumber
     return made
 
 
-def _of_indices(facts: RangeFacts, numbers: EpisodeNumbers) -> dict[str, Array]:
-    """Of what the dataset numbers: (E, statistics, 1)."""
-    ends = np.cumsum(facts.lengths)
-    tasks = np.split(numbers.tasks[facts.frame_tasks], ends[:-1])
-    of_index, of_episode, of_task = [], [], []
-    std = statistics.STATISTICS.index("std")
-    for i, length in enumerate(facts.lengths.tolist()):
-        index = statistics.range_statistics(length) + numbers.frame + int(ends[i]) - length
-        index[std] = statistics.range_statistics(length)[std]
-        episode = np.full(len(index), float(numbers.episode + i))
-        episode[std] = 0.0
-        of_index.append(index)
-        of_episode.append(episode)
-        of_task.append(statistics.episode_statistics({"": tasks[i]})[""][:, 0])
-    return {
-        name: np.stack(values)[..., None]
-        for name, values in (("index", of_index), ("episode_index", of_episode), ("task_index", of_task))
-    }
+def tasks_table(tasks: Sequence[str]) -> pa.Table:
+    """`tasks.parquet`: a table of pandas with the index `task`."""
+    import pyarrow as pa
+
+    def column(name: str, kind: str, numpy: str) -> Mapping[str, Any]:
+        return {"name": name, "field_name": name, "pandas_type": kind, "numpy_type": numpy, "metadata": None}
+
+    of_index = {"name": None, "field_name": None, "pandas_type": "unicode", "numpy_type": "object",
+                "metadata": {"encoding": "UTF-8"}}  # fmt: skip
+    pandas = {
+        "index_columns": ["task"], "column_indexes": [of_index],
+        "columns": [column("task_index", "int64", "int64"), column("task", "unicode", "object")],
+        "attributes": {}, "creator": {"library": "pyarrow", "version": pa.__version__}, "pandas_version": "2.2.0",
+    }  # fmt: skip
+    table = pa.table({"task_index": pa.array(range(len(tasks)), pa.int64()), "task": pa.array(tasks, pa.string())})
+    return table.replace_schema_metadata({b"pandas": json.dumps(pandas).encode()})
+
+
+def _write_parquet(path: str, table: pa.Table) -> None:
+    import pyarrow.parquet
+
+    buffer = io.BytesIO()
+    pyarrow.parquet.write_table(table, buffer)
+    storage.write_bytes(path, buffer.getvalue())

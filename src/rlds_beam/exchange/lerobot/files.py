@@ -99,7 +99,7 @@ class LerobotFiles:
             try:
                 frames = _Frames(file, images)
             except damaged as error:
-                yield wanted.start, f"the file is damaged: {error}"
+                yield from ((position, f"the file is damaged: {error}") for position in wanted)
                 return
             for position in wanted:
                 try:

@@ -6,6 +6,7 @@ import dataclasses
 from typing import Literal
 
 from rlds_beam.errors import UsageError
+from rlds_beam.exchange.lerobot.layout import Version
 from rlds_beam.options import Options, option
 
 Codec = Literal["av1", "h264"]
@@ -15,6 +16,7 @@ Codec = Literal["av1", "h264"]
 class LerobotOptions(Options):
     """How a LeRobot dataset is written (--to=lerobot)."""
 
+    lerobot_version: Version = option("3.0", "3.0, or 2.1, with files for each episode, which GR00T and openpi read")
     fps: float | None = option(None, "frames a second of the recording; needed where the data does not say")
     round_fps: bool = option(False, "round --fps to a whole number (it is refused otherwise)")
     map: tuple[str, ...] = option(
@@ -27,6 +29,9 @@ class LerobotOptions(Options):
     gop: int = option(2, "a key frame every so many frames: fewer are smaller, and slower to read at random places")
     encoder_preset: str | None = option(None, "the encoder's speed (12 for av1, medium for h264)")
     robot_type: str | None = option(None, "the name of the robot, for info.json")
+    modality: str | None = option(
+        None, "modality.json for GR00T, with --lerobot_version=2.1: auto, or a file that is checked and copied"
+    )
 
 
 def whole_fps(options: LerobotOptions, found: float | None = None) -> int:

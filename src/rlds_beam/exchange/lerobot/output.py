@@ -5,21 +5,27 @@ from __future__ import annotations
 import dataclasses
 import tempfile
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from rlds_beam import storage
 from rlds_beam.connectors.base import Batch
+from rlds_beam.connectors.configuration import Configuration
 from rlds_beam.connectors.connecting import Connecting
 from rlds_beam.episodes.violations import BadEpisode
 from rlds_beam.errors import UsageError
 from rlds_beam.exchange.lerobot import layout
-from rlds_beam.exchange.lerobot.features import Feature, FeatureMap, map_features
-from rlds_beam.exchange.lerobot.metadata import write_metadata
+from rlds_beam.exchange.lerobot.episodes_table import EpisodesTables
+from rlds_beam.exchange.lerobot.features import Feature, FeatureMap
+from rlds_beam.exchange.lerobot.image_sizes import image_sizes
+from rlds_beam.exchange.lerobot.mapping import map_features
+from rlds_beam.exchange.lerobot.metadata import EpisodesFiles, write_metadata
 from rlds_beam.exchange.lerobot.options import LerobotOptions, whole_fps
+from rlds_beam.exchange.lerobot.pages import check_pages
 from rlds_beam.exchange.lerobot.parquet_file import renumber
-from rlds_beam.exchange.lerobot.range_facts import DIRECTORY, RangeFacts
+from rlds_beam.exchange.lerobot.range_facts import RangeFacts, facts_file
+from rlds_beam.exchange.lerobot.range_files import RangeFiles
 from rlds_beam.exchange.lerobot.range_writer import LerobotWriter
 from rlds_beam.exchange.lerobot.videos import PIXELS, Encoding
 from rlds_beam.options import options_given
@@ -33,10 +39,12 @@ if TYPE_CHECKING:
 
     from rlds_beam.output.commits import RangeCommit
 
+Array = np.ndarray[Any, Any]
+
 
 @dataclasses.dataclass(frozen=True)
 class LerobotOutput(FileOutput):
-    """A dataset that LeRobot opens: a Parquet file of frames for each range, and `meta/`.
+    """A dataset that LeRobot opens, of v3.0: a Parquet file of frames for each range, and `meta/`.
 
     Attributes:
       directory, name: as of `FileOutput`.
@@ -45,8 +53,11 @@ class LerobotOutput(FileOutput):
       image_samples: frames of each camera and episode that are decoded for the statistics.
       robot_type: for info.json.
       encoding: of videos; None where images are copied.
+      modality: the text of modality.json (v2.1); None where there is none.
       first: by split, the number of its first file.
       ranges: how many there are in all.
+      version: of LeRobot's format.
+      files_class: what writes the files of a range.
     """
 
     directory: str
@@ -56,38 +67,57 @@ class LerobotOutput(FileOutput):
     image_samples: int = 4
     robot_type: str | None = None
     encoding: Encoding | None = None
+    modality: str | None = None
     first: tuple[tuple[str, int], ...] = ()
     ranges: int = 0
 
     numbers_ranges = True
+    version: ClassVar[str] = layout.V3
+    files_class: ClassVar[Any] = RangeFiles
 
     @classmethod
     def create(cls, source: Source, directory: str, options: Any) -> LerobotOutput:
+        return cls._create(source, Connecting.of(Configuration(), source.schema), directory, options)
+
+    @classmethod
+    def create_connected(cls, source: Source, connecting: Connecting, directory: str, options: Any) -> LerobotOutput:
+        connecting.refuse_columns("--to=columns")
+        return cls._create(source, connecting, directory, options)
+
+    @classmethod
+    def _create(cls, source: Source, connecting: Connecting, directory: str, options: Any) -> LerobotOutput:
+        from rlds_beam.exchange.lerobot.output_v21 import LerobotV21Output
+
+        check_pages()
         chosen = LerobotOptions.of(options)
         if chosen.image_samples < 1:
             raise UsageError(f"--image_samples={chosen.image_samples}: expected 1 or more")
         fps = whole_fps(chosen, source.fps)
-        features = map_features(source.schema, chosen.map)
+        schema = connecting.probed.schema if connecting.connectors else source.schema
+        features = map_features(schema, chosen.map, image_sizes(source, connecting, schema, chosen.map))
         as_video = images_option(options, "lerobot", ("copy", "video")) == "video"
         for name in options_given(options, LerobotOptions) if not as_video else ():
             if name in ("vcodec", "crf", "gop", "encoder_preset"):
                 raise UsageError(f"--{name} is for --images=video")
         encoding = Encoding.of(chosen) if as_video else None
-        output = cls(directory, source.name, features, fps, chosen.image_samples, chosen.robot_type, encoding)
+        kind = LerobotV21Output if chosen.lerobot_version == "2.1" else LerobotOutput
+        output = kind(directory, source.name, features, fps, chosen.image_samples, chosen.robot_type, encoding)
         for feature in output.videos:
             if feature.shape[0] % 2 or feature.shape[1] % 2:
                 raise UsageError(
                     f"--images=video: {feature.describe()} has an odd number of pixels, which {PIXELS} cannot hold: "
                     "resize it with a connector, or copy the images (--images=copy)"
                 )
-        return output
+        return output.with_modality(chosen.modality)
 
-    @classmethod
-    def create_connected(cls, source: Source, connecting: Connecting, directory: str, options: Any) -> LerobotOutput:
-        connecting.refuse_columns("--to=columns")
-        if connecting.connectors:
-            source = source.with_schema(connecting.probed.schema)
-        return cls.create(source, directory, options)
+    def with_modality(self, modality: str | None) -> LerobotOutput:
+        """The output, with what `--modality` says; raises UsageError where it cannot be used."""
+        if modality is not None:
+            raise UsageError(
+                "--modality: modality.json is for GR00T, which reads LeRobot 2.1: add --lerobot_version=2.1, or leave "
+                "--modality out"
+            )
+        return self
 
     def placed(self, ranges: Sequence[WorkRange]) -> Self:
         first: dict[str, int] = {}
@@ -98,7 +128,12 @@ class LerobotOutput(FileOutput):
     @property
     def metadata(self) -> tuple[str, ...]:
         episodes = [layout.EPISODES_PATH.format(**layout.place(i)) for i in range(self.episodes_files)]
-        return (*episodes, layout.TASKS, layout.STATS, layout.FIELDS, layout.CARD, layout.INFO)
+        return (*episodes, layout.TASKS, *self.metadata_of_all)
+
+    @property
+    def metadata_of_all(self) -> tuple[str, ...]:
+        """Files that every version has."""
+        return (layout.STATS, layout.FIELDS, layout.CARD, layout.INFO)
 
     @property
     def videos(self) -> tuple[Feature, ...]:
@@ -122,7 +157,7 @@ class LerobotOutput(FileOutput):
     def plan(self) -> dict[str, Any]:
         return {
             "lerobot": {
-                "version": layout.CODEBASE_VERSION, "fps": self.fps, "image_samples": self.image_samples,
+                "version": self.version, "fps": self.fps, "image_samples": self.image_samples,
                 "robot_type": self.robot_type, **self.features.to_json(),
                 "video": None if self.encoding is None else dataclasses.asdict(self.encoding),
             }
@@ -173,40 +208,61 @@ class LerobotOutput(FileOutput):
     def files(self, work: WorkRange) -> tuple[str, ...]:
         place = layout.place(self.number_of(work))
         videos = [layout.VIDEO_PATH.format(video_key=feature.name, **place) for feature in self.videos]
-        return (self.file(work), f"{DIRECTORY}/{work}.npz", *videos)
+        return (self.file(work), facts_file(work), *videos)
 
     def open_range(self, work: WorkRange) -> LerobotWriter:
         return LerobotWriter(self, work)
 
-    def facts(self, commits: Sequence[RangeCommit]) -> list[RangeFacts]:
-        """What the ranges kept until all were finished."""
-        paths = [storage.join(self.directory, commit.files[1].file) for commit in commits]
-        return storage.at_once(RangeFacts.read, paths, self.directory)
+    def facts(self, commit: RangeCommit) -> RangeFacts:
+        """What a range kept until all were finished."""
+        return RangeFacts.read(storage.join(self.directory, facts_file(commit.range)))
 
     def number(self, commits: Sequence[RangeCommit]) -> list[Any]:
         tasks: dict[str, int] = {}
         numbers, frame, episode = [], 0, 0
         for commit in commits:
-            (facts,) = self.facts([commit])
+            facts = self.facts(commit)
             own = [tasks.setdefault(text, len(tasks)) for text in facts.tasks]
-            numbers.append({"first_frame": frame, "first_episode": episode, "tasks": own})
-            frame, episode = frame + facts.frames, episode + len(facts.lengths)
+            count = len(facts.lengths)
+            numbers.append({"first_frame": frame, "first_episode": episode, "episodes": count, "tasks": own})
+            frame, episode = frame + facts.frames, episode + count
         return numbers
 
     def finish_range(self, commit: RangeCommit, numbers: Any) -> RangeCommit:
-        (facts,) = self.facts([commit])
+        facts = self.facts(commit)
         if not facts.frames:
             return commit
-        episodes = numbers["first_episode"] + np.arange(len(facts.lengths))
-        checksum = renumber(
-            storage.join(self.directory, commit.file), facts.places,
-            {
-                "index": numbers["first_frame"] + np.arange(facts.frames),
-                "episode_index": np.repeat(episodes, facts.lengths),
-                "task_index": np.array(numbers["tasks"], np.int64)[facts.frame_tasks],
-            },
-        )  # fmt: skip
+        checksum = renumber(storage.join(self.directory, commit.file), facts.places, numbers_of(facts, numbers))
         return dataclasses.replace(commit, shard=dataclasses.replace(commit.shard, checksum=checksum))
+
+    def episodes_files_writer(self) -> EpisodesFiles:
+        """What writes the metadata of the episodes, and the tasks."""
+        return EpisodesTables(self)
+
+    def info(self, episodes: int) -> dict[str, Any]:
+        """What info.json says of the files."""
+        del episodes
+        return {
+            "chunks_size": layout.CHUNK,
+            "data_files_size_in_mb": layout.DATA_MB,
+            "video_files_size_in_mb": layout.VIDEO_MB,
+            "data_path": layout.DATA_PATH,
+            "video_path": layout.VIDEO_PATH if self.videos else None,
+        }
+
+    def stats(self, found: dict[str, Any]) -> dict[str, Any]:
+        """The content of stats.json."""
+        return found
 
     def complete(self, commits: Sequence[RangeCommit]) -> dict[str, Any]:
         return write_metadata(self, commits)
+
+
+def numbers_of(facts: RangeFacts, numbers: Any) -> dict[str, Array]:
+    """The true numbers of the frames of a range (`parquet_file.edits_of`)."""
+    episodes = numbers["first_episode"] + np.arange(len(facts.lengths))
+    return {
+        "index": numbers["first_frame"] + np.arange(facts.frames),
+        "episode_index": np.repeat(episodes, facts.lengths),
+        "task_index": np.array(numbers["tasks"], np.int64)[facts.frame_tasks],
+    }

@@ -8,15 +8,16 @@ writes them with a mark in the upper half of each number, plain and not compress
 
 Where these numbers are is kept: the values themselves are the end of their page; the smallest and the largest of each
 row group, by which readers skip row groups, are in the page's header and in the footer. `renumber` writes the true
-numbers there: into the finished file, which keeps its size, as often as need be.
+numbers there: into the finished file, which keeps its size, as often as need be. `pages.check_pages`
+holds pyarrow to that.
 """
 
 from __future__ import annotations
 
 import io
 import struct
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -24,7 +25,6 @@ from rlds_beam import storage
 from rlds_beam.errors import RldsBeamError
 from rlds_beam.exchange.lerobot.tables import NUMBERED
 from rlds_beam.output.checksums import Checksum
-from rlds_beam.output.shards import ShardInfo, ShardWriter
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -34,7 +34,7 @@ Array = np.ndarray[Any, Any]
 MARKS = {"index": 0x7AC391E5 << 32, "episode_index": 0x7AC391E6 << 32, "task_index": 0x7AC391E7 << 32}
 """Added to the numbers of a range."""
 
-_BOUNDED = ("index", "episode_index")
+BOUNDED = ("index", "episode_index")
 """Their true numbers rise as those of the range do, so the bounds of a row group stay its first and last."""
 
 ROW_GROUP_BYTES = 1 << 20
@@ -50,13 +50,19 @@ _HEADER = 4096
 _CHUNK = 1 << 20
 
 
-class FramesFile:
-    """Writes the frames of a range; the file has its name when it is complete."""
+class Target(Protocol):
+    """What a file is written to: a `ShardWriter`."""
 
-    def __init__(self, path: str, schema: pa.Schema):
+    def write(self, buffers: Iterable[bytes | memoryview], records: int, key: object = None) -> None: ...
+
+
+class FramesFile:
+    """Writes frames as a Parquet file, to the end of a shard."""
+
+    def __init__(self, shard: Target, schema: pa.Schema):
         import pyarrow.parquet
 
-        self._shard, self._path = ShardWriter(path), path
+        self._shard = shard
         self._sink = _Sink(self._shard)
         plain = [name for name in schema.names if name in NUMBERED]
         leaves = [leaf for field in schema for leaf in _leaves(field.name, field.type)]
@@ -64,7 +70,7 @@ class FramesFile:
         self._writer = pyarrow.parquet.ParquetWriter(
             self._sink, schema, use_dictionary=[leaf for leaf in leaves if leaf not in (*plain, *images)] or False,
             compression={leaf: "none" if leaf in (*plain, *images) else "snappy" for leaf in leaves},
-            write_statistics=list(_BOUNDED), data_page_size=_MOST_BYTES,
+            write_statistics=list(BOUNDED), data_page_size=_MOST_BYTES,
         )  # fmt: skip
         self._held: list[tuple[pa.Table, object]] = []
         self._bytes = self._rows = 0
@@ -75,9 +81,10 @@ class FramesFile:
         self._bytes += table.nbytes
         self._rows += table.num_rows
         if self._bytes >= ROW_GROUP_BYTES or self._rows >= _MOST_ROWS:
-            self._flush()
+            self.end_group()
 
-    def _flush(self) -> None:
+    def end_group(self) -> None:
+        """Ends the row group."""
         import pyarrow as pa
 
         if self._held:
@@ -88,17 +95,15 @@ class FramesFile:
             self._shard.write((), table.num_rows, key)
         self._held, self._bytes, self._rows = [], 0, 0
 
-    def commit(self) -> tuple[ShardInfo, dict[str, Array]]:
-        """Completes the file; and where the numbers of the range are in it, for `renumber`."""
-        self._flush()
+    def close(self) -> tuple[dict[str, Array], int]:
+        """Completes the file: where the numbers of the range are in it, for `edits_of`, and its bytes."""
+        self.end_group()
         self._sink.footer = self._sink.tell()
         self._writer.close()
-        places = self._sink.places(self._path)
-        return self._shard.commit(), places
+        return self._sink.places(), self._sink.tell()
 
     def abort(self) -> None:
-        """Removes what was written so far; does nothing after `commit`."""
-        self._shard.abort()
+        """Writes no more; does nothing after `close`."""
         self._sink.discards = True  # the writer adds a footer when it is closed
         self._writer.close()
 
@@ -117,7 +122,7 @@ def _leaves(name: str, kind: pa.DataType) -> list[str]:
 class _Sink(io.RawIOBase):
     """A shard as a file that is written to; keeps the small pieces, which the headers of pages are."""
 
-    def __init__(self, shard: ShardWriter):
+    def __init__(self, shard: Target):
         super().__init__()
         self._shard, self._at = shard, 0
         self._kept: dict[int, bytes] = {}
@@ -139,8 +144,12 @@ class _Sink(io.RawIOBase):
     def tell(self) -> int:
         return self._at
 
-    def places(self, path: str) -> dict[str, Array]:
-        """By column, (offset, count) of the values of each row group; `bounds`: (offset, column, number)."""
+    def places(self) -> dict[str, Array]:
+        """By column, (offset, count) of the values of each row group; `bounds`: (offset, column, number).
+
+        Raises:
+          RldsBeamError: the numbers are not where this version of pyarrow should have written them.
+        """
         import pyarrow.parquet
 
         assert self.footer is not None
@@ -155,7 +164,7 @@ class _Sink(io.RawIOBase):
                 start, size = column.data_page_offset, column.total_compressed_size - 8 * group.num_rows
                 header = self._kept.get(start, b"")
                 if len(header) != size:
-                    raise RldsBeamError(f"{path}: this version of pyarrow writes pages in another way: install another")
+                    raise other_pages()
                 bounds += _marked(header, start)
                 values[name].append((start + size, group.num_rows))
         found = {name: np.array(places, np.int64).reshape(-1, 2) for name, places in values.items()}
@@ -165,7 +174,7 @@ class _Sink(io.RawIOBase):
 def _marked(data: bytes, offset: int) -> list[tuple[int, int, int]]:
     """Where numbers with a mark are: (offset, which of `NUMBERED`, the number of the range)."""
     found = []
-    for name in _BOUNDED:
+    for name in BOUNDED:
         mark = struct.pack("<q", MARKS[name])[4:]
         at = data.find(mark)
         while at >= 0:
@@ -174,11 +183,11 @@ def _marked(data: bytes, offset: int) -> list[tuple[int, int, int]]:
     return found
 
 
-def renumber(path: str, places: Mapping[str, Array], numbers: Mapping[str, Array]) -> str:
-    """Writes the true numbers into a finished file, however often; returns its checksum.
+def edits_of(places: Mapping[str, Array], numbers: Mapping[str, Array]) -> list[tuple[int, bytes]]:
+    """What is to be written where for the true numbers: (offset, bytes), in order.
 
     Args:
-      places: as `FramesFile.commit` gave them.
+      places: as `FramesFile.close` gave them.
       numbers: of each frame, for each of `NUMBERED`. Of the bounded ones they are those of the range, with a number
         added.
     """
@@ -192,6 +201,20 @@ def renumber(path: str, places: Mapping[str, Array], numbers: Mapping[str, Array
     for offset, column, number in places["bounds"].tolist():
         edits.append((offset, struct.pack("<q", int(numbers[NUMBERED[column]][0]) + number)))
     edits.sort()
+    return edits
+
+
+def edited(content: bytes, edits: Iterable[tuple[int, bytes]]) -> bytearray:
+    """The content with these edits."""
+    whole = bytearray(content)
+    for offset, part in edits:
+        whole[offset : offset + len(part)] = part
+    return whole
+
+
+def renumber(path: str, places: Mapping[str, Array], numbers: Mapping[str, Array]) -> str:
+    """Writes the true numbers into a finished file, however often; returns its checksum. Args: as for `edits_of`."""
+    edits = edits_of(places, numbers)
     if storage.scheme(path) is None:
         with open(path, "r+b") as file:
             for offset, content in edits:
@@ -199,11 +222,19 @@ def renumber(path: str, places: Mapping[str, Array], numbers: Mapping[str, Array
                 file.write(content)
     else:
         with storage.open_read(path) as file:
-            whole = bytearray(file.read())
-        for offset, content in edits:
-            whole[offset : offset + len(content)] = content
+            whole = edited(file.read(), edits)
         storage.write_bytes(path, bytes(whole))
     return checksum_of(path)
+
+
+def other_pages() -> RldsBeamError:
+    """Of a version of pyarrow that writes files in another way."""
+    import pyarrow as pa
+
+    return RldsBeamError(
+        f"--to=lerobot: pyarrow {pa.__version__} writes the pages of Parquet files in a way that rlds-beam does not "
+        "know: install another version"
+    )
 
 
 def checksum_of(path: str) -> str:

@@ -40,7 +40,8 @@ class RangeFacts:
       histograms: by image feature, (C, 256): of the frames that were decoded.
       samples: by image feature, how many frames of each episode those are, (E,).
       columns: a row of each episode, for meta/episodes.
-      places: where the numbers of the range are (`parquet_file.renumber`).
+      places: where the numbers of the range are (`parquet_file.edits_of`); of v2.1, also where the files of its
+        episodes end (`episode_files.EpisodeFiles`).
     """
 
     keys: Sequence[str]
@@ -101,6 +102,11 @@ class RangeFacts:
                 f"{path} is not there, or damaged ({error}): remove the commit of its range, and run the same command "
                 "again"
             ) from error
+
+
+def facts_file(work: object) -> str:
+    """The name of the file of a range."""
+    return f"{DIRECTORY}/{work}.npz"
 
 
 _GROUPS = ("statistics", "histograms", "samples", "places")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
+import sys
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -11,12 +13,13 @@ from rlds_beam import storage
 from rlds_beam.connectors.base import Batch
 from rlds_beam.episodes.columns import ZERO_IMAGE
 from rlds_beam.episodes.episode import Column, Episode
-from rlds_beam.episodes.images import EncodedImages
+from rlds_beam.episodes.images import EncodedImages, check_images
+from rlds_beam.episodes.violations import BadEpisode
 from rlds_beam.exchange.lerobot import statistics, tables
 from rlds_beam.exchange.lerobot.features import Feature
-from rlds_beam.exchange.lerobot.parquet_file import MARKS, FramesFile
-from rlds_beam.exchange.lerobot.range_facts import RangeFacts
-from rlds_beam.exchange.lerobot.videos import Encoding, Pixels, VideoFile
+from rlds_beam.exchange.lerobot.parquet_file import MARKS
+from rlds_beam.exchange.lerobot.range_facts import RangeFacts, facts_file
+from rlds_beam.exchange.lerobot.videos import Pixels
 from rlds_beam.formats.arrow_columns import to_arrow
 from rlds_beam.formats.example_columns import objects
 from rlds_beam.output.shards import WrittenFile
@@ -31,23 +34,20 @@ Array = np.ndarray[Any, Any]
 
 
 class LerobotWriter:
-    """`output.base.FileRangeWriter` of a LeRobot dataset (v3.0).
+    """`output.base.FileRangeWriter` of a LeRobot dataset.
 
     Attributes:
       predicted: frames of the episodes so far.
     """
 
     def __init__(self, output: LerobotOutput, work: WorkRange):
-        self._output, self._names = output, output.files(work)
+        self._output, self._facts = output, facts_file(work)
         self._map = output.features
         self._schema = tables.frames_schema(output.stored)
-        self._file = FramesFile(storage.join(output.directory, self._names[0]), self._schema)
+        names = tuple(name for name in output.files(work) if name != self._facts)
+        self._files = output.files_class(output, self._schema, names)
         self._tasks: dict[str, int] = {}
         self._episodes: list[_Prepared] = []
-        self._videos: dict[str, VideoFile] = {}
-        for feature, name in zip(output.videos, self._names[2:], strict=True):
-            path, (height, width, _) = storage.join(output.directory, name), feature.shape
-            self._videos[feature.name] = VideoFile(path, cast(Encoding, output.encoding), output.fps, height, width)
         self._histograms = {f.name: np.zeros((f.shape[-1], statistics.LEVELS), np.int64) for f in self._map.images}
         self.predicted = 0
 
@@ -55,17 +55,15 @@ class LerobotWriter:
         prepared = [_Prepared(self._output, episode) for episode in batch.episodes if len(episode)]
         for one in prepared:  # all that can fail has not
             table = one.table(self._schema, self._tasks, len(self._episodes), self.predicted)
-            self._file.add(table, one.key)
+            self._files.add(table, one.pixels, one.key)
             for name, histogram in one.histograms.items():
                 self._histograms[name] += histogram
-            for name, pixels in one.pixels.items():
-                self._videos[name].add(pixels, one.key)
             one.release()
             self._episodes.append(one)
             self.predicted += one.length
 
     def finish(self) -> tuple[WrittenFile, ...]:
-        shard, places = self._file.commit()
+        (data, *videos), places = self._files.commit()
         made = self._episodes
         names = made[0].statistics if made else {}
         facts = RangeFacts(
@@ -79,28 +77,19 @@ class LerobotWriter:
             columns=self._columns(made),
             places=places,
         )
-        kept = facts.write(storage.join(self._output.directory, self._names[1]), shard.first_key)
-        return (
-            WrittenFile(self._names[0], shard, self.predicted),
-            WrittenFile(self._names[1], kept, len(made), role="temporary"),
-            *(
-                WrittenFile(name, video.commit(), self.predicted, role="part")
-                for name, video in zip(self._names[2:], self._videos.values(), strict=True)
-            ),
-        )
+        kept = facts.write(storage.join(self._output.directory, self._facts), data.shard.first_key)
+        return (data, WrittenFile(self._facts, kept, len(made), role="temporary"), *videos)
 
     def abort(self) -> None:
-        self._file.abort()
-        for video in self._videos.values():
-            video.abort()
+        self._files.abort()
 
     def _columns(self, episodes: list[_Prepared]) -> pa.Table:
         import pyarrow as pa
 
         made = {}
         for name, field in self._map.columns.items():
-            values = [one.metadata[field.path] for one in episodes]
-            made[name] = to_arrow(field, _column(field, values), len(values))
+            parts = [one.metadata[name] for one in episodes]
+            made[name] = pa.concat_arrays(parts) if parts else to_arrow(field, _column(field, []), 0)
         return pa.table(made) if made else pa.table({"episode_key": [str(one.key) for one in episodes]})
 
 
@@ -112,13 +101,17 @@ class _Prepared:
       frame_tasks: which text each frame has, int32 (T,).
       statistics: by feature (`statistics.STATISTICS`, D).
       histograms, samples: by image feature.
-      metadata: of the episode.
+      metadata: of the episode, an array of one value for each column of meta/episodes.
       pixels: by feature, the frames of videos.
     """
 
     def __init__(self, output: LerobotOutput, episode: Episode):
         mapped, steps = output.features, episode.steps
-        self.key, self.length, self.metadata = episode.key, len(episode), episode.metadata
+        self.key, self.length = episode.key, len(episode)
+        self.metadata = {
+            name: to_arrow(field, _column(field, [episode.metadata[field.path]]), 1)
+            for name, field in mapped.columns.items()
+        }
         self.columns: dict[str, Any] = {}
         numbers: dict[str, Array] = {}
         self.statistics: dict[str, Array] = {}
@@ -134,6 +127,7 @@ class _Prepared:
                     feature, tables.texts(steps[feature.path], feature.path)
                 )
             else:
+                _check_size(feature, steps[feature.path])
                 self._sample(feature, steps[feature.path], output.image_samples)
                 images = tables.images_of(feature, steps[feature.path])
                 if feature in output.videos:
@@ -186,6 +180,16 @@ class _Prepared:
         """Forgets the frames."""
         self.columns, self.texts, self.pixels = {}, [], {}
         self.histograms = {}
+
+
+def _check_size(feature: Feature, column: Column) -> None:
+    """Raises BadEpisode for an image of another size, where the schema leaves that open."""
+    if feature.is_sized and isinstance(column, EncodedImages):
+        there = column.data != ZERO_IMAGE
+        images = dataclasses.replace(column, data=column.data[there], shape=feature.shape)
+        found = check_images(images, sys.maxsize, feature.path)
+        if found:
+            raise BadEpisode(*found)
 
 
 def _column(field: Any, values: list[Any]) -> Column:

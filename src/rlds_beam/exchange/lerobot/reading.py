@@ -15,6 +15,7 @@ import numpy as np
 from rlds_beam import storage
 from rlds_beam.errors import UsageError
 from rlds_beam.exchange.lerobot import layout
+from rlds_beam.exchange.lerobot.layout import V3, V21
 from rlds_beam.formats.checked_json import ANY, COUNT, TEXT, Kind, Maybe, check_json, parsing, read_json
 
 _POSITIVE = Kind("a number above 0", lambda value: isinstance(value, (int, float)) and value > 0)
@@ -29,8 +30,6 @@ _INFO = {
     "features": {"*": {"dtype": TEXT, "shape": _SHAPE, "*": ANY}},
     "*": ANY,
 }
-V3, V21 = "v3.0", "v2.1"
-_EPISODES_JSONL, _TASKS_JSONL = "meta/episodes.jsonl", "meta/tasks.jsonl"
 _POSITIONS = ("episode_index", "tasks", "length", "dataset_from_index", "dataset_to_index", "episode_key")
 
 
@@ -105,7 +104,7 @@ class Meta:
     def tasks(self) -> list[str]:
         """The text of each task, by its number."""
         if self.version == V21:
-            found = {line["task_index"]: line["task"] for line in self._lines(_TASKS_JSONL)}
+            found = {line["task_index"]: line["task"] for line in self._lines(layout.TASKS_JSONL)}
         elif storage.exists(self.path(layout.TASKS)):
             table = _read_table(self.path(layout.TASKS))
             names = [name for name in table.column_names if name != "task_index"]
@@ -122,6 +121,11 @@ class Meta:
         with parsing(self.path("meta")):
             rows = self._episodes_v21() if self.version == V21 else self._episodes_v3()
         rows.sort(key=lambda row: row.index)
+        if len(rows) != self.info["total_episodes"]:
+            raise UsageError(
+                f"{self.root}: meta/ describes {len(rows)} episodes, where info.json says "
+                f"{self.info['total_episodes']}: some of its files are missing"
+            )
         return rows
 
     def _episodes_v3(self) -> list[EpisodeRow]:
@@ -138,13 +142,10 @@ class Meta:
         return rows
 
     def _episode_tables(self) -> list[Any]:
-        found = []
-        for chunk in _names(self.path("meta/episodes")):
-            for name in _names(self.path(f"meta/episodes/{chunk}")):
-                if name.endswith(".parquet"):
-                    path = self.path(f"meta/episodes/{chunk}/{name}")
-                    found.append(_read_table(path, lambda column: not column.startswith("stats/")))
-        return found
+        def read(path: str) -> Any:
+            return _read_table(path, lambda column: not column.startswith("stats/"))
+
+        return storage.at_once(read, storage.glob(self.path("meta/episodes/*/*.parquet")), self.root)
 
     def _video(self, key: str, row: Mapping[str, Any]) -> Video:
         place = {name: row[f"videos/{key}/{name}"] for name in ("chunk_index", "file_index")}
@@ -152,9 +153,9 @@ class Meta:
 
     def _episodes_v21(self) -> list[EpisodeRow]:
         rows, size = [], self.info.get("chunks_size", layout.CHUNK)
-        for line in self._lines(_EPISODES_JSONL):
+        for line in self._lines(layout.EPISODES_JSONL):
             index = line["episode_index"]
-            place = {"episode_chunk": index // size, "episode_index": index}
+            place = layout.place_of_episode(index, size)
             videos = {
                 key: Video(self.info["video_path"].format(video_key=key, **place), 0.0) for key in self.video_keys
             }
@@ -186,10 +187,6 @@ class Meta:
 
 def _size(path: str) -> int | None:
     return storage.size(path) if storage.exists(path) else None
-
-
-def _names(path: str) -> list[str]:
-    return storage.listdir(path) if storage.isdir(path) else []
 
 
 def _read_table(path: str, wanted: Any = None) -> Any:

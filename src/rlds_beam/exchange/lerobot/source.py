@@ -18,7 +18,7 @@ from rlds_beam.exchange.lerobot.episode_fields import EpisodeFields, episode_fie
 from rlds_beam.exchange.lerobot.files import LerobotFiles
 from rlds_beam.exchange.lerobot.reading import Meta
 from rlds_beam.reading.base import Shard, Source, Split
-from rlds_beam.wording import did_you_mean
+from rlds_beam.reading.splits import selected_splits, slice_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,16 +95,12 @@ def _splits(meta: Meta, shards: Sequence[Shard], wanted: str | None) -> tuple[Sp
         if match is None:
             raise UsageError(f"{meta.path('meta/info.json')}: the split {name} is {text}, expected FIRST:END")
         ranges[name] = (int(match[1]), min(int(match[2]), total))
-    names = list(ranges) if wanted in (None, "all") else (wanted or "").split("+")
-    for name in names:
-        if name not in ranges:
-            raise UsageError(
-                f"--split={name}: the dataset has the splits {', '.join(ranges)}{did_you_mean(name, ranges)}; slices "
-                "of LeRobot datasets are not read"
-            )
     splits = []
-    for name in names:
+    for name, low, high in selected_splits(wanted, ranges, storage.split(meta.root.rstrip("/"))[1]):
         start, stop = ranges[name]
+        if low is not None or high is not None:
+            first, last = slice_of(name, stop - start, low, high)
+            start, stop = start + first, start + last
         own, first, end = _files_of(shards, start, stop)
         splits.append(Split(name, own, first, end))
     return tuple(splits)

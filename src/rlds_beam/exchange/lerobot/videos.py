@@ -143,11 +143,15 @@ class VideoFile:
             self._container.mux(self._stream.encode(frame))
         self._keys[1:] = [str(key)]
 
+    def content(self) -> bytes:
+        """All of the video, in place of the file: `abort` is to follow."""
+        self._complete()
+        with open(self._local, "rb") as file:
+            return file.read()
+
     def commit(self) -> ShardInfo:
         """Completes the file; what is in it."""
-        if self.frames:
-            self._container.mux(self._stream.encode())
-        self._close()
+        self._complete()
         size, checksum = os.path.getsize(self._local), checksum_of(self._local)
         if storage.scheme(self._path) is None:
             storage.rename(self._local, self._path)
@@ -156,6 +160,7 @@ class VideoFile:
                 while part := source.read(_COPY):
                     target.write(part)
             os.remove(self._local)
+        self._local = ""
         first, last = (self._keys[0], self._keys[-1]) if self._keys else (None, None)
         return ShardInfo(self.frames, size, checksum, first, last)
 
@@ -164,12 +169,28 @@ class VideoFile:
         if self._container is not None:
             with contextlib.suppress(Exception):  # an encoder that has no frame yet cannot be closed
                 self._close()
+        if self._local:
             with contextlib.suppress(FileNotFoundError):
                 os.remove(self._local)
+
+    def _complete(self) -> None:
+        if self.frames:
+            self._container.mux(self._stream.encode())
+        self._close()
 
     def _close(self) -> None:
         container, self._container = self._container, None
         container.close()
+
+
+def encoded_video(path: str, encoding: Encoding, fps: int, height: int, width: int, pixels: Iterable[Array]) -> bytes:
+    """The video of one episode, made in a temporary file beside `path`."""
+    video = VideoFile(path, encoding, fps, height, width)
+    try:
+        video.add(pixels, "")
+        return video.content()
+    finally:
+        video.abort()
 
 
 def read_frames(path: str, start: float, fps: float, count: int, field: Field) -> list[bytes]:
@@ -182,6 +203,9 @@ def read_frames(path: str, start: float, fps: float, count: int, field: Field) -
     Raises:
       BadEpisode: the video is not there, damaged, or too short.
     """
+    with needs("lerobot", "reading videos needs PyAV"):
+        import av
+
     found: list[bytes] = []
     try:
         for image in _frames(path, start, fps):
@@ -189,16 +213,17 @@ def read_frames(path: str, start: float, fps: float, count: int, field: Field) -
             if len(found) == count:
                 return found
         detail = f"{path} has {len(found)} frames from {start} s on, where the episode has {count}"
-    except OSError as error:  # PyAV's errors are, too
+    except (OSError, ValueError, av.FFmpegError) as error:
         detail = f"{path} cannot be read: {error}"
     raise BadEpisode(Violation("undecodable_image", detail, field.path))
 
 
 def _frames(path: str, start: float, fps: float) -> Iterator[Array]:
-    with needs("lerobot", "reading videos needs PyAV"):
-        import av
+    import av
 
     with storage.open_read(path) as file, av.open(file) as container:
+        if not container.streams.video:
+            raise ValueError("it holds no video")
         stream = container.streams.video[0]
         stream.thread_type = "NONE"
         if start > 0:

@@ -1,0 +1,75 @@
+"""Videos of LeRobot datasets: what is encoded is read back, in both versions; damaged ones are counted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import lerobot_data as data
+import numpy as np
+import pytest
+
+import rlds_beam
+
+pytest.importorskip("av")
+CAMERAS = ("image_0", "wrist")
+PIECES = {"3.0": "videos/*/chunk-000/file-*.mp4", "2.1": "videos/chunk-000/*/episode_*.mp4"}
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, list[Any]]:
+    return data.write_moving_data(tmp_path_factory.mktemp("data"))
+
+
+@pytest.fixture(scope="module", params=["3.0", "2.1"])
+def output(request: pytest.FixtureRequest, source: tuple[str, list[Any]], tmp_path_factory: Any) -> tuple[str, Path]:
+    path = tmp_path_factory.mktemp("lerobot") / "out"
+    data.convert_here(source[0], path, shards=2, images="video", lerobot_version=request.param)
+    return request.param, path
+
+
+def test_each_frame_is_read_back(source, output):
+    version, path = output
+    assert len(list(path.glob(PIECES[version]))) == len(CAMERAS) * (2 if version == "3.0" else len(source[1]))
+    info = data.meta(path, "info")
+    assert info["features"]["observation.images.wrist"]["info"]["video.codec"] == "av1"
+    assert info.get("total_videos", 10) == 10
+    found = data.read_episodes(str(path), "lerobot")
+    for one, other in zip(found, source[1], strict=True):
+        for camera in CAMERAS:
+            pixels = [e.steps[f"observation/{camera}"].decode().astype(int) for e in (one, other)]
+            assert np.abs(pixels[0] - pixels[1]).mean(axis=(1, 2, 3)).max() < 6
+        np.testing.assert_array_equal(one.steps["action"], other.steps["action"])
+        assert list(one.steps["observation/depth"]) == list(other.steps["observation/depth"])
+
+
+def test_an_episode_is_the_same_video_wherever_it_is_encoded(source, output, tmp_path):
+    version, path = output
+    if version == "3.0":
+        pytest.skip("a file has the episodes of a range")
+    data.convert_here(source[0], tmp_path / "one", images="video", lerobot_version="2.1", map="-observation/wrist")
+    for one in (tmp_path / "one").glob(PIECES[version]):
+        assert one.read_bytes() == (path / one.relative_to(tmp_path / "one")).read_bytes()
+
+
+def test_a_damaged_or_lost_video_costs_its_episodes(source, output, tmp_path):
+    version, path = output
+    copy = tmp_path / "copy"
+    for name, content in data.files(path).items():
+        (copy / name).parent.mkdir(parents=True, exist_ok=True)
+        (copy / name).write_bytes(content)
+    first, *_, last = sorted(copy.glob(PIECES[version]))
+    first.write_bytes(first.read_bytes()[:300])
+    last.unlink()
+    report = data.convert_here(copy, tmp_path / "rlds", from_="lerobot", to="rlds", fps=None)
+    assert (report.valid, report.rejected) == ((0, 5) if version == "3.0" else (3, 2))
+
+
+def test_h264_with_a_pipeline(source, tmp_path):
+    out = tmp_path / "out"
+    rlds_beam.convert(source[0], out, to="lerobot", fps=data.FPS, images="video", vcodec="h264", crf=20, gop=10,
+                      map="-observation/wrist", lerobot_version="2.1", modality="auto")  # fmt: skip
+    info = data.meta(out, "info")["features"]["observation.images.image_0"]["info"]
+    assert (info["video.codec"], info["video.crf"], info["video.g"]) == ("h264", 20, 10)
+    assert data.meta(out, "modality")["video"] == {"image_0": {"original_key": "observation.images.image_0"}}
+    assert not list(out.rglob("*.tmp"))
