@@ -32,7 +32,7 @@ def dataset(kind: str, steps: int, files: int, into: Path) -> Path:
 
     Args:
       kind: `state` (observation 17, action 6, float32), `png` or `jpeg` (4 cameras of 64x64x3, a
-        state of 7, action 7), `jpeg256` (the same of 256x256x3).
+        state of 7, action 7), `jpeg256`, `jpeg480` (the same of 256x256x3, 480x480x3).
       steps: in all, in episodes of 1,000 (100 with images).
       files: shards.
       into: where the datasets lie.
@@ -54,7 +54,8 @@ def episodes(kind: str, count: int) -> Iterator[Episode]:
         if kind == "state":
             yield make_episode(STATE_STEPS, seed=seed, observation=17, action=6)
         else:
-            encoding, size = (kind, SIZE) if kind in ("png", "jpeg") else ("jpeg", 256)
+            encoding = kind.rstrip("0123456789")
+            size = int(kind[len(encoding) :] or SIZE)
             cameras = {f"observation/image_{i}": camera(encoding, CAMERAS * seed + i, size) for i in range(CAMERAS)}
             yield make_episode(IMAGE_STEPS, seed=seed, observation={"state": 7}, action=7, columns=cameras)
 
@@ -78,7 +79,7 @@ def camera(encoding: str, seed: int, size: int = SIZE) -> EncodedImages:
 
 def main() -> None:
     parser: Any = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("kind", choices=("state", "png", "jpeg", "jpeg256"))
+    parser.add_argument("kind", choices=("state", "png", "jpeg", "jpeg256", "jpeg480"))
     parser.add_argument("steps", type=int)
     parser.add_argument("files", type=int, nargs="?", default=1)
     parser.add_argument("--into", type=Path, default=Path("bench_data"))

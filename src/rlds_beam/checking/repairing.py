@@ -36,7 +36,7 @@ def repair_episode(episode: Episode, rules: Collection[str]) -> tuple[Episode, .
 
     Returns:
       The parts in order, with `key.part` 0, 1, 2, ...; together they hold every step once. The
-      flags are new arrays, all other columns are views of the episode's.
+      flags that change are new arrays, all other columns those of the episode, or views of them.
     """
     length = len(episode)
     first, last, terminal = (np.array(episode.steps[f"is_{name}"], bool) for name in ("first", "last", "terminal"))
@@ -53,6 +53,10 @@ def repair_episode(episode: Episode, rules: Collection[str]) -> tuple[Episode, .
         first[bounds[:-1]] = True
     if "last_not_last" in rules:
         last[bounds[1:] - 1] = True
-    repaired = episode.replace(steps={**episode.steps, "is_first": first, "is_last": last})
+    flags = {"is_first": first, "is_last": last}
+    changed = {name: flag for name, flag in flags.items() if not np.array_equal(flag, episode.steps[name])}
+    repaired = episode.replace(steps={**episode.steps, **changed})
+    if len(bounds) == 2:  # one part, with the columns of the episode
+        return (repaired.replace(key=dataclasses.replace(episode.key, part=0)),)
     parts = [repaired.slice(start, stop) for start, stop in itertools.pairwise(bounds.tolist())]
     return tuple(p.replace(key=dataclasses.replace(episode.key, part=i)) for i, p in enumerate(parts))

@@ -14,7 +14,7 @@ import functools
 import importlib.util
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -64,6 +64,15 @@ class EncodedImages:
     def with_data(self, data: Array) -> EncodedImages:
         """Other images of the same kind."""
         return dataclasses.replace(self, data=data)
+
+    def image(self, step: int) -> bytes:
+        """The image of a step."""
+        data: bytes = self.data[step]
+        return data
+
+    def unlike(self, start: bytes, end: bytes) -> list[int]:
+        """The steps whose images do not begin and end like this."""
+        return [step for step, data in enumerate(self.data) if not (data.startswith(start) and data.endswith(end))]
 
     def decode(self, field: str | None = None) -> Array:
         """The pixels: [T, H, W, C] of `dtype`, as TFDS would decode them.
@@ -120,29 +129,42 @@ def check_images(images: EncodedImages, max_pixels: int, field: str | None = Non
       Damage inside a JPEG's body shows only in `EncodedImages.decode`.
     """
     found: dict[str, Violation] = {}
-    declared = images.shape[:2]
+    steps: Iterable[int] = range(len(images))
     good = b""  # how the last good JPEG begins
-    for step, data in enumerate(images.data):
-        if good and data.startswith(good) and data.endswith(_JPEG_END):
-            continue
-        try:
-            header = read_image_header(data)
-        except UndecodableImageError as error:
-            found.setdefault(
-                "undecodable_image", Violation("undecodable_image", f"{error} at step {step}", field, step)
-            )
-            continue
-        size = (header.height, header.width)
-        detail = ""
-        if header.height * header.width > max_pixels:
-            detail = f"{header.height}x{header.width} pixels at step {step}, where at most {max_pixels} are allowed"
-        elif any(want is not None and want != got for want, got in zip(declared, size, strict=True)):
-            detail = f"{header.height}x{header.width} at step {step}, where the schema says {_size(declared)}"
-        if detail:
-            found.setdefault("image_too_large", Violation("image_too_large", detail, field, step))
-        elif header is _known.header:
-            good = _known.start
+    if len(images):
+        good = _check_image(images.image(0), 0, images.shape[:2], max_pixels, field, found)
+        steps = images.unlike(good, _JPEG_END) if good else steps[1:]
+    for step in steps:
+        data = images.image(step)
+        if not (good and data.startswith(good) and data.endswith(_JPEG_END)):
+            good = _check_image(data, step, images.shape[:2], max_pixels, field, found) or good
     return list(found.values())
+
+
+def _check_image(
+    data: bytes,
+    step: int,
+    declared: tuple[int | None, ...],
+    max_pixels: int,
+    field: str | None,
+    found: dict[str, Violation],
+) -> bytes:
+    """Adds what is wrong with one image; how all begin that are as good, nothing where that is not known."""
+    try:
+        header = read_image_header(data)
+    except UndecodableImageError as error:
+        found.setdefault("undecodable_image", Violation("undecodable_image", f"{error} at step {step}", field, step))
+        return b""
+    size = (header.height, header.width)
+    detail = ""
+    if header.height * header.width > max_pixels:
+        detail = f"{header.height}x{header.width} pixels at step {step}, where at most {max_pixels} are allowed"
+    elif any(want is not None and want != got for want, got in zip(declared, size, strict=True)):
+        detail = f"{header.height}x{header.width} at step {step}, where the schema says {_size(declared)}"
+    if detail:
+        found.setdefault("image_too_large", Violation("image_too_large", detail, field, step))
+        return b""
+    return _known.start if header is _known.header else b""
 
 
 def _size(declared: tuple[int | None, ...]) -> str:
@@ -159,7 +181,7 @@ class _KnownJpeg(NamedTuple):
 _known = _KnownJpeg(b"none", ImageHeader(0, 0))
 
 
-def _jpeg_start(data: bytes) -> bytes:
+def jpeg_start(data: bytes) -> bytes:
     """All segments up to the first pixels, tables and all; nothing where they are not well formed."""
     at, end = 2, len(data)
     while at + 4 <= end and data[at] == 0xFF and 0xC0 <= data[at + 1] <= 0xFE and not 0xD0 <= data[at + 1] <= 0xD9:
@@ -175,7 +197,7 @@ def read_image_header(data: bytes) -> ImageHeader:
     if data.startswith(_known.start) and data.endswith(_JPEG_END):
         return _known.header
     if data.startswith(b"\xff\xd8\xff"):
-        header, start = _jpeg_header(data), _jpeg_start(data)
+        header, start = _jpeg_header(data), jpeg_start(data)
         if start:
             _known = _KnownJpeg(start, header)
         return header

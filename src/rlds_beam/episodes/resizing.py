@@ -3,8 +3,10 @@
 Each pixel of the result is a weighted mean of a few pixels around its place in the source, first along the columns,
 then along the rows. The weights of neighbouring results overlap, so a block of results is one small matrix product:
 
-    result rows 0..31      =  weights (32, 70)  @  source rows 0..69
-    result rows 32..63     =  weights (32, 73)  @  source rows 56..128
+    result rows 0..11      =  weights (12, 27)  @  source rows 0..26
+    result rows 12..23     =  weights (12, 32)  @  source rows 18..49
+
+Small blocks have fewer weights that are 0, and one image after another stays in the processor's cache.
 
 Source of the weights: tensorflow/core/kernels/image/scale_and_translate_op.cc.
 """
@@ -18,7 +20,7 @@ import numpy as np
 
 Array = np.ndarray[Any, Any]
 
-_BLOCK = 32
+_BLOCK = 12
 _RADIUS = {"lanczos3": 3.0, "bilinear": 1.0}
 
 
@@ -38,28 +40,39 @@ def resize(images: Array, height: int, width: int, method: str = "lanczos3") -> 
     Args:
       method: `lanczos3` or `bilinear`.
     """
-    count, _, columns, channels = images.shape
-    rows = np.empty((count, height, columns * channels), np.float32)
-    source = images.reshape(count, images.shape[1], -1)
-    for block in _blocks(images.shape[1], height, method):
-        part = source[:, block.start : block.stop].astype(np.float32)
-        np.matmul(block.weights, part, out=rows[:, block.first : block.last])
-    # One large product for each block: with the channels before the columns, all rows of all images are its rows.
-    flat = rows.reshape(count, height, columns, channels).swapaxes(2, 3).reshape(-1, columns)
+    resized = np.empty((len(images), height, width, images.shape[-1]), np.float32)
+    for image, result in zip(images, resized, strict=True):
+        result[:] = _resized(image, height, width, method)
+    return resized
+
+
+def _resized(image: Array, height: int, width: int, method: str) -> Array:
+    """One image [H, W, C] as float32 [height, width, C], a view."""
+    _, columns, channels = image.shape
+    source = image.reshape(len(image), -1)
+    rows = np.empty((height, columns * channels), np.float32)
+    for block in _blocks(len(image), height, method):
+        part = source[block.start : block.stop].astype(np.float32)
+        np.matmul(block.weights, part, out=rows[block.first : block.last])
+    # With the channels before the columns, all rows of all channels are those of one product for each block.
+    flat = rows.reshape(height, columns, channels).swapaxes(1, 2).reshape(-1, columns)
     resized = np.empty((len(flat), width), np.float32)
     for block in _blocks(columns, width, method):
         np.matmul(flat[:, block.start : block.stop], block.weights.T, out=resized[:, block.first : block.last])
-    return np.ascontiguousarray(resized.reshape(count, height, channels, width).swapaxes(2, 3))
+    return resized.reshape(height, channels, width).swapaxes(1, 2)
 
 
 def resize_colours(images: Array, height: int, width: int) -> Array:
     """[T, H, W, C] by lanczos3; integers rounded and clipped. Of uint8 what dlimp's `resize_image` gives."""
-    resized = resize(images, height, width, "lanczos3")
     if images.dtype.kind not in "ui":
-        return resized.astype(images.dtype)
+        return resize(images, height, width, "lanczos3").astype(images.dtype)
     limits = np.iinfo(images.dtype)
-    np.rint(resized, out=resized)
-    return np.clip(resized, limits.min, limits.max, out=resized).astype(images.dtype)
+    colours = np.empty((len(images), height, width, images.shape[-1]), images.dtype)
+    for image, result in zip(images, colours, strict=True):
+        resized = np.rint(_resized(image, height, width, "lanczos3"))
+        np.clip(resized, limits.min, limits.max, out=resized)
+        result[:] = resized
+    return colours
 
 
 def resize_depth(images: Array, height: int, width: int) -> Array:

@@ -141,7 +141,7 @@ def with_last(column: Column, last: Column | None = None) -> Column:
     """A column of transitions with a value for the last step: zeros, unless one is given."""
     if isinstance(column, EncodedImages):
         data = np.append(column.data, (last or zeros_like(column, 1)).data)
-        return dataclasses.replace(column, data=data)
+        return column.with_data(data)
     return np.concatenate([column, zeros_like(column, 1) if last is None else last])
 
 

@@ -16,6 +16,7 @@ TensorFlow's own parser make different things of it, so here it is malformed. So
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -37,7 +38,7 @@ Array: TypeAlias = "np.ndarray[Any, Any]"
 Kind = Literal["bytes", "float", "int64"]
 
 _KINDS: dict[int, Kind] = {1: "bytes", 2: "float", 3: "int64"}
-_KEY = _PACKED = _BYTES = 1 << 3 | LEN  # the tag of a map's key, and of field 1 as a packed list or as bytes
+_ENTRY = _KEY = _PACKED = _BYTES = 1 << 3 | LEN  # the tag of a map's entry and key, and of field 1 as a packed list or bytes
 _VALUE = 2 << 3 | LEN
 _LONGEST = 1 + LONGEST_SIZE  # bytes of a tag like these, and of the length after it
 _TAGS = {number << 3 | LEN: kind for number, kind in _KINDS.items()}
@@ -73,23 +74,34 @@ class Feature(NamedTuple):
 
     def strings(self) -> list[bytes]:
         """The values of a bytes_list."""
+        data = self.data
+        return [data[start:stop] for start, stop in zip(*self.spans(), strict=True)]
+
+    def spans(self) -> tuple[list[int], list[int]]:
+        """Where the values of a bytes_list begin, and where they end, in `data`."""
         data, at, end = self.data, self.start, self.end
-        values = []
+        near = end - 4
+        starts: list[int] = []
+        stops: list[int] = []
         while at < end:
             if data[at] != _BYTES:
                 raise MalformedError(f"no string at byte {at} of a bytes list")
-            # Most lengths take two or three bytes, and there are many: they are read here.
-            if at + 4 < end and data[at + 1] >= 0x80 and data[at + 2] < 0x80:
-                size, start = data[at + 1] & 0x7F | data[at + 2] << 7, at + 3
-            elif at + 4 < end and data[at + 1] >= 0x80 and data[at + 3] < 0x80:
-                size, start = data[at + 1] & 0x7F | (data[at + 2] & 0x7F) << 7 | data[at + 3] << 14, at + 4
+            # Most lengths take one to three bytes, and there are many: they are read here.
+            if at < near and (size := data[at + 1]) < 0x80:
+                start = at + 2
+            elif at < near and (more := data[at + 2]) < 0x80:
+                size, start = size & 0x7F | more << 7, at + 3
+            elif at < near and (most := data[at + 3]) < 0x80:
+                size, start = size & 0x7F | (more & 0x7F) << 7 | most << 14, at + 4
             else:
                 size, start = read_size(data, at + 1, end)
-            if size > end - start:
+            stop = start + size
+            if stop > end:
                 read_size(data, at + 1, end)  # which says so
-            at = start + size
-            values.append(data[start:at])
-        return values
+            starts.append(start)
+            stops.append(stop)
+            at = stop
+        return starts, stops
 
     def check(self) -> None:
         """Reads the list and lets go of it: raises MalformedError where it is none of its kind."""
@@ -125,19 +137,28 @@ def parse_example(payload: bytes) -> dict[str, Feature]:
     for number, wire, start, end in fields(payload, 0, len(payload)):
         if number != 1 or wire != LEN:
             continue
-        for number, wire, first, last in fields(payload, start, end):
-            if number == 1 and wire == LEN:
-                raw, feature = _entry(payload, first, last)
-                try:
-                    key = raw.decode()
-                except UnicodeDecodeError:
-                    raise MalformedError(f"the key {raw[:40]!r} is not UTF-8") from None
-                if key in found:
-                    found[key].check()  # it is replaced, so nothing else will look at it
-                found[key] = feature
+        for raw, feature in _entries(payload, start, end):
+            try:
+                key = raw.decode()
+            except UnicodeDecodeError:
+                raise MalformedError(f"the key {raw[:40]!r} is not UTF-8") from None
+            if key in found:
+                found[key].check()  # it is replaced, so nothing else will look at it
+            found[key] = feature
     if not found:
         raise MalformedError("it has no entries" if payload else "it is empty")
     return found
+
+
+def _entries(payload: bytes, at: int, end: int) -> Iterator[tuple[bytes, Feature]]:
+    """(key, feature) of each entry of the map."""
+    while at < end:
+        if payload[at] == _ENTRY:
+            size, start = read_size(payload, at + 1, end)
+            at = start + size
+            yield _entry(payload, start, at)
+        else:  # which is not of the map
+            at = next(fields(payload, at, end))[3]
 
 
 def entry_spans(payload: bytes) -> dict[str, tuple[int, int]]:

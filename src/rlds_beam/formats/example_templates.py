@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rlds_beam.episodes.violations import BadEpisode, Violation
-from rlds_beam.formats.tfrecord_writing import FramedRows, frame
+from rlds_beam.formats.tfrecord_writing import FramedRows
 from rlds_beam.formats.wire import delimited, tag_and_length, text
 
 Array = np.ndarray[Any, Any]
@@ -71,7 +71,7 @@ def _kept_template(holes: Holes, whole: bool) -> Template:
 
 
 def _new_template(holes: Holes, whole: bool) -> Template:
-    heads = [_entry_head(*hole) for hole in holes]
+    heads = [entry_head(*hole) for hole in holes]
     size = sum(map(len, heads)) + sum(hole for _, _, hole in holes)
     row = bytearray(tag_and_length(1, size) if whole else b"")
     _check_size(len(row) + size)
@@ -83,8 +83,9 @@ def _new_template(holes: Holes, whole: bool) -> Template:
     return Template(np.frombuffer(bytes(row), np.uint8), tuple(places))
 
 
-def _entry_head(path: str, kind: int, size: int) -> bytes:
-    """The bytes before the `size` bytes of values in an entry of Features.feature (a map)."""
+@functools.lru_cache(maxsize=1 << 14)
+def entry_head(path: str, kind: int, size: int) -> bytes:
+    """The bytes before the one value of `size` bytes in an entry of Features.feature (a map); numbers are packed."""
     values = tag_and_length(1, size)
     feature = tag_and_length(kind, len(values) + size) + values
     value = tag_and_length(2, len(feature) + size) + feature
@@ -99,19 +100,17 @@ def entry(path: str, kind: int, values: bytes) -> bytes:
 
 def bytes_entry(path: str, values: Sequence[bytes]) -> bytes:
     """An entry with a list of bytes."""
+    if len(values) == 1:
+        return entry_head(path, BYTES_LIST, len(values[0])) + values[0]
     return entry(path, BYTES_LIST, b"".join(delimited(1, value) for value in values))
 
 
-def example_of(entries: bytes) -> bytes:
+def example_of(entries: Sequence[bytes]) -> bytes:
     """The Example with these entries; raises BadEpisode where it would take 2 GiB or more."""
-    payload = delimited(1, entries)
-    _check_size(len(payload))
-    return payload
-
-
-def framed_example(entries: bytes) -> bytes:
-    """The TFRecord of an Example with these entries."""
-    return frame(example_of(entries))
+    size = sum(map(len, entries))
+    head = tag_and_length(1, size)
+    _check_size(len(head) + size)
+    return b"".join((head, *entries))
 
 
 def _check_size(size: int) -> None:

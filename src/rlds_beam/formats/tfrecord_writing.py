@@ -20,14 +20,19 @@ from rlds_beam.formats.tfrecord_framing import (
 
 def frame(payload: bytes) -> bytes:
     """One record as it is in a TFRecord file."""
-    return b"".join((record_header(len(payload)), payload, FOOTER.pack(masked_crc(payload))))
+    return b"".join(framed(payload))
+
+
+def framed(payload: bytes) -> tuple[bytes, bytes, bytes]:
+    """One record as it is in a TFRecord file, in pieces."""
+    return record_header(len(payload)), payload, FOOTER.pack(masked_crc(payload))
 
 
 def frame_all(payloads: Sequence[bytes]) -> bytes:
     """Records of any lengths, framed and joined."""
     parts: list[bytes] = []
     for payload in payloads:
-        parts += (record_header(len(payload)), payload, FOOTER.pack(masked_crc(payload)))
+        parts += framed(payload)
     return b"".join(parts)
 
 

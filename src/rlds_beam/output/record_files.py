@@ -8,7 +8,7 @@ from typing import Protocol
 from rlds_beam import storage
 from rlds_beam.formats.arrayrecord import num_records
 from rlds_beam.formats.arrayrecord_writing import open_writer
-from rlds_beam.formats.tfrecord_framing import FOOTER, masked_crc, record_header
+from rlds_beam.formats.tfrecord_writing import framed
 from rlds_beam.output.checksums import Checksum
 from rlds_beam.output.shards import ShardInfo, ShardWriter
 
@@ -41,7 +41,7 @@ class TFRecordFile:
         self._shard = ShardWriter(path)
 
     def add(self, payload: bytes, key: object) -> None:
-        self._shard.write((record_header(len(payload)), payload, FOOTER.pack(masked_crc(payload))), 1, key)
+        self._shard.write(framed(payload), 1, key)
 
     def commit(self) -> ShardInfo:
         return self._shard.commit()

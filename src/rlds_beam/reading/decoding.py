@@ -13,6 +13,7 @@ from rlds_beam.episodes.episode import Column, Episode
 from rlds_beam.episodes.images import EncodedImages
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.episodes.schema import Field, Schema
+from rlds_beam.episodes.stored_images import StoredImages
 from rlds_beam.episodes.violations import BadEpisode, Violation
 from rlds_beam.formats.example import Array, Feature, not_an_example, parse_example
 from rlds_beam.formats.features import Json
@@ -161,7 +162,8 @@ class _WrongValueError(ValueError):
 def _column(field: Field, feature: Feature, episode_level: bool = False) -> Column | None:
     """The values of one field, [T, *shape]; None where a dimension of 0 leaves T open."""
     if field.encoding in _IMAGES:
-        return EncodedImages(_strings(field, feature), field.shape, field.dtype, field.encoding)
+        _check_kind(field, feature, "bytes")
+        return StoredImages(feature.data, *feature.spans(), field.shape, field.dtype, field.encoding)
     if field.encoding in ("bytes", "zlib"):
         return _encoded(field, _strings(field, feature))
     values = _plain_values(field, feature)

@@ -165,7 +165,7 @@ class Converter(Generic[T]):
             return pixels_of(column, leaf)
         data = np.empty(len(column), object)
         data[:] = jpegs_of(column, leaf, JPEG_QUALITY)
-        return dataclasses.replace(column, data=data)
+        return column.with_data(data)
 
 
 def _zeros(leaves: Sequence[Leaf], current: Mapping[str, Any], following: Mapping[str, Any]) -> Any:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from rlds_beam.episodes.columns import ZERO_IMAGE
-from rlds_beam.episodes.images import EncodedImages, encode_jpeg
+from rlds_beam.episodes.images import EncodedImages, encode_jpeg, jpeg_start
 
 if TYPE_CHECKING:
     from rlds_beam.episodes.episode import Column
@@ -45,12 +46,21 @@ def jpegs_of(column: Column, leaf: Leaf, quality: int) -> list[bytes]:
     """
     if not isinstance(column, EncodedImages):
         return encode_jpeg(column, quality)
-    jpegs: list[bytes] = [data or zero_jpeg(leaf.shape, quality) for data in column]
-    others = [i for i, data in enumerate(jpegs) if not _is_jpeg_of(data, leaf.shape)]
+    jpegs: list[bytes] = column.data.tolist()
+    if ZERO_IMAGE in jpegs:
+        jpegs = [jpeg or zero_jpeg(leaf.shape, quality) for jpeg in jpegs]
+    others = [step for step in _not_known(column, leaf.shape) if not _is_jpeg_of(jpegs[step], leaf.shape)]
     if others:
         for i, jpeg in zip(others, encode_jpeg(pixels_of(column[others], leaf), quality), strict=True):
             jpegs[i] = jpeg
     return jpegs
+
+
+def _not_known(images: EncodedImages, shape: tuple[int, ...]) -> Sequence[int]:
+    """The steps whose images do not begin as the first one does, if that is a JPEG of the shape; else all."""
+    first = images.image(0) if len(images) else b""
+    start = jpeg_start(first) if _is_jpeg_of(first, shape) else b""
+    return images.unlike(start, b"") if start else range(len(images))
 
 
 @functools.cache

@@ -25,10 +25,11 @@ from rlds_beam.formats.example_templates import (
     Room,
     Template,
     bytes_entry,
-    framed_example,
+    entry_head,
+    example_of,
     template_of,
 )
-from rlds_beam.formats.tfrecord_writing import FramedRows
+from rlds_beam.formats.tfrecord_writing import FramedRows, framed
 from rlds_beam.formats.wire import fixed_varints, varint_width
 from rlds_beam.trajectories.frames import padded
 from rlds_beam.trajectories.image_leaves import jpegs_of, pixels_of, zero_jpeg
@@ -108,9 +109,10 @@ class TrajectoryEncoder:
         blocks = self._blocks(windows, template, sources)
         if whole:
             return Encoded((room.finish(rows).reshape(-1).data for room, rows in blocks), count)
-        entries = (row.tobytes() for room, rows in blocks for row in room.payload[:rows])
-        parts = zip(entries, self._jpeg_entries(items), self._kept_entries(items), strict=True)
-        return Encoded([framed_example(b"".join(entries)) for entries in parts], count)
+        fixed = (row.tobytes() for room, rows in blocks for row in room.payload[:rows])
+        parts = zip(fixed, self._jpeg_entries(items), self._kept_entries(items), strict=True)
+        payloads = [example_of((entries, *jpegs, kept)) for entries, jpegs, kept in parts]
+        return Encoded((piece for payload in payloads for piece in framed(payload)), count)
 
     def _blocks(self, windows: Windows, template: Template, sources: list[Bytes]) -> Iterator[tuple[FramedRows, int]]:
         """The payloads of all items, a block after the other in one room, and how many rows of it are filled."""
@@ -125,20 +127,26 @@ class TrajectoryEncoder:
                 hole[:rows] = values[first : first + rows]
             yield records, rows
 
-    def _jpeg_entries(self, items: Items) -> Iterator[bytes]:
-        """The entries of the JPEG leaves of each item."""
+    def _jpeg_entries(self, items: Items) -> Iterator[list[bytes]]:
+        """The entries of the JPEG leaves of each item, in pieces."""
+        if not self._jpegs:
+            yield from ([] for _ in range(len(items)))
+            return
         columns = []
         for leaf in self._jpegs:
             jpegs = jpegs_of(items.frames[leaf.path], leaf, self._quality)
-            columns.append((leaf.path, [*jpegs, zero_jpeg(leaf.shape, self._quality)]))  # PAD is the last
+            names = [f"{leaf.path}/{i}" for i in range(items.windows.length)]
+            columns.append((leaf.path, names, [*jpegs, zero_jpeg(leaf.shape, self._quality)]))  # PAD is the last
         for row in items.index.tolist():
-            entries = []
-            for path, jpegs in columns:
+            pieces: list[bytes] = []
+            for path, names, jpegs in columns:
                 if self._jpeg_by_frame:
-                    entries += [bytes_entry(f"{path}/{i}", [jpegs[frame]]) for i, frame in enumerate(row)]
+                    for name, frame in zip(names, row, strict=True):
+                        jpeg = jpegs[frame]
+                        pieces += (entry_head(name, BYTES_LIST, len(jpeg)), jpeg)
                 else:
-                    entries.append(bytes_entry(path, [jpegs[frame] for frame in row]))
-            yield b"".join(entries)
+                    pieces.append(bytes_entry(path, [jpegs[frame] for frame in row]))
+            yield pieces
 
     def _kept_entries(self, items: Items) -> Iterator[bytes]:
         """The entries of what each item carries beside its trajectory."""

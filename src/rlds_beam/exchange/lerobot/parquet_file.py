@@ -133,11 +133,11 @@ class _Sink(io.RawIOBase):
         return True
 
     def write(self, data: Any) -> int:
-        buffer = bytes(data)
+        buffer = memoryview(data)
         if not self.discards:
             self._shard.write([buffer], 0)
         if len(buffer) <= _HEADER or self.footer is not None:
-            self._kept[self._at] = buffer
+            self._kept[self._at] = bytes(buffer)
         self._at += len(buffer)
         return len(buffer)
 

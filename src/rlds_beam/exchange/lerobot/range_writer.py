@@ -129,11 +129,11 @@ class _Prepared:
             else:
                 _check_size(feature, steps[feature.path])
                 self._sample(feature, steps[feature.path], output.image_samples)
-                images = tables.images_of(feature, steps[feature.path])
                 if feature in output.videos:
+                    images = tables.images_of(feature, steps[feature.path])
                     self.pixels[feature.name] = Pixels(images, feature)
                 else:
-                    self.columns[feature.name] = tables.images_array(images)
+                    self.columns[feature.name] = tables.images_array(feature, steps[feature.path])
         places = np.arange(self.length)
         numbers["timestamp"] = (places / output.fps).astype(np.float32)
         numbers["frame_index"] = places

@@ -8,6 +8,7 @@ Quantiles are those of `np.quantile`, of all values: not means or bounds of the 
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
@@ -82,10 +83,10 @@ def image_statistics(histogram: Array, levels: int = LEVELS) -> Array:
     places = np.array(list(QUANTILES.values())) * (total - 1)
     low = np.floor(places).astype(np.int64)
     # The value of a rank is the first whose end is beyond it.
-    below = values[(ends[:, None] <= low[..., None]).sum(axis=-1)]
-    above = values[(ends[:, None] <= np.minimum(low + 1, total - 1)[..., None]).sum(axis=-1)]
-    bounds = values[(histogram > 0).argmax(axis=1)], values[levels - 1 - (histogram[:, ::-1] > 0).argmax(axis=1)]
-    return np.stack([*bounds, mean[:, 0], std, *(below + (above - below) * (places - low)).T])
+    ranks = np.concatenate([np.zeros_like(total), total - 1, low, np.minimum(low + 1, total - 1)], axis=1)
+    found = values[[own.searchsorted(rank, side="right") for own, rank in zip(ends, ranks, strict=True)]]
+    below, above = found[:, 2 : 2 + len(QUANTILES)], found[:, 2 + len(QUANTILES) :]
+    return np.stack([*found[:, :2].T, mean[:, 0], std, *(below + (above - below) * (places - low)).T])
 
 
 def leaf_statistics(leaf: LeafStatistics) -> Array:
@@ -105,6 +106,7 @@ def to_json(statistics: Array, count: int, shape: Sequence[int]) -> dict[str, An
     return {**values, "count": [count]}
 
 
+@functools.lru_cache(maxsize=1024)
 def sample_places(length: int, samples: int) -> list[int]:
     """The frames of an episode that are decoded, spread evenly."""
     return sorted({round(place) for place in np.linspace(0, length - 1, min(length, max(1, samples)))})

@@ -18,6 +18,7 @@ import numpy as np
 from rlds_beam.episodes.columns import ZERO_IMAGE
 from rlds_beam.episodes.episode import Column
 from rlds_beam.episodes.images import EncodedImages
+from rlds_beam.episodes.stored_images import StoredImages
 from rlds_beam.episodes.violations import BadEpisode, Violation
 from rlds_beam.exchange.lerobot.features import Feature
 from rlds_beam.formats.example_rows import texts_of
@@ -159,12 +160,26 @@ def _png(pixels: Array) -> bytes:
     return cast(bytes, imagecodecs.png_encode(pixels[..., 0] if pixels.shape[-1] == 1 else pixels, level=_PNG_LEVEL))
 
 
-def images_array(images: list[bytes]) -> pa.Array:
-    """Images as Arrow holds them."""
+def images_array(feature: Feature, column: Column) -> pa.Array:
+    """Images as Arrow holds them (`images_of`)."""
     import pyarrow as pa
 
-    content = pa.array(images, pa.binary())
-    return pa.StructArray.from_arrays([content, pa.nulls(len(images), pa.string())], ["bytes", "path"])
+    if isinstance(column, StoredImages) and (column.stops > column.starts).all():
+        content = _stored(column)
+    else:
+        content = pa.array(images_of(feature, column), pa.binary())
+    return pa.StructArray.from_arrays([content, pa.nulls(len(content), pa.string())], ["bytes", "path"])
+
+
+def _stored(images: StoredImages) -> pa.Array:
+    """Images within a record, copied once: of the record cut at all their starts and stops, every second piece."""
+    import pyarrow as pa
+
+    cuts = np.stack([images.starts, images.stops], axis=1).astype(np.int32).reshape(-1)
+    pieces = pa.Array.from_buffers(
+        pa.binary(), len(cuts) - 1, [None, pa.py_buffer(cuts), pa.py_buffer(images.record)]
+    )
+    return pieces.take(pa.array(np.arange(0, len(cuts), 2)))
 
 
 def pa_array(values: Array) -> pa.Array:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -81,7 +81,7 @@ class RecordEncoder:
         spans = entry_spans(payload) if any(kept) else {}
         entries: dict[str, bytes] = {}
         for leaf, is_kept in zip(self._leaves, kept, strict=True):
-            names = all_below(spans, leaf.name) if is_kept else []  # of a ragged one, several
+            names = _names(spans, leaf) if is_kept else []
             entries |= {name: payload[slice(*spans[name])] for name in names}
             if not names and not (is_kept and not leaf.in_steps and leaf.field.optional):
                 entries[leaf.name] = self._entry(leaf, episode)
@@ -100,6 +100,13 @@ class RecordEncoder:
         if isinstance(column, EncodedImages):
             column = _filled(column, field)
         return delimited(1, leaf.name.encode()) + delimited(2, encode_feature(column, field))
+
+
+def _names(spans: Mapping[str, Any], leaf: _Leaf) -> list[str]:
+    """The entries of a leaf that there are: of a ragged one, several."""
+    if leaf.field.fast:
+        return [leaf.name] if leaf.name in spans else []
+    return all_below(spans, leaf.name)
 
 
 def _of_episode(value: Any) -> Column:

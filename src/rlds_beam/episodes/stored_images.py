@@ -1,0 +1,86 @@
+"""Images that still lie in the record that was read."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from rlds_beam.episodes.images import EncodedImages
+
+Array = np.ndarray[Any, Any]
+
+_FEW = 64
+"""Images that are compared one by one in less time than all at once."""
+
+
+class StoredImages(EncodedImages):
+    """A column of images within a record; they are cut out when somebody asks for `data`, and not to be looked at.
+
+        record    ...  tag, length  [ image 0 ]  tag, length  [ image 1 ]  ...
+                                    ^          ^
+                            starts[0]          stops[0]
+
+    Attributes:
+      record: the bytes.
+      starts, stops: of each image, int64 [T].
+      shape, dtype, encoding: as of `EncodedImages`.
+    """
+
+    record: bytes
+    starts: Array
+    stops: Array
+
+    def __init__(
+        self, record: bytes, starts: Sequence[int] | Array, stops: Sequence[int] | Array,
+        shape: tuple[int | None, ...], dtype: str = "uint8", encoding: str = "jpeg",
+    ):  # fmt: skip
+        self.__dict__.update(
+            record=record, starts=np.asarray(starts, np.int64), stops=np.asarray(stops, np.int64),
+            shape=shape, dtype=dtype, encoding=encoding,
+        )  # fmt: skip
+
+    @functools.cached_property
+    def data(self) -> Array:
+        """The images: object array [T] of `bytes`."""
+        record = self.record
+        places = zip(self.starts.tolist(), self.stops.tolist(), strict=True)
+        return np.fromiter([record[start:stop] for start, stop in places], object, len(self))
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def __getitem__(self, index: Any) -> StoredImages:
+        starts, stops = (np.atleast_1d(places[index]) for places in (self.starts, self.stops))
+        return StoredImages(self.record, starts, stops, self.shape, self.dtype, self.encoding)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "data"}
+
+    def image(self, step: int) -> bytes:
+        return self.record[self.starts[step] : self.stops[step]]
+
+    def unlike(self, start: bytes, end: bytes) -> list[int]:
+        if len(self) < _FEW:
+            begins, ends = self.record.startswith, self.record.endswith
+            places = enumerate(zip(self.starts.tolist(), self.stops.tolist(), strict=True))
+            return [t for t, (low, high) in places if not (begins(start, low, high) and ends(end, low, high))]
+        if (self.stops - self.starts).min() < max(len(start), len(end)):
+            return super().unlike(start, end)
+        alike = self._hold(self.starts, start) & self._hold(self.stops - len(end), end)
+        unlike: list[int] = np.flatnonzero(~alike).tolist()
+        return unlike
+
+    def _hold(self, places: Array, wanted: bytes) -> Array:
+        """Whether these bytes are at each of the places, bool [T]."""
+        size = len(wanted)
+        if not size:
+            return np.ones(len(places), bool)
+        everywhere = np.ndarray(len(self.record) - size + 1, f"V{size}", self.record, strides=1)
+        equal: Array = everywhere[places] == np.void(wanted)
+        return equal
+
+    def with_data(self, data: Array) -> EncodedImages:
+        return EncodedImages(data, self.shape, self.dtype, self.encoding)
