@@ -1,12 +1,12 @@
 """What `convert --to=rlds` and the like are measured against, and they themselves, by processor time.
 
-    python benchmarks/rlds_peer.py copy DATASET                     records with checksums in, the same bytes with XXH3 out
-    python benchmarks/rlds_peer.py mod DATASET [--episodes N]       the way of rlds_dataset_mod
-    python benchmarks/rlds_peer.py ours DATASET NAME=VALUE ...      a conversion with these options
+    python benchmarks/rlds_peer.py copy DATASET                  records in with checksums, the same bytes out with XXH3
+    python benchmarks/rlds_peer.py mod DATASET [--episodes N]    the way of rlds_dataset_mod
+    python benchmarks/rlds_peer.py ours DATASET NAME=VALUE ...   a conversion with these options
 
 `mod` resizes and encodes as rlds_dataset_mod's `resize_and_jpeg_encode` does: a `tf.data` map over the steps of each
-episode, as numpy, encoded by the dataset's features, and written by TFDS's own writer. Prints JSON; rates are in steps per
-second of a core: of processor time (user and system, all threads), without start-up.
+episode, as numpy, encoded by the dataset's features, and serialised by TFDS. Prints JSON; rates are in steps per second
+of a core: of processor time (user and system, all threads), without start-up.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 Each pixel of the result is a weighted mean of a few pixels around its place in the source, first along the columns,
 then along the rows. The weights of neighbouring results overlap, so a block of results is one small matrix product:
 
-    result rows 0..11      =  weights (12, 27)  @  source rows 0..26
-    result rows 12..23     =  weights (12, 32)  @  source rows 18..49
+    result rows 0..7       =  weights (8, 20)   @  source rows 0..19
+    result rows 8..15      =  weights (8, 25)   @  source rows 10..34
 
 Small blocks have fewer weights that are 0, and one image after another stays in the processor's cache.
 
@@ -14,24 +14,29 @@ Source of the weights: tensorflow/core/kernels/image/scale_and_translate_op.cc.
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 
 Array = np.ndarray[Any, Any]
 
-_BLOCK = 12
+_BLOCK = 8
+_PRODUCTS = 1 << 18
+"""Multiplications in one product of matrices at most. OpenBLAS makes those on one thread, and workers share the cores."""
+
 _RADIUS = {"lanczos3": 3.0, "bilinear": 1.0}
 
 
 class _Block(NamedTuple):
-    """Some results: which, from which pixels of the source, with which weights (results, pixels)."""
+    """Some results: which, from which pixels of the source, with which weights (results, pixels), also transposed."""
 
     first: int
     last: int
     start: int
     stop: int
     weights: Array
+    transposed: Array
 
 
 def resize(images: Array, height: int, width: int, method: str = "lanczos3") -> Array:
@@ -47,19 +52,29 @@ def resize(images: Array, height: int, width: int, method: str = "lanczos3") -> 
 
 
 def _resized(image: Array, height: int, width: int, method: str) -> Array:
-    """One image [H, W, C] as float32 [height, width, C], a view."""
+    """One image [H, W, C] as float32 [height, width, C], a view; its channels come before its columns in memory."""
     _, columns, channels = image.shape
     source = image.reshape(len(image), -1)
     rows = np.empty((height, columns * channels), np.float32)
     for block in _blocks(len(image), height, method):
         part = source[block.start : block.stop].astype(np.float32)
-        np.matmul(block.weights, part, out=rows[block.first : block.last])
+        for some in _slices(part.shape[1], block):
+            np.matmul(block.weights, part[:, some], out=rows[block.first : block.last, some])
     # With the channels before the columns, all rows of all channels are those of one product for each block.
     flat = rows.reshape(height, columns, channels).swapaxes(1, 2).reshape(-1, columns)
     resized = np.empty((len(flat), width), np.float32)
     for block in _blocks(columns, width, method):
-        np.matmul(flat[:, block.start : block.stop], block.weights.T, out=resized[:, block.first : block.last])
+        for some in _slices(len(flat), block):
+            part = flat[some, block.start : block.stop]
+            np.matmul(part, block.transposed, out=resized[some, block.first : block.last])
     return resized.reshape(height, channels, width).swapaxes(1, 2)
+
+
+def _slices(size: int, block: _Block) -> Iterator[slice]:
+    """Slices of the other axis, so that a product with the block's weights has no more than `_PRODUCTS`."""
+    step = max(1, _PRODUCTS // block.weights.size)
+    parts = -(-size // step)
+    return (slice(size * i // parts, size * (i + 1) // parts) for i in range(parts))
 
 
 def resize_colours(images: Array, height: int, width: int) -> Array:
@@ -71,7 +86,8 @@ def resize_colours(images: Array, height: int, width: int) -> Array:
     for image, result in zip(images, colours, strict=True):
         resized = np.rint(_resized(image, height, width, "lanczos3"))
         np.clip(resized, limits.min, limits.max, out=resized)
-        result[:] = resized
+        for channel in range(images.shape[-1]):
+            result[..., channel] = resized[..., channel]
     return colours
 
 
@@ -97,7 +113,8 @@ def _blocks(size: int, wanted: int, method: str) -> tuple[_Block, ...]:
         kernel = _kernel((at + 0.5 - centre[first:last, None]) / stretch, method)
         kernel[(at < starts[first:last, None]) | (at >= stops[first:last, None])] = 0
         weights = kernel / kernel.sum(axis=1, keepdims=True)
-        blocks.append(_Block(first, last, start, stop, weights.astype(np.float32)))
+        weights = weights.astype(np.float32)
+        blocks.append(_Block(first, last, start, stop, weights, np.ascontiguousarray(weights.T)))
     return tuple(blocks)
 
 

@@ -176,9 +176,7 @@ def _stored(images: StoredImages) -> pa.Array:
     import pyarrow as pa
 
     cuts = np.stack([images.starts, images.stops], axis=1).astype(np.int32).reshape(-1)
-    pieces = pa.Array.from_buffers(
-        pa.binary(), len(cuts) - 1, [None, pa.py_buffer(cuts), pa.py_buffer(images.record)]
-    )
+    pieces = pa.Array.from_buffers(pa.binary(), len(cuts) - 1, [None, pa.py_buffer(cuts), pa.py_buffer(images.record)])
     return pieces.take(pa.array(np.arange(0, len(cuts), 2)))
 
 
