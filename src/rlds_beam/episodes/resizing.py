@@ -23,7 +23,7 @@ Array = np.ndarray[Any, Any]
 
 _BLOCK = 8
 _PRODUCTS = 1 << 18
-"""Multiplications in one product of matrices at most. OpenBLAS makes those on one thread, and workers share the cores."""
+"""Multiplications in one product of matrices at most: OpenBLAS makes it on one thread. Workers share the cores."""
 
 _RADIUS = {"lanczos3": 3.0, "bilinear": 1.0}
 
