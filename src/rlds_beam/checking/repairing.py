@@ -54,7 +54,7 @@ def repair_episode(episode: Episode, rules: Collection[str]) -> tuple[Episode, .
     if "last_not_last" in rules:
         last[bounds[1:] - 1] = True
     flags = {"is_first": first, "is_last": last}
-    changed = {name: flag for name, flag in flags.items() if not np.array_equal(flag, episode.steps[name])}
+    changed = {name: flag for name, flag in flags.items() if not np.array_equal(flag, np.asarray(episode.steps[name]))}
     repaired = episode.replace(steps={**episode.steps, **changed})
     if len(bounds) == 2:  # one part, with the columns of the episode
         return (repaired.replace(key=dataclasses.replace(episode.key, part=0)),)

@@ -133,7 +133,7 @@ def check_images(images: EncodedImages, max_pixels: int, field: str | None = Non
     good = b""  # how the last good JPEG begins
     if len(images):
         good = _check_image(images.image(0), 0, images.shape[:2], max_pixels, field, found)
-        steps = images.unlike(good, _JPEG_END) if good else steps[1:]
+        steps = images.unlike(good, _JPEG_END) if good else range(1, len(images))
     for step in steps:
         data = images.image(step)
         if not (good and data.startswith(good) and data.endswith(_JPEG_END)):

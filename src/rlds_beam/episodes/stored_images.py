@@ -78,7 +78,7 @@ class StoredImages(EncodedImages):
         size = len(wanted)
         if not size:
             return np.ones(len(places), bool)
-        everywhere = np.ndarray(len(self.record) - size + 1, f"V{size}", self.record, strides=1)
+        everywhere: Array = np.ndarray(len(self.record) - size + 1, f"V{size}", self.record, strides=1)
         equal: Array = everywhere[places] == np.void(wanted)
         return equal
 

@@ -38,9 +38,7 @@ Array: TypeAlias = "np.ndarray[Any, Any]"
 Kind = Literal["bytes", "float", "int64"]
 
 _KINDS: dict[int, Kind] = {1: "bytes", 2: "float", 3: "int64"}
-_ENTRY = _KEY = _PACKED = _BYTES = (
-    1 << 3 | LEN
-)  # the tag of a map's entry and key, and of field 1 as a packed list or bytes
+_ENTRY = _KEY = _PACKED = _BYTES = 1 << 3 | LEN  # the tag of a map's entry and key, of a packed list, and of bytes
 _VALUE = 2 << 3 | LEN
 _LONGEST = 1 + LONGEST_SIZE  # bytes of a tag like these, and of the length after it
 _TAGS = {number << 3 | LEN: kind for number, kind in _KINDS.items()}
