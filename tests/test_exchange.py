@@ -20,7 +20,7 @@ from rlds_beam.exchange.packed_arrays import pack, unpack
 from rlds_beam.formats import hdf5_objects
 from rlds_beam.formats.hdf5_root import RootGroup
 from rlds_beam.formats.hdf5_tree import EpisodeTemplate, Leaf
-from rlds_beam.formats.msgpack import packb
+from rlds_beam.formats.msgpack import Repeated, packb
 from rlds_beam.output.commits import read_commits
 from rlds_beam.recording.logged import KEYS
 from rlds_beam.testing import make_episode, read_rejected, write_dataset
@@ -175,6 +175,7 @@ def test_msgpack():
     msgpack = pytest.importorskip("msgpack")
     value = {"a": [None, True, False, 0, 127, -5, 1 << 40, 0.1, "é", b"x"], "b": {}, "c": []}
     assert msgpack.unpackb(packb(value)) == value
+    assert msgpack.unpackb(packb({"a": Repeated({}, 3)})) == {"a": [{}, {}, {}]}
     with pytest.raises(TypeError, match="set cannot be packed"):
         packb({1})
 

@@ -24,7 +24,7 @@ from rlds_beam.episodes.schema import Schema
 from rlds_beam.episodes.violations import BadEpisode
 from rlds_beam.errors import UsageError
 from rlds_beam.exchange.leaves import FLAGS, Leaves, leaves_below, not_representable, scalar, single
-from rlds_beam.formats.msgpack import packb
+from rlds_beam.formats.msgpack import Repeated, packb
 from rlds_beam.formats.tfrecord_writing import frame
 from rlds_beam.output.base import FileOutput
 from rlds_beam.output.columns.row_files import ROW_GROUP_BYTES, ShardSink
@@ -129,7 +129,7 @@ class RllibOutput(FileOutput):
                 "observations": _buffer(_nested(self.observations, self.fields.obs, episode, end + 1), finalized=True),
                 "actions": _buffer(_nested(self.actions, self.fields.actions, episode, end), finalized=True),
                 "rewards": _buffer(self.reward[0].values(episode, end).reshape(end), finalized=True),
-                "infos": _buffer([{}] * (end + 1), finalized=False),
+                "infos": _buffer(Repeated({}, end + 1), finalized=False),
                 "extra_model_outputs": extras or None,
                 "is_terminated": terminated,
                 "is_truncated": not terminated,

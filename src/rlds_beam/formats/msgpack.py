@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 import struct
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+
+
+@dataclasses.dataclass(frozen=True)
+class Repeated:
+    """A list of one value, `count` times, which is packed once."""
+
+    value: Any
+    count: int
 
 
 def packb(value: Any) -> bytes:
@@ -37,10 +46,12 @@ def _pack(value: Any, parts: list[bytes]) -> None:
     elif isinstance(value, np.ndarray):
         _pack(_array(value), parts)
     elif isinstance(value, Mapping):
-        parts.append(struct.pack(">BI", 0xDF, len(value)))
+        parts.append(struct.pack(">BI", 0xDF, len(value)) if value else b"\x80")
         for name, one in value.items():
             _pack(name, parts)
             _pack(one, parts)
+    elif isinstance(value, Repeated):
+        parts += struct.pack(">BI", 0xDD, value.count), packb(value.value) * value.count
     elif isinstance(value, Sequence):
         parts.append(struct.pack(">BI", 0xDD, len(value)))
         for one in value:
