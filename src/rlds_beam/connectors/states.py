@@ -63,6 +63,7 @@ class AddStatesFromEpisodesToBatch:
                 f"AddStatesFromEpisodesToBatch: the steps have no {fields.state_out}, so initial_state has to be given"
             )
         added: dict[str, Any] = {name: column[starts] for name, column in before.items()}
+        last, at_start = np.maximum(starts - 1, 0), starts == 0
         for name in () if before else recorded or initial:
             out: Any = recorded.get(name)
             first = as_state(initial[name]) if initial else np.zeros(out.shape[1:], out.dtype)
@@ -74,8 +75,8 @@ class AddStatesFromEpisodesToBatch:
                     f"AddStatesFromEpisodesToBatch: initial_state has shape {first.shape} at {name}, and the recorded "
                     f"states have {out.shape[1:]}"
                 )
-            states = out[np.maximum(starts - 1, 0)]
-            states[starts == 0] = first
+            states = out.take(last, axis=0)
+            states[at_start] = first
             added[name] = states
         if is_there(columns, "new_obs"):
             after = added if not (before or recorded) else {n: column[starts] for n, column in recorded.items()}
