@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
@@ -186,7 +185,7 @@ def _check_size(feature: Feature, column: Column) -> None:
     """Raises BadEpisode for an image of another size, where the schema leaves that open."""
     if feature.is_sized and isinstance(column, EncodedImages):
         there = column.data != ZERO_IMAGE
-        images = dataclasses.replace(column, data=column.data[there], shape=feature.shape)
+        images = EncodedImages(column.data[there], feature.shape, column.dtype, column.encoding)
         found = check_images(images, sys.maxsize, feature.path)
         if found:
             raise BadEpisode(*found)
