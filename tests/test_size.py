@@ -108,6 +108,16 @@ def test_a_disk_without_room_is_refused_before_any_work(source, tmp_path, capsys
         assert main([*frames, "--terminal_discount=boundary", "--overwrite"]) == 0  # what is removed makes room
 
 
+def test_what_is_merged_needs_room_twice(source, tmp_path, capsys, monkeypatch):
+    command = ["convert", source, str(tmp_path / "out"), "--to=numpy"]
+    assert main([*command, "--dry_run", "--json"]) == 0
+    size = json.loads(capsys.readouterr().out)["output_bytes"]
+    usage = shutil.disk_usage(tmp_path)
+    for room, code in ((1.9, 2), (2.1, 0)):
+        monkeypatch.setattr(shutil, "disk_usage", lambda path, room=room: usage._replace(free=int(size * room)))
+        assert main(command) == code
+
+
 def test_what_is_finished_needs_no_room(source, tmp_path, monkeypatch):
     command = ["convert", source, str(tmp_path / "out"), "--shards=4"]
     assert main(command) == 0

@@ -35,6 +35,7 @@ class MergedOutput(FileOutput):
 
     splits: tuple[str, ...]
     holds = "episode"
+    merges = True
 
     @classmethod
     def create_connected(cls, source: Source, connecting: Connecting, directory: str, options: Any) -> FileOutput:

@@ -123,7 +123,7 @@ class ConvertJob:
         if storage.scheme(self.directory) is None and self.size is not None:
             written = sum(one.shard.bytes for commit in finished.ranges.values() for one in commit.files)
             freed = directory.own_sizes(self.directory) if overwrite else []
-            check_room(self.directory, self.size - written, freed)
+            check_room(self.directory, self.size * (1 + self.output.merges) - written, freed)
 
     @property
     def shards(self) -> int:

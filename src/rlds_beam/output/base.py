@@ -92,6 +92,7 @@ class FileOutput(abc.ABC):
       metadata: names of the files that `complete` writes; a name here, and of a range's file, may be `name/name`: a
         file in a directory of its own (or deeper).
       numbers_ranges: whether the files of a range lack something until all ranges are finished (`number`).
+      merges: whether `complete` merges the files of the ranges; until it is done, the output takes its room twice.
       whole_shards: whether each input shard has to be one range, because the order of its episodes matters.
     """
 
@@ -101,6 +102,7 @@ class FileOutput(abc.ABC):
     default_connectors: ClassVar[tuple[Connector, ...]] = ()
     holds: ClassVar[str] = "frame"
     numbers_ranges: ClassVar[bool] = False
+    merges: ClassVar[bool] = False
     divides: ClassVar[bool] = False
 
     @property
