@@ -15,8 +15,9 @@ import pytest
 from own_formats import run
 
 import rlds_beam
-from rlds_beam.errors import UsageError
-from rlds_beam.exchange.lerobot import statistics
+from rlds_beam.errors import RldsBeamError, UsageError
+from rlds_beam.exchange.lerobot import parquet_file, statistics
+from rlds_beam.exchange.lerobot.pages import check_pages
 from rlds_beam.jobs.convert import prepare
 from rlds_beam.pipelines.convert import ConvertConfig
 from rlds_beam.testing import make_episode, read_rejected, write_dataset
@@ -194,6 +195,27 @@ def test_a_range_without_an_episode_has_no_file(tmp_path):
     assert data.frames(path)["observation.state"].to_pylist() == states
     again = prepare(ConvertConfig(str(source), str(path), to="lerobot", fps=5, shards=2)).look()
     assert again.complete and not again.to_do
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"write_statistics": True, "use_dictionary": True},  # numbers that are not plain
+        {"compression": "snappy"},
+        {"data_page_size": 8, "write_batch_size": 1},  # several pages
+        {"bounds": False},
+    ],
+)
+def test_a_pyarrow_that_writes_its_pages_otherwise_is_refused(source, tmp_path, monkeypatch, change):
+    if change.get("bounds") is False:
+        monkeypatch.setattr(parquet_file, "_marked", lambda data, offset: [])
+    else:
+        writer = pq.ParquetWriter
+        monkeypatch.setattr(pq, "ParquetWriter", lambda *args, **kwargs: writer(*args, **{**kwargs, **change}))
+    check_pages.cache_clear()
+    with pytest.raises(RldsBeamError, match="install another version"):
+        data.convert_here(source[0], tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(

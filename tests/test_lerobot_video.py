@@ -8,6 +8,7 @@ from typing import Any
 import lerobot_data as data
 import numpy as np
 import pytest
+from memory_store import memory_store
 
 import rlds_beam
 
@@ -63,6 +64,26 @@ def test_a_damaged_or_lost_video_costs_its_episodes(source, output, tmp_path):
     last.unlink()
     report = data.convert_here(copy, tmp_path / "rlds", from_="lerobot", to="rlds", fps=None)
     assert (report.valid, report.rejected) == ((0, 5) if version == "3.0" else (3, 2))
+
+
+def test_ranges_without_an_episode_have_no_video(source, output, tmp_path):
+    version, path = output
+    data.convert_here(source[0], tmp_path / "out", shards=8, images="video", lerobot_version=version)
+    assert len(list((tmp_path / "out").glob(PIECES[version]))) == len(CAMERAS) * 5
+    assert {file.name for file in (tmp_path / "out").iterdir() if file.is_dir()} == {
+        file.name for file in path.iterdir() if file.is_dir()
+    }
+    found = data.read_episodes(str(tmp_path / "out"), "lerobot")
+    assert [len(e) for e in found] == [len(e) for e in source[1]]
+
+
+def test_in_a_store(source, output):
+    version, path = output
+    with memory_store() as store:
+        root = f"{store.root}/out"
+        data.convert_here(source[0], root, shards=2, images="video", lerobot_version=version)
+        assert {name.removeprefix(f"{root}/"): content for name, content in store.files.items()} == data.files(path)
+        assert [len(e) for e in data.read_episodes(root, "lerobot")] == [len(e) for e in source[1]]
 
 
 def test_h264_with_a_pipeline(source, tmp_path):

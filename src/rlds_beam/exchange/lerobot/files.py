@@ -27,15 +27,16 @@ _NUMBERED = ("index", "episode_index")
 
 
 @functools.lru_cache(maxsize=4)
-def meta_of(root: str) -> Meta:
-    """The metadata of a dataset; read once a process."""
+def meta_of(root: str, digest: str) -> Meta:
+    """The metadata of a dataset; read once a process, and again where they are others (`Meta.digest`)."""
+    del digest
     return Meta.open(root)
 
 
 @functools.lru_cache(maxsize=4)
-def _rows_of_files(root: str) -> dict[str, list[EpisodeRow]]:
+def _rows_of_files(root: str, digest: str) -> dict[str, list[EpisodeRow]]:
     rows: dict[str, list[EpisodeRow]] = {}
-    for row in meta_of(root).episodes:
+    for row in meta_of(root, digest).episodes:
         rows.setdefault(row.file, []).append(row)
     return rows
 
@@ -45,9 +46,14 @@ class LerobotFiles:
     """Data files: a record is an episode, and its position is its number in the file (`formats.base.RecordFormat`).
 
     The payload is an Arrow stream: the frames, their task as text, and what meta/ says of the episode.
+
+    Attributes:
+      root: of the dataset.
+      digest: of its metadata.
     """
 
     root: str
+    digest: str
 
     @property
     def name(self) -> str:
@@ -59,7 +65,7 @@ class LerobotFiles:
 
     def rows(self, path: str) -> list[EpisodeRow]:
         """The episodes in a file, by meta/."""
-        return _rows_of_files(self.root).get(path[len(self.root.rstrip("/")) + 1 :], [])
+        return _rows_of_files(self.root, self.digest).get(path[len(self.root.rstrip("/")) + 1 :], [])
 
     def read(self, path: str, start: int = 0, stop: int | None = None) -> Iterator[Record | Damage]:
         for position, found in self._tables(path, start, stop, images=True):
@@ -114,7 +120,7 @@ class LerobotFiles:
         table = frames.of(row.index)
         if table.num_rows != row.length:
             return f"{table.num_rows} frames, where meta/ says {row.length} of episode {row.index}"
-        tasks = meta_of(self.root).tasks
+        tasks = meta_of(self.root, self.digest).tasks
         numbers = table["task_index"].to_pylist()
         if not all(number is not None and 0 <= number < len(tasks) for number in numbers):
             return f"a task that meta/ does not name, in episode {row.index}"

@@ -106,7 +106,7 @@ def _add_numbers(output: LerobotOutput, commit: RangeCommit, builders: dict[str,
         import pyarrow.parquet
 
         with storage.open_read(storage.join(output.directory, name)) as file:
-            return pyarrow.parquet.read_table(file, columns=list(shapes))
+            return pyarrow.parquet.ParquetFile(file).read(columns=list(shapes), use_threads=False)
 
     names = [one.file for one in commit.files if one.role == "items"]
     for table in storage.at_once(read, names, output.directory):

@@ -158,7 +158,9 @@ class _Sink(io.RawIOBase):
         values: dict[str, list[tuple[int, int]]] = {name: [] for name in NUMBERED}
         bounds = _marked(tail, self.footer)
         columns = {metadata.schema.column(i).path: i for i in range(metadata.num_columns)}
-        for group in (metadata.row_group(i) for i in range(metadata.num_row_groups)):
+        groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
+        pages = {group.column(i).data_page_offset for group in groups for i in range(group.num_columns)}
+        for group in groups:
             for name in NUMBERED:
                 column = group.column(columns[name])
                 start, size = column.data_page_offset, column.total_compressed_size - 8 * group.num_rows
@@ -166,6 +168,9 @@ class _Sink(io.RawIOBase):
                 if len(header) != size:
                     raise other_pages()
                 bounds += _marked(header, start)
+                end = start + column.total_compressed_size
+                if end not in pages:  # some versions repeat there what the footer says
+                    bounds += _marked(self._kept.get(end, b""), end)
                 values[name].append((start + size, group.num_rows))
         found = {name: np.array(places, np.int64).reshape(-1, 2) for name, places in values.items()}
         return {**found, "bounds": np.array(bounds, np.int64).reshape(-1, 3)}

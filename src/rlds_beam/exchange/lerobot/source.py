@@ -60,7 +60,7 @@ class LerobotSource(Source):
 
     @property
     def files(self) -> LerobotFiles:  # type: ignore[override]
-        return LerobotFiles(self.root)
+        return LerobotFiles(self.root, self.digest)
 
     @functools.cached_property
     def decoder(self) -> LerobotDecoder:  # type: ignore[override]

@@ -176,7 +176,11 @@ class VideoFile:
     def _complete(self) -> None:
         if self.frames:
             self._container.mux(self._stream.encode())
-        self._close()
+            self._close()
+        else:  # of a range without an episode: an empty file, which is removed in the end
+            with contextlib.suppress(Exception):  # an encoder that has no frame yet cannot be closed
+                self._close()
+            open(self._local, "wb").close()
 
     def _close(self) -> None:
         container, self._container = self._container, None
