@@ -1,4 +1,4 @@
-"""`rlds-beam convert`: RLDS in, checked trajectory TFRecords out."""
+"""`rlds-beam convert`: episodes in, checked training data out."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from rlds_beam.errors import RldsBeamError
 from rlds_beam.jobs.options import ConvertOptions
 from rlds_beam.options import option
 from rlds_beam.pipelines.options import ReportOptions
+from rlds_beam.pipelines.ranges import run_ranges
 from rlds_beam.runners.options import RunOptions
 from rlds_beam.wording import format_size
 
@@ -33,7 +33,7 @@ EXAMPLES = """
 
 @dataclasses.dataclass(frozen=True)
 class ConvertConfig(RunOptions, ReportOptions, ConvertOptions):
-    """Converts an RLDS dataset to trajectory TFRecords that TF-Agents and TFDS read."""
+    """Checks the episodes of a dataset, and writes what a learner reads: trajectories, unless --to says otherwise."""
 
     _: dataclasses.KW_ONLY
     dry_run: bool = option(False, "check everything, print the plan, write nothing")
@@ -115,27 +115,13 @@ def convert(config: ConvertConfig) -> ConvertOutcome:
 
 def _run(config: ConvertConfig, job: ConvertJob, to_do: Sequence[WorkRange]) -> dict[str, Any]:
     """Converts the ranges that are not finished; what the run measured of itself."""
-    import apache_beam as beam
-
-    from rlds_beam.runners import run_pipeline
-    from rlds_beam.seeing.progress import Progress, Total
-
-    def define(root: Any) -> None:
-        job.make_ready(config.overwrite)
-        # What is spread over the workers is the list of ranges still to do; no episode is ever shuffled.
-        _define(root, config, job, root | "Ranges" >> beam.Create(to_do, reshuffle=True))
+    from rlds_beam.seeing.progress import Total
 
     finished = len(job.ranges) - len(to_do)
     total = Total("convert", len(job.ranges), finished, None if finished else job.source.size)
-    try:
-        with Progress(total, config.progress, job.committed_since(finished)).shown() as progress:
-            if not config.json and (left := job.bytes_of(to_do)):
-                progress.say(f"about {format_size(left)} to be written to {job.directory}")
-            return run_pipeline(define, config, job.seconds(to_do), progress)
-    except RldsBeamError as error:
-        if error.exit_code != RldsBeamError.exit_code:
-            raise
-        raise type(error)(f"{error} ({job.progress()})") from error
+    size = None if config.json else job.bytes_of(to_do)
+    announced = f"about {format_size(size)} to be written to {job.directory}" if size else None
+    return run_ranges(lambda root, ranges: _define(root, config, job, ranges), config, job, to_do, total, announced)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,16 +6,9 @@ import dataclasses
 import json
 from typing import TYPE_CHECKING, Any
 
-from rlds_beam.checking.options import CheckOptions
-from rlds_beam.connectors.options import ConnectorOptions
-from rlds_beam.exchange.lerobot.options import LerobotOptions
-from rlds_beam.exchange.scope_rl_options import ScopeRlOptions
+from rlds_beam.jobs.options import PlanOptions
 from rlds_beam.options import option
-from rlds_beam.output.columns.options import ColumnsOptions
-from rlds_beam.output.keep_ranges_options import KeepRangesOptions
-from rlds_beam.output.options import OutputOptions
-from rlds_beam.reading.options import SourceOptions
-from rlds_beam.trajectories.options import FrameOptions, ItemOptions
+from rlds_beam.trajectories.options import ItemOptions
 
 if TYPE_CHECKING:
     from rlds_beam.jobs.inspect import Survey
@@ -31,18 +24,7 @@ EXAMPLES = """
 
 
 @dataclasses.dataclass(frozen=True)
-class InspectConfig(
-    ItemOptions,
-    FrameOptions,
-    ColumnsOptions,
-    LerobotOptions,
-    ScopeRlOptions,
-    KeepRangesOptions,
-    OutputOptions,
-    ConnectorOptions,
-    CheckOptions,
-    SourceOptions,
-):
+class InspectConfig(PlanOptions):
     """Shows the schema, shards, episodes and bytes of a dataset, and the items that a plan predicts."""
 
     input: str = option(dataclasses.MISSING, "a TFDS or EnvLogger dataset directory, or shard files", positional=True)

@@ -9,8 +9,8 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from rlds_beam.errors import RldsBeamError
 from rlds_beam.options import Options, option
+from rlds_beam.pipelines.ranges import run_ranges
 from rlds_beam.recording.options import RecordOptions
 from rlds_beam.runners.options import RunOptions
 from rlds_beam.wording import count, format_size
@@ -114,24 +114,10 @@ def record(config: RecordConfig) -> RecordOutcome:
 
 def _run(config: RecordConfig, job: RecordJob, to_do: Sequence[RolloutRange]) -> dict[str, Any]:
     """Records the ranges that are not finished; what the run measured of itself."""
-    import apache_beam as beam
+    from rlds_beam.seeing.progress import Total
 
-    from rlds_beam.runners import run_pipeline
-    from rlds_beam.seeing.progress import Progress, Total
-
-    def define(root: Any) -> None:
-        job.make_ready(config.overwrite)
-        _define(root, job, root | "Ranges" >> beam.Create(to_do, reshuffle=True))
-
-    finished = len(job.ranges) - len(to_do)
-    total = Total("record", len(job.ranges), finished)
-    try:
-        with Progress(total, config.progress, job.committed_since(finished)).shown() as progress:
-            return run_pipeline(define, config, job.seconds(to_do), progress)
-    except RldsBeamError as error:
-        if error.exit_code != RldsBeamError.exit_code:
-            raise
-        raise type(error)(f"{error} ({job.progress()})") from error
+    total = Total("record", len(job.ranges), len(job.ranges) - len(to_do))
+    return run_ranges(lambda root, ranges: _define(root, job, ranges), config, job, to_do, total)
 
 
 @dataclasses.dataclass(frozen=True)

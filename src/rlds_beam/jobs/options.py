@@ -18,7 +18,7 @@ from rlds_beam.trajectories.options import FrameOptions, ItemOptions
 
 
 @dataclasses.dataclass(frozen=True)
-class ConvertOptions(
+class PlanOptions(
     ItemOptions,
     FrameOptions,
     ColumnsOptions,
@@ -30,6 +30,11 @@ class ConvertOptions(
     CheckOptions,
     SourceOptions,
 ):
+    """What is read, and what is made of it: of a conversion, and of the plan of one."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ConvertOptions(PlanOptions):
     """What a conversion reads and writes."""
 
     input: str = option(dataclasses.MISSING, "a TFDS or EnvLogger dataset directory, or shard files", positional=True)

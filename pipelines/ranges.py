@@ -1,0 +1,56 @@
+"""What `convert` and `record` have in common: a plan's ranges, of which those that are not finished are run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from rlds_beam.errors import RldsBeamError
+
+if TYPE_CHECKING:
+    from rlds_beam.seeing.progress import Total
+
+
+def run_ranges(
+    define: Callable[[Any, Any], object],
+    config: Any,
+    job: Any,
+    to_do: Sequence[Any],
+    total: Total,
+    announced: str | None = None,
+) -> dict[str, Any]:
+    """Runs the ranges that are not finished.
+
+    Args:
+      define: builds the pipeline under a root, for a PCollection of ranges.
+      config: of the job.
+      job: a `ConvertJob` or `RecordJob`.
+      to_do: the ranges.
+      total: for the progress.
+      announced: a line that is printed before the work starts.
+
+    Returns:
+      What the run measured of itself.
+
+    Raises:
+      RldsBeamError: the pipeline failed; the message says how far it came.
+    """
+    import apache_beam as beam
+
+    from rlds_beam.runners import run_pipeline
+    from rlds_beam.seeing.progress import Progress
+
+    def build(root: Any) -> None:
+        job.make_ready(config.overwrite)
+        # What is spread over the workers is the list of ranges still to do; no episode is ever shuffled.
+        define(root, root | "Ranges" >> beam.Create(to_do, reshuffle=True))
+
+    try:
+        with Progress(total, config.progress, job.committed_since(total.finished)).shown() as progress:
+            if announced is not None:
+                progress.say(announced)
+            return run_pipeline(build, config, job.seconds(to_do), progress)
+    except RldsBeamError as error:
+        if error.exit_code != RldsBeamError.exit_code:
+            raise
+        raise type(error)(f"{error} ({job.progress()})") from error
