@@ -51,7 +51,7 @@ class ArrayFormat(abc.ABC):
 
     @abc.abstractmethod
     def episodes(self, path: str, start: int, stop: int) -> Iterator[Arrays | Damage]:
-        """The arrays of each of the episodes."""
+        """The arrays of each of the episodes; raises OSError where it cannot go on."""
 
     def read(self, path: str, start: int = 0, stop: int | None = None) -> Iterator[Record | Damage]:
         try:
@@ -61,8 +61,13 @@ class ArrayFormat(abc.ABC):
                 yield Damage(0, 0, f"the file cannot be read: {error}", b"")
             return
         last = last if stop is None else min(stop, last)
-        for position, found in zip(range(start, last), self.episodes(path, start, last), strict=True):
-            yield found if isinstance(found, Damage) else Record(position, pack(found))
+        position = start
+        try:
+            for found in self.episodes(path, start, last):
+                yield found if isinstance(found, Damage) else Record(position, pack(found))
+                position += 1
+        except OSError as error:
+            yield from (Damage(i, i + 1, f"the file cannot be read: {error}", b"") for i in range(position, last))
 
     def scan(self, path: str, start: int = 0, stop: int | None = None) -> Headers:
         records = [

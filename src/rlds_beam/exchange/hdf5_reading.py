@@ -19,11 +19,11 @@ UNREADABLE = (OSError, KeyError, RuntimeError, ValueError, TypeError)
 
 @contextlib.contextmanager
 def open_hdf5(path: str) -> Iterator[Any]:
-    """An `h5py.File`, to be read.
+    """An `h5py.File`, to be read. What h5py raises within, of a damaged file, becomes an OSError that names the file.
 
     Raises:
       UsageError: it is not on a local disk.
-      OSError: it is not there, or no HDF5 file.
+      OSError: it is not there, or no HDF5 file, or damaged.
       MissingExtraError: h5py is not installed.
     """
     if storage.scheme(path) is not None:
@@ -31,7 +31,12 @@ def open_hdf5(path: str) -> Iterator[Any]:
     with needs("hdf5", f"reading {path} needs h5py"):
         import h5py
     with h5py.File(path, "r") as file:
-        yield file
+        try:
+            yield file
+        except OSError:
+            raise
+        except UNREADABLE as error:
+            raise OSError(f"{path}: {' '.join(map(str, error.args))}") from error
 
 
 def is_dataset(one: Any) -> bool:

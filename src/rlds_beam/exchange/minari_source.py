@@ -133,6 +133,8 @@ class MinariSource(Source):
         no_features("minari", features)
         if not isinstance(input, str):
             raise UsageError("--from=minari takes one directory: that of a dataset")
+        if storage.scheme(input) is not None:
+            raise UsageError(f"cannot read {input}: HDF5 files are read from local disks only; copy it first")
         folders = _folders(input)
         abouts = {folder: _metadata(folder) for folder in folders}
         named = {about.get(OWN, {}).get("split", "train"): folder for folder, about in abouts.items()}

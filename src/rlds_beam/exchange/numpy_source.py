@@ -76,8 +76,7 @@ class NumpyFormat(ArrayFormat):
                 one.file: _load(storage.join(folder, f"{one.file}.offsets.npy")) for one in self.fields if one.as_bytes
             }
         except OSError as error:
-            yield from (Damage(i, i + 1, f"an array cannot be read: {error}", b"") for i in range(start, stop))
-            return
+            raise OSError(f"an array cannot be read: {error}") from error
         for i in range(start, stop):
             rows = {True: (i, i + 1), False: (int(offsets[i]), int(offsets[i + 1]))}
             yield {one.file: _rows(arrays[one.file], ends.get(one.file), *rows[one.of_episode]) for one in self.fields}
@@ -86,8 +85,10 @@ class NumpyFormat(ArrayFormat):
 def _load(path: str) -> Array:
     try:
         array: Array = np.load(path, mmap_mode="r", allow_pickle=False)
-    except ValueError as error:
-        raise OSError(f"{path} is no array: {error}") from error
+    except OSError:
+        raise
+    except Exception as error:  # numpy has Python parse the header: of a damaged one it raises almost anything
+        raise OSError(f"{path} is no array: {type(error).__name__}") from error
     return array
 
 
@@ -142,6 +143,8 @@ class NumpySource(Source):
         no_features("numpy", features)
         if not isinstance(input, str):
             raise UsageError("--from=numpy takes one directory: what convert --to=numpy wrote")
+        if storage.scheme(input) is not None:
+            raise UsageError(f"cannot read {input}: arrays are read from local disks only; copy it first")
         manifest = read_manifest(input)
         if not isinstance(manifest.get("numpy"), dict):
             raise UsageError(f"{input} holds no arrays: it was converted with another --to")

@@ -1,0 +1,70 @@
+"""Exports that are killed or interrupted, and run again, end with the bytes of an undisturbed one; so does `record`."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from exchanging import export
+from jobs import complaints
+from processes import DEADLINE, kill, running, wait_until
+from recorded import GREEDY, WALK, bytes_of, recorded
+
+from rlds_beam.pipelines.cli import main
+from rlds_beam.testing import make_episode, write_dataset
+
+SUPPORT = Path(__file__).parent / "support"
+FORMATS = ("numpy", "d3rlpy", "minari", "rllib", "scope_rl")
+KILLS = 2
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory) -> Path:
+    columns = {"propensity": np.full(9, 0.5), "action": np.arange(9) % 3}
+    episodes = [make_episode(9, seed=i, observation=4, columns=columns) for i in range(12)]
+    return write_dataset(tmp_path_factory.mktemp("data"), episodes, shards=3)
+
+
+def test_killed_anywhere_after_the_first_commit(data, tmp_path):
+    """One process imports the package and forks an export for each kill: see `killed_exports.py`."""
+    command = [sys.executable, str(SUPPORT / "killed_exports.py"), str(data), str(tmp_path), "1", str(KILLS), *FORMATS]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE, check=False)
+    assert done.returncode == 0, done.stderr
+    kills = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [one["to"] for one in kills] == [to for to in FORMATS for _ in range(KILLS)]
+    for one in kills:
+        assert one["ends"][0] == -signal.SIGKILL and one["ends"][1] >= 0, one
+        assert one["same"] and not one["left"], one
+
+
+def test_an_export_is_interrupted(data, tmp_path):
+    export(data, tmp_path / "whole", "minari", shards=3)
+    _interrupted(["convert", data, tmp_path / "out", "--to=minari", "--shards=3"], tmp_path)
+
+
+def test_a_recording_is_interrupted(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(SUPPORT), os.environ.get("PYTHONPATH", "")]))
+    recorded(tmp_path / "whole", episodes=400)
+    flags = [f"--env={WALK}", f"--policy={GREEDY}", "--episodes=400", "--logger=own"]
+    _interrupted(["record", tmp_path / "out", *flags], tmp_path)
+
+
+def _interrupted(command, tmp_path):
+    """Ctrl-C while it writes: one line, exit code 130, and the same command resumes."""
+    output = Path(command[1] if command[0] == "record" else command[2])
+    with running([*command, "--progress=none"]) as process:
+        wait_until(lambda: [*output.rglob("*.tmp")] or [*output.glob("_commits/*.json")], process)
+        kill(process, signal.SIGINT)
+        out, err = process.communicate(timeout=DEADLINE)
+    assert (process.returncode, out) == (130, ""), err
+    assert complaints(err) == ["rlds-beam: interrupted; what is finished is kept, run the same command to resume"]
+    assert not (output / "manifest.json").exists()
+    arguments = [str(argument) for argument in (*command, "--progress=none")]
+    assert main(arguments) == 0
+    assert bytes_of(output) == bytes_of(tmp_path / "whole")
