@@ -24,6 +24,7 @@ from clean_environment import ROOT, beside, build, run
 from cloud import EXECUTE, Cloud, content, files, serving
 from processes import DEADLINE
 from pushes import look, one_table
+from recorded import bytes_of
 
 from rlds_beam.pipelines.cli import main
 from rlds_beam.runners import dataflow
@@ -105,6 +106,53 @@ def test_convert_gives_the_bytes_of_a_local_run(
     assert main(["convert", there, "gs://bucket/out", *again, *flags(cloud)]) == 0
     assert main(["convert", str(source), str(tmp_path / "local"), *again]) == 0
     assert files(cloud.download("bucket/out", tmp_path / "replaced")) == files(tmp_path / "local")
+
+
+COUNTING = """
+from rlds_beam.recording.environments import Environment, Outcome
+from rlds_beam.recording.spaces import Leaf, Structure
+import numpy as np
+
+
+class Counting(Environment):
+    observation = Structure.of(Leaf("", "box", "float32", (2,), -np.inf, np.inf))
+    action = Structure.of(Leaf("", "discrete", "int64", sizes=3))
+    most_steps = 9
+
+    def reset(self, seed):
+        self.at = np.zeros(2, np.float32) if seed is None else np.array([seed % 7, 0], np.float32)
+        return self.at
+
+    def step(self, action):
+        self.at = self.at + np.array([action, 1], np.float32)
+        over = bool(self.at[0] > 12)
+        return Outcome(self.at, float(action), over, not over and self.at[1] == 9, 0.0 if over else 1.0, {})
+
+    def close(self):
+        pass
+
+
+def q_function(observations):
+    return np.stack([observations[:, 0] % 3 == action for action in range(3)], axis=1).astype(np.float64)
+"""
+"""An environment and a policy of a user's, installed in the image; neither needs more than rlds-beam."""
+
+
+def test_record_gives_the_bytes_of_a_local_run(
+    cloud: Cloud, image: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (installed,) = (image.parents[1] / "lib").glob("python*/site-packages")
+    for where in (installed, tmp_path):
+        (where / "counting_environment.py").write_text(COUNTING)
+    monkeypatch.syspath_prepend(tmp_path)
+    options = [
+        "--env=counting_environment:Counting", "--policy=random", "--episodes=40", "--logger=own",
+        "--policy=EpsilonGreedyHead(counting_environment:q_function, epsilon=0.3)",
+    ]  # fmt: skip
+    assert main(["record", "gs://bucket/recorded", *options, *flags(cloud)]) == 0
+    assert len(cloud.jobs) == 1
+    assert main(["record", str(tmp_path / "local"), *options]) == 0
+    assert bytes_of(cloud.download("bucket/recorded", tmp_path / "remote")) == bytes_of(tmp_path / "local")
 
 
 def test_validate_brings_its_report_back(

@@ -51,6 +51,21 @@ def test_convert(cluster, source, tmp_path, capsys) -> None:
     assert len(cluster.jobs()) == before
 
 
+def test_record(cluster, tmp_path, capsys) -> None:
+    pytest.importorskip("gymnasium")
+    flags = [
+        "--env=recorded_environments:walk", "--policy=random", "--episodes=60", "--logger=own", "--json",
+        "--policy=EpsilonGreedyHead(recorded_environments:Remembering, epsilon=0.3)",
+    ]  # fmt: skip
+    assert main(["record", str(tmp_path / "here"), *flags]) == 0
+    capsys.readouterr()
+    assert main(["record", str(tmp_path / "there"), *flags, *cluster.flags()]) == 0
+    assert json.loads(capsys.readouterr().out)["episodes"] == 120
+    assert bytes_of(tmp_path / "there") == bytes_of(tmp_path / "here")
+    job = cluster.get(f"/jobs/{cluster.jobs()[0]['jid']}")
+    assert job["state"] == "FINISHED"
+
+
 def test_validate(cluster, source, tmp_path, capsys) -> None:
     reports = []
     for where, flags in (("here", []), ("there", cluster.flags())):

@@ -15,6 +15,7 @@ from rlds_beam.output.base import FileOutput
 from rlds_beam.output.columns.options import ColumnsOptions
 from rlds_beam.output.keep_ranges_options import KeepRangesOptions
 from rlds_beam.output.options import OutputOptions
+from rlds_beam.output.rlds.options import RldsOptions
 from rlds_beam.reading.base import Source
 from rlds_beam.trajectories.options import FrameOptions, ItemOptions
 from rlds_beam.user_functions import resolve
@@ -47,7 +48,7 @@ OUTPUTS = {
         "rlds_beam.output.trajectories:TrajectoryOutput", (FrameOptions, ItemOptions), frozenset({"keep", "images"})
     ),
     COLUMNS: KnownOutput("rlds_beam.output.columns.output:ColumnsOutput", (ColumnsOptions,)),
-    RLDS: KnownOutput("rlds_beam.output.rlds.output:RldsOutput", (ColumnsOptions,)),
+    RLDS: KnownOutput("rlds_beam.output.rlds.output:RldsOutput", (ColumnsOptions, RldsOptions)),
     "keep_ranges": KnownOutput("rlds_beam.output.keep_ranges:KeepRangesOutput", (KeepRangesOptions,)),
     "numpy": KnownOutput("rlds_beam.exchange.numpy_output:NumpyOutput", reads=frozenset({"images"})),
     "rllib": KnownOutput("rlds_beam.exchange.rllib_output:RllibOutput"),

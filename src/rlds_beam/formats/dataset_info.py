@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rlds_beam.errors import UsageError
@@ -150,6 +150,7 @@ def dataset_info_json(
     *,
     config_name: str | None = None,
     file_format: str = "tfrecord",
+    alternatives: Sequence[str] = (),
     description: str = "",
 ) -> dict[str, Any]:
     """The content of a `dataset_info.json` that `tfds.builder_from_directory` opens.
@@ -160,6 +161,7 @@ def dataset_info_json(
       splits: the splits.
       config_name: where the dataset has configurations.
       file_format: `tfrecord` or `array_record`.
+      alternatives: other formats in which the same records lie beside it.
       description: free text.
     """
     info: dict[str, Any] = {
@@ -177,4 +179,6 @@ def dataset_info_json(
             for split in splits
         ],
     }
+    if alternatives:
+        info["alternativeFileFormats"] = list(alternatives)
     return info | ({"configName": config_name} if config_name else {})

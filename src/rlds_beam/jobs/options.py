@@ -12,6 +12,7 @@ from rlds_beam.options import option
 from rlds_beam.output.columns.options import ColumnsOptions
 from rlds_beam.output.keep_ranges_options import KeepRangesOptions
 from rlds_beam.output.options import OutputOptions
+from rlds_beam.output.rlds.options import RldsOptions
 from rlds_beam.reading.options import SourceOptions
 from rlds_beam.reverb.options import ReverbOptions
 from rlds_beam.trajectories.options import FrameOptions, ItemOptions
@@ -22,6 +23,7 @@ class PlanOptions(
     ItemOptions,
     FrameOptions,
     ColumnsOptions,
+    RldsOptions,
     LerobotOptions,
     ScopeRlOptions,
     KeepRangesOptions,

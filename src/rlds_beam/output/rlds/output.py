@@ -29,6 +29,7 @@ from rlds_beam.output.plans import read_plan
 from rlds_beam.output.record_files import RecordFile, open_record_file
 from rlds_beam.output.rlds.card import CARD, PROVENANCE, card, provenance
 from rlds_beam.output.rlds.naming import CARRIED, is_licence, name_and_version
+from rlds_beam.output.rlds.options import RldsOptions
 from rlds_beam.output.rlds.records import RecordEncoder
 from rlds_beam.output.shards import WrittenFile
 from rlds_beam.reading.base import Source, TfdsMetadata
@@ -51,6 +52,7 @@ class RldsOutput(FileOutput):
       info: the content of the dataset_info.json that was read.
       files_beside: the texts of files that go with the data, by file name.
       splits: those that episodes are divided among; where there are none, they stay in their own.
+      beside_as: a second format, in which the same records are written beside the first.
     """
 
     directory: str
@@ -63,6 +65,7 @@ class RldsOutput(FileOutput):
     info: Mapping[str, Any]
     files_beside: Mapping[str, str]
     splits: tuple[str, ...] = ()
+    beside_as: ColumnsFormat | None = None
 
     holds = "episode"
     divides = True
@@ -85,7 +88,10 @@ class RldsOutput(FileOutput):
         kind = ColumnsOptions.of(options).format
         if kind == "parquet":
             raise UsageError("--format=parquet is for --to=columns; --to=rlds writes tfrecord or array_record")
-        if kind == "array_record":
+        beside_as: ColumnsFormat | None = "array_record" if RldsOptions.of(options).array_record_beside else None
+        if beside_as and kind != "tfrecord":
+            raise UsageError(f"--array_record_beside is for TFRecords, and --format={kind} writes none")
+        if "array_record" in (kind, beside_as):
             check_writable(directory)
         if splits and len(source.splits) > 1:
             known = ", ".join(split.name for split in source.splits)
@@ -98,7 +104,13 @@ class RldsOutput(FileOutput):
             features = to_json(edited_features(schema, tfds.features, stored))
         name, version = name_and_version(source, directory)
         info = json.loads(tfds.info) if tfds.info is not None else {}
-        return cls(directory, name, version, kind, schema, stored, features, info, dict(tfds.files), splits)
+        files = dict(tfds.files)
+        return cls(directory, name, version, kind, schema, stored, features, info, files, splits, beside_as)
+
+    @property
+    def formats(self) -> tuple[ColumnsFormat, ...]:
+        """Of the files: each record is in one of each."""
+        return (self.format, *([self.beside_as] if self.beside_as else []))
 
     @property
     def metadata(self) -> tuple[str, ...]:
@@ -117,7 +129,8 @@ class RldsOutput(FileOutput):
 
     def plan(self) -> dict[str, Any]:
         described = {"format": self.format, "features": json.loads(self.features), "info": self.info}
-        return {"rlds": {**described, "files": self.files_beside, "splits": self.splits}}
+        beside = {"beside": self.beside_as} if self.beside_as else {}
+        return {"rlds": {**described, **beside, "files": self.files_beside, "splits": self.splits}}
 
     def describe(self) -> tuple[list[str], dict[str, str]]:
         written = self.schema.recorded
@@ -149,9 +162,9 @@ class RldsOutput(FileOutput):
         return self.files(work)[0]
 
     def files(self, work: WorkRange) -> tuple[str, ...]:
-        """The names that TFDS expects: one, or one for each split that episodes are divided among."""
-        number = f"{work.index:05d}-of-{work.of:05d}"
-        return tuple(f"{self.name}-{split}.{self.format}-{number}" for split in self.splits or (work.split,))
+        """The names that TFDS expects: one, or one for each split that episodes are divided among, in each format."""
+        number, splits = f"{work.index:05d}-of-{work.of:05d}", self.splits or (work.split,)
+        return tuple(f"{self.name}-{split}.{kind}-{number}" for kind in self.formats for split in splits)
 
     def open_range(self, work: WorkRange) -> RldsWriter:
         return RldsWriter(self, work)
@@ -159,17 +172,23 @@ class RldsOutput(FileOutput):
     def complete(self, commits: Sequence[RangeCommit]) -> dict[str, Any]:
         """Writes the metadata; a split without episodes is left out, and its empty files are removed."""
         found: dict[str, list[WrittenFile]] = {}
+        beside: dict[str, list[str]] = {}
         for commit in commits:
-            for split, one in zip(self.splits or (commit.split,), commit.files, strict=True):
-                found.setdefault(split, []).append(one)
+            names = self.splits or (commit.split,)
+            for i, one in enumerate(commit.files):
+                if i < len(names):
+                    found.setdefault(names[i], []).append(one)
+                else:
+                    beside.setdefault(names[i % len(names)], []).append(one.file)
         splits = []
         for split, files in found.items():
             if any(one.shard.records for one in files):
                 size = sum(one.shard.bytes for one in files)
                 splits.append(SplitInfo(split, tuple(one.shard.records for one in files), size))
             else:
-                storage.remove_files(self.directory, [one.file for one in files])
-        made = dataset_info_json(self.name, self.version, splits, file_format=self.format)
+                storage.remove_files(self.directory, [*(one.file for one in files), *beside.get(split, [])])
+        formats = {"file_format": self.format, "alternatives": self.formats[1:]}
+        made = dataset_info_json(self.name, self.version, splits, **formats)
         if splits:
             info = {name: self.info[name] for name in CARRIED if name in self.info}
             self._write(FEATURES, self.features)
@@ -210,10 +229,12 @@ class RldsWriter:
         self._encoder, self._names = output.encoder(), output.files(work)
         self._splits = output.splits
         self._counts = [0] * len(self._names)
+        self._places = len(self._names) // len(output.formats)
         self._files: list[RecordFile] = []
         try:
-            for name in self._names:
-                self._files.append(open_record_file(output.format, storage.join(output.directory, name)))
+            for i, name in enumerate(self._names):
+                kind = output.formats[i // self._places]
+                self._files.append(open_record_file(kind, storage.join(output.directory, name)))
         except BaseException:
             self.abort()
             raise
@@ -221,8 +242,9 @@ class RldsWriter:
     def write(self, batch: Batch) -> None:
         records = [(self._place(e), e, self._encoder.encode(e, batch.read)) for e in batch.episodes]
         for place, episode, record in records:  # all that can fail has not
-            self._files[place].add(record, episode.key)
-            self._counts[place] += 1
+            for i in range(place, len(self._files), self._places):
+                self._files[i].add(record, episode.key)
+                self._counts[i] += 1
         self.predicted += len(records)
 
     def _place(self, episode: Episode) -> int:
@@ -233,8 +255,10 @@ class RldsWriter:
         return self._splits.index(split.decode() if isinstance(split, bytes) else str(split))
 
     def finish(self) -> tuple[WrittenFile, ...]:
-        infos = [file.commit() for file in self._files]
-        return tuple(WrittenFile(*one) for one in zip(self._names, infos, self._counts, strict=True))
+        written = zip(self._names, [file.commit() for file in self._files], self._counts, strict=True)
+        return tuple(
+            WrittenFile(*one, role="items" if i < self._places else "part") for i, one in enumerate(written)
+        )  # fmt: skip
 
     def abort(self) -> None:
         for file in self._files:
