@@ -187,8 +187,9 @@ class RldsOutput(FileOutput):
                 splits.append(SplitInfo(split, tuple(one.shard.records for one in files), size))
             else:
                 storage.remove_files(self.directory, [*(one.file for one in files), *beside.get(split, [])])
-        formats = {"file_format": self.format, "alternatives": self.formats[1:]}
-        made = dataset_info_json(self.name, self.version, splits, **formats)
+        made = dataset_info_json(
+            self.name, self.version, splits, file_format=self.format, alternatives=self.formats[1:]
+        )  # fmt: skip
         if splits:
             info = {name: self.info[name] for name in CARRIED if name in self.info}
             self._write(FEATURES, self.features)
