@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -191,6 +192,67 @@ def test_what_tf_agents_recorded(tmp_path):
     assert (first.steps["action"].dtype, first.steps["action"].tolist()) == (np.int64, [0, 1, 2])
     assert first.steps["is_terminal"].tolist() == [False, False, True]
     assert (len(rest), rest.steps["is_last"].any()) == (2, False)
+
+
+# Minari's directories of Arrow and Parquet; Minari itself writes them in tests/peers/exchange.
+
+
+def minari_directory(data: Path, kind: str) -> None:
+    """Two episodes, as Minari lays them out: the last row of an action, a reward and a flag is padding."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    box = {"type": "Box", "dtype": "float32", "shape": [1, 2], "low": [[0, 0]], "high": [[1, 1]]}
+    spaces = {
+        "type": "Dict",
+        "subspaces": {"state": box, "pair": {"type": "Tuple", "subspaces": [box, {"type": "Text"}]}},
+    }
+    data.mkdir(parents=True)
+    (data / "metadata.json").write_text(
+        json.dumps(
+            {
+                "total_episodes": 2, "data_format": kind, "dataset_id": "arrow-v0", "jpeg_encoding": True,
+                "observation_space": json.dumps(spaces), "action_space": json.dumps({"type": "Discrete", "n": 3}),
+            }
+        )
+    )  # fmt: skip
+    for i, steps in enumerate((4, 3)):
+        flat = pa.array(np.arange(2 * steps, dtype=np.float32) + 10 * i)
+        numbers = pa.FixedSizeListArray.from_arrays(flat, 2)
+        pair = pa.StructArray.from_arrays([numbers, pa.array(["a", "b", "c", "d"][:steps])], names=["0", "1"])
+        end = [step == steps - 2 for step in range(steps)]
+        table = pa.table({
+            "episode_id": np.full(steps, i, np.int32),
+            "observations": pa.StructArray.from_arrays([pair, numbers], names=["pair", "state"]),
+            "actions": np.arange(steps), "rewards": np.arange(steps) / 2.0,
+            "terminations": end if i else [False] * steps, "truncations": [False] * steps if i else end,
+        })  # fmt: skip
+        (data / str(i)).mkdir()
+        file = str(data / str(i) / f"part-0.{kind}")
+        if kind == "parquet":
+            parquet.write_table(table, file)
+        else:
+            with pa.OSFile(file, "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
+                writer.write_table(table)
+
+
+@pytest.mark.parametrize("kind", ["arrow", "parquet"])
+def test_minaris_directories(tmp_path, kind):
+    minari_directory(tmp_path / "arrow-v0" / "data", kind)
+    first, second = read_back(tmp_path / "arrow-v0", "minari", ranges=2)
+    assert (first.faults, second.faults, first.key.position, second.key.position) == ((), (), 0, 1)
+    assert first.steps["observation/state"].tolist() == [[[2 * t, 2 * t + 1]] for t in range(4)]
+    assert second.steps["observation/pair/0"].tolist() == [[[10 + 2 * t, 11 + 2 * t]] for t in range(3)]
+    assert plain(second.steps["observation/pair/1"]) == [b"a", b"b", b"c"]
+    assert (first.steps["action"].tolist(), second.steps["reward"].tolist()) == ([0, 1, 2, 0], [0.0, 0.5, 0.0])
+    assert [e.steps["is_terminal"].tolist() for e in (first, second)] == [[False] * 4, [False, False, True]]
+    assert first.steps["is_last"].tolist() == [False] * 3 + [True]
+    file = tmp_path / "arrow-v0" / "data" / "1" / f"part-0.{kind}"
+    for content in (file.read_bytes()[:-40], b"", None):
+        file.unlink() if content is None else file.write_bytes(content)
+        whole, damaged = read_back(tmp_path / "arrow-v0", "minari")
+        assert not whole.faults and damaged.faults[0].rule == "corrupt_record"
+        assert "episode 1 cannot be read" in damaged.faults[0].detail
 
 
 # EnvLogger

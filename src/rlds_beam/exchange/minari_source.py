@@ -1,4 +1,6 @@
-"""Minari datasets (HDF5) as a source: `--from=minari`, of a dataset's directory or of one that `--to=minari` wrote.
+"""Minari datasets (HDF5, Arrow, Parquet) as a source: `--from=minari`.
+
+It reads a dataset's directory, or one that `--to=minari` wrote.
 
 A Minari episode of T steps is an RLDS episode of T + 1: the observations as they are, the actions and rewards with a
 void last step. JPEGs stay as they are. Infos are step fields `info/...`, unless `--to=minari` says what they were.
@@ -31,6 +33,7 @@ from rlds_beam.exchange.array_episodes import (
 )
 from rlds_beam.exchange.hdf5_reading import UNREADABLE, datasets_of, is_text, open_hdf5, read_array
 from rlds_beam.exchange.leaves import field_from_json
+from rlds_beam.exchange.minari_arrow import ARROW, MinariArrowFormat
 from rlds_beam.exchange.minari_output import MAIN, METADATA, OWN
 from rlds_beam.exchange.sources_of_files import dataset_name, no_features, shards_of, splits_of
 from rlds_beam.formats.base import Damage
@@ -125,7 +128,7 @@ class MinariSource(Source):
     schema: Schema
     decoder: MinariDecoder
     splits: tuple[Split, ...]
-    files: MinariFormat = MinariFormat()
+    files: MinariFormat | MinariArrowFormat
     violations: tuple[Any, ...] = ()
 
     @classmethod
@@ -134,23 +137,32 @@ class MinariSource(Source):
         if not isinstance(input, str):
             raise UsageError("--from=minari takes one directory: that of a dataset")
         if storage.scheme(input) is not None:
-            raise UsageError(f"cannot read {input}: HDF5 files are read from local disks only; copy it first")
+            raise UsageError(f"cannot read {input}: Minari's files are read from local disks only; copy it first")
         folders = _folders(input)
         abouts = {folder: _metadata(folder) for folder in folders}
         named = {about.get(OWN, {}).get("split", "train"): folder for folder, about in abouts.items()}
         if len(named) < len(folders):
             raise UsageError(f"{input} holds {len(folders)} datasets: name one of {', '.join(folders)}")
-        shards = {name: shards_of(cls.files, [storage.join(folder, MAIN)]) for name, folder in named.items()}
         first = next(iter(named.values()))
         about = abouts[first]
+        kind = about.get("data_format", "hdf5")
+        paths = {name: storage.join(folder, METADATA if kind in ARROW else MAIN) for name, folder in named.items()}
+        files: MinariFormat | MinariArrowFormat = MinariFormat()
+        shards = {name: shards_of(files, [path]) for name, path in paths.items()} if kind not in ARROW else {}
+        if kind in ARROW:
+            files = arrow = MinariArrowFormat(kind, _spaces(about, whole=True))
+            shards = {name: (arrow.shard(path),) for name, path in paths.items()}
         name = dataset_name(
             about.get(OWN, {}).get("dataset") or str(about.get("dataset_id", "minari")).replace("/", "-")
         )
-        fields = _own_fields(about[OWN]) if OWN in about else _fields(storage.join(first, MAIN), about)
+        if OWN in about:
+            fields = _own_fields(about[OWN])
+        else:
+            fields = _fields(next(iter(paths.values())), files, about)
         of_steps = {one.field.path: one.field for one in fields if one.of != "episode"}
         of_steps.setdefault("discount", Field("discount", "float32"))
         schema = Schema(of_steps | FLAG_FIELDS, {one.field.path: one.field for one in fields if one.of == "episode"})
-        return cls(f"{name}/1.0.0", schema, MinariDecoder(schema, fields), splits_of(shards, split, name))
+        return cls(f"{name}/1.0.0", schema, MinariDecoder(schema, fields), splits_of(shards, split, name), files)
 
 
 def _folders(input: str) -> list[str]:
@@ -169,11 +181,12 @@ def _metadata(folder: str) -> dict[str, Any]:
     content = read_json(path)
     if not isinstance(content, dict):
         raise UsageError(f"{path} is not as Minari writes it: fetch the dataset again")
-    if content.get("data_format", "hdf5") != "hdf5" or not storage.exists(storage.join(folder, MAIN)):
-        raise UsageError(
-            f"{folder}: its data are stored as {content.get('data_format')}, and --from=minari reads hdf5 ({MAIN}): "
-            "minari.combine_datasets and data_format='hdf5' make such a dataset of it"
-        )
+    kind = content.get("data_format", "hdf5")
+    if kind not in ("hdf5", *ARROW):
+        known = ", ".join(("hdf5", *ARROW))
+        raise UsageError(f"{folder}: its data are stored as {kind}, and --from=minari reads {known}")
+    if kind == "hdf5" and not storage.exists(storage.join(folder, MAIN)):
+        raise UsageError(f"{folder}: there is no {MAIN} in it: fetch the dataset again")
     return content
 
 
@@ -190,20 +203,22 @@ def _own_fields(about: Mapping[str, Any]) -> tuple[MinariField, ...]:
     return tuple(fields)
 
 
-def _fields(path: str, about: Mapping[str, Any]) -> tuple[MinariField, ...]:
+def _fields(path: str, files: MinariFormat | MinariArrowFormat, about: Mapping[str, Any]) -> tuple[MinariField, ...]:
     """What the first episode holds, for a dataset that another program wrote."""
+    jpeg, spaces = bool(about.get("jpeg_encoding", True)), _spaces(about)
     try:
-        with open_hdf5(path) as file:
-            datasets = dict(datasets_of(file["episode_0"]))
-            steps = datasets["rewards"].shape[0] + 1
-            jpeg = bool(about.get("jpeg_encoding", True))
-            found = [_field(place, one, steps, jpeg, _spaces(about)) for place, one in datasets.items()]
+        if isinstance(files, MinariArrowFormat):
+            arrays = files.read_episode(storage.join(storage.split(path)[0], "0"))
+            found = [_field(place, one, jpeg, spaces) for place, one in sorted(arrays.items())]
+        else:
+            with open_hdf5(path) as file:
+                found = [_field(place, one, jpeg, spaces) for place, one in datasets_of(file["episode_0"])]
     except UNREADABLE as error:
         raise UsageError(f"{path} cannot be read: {error}") from error
     return tuple(one for one in found if one is not None)
 
 
-def _field(place: str, dataset: Any, steps: int, jpeg: bool, spaces: Mapping[str, Any]) -> MinariField | None:
+def _field(place: str, dataset: Any, jpeg: bool, spaces: Mapping[str, Any]) -> MinariField | None:
     role, _, rest = place.partition("/")
     if role not in _ROLES or not dataset.shape:
         return None
@@ -219,22 +234,22 @@ def _field(place: str, dataset: Any, steps: int, jpeg: bool, spaces: Mapping[str
     return MinariField(number_field(name, dataset.dtype.name, tuple(dataset.shape[1:])), place, of)
 
 
-def _spaces(about: Mapping[str, Any]) -> dict[str, Any]:
-    """The space of each array, by its place."""
+def _spaces(about: Mapping[str, Any], *, whole: bool = False) -> dict[str, Any]:
+    """The space of each array, by its place; of all places above them, too, where the `whole` is asked for."""
     found: dict[str, Any] = {}
     for role, name in (("observations", "observation_space"), ("actions", "action_space")):
         if isinstance(about.get(name), str):
-            _flat(json.loads(about[name]), role, found)
+            _flat(json.loads(about[name]), role, found, whole)
     return found
 
 
-def _flat(space: Mapping[str, Any], place: str, found: dict[str, Any]) -> None:
+def _flat(space: Mapping[str, Any], place: str, found: dict[str, Any], whole: bool) -> None:
     below = space.get("subspaces")
     if isinstance(below, dict):
         for name, one in below.items():
-            _flat(one, f"{place}/{name}", found)
+            _flat(one, f"{place}/{name}", found, whole)
     elif isinstance(below, list):
         for i, one in enumerate(below):
-            _flat(one, f"{place}/_index_{i}", found)
-    else:
+            _flat(one, f"{place}/_index_{i}", found, whole)
+    if whole or below is None:
         found[place] = space

@@ -52,8 +52,9 @@ def test_it_loads_by_name(rich, tmp_path, monkeypatch):
     assert minari.load_dataset("rich-v0").spec.dataset_id == "rich-v0"
 
 
+@pytest.mark.parametrize("data_format", ["hdf5", "arrow", "parquet"])
 @pytest.mark.parametrize("jpeg", [False, True])
-def test_its_own_dataset_is_read(tmp_path, monkeypatch, jpeg):
+def test_its_own_dataset_is_read(tmp_path, monkeypatch, jpeg, data_format):
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
     rng = np.random.default_rng(0)
     space = gym.spaces.Dict({
@@ -76,7 +77,7 @@ def test_its_own_dataset_is_read(tmp_path, monkeypatch, jpeg):
         )  # fmt: skip
     minari.create_dataset_from_buffers(
         "theirs-v0", buffers, observation_space=space, action_space=gym.spaces.Box(0, 1, (2,), np.float64),
-        data_format="hdf5", jpeg_encoding=jpeg,
+        data_format=data_format, jpeg_encoding=jpeg,
     )  # fmt: skip
     episodes = read_back(tmp_path / "theirs-v0", "minari")
     assert [len(e) for e in episodes] == [6, 4]
@@ -91,3 +92,5 @@ def test_its_own_dataset_is_read(tmp_path, monkeypatch, jpeg):
         assert np.array_equal(ours.steps["info/speed"], theirs.infos["speed"])
         assert ours.steps["is_terminal"][-1] == theirs.terminations[-1]
     assert [bool(e.steps["is_last"][-1]) for e in episodes] == [True, True]
+    report = export(tmp_path / "theirs-v0", tmp_path / "rlds", "rlds", from_="minari")
+    assert (report.items_written, report.rejected) == (2, 0)
