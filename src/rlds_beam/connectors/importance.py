@@ -231,7 +231,7 @@ def _sum(a: Array | None, b: Array) -> Array:
 def _weights(episode: Episode, path: str) -> Array:
     if path not in episode.steps:
         raise UsageError(
-            f"SelfNormalizeImportanceWeights: the steps have no {path}; AddImportanceWeights (without `log`) comes "
-            "before it"
+            f"SelfNormalizeImportanceWeights: the steps have no {path}; AddImportanceWeights comes before it, without "
+            "`log`"
         )
     return np.asarray(episode.steps[path], np.float64)
