@@ -87,9 +87,9 @@ def test(name: str, version: str, python: Path, arguments: list[str]) -> Outcome
 
 def print_table(outcomes: list[Outcome], name: str, version: str) -> None:
     """The results, with these headings for the first two columns."""
-    print(f"\n{name:8}{version:9}{'passed':>8}{'skipped':>9}{'failed':>8}{'seconds':>9}")
+    print(f"\n{name:11}{version:9}{'passed':>8}{'skipped':>9}{'failed':>8}{'seconds':>9}")
     for one in outcomes:
-        print(f"{one.name:8}{one.version:9}{one.passed:8}{one.skipped:9}{one.failed:8}{one.seconds:9.0f}")
+        print(f"{one.name:11}{one.version:9}{one.passed:8}{one.skipped:9}{one.failed:8}{one.seconds:9.0f}")
 
 
 def all_passed(outcomes: list[Outcome]) -> bool:

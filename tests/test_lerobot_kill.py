@@ -27,34 +27,30 @@ def commits(output: Path) -> int:
     return len(list((output / "_commits").glob("*.json")))
 
 
-@pytest.mark.parametrize("version", ["3.0", "2.1"])
-def test_killed_workers_and_parents(tmp_path, source, version):
+def disturb(command: list[Any], out: Path, rng: random.Random, how: str) -> None:
+    """Runs the command, and ends it at a random moment: before all ranges are finished, or (parent) after that."""
+    with running(command) as process:
+        wanted = rng.randrange(1, 10)
+        last = [lambda: commits(out) == 12, lambda: [*out.glob("meta/*.json*")], (out / "report.json").exists]
+        wait_until(rng.choice(last) if how == "parent" else lambda: commits(out) >= wanted, process)
+        if how == "worker":
+            with contextlib.suppress(ProcessLookupError, IndexError):
+                os.kill(rng.choice(members(process.pid, WORKER)), signal.SIGKILL)
+        else:
+            kill(process, signal.SIGINT if how == "Ctrl-C" else signal.SIGKILL)
+        _, err = process.communicate(timeout=DEADLINE)
+    code = {"parent": -signal.SIGKILL, "worker": 1, "Ctrl-C": 130}[how]
+    assert process.returncode in (code, 3), err  # 3: it was done before, with a record that was rejected
+    if process.returncode == 130:
+        assert complaints(err) == ["rlds-beam: interrupted; what is finished is kept, run the same command to resume"]
+
+
+@pytest.mark.parametrize(("version", "first"), [("3.0", "worker"), ("2.1", "Ctrl-C")])
+def test_killed_and_run_again(tmp_path, source, version, first):
     rng, out = random.Random(version), tmp_path / "out"
     data.convert_here(source, tmp_path / "whole", shards=6, lerobot_version=version)
     command: list[Any] = ["convert", source, out, *FLAGS, f"--lerobot_version={version}", "--workers=2"]
-    with running(command) as process:
-        moment = rng.randrange(1, 11)
-        wait_until(lambda: commits(out) >= moment, process)
-        with contextlib.suppress(ProcessLookupError, IndexError):
-            os.kill(rng.choice(members(process.pid, WORKER)), signal.SIGKILL)
-        process.communicate(timeout=DEADLINE)
-        assert process.returncode in (1, 3)  # 3: it was done before, with a record that was rejected
-    with running(command) as process:
-        moments = [lambda: commits(out) == 12, lambda: [*out.glob("meta/*.json*")], (out / "report.json").exists]
-        wait_until(rng.choice(moments), process)
-        kill(process)
+    disturb(command, out, rng, first)
+    disturb(command, out, rng, "parent")
     data.convert_here(source, out, shards=6, lerobot_version=version)
-    assert data.files(out) == data.files(tmp_path / "whole")
-
-
-def test_interrupted_by_the_user(tmp_path, source):
-    out = tmp_path / "out"
-    with running(["convert", source, out, *FLAGS, "--lerobot_version=2.1", "--workers=2"]) as process:
-        wait_until(lambda: commits(out) >= 3, process)
-        kill(process, signal.SIGINT)
-        _, err = process.communicate(timeout=DEADLINE)
-    assert process.returncode == 130, err
-    assert complaints(err) == ["rlds-beam: interrupted; what is finished is kept, run the same command to resume"]
-    data.convert_here(source, out, shards=6, lerobot_version="2.1")
-    data.convert_here(source, tmp_path / "whole", shards=6, lerobot_version="2.1")
     assert data.files(out) == data.files(tmp_path / "whole")

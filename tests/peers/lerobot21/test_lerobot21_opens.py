@@ -103,12 +103,17 @@ def test_the_metadata_are_loaded(source, output):
     assert list(meta.tasks.values()) == list(texts)
 
 
-def test_every_frame_of_the_videos_is_found_by_its_time(moving, folder):
+@pytest.fixture(scope="module")
+def videos(folder: Path, moving: tuple[str, list[Any]]) -> Path:
     out = folder / "videos"
     rlds_beam.convert(
         moving[0], out, to="lerobot", fps=data.FPS, shards=2, images="video", lerobot_version="2.1", modality="auto"
     )
-    dataset, frame = opened(out), 0
+    return out
+
+
+def test_every_frame_of_the_videos_is_found_by_its_time(moving, videos):
+    dataset, frame = opened(videos), 0
     assert dataset.meta.video_keys == ["observation.images.image_0", "observation.images.wrist"]
     assert dataset.meta.total_chunks == 1
     for e in moving[1]:
@@ -121,8 +126,33 @@ def test_every_frame_of_the_videos_is_found_by_its_time(moving, folder):
                 bars = [np.flatnonzero(image[2:6].mean(axis=(0, 2)) > 170).mean() for image in (found, pixels)]
                 assert abs(bars[0] - bars[1]) < 1  # the frame, and not the one beside it
             frame += 1
-    windows = opened(out, delta_timestamps={"observation.images.image_0": [-0.1, 0.0, 0.1]})
+    windows = opened(videos, delta_timestamps={"observation.images.image_0": [-0.1, 0.0, 0.1]})
     assert windows[0]["observation.images.image_0_is_pad"].tolist() == [True, False, False]
+
+
+def test_its_parts_are_found_as_gr00t_looks_them_up(moving, videos):
+    """By modality.json and stats.json alone: a slice of a vector, a path of a video, a row of tasks.jsonl."""
+    import pandas as pd
+
+    info, modality, stats = (data.meta(videos, name) for name in ("info", "modality", "stats"))
+    tasks = {line["task_index"]: line["task"] for line in data.lines(videos, "tasks")}
+    for k, (line, e) in enumerate(zip(data.lines(videos, "episodes"), moving[1], strict=True)):
+        place = {"episode_chunk": k // info["chunks_size"], "episode_index": k}
+        rows = pd.read_parquet(videos / info["data_path"].format(**place))
+        assert len(rows) == line["length"] == len(e)
+        for part, key, path in (("state", "observation.state", "observation/state"), ("action", "action", "action")):
+            for entry in modality[part].values():
+                found = np.stack([row[entry["start"] : entry["end"]] for row in rows[entry.get("original_key", key)]])
+                np.testing.assert_array_equal(found, e.steps[path])
+                assert all(
+                    len(np.array(v)[entry["start"] : entry["end"]]) == found.shape[1] for v in stats[key].values()
+                )
+        for entry in modality["video"].values():
+            assert (videos / info["video_path"].format(video_key=entry["original_key"], **place)).exists()
+        texts = rows[modality["annotation"]["human.task_description"]["original_key"]].map(tasks.get)
+        assert [text.encode() for text in texts] == list(e.steps["language_instruction"])
+    for name in (name for name, feature in info["features"].items() if "float" in feature["dtype"]):
+        assert {"mean", "std", "min", "max", "q01", "q99"} <= stats[name].keys()
 
 
 def test_what_lerobot_wrote_itself_is_read(moving, folder):
