@@ -23,6 +23,10 @@ MEASURED = Path(__file__).resolve().parent / "rates.json"
 STAGES = ("read", "decode", "check", "frames", "encode", "write")
 OPEN_X = 9e12, 2.4e6
 """Bytes and episodes of Open X-Embodiment."""
+DROID = 1.7e12, 92_233
+"""Bytes and episodes of DROID as RLDS."""
+CORE_HOUR = 0.05
+"""What an hour of a core costs, in dollars: assumed, about the list price of clouds."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,6 +84,7 @@ class Rates:
       date, machine: when and where they were measured.
       range_seconds: `cpu` and `wall` of a range beside its bytes.
       stages, push: by kind of data.
+      jobs: by job (`job_rates`), of one kind each.
     """
 
     date: str
@@ -87,6 +92,7 @@ class Rates:
     range_seconds: Mapping[str, float]
     stages: Mapping[str, Stages]
     push: Mapping[str, Push]
+    jobs: Mapping[str, Stages]
 
     @classmethod
     def read(cls, path: Path = MEASURED) -> Rates:
@@ -94,7 +100,8 @@ class Rates:
         content = json.loads(path.read_text())
         stages = {name: _only(Stages, found) for name, found in content["stages"].items()}
         push = {name: _only(Push, found) for name, found in content["push"].items()}
-        return cls(content["date"], content["machine"], content["range_seconds"], stages, push)
+        jobs = {name: _only(Stages, found) for name, found in content.get("jobs", {}).items()}
+        return cls(content["date"], content["machine"], content["range_seconds"], stages, push, jobs)
 
 
 def _only(kind: Any, found: Mapping[str, Any]) -> Any:
@@ -156,6 +163,24 @@ def show_dataset(rates: Rates, kinds: Sequence[str], size: float, episodes: floa
     )
 
 
+def show_jobs(rates: Rates) -> None:
+    """What jobs on images cost, for each step and for the two large datasets."""
+    rows = [
+        [name, f"{s.input_bytes:,.0f}", f"{s.cpu_us['whole']:,.0f}", f"{1e6 / s.cpu_us['whole']:,.0f}",
+         f"{1e-6 / s.seconds_per_byte:,.1f}", f"{s.growth:.2f}"]
+        for name, s in rates.jobs.items()
+    ]  # fmt: skip
+    table("jobs on images", ["", "bytes in", "us a step", "steps/s", "MB/s in", "bytes out / in"], *rows)
+    for dataset, (size, _) in (("DROID", DROID), ("Open X-Embodiment", OPEN_X)):
+        rows = []
+        for name, stages in rates.jobs.items():
+            hours = core_seconds(stages, rates, size) / 3600
+            each = [f"{hours / workers:,.2f}" for workers in (1, 10, 100)]
+            rows.append([name, *each, f"{CORE_HOUR * hours:,.2f}", f"{size * stages.growth / 1e12:,.2f}"])
+        head = ["", "h on 1", "on 10", "on 100", "dollars", "TB out"]
+        table(f"{dataset}: {size / 1e12:g} TB, workers of one core, evenly busy", head, *rows)
+
+
 def show_push(rates: Rates, size: float) -> None:
     rows = []
     for kind, push in rates.push.items():
@@ -192,6 +217,7 @@ def main() -> None:
     print(f"a range costs {ms['cpu']} ms of a core, {ms['wall']} ms in all")
     show_stages(rates)
     show_dataset(rates, [kind for kind in rates.stages if kind != "state"], args.bytes, args.episodes)
+    show_jobs(rates)
     show_push(rates, args.bytes)
 
 

@@ -23,6 +23,8 @@ VERSION = "1.0.0"
 STATE_STEPS = 1000
 """Steps of a half-cheetah episode."""
 IMAGE_STEPS = 100
+SHORT_STEPS = 10
+"""Steps of an episode of `jpeg_short`."""
 CAMERAS = 4
 SIZE = 64
 
@@ -32,8 +34,9 @@ def dataset(kind: str, steps: int, files: int, into: Path) -> Path:
 
     Args:
       kind: `state` (observation 17, action 6, float32), `png` or `jpeg` (4 cameras of 64x64x3, a
-        state of 7, action 7), `jpeg256`, `jpeg480` (the same of 256x256x3, 480x480x3).
-      steps: in all, in episodes of 1,000 (100 with images).
+        state of 7, action 7), `jpeg_short` (in short episodes), `jpeg256` and `jpeg480` (the same of 256x256x3 and of
+        480x480x3).
+      steps: in all, in episodes of 1,000 (100 with images, 10 of `jpeg_short`).
       files: shards.
       into: where the datasets lie.
     """
@@ -41,7 +44,7 @@ def dataset(kind: str, steps: int, files: int, into: Path) -> Path:
     if not (into / name).exists():
         making = into / f".{name}.{os.getpid()}"
         shutil.rmtree(making, ignore_errors=True)
-        length = STATE_STEPS if kind == "state" else IMAGE_STEPS
+        length = {"state": STATE_STEPS, "jpeg_short": SHORT_STEPS}.get(kind, IMAGE_STEPS)
         write_dataset(making, episodes(kind, steps // length), name=name, version=VERSION, shards=files)
         (making / name).rename(into / name)
         making.rmdir()
@@ -54,10 +57,13 @@ def episodes(kind: str, count: int) -> Iterator[Episode]:
         if kind == "state":
             yield make_episode(STATE_STEPS, seed=seed, observation=17, action=6)
         else:
-            encoding = kind.rstrip("0123456789")
-            size = int(kind[len(encoding) :] or SIZE)
-            cameras = {f"observation/image_{i}": camera(encoding, CAMERAS * seed + i, size) for i in range(CAMERAS)}
-            yield make_episode(IMAGE_STEPS, seed=seed, observation={"state": 7}, action=7, columns=cameras)
+            length = SHORT_STEPS if kind == "jpeg_short" else IMAGE_STEPS
+            encoding = "png" if kind == "png" else "jpeg"
+            size = int(kind.strip("jpegn_short") or SIZE)
+            cameras = {
+                f"observation/image_{i}": camera(encoding, CAMERAS * seed + i, size)[:length] for i in range(CAMERAS)
+            }
+            yield make_episode(length, seed=seed, observation={"state": 7}, action=7, columns=cameras)
 
 
 def camera(encoding: str, seed: int, size: int = SIZE) -> EncodedImages:
@@ -79,7 +85,7 @@ def camera(encoding: str, seed: int, size: int = SIZE) -> EncodedImages:
 
 def main() -> None:
     parser: Any = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("kind", choices=("state", "png", "jpeg", "jpeg256", "jpeg480"))
+    parser.add_argument("kind", choices=("state", "png", "jpeg", "jpeg_short", "jpeg256", "jpeg480"))
     parser.add_argument("steps", type=int)
     parser.add_argument("files", type=int, nargs="?", default=1)
     parser.add_argument("--into", type=Path, default=Path("bench_data"))

@@ -1,4 +1,4 @@
-"""Compares the cost model with measurements: `python benchmarks/predicted.py state|jpeg|push [--repeats N]`.
+"""Compares the cost model with measurements: `python benchmarks/predicted.py state|jpeg|rlds|... [--repeats N]`.
 
 Runs `rlds-beam convert` with one and with two workers, or `rlds-beam push` into one server, and prints what the model
 says of the same job next to the wall-clock time. The model knows `rates.json`, the plan, and how many
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import json
 import os
 import resource
 import time
@@ -26,7 +27,13 @@ from simulate import Costs
 from rlds_beam.exchange.sources import open_source
 from rlds_beam.reading.plan import plan_ranges
 
-CONVERT = {"state": ("state", 2_000_000, 4), "jpeg": ("jpeg", 20_000, 4)}
+PAIRS = ("--items=pairs",)
+CONVERT = {"state": ("state", 2_000_000, 4, 1000, PAIRS), "jpeg": ("jpeg", 20_000, 4, 1000, PAIRS),
+           "lerobot": ("jpeg256", 4_000, 4, 100, ("--to=lerobot", "--fps=10")),
+           "rlds": ("jpeg256", 4_000, 4, 100, ("--to=rlds",)),
+           "resize": ("jpeg480", 800, 4, 100, ("--to=rlds", f"--connectors={DATA / 'resize.json'}"))}  # fmt: skip
+"""Data, steps, files, steps of the small dataset, and options."""
+OF_JOB = {"lerobot": "--to=lerobot", "rlds": "--to=rlds", "resize": "--to=rlds, resized"}
 PUSH = ("state", 1_000_000, 1)
 HEAD = ["", "predicted", "measured", "error", "cores busy for others"]
 
@@ -66,16 +73,18 @@ def _busy() -> float:
 
 def predicted_convert(data: Path, kind: str, workers: int, rates: Rates) -> tuple[float, float, float]:
     """(seconds of the ranges, processor seconds of them, processor seconds of the look for duplicates)."""
-    stages, source = rates.stages[kind], open_source(str(data))
+    stages = rates.jobs[OF_JOB[kind]] if kind in OF_JOB else rates.stages[kind]
+    source = open_source(str(data))
     costs = Costs(rates.range_seconds["wall"], 0.0, stages.seconds_per_byte).of(plan_ranges(source))
     return taken(costs, np.ones(workers)).makespan, float(costs.sum()), source.size * stages.look_per_byte
 
 
 def compare_convert(kind: str, rates: Rates, repeats: int) -> None:
-    where, rows = CONVERT[kind], []
-    data, tiny = make(*where), make(kind, 1000)
+    data_kind, steps, files, few, options = CONVERT[kind]
+    data, tiny, rows = make(data_kind, steps, files), make(data_kind, few), []
+    (DATA / "resize.json").write_text(json.dumps(["ResizeImages"]))
     for workers in (1, 2):
-        flags = ("--items=pairs", f"--workers={workers}")
+        flags = (*options, f"--workers={workers}")
         starts = [timed(convert, tiny, *flags) for _ in range(repeats)]
         runs = [timed(convert, data, *flags) for _ in range(repeats)]
         start, cpu_start = min(t.seconds for t in starts), min(t.cpu for t in starts)
@@ -87,7 +96,7 @@ def compare_convert(kind: str, rates: Rates, repeats: int) -> None:
         rows.append(_row(f"{name}: in all (start {start:.1f})", everything, best.seconds, best.others))
         used = min(t.cpu for t in runs)
         rows.append(_row(f"{name}: processor (start {cpu_start:.1f})", cpu_start + cpu + look, used, best.others))
-    title = f"convert {kind}, {where[1]:,} steps, {len(plan_ranges(open_source(str(data))))} ranges: seconds"
+    title = f"convert {kind}, {steps:,} steps, {len(plan_ranges(open_source(str(data))))} ranges: seconds"
     table(title, HEAD, *rows)
 
 

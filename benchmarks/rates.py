@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import job_rates
 from cost import STAGES
 from measuring import DATA, Sizes, make
 from reverb_rates import push
@@ -168,6 +169,8 @@ def measure(sizes: Sizes) -> dict[str, Any]:
             name = kind if images == "raw" else f"{kind}, --images=jpeg"
             print(name, file=sys.stderr, flush=True)
             found["stages"][name] = stages(data, images, sizes.repeats)
+    print("jobs", file=sys.stderr, flush=True)
+    found["jobs"] = job_rates.measure(sizes)
     found["push"] = {}
     for kind in ("state", "jpeg", "jpeg256"):
         print(f"push {kind}", file=sys.stderr, flush=True)
@@ -186,9 +189,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="small data, once")
     parser.add_argument("--repeats", type=int, help="of each stage, of which the best counts (3; 1 if quick)")
+    parser.add_argument("--jobs", type=Path, help="of these rates, measure only the jobs again")
     args = parser.parse_args()
     DATA.mkdir(exist_ok=True)
-    print(json.dumps(rounded(measure(Sizes(args.repeats or (1 if args.quick else 3), args.quick))), indent=2))
+    sizes = Sizes(args.repeats or (1 if args.quick else 3), args.quick)
+    if args.jobs:
+        found = {**json.loads(args.jobs.read_text()), "jobs": job_rates.measure(sizes)}
+    else:
+        found = measure(sizes)
+    print(json.dumps(rounded(found), indent=2))
 
 
 if __name__ == "__main__":

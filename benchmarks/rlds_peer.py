@@ -24,18 +24,26 @@ from typing import Any
 SIZE, LEAST, QUALITY = 256, 64, 95
 
 
-def cpu(function: Callable[[], int]) -> dict[str, float]:
-    began = time.process_time()
-    steps = function()
-    seconds = time.process_time() - began
-    return {"steps_per_second": steps / seconds, "seconds": seconds, "steps": steps}
+TIMES = 3
+"""How often each is done in this process; the best counts, when all is warm."""
+
+
+def cpu(function: Callable[[int], int]) -> dict[str, float]:
+    """The rate of a function that is given the number of its run, and returns how many steps it did."""
+    best = {"steps_per_second": 0.0}
+    for i in range(TIMES):
+        began = time.process_time()
+        steps = function(i)
+        seconds = time.process_time() - began
+        best = max(best, {"steps_per_second": steps / seconds, "seconds": seconds}, key=lambda f: f["steps_per_second"])
+    return best
 
 
 def copy(directory: Path, room: Path, steps: int) -> dict[str, float]:
     from rlds_beam.formats.tfrecord import open_tfrecord, read_records
     from rlds_beam.output.shards import ShardWriter
 
-    def run() -> int:
+    def run(_: int) -> int:
         for i, shard in enumerate(sorted(directory.glob("*.tfrecord-*"))):
             with open_tfrecord(str(shard)).file as file, ShardWriter(str(room / f"copy-{i}")) as target:
                 for record in read_records(file):
@@ -51,10 +59,12 @@ def ours(directory: Path, room: Path, options: dict[str, Any]) -> dict[str, floa
     from rlds_beam.jobs.options import ConvertOptions
     from rlds_beam.output.commits import read_reports
 
-    job = prepare(ConvertOptions(str(directory), str(room / "out"), **options))
-    job.open()
+    jobs = [prepare(ConvertOptions(str(directory), str(room / f"out-{i}"), **options)) for i in range(TIMES)]
+    for job in jobs:
+        job.open()
 
-    def run() -> int:
+    def run(i: int) -> int:
+        job = jobs[i]
         for work in job.ranges:
             job.converter.convert(work, {})
         return sum(report.steps for report in read_reports(job.directory, job.ranges))
@@ -103,7 +113,7 @@ def mod(directory: Path, room: Path, episodes: int) -> dict[str, float]:
         return done
 
     run(1, room / "warm-up")  # traces and compiles
-    return cpu(lambda: run(episodes, room / "mod"))
+    return cpu(lambda _: run(episodes, room / "mod"))
 
 
 def main() -> None:

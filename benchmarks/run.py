@@ -26,6 +26,7 @@ import lerobot_section
 import one_machine
 import record_section
 import reverb_section
+import rlds_section
 import rllib_section
 import statistics_section
 from measuring import (
@@ -204,7 +205,7 @@ SECTIONS: dict[str, Callable[[Sizes], list[Figure]]] = {
     "skew": one_machine.skew, "bounds": one_machine.bounds, "reverb": reverb_section.reverb,
     "statistics": statistics_section.statistics, "columns": columns_section.columns,
     "rllib": rllib_section.rllib, "record": record_section.record, "lerobot": lerobot_section.lerobot,
-    "exchange": exchange_section.exchange,
+    "rlds": rlds_section.rlds,    "exchange": exchange_section.exchange,
 }  # fmt: skip
 
 

@@ -135,17 +135,17 @@ class TrajectoryEncoder:
         columns = []
         for leaf in self._jpegs:
             jpegs = jpegs_of(items.frames[leaf.path], leaf, self._quality)
-            names = [f"{leaf.path}/{i}" for i in range(items.windows.length)]
-            columns.append((leaf.path, names, [*jpegs, zero_jpeg(leaf.shape, self._quality)]))  # PAD is the last
+            names = [f"{leaf.path}/{i}" for i in range(items.windows.length)] if self._jpeg_by_frame else [leaf.path]
+            columns.append((names, [*jpegs, zero_jpeg(leaf.shape, self._quality)]))  # PAD is the last
         for row in items.index.tolist():
             pieces: list[bytes] = []
-            for path, names, jpegs in columns:
-                if self._jpeg_by_frame:
+            for names, jpegs in columns:
+                if len(names) == len(row):
                     for name, frame in zip(names, row, strict=True):
                         jpeg = jpegs[frame]
                         pieces += (entry_head(name, BYTES_LIST, len(jpeg)), jpeg)
                 else:
-                    pieces.append(bytes_entry(path, [jpegs[frame] for frame in row]))
+                    pieces.append(bytes_entry(names[0], [jpegs[frame] for frame in row]))
             yield pieces
 
     def _kept_entries(self, items: Items) -> Iterator[bytes]:

@@ -1,0 +1,66 @@
+"""`convert --to=rlds` and other jobs that copy images, beside a copy of the same bytes and rlds_dataset_mod's way."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from measuring import DATA, Figure, Measurement, Sizes, at_least, best, make, script, table
+
+COPIES = {
+    "--to=rlds": ("to=rlds",),
+    "--to=trajectories --images=jpeg, frames": ("to=trajectories", "images=jpeg", "items=frames"),
+    "--to=lerobot": ("to=lerobot", "fps=10"),
+}
+"""Jobs that leave images as they are, and their options."""
+
+RESIZE = DATA / "resize.json"
+
+
+def rlds(sizes: Sizes) -> list[Figure]:
+    """Copies of JPEGs, and resizing to 256x256 JPEGs, by processor time of one process."""
+    return [*_copies(sizes), *_resizing(sizes)]
+
+
+def _copies(sizes: Sizes) -> list[Figure]:
+    figures, rows = [], []
+    kinds = {
+        "jpeg_short": sizes.of(8_000, 1_000), "jpeg": sizes.of(8_000, 1_000), "jpeg256": sizes.of(2_000, 200),
+    }  # fmt: skip
+    for kind, steps in kinds.items():
+        data = make(kind, steps)
+        runs: dict[str, list[Measurement]] = {name: [] for name in ("copy", *COPIES)}
+        for _ in range(sizes.repeats):
+            runs["copy"].append(script("rlds_peer.py", "copy", data, "--steps", steps))
+            for name, options in COPIES.items():
+                runs[name].append(script("rlds_peer.py", "ours", data, *options))
+        copy = best(runs["copy"]).rate
+        rows.append([f"{kind}, copy", f"{copy:,.0f}", ""])
+        for name in COPIES:
+            rate = best(runs[name]).rate
+            rows.append([f"{kind}, {name}", f"{rate:,.0f}", f"{rate / copy:.2f}"])
+            figures.append(at_least(f"{kind}, {name}: of a copy with checksums", rate / copy, 0.5))
+    table("four cameras, images copied: steps/s of a core", ["", "steps/s", "of a copy"], *rows)
+    return figures
+
+
+def _resizing(sizes: Sizes) -> list[Figure]:
+    RESIZE.write_text(json.dumps(["ResizeImages"]))
+    figures, rows = [], []
+    for kind in ("jpeg480", "jpeg256"):
+        data = make(kind, 200)
+        runs: dict[str, list[Measurement]] = {"mod": [], "ours": []}
+        for _ in range(sizes.repeats):
+            runs["mod"].append(_mod(data))
+            runs["ours"].append(script("rlds_peer.py", "ours", data, "to=rlds", f"connectors={RESIZE}"))
+        mod, ours = best(runs["mod"]).rate, best(runs["ours"]).rate
+        rows.append([kind, f"{mod:,.0f}", f"{ours:,.0f}", f"{ours / mod:.1f}"])
+        figures.append(at_least(f"{kind} to 256: times rlds_dataset_mod's way, per core", ours / mod, 3))
+    head = ["", "rlds_dataset_mod's way", "ours", "ratio"]
+    table("four cameras to JPEGs of 256x256: steps/s of a core", head, *rows)
+    print("  JPEGs that have the size already are copied; rlds_dataset_mod's way encodes them again.")
+    return figures
+
+
+def _mod(data: Path) -> Measurement:
+    return script("rlds_peer.py", "mod", data, "--episodes", 1)
