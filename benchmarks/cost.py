@@ -92,7 +92,7 @@ class Rates:
     range_seconds: Mapping[str, float]
     stages: Mapping[str, Stages]
     push: Mapping[str, Push]
-    jobs: Mapping[str, Stages]
+    jobs: Mapping[str, Stages] = dataclasses.field(default_factory=dict)
 
     @classmethod
     def read(cls, path: Path = MEASURED) -> Rates:

@@ -2,7 +2,8 @@
 
 - `writer`: LeRobot's own writer in image mode (`add_frame`, `save_episode`, `finalize`), fed from memory.
 - `copy`: the input's records with their checksums, and the same bytes written with XXH3.
-- `encoder`: PyAV with LeRobot's settings and one thread, frames decoded before: a file for each camera.
+- `encoder`: PyAV with LeRobot's settings, frames decoded before: a file for each camera. Of processor time, since the
+  encoder has threads of its own, and workers share the cores.
 
 Prints JSON; rates are in steps per second.
 """
@@ -86,14 +87,14 @@ def encoder(directory: Path, steps: int, room: Path) -> tuple[int, float]:
     from rlds_beam.exchange.lerobot.videos import Encoding, VideoFile
 
     given = [pixels(episode) for episode in episodes(directory, steps)]
-    began, count = time.perf_counter(), 0
+    began, count = time.process_time(), 0
     for camera, images in given[0].items():
         video = VideoFile(str(room / f"{camera.rpartition('/')[2]}.mp4"), Encoding(), FPS, *images.shape[1:3])
         for each in given:
             video.add(each[camera], "")
         video.commit()
         count = video.frames
-    return count, time.perf_counter() - began
+    return count, time.process_time() - began
 
 
 def main() -> None:

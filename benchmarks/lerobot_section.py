@@ -30,10 +30,16 @@ def lerobot(sizes: Sizes) -> list[Figure]:
         figures.append(at_least(f"{kind}: of a copy with checksums", found["ours"] / found["copy"], 0.5))
     head = ["", "LeRobot's writer, steps/s", "a copy", "ours"]
     table("four cameras, images copied, one worker", head, *rows)
-    data, steps = make("jpeg256", sizes.of(1_000, 200)), sizes.of(1_000, 200)
-    encoder = best([_peer("encoder", data, steps) for _ in range(sizes.repeats)]).rate
-    ours = best([_convert(data, "--images=video") for _ in range(sizes.repeats)]).rate
-    table("four cameras, AV1, one worker", ["", "steps/s"], ["encoder", f"{encoder:,.0f}"], ["ours", f"{ours:,.0f}"])
+    data, steps = make("jpeg256", 200), 200
+    options = ("to=lerobot", "fps=10", "images=video")
+    encoders, videos = [], []
+    for _ in range(sizes.repeats):
+        encoders.append(_peer("encoder", data, steps).rate)
+        printed, _ = command([BIN / "python", HERE / "rlds_peer.py", "ours", data, *options])
+        videos.append(json.loads(printed.splitlines()[-1])["steps_per_second"])
+    encoder, ours = max(encoders), max(videos)
+    rows = [["encoder", f"{encoder:,.0f}"], ["ours", f"{ours:,.0f}"]]
+    table("four cameras, AV1: steps/s of a core (ours decodes the JPEGs, too)", ["", "steps/s"], *rows)
     return [*figures, at_least("video: of the bare encoder", ours / encoder, 0.9)]
 
 
