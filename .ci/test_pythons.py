@@ -14,10 +14,8 @@ from environments import ROOT, Outcome, all_passed, build, find, install_wheel, 
 PYTHONS = ("3.10", "3.11", "3.12", "3.13")
 
 LEFT_OUT = (
-    "dataflow", "flink", "peers", "test_cannot_hang.py", "test_docs.py", "test_doctor.py", "test_faults_disk.py",
-    "test_faults_limits.py", "test_faults_machine.py", "test_faults_workers.py", "test_kill.py",
-    "test_local_services.py", "test_memory.py", "test_packaging.py", "test_real_data.py", "test_record_kill.py",
-    "test_simulate.py", "test_two_commands.py",
+    "dataflow", "faults", "flink", "peers", "test_cannot_hang.py", "test_docs.py", "test_doctor.py",
+    "test_local_services.py", "test_memory.py", "test_packaging.py", "test_real_data.py", "test_simulate.py",
 )  # fmt: skip
 """Tests that kill processes, fill disks, measure memory, build packages or run the pages: `make test` has them, on
 Python 3.11. They take most of the time, and what they test depends on the machine rather than on the Python."""

@@ -12,7 +12,7 @@ from recorded import GREEDY, WALK, bytes_of
 
 from rlds_beam.pipelines.cli import main
 
-SUPPORT = str(Path(__file__).parent / "support")
+SUPPORT = str(Path(__file__).parents[1] / "support")
 FLAGS = (f"--env={WALK}", f"--policy={GREEDY}", "--policy=random", "--episodes=400", "--logger=own", "--progress=none")
 
 

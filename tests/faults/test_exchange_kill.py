@@ -18,7 +18,7 @@ from recorded import GREEDY, WALK, bytes_of, recorded
 from rlds_beam.pipelines.cli import main
 from rlds_beam.testing import make_episode, write_dataset
 
-SUPPORT = Path(__file__).parent / "support"
+SUPPORT = Path(__file__).parents[1] / "support"
 
 
 @pytest.fixture(scope="module")
