@@ -17,6 +17,9 @@ from rlds_beam.runners import flink_preflight
 from rlds_beam.runners.base import Define, Runner
 from rlds_beam.runners.flink_errors import plain
 
+_STARTS = 3
+"""Times that the job server is started before the job fails."""
+
 
 class FlinkRunner(Runner):
     """Runs a job on `options.flink_master`.
@@ -78,7 +81,7 @@ class _Runner(flink_runner.FlinkRunner):  # type: ignore[misc, unused-ignore]
     def default_job_server(self, options: Any) -> Any:
         # Not needed, and it would load any Java class for each client that reaches its port.
         options.view_as(JobServerOptions).expansion_port = -1
-        self._job_server = flink_runner.FlinkJarJobServer(options)
+        self._job_server = _JobServer(options)
         return self._job_server
 
     def run_portable_pipeline(self, pipeline: Any, options: Any) -> Any:
@@ -89,6 +92,31 @@ class _Runner(flink_runner.FlinkRunner):  # type: ignore[misc, unused-ignore]
     def stop(self) -> None:
         if self._job_server is not None:
             self._job_server.stop()
+
+
+class _JobServer:
+    """Beam's job server. It is given a port that was free a moment ago; if it cannot start, another one is tried."""
+
+    def __init__(self, options: Any):
+        self._options = options
+        self._server: Any = None
+
+    def start(self) -> Any:
+        attempt = 1
+        while True:
+            self._server = flink_runner.FlinkJarJobServer(self._options)
+            try:
+                return self._server.start()
+            except RuntimeError as error:  # its process has ended
+                self.stop()
+                if attempt == _STARTS:
+                    raise RldsBeamError(f"Beam's job server does not start ({error}); -v shows what it says") from error
+                attempt += 1
+
+    def stop(self) -> None:
+        if self._server is not None:
+            self._server.stop()
+            self._server = None
 
 
 def _until_lost(messages: Any) -> Iterator[Any]:

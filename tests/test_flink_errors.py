@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import grpc
 import pytest
 
-from rlds_beam.errors import FailedRuleError, UsageError
+from rlds_beam.errors import FailedRuleError, RldsBeamError, UsageError
 from rlds_beam.runners import flink
 from rlds_beam.runners.flink_errors import plain
 from rlds_beam.runners.flink_preflight import Master, Submission
@@ -101,3 +101,42 @@ def test_the_end_of_a_job_server_is_the_end_of_its_messages() -> None:
         raise grpc.RpcError
 
     assert list(flink._until_lost(messages())) == ["running"]
+
+
+class JobServer:
+    """One that cannot have its port, as often as it is told."""
+
+    refusals = 0
+    running: ClassVar[list[JobServer]] = []
+
+    def __init__(self, options: Any):
+        self.running.append(self)
+
+    def start(self) -> str:
+        if type(self).refusals:
+            type(self).refusals -= 1
+            raise RuntimeError("Service failed to start up with error 0")
+        return "stub"
+
+    def stop(self) -> None:
+        self.running.remove(self)
+
+
+@pytest.mark.parametrize("refusals", [0, 2])
+def test_a_job_server_whose_port_was_taken_is_started_at_another(monkeypatch, refusals) -> None:
+    monkeypatch.setattr(flink.flink_runner, "FlinkJarJobServer", JobServer)
+    monkeypatch.setattr(JobServer, "refusals", refusals)
+    server = flink._JobServer(None)
+    assert server.start() == "stub"
+    assert len(JobServer.running) == 1
+    server.stop()
+    server.stop()
+    assert not JobServer.running
+
+
+def test_a_job_server_that_never_starts_is_said(monkeypatch) -> None:
+    monkeypatch.setattr(flink.flink_runner, "FlinkJarJobServer", JobServer)
+    monkeypatch.setattr(JobServer, "refusals", 100)
+    with pytest.raises(RldsBeamError, match=r"job server does not start \(Service failed to start up with error 0"):
+        flink._JobServer(None).start()
+    assert not JobServer.running
