@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 import signal
 import subprocess
 import time
@@ -17,6 +18,7 @@ from rlds_beam.pipelines.cli import main
 from rlds_beam.testing import make_episode, read_items, write_dataset
 
 SHARDS = 6
+TRIES = 10
 FLAGS = (f"--shards={SHARDS}", "--repair=last_not_last", "--max_rejected=1")
 
 
@@ -83,15 +85,19 @@ def test_27_killed_and_run_again(tmp_path, source, undisturbed, moment):
     output = tmp_path / "out"
     rng = random.Random(moment)
     workers = ["--workers=2"] if moment == "third_shard" else []
-    with running(["convert", source, output, *FLAGS, *workers]) as process:
-        wait_until(MOMENTS[moment](output, rng), process)
-        time.sleep(rng.random() * 0.01)
-        kill(process)
-        process.wait(DEADLINE)
+    for _ in range(TRIES):  # on a busy machine, a job may be done before it is killed
+        with running(["convert", source, output, *FLAGS, *workers]) as process:
+            wait_until(MOMENTS[moment](output, rng), process)
+            time.sleep(rng.random() * 0.01)
+            kill(process)
+            process.wait(DEADLINE)
+        killed_in_time = not (output / "manifest.json").exists()
+        if killed_in_time or moment not in ("plan", "temporary", "first_shard"):
+            break
+        shutil.rmtree(output)
+    else:
+        pytest.fail(f"the job was done before it was killed, {TRIES} times")
     finished = {path: identity(path) for path in map(shard_of, commits_in(output))}
-    killed_in_time = not (output / "manifest.json").exists()
-    if moment in ("plan", "temporary", "first_shard"):
-        assert killed_in_time
 
     # Half of an output is no output.
     if killed_in_time:
