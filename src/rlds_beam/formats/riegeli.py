@@ -16,6 +16,7 @@ import struct
 from collections.abc import Iterator, Sequence
 from typing import IO, NamedTuple
 
+from rlds_beam.formats import wire
 from rlds_beam.formats.highwayhash import highway_hash
 
 BLOCK = 1 << 16
@@ -141,8 +142,8 @@ def riegeli_file(*chunks: Sequence[bytes]) -> bytes:
     file = bytearray()
     _write_chunk(file, _SIGNATURE, 0, 0, b"")
     for records in filter(None, chunks):
-        sizes = b"".join(_varint(len(record)) for record in records)
-        data = b"\0" + _varint(len(sizes)) + sizes + b"".join(records)
+        sizes = b"".join(wire.varint(len(record)) for record in records)
+        data = b"\0" + wire.varint(len(sizes)) + sizes + b"".join(records)
         _write_chunk(file, _SIMPLE, len(records), sum(map(len, records)), data)
     return bytes(file)
 
@@ -161,12 +162,3 @@ def _write_chunk(file: bytearray, kind: int, records: int, decoded: int, data: b
         count = min(BLOCK - len(file) % BLOCK, end - len(file))
         file += content[used : used + count]
         used += count
-
-
-def _varint(value: int) -> bytes:
-    out = bytearray()
-    while value > 127:
-        out.append(value & 127 | 128)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
