@@ -18,7 +18,8 @@ from rlds_beam.connectors.expressions import Condition
 from rlds_beam.connectors.idle import IdleRule
 from rlds_beam.connectors.splitting import SplitEpisodes
 from rlds_beam.episodes.episode import Episode
-from rlds_beam.episodes.images import EncodedImages, encode_jpeg, encode_png
+from rlds_beam.episodes.image_encoding import encode_jpeg, encode_png
+from rlds_beam.episodes.images import EncodedImages
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.episodes.pixels import EditedImages
 from rlds_beam.episodes.resizing import resize_colours, resize_depth

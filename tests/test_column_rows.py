@@ -15,7 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlds_beam.episodes.episode import Column
-from rlds_beam.episodes.images import EncodedImages, encode_jpeg
+from rlds_beam.episodes.image_encoding import encode_jpeg
+from rlds_beam.episodes.images import EncodedImages
 from rlds_beam.episodes.schema import Field
 from rlds_beam.episodes.violations import BadEpisode
 from rlds_beam.formats.arrow_columns import arrow_schema, fields_of, from_arrow, to_arrow

@@ -25,7 +25,8 @@ from rlds_beam.connectors import (
 )
 from rlds_beam.connectors.base import Batch
 from rlds_beam.episodes.episode import Episode
-from rlds_beam.episodes.images import EncodedImages, encode_jpeg
+from rlds_beam.episodes.image_encoding import encode_jpeg
+from rlds_beam.episodes.images import EncodedImages
 from rlds_beam.errors import NotVerifiedError, RldsBeamError, UsageError
 from rlds_beam.output.columns.options import FORMATS
 from rlds_beam.output.columns.output import ColumnsOutput

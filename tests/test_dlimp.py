@@ -15,7 +15,8 @@ import pytest
 
 import rlds_beam
 from rlds_beam.connectors import MinimumLength
-from rlds_beam.episodes.images import EncodedImages, encode_jpeg
+from rlds_beam.episodes.image_encoding import encode_jpeg
+from rlds_beam.episodes.images import EncodedImages
 from rlds_beam.testing import make_episode, write_dataset
 
 tfds = pytest.importorskip("tensorflow_datasets")

@@ -17,7 +17,8 @@ from rlds_beam.connectors.configuration import Configuration, described
 from rlds_beam.connectors.connecting import Connecting
 from rlds_beam.connectors.outputs import as_numpy
 from rlds_beam.episodes.episode import Episode
-from rlds_beam.episodes.images import EncodedImages, encode_png
+from rlds_beam.episodes.image_encoding import encode_png
+from rlds_beam.episodes.images import EncodedImages
 from rlds_beam.formats.rlds_records import schema_of
 from rlds_beam.testing import make_episode
 

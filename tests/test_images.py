@@ -12,14 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlds_beam.episodes.images import (
-    EncodedImages,
-    UndecodableImageError,
-    _fast_png,
-    check_images,
-    encode_jpeg,
-    read_image_header,
-)
+from rlds_beam.episodes.image_checking import check_images
+from rlds_beam.episodes.image_decoding import _fast_png
+from rlds_beam.episodes.image_encoding import encode_jpeg
+from rlds_beam.episodes.image_headers import UndecodableImageError, read_image_header
+from rlds_beam.episodes.images import EncodedImages
 from rlds_beam.episodes.violations import BadEpisode
 
 RNG = np.random.default_rng(0)
@@ -330,7 +327,8 @@ def two_headed_jpeg(filler: bytes) -> bytes:
 _DECODE = """
 import resource, sys
 import numpy, simplejpeg
-from rlds_beam.episodes.images import EncodedImages, check_images
+from rlds_beam.episodes.image_checking import check_images
+from rlds_beam.episodes.images import EncodedImages
 with open("/proc/self/statm") as file:
     room = int(file.read().split()[0]) * resource.getpagesize() + (1 << 30)
 resource.setrlimit(resource.RLIMIT_AS, (room, room))

@@ -8,7 +8,7 @@ import lerobot_data as data
 import numpy as np
 import pytest
 
-from rlds_beam.episodes.images import encode_jpeg
+from rlds_beam.episodes.image_encoding import encode_jpeg
 from rlds_beam.errors import UsageError
 from rlds_beam.testing import make_episode, write_dataset
 

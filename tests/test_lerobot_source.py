@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import rlds_beam
-from rlds_beam.episodes.images import encode_jpeg
+from rlds_beam.episodes.image_encoding import encode_jpeg
 from rlds_beam.errors import UsageError
 from rlds_beam.exchange.sources import open_source
 from rlds_beam.reading.base import Segment

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import rlds_beam
-from rlds_beam.episodes.images import EncodedImages, encode_jpeg
+from rlds_beam.episodes.image_encoding import encode_jpeg
+from rlds_beam.episodes.images import EncodedImages
 from rlds_beam.errors import UsageError
 from rlds_beam.exchange.sources import open_source
 from rlds_beam.testing import make_episode, write_dataset

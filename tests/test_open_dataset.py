@@ -14,7 +14,8 @@ import pytest
 
 import rlds_beam
 from rlds_beam import open_dataset
-from rlds_beam.episodes.images import EncodedImages, encode_jpeg
+from rlds_beam.episodes.image_encoding import encode_jpeg
+from rlds_beam.episodes.images import EncodedImages
 from rlds_beam.errors import RldsBeamError, UsageError
 from rlds_beam.formats.tfrecord_writing import frame
 from rlds_beam.testing import flip_byte, make_episode, shard_paths, write_dataset

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlds_beam.episodes.images import EncodedImages, encode_jpeg
+from rlds_beam.episodes.image_encoding import encode_jpeg
+from rlds_beam.episodes.images import EncodedImages
 from rlds_beam.episodes.violations import BadEpisode
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.rlds_records import schema_of

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from outputs import commit_dataset, commit_range, plan, shard_path
 
 from rlds_beam.episodes.columns import concatenate
-from rlds_beam.episodes.images import EncodedImages, encode_jpeg
+from rlds_beam.episodes.image_encoding import encode_jpeg
+from rlds_beam.episodes.images import EncodedImages
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.errors import RldsBeamError, UsageError
 from rlds_beam.formats.tfrecord_rows import RowReader

@@ -15,7 +15,8 @@ import rlds_beam
 from rlds_beam import Field, Schema
 from rlds_beam.connectors import EpisodeConnector, MinimumLength, SplitEpisodes
 from rlds_beam.episodes.episode import Episode
-from rlds_beam.episodes.images import EncodedImages, encode_jpeg, encode_png
+from rlds_beam.episodes.image_encoding import encode_jpeg, encode_png
+from rlds_beam.episodes.images import EncodedImages
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.arrayrecord import read_records

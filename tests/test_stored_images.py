@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlds_beam.episodes.images import EncodedImages, check_images, encode_jpeg
+from rlds_beam.episodes.image_checking import check_images
+from rlds_beam.episodes.image_encoding import encode_jpeg
+from rlds_beam.episodes.images import EncodedImages
 from rlds_beam.episodes.stored_images import StoredImages
 from rlds_beam.formats.example import Feature
 from rlds_beam.formats.example_columns import objects

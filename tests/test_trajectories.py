@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from outputs import commit_dataset, commit_range, plan, shard_path
 
-from rlds_beam.episodes.images import EncodedImages, encode_jpeg
+from rlds_beam.episodes.image_encoding import encode_jpeg
+from rlds_beam.episodes.images import EncodedImages
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.errors import UsageError
 from rlds_beam.exchange.sources import open_source

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from rlds_beam.episodes.columns import ZERO_IMAGE
-from rlds_beam.episodes.images import EncodedImages, encode_jpeg
+from rlds_beam.episodes.image_encoding import encode_jpeg
+from rlds_beam.episodes.images import EncodedImages
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.errors import UsageError
 from rlds_beam.formats import features

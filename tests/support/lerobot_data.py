@@ -12,7 +12,8 @@ import pyarrow.parquet as pq
 
 from rlds_beam.checking.report import Report
 from rlds_beam.episodes.episode import Episode
-from rlds_beam.episodes.images import EncodedImages, encode_jpeg
+from rlds_beam.episodes.image_encoding import encode_jpeg
+from rlds_beam.episodes.images import EncodedImages
 from rlds_beam.testing import make_episode, write_dataset
 
 FPS = 10

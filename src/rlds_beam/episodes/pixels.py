@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from rlds_beam.episodes.columns import ZERO_IMAGE
-from rlds_beam.episodes.images import EncodedImages, encode_jpeg, encode_png
+from rlds_beam.episodes.image_encoding import encode_jpeg, encode_png
+from rlds_beam.episodes.images import EncodedImages
 
 Array = np.ndarray[Any, Any]
 Edit = Callable[[Array], Array]

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from rlds_beam.episodes.episode import Episode
-from rlds_beam.episodes.images import encode_jpeg
+from rlds_beam.episodes.image_encoding import encode_jpeg
 from rlds_beam.episodes.schema import Field
 from rlds_beam.exchange import gym_spaces
 from rlds_beam.exchange.leaves import JPEG_QUALITY, LeafColumn, text_values

@@ -10,7 +10,9 @@ import numpy as np
 
 from rlds_beam.episodes.columns import ZERO_IMAGE
 from rlds_beam.episodes.episode import Column
-from rlds_beam.episodes.images import EncodedImages, encode_jpeg, read_image_header
+from rlds_beam.episodes.image_encoding import encode_jpeg
+from rlds_beam.episodes.image_headers import read_image_header
+from rlds_beam.episodes.images import EncodedImages
 from rlds_beam.episodes.schema import Field
 from rlds_beam.formats.example_layout import IMAGES, is_fixed, kind_of, row_field, with_shape
 from rlds_beam.formats.example_templates import (

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rlds_beam.episodes.columns import ZERO_IMAGE
-from rlds_beam.episodes.images import EncodedImages, encode_jpeg, jpeg_start
+from rlds_beam.episodes.image_encoding import encode_jpeg
+from rlds_beam.episodes.image_headers import jpeg_start
+from rlds_beam.episodes.images import EncodedImages
 
 if TYPE_CHECKING:
     from rlds_beam.episodes.episode import Column

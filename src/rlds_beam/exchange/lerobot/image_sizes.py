@@ -9,7 +9,8 @@ from collections.abc import Iterator, Sequence
 from rlds_beam.connectors.connecting import Connecting
 from rlds_beam.episodes.columns import ZERO_IMAGE
 from rlds_beam.episodes.episode import Episode
-from rlds_beam.episodes.images import EncodedImages, UndecodableImageError, read_image_header
+from rlds_beam.episodes.image_headers import UndecodableImageError, read_image_header
+from rlds_beam.episodes.images import EncodedImages
 from rlds_beam.episodes.schema import Schema
 from rlds_beam.episodes.violations import BadEpisode
 from rlds_beam.formats.example_layout import IMAGES

@@ -12,7 +12,8 @@ from rlds_beam import storage
 from rlds_beam.connectors.base import Batch
 from rlds_beam.episodes.columns import ZERO_IMAGE
 from rlds_beam.episodes.episode import Column, Episode
-from rlds_beam.episodes.images import EncodedImages, check_images
+from rlds_beam.episodes.image_checking import check_images
+from rlds_beam.episodes.images import EncodedImages
 from rlds_beam.episodes.violations import BadEpisode
 from rlds_beam.exchange.lerobot import statistics, tables
 from rlds_beam.exchange.lerobot.features import Feature

@@ -9,7 +9,9 @@ import numpy as np
 
 from rlds_beam.episodes.columns import ZERO_IMAGE
 from rlds_beam.episodes.episode import Column, Episode
-from rlds_beam.episodes.images import EncodedImages, encode_zeros, read_image_header
+from rlds_beam.episodes.image_encoding import encode_zeros
+from rlds_beam.episodes.image_headers import read_image_header
+from rlds_beam.episodes.images import EncodedImages
 from rlds_beam.episodes.nesting import all_below
 from rlds_beam.episodes.schema import Field, Schema
 from rlds_beam.episodes.violations import BadEpisode, Violation
