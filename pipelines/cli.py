@@ -21,6 +21,7 @@ from rlds_beam.checking.rules import POLICIES, RULES
 from rlds_beam.errors import NoMoreThreadsError, RldsBeamError, UsageError
 from rlds_beam.pipelines import flags
 from rlds_beam.pipelines.base import Job
+from rlds_beam.runners.kernels import choose_kernels
 
 JOBS = {
     "example": ("ExampleConfig", "write a small RLDS dataset to try the other commands on"),
@@ -127,6 +128,8 @@ def _run(arguments: list[str], of_this_process: bool) -> int:
 
 
 def _job(name: str, arguments: list[str], of_this_process: bool) -> int:
+    if of_this_process:
+        choose_kernels()
     job = cast(Job, importlib.import_module(f"rlds_beam.pipelines.{name}"))
     config_class = getattr(job, JOBS[name][0])
     fields = config_class.__dataclass_fields__

@@ -12,6 +12,7 @@ import time
 
 from rlds_beam.at_work import is_verbose, keep_note
 from rlds_beam.lazy import hide_clients_as_the_parent
+from rlds_beam.runners.kernels import choose_kernels
 from rlds_beam.user_functions import search_as_the_parent
 
 _WATCH_SECONDS = 0.2
@@ -33,6 +34,7 @@ def main() -> None:
     search_as_the_parent()
     _end_without_threads()
     hide_clients_as_the_parent()
+    choose_kernels()
     from apache_beam.runners.worker import sdk_worker_main
 
     sdk_worker_main.main(sys.argv)

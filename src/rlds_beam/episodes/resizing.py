@@ -1,12 +1,18 @@
 """Images of another size, as `tf.image.resize` with antialias makes them: lanczos3 for colours, bilinear for depth.
 
-Each pixel of the result is a weighted mean of a few pixels around its place in the source, first along the columns,
-then along the rows. The weights of neighbouring results overlap, so a block of results is one small matrix product:
+Each pixel of the result is a weighted mean of a few pixels around its place in the source, first along the rows, then
+along the columns. The weights of neighbouring results overlap, so a block of results is one small matrix product:
 
     result rows 0..7       =  weights (8, 20)   @  source rows 0..19
     result rows 8..15      =  weights (8, 25)   @  source rows 10..34
 
-Small blocks have fewer weights that are 0, and one image after another stays in the processor's cache.
+Along the columns each weight is there once for each channel, with zeros between: so many products more take less time
+than to bring the channels apart and together again.
+
+    result r g b r g b ..  =  source r g b r g b r g b ..  @    w0 0  0   w4 0  0
+                                                                0  w0 0   0  w4 0
+                                                                0  0  w0  0  0  w4
+                                                                w1 0  0   w5 0  0   ..
 
 Source of the weights: tensorflow/core/kernels/image/scale_and_translate_op.cc.
 """
@@ -25,16 +31,17 @@ _BLOCK = 8
 _PRODUCTS = 1 << 18
 """Multiplications in one product of matrices at most: OpenBLAS makes it on one thread. Workers share the cores."""
 
+_TOGETHER = 4
+"""Channels at most that are resized together: the more there are, the more products are with zeros."""
+
 _RADIUS = {"lanczos3": 3.0, "bilinear": 1.0}
 
 
 class _Block(NamedTuple):
-    """Some results: which, from which pixels of the source, with which weights (results, pixels), also transposed."""
+    """Some results, from which numbers of the source, with which weights (results, numbers), also transposed."""
 
-    first: int
-    last: int
-    start: int
-    stop: int
+    results: slice
+    source: slice
     weights: Array
     transposed: Array
 
@@ -46,28 +53,67 @@ def resize(images: Array, height: int, width: int, method: str = "lanczos3") -> 
       method: `lanczos3` or `bilinear`.
     """
     resized = np.empty((len(images), height, width, images.shape[-1]), np.float32)
-    for image, result in zip(images, resized, strict=True):
-        result[:] = _resized(image, height, width, method)
+    for result, image in zip(resized, _each(images, height, width, method), strict=True):
+        result[:] = image
     return resized
 
 
-def _resized(image: Array, height: int, width: int, method: str) -> Array:
-    """One image [H, W, C] as float32 [height, width, C], a view; its channels come before its columns in memory."""
-    _, columns, channels = image.shape
-    source = image.reshape(len(image), -1)
-    rows = np.empty((height, columns * channels), np.float32)
-    for block in _blocks(len(image), height, method):
-        part = source[block.start : block.stop].astype(np.float32)
-        for some in _slices(part.shape[1], block):
-            np.matmul(block.weights, part[:, some], out=rows[block.first : block.last, some])
-    # With the channels before the columns, all rows of all channels are those of one product for each block.
-    flat = rows.reshape(height, columns, channels).swapaxes(1, 2).reshape(-1, columns)
-    resized = np.empty((len(flat), width), np.float32)
-    for block in _blocks(columns, width, method):
-        for some in _slices(len(flat), block):
-            part = flat[some, block.start : block.stop]
-            np.matmul(part, block.transposed, out=resized[some, block.first : block.last])
-    return resized.reshape(height, channels, width).swapaxes(1, 2)
+def resize_colours(images: Array, height: int, width: int) -> Array:
+    """[T, H, W, C] by lanczos3; integers rounded and clipped. Of uint8 what dlimp's `resize_image` gives."""
+    if images.dtype.kind not in "ui":
+        return resize(images, height, width, "lanczos3").astype(images.dtype)
+    limits = np.iinfo(images.dtype)
+    colours = np.empty((len(images), height, width, images.shape[-1]), images.dtype)
+    for result, image in zip(colours, _each(images, height, width, "lanczos3"), strict=True):
+        np.rint(image, out=image)
+        np.clip(image, limits.min, limits.max, out=image)
+        np.copyto(result, image, casting="unsafe")
+    return colours
+
+
+def resize_depth(images: Array, height: int, width: int) -> Array:
+    """[T, H, W, C] of any dtype by bilinear interpolation, cast back: what dlimp's `resize_depth_image` gives."""
+    return resize(images, height, width, "bilinear").astype(images.dtype)
+
+
+def _each(images: Array, height: int, width: int, method: str) -> Iterator[Array]:
+    """Each image as float32 [height, width, C]: the same array every time, to write to, with other numbers."""
+    _, rows, columns, channels = images.shape
+    exact = images.dtype.kind in "ui"  # no NaN, which times 0 is NaN: in another channel, too
+    if channels > (_TOGETHER if exact else 1):
+        yield from _each_channel(images, height, width, method)
+        return
+    down = _blocks(rows, height, method, 1)
+    across = _blocks(columns, width, method, channels)
+    source = np.empty((rows, columns * channels), np.float32)
+    lower = np.empty((height, columns * channels), np.float32)
+    resized = np.empty((height, width * channels), np.float32)
+    for image in images:
+        _reduce_rows(image.reshape(rows, -1), down, source, lower)
+        for block in across:
+            for some in _slices(height, block):
+                np.matmul(lower[some, block.source], block.transposed, out=resized[some, block.results])
+        yield resized.reshape(height, width, channels)
+
+
+def _each_channel(images: Array, height: int, width: int, method: str) -> Iterator[Array]:
+    """As `_each`, one channel after another."""
+    resized = np.empty((height, width, images.shape[-1]), np.float32)
+    for image in images:
+        channels = _each(np.moveaxis(image, -1, 0)[..., None], height, width, method)
+        for i, channel in enumerate(channels):
+            resized[..., i] = channel[..., 0]
+        yield resized
+
+
+def _reduce_rows(image: Array, blocks: tuple[_Block, ...], source: Array, lower: Array) -> None:
+    """Writes the rows of the result to `lower`, and the image to `source`, each part just before it is used."""
+    done = 0
+    for block in blocks:
+        source[done : block.source.stop] = image[done : block.source.stop]
+        done = max(done, block.source.stop)
+        for some in _slices(source.shape[1], block):
+            np.matmul(block.weights, source[block.source, some], out=lower[block.results, some])
 
 
 def _slices(size: int, block: _Block) -> Iterator[slice]:
@@ -77,28 +123,9 @@ def _slices(size: int, block: _Block) -> Iterator[slice]:
     return (slice(size * i // parts, size * (i + 1) // parts) for i in range(parts))
 
 
-def resize_colours(images: Array, height: int, width: int) -> Array:
-    """[T, H, W, C] by lanczos3; integers rounded and clipped. Of uint8 what dlimp's `resize_image` gives."""
-    if images.dtype.kind not in "ui":
-        return resize(images, height, width, "lanczos3").astype(images.dtype)
-    limits = np.iinfo(images.dtype)
-    colours = np.empty((len(images), height, width, images.shape[-1]), images.dtype)
-    for image, result in zip(images, colours, strict=True):
-        resized = np.rint(_resized(image, height, width, "lanczos3"))
-        np.clip(resized, limits.min, limits.max, out=resized)
-        for channel in range(images.shape[-1]):
-            result[..., channel] = resized[..., channel]
-    return colours
-
-
-def resize_depth(images: Array, height: int, width: int) -> Array:
-    """[T, H, W, C] of any dtype by bilinear interpolation, cast back: what dlimp's `resize_depth_image` gives."""
-    return resize(images, height, width, "bilinear").astype(images.dtype)
-
-
 @functools.lru_cache(maxsize=32)
-def _blocks(size: int, wanted: int, method: str) -> tuple[_Block, ...]:
-    """The weights of `wanted` results of `size` pixels, block by block."""
+def _blocks(size: int, wanted: int, method: str, channels: int) -> tuple[_Block, ...]:
+    """The weights of `wanted` results of `size` pixels of some channels, block by block."""
     scale = size / wanted
     stretch = max(scale, 1.0)  # antialias: a kernel as wide as a result
     centre = (np.arange(wanted) + 0.5) * scale
@@ -113,8 +140,9 @@ def _blocks(size: int, wanted: int, method: str) -> tuple[_Block, ...]:
         kernel = _kernel((at + 0.5 - centre[first:last, None]) / stretch, method)
         kernel[(at < starts[first:last, None]) | (at >= stops[first:last, None])] = 0
         weights = kernel / kernel.sum(axis=1, keepdims=True)
-        weights = weights.astype(np.float32)
-        blocks.append(_Block(first, last, start, stop, weights, np.ascontiguousarray(weights.T)))
+        weights = np.kron(weights, np.eye(channels)).astype(np.float32)
+        results, source = (slice(channels * low, channels * high) for low, high in ((first, last), (start, stop)))
+        blocks.append(_Block(results, source, weights, np.ascontiguousarray(weights.T)))
     return tuple(blocks)
 
 
