@@ -26,12 +26,16 @@ _MOST_INFLATION = 1032  # bytes that deflate makes of one, at most
 _STORED_BLOCK = 65535  # bytes in a block that is not compressed, at most
 
 
-def decode_image(data: bytes, channels: int | None, dtype: str) -> Array:
-    """[H, W, C]: what `tf.image.decode_image(data, channels, dtype)` gives."""
+def decode_image(data: bytes, channels: int | None, dtype: str, place: Array | None = None) -> Array:
+    """[H, W, C]: what `tf.image.decode_image(data, channels, dtype)` gives.
+
+    Args:
+      place: an array that the pixels may be written to, if it has their shape: then it is returned itself.
+    """
     image = None
     try:
         if dtype == "uint8" and data.startswith(b"\xff\xd8\xff"):
-            image = _fast_jpeg(data, channels)
+            image = _fast_jpeg(data, channels, place)
         elif data.startswith(b"\x89PNG\r\n\x1a\n"):
             image = _fast_png(data, channels, dtype)
         else:
@@ -42,22 +46,25 @@ def decode_image(data: bytes, channels: int | None, dtype: str) -> Array:
     return _decode_with_tensorflow(data, channels, dtype) if image is None else image
 
 
-def _fast_jpeg(data: bytes, channels: int | None) -> Array | None:
+def _fast_jpeg(data: bytes, channels: int | None, place: Array | None) -> Array | None:
     """The pixels; None of a JPEG stored in a form that only TensorFlow reads as it does."""
     import simplejpeg
 
     try:
+        height, width, stored, _ = simplejpeg.decode_jpeg_header(data)
         if channels is None:
-            channels = 1 if simplejpeg.decode_jpeg_header(data)[2] == "Gray" else 3
-        if channels not in (1, 3) or simplejpeg.decode_jpeg_header(data)[2] in ("CMYK", "YCCK"):
+            channels = 1 if stored == "Gray" else 3
+        if channels not in (1, 3) or stored in ("CMYK", "YCCK"):
             return None
+        fits = place is not None and place.shape == (height, width, channels)
         # The settings of tf.io.decode_jpeg.
         image: Array = simplejpeg.decode_jpeg(
-            data, colorspace="RGB" if channels == 3 else "GRAY", fastdct=True, fastupsample=False
-        )
+            data, colorspace="RGB" if channels == 3 else "GRAY", fastdct=True, fastupsample=False,
+            buffer=place if fits else None,
+        )  # fmt: skip
     except (ValueError, KeyError) as error:  # KeyError: chroma subsampled in a way that it has no name for
         raise UndecodableImageError(f"the JPEG is damaged ({error})") from None
-    return image
+    return place if fits and place is not None else image
 
 
 def _fast_png(data: bytes, channels: int | None, dtype: str) -> Array | None:

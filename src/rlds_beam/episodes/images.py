@@ -73,7 +73,7 @@ class EncodedImages:
         pixels: Array | None = None
         for step, data in enumerate(self.data):
             try:
-                image = decode_image(data, self.shape[-1], self.dtype)
+                image = decode_image(data, self.shape[-1], self.dtype, None if pixels is None else pixels[step])
             except UndecodableImageError as error:
                 raise BadEpisode(Violation("undecodable_image", f"{error} at step {step}", field, step)) from None
             if pixels is None:
@@ -82,6 +82,7 @@ class EncodedImages:
             if image.shape != pixels.shape[1:]:
                 detail = f"shape {image.shape} at step {step}, where {pixels.shape[1:]} is expected"
                 raise BadEpisode(Violation("image_too_large", detail, field, step))
-            pixels[step] = image
+            if image.base is not pixels:  # else it was decoded to its place
+                pixels[step] = image
         assert pixels is not None
         return pixels

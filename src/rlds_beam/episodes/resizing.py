@@ -66,7 +66,8 @@ def resize_colours(images: Array, height: int, width: int) -> Array:
     colours = np.empty((len(images), height, width, images.shape[-1]), images.dtype)
     for result, image in zip(colours, _each(images, height, width, "lanczos3"), strict=True):
         np.rint(image, out=image)
-        np.clip(image, limits.min, limits.max, out=image)
+        np.maximum(image, limits.min, out=image)  # np.clip takes twice as long
+        np.minimum(image, limits.max, out=image)
         np.copyto(result, image, casting="unsafe")
     return colours
 
@@ -83,16 +84,29 @@ def _each(images: Array, height: int, width: int, method: str) -> Iterator[Array
     if channels > (_TOGETHER if exact else 1):
         yield from _each_channel(images, height, width, method)
         return
-    down = _blocks(rows, height, method, 1)
-    across = _blocks(columns, width, method, channels)
     source = np.empty((rows, columns * channels), np.float32)
     lower = np.empty((height, columns * channels), np.float32)
     resized = np.empty((height, width * channels), np.float32)
+    down = [
+        (block.source, [(block.weights, source[block.source, some], lower[block.results, some]) for some in parts])
+        for block in _blocks(rows, height, method, 1)
+        for parts in [_slices(columns * channels, block)]
+    ]
+    across = [
+        (lower[some, block.source], block.transposed, resized[some, block.results])
+        for block in _blocks(columns, width, method, channels)
+        for some in _slices(height, block)
+    ]
     for image in images:
-        _reduce_rows(image.reshape(rows, -1), down, source, lower)
-        for block in across:
-            for some in _slices(height, block):
-                np.matmul(lower[some, block.source], block.transposed, out=resized[some, block.results])
+        flat, done = image.reshape(rows, -1), 0
+        for needed, products in down:
+            if needed.stop > done:  # converted just before it is used
+                source[done : needed.stop] = flat[done : needed.stop]
+                done = needed.stop
+            for product in products:
+                np.matmul(*product)
+        for product in across:
+            np.matmul(*product)
         yield resized.reshape(height, width, channels)
 
 
@@ -104,16 +118,6 @@ def _each_channel(images: Array, height: int, width: int, method: str) -> Iterat
         for i, channel in enumerate(channels):
             resized[..., i] = channel[..., 0]
         yield resized
-
-
-def _reduce_rows(image: Array, blocks: tuple[_Block, ...], source: Array, lower: Array) -> None:
-    """Writes the rows of the result to `lower`, and the image to `source`, each part just before it is used."""
-    done = 0
-    for block in blocks:
-        source[done : block.source.stop] = image[done : block.source.stop]
-        done = max(done, block.source.stop)
-        for some in _slices(source.shape[1], block):
-            np.matmul(block.weights, source[block.source, some], out=lower[block.results, some])
 
 
 def _slices(size: int, block: _Block) -> Iterator[slice]:
