@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from own_formats import options, run
+from own_formats import committed_times, options, run
 from processes import kill, running, wait_until
 
 import rlds_beam
@@ -139,7 +139,7 @@ def test_killed_and_run_again_it_is_as_if_undisturbed(data, tmp_path):
         kill(process)
     assert not (output / "manifest.json").exists()
     (output / "walker/.toy-train.tfrecord-00000-of-00004.01234567.tmp").write_bytes(b"of a killed worker")
-    finished = {path: path.stat().st_mtime_ns for path in output.glob("*/toy-*")}
+    finished = committed_times(output)
     assert run("convert", data, output, *flags, "--workers=2")[0] == 3
     assert content(output) == content(tmp_path / "undisturbed")
     assert finished

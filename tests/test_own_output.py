@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from own_formats import options, run
+from own_formats import committed_times, options, run
 from processes import kill, running, wait_until
 
 from rlds_beam.connectors.base import Batch
@@ -136,7 +136,7 @@ def test_killed_and_run_again_it_is_as_if_undisturbed(data, tmp_path):
         wait_until(lambda: len(list(output.glob("_commits/*.json"))) >= 2, process)
         kill(process)
     assert not (output / "manifest.json").exists()
-    finished = {path: path.stat().st_mtime_ns for path in output.glob("*.jsonl")}
+    finished = committed_times(output)
     assert run("convert", data, output, *flags, "--workers=2")[0] == 3
     assert content(output) == content(tmp_path / "undisturbed")
     assert all(path.stat().st_mtime_ns == time_ns for path, time_ns in finished.items())

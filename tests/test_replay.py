@@ -125,7 +125,7 @@ def expected_of(made: list[Items], leaves, images="raw") -> list[dict[str, np.nd
                 flat = column.data.ravel() if isinstance(column, EncodedImages) else column.reshape(-1, *leaf.shape)
                 jpegs = EncodedImages(flat, leaf.shape) if isinstance(column, EncodedImages) else flat
                 data = np.empty(len(flat), object)
-                data[:] = jpegs_of(jpegs, leaf, 95)
+                data[:] = [bytes(jpeg) for jpeg in jpegs_of(jpegs, leaf, 95)]
                 column = EncodedImages(data, leaf.shape).decode().reshape(*items.index.shape, *leaf.shape)
             elif isinstance(column, EncodedImages):
                 flat = EncodedImages(column.data.ravel(), leaf.shape)

@@ -49,6 +49,11 @@ class StoredImages(EncodedImages):
         places = zip(self.starts.tolist(), self.stops.tolist(), strict=True)
         return np.fromiter([record[start:stop] for start, stop in places], object, len(self))
 
+    def pieces(self) -> list[memoryview]:
+        """The images, where they lie."""
+        record = memoryview(self.record)
+        return [record[start:stop] for start, stop in zip(self.starts.tolist(), self.stops.tolist(), strict=True)]
+
     def __len__(self) -> int:
         return len(self.starts)
 

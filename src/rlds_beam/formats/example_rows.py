@@ -24,7 +24,7 @@ from rlds_beam.formats.example_templates import (
     Room,
     bytes_entry,
     entry,
-    example_of,
+    examples_of,
     template_of,
 )
 from rlds_beam.formats.tfrecord_writing import frame
@@ -77,7 +77,7 @@ class RowEncoder:
         if self._fixed:
             blocks = self._blocks(columns, rows, whole=False)
             fixed = [row.tobytes() for room, count in blocks for row in room.records.payload[:count]]
-        return iter([example_of(parts) for parts in zip(fixed, *entries, strict=True)])
+        return iter(examples_of([fixed, *entries]))
 
     def _blocks(self, columns: Mapping[str, Column], rows: int, *, whole: bool) -> Iterator[tuple[Room, int]]:
         """The fixed columns of all rows, a block after the other in one room, and how many rows of it are filled."""

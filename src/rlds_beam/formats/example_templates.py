@@ -7,7 +7,7 @@ is a uint8 matrix, every row the template, and a feature is one strided copy int
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,6 +27,8 @@ RECORD_LIMIT = 1 << 31
 
 BYTES_LIST, FLOAT_LIST, INT64_LIST = 1, 2, 3
 """The fields of tf.train.Feature."""
+
+_KEPT_HEADS = 1 << 14
 
 Holes = tuple[tuple[str, int, int], ...]
 """Path, field of Feature and bytes of each hole."""
@@ -83,6 +85,26 @@ def _new_template(holes: Holes, whole: bool) -> Template:
     return Template(np.frombuffer(bytes(row), np.uint8), tuple(places))
 
 
+class _EntryHeads(dict[int, bytes]):
+    """By size, the `entry_head` of one path: a look into it costs a fraction of the call."""
+
+    def __init__(self, path: str, kind: int):
+        super().__init__()
+        self._entry = path, kind
+
+    def __missing__(self, size: int) -> bytes:
+        if len(self) >= _KEPT_HEADS:
+            self.clear()
+        head = self[size] = entry_head(*self._entry, size)
+        return head
+
+
+@functools.lru_cache(maxsize=64)
+def entry_heads(path: str, kind: int) -> Mapping[int, bytes]:
+    """By size, the bytes before the one value of an entry (`entry_head`)."""
+    return _EntryHeads(path, kind)
+
+
 @functools.lru_cache(maxsize=1 << 14)
 def entry_head(path: str, kind: int, size: int) -> bytes:
     """The bytes before the one value of `size` bytes in an entry of Features.feature (a map); numbers are packed."""
@@ -98,19 +120,24 @@ def entry(path: str, kind: int, values: bytes) -> bytes:
     return delimited(1, text(1, path) + delimited(2, delimited(kind, values)))
 
 
-def bytes_entry(path: str, values: Sequence[bytes]) -> bytes:
+def bytes_entry(path: str, values: Sequence[bytes | memoryview]) -> bytes:
     """An entry with a list of bytes."""
     if len(values) == 1:
-        return entry_head(path, BYTES_LIST, len(values[0])) + values[0]
-    return entry(path, BYTES_LIST, b"".join(delimited(1, value) for value in values))
+        return b"".join((entry_head(path, BYTES_LIST, len(values[0])), values[0]))
+    return entry(path, BYTES_LIST, b"".join(piece for v in values for piece in (tag_and_length(1, len(v)), v)))
 
 
-def example_of(entries: Sequence[bytes]) -> bytes:
-    """The Example with these entries; raises BadEpisode where it would take 2 GiB or more."""
-    size = sum(map(len, entries))
-    head = tag_and_length(1, size)
-    _check_size(len(head) + size)
-    return b"".join((head, *entries))
+def examples_of(columns: Sequence[Sequence[bytes | memoryview]]) -> list[bytes]:
+    """Examples whose entries are given in pieces: of each piece, that of every Example.
+
+    Raises:
+      BadEpisode: one would take 2 GiB or more.
+    """
+    sizes = np.sum([np.fromiter(map(len, column), np.int64, len(column)) for column in columns], axis=0)
+    largest = int(sizes.max())
+    _check_size(len(tag_and_length(1, largest)) + largest)
+    heads = [tag_and_length(1, size) for size in sizes.tolist()]
+    return list(map(b"".join, zip(heads, *columns, strict=True)))
 
 
 def _check_size(size: int) -> None:

@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from array import array
+from collections.abc import Iterator, Sequence
+from itertools import chain, pairwise
 
 import numpy as np
 import numpy.typing as npt
+from google_crc32c import value as crc32c
 
 from rlds_beam.formats.tfrecord_framing import (
     FOOTER,
     HEADER,
     OVERHEAD,
+    mask_crcs,
     masked_crc,
     payload_crcs,
     record_dtype,
     record_header,
 )
+
+_JOINED = 1 << 18
+"""Bytes of records that are joined: what fits the second-level cache. Longer records are not copied once more."""
+
+_known_header = functools.lru_cache(maxsize=1 << 12)(record_header)
 
 
 def frame(payload: bytes) -> bytes:
@@ -30,10 +40,19 @@ def framed(payload: bytes) -> tuple[bytes, bytes, bytes]:
 
 def frame_all(payloads: Sequence[bytes]) -> bytes:
     """Records of any lengths, framed and joined."""
-    parts: list[bytes] = []
-    for payload in payloads:
-        parts += framed(payload)
-    return b"".join(parts)
+    return b"".join(framed_blocks(payloads))
+
+
+def framed_blocks(payloads: Sequence[bytes]) -> Iterator[bytes]:
+    """Records of any lengths as they are in a TFRecord file, in pieces: many short records, or a part of a long one."""
+    lengths = np.fromiter(map(len, payloads), np.int64, len(payloads))
+    crcs = mask_crcs(np.frombuffer(array("I", map(crc32c, payloads)), np.uint32)).astype("<u4", copy=False)
+    headers, footers = map(_known_header, lengths.tolist()), crcs.view(f"V{FOOTER.size}").tolist()
+    pieces = list(chain.from_iterable(zip(headers, payloads, footers, strict=True)))
+    blocks = np.cumsum(lengths) // _JOINED
+    for first, last in pairwise([0, *(np.flatnonzero(np.diff(blocks)) + 1).tolist(), len(payloads)]):
+        some = pieces[3 * first : 3 * last]
+        yield from some if last - first == 1 else [b"".join(some)]
 
 
 class FramedRows:

@@ -164,7 +164,7 @@ class Converter(Generic[T]):
         if not is_jpeg(leaf, self._conversion.images):
             return pixels_of(column, leaf)
         data = np.empty(len(column), object)
-        data[:] = jpegs_of(column, leaf, JPEG_QUALITY)
+        data[:] = [bytes(jpeg) for jpeg in jpegs_of(column, leaf, JPEG_QUALITY)]
         return column.with_data(data)
 
 

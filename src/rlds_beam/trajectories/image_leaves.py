@@ -12,6 +12,7 @@ from rlds_beam.episodes.columns import ZERO_IMAGE
 from rlds_beam.episodes.image_encoding import encode_jpeg
 from rlds_beam.episodes.image_headers import jpeg_start
 from rlds_beam.episodes.images import EncodedImages
+from rlds_beam.episodes.stored_images import StoredImages
 
 if TYPE_CHECKING:
     from rlds_beam.episodes.episode import Column
@@ -35,8 +36,8 @@ def pixels_of(images: EncodedImages, leaf: Leaf) -> Array:
     return pixels
 
 
-def jpegs_of(column: Column, leaf: Leaf, quality: int) -> list[bytes]:
-    """The images of a column as JPEGs; those that are JPEGs of the leaf's shape are passed on unchanged.
+def jpegs_of(column: Column, leaf: Leaf, quality: int) -> list[bytes | memoryview]:
+    """The images of a column as JPEGs; those that are JPEGs of the leaf's shape are passed on where they lie.
 
     Args:
       column: uint8 [n, H, W, C], or encoded images.
@@ -47,14 +48,14 @@ def jpegs_of(column: Column, leaf: Leaf, quality: int) -> list[bytes]:
       BadEpisode: an image cannot be decoded, or is of another size than the leaf.
     """
     if not isinstance(column, EncodedImages):
-        return encode_jpeg(column, quality)
-    jpegs: list[bytes] = column.data.tolist()
-    if ZERO_IMAGE in jpegs:
-        jpegs = [jpeg or zero_jpeg(leaf.shape, quality) for jpeg in jpegs]
-    others = [step for step in _not_known(column, leaf.shape) if not _is_jpeg_of(jpegs[step], leaf.shape)]
-    if others:
-        for i, jpeg in zip(others, encode_jpeg(pixels_of(column[others], leaf), quality), strict=True):
-            jpegs[i] = jpeg
+        return [*encode_jpeg(column, quality)]
+    jpegs: list[Any] = column.pieces() if isinstance(column, StoredImages) else column.data.tolist()
+    for step in _not_known(column, leaf.shape):
+        image = column.image(step)
+        if image == ZERO_IMAGE:
+            jpegs[step] = zero_jpeg(leaf.shape, quality)
+        elif not _is_jpeg_of(image, leaf.shape):
+            jpegs[step] = encode_jpeg(pixels_of(column[[step]], leaf), quality)[0]
     return jpegs
 
 

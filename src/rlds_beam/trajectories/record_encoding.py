@@ -25,11 +25,11 @@ from rlds_beam.formats.example_templates import (
     Room,
     Template,
     bytes_entry,
-    entry_head,
-    example_of,
+    entry_heads,
+    examples_of,
     template_of,
 )
-from rlds_beam.formats.tfrecord_writing import FramedRows, framed
+from rlds_beam.formats.tfrecord_writing import FramedRows, framed_blocks
 from rlds_beam.formats.wire import fixed_varints, varint_width
 from rlds_beam.trajectories.frames import padded
 from rlds_beam.trajectories.image_leaves import jpegs_of, pixels_of, zero_jpeg
@@ -109,10 +109,9 @@ class TrajectoryEncoder:
         blocks = self._blocks(windows, template, sources)
         if whole:
             return Encoded((room.finish(rows).reshape(-1).data for room, rows in blocks), count)
-        fixed = (row.tobytes() for room, rows in blocks for row in room.payload[:rows])
-        parts = zip(fixed, self._jpeg_entries(items), self._kept_entries(items), strict=True)
-        payloads = [example_of((entries, *jpegs, kept)) for entries, jpegs, kept in parts]
-        return Encoded((piece for payload in payloads for piece in framed(payload)), count)
+        fixed = [row.tobytes() for room, rows in blocks for row in room.payload[:rows]]
+        payloads = examples_of([fixed, *self._jpeg_entries(items), *self._kept_entries(items)])
+        return Encoded(framed_blocks(payloads), count)
 
     def _blocks(self, windows: Windows, template: Template, sources: list[Bytes]) -> Iterator[tuple[FramedRows, int]]:
         """The payloads of all items, a block after the other in one room, and how many rows of it are filled."""
@@ -127,31 +126,26 @@ class TrajectoryEncoder:
                 hole[:rows] = values[first : first + rows]
             yield records, rows
 
-    def _jpeg_entries(self, items: Items) -> Iterator[list[bytes]]:
-        """The entries of the JPEG leaves of each item, in pieces."""
-        if not self._jpegs:
-            yield from ([] for _ in range(len(items)))
-            return
-        columns = []
+    def _jpeg_entries(self, items: Items) -> Iterator[Sequence[bytes | memoryview]]:
+        """The entries of the JPEG leaves in pieces: of each piece, that of every item."""
+        index = items.index
         for leaf in self._jpegs:
             jpegs = jpegs_of(items.frames[leaf.path], leaf, self._quality)
-            names = [f"{leaf.path}/{i}" for i in range(items.windows.length)] if self._jpeg_by_frame else [leaf.path]
-            columns.append((names, [*jpegs, zero_jpeg(leaf.shape, self._quality)]))  # PAD is the last
-        for row in items.index.tolist():
-            pieces: list[bytes] = []
-            for names, jpegs in columns:
-                if len(names) == len(row):
-                    for name, frame in zip(names, row, strict=True):
-                        jpeg = jpegs[frame]
-                        pieces += (entry_head(name, BYTES_LIST, len(jpeg)), jpeg)
-                else:
-                    pieces.append(bytes_entry(names[0], [jpegs[frame] for frame in row]))
-            yield pieces
+            jpegs = [*jpegs, zero_jpeg(leaf.shape, self._quality)]  # PAD is the last
+            names = [f"{leaf.path}/{i}" for i in range(index.shape[1])] if self._jpeg_by_frame else [leaf.path]
+            if len(names) != index.shape[1]:
+                yield [bytes_entry(leaf.path, [jpegs[frame] for frame in row]) for row in index.tolist()]
+                continue
+            for name, frames in zip(names, index.T.tolist(), strict=True):
+                chosen = [jpegs[frame] for frame in frames]
+                heads = entry_heads(name, BYTES_LIST)
+                yield [heads[len(jpeg)] for jpeg in chosen]
+                yield chosen
 
-    def _kept_entries(self, items: Items) -> Iterator[bytes]:
+    def _kept_entries(self, items: Items) -> Iterator[Sequence[bytes]]:
         """The entries of what each item carries beside its trajectory."""
-        for index in items.index:
-            yield kept_entries(self._keep, items.frames.kept, index) if self._keep else b""
+        if self._keep:
+            yield [kept_entries(self._keep, items.frames.kept, index) for index in items.index]
 
 
 def _values(windows: Windows, source: Bytes, kind: np.dtype[Any]) -> Array:
