@@ -10,8 +10,9 @@ import numpy as np
 
 from rlds_beam.episodes.columns import ZERO_IMAGE
 from rlds_beam.episodes.image_encoding import encode_jpeg
-from rlds_beam.episodes.image_headers import jpeg_start
+from rlds_beam.episodes.image_headers import JPEG_END, jpeg_start
 from rlds_beam.episodes.images import EncodedImages
+from rlds_beam.episodes.stored_images import StoredImages
 from rlds_beam.episodes.stored_images import StoredImages
 
 if TYPE_CHECKING:
@@ -61,9 +62,17 @@ def jpegs_of(column: Column, leaf: Leaf, quality: int) -> list[bytes | memoryvie
 
 def _not_known(images: EncodedImages, shape: tuple[int, ...]) -> Sequence[int]:
     """The steps whose images do not begin as the first one does, if that is a JPEG of the shape; else all."""
-    first = images.image(0) if len(images) else b""
-    start = jpeg_start(first) if _is_jpeg_of(first, shape) else b""
-    return images.unlike(start, b"") if start else range(len(images))
+    if not len(images):
+        return ()
+    first, start = images.image(0), _starts.get(shape, b"")
+    if not (start and first.startswith(start)):
+        start = jpeg_start(first) if _is_jpeg_of(first, shape) else b""
+        _starts[shape] = start
+    return images.unlike(start, JPEG_END) if start else range(len(images))
+
+
+_starts: dict[tuple[int, ...], bytes] = {}
+"""How the last JPEG of a shape began: those of a camera begin alike."""
 
 
 @functools.cache
