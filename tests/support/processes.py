@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -19,6 +20,9 @@ from typing import Any
 RLDS_BEAM = (sys.executable, "-m", "rlds_beam")
 DEADLINE = 120.0
 """Seconds that a command may take on a busy machine."""
+
+_PROGRESS = re.compile(r"rlds-beam: .*, [\d:]+ (so far|left)\n")
+"""What a command says every 30 s: on a busy machine, one that takes a second elsewhere."""
 
 
 @contextlib.contextmanager
@@ -48,10 +52,13 @@ def start(command: Sequence[str], **options: Any) -> Iterator[subprocess.Popen[s
 
 
 def run(arguments: Sequence[object], **options: Any) -> tuple[int, str, str]:
-    """Exit code, output and errors of `rlds-beam` with these arguments; fails if it takes longer than `DEADLINE`."""
+    """Exit code, output and errors of `rlds-beam` with these arguments; fails if it takes longer than `DEADLINE`.
+
+    Lines of progress are left out.
+    """
     with running(arguments, **options) as process:
         out, err = process.communicate(timeout=DEADLINE)
-        return process.returncode, out, err
+        return process.returncode, out, _PROGRESS.sub("", err)
 
 
 def kill(process: subprocess.Popen[str], number: int = signal.SIGKILL) -> None:
