@@ -13,10 +13,6 @@ from rlds_beam.episodes.image_encoding import encode_jpeg
 from rlds_beam.episodes.image_headers import JPEG_END, jpeg_start
 from rlds_beam.episodes.images import EncodedImages
 from rlds_beam.episodes.stored_images import StoredImages
-<<<<<<< Updated upstream
-from rlds_beam.episodes.stored_images import StoredImages
-=======
->>>>>>> Stashed changes
 
 if TYPE_CHECKING:
     from rlds_beam.episodes.episode import Column
