@@ -67,6 +67,11 @@ class StoredImages(EncodedImages):
     def image(self, step: int) -> bytes:
         return self.record[self.starts[step] : self.stops[step]]
 
+    def parts(self) -> list[memoryview]:
+        """The images as parts of the record, which are not copied."""
+        record = memoryview(self.record)
+        return [record[start:stop] for start, stop in zip(self.starts.tolist(), self.stops.tolist(), strict=True)]
+
     def unlike(self, start: bytes, end: bytes) -> list[int]:
         # The check asks, and then whatever writes the images: the last answer is kept.
         known: tuple[bytes, bytes, list[int]] | None = self.__dict__.get("_last")

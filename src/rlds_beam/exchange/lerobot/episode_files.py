@@ -21,14 +21,13 @@ import numpy as np
 from rlds_beam import storage
 from rlds_beam.errors import NotVerifiedError
 from rlds_beam.exchange.lerobot import layout
+from rlds_beam.exchange.lerobot.frames import FrameColumns, Frames
 from rlds_beam.exchange.lerobot.parquet_file import FramesFile, edited, edits_of
 from rlds_beam.exchange.lerobot.range_files import Videos
 from rlds_beam.exchange.lerobot.videos import Encoding, encoded_video
 from rlds_beam.output.shards import ShardWriter, WrittenFile
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from rlds_beam.exchange.lerobot.output import LerobotOutput
     from rlds_beam.exchange.lerobot.range_facts import RangeFacts
 
@@ -41,22 +40,22 @@ class EpisodeFiles:
 
     Args:
       output: which they are of.
-      schema: of the frames.
+      columns: of the frames.
       names: of the pack of the frames, and of those of the videos.
     """
 
-    def __init__(self, output: LerobotOutput, schema: pa.Schema, names: tuple[str, ...]):
-        self._output, self._schema, self._names, self._frames = output, schema, names, 0
+    def __init__(self, output: LerobotOutput, columns: FrameColumns, names: tuple[str, ...]):
+        self._output, self._columns, self._names, self._frames = output, columns, names, 0
         self._paths = [storage.join(output.directory, name) for name in names]
         self._shards = [ShardWriter(path) for path in self._paths]
         self._ends: list[list[int]] = [[0] * len(names)]
         self._places: dict[str, list[Array]] = {}
 
-    def add(self, table: pa.Table, videos: Videos, key: object) -> None:
+    def add(self, frames: Frames, videos: Videos, key: object) -> None:
         """Takes an episode."""
         starts = self._ends[-1]
-        file = FramesFile(self._shards[0], self._schema)
-        file.add(table, key)
+        file = FramesFile(self._shards[0], self._columns)
+        file.add(frames, key)
         places, size = file.close()
         sizes = [size]
         for name, found in places.items():
@@ -66,10 +65,10 @@ class EpisodeFiles:
             height, width, _ = feature.shape
             encoding, pixels = cast(Encoding, self._output.encoding), videos[feature.name]
             content = encoded_video(self._paths[place], encoding, self._output.fps, height, width, pixels)
-            self._shards[place].write([content], table.num_rows, key)
+            self._shards[place].write([content], frames.length, key)
             sizes.append(len(content))
         self._ends.append([start + size for start, size in zip(starts, sizes, strict=True)])
-        self._frames += table.num_rows
+        self._frames += frames.length
 
     def commit(self) -> tuple[list[WrittenFile], dict[str, Array]]:
         """Completes the packs; they, and where the episodes and the numbers of the range are in them."""

@@ -9,6 +9,7 @@ import numpy as np
 
 from rlds_beam.exchange.lerobot import statistics
 from rlds_beam.exchange.lerobot.features import INDEX_FEATURES
+from rlds_beam.exchange.lerobot.gathered_statistics import GatheredStatistics
 from rlds_beam.exchange.lerobot.range_facts import RangeFacts
 
 if TYPE_CHECKING:
@@ -66,18 +67,14 @@ def features_statistics(
 def _of_indices(facts: RangeFacts, numbers: EpisodeNumbers) -> dict[str, Array]:
     """Of what the dataset numbers: (E, statistics, 1)."""
     ends = np.cumsum(facts.lengths)
-    tasks = np.split(numbers.tasks[facts.frame_tasks], ends[:-1])
-    of_index, of_episode, of_task = [], [], []
     std = statistics.STATISTICS.index("std")
-    for i, length in enumerate(facts.lengths.tolist()):
-        index = statistics.range_statistics(length) + numbers.frame + int(ends[i]) - length
-        index[std] = statistics.range_statistics(length)[std]
-        episode = np.full(len(index), float(numbers.episode + i))
-        episode[std] = 0.0
-        of_index.append(index)
-        of_episode.append(episode)
-        of_task.append(statistics.episode_statistics({"": tasks[i]})[""][:, 0])
-    return {
-        name: np.stack(values)[..., None]
-        for name, values in (("index", of_index), ("episode_index", of_episode), ("task_index", of_task))
-    }
+    of_index = statistics.range_statistics(facts.lengths)
+    of_episode = np.zeros_like(of_index)
+    first = numbers.frame + ends - facts.lengths
+    others = np.arange(of_index.shape[1]) != std
+    of_index[:, others] += first[:, None]
+    of_episode[:, others] += numbers.episode + np.arange(len(ends))[:, None]
+    tasks = GatheredStatistics()
+    for own in np.split(numbers.tasks[facts.frame_tasks], ends[:-1]) if len(ends) else ():
+        tasks.add({"task_index": own}, {})
+    return {"index": of_index[..., None], "episode_index": of_episode[..., None], **tasks.finish()}

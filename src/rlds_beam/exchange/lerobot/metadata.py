@@ -137,7 +137,7 @@ def dataset_statistics(output: LerobotOutput, totals: Totals) -> dict[str, Any]:
         found[name] = statistics.to_json(statistics.leaf_statistics(leaf), leaf.count, leaf.shape or (1,))
     for name, of_index in {
         "episode_index": statistics.counted_statistics(np.arange(len(lengths)), lengths),
-        "index": statistics.range_statistics(frames),
+        "index": statistics.range_statistics(np.array(frames)),
         "task_index": statistics.counted_statistics(np.arange(len(totals.task_frames)), np.array(totals.task_frames)),
     }.items():
         found[name] = statistics.to_json(of_index[:, None], frames, (1,))

@@ -23,7 +23,9 @@ class LerobotOptions(Options):
         (), "NAME=PATH: the feature that a field becomes (PATH+PATH joins vectors, task=PATH names the instruction); "
         "-PATH leaves a field out (comma separated)",
     )  # fmt: skip
-    image_samples: int = option(4, "images of each camera and episode that are decoded for the image statistics")
+    image_samples: int | None = option(
+        None, "images of each camera and episode that are decoded for the image statistics (one of 50, 4 at most)"
+    )
     vcodec: Codec = option("av1", "the codec of --images=video")
     crf: int = option(30, "its quality: lower is better and larger")
     gop: int = option(2, "a key frame every so many frames: fewer are smaller, and slower to read at random places")

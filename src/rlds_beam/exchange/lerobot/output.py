@@ -50,7 +50,8 @@ class LerobotOutput(FileOutput):
       directory, name: as of `FileOutput`.
       features: what each field becomes.
       fps: frames a second.
-      image_samples: frames of each camera and episode that are decoded for the statistics.
+      image_samples: frames of each camera and episode that are decoded for the statistics
+        (`statistics.sample_places`).
       robot_type: for info.json.
       encoding: of videos; None where images are copied.
       modality: the text of modality.json (v2.1); None where there is none.
@@ -64,7 +65,7 @@ class LerobotOutput(FileOutput):
     name: str
     features: FeatureMap
     fps: int
-    image_samples: int = 4
+    image_samples: int | None = None
     robot_type: str | None = None
     encoding: Encoding | None = None
     modality: str | None = None
@@ -90,7 +91,7 @@ class LerobotOutput(FileOutput):
 
         check_pages()
         chosen = LerobotOptions.of(options)
-        if chosen.image_samples < 1:
+        if chosen.image_samples is not None and chosen.image_samples < 1:
             raise UsageError(f"--image_samples={chosen.image_samples}: expected 1 or more")
         fps = whole_fps(chosen, source.fps)
         schema = connecting.probed.schema if connecting.connectors else source.schema

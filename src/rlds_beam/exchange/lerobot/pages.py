@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from rlds_beam.exchange.lerobot.frames import FrameColumns, Frames
 from rlds_beam.exchange.lerobot.parquet_file import BOUNDED, MARKS, FramesFile, edited, edits_of, other_pages
-from rlds_beam.exchange.lerobot.tables import frames_schema
 
 
 @functools.cache
@@ -21,17 +21,16 @@ def check_pages() -> None:
     Raises:
       RldsBeamError: the version of pyarrow that is installed writes the numbers, or their bounds, elsewhere.
     """
-    import pyarrow as pa
     import pyarrow.parquet
 
-    schema, target = frames_schema(()), _Memory()
-    file = FramesFile(target, schema)
+    target = _Memory()
+    file = FramesFile(target, FrameColumns(()))
     for first, rows in ((0, 3), (3, 2)):
         places = np.arange(first, first + rows)
         own: dict[str, Any] = {"timestamp": places.astype(np.float32), "frame_index": places}
         own |= {"index": MARKS["index"] + places, "episode_index": MARKS["episode_index"] + places // 2}
         own["task_index"] = MARKS["task_index"] + places
-        file.add(pa.table([own[name] for name in schema.names], schema=schema), "")
+        file.add(Frames(own, rows), "")
         file.end_group()
     found, _ = file.close()
     numbers = {"index": 70 + np.arange(5), "episode_index": 7 + np.arange(5) // 2, "task_index": np.arange(5)[::-1]}

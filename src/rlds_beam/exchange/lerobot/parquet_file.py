@@ -23,6 +23,7 @@ import numpy as np
 
 from rlds_beam import storage
 from rlds_beam.errors import RldsBeamError
+from rlds_beam.exchange.lerobot.frames import FrameColumns, Frames
 from rlds_beam.exchange.lerobot.tables import NUMBERED
 from rlds_beam.output.checksums import Checksum
 
@@ -44,6 +45,10 @@ _MOST_ROWS = 1 << 14
 """Of a row group: more may be several pages."""
 
 _MOST_BYTES = 64 << 20
+
+_MOST_GROUP_BYTES = 1 << 30
+"""Of the episodes that are held at once, where they are several: a column of Arrow holds twice that."""
+
 _HEADER = 4096
 """Bytes of a page's header, at most."""
 
@@ -59,10 +64,10 @@ class Target(Protocol):
 class FramesFile:
     """Writes frames as a Parquet file, to the end of a shard."""
 
-    def __init__(self, shard: Target, schema: pa.Schema):
+    def __init__(self, shard: Target, columns: FrameColumns):
         import pyarrow.parquet
 
-        self._shard = shard
+        self._shard, self._columns, schema = shard, columns, columns.schema
         self._sink = _Sink(self._shard)
         plain = [name for name in schema.names if name in NUMBERED]
         leaves = [leaf for field in schema for leaf in _leaves(field.name, field.type)]
@@ -72,27 +77,28 @@ class FramesFile:
             compression={leaf: "none" if leaf in (*plain, *images) else "snappy" for leaf in leaves},
             write_statistics=list(BOUNDED), data_page_size=_MOST_BYTES,
         )  # fmt: skip
-        self._held: list[tuple[pa.Table, object]] = []
+        self._held: list[tuple[Frames, object]] = []
         self._bytes = self._rows = 0
 
-    def add(self, table: pa.Table, key: object) -> None:
+    def add(self, frames: Frames, key: object) -> None:
         """Takes the frames of an episode."""
-        self._held.append((table, key))
-        self._bytes += table.nbytes
-        self._rows += table.num_rows
+        if self._bytes + frames.bytes > _MOST_GROUP_BYTES:
+            self.end_group()
+        self._held.append((frames, key))
+        self._bytes += frames.bytes
+        self._rows += frames.length
         if self._bytes >= ROW_GROUP_BYTES or self._rows >= _MOST_ROWS:
             self.end_group()
 
     def end_group(self) -> None:
         """Ends the row group."""
-        import pyarrow as pa
-
         if self._held:
-            table = pa.concat_tables([table for table, _ in self._held])
+            table = self._columns.table([frames for frames, _ in self._held])
             most = min(_MOST_ROWS, self._rows * _MOST_BYTES // max(1, self._bytes))
             self._writer.write_table(table, row_group_size=max(1, most))
-        for table, key in self._held:
-            self._shard.write((), table.num_rows, key)
+            self._sink.pass_on()
+        for frames, key in self._held:
+            self._shard.write((), frames.length, key)
         self._held, self._bytes, self._rows = [], 0, 0
 
     def close(self) -> tuple[dict[str, Array], int]:
@@ -100,6 +106,7 @@ class FramesFile:
         self.end_group()
         self._sink.footer = self._sink.tell()
         self._writer.close()
+        self._sink.pass_on()
         return self._sink.places(), self._sink.tell()
 
     def abort(self) -> None:
@@ -126,6 +133,7 @@ class _Sink(io.RawIOBase):
         super().__init__()
         self._shard, self._at = shard, 0
         self._kept: dict[int, bytes] = {}
+        self._waiting: list[bytes] = []
         self.discards = False
         self.footer: int | None = None
 
@@ -133,13 +141,20 @@ class _Sink(io.RawIOBase):
         return True
 
     def write(self, data: Any) -> int:
-        buffer = memoryview(data)
+        piece = bytes(data)  # of `bytes`, which pyarrow gives, these themselves
+        self._waiting.append(piece)
+        if len(piece) <= _HEADER or self.footer is not None:
+            self._kept[self._at] = piece
+        else:
+            self.pass_on()
+        self._at += len(piece)
+        return len(piece)
+
+    def pass_on(self) -> None:
+        """Writes what has come since the last time."""
+        waiting, self._waiting = self._waiting, []
         if not self.discards:
-            self._shard.write([buffer], 0)
-        if len(buffer) <= _HEADER or self.footer is not None:
-            self._kept[self._at] = bytes(buffer)
-        self._at += len(buffer)
-        return len(buffer)
+            self._shard.write(waiting, 0)
 
     def tell(self) -> int:
         return self._at

@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from rlds_beam import storage
+from rlds_beam.exchange.lerobot.frames import FrameColumns, Frames
 from rlds_beam.exchange.lerobot.parquet_file import FramesFile
 from rlds_beam.exchange.lerobot.videos import Encoding, VideoFile
 from rlds_beam.output.shards import ShardWriter, WrittenFile
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from rlds_beam.exchange.lerobot.output import LerobotOutput
 
 Array = np.ndarray[Any, Any]
@@ -27,26 +26,26 @@ class RangeFiles:
 
     Args:
       output: which they are of.
-      schema: of the frames.
+      columns: of the frames.
       names: of the file of the frames, and of those of the videos.
     """
 
-    def __init__(self, output: LerobotOutput, schema: pa.Schema, names: tuple[str, ...]):
+    def __init__(self, output: LerobotOutput, columns: FrameColumns, names: tuple[str, ...]):
         data, *videos = (storage.join(output.directory, name) for name in names)
         self._names, self._frames = names, 0
         self._shard = ShardWriter(data)
-        self._file = FramesFile(self._shard, schema)
+        self._file = FramesFile(self._shard, columns)
         self._videos: dict[str, VideoFile] = {}
         for feature, path in zip(output.videos, videos, strict=True):
             height, width, _ = feature.shape
             self._videos[feature.name] = VideoFile(path, cast(Encoding, output.encoding), output.fps, height, width)
 
-    def add(self, table: pa.Table, videos: Videos, key: object) -> None:
+    def add(self, frames: Frames, videos: Videos, key: object) -> None:
         """Takes an episode."""
-        self._file.add(table, key)
+        self._file.add(frames, key)
         for name, pixels in videos.items():
             self._videos[name].add(pixels, key)
-        self._frames += table.num_rows
+        self._frames += frames.length
 
     def commit(self) -> tuple[list[WrittenFile], dict[str, Array]]:
         """Completes the files; they, and where the numbers of the range are in the first."""

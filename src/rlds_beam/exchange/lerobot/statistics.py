@@ -3,14 +3,14 @@
     {feature: {min, max, mean, std, count, q01, q10, q50, q90, q99}}
 
 Quantiles are those of `np.quantile`, of all values: not means or bounds of the quantiles of episodes. Images are 0 to
-1, channel by channel, of the frames that were decoded for it.
+1, channel by channel, of a sample of the frames, which are decoded for it.
 """
 
 from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -25,32 +25,51 @@ Array = np.ndarray[Any, Any]
 STATISTICS = ("min", "max", "mean", "std", *QUANTILES)
 LEVELS = 256
 _JPEG = b"\xff\xd8\xff"
-_LARGE, _SMALLER = 200, 100
-"""JPEGs with a side of so many pixels are decoded at a fraction of their size, with sides of so many at least."""
+_SIDE = 100
+"""JPEGs are decoded at a half, a quarter or an eighth of their size, as long as each side keeps so many pixels."""
+
+_PIXELS = 4096
+"""Of a larger image, every second (third, ...) row and column is counted, as long as so many pixels are."""
+
+FRAMES_OF_A_SAMPLE, MOST_SAMPLES = 50, 4
+"""An image is decoded for so many frames of an episode, or a part of them; so many at most."""
 
 
-def episode_statistics(columns: Mapping[str, Array]) -> dict[str, Array]:
-    """Of the numbers of one episode: by feature, (len(STATISTICS), D) of its D dimensions.
+def episodes_statistics(episodes: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
+    """Of the numbers of E episodes: by feature, (E, len(STATISTICS), D) of its D dimensions.
 
     Args:
-      columns: (T, ...), T > 0.
+      episodes: the columns of each, all with the same names: (T, ...), T > 0, of any length.
     """
-    flat = [np.asarray(column).reshape(len(column), -1) for column in columns.values()]
-    ordered = np.concatenate(flat, axis=1, dtype=np.float64)
-    mean, std = ordered.mean(axis=0), ordered.std(axis=0)
-    ordered.sort(axis=0)
-    quantiles = [_quantile(ordered, q) for q in QUANTILES.values()]
-    every = np.stack([ordered[0], ordered[-1], mean, std, *quantiles])
-    ends = np.cumsum([part.shape[1] for part in flat])
-    return dict(zip(columns, np.split(every, ends[:-1], axis=1), strict=True))
+    names = tuple(episodes[0])
+    columns = [np.concatenate([episode[name] for episode in episodes]) for name in names]
+    parts = [column.reshape(len(column), -1) for column in columns]
+    lengths = np.array([len(episode[names[0]]) for episode in episodes])
+    every = _statistics_of_parts(np.concatenate(parts, axis=1, dtype=np.float64), lengths)
+    ends = np.cumsum([part.shape[1] for part in parts])
+    return dict(zip(names, np.split(every, ends[:-1], axis=2), strict=True))
 
 
-def _quantile(ordered: Array, q: float) -> Array:
-    """Of sorted values (T, D), with linear interpolation."""
-    place = q * (len(ordered) - 1)
-    low = math.floor(place)
-    high = min(low + 1, len(ordered) - 1)
-    return cast(Array, ordered[low] + (ordered[high] - ordered[low]) * (place - low))
+def _statistics_of_parts(values: Array, lengths: Array) -> Array:
+    """Of values (N, D), of which the first `lengths[0]` rows are one part, and so on: (E, len(STATISTICS), D)."""
+    starts, count = np.cumsum(lengths) - lengths, lengths[:, None]
+    mean = np.add.reduceat(values, starts) / count
+    std = np.sqrt(np.add.reduceat(np.square(values - np.repeat(mean, lengths, axis=0)), starts) / count)
+    ordered = np.full((len(lengths), values.shape[1], lengths.max()), np.nan)  # which sorts last
+    ordered.transpose(0, 2, 1)[np.arange(lengths.max()) < count] = values
+    ordered.sort(axis=2)
+    places = np.array(list(QUANTILES.values())) * (count - 1)
+    low = np.floor(places).astype(np.int64)
+    ranks = np.concatenate([np.zeros_like(count), count - 1, low, np.minimum(low + 1, count - 1)], axis=1)
+    found = np.take_along_axis(ordered, ranks[:, None], axis=2).transpose(0, 2, 1)
+    quantiles = _between(found[:, 2:], (places - low)[..., None])
+    return np.concatenate([found[:, :2], mean[:, None], std[:, None], quantiles], axis=1)
+
+
+def _between(found: Array, shares: Array) -> Array:
+    """Linear interpolation along axis 1: the values below each quantile, then those above, by the share of these."""
+    below, above = np.split(found, 2, axis=1)
+    return cast(Array, below + (above - below) * shares)
 
 
 def counted_statistics(values: Array, counts: Array) -> Array:
@@ -68,25 +87,29 @@ def counted_statistics(values: Array, counts: Array) -> Array:
     return np.array([values[0], values[-1], mean, std, *(below + (above - below) * (places - low))])
 
 
-def range_statistics(count: int) -> Array:
-    """Of 0, 1, ..., count - 1: (len(STATISTICS),)."""
-    last = count - 1
-    return np.array([0, last, last / 2, math.sqrt((count**2 - 1) / 12), *(q * last for q in QUANTILES.values())])
+def range_statistics(count: Array) -> Array:
+    """Of 0, 1, ..., n - 1, for each of E counts n: (E, len(STATISTICS))."""
+    last = np.asarray(count, np.float64) - 1
+    std = np.sqrt((np.square(last + 1) - 1) / 12)
+    return np.stack([np.zeros_like(last), last, last / 2, std, *(q * last for q in QUANTILES.values())], axis=-1)
 
 
-def image_statistics(histogram: Array, levels: int = LEVELS) -> Array:
-    """Of a histogram (C, levels): (len(STATISTICS), C), in 0 to 1."""
-    values, ends = np.arange(levels) / (levels - 1), np.cumsum(histogram, axis=1)
-    total = ends[:, -1:]  # of each channel
-    mean = (histogram @ values)[:, None] / total
-    std = np.sqrt((histogram * np.square(values - mean)).sum(axis=1) / total[:, 0])
+def image_statistics(histograms: Array, levels: int = LEVELS) -> Array:
+    """Of histograms (..., C, levels), those of E episodes, say: (..., len(STATISTICS), C), in 0 to 1."""
+    rows = histograms.reshape(-1, levels)
+    values, ends = np.arange(levels) / (levels - 1), np.cumsum(rows, axis=1)
+    total = ends[:, -1:]
+    mean = (rows * values).sum(axis=1, keepdims=True) / total
+    std = np.sqrt((rows * np.square(values - mean)).sum(axis=1, keepdims=True) / total)
     places = np.array(list(QUANTILES.values())) * (total - 1)
     low = np.floor(places).astype(np.int64)
-    # The value of a rank is the first whose end is beyond it.
     ranks = np.concatenate([np.zeros_like(total), total - 1, low, np.minimum(low + 1, total - 1)], axis=1)
-    found = values[[own.searchsorted(rank, side="right") for own, rank in zip(ends, ranks, strict=True)]]
-    below, above = found[:, 2 : 2 + len(QUANTILES)], found[:, 2 + len(QUANTILES) :]
-    return np.stack([*found[:, :2].T, mean[:, 0], std, *(below + (above - below) * (places - low)).T])
+    # The value of a rank is the first whose end is beyond it; all rows one after another are one sorted list.
+    before = np.cumsum(total, axis=0) - total
+    at = (ends + before).reshape(-1).searchsorted(ranks + before, side="right")
+    found = values[at - levels * np.arange(len(rows))[:, None]]
+    every = np.concatenate([found[:, :2], mean, std, _between(found[:, 2:], places - low)], axis=1)
+    return np.swapaxes(every.reshape(*histograms.shape[:-1], -1), -1, -2)
 
 
 def leaf_statistics(leaf: LeafStatistics) -> Array:
@@ -107,40 +130,50 @@ def to_json(statistics: Array, count: int, shape: Sequence[int]) -> dict[str, An
 
 
 @functools.lru_cache(maxsize=1024)
-def sample_places(length: int, samples: int) -> list[int]:
-    """The frames of an episode that are decoded, spread evenly."""
-    return sorted({round(place) for place in np.linspace(0, length - 1, min(length, max(1, samples)))})
+def sample_places(length: int, samples: int | None = None) -> list[int]:
+    """The frames of an episode that are decoded, each in the middle of its part of the episode.
+
+    Args:
+      samples: how many; by default one of `FRAMES_OF_A_SAMPLE`, `MOST_SAMPLES` at most.
+    """
+    count = min(length, samples or min(MOST_SAMPLES, -(-length // FRAMES_OF_A_SAMPLE)))
+    return [(2 * i + 1) * length // (2 * count) for i in range(count)]
 
 
 def histogram_of(images: Column, channels: int, path: str) -> Array:
     """How many pixels of each channel have each value: int64 (channels, LEVELS); of 16 bits, the upper 8.
 
+    Large images are sampled (`_SIDE`, `_PIXELS`).
+
     Raises:
       BadEpisode: an image is damaged.
     """
-    if isinstance(images, EncodedImages):
-        jpegs = channels in (1, 3) and all(image.startswith(_JPEG) for image in images)
-        parts = _small_jpegs(images, channels, path) if jpegs else [images.decode(path)]
-    else:
-        parts = [np.asarray(images)]
     counts = np.zeros((channels, LEVELS), np.int64)
-    for pixels in parts:
-        pixels = (pixels >> 8).astype(np.uint8) if pixels.dtype == np.uint16 else pixels
-        for channel, values in enumerate(pixels.reshape(-1, channels).T):
+    for image in _pixels(images, channels, path):
+        pixels = (image >> 8).astype(np.uint8) if image.dtype == np.uint16 else image
+        height, width, _ = pixels.shape
+        step = max(1, math.isqrt(height * width // _PIXELS))
+        for channel, values in enumerate(pixels[step // 2 :: step, step // 2 :: step].reshape(-1, channels).T):
             counts[channel] += np.bincount(values, minlength=LEVELS)
     return counts
 
 
-def _small_jpegs(images: EncodedImages, channels: int, path: str) -> Iterator[Array]:
+def _pixels(images: Column, channels: int, path: str) -> Iterable[Array]:
+    """The pixels of each image, [H, W, C]."""
+    if not isinstance(images, EncodedImages):
+        return np.asarray(images)
+    if channels in (1, 3) and all(image.startswith(_JPEG) for image in images):
+        return _small_jpegs(images, "RGB" if channels == 3 else "GRAY", path)
+    return images.decode(path)
+
+
+def _small_jpegs(images: EncodedImages, colours: str, path: str) -> Iterator[Array]:
     import simplejpeg
 
     for image in images:
         try:
-            height, width, *_ = simplejpeg.decode_jpeg_header(image)
-            least = _SMALLER if max(height, width) >= _LARGE else 0
             yield simplejpeg.decode_jpeg(
-                image, "RGB" if channels == 3 else "GRAY", fastdct=True, fastupsample=False, min_height=least,
-                min_width=least, min_factor=2 if least else 1,
-            )  # fmt: skip
+                image, colours, fastdct=True, fastupsample=False, min_height=_SIDE, min_width=_SIDE, min_factor=2
+            )
         except (ValueError, KeyError) as error:
             raise BadEpisode(Violation("undecodable_image", f"the JPEG is damaged ({error})", path)) from None

@@ -10,7 +10,7 @@ image                               struct<bytes: binary, path: string>: the PNG
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -134,8 +134,8 @@ def texts(column: Column, path: str) -> list[str]:
         raise BadEpisode(Violation("wrong_dtype_or_shape", detail, path)) from None
 
 
-def texts_array(feature: Feature, values: list[str]) -> pa.Array:
-    """Those texts as Arrow holds them."""
+def texts_array(feature: Feature, values: Sequence[str]) -> pa.Array:
+    """Texts as Arrow holds them."""
     import pyarrow as pa
 
     flat = pa.array(values, pa.string())
@@ -160,28 +160,18 @@ def _png(pixels: Array) -> bytes:
     return cast(bytes, imagecodecs.png_encode(pixels[..., 0] if pixels.shape[-1] == 1 else pixels, level=_PNG_LEVEL))
 
 
-def images_array(feature: Feature, column: Column) -> pa.Array:
-    """Images as Arrow holds them (`images_of`)."""
-    import pyarrow as pa
-
+def image_parts(feature: Feature, column: Column) -> Sequence[bytes | memoryview]:
+    """The same, and images within a record as its parts: they are not copied."""
     if isinstance(column, StoredImages) and (column.stops > column.starts).all():
-        content = _stored(column)
-    else:
-        content = pa.array(images_of(feature, column), pa.binary())
+        return column.parts()
+    return images_of(feature, column)
+
+
+def images_array(images: Sequence[bytes | memoryview]) -> pa.Array:
+    """Images as Arrow holds them."""
+    import pyarrow as pa
+
+    ends = np.cumsum([0, *map(len, images)]).astype(np.int32)
+    buffers = [None, pa.py_buffer(ends), pa.py_buffer(b"".join(images))]
+    content = pa.Array.from_buffers(pa.binary(), len(images), buffers)
     return pa.StructArray.from_arrays([content, pa.nulls(len(content), pa.string())], ["bytes", "path"])
-
-
-def _stored(images: StoredImages) -> pa.Array:
-    """Images within a record, copied once: of the record cut at all their starts and stops, every second piece."""
-    import pyarrow as pa
-
-    cuts = np.stack([images.starts, images.stops], axis=1).astype(np.int32).reshape(-1)
-    pieces = pa.Array.from_buffers(pa.binary(), len(cuts) - 1, [None, pa.py_buffer(cuts), pa.py_buffer(images.record)])
-    return pieces.take(pa.array(np.arange(0, len(cuts), 2)))
-
-
-def pa_array(values: Array) -> pa.Array:
-    """Numbers (T,) as Arrow holds them."""
-    import pyarrow as pa
-
-    return pa.array(values)
