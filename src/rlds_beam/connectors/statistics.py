@@ -258,8 +258,9 @@ class StatisticsBuilder:
 def _moments(values: Array) -> tuple[Any, ...]:
     """Mean, sum of squared differences from it, smallest and largest of values (N,)."""
     mean = values.mean(dtype=np.float64)
-    from_mean = np.subtract(values, mean, dtype=np.float64)
-    return mean, from_mean @ from_mean, values.min(), values.max()
+    squares = np.square(np.subtract(values, mean, dtype=np.float64))
+    # Not a product of vectors, whose last bits depend on the kernels of BLAS.
+    return mean, squares.sum(), values.min(), values.max()
 
 
 def _merged(parts: Iterable[LeafStatistics]) -> LeafStatistics:
