@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -25,47 +24,55 @@ class StoredImages(EncodedImages):
 
     Attributes:
       record: the bytes.
-      starts, stops: of each image, int64 [T].
+      places: where the images begin, and where they end.
+      starts, stops: the same, int64 [T].
       shape, dtype, encoding: as of `EncodedImages`.
     """
 
     record: bytes
-    starts: Array
-    stops: Array
+    places: tuple[list[int], list[int]]
 
     def __init__(
-        self, record: bytes, starts: Sequence[int] | Array, stops: Sequence[int] | Array,
+        self, record: bytes, starts: list[int], stops: list[int],
         shape: tuple[int | None, ...], dtype: str = "uint8", encoding: str = "jpeg",
     ):  # fmt: skip
-        self.__dict__.update(
-            record=record, starts=np.asarray(starts, np.int64), stops=np.asarray(stops, np.int64),
-            shape=shape, dtype=dtype, encoding=encoding,
-        )  # fmt: skip
+        # Most columns are checked and copied, and nobody asks for an array.
+        self.__dict__.update(record=record, places=(starts, stops), shape=shape, dtype=dtype, encoding=encoding)
+
+    @functools.cached_property
+    def starts(self) -> Array:
+        return np.array(self.places[0], np.int64)
+
+    @functools.cached_property
+    def stops(self) -> Array:
+        return np.array(self.places[1], np.int64)
 
     @functools.cached_property
     def data(self) -> Array:
         """The images: object array [T] of `bytes`."""
         record = self.record
-        places = zip(self.starts.tolist(), self.stops.tolist(), strict=True)
+        places = zip(*self.places, strict=True)
         return np.fromiter([record[start:stop] for start, stop in places], object, len(self))
 
     def pieces(self) -> list[memoryview]:
         """The images, where they lie."""
         record = memoryview(self.record)
-        return [record[start:stop] for start, stop in zip(self.starts.tolist(), self.stops.tolist(), strict=True)]
+        return [record[start:stop] for start, stop in zip(*self.places, strict=True)]
 
     def __len__(self) -> int:
-        return len(self.starts)
+        return len(self.places[0])
 
     def __getitem__(self, index: Any) -> StoredImages:
-        starts, stops = (np.atleast_1d(places[index]) for places in (self.starts, self.stops))
+        starts, stops = (np.atleast_1d(places[index]).tolist() for places in (self.starts, self.stops))
         return StoredImages(self.record, starts, stops, self.shape, self.dtype, self.encoding)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name not in ("data", "_last")}
+        made_again = ("data", "starts", "stops", "_last")
+        return {name: value for name, value in self.__dict__.items() if name not in made_again}
 
     def image(self, step: int) -> bytes:
-        return self.record[self.starts[step] : self.stops[step]]
+        starts, stops = self.places
+        return self.record[starts[step] : stops[step]]
 
     def parts(self) -> list[memoryview]:
         """The images as parts of the record, which are not copied."""
@@ -82,8 +89,10 @@ class StoredImages(EncodedImages):
     def _unlike(self, start: bytes, end: bytes) -> list[int]:
         if len(self) < _FEW:
             begins, ends = self.record.startswith, self.record.endswith
-            places = enumerate(zip(self.starts.tolist(), self.stops.tolist(), strict=True))
-            return [t for t, (low, high) in places if not (begins(start, low, high) and ends(end, low, high))]
+            starts, stops = self.places
+            return [
+                t for t, low in enumerate(starts) if not (begins(start, low, stops[t]) and ends(end, low, stops[t]))
+            ]
         if (self.stops - self.starts).min() < max(len(start), len(end)):
             return super().unlike(start, end)
         alike = self._hold(self.starts, start) & self._hold(self.stops - len(end), end)

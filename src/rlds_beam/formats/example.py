@@ -38,9 +38,12 @@ Array: TypeAlias = "np.ndarray[Any, Any]"
 Kind = Literal["bytes", "float", "int64"]
 
 _KINDS: dict[int, Kind] = {1: "bytes", 2: "float", 3: "int64"}
-_ENTRY = _KEY = _PACKED = _BYTES = 1 << 3 | LEN  # the tag of a map's entry and key, of a packed list, and of bytes
+ENTRY = _KEY = _PACKED = _BYTES = 1 << 3 | LEN  # the tag of a map's entry and key, of a packed list, and of bytes
 _VALUE = 2 << 3 | LEN
 _LONGEST = 1 + LONGEST_SIZE  # bytes of a tag like these, and of the length after it
+TAGS: dict[Kind, int] = {kind: number for number, kind in _KINDS.items()}
+"""The number of a feature's field, by the kind of the list in it."""
+_FLOAT = np.dtype("<f4")
 _TAGS = {number << 3 | LEN: kind for number, kind in _KINDS.items()}
 
 
@@ -59,18 +62,20 @@ class Feature(NamedTuple):
 
     def floats(self) -> Array:
         """The values of a float_list: float32 [N]."""
-        chunks = []
-        for start, end in self._numbers(I32):
-            if (end - start) % 4:
-                raise MalformedError(f"a float list of {end - start} bytes")
-            # Sliced out, the values are aligned: a column is read many times, and numpy reads unaligned floats slowly.
-            chunks.append(np.frombuffer(self.data[start:end], "<f4"))
-        return chunks[0] if len(chunks) == 1 else np.concatenate([np.empty(0, "<f4"), *chunks])
+        # Sliced out, the values are aligned: a column is read many times, and numpy reads unaligned floats slowly.
+        packed = self._packed()
+        if packed is None:
+            packed = b"".join([self.data[start:end] for start, end in self._unpacked(I32)])
+        if len(packed) % 4:
+            raise MalformedError(f"a float list of {len(packed)} bytes")
+        return np.frombuffer(packed, _FLOAT)
 
     def ints(self, dtype: Any = np.int64) -> Array:
         """The values of an int64_list: [N] as `dtype`, by the conversion that `tf.cast` makes."""
-        chunks = [decode_varints(self.data[start:end], dtype) for start, end in self._numbers(VARINT)]
-        return chunks[0] if len(chunks) == 1 else np.concatenate([np.empty(0, dtype), *chunks])
+        packed = self._packed()
+        if packed is None:
+            packed = b"".join([self.data[start:end] for start, end in self._unpacked(VARINT)])
+        return decode_varints(packed, dtype)
 
     def strings(self) -> list[bytes]:
         """The values of a bytes_list."""
@@ -110,20 +115,22 @@ class Feature(NamedTuple):
         elif self.kind is not None:
             self.floats() if self.kind == "float" else self.ints()
 
-    def _numbers(self, unpacked: int) -> list[tuple[int, int]]:
-        """(start, end) of the one packed list of numbers, or of each number where they are not packed."""
-        at, end = self.start, self.end
-        if at < end and self.data[at] == _PACKED:
-            size, start = read_varint(self.data, at + 1, end)
-            if start + size != end or start > at + _LONGEST:
-                raise MalformedError(f"a list of numbers in several parts at byte {at}")
-            return [(start, end)]
-        numbers = []
-        for number, wire, start, stop in fields(self.data, at, end):
-            if number != 1 or wire != unpacked:
+    def _packed(self) -> bytes | None:
+        """The one packed list of numbers; None where they are not packed."""
+        data, at, end = self.data, self.start, self.end
+        if at >= end or data[at] != _PACKED:
+            return None
+        size, start = read_varint(data, at + 1, end)
+        if start + size != end or start > at + _LONGEST:
+            raise MalformedError(f"a list of numbers in several parts at byte {at}")
+        return data[start:end]
+
+    def _unpacked(self, wire_type: int) -> Iterator[tuple[int, int]]:
+        """(start, end) of each number, where they are not packed."""
+        for number, wire, start, stop in fields(self.data, self.start, self.end):
+            if number != 1 or wire != wire_type:
                 raise MalformedError(f"no number at byte {start} of a list of numbers")
-            numbers.append((start, stop))
-        return numbers
+            yield start, stop
 
 
 def parse_example(payload: bytes) -> dict[str, Feature]:
@@ -153,10 +160,10 @@ def parse_example(payload: bytes) -> dict[str, Feature]:
 def _entries(payload: bytes, at: int, end: int) -> Iterator[tuple[bytes, Feature]]:
     """(key, feature) of each entry of the map."""
     while at < end:
-        if payload[at] == _ENTRY:
+        if payload[at] == ENTRY:
             size, start = read_size(payload, at + 1, end)
             at = start + size
-            yield _entry(payload, start, at)
+            yield parse_entry(payload, start, at)
         else:  # which is not of the map
             at = next(fields(payload, at, end))[3]
 
@@ -173,7 +180,7 @@ def entry_spans(payload: bytes) -> dict[str, tuple[int, int]]:
         if number == 1 and wire == LEN:
             for number, wire, first, last in fields(payload, start, end):
                 if number == 1 and wire == LEN:
-                    spans[_entry(payload, first, last)[0].decode()] = first, last
+                    spans[parse_entry(payload, first, last)[0].decode()] = first, last
     return spans
 
 
@@ -182,7 +189,7 @@ def not_an_example(error: MalformedError) -> BadEpisode:
     return BadEpisode(Violation("not_an_example", str(error)))
 
 
-def _entry(data: bytes, at: int, end: int) -> tuple[bytes, Feature]:
+def parse_entry(data: bytes, at: int, end: int) -> tuple[bytes, Feature]:
     """(key, feature) of one entry of the map."""
     if end - at > 4 and data[at] == _KEY and data[at + 1] < 0x80:
         # As most writers do it: the key, the feature, its one list, and nothing else.

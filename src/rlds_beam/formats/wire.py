@@ -155,6 +155,8 @@ def read_varint(data: bytes, at: int, end: int) -> tuple[int, int]:
         return data[at], at + 1
     if end - at > 1 and data[at + 1] < 0x80:
         return data[at] & 0x7F | data[at + 1] << 7, at + 2
+    if end - at > 2 and data[at + 2] < 0x80:  # the length of most images
+        return data[at] & 0x7F | (data[at + 1] & 0x7F) << 7 | data[at + 2] << 14, at + 3
     value = shift = 0
     while at < end and shift < 70:
         byte = data[at]

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import zlib
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -13,17 +12,27 @@ from rlds_beam.episodes.episode import Column, Episode
 from rlds_beam.episodes.images import EncodedImages
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.episodes.schema import Field, Schema
-from rlds_beam.episodes.stored_images import StoredImages
 from rlds_beam.episodes.violations import BadEpisode, Violation
-from rlds_beam.formats.example import Array, Feature, not_an_example, parse_example
+from rlds_beam.formats.example import Feature, not_an_example
+from rlds_beam.formats.example_parsing import ExampleParser
 from rlds_beam.formats.features import Json
 from rlds_beam.formats.tfds_decoder import NotDecodableError, TfdsDecoder
 from rlds_beam.formats.wire import MalformedError
+from rlds_beam.reading.columns import ColumnReader, WrongValueError, column_reader
 
-MAX_EXPANDED = 1 << 28
-"""Bytes that the compressed values of one field of unknown shape may expand to, all steps together."""
 
-_IMAGES = ("png", "jpeg")
+class _Stored(NamedTuple):
+    """A field, and how it is found in a record.
+
+    Attributes:
+      field: the field.
+      name: its key in the tf.Example.
+      read: makes its list of values a column, where the field is `fast`.
+    """
+
+    field: Field
+    name: str
+    read: ColumnReader
 
 
 class EpisodeDecoder:
@@ -44,8 +53,10 @@ class EpisodeDecoder:
         """
         self.schema = schema
         self._slow: TfdsDecoder | None = None
-        self._decoded = {f"steps/{field.path}" for field in schema.steps.values() if field.fast}
-        self._decoded |= {field.path for field in schema.metadata.values() if field.fast}
+        self._parser = ExampleParser()
+        self._steps = [_Stored(f, f"steps/{f.path}", column_reader(f)) for f in schema.steps.values()]
+        self._metadata = [_Stored(f, f.path, column_reader(f, episode_level=True)) for f in schema.metadata.values()]
+        self._decoded = {stored.name for stored in (*self._steps, *self._metadata) if stored.field.fast}
         if not schema.fast:
             if features is None:
                 raise ValueError(f"{schema.slow_reason}: decoding it needs the features.json")
@@ -60,31 +71,33 @@ class EpisodeDecoder:
         """
         found = _Found()
         try:
-            record = parse_example(payload)
+            record = self._parser.parse(payload)
             if not any(name.startswith("steps/") for name in record):
                 raise MalformedError(f"it has no steps, only {sorted(record)[:5]}")
-            for field in self.schema.steps.values():
-                found.add_step_field(field, record)
+            for stored in self._steps:
+                found.add_step_field(stored, record)
             length = found.length()
-            metadata = {f.path: found.value(f, record) for f in self.schema.metadata.values() if f.fast}
+            metadata = {one.name: found.value(one, record) for one in self._metadata if one.field.fast}
             if not self._decoded.issuperset(record):
                 for name in record.keys() - self._decoded:
                     record[name].check()
         except MalformedError as error:
             raise not_an_example(error) from None
-        for field in (f for f in self.schema.metadata.values() if not f.fast):
-            found.stored(field, field.path, record)
+        for one in self._metadata:
+            if not one.field.fast:
+                found.stored(one, record)
         if found.violations:
             raise BadEpisode(*found.violations)
-        columns = dict(found.columns)
+        steps = found.columns
         if self._slow is not None:
             try:
                 slow, slow_metadata = self._slow.decode(payload)
             except NotDecodableError as error:
                 raise BadEpisode(Violation("wrong_dtype_or_shape", f"TFDS cannot decode it: {error}")) from None
-            columns |= slow
+            steps |= slow
             metadata |= slow_metadata
-        steps = {path: _filled(columns.get(path), field, length) for path, field in self.schema.steps.items()}
+        if len(steps) < len(self._steps) or self._slow is not None:
+            steps = {path: _filled(steps.get(path), field, length) for path, field in self.schema.steps.items()}
         return Episode(key=key, steps=steps, metadata=metadata, payload=payload)
 
 
@@ -96,24 +109,25 @@ class _Found:
         self.lengths: dict[str, int] = {}
         self.violations: list[Violation] = []
 
-    def add_step_field(self, field: Field, record: Mapping[str, Feature]) -> None:
-        name = f"steps/{field.path}"
-        if not self.stored(field, name, record):
+    def add_step_field(self, stored: _Stored, record: Mapping[str, Feature]) -> None:
+        if not self.stored(stored, record):
             return
+        field, name, read = stored
         try:
             if not field.fast:
                 self.lengths[field.path] = _slow_length(name, field, record)
                 return
-            column = _column(field, record[name])
-        except _WrongValueError as error:
+            column = read(record[name])
+        except WrongValueError as error:
             self.violations.append(Violation("wrong_dtype_or_shape", str(error), field.path))
             return
         if column is not None:
             self.columns[field.path] = column
             self.lengths[field.path] = len(column)
 
-    def stored(self, field: Field, name: str, record: Mapping[str, Feature]) -> bool:
+    def stored(self, stored: _Stored, record: Mapping[str, Feature]) -> bool:
         """True if the record has the field; a violation if it should have."""
+        field, name, _ = stored
         if field.fast:
             feature = record.get(name)
             if feature is not None and feature.kind is not None:
@@ -137,13 +151,14 @@ class _Found:
                 self.violations.append(Violation("unequal_lengths", detail, path))
         return common
 
-    def value(self, field: Field, record: Mapping[str, Feature]) -> Any:
+    def value(self, stored: _Stored, record: Mapping[str, Feature]) -> Any:
         """The value of an episode-level field: a numpy scalar or array, or `bytes`."""
-        if not self.stored(field, field.path, record):
+        field = stored.field
+        if not self.stored(stored, record):
             return _default(field)
         try:
-            column = _column(field, record[field.path], episode_level=True)
-        except _WrongValueError as error:
+            column = stored.read(record[stored.name])
+        except WrongValueError as error:
             self.violations.append(Violation("wrong_dtype_or_shape", str(error), field.path))
             return None
         if column is None:
@@ -155,98 +170,6 @@ class _Found:
         return column.data[0] if isinstance(column, EncodedImages) else column[0]
 
 
-class _WrongValueError(ValueError):
-    """A field's values are not what the schema says."""
-
-
-def _column(field: Field, feature: Feature, episode_level: bool = False) -> Column | None:
-    """The values of one field, [T, *shape]; None where a dimension of 0 leaves T open."""
-    if field.encoding in _IMAGES:
-        _check_kind(field, feature, "bytes")
-        return StoredImages(feature.data, *feature.spans(), field.shape, field.dtype, field.encoding)
-    if field.encoding in ("bytes", "zlib"):
-        return _encoded(field, _strings(field, feature))
-    values = _plain_values(field, feature)
-    if episode_level and None in field.shape:
-        shape = tuple(-1 if d is None else d for d in field.shape)
-        _check_count(field, len(values))
-        return _objects([values.reshape(shape)])
-    if 0 in field.shape:
-        if len(values):
-            raise _WrongValueError(f"{len(values)} values for shape {field.shape}")
-        return None
-    _check_count(field, len(values))
-    return values.reshape(-1, *field.shape)
-
-
-def _check_count(field: Field, count: int) -> None:
-    size = field.known_size
-    if count % size if size else count:
-        raise _WrongValueError(f"{count} values are not a multiple of {size}, the size of shape {field.shape}")
-
-
-def _plain_values(field: Field, feature: Feature) -> Array:
-    """The flat list of an unencoded field, in its dtype."""
-    if field.dtype == "string":
-        return _strings(field, feature)
-    dtype = field.numpy_dtype
-    if field.dtype in ("float16", "bfloat16", "float32", "float64"):
-        _check_kind(field, feature, "float")
-        return feature.floats().astype(dtype, copy=False)
-    _check_kind(field, feature, "int64")
-    return feature.ints(dtype)
-
-
-def _strings(field: Field, feature: Feature) -> Array:
-    _check_kind(field, feature, "bytes")
-    return _objects(feature.strings())
-
-
-def _check_kind(field: Field, feature: Feature, kind: str) -> None:
-    if feature.kind != kind:
-        feature.check()
-        raise _WrongValueError(f"a {feature.kind} list, where {field.dtype} ({field.encoding}) stands in a {kind} list")
-
-
-def _encoded(field: Field, values: Array) -> Column:
-    """Tensors stored as one byte string a step, plain or zlib."""
-    known = field.known_size * field.numpy_dtype.itemsize
-    if field.encoding == "zlib":
-        expanded, left = [], MAX_EXPANDED
-        for step, value in enumerate(values):
-            expanded.append(_expand(value, left if None in field.shape else known, step))
-            left -= len(expanded[-1])
-        values = _objects(expanded)
-    for step, value in enumerate(values):
-        size = len(value)
-        if size != known and (None not in field.shape or known == 0 or size % known):
-            raise _WrongValueError(
-                f"{size} bytes at step {step}, where shape {field.shape} of {field.dtype} has {known}"
-            )
-    if None in field.shape:
-        shape = tuple(-1 if d is None else d for d in field.shape)
-        return _objects([_from_bytes(field, value).reshape(shape) for value in values])
-    return _from_bytes(field, b"".join(values)).reshape(len(values), *field.shape)
-
-
-def _from_bytes(field: Field, data: bytes) -> Array:
-    if field.dtype == "bool":
-        return np.frombuffer(data, np.uint8).astype(bool)
-    return np.frombuffer(data, field.numpy_dtype)
-
-
-def _expand(value: bytes, limit: int, step: int) -> bytes:
-    """zlib, but never more than `limit` bytes in memory (plus one, to see that there were more)."""
-    stream = zlib.decompressobj()
-    try:
-        data = stream.decompress(value, limit + 1)
-    except zlib.error as error:
-        raise _WrongValueError(f"the zlib stream at step {step} is broken: {error}") from None
-    if len(data) > limit or not stream.eof:
-        raise _WrongValueError(f"the zlib stream at step {step} does not end within the {limit} bytes of its shape")
-    return data
-
-
 def _slow_length(name: str, field: Field, record: Mapping[str, Feature]) -> int:
     """The number of steps of a field that TFDS will decode, from how TFDS stores it."""
     rows = record.get(f"{name}/ragged_row_lengths_0")
@@ -255,13 +178,13 @@ def _slow_length(name: str, field: Field, record: Mapping[str, Feature]) -> int:
         return len(rows.ints())
     values = record.get(f"{name}/value", record.get(name))
     if values is None or values.kind != "bytes":
-        raise _WrongValueError(f"{name} is not stored as TFDS stores a {field.feature}")
+        raise WrongValueError(f"{name} is not stored as TFDS stores a {field.feature}")
     return len(values.strings())
 
 
 def _check_rows(rows: Feature) -> None:
     if rows.kind != "int64":
-        raise _WrongValueError(f"its row lengths are a {rows.kind} list, not an int64 list")
+        raise WrongValueError(f"its row lengths are a {rows.kind} list, not an int64 list")
 
 
 def _filled(column: Column | None, field: Field, length: int) -> Column:
@@ -287,8 +210,3 @@ def _default(field: Field) -> Any:
     else:
         lowest = -float(np.finfo(np.float32 if field.dtype == "bfloat16" else dtype).max)
     return np.full(field.closed_shape, lowest, dtype)[()]
-
-
-def _objects(values: list[Any]) -> Array:
-    """[T] of anything, one object a step."""
-    return np.fromiter(values, object, len(values))

@@ -1,0 +1,142 @@
+"""A field's list of values in a record as a column, [T, *shape], by the schema."""
+
+from __future__ import annotations
+
+import functools
+import zlib
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from rlds_beam.episodes.episode import Column
+from rlds_beam.episodes.schema import Field
+from rlds_beam.episodes.stored_images import StoredImages
+from rlds_beam.formats.example import Array, Feature
+
+MAX_EXPANDED = 1 << 28
+"""Bytes that the compressed values of one field of unknown shape may expand to, all steps together."""
+
+_IMAGES = ("png", "jpeg")
+_FLOATS = ("float16", "bfloat16", "float32", "float64")
+
+ColumnReader: TypeAlias = "Callable[[Feature], Column | None]"
+"""The values of one field, [T, *shape]; None where a dimension of 0 leaves T open. Raises WrongValueError."""
+
+
+class WrongValueError(ValueError):
+    """A field's values are not what the schema says."""
+
+
+def column_reader(field: Field, episode_level: bool = False) -> ColumnReader:
+    """What reads the field from any record: how it is stored is looked at here, once. Pickles."""
+    if field.encoding in _IMAGES:
+        return functools.partial(_images, field)
+    if field.encoding in ("bytes", "zlib"):
+        return functools.partial(_encoded, field)
+    values = _strings if field.dtype == "string" else _floats if field.dtype in _FLOATS else _integers
+    if episode_level and None in field.shape:
+        return functools.partial(_open_value, values, field)
+    if 0 in field.shape:
+        return functools.partial(_no_values, values, field)
+    return functools.partial(_rows, values, field) if field.shape else functools.partial(values, field)
+
+
+_Values: TypeAlias = "Callable[[Field, Feature], Array]"
+"""The flat list of an unencoded field, in its dtype."""
+
+
+def _images(field: Field, feature: Feature) -> Column:
+    _check_kind(field, feature, "bytes")
+    return StoredImages(feature.data, *feature.spans(), field.shape, field.dtype, field.encoding)
+
+
+def _rows(values: _Values, field: Field, feature: Feature) -> Column:
+    found = values(field, feature)
+    _check_count(field, len(found))
+    return found.reshape(-1, *field.shape)
+
+
+def _open_value(values: _Values, field: Field, feature: Feature) -> Column:
+    """The one value of an episode, of a shape that its length tells."""
+    found = values(field, feature)
+    _check_count(field, len(found))
+    return _objects([found.reshape(tuple(-1 if d is None else d for d in field.shape))])
+
+
+def _no_values(values: _Values, field: Field, feature: Feature) -> None:
+    found = values(field, feature)
+    if len(found):
+        raise WrongValueError(f"{len(found)} values for shape {field.shape}")
+
+
+def _check_count(field: Field, count: int) -> None:
+    size = field.known_size
+    if count % size if size else count:
+        raise WrongValueError(f"{count} values are not a multiple of {size}, the size of shape {field.shape}")
+
+
+def _floats(field: Field, feature: Feature) -> Array:
+    _check_kind(field, feature, "float")
+    return feature.floats().astype(field.numpy_dtype, copy=False)
+
+
+def _integers(field: Field, feature: Feature) -> Array:
+    _check_kind(field, feature, "int64")
+    return feature.ints(field.numpy_dtype)
+
+
+def _strings(field: Field, feature: Feature) -> Array:
+    _check_kind(field, feature, "bytes")
+    return _objects(feature.strings())
+
+
+def _check_kind(field: Field, feature: Feature, kind: str) -> None:
+    if feature.kind != kind:
+        feature.check()
+        raise WrongValueError(f"a {feature.kind} list, where {field.dtype} ({field.encoding}) stands in a {kind} list")
+
+
+def _encoded(field: Field, feature: Feature) -> Column:
+    """Tensors stored as one byte string a step, plain or zlib."""
+    values = _strings(field, feature)
+    known = field.known_size * field.numpy_dtype.itemsize
+    if field.encoding == "zlib":
+        expanded, left = [], MAX_EXPANDED
+        for step, value in enumerate(values):
+            expanded.append(_expand(value, left if None in field.shape else known, step))
+            left -= len(expanded[-1])
+        values = _objects(expanded)
+    for step, value in enumerate(values):
+        size = len(value)
+        if size != known and (None not in field.shape or known == 0 or size % known):
+            raise WrongValueError(
+                f"{size} bytes at step {step}, where shape {field.shape} of {field.dtype} has {known}"
+            )
+    if None in field.shape:
+        shape = tuple(-1 if d is None else d for d in field.shape)
+        return _objects([_from_bytes(field, value).reshape(shape) for value in values])
+    return _from_bytes(field, b"".join(values)).reshape(len(values), *field.shape)
+
+
+def _from_bytes(field: Field, data: bytes) -> Array:
+    if field.dtype == "bool":
+        return np.frombuffer(data, np.uint8).astype(bool)
+    return np.frombuffer(data, field.numpy_dtype)
+
+
+def _expand(value: bytes, limit: int, step: int) -> bytes:
+    """zlib, but never more than `limit` bytes in memory (plus one, to see that there were more)."""
+    stream = zlib.decompressobj()
+    try:
+        data = stream.decompress(value, limit + 1)
+    except zlib.error as error:
+        raise WrongValueError(f"the zlib stream at step {step} is broken: {error}") from None
+    if len(data) > limit or not stream.eof:
+        raise WrongValueError(f"the zlib stream at step {step} does not end within the {limit} bytes of its shape")
+    return data
+
+
+def _objects(values: list[Any]) -> Array:
+    """[T] of anything, one object a step."""
+    return np.fromiter(values, object, len(values))
