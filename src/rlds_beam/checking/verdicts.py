@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -24,6 +23,7 @@ from rlds_beam.episodes.violations import BadEpisode, Violation
 from rlds_beam.errors import FailedRuleError
 
 _ORDER = {rule: i for i, rule in enumerate(RULES)}
+_PROPENSITIES = frozenset((*PROPENSITIES, LOG_PROPENSITY))
 _FLAGS = ("is_first", "is_last", "is_terminal")
 _VOID = ("action", "reward", "discount", *PROPENSITIES, LOG_PROPENSITY)
 """Fields that mean nothing on a step that is_last (RLDS); the columns below them are named `action/...`."""
@@ -203,7 +203,7 @@ def _look(episode: Episode, options: CheckOptions, unjudged: Unjudged, void: lis
     discount = steps.get("discount")
     if isinstance(discount, np.ndarray):
         yield from _discount(discount, None if options.check_unused or not unjudged.last_step else steps)
-    if options.propensity_fn is not None or any(name in steps for name in (*PROPENSITIES, LOG_PROPENSITY)):
+    if options.propensity_fn is not None or not _PROPENSITIES.isdisjoint(steps):
         yield from propensity_violations(episode, options.propensity_fn, options.check_unused)
 
 
@@ -235,10 +235,10 @@ def _without_void(episode: Episode, void: Iterable[str]) -> Episode:
     return episode.replace(steps={**episode.steps, **changed}) if changed else episode
 
 
-@functools.cache
 def _is_float(dtype: np.dtype[Any]) -> bool:
+    kind = dtype.kind
     # bfloat16 is of no kind that numpy knows (V, like a structured dtype).
-    return dtype.kind == "f" or dtype.name == "bfloat16"
+    return kind == "f" or (kind == "V" and dtype.name == "bfloat16")
 
 
 def _images(path: str, column: EncodedImages, options: CheckOptions) -> Iterator[Violation]:

@@ -72,16 +72,20 @@ class Connecting:
         """The values that are not judged: connectors may read a field that the output has no use for."""
         return Unjudged(last_step=of_output.last_step) if self.connectors else of_output
 
-    def connect(self, episodes: Sequence[Episode]) -> Batch:
+    def connect(self, episodes: Sequence[Episode], read: Episode | None = None) -> Batch:
         """Runs the connectors over the accepted episodes of one record.
+
+        Args:
+          episodes: those that were accepted.
+          read: what was read of the record, for `Batch.read`.
 
         Raises:
           BadEpisode: a connector found an episode that cannot be used.
           RldsBeamError: a connector raised, or returned something else than it did of an episode of zeros.
         """
-        batch = self._run(self.connectors, episodes)
         if not self.connectors:
-            return batch
+            return Batch(tuple(episodes), fields=self.configuration.fields, read=read)
+        batch = self._run(self.connectors, episodes).replace(read=read)
         self._check(batch)
         if len({episode.key for episode in batch.episodes}) == len(batch.episodes):
             return batch

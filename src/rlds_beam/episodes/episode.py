@@ -33,6 +33,8 @@ class Episode:
       faults: what reading found wrong. Where it is not empty the record could not be read as an
         episode, `steps` is empty, and `validate_episode` rejects it: a bad record takes the same path as all others,
         so that none is lost.
+      payload_crc: the masked CRC32C of `payload`, where reading it has compared that. Set by whoever reads; a copy made
+        by `replace` has none, since its payload may be another one.
     """
 
     key: EpisodeKey
@@ -40,10 +42,16 @@ class Episode:
     metadata: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     payload: bytes = b""
     faults: tuple[Violation, ...] = ()
+    payload_crc: int | None = dataclasses.field(default=None, init=False, repr=False, compare=False)
 
     def __len__(self) -> int:
         """Number of steps, T."""
         return len(next(iter(self.steps.values()))) if self.steps else 0
+
+    def with_payload_crc(self, crc: int) -> Episode:
+        """The same episode, just read, with the checksum that its payload was compared with."""
+        object.__setattr__(self, "payload_crc", crc)
+        return self
 
     def replace(self, **changes: Any) -> Episode:
         """A copy with `changes` (dataclasses.replace)."""

@@ -90,9 +90,8 @@ class StoredImages(EncodedImages):
         if len(self) < _FEW:
             begins, ends = self.record.startswith, self.record.endswith
             starts, stops = self.places
-            return [
-                t for t, low in enumerate(starts) if not (begins(start, low, stops[t]) and ends(end, low, stops[t]))
-            ]
+            places = enumerate(zip(starts, stops, strict=True))
+            return [t for t, (low, high) in places if not (begins(start, low, high) and ends(end, low, high))]
         if (self.stops - self.starts).min() < max(len(start), len(end)):
             return super().unlike(start, end)
         alike = self._hold(self.starts, start) & self._hold(self.stops - len(end), end)

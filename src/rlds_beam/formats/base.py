@@ -22,6 +22,22 @@ class Record(NamedTuple):
     payload: bytes
 
 
+class CheckedRecord(Record):
+    """A record of a TFRecord file, whose payload has just been compared with its checksum; equal to a plain one.
+
+    Attributes:
+      crc: the payload's masked CRC32C, so that whoever copies the payload need not compute it again.
+    """
+
+    crc: int
+
+    @classmethod
+    def of(cls, position: int, payload: bytes, crc: int) -> CheckedRecord:
+        record = cls(position, payload)
+        record.crc = crc
+        return record
+
+
 class Damage(NamedTuple):
     """A region of a file that holds no good record.
 

@@ -1,4 +1,4 @@
-"""Parses the records of one dataset, which begin alike: what was read of the last record is compared, not read again."""
+"""Parses the records of one dataset, which are alike: what was read of the last one is compared, not read again."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from typing import BinaryIO, NamedTuple
 import numpy as np
 
 from rlds_beam import at_work, storage
-from rlds_beam.formats.base import Damage, Headers, Record
+from rlds_beam.formats.base import CheckedRecord, Damage, Headers, Record
 from rlds_beam.formats.gzip_stream import GzipStream
 from rlds_beam.formats.tfrecord_framing import (
     BLOCK,
@@ -162,9 +162,10 @@ def _chain(finder: FrameFinder, position: int, max_damage_bytes: int) -> Iterato
             if footer > window.filled - FOOTER.size:
                 break
             payload = bytes(view[offset + HEADER.size : footer])
-            if FOOTER.pack(masked_crc(payload)) != data[footer : footer + FOOTER.size]:
+            crc = masked_crc(payload)
+            if FOOTER.pack(crc) != data[footer : footer + FOOTER.size]:
                 break
-            yield Record(base + offset, payload)
+            yield CheckedRecord.of(base + offset, payload, crc)
             offset = footer + FOOTER.size
         position = base + offset
         unit = _next_unit(finder, position, max_damage_bytes)
@@ -186,7 +187,8 @@ def _next_unit(finder: FrameFinder, position: int, max_damage_bytes: int) -> Rec
     if expected is not None:
         payload = finder.payload(position, expected)
         if payload is not None:
-            return Record(position, payload)
+            (crc,) = FOOTER.unpack_from(window.data, position + HEADER.size + expected - window.base)
+            return CheckedRecord.of(position, payload, crc)
     # What is at hand is kept: to go back for it would be to decompress a gzip stream once more.
     there = 0 if expected is None else window.load(position, min(expected, finder.max_record_bytes) + OVERHEAD)
     held = window.bytes_at(position, BLOCK)

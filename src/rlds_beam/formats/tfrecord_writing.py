@@ -33,9 +33,9 @@ def frame(payload: bytes) -> bytes:
     return b"".join(framed(payload))
 
 
-def framed(payload: bytes) -> tuple[bytes, bytes, bytes]:
-    """One record as it is in a TFRecord file, in pieces."""
-    return record_header(len(payload)), payload, FOOTER.pack(masked_crc(payload))
+def framed(payload: bytes, crc: int | None = None) -> tuple[bytes, bytes, bytes]:
+    """One record as it is in a TFRecord file, in pieces; `crc` is the payload's masked CRC32C, where it is known."""
+    return record_header(len(payload)), payload, FOOTER.pack(masked_crc(payload) if crc is None else crc)
 
 
 def frame_all(payloads: Sequence[bytes]) -> bytes:

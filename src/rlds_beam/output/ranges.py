@@ -52,9 +52,9 @@ def check_and_connect(
     if verdict.rejected is not None:
         return verdict
     try:
-        batch = connecting.connect(verdict.episodes)
+        batch = connecting.connect(verdict.episodes, episode)
         if batch.episodes:
-            write(batch.replace(read=episode))
+            write(batch)
     except BadEpisode as bad:
         # Some faults show only now: a damaged image body, an episode too long for one item.
         found = validate_episode(episode.replace(faults=(*episode.faults, *bad.violations)), check, unjudged)

@@ -18,8 +18,8 @@ _READ = 1 << 20
 class RecordFile(Protocol):
     """Writes records to one file."""
 
-    def add(self, payload: bytes, key: object) -> None:
-        """Writes a record that comes from the episode `key`."""
+    def add(self, payload: bytes, key: object, crc: int | None = None) -> None:
+        """Writes a record that comes from the episode `key`; `crc` is its masked CRC32C, where it is known."""
 
     def commit(self) -> ShardInfo:
         """Completes the file and gives it its name; what is in it."""
@@ -40,8 +40,8 @@ class TFRecordFile:
     def __init__(self, path: str):
         self._shard = ShardWriter(path)
 
-    def add(self, payload: bytes, key: object) -> None:
-        self._shard.write(framed(payload), 1, key)
+    def add(self, payload: bytes, key: object, crc: int | None = None) -> None:
+        self._shard.write(framed(payload, crc), 1, key)
 
     def commit(self) -> ShardInfo:
         return self._shard.commit()
@@ -60,7 +60,7 @@ class ArrayRecordFile:
         self._keys: list[str] = []
         self._open = True
 
-    def add(self, payload: bytes, key: object) -> None:
+    def add(self, payload: bytes, key: object, crc: int | None = None) -> None:
         self._writer.write(payload)
         self._keys[1:] = [str(key)]
 

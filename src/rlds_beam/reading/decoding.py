@@ -110,9 +110,10 @@ class _Found:
         self.violations: list[Violation] = []
 
     def add_step_field(self, stored: _Stored, record: Mapping[str, Feature]) -> None:
-        if not self.stored(stored, record):
-            return
         field, name, read = stored
+        feature = record.get(name)
+        if (feature is None or feature.kind is None or not field.fast) and not self.stored(stored, record):
+            return
         try:
             if not field.fast:
                 self.lengths[field.path] = _slow_length(name, field, record)

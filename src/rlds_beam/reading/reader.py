@@ -8,7 +8,7 @@ from rlds_beam.at_work import at_work
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.episodes.violations import BadEpisode, Violation
-from rlds_beam.formats.base import Damage, Record, RecordFormat
+from rlds_beam.formats.base import CheckedRecord, Damage, Record, RecordFormat
 from rlds_beam.reading.base import Segment, Source
 
 
@@ -46,6 +46,9 @@ class EpisodeReader:
             detail = f"{record.reason} ({segment.shard.path}, {self.files.unit} {record.position} to {record.stop})"
             return Episode(key, {}, payload=record.payload, faults=(Violation("corrupt_record", detail),))
         try:
-            return self.decoder.decode(record.payload, key)
+            episode = self.decoder.decode(record.payload, key)
         except BadEpisode as bad:
             return Episode(key, {}, payload=record.payload, faults=bad.violations)
+        if isinstance(record, CheckedRecord) and episode.payload is record.payload:
+            return episode.with_payload_crc(record.crc)
+        return episode

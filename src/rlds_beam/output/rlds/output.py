@@ -242,9 +242,11 @@ class RldsWriter:
 
     def write(self, batch: Batch) -> None:
         records = [(self._place(e), e, self._encoder.encode(e, batch.read)) for e in batch.episodes]
+        read = batch.read
         for place, episode, record in records:  # all that can fail has not
+            crc = read.payload_crc if read is not None and record is read.payload else None
             for i in range(place, len(self._files), self._places):
-                self._files[i].add(record, episode.key)
+                self._files[i].add(record, episode.key, crc)
                 self._counts[i] += 1
         self.predicted += len(records)
 
