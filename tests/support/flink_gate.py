@@ -1,4 +1,4 @@
-"""A policy info function that makes the workers of a conversion wait at a known place.
+"""A policy info function, and a connector, that make the workers of a conversion wait at a known place.
 
 While the file `closed` is in the directory `FLINK_GATE`, each worker waits at its next episode, once the first shard of
 the output that `closed` names is committed. So a fault meets a job that has done something, and has something to do.
@@ -11,14 +11,29 @@ import time
 from pathlib import Path
 from typing import Any
 
+from rlds_beam.connectors.base import Batch
+
 
 def hold(current: dict[str, Any], following: dict[str, Any]) -> dict[str, Any]:
     """Adds nothing that depends on the waiting."""
+    _wait()
+    return {"policy_reward": current["reward"]}
+
+
+def hold_episode(batch: Batch) -> Batch:
+    """Changes nothing."""
+    _wait()
+    return batch
+
+
+CONNECTORS = [hold_episode]
+
+
+def _wait() -> None:
     gate = Path(os.environ.get("FLINK_GATE", "/nowhere"))
     while _is_closed(gate / "closed"):
         (gate / f"waiting-{os.getpid()}").touch()
         time.sleep(0.01)
-    return {"policy_reward": current["reward"]}
 
 
 def _is_closed(closed: Path) -> bool:
