@@ -77,7 +77,7 @@ class RowEncoder:
         if self._fixed:
             blocks = self._blocks(columns, rows, whole=False)
             fixed = [row.tobytes() for room, count in blocks for row in room.records.payload[:count]]
-        return iter(examples_of([fixed, *entries]))
+        return examples_of([fixed, *entries])
 
     def _blocks(self, columns: Mapping[str, Column], rows: int, *, whole: bool) -> Iterator[tuple[Room, int]]:
         """The fixed columns of all rows, a block after the other in one room, and how many rows of it are filled."""

@@ -7,7 +7,7 @@ is a uint8 matrix, every row the template, and a feature is one strided copy int
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -127,17 +127,19 @@ def bytes_entry(path: str, values: Sequence[bytes | memoryview]) -> bytes:
     return entry(path, BYTES_LIST, b"".join(piece for v in values for piece in (tag_and_length(1, len(v)), v)))
 
 
-def examples_of(columns: Sequence[Sequence[bytes | memoryview]]) -> list[bytes]:
+def examples_of(columns: Sequence[Sequence[bytes | memoryview]]) -> Iterator[bytes]:
     """Examples whose entries are given in pieces: of each piece, that of every Example.
 
+    Each is made when it is asked for: all at once they would not fit the processor's cache.
+
     Raises:
-      BadEpisode: one would take 2 GiB or more.
+      BadEpisode: one would take 2 GiB or more. Raised before the first is made.
     """
     sizes = np.sum([np.fromiter(map(len, column), np.int64, len(column)) for column in columns], axis=0)
     largest = int(sizes.max())
     _check_size(len(tag_and_length(1, largest)) + largest)
     heads = [tag_and_length(1, size) for size in sizes.tolist()]
-    return list(map(b"".join, zip(heads, *columns, strict=True)))
+    return map(b"".join, zip(heads, *columns, strict=True))
 
 
 def _check_size(size: int) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 from array import array
-from collections.abc import Iterator, Sequence
-from itertools import chain, pairwise
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, islice
 
 import numpy as np
 import numpy.typing as npt
@@ -22,8 +22,8 @@ from rlds_beam.formats.tfrecord_framing import (
     record_header,
 )
 
-_JOINED = 1 << 18
-"""Bytes of records that are joined: what fits the second-level cache. Longer records are not copied once more."""
+_JOINED = 1 << 17
+"""About so many bytes of records are joined: they stay in the cache. Longer records are not copied once more."""
 
 _known_header = functools.lru_cache(maxsize=1 << 12)(record_header)
 
@@ -43,16 +43,15 @@ def frame_all(payloads: Sequence[bytes]) -> bytes:
     return b"".join(framed_blocks(payloads))
 
 
-def framed_blocks(payloads: Sequence[bytes]) -> Iterator[bytes]:
-    """Records of any lengths as they are in a TFRecord file, in pieces: many short records, or a part of a long one."""
-    lengths = np.fromiter(map(len, payloads), np.int64, len(payloads))
-    crcs = mask_crcs(np.frombuffer(array("I", map(crc32c, payloads)), np.uint32)).astype("<u4", copy=False)
-    headers, footers = map(_known_header, lengths.tolist()), crcs.view(f"V{FOOTER.size}").tolist()
-    pieces = list(chain.from_iterable(zip(headers, payloads, footers, strict=True)))
-    blocks = np.cumsum(lengths) // _JOINED
-    for first, last in pairwise([0, *(np.flatnonzero(np.diff(blocks)) + 1).tolist(), len(payloads)]):
-        some = pieces[3 * first : 3 * last]
-        yield from some if last - first == 1 else [b"".join(some)]
+def framed_blocks(payloads: Iterable[bytes]) -> Iterator[bytes]:
+    """Records of any lengths as they are in a TFRecord file, in pieces: some short records, or a part of a long one."""
+    rest = iter(payloads)
+    for first in rest:
+        block = [first, *islice(rest, _JOINED // max(1, len(first)))]
+        crcs = mask_crcs(np.frombuffer(array("I", map(crc32c, block)), np.uint32)).astype("<u4", copy=False)
+        headers, footers = map(_known_header, map(len, block)), crcs.view(f"V{FOOTER.size}").tolist()
+        pieces = chain.from_iterable(zip(headers, block, footers, strict=True))
+        yield from pieces if len(block) == 1 else [b"".join(pieces)]
 
 
 class FramedRows:
