@@ -6,6 +6,7 @@ Each is the work of whole ranges in processor time; videos are encoded in the en
 from __future__ import annotations
 
 import json
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -22,13 +23,13 @@ class Job(NamedTuple):
     Attributes:
       kind, steps: of the data (`data.py`), and of a quick run.
       options: of the conversion.
-      python: runs it.
+      python: runs it, in a process of its own.
     """
 
     kind: str
     steps: tuple[int, int]
     options: dict[str, Any]
-    python: Path | None = None
+    python: Path = Path(sys.executable)
 
 
 JOBS = {
@@ -47,9 +48,7 @@ def measure(sizes: Sizes) -> dict[str, Any]:
     found = {}
     for name, job in JOBS.items():
         data = make(job.kind, sizes.of(*job.steps))
-        if job.python is None:
-            found[name] = once(str(data), job.options, sizes.repeats)
-        elif job.python.exists():
+        if job.python.exists():
             printed, _ = command([job.python, HERE / "job_rates.py", data, json.dumps(job.options), sizes.repeats])
             found[name] = json.loads(printed.splitlines()[-1])
     return found
@@ -86,6 +85,7 @@ def once(data: str, options: dict[str, Any], repeats: int) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    import sys
+    from rlds_beam.runners.kernels import choose_kernels
 
+    choose_kernels()  # as the command does, before numpy is imported
     print(json.dumps(once(sys.argv[1], json.loads(sys.argv[2]), int(sys.argv[3]))))
