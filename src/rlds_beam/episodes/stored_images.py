@@ -55,7 +55,7 @@ class StoredImages(EncodedImages):
         return np.fromiter([record[start:stop] for start, stop in places], object, len(self))
 
     def pieces(self) -> list[memoryview]:
-        """The images, where they lie."""
+        """The images as pieces of the record, which are not copied."""
         record = memoryview(self.record)
         return [record[start:stop] for start, stop in zip(*self.places, strict=True)]
 
@@ -73,11 +73,6 @@ class StoredImages(EncodedImages):
     def image(self, step: int) -> bytes:
         starts, stops = self.places
         return self.record[starts[step] : stops[step]]
-
-    def parts(self) -> list[memoryview]:
-        """The images as parts of the record, which are not copied."""
-        record = memoryview(self.record)
-        return [record[start:stop] for start, stop in zip(self.starts.tolist(), self.stops.tolist(), strict=True)]
 
     def unlike(self, start: bytes, end: bytes) -> list[int]:
         # The check asks, and then whatever writes the images: the last answer is kept.

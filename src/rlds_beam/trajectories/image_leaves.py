@@ -50,12 +50,16 @@ def jpegs_of(column: Column, leaf: Leaf, quality: int) -> list[bytes | memoryvie
     if not isinstance(column, EncodedImages):
         return [*encode_jpeg(column, quality)]
     jpegs: list[Any] = column.pieces() if isinstance(column, StoredImages) else column.data.tolist()
+    others = []
     for step in _not_known(column, leaf.shape):
         image = column.image(step)
         if image == ZERO_IMAGE:
             jpegs[step] = zero_jpeg(leaf.shape, quality)
         elif not _is_jpeg_of(image, leaf.shape):
-            jpegs[step] = encode_jpeg(pixels_of(column[[step]], leaf), quality)[0]
+            others.append(step)
+    if others:
+        for step, jpeg in zip(others, encode_jpeg(pixels_of(column[others], leaf), quality), strict=True):
+            jpegs[step] = jpeg
     return jpegs
 
 

@@ -163,7 +163,7 @@ def _png(pixels: Array) -> bytes:
 def image_parts(feature: Feature, column: Column) -> Sequence[bytes | memoryview]:
     """The same, and images within a record as its parts: they are not copied."""
     if isinstance(column, StoredImages) and (column.stops > column.starts).all():
-        return column.parts()
+        return column.pieces()
     return images_of(feature, column)
 
 
