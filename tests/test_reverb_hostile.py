@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import random
 import threading
-import time
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -117,14 +116,37 @@ def a_key_too_long(call: int, answers: Iterator[bytes]) -> Iterator[bytes]:
 )  # fmt: skip
 def test_what_breaks_the_protocol_is_an_error_at_once(clean: str, tamper: Any) -> None:
     with HostileRelay(clean, tamper) as relay:
-        stream, began = InsertStream(relay.address, timeout=50), time.monotonic()
+        stream = InsertStream(relay.address, timeout=50)
         with pytest.raises(NotVerifiedError, match="does not keep to Reverb's protocol") as caught:
             send_all(stream, requests(3))
-        assert time.monotonic() - began < 40, "it waited for the timeout"
+        assert relay.calls == 1, "it was called again"
         said = str(caught.value)
         assert said.startswith(relay.address) and "\n" not in said and "run again" in said
         with pytest.raises(NotVerifiedError, match="does not keep to Reverb's protocol"):
             stream.flush()
+        stream.close()
+
+
+def hangs_up_after(tamper: Any) -> Any:
+    def first_answer_only(call: int, answers: Iterator[bytes]) -> Iterator[bytes]:
+        return itertools.islice(tamper(call, answers), 1)
+
+    return first_answer_only
+
+
+@pytest.mark.parametrize("tamper", [wrong, twice_at_once, cut_short, a_key_without_end, a_key_too_long])
+def test_a_server_that_breaks_the_protocol_and_hangs_up_is_not_called_again(clean: str, tamper: Any) -> None:
+    """Also if the call has ended before the first of its answers is looked at, as on a busy machine."""
+    with HostileRelay(clean, hangs_up_after(tamper)) as relay:
+        stream = InsertStream(relay.address, timeout=50)
+        for request in requests(3):
+            stream.send(request)
+        for thread in threading.enumerate():
+            if thread.name == "reverb-acknowledgements":
+                thread.join(30)
+        with pytest.raises(NotVerifiedError, match="does not keep to Reverb's protocol"):
+            stream.flush()
+        assert relay.calls == 1
         stream.close()
 
 
@@ -140,10 +162,9 @@ def nothing_but_the_end(call: int, answers: Iterator[bytes]) -> Iterator[bytes]:
 @pytest.mark.parametrize("tamper", [one_and_no_more, nothing_but_the_end])
 def test_a_call_that_always_ends_is_given_up_after_the_timeout(clean: str, tamper: Any) -> None:
     with HostileRelay(clean, tamper) as relay:
-        stream, began = InsertStream(relay.address, timeout=2), time.monotonic()
+        stream = InsertStream(relay.address, timeout=2)
         with pytest.raises(NotVerifiedError, match="did not come back within 2 s, or broke again"):
             send_all(stream, requests(2))
-        assert time.monotonic() - began < 40
         assert relay.calls > 1
         stream.close()
 
@@ -169,12 +190,11 @@ def test_answers_that_say_nothing_are_no_progress(clean: str) -> None:
             yield b""
 
     with HostileRelay(clean, empty) as relay:
-        stream, began = InsertStream(relay.address, timeout=2), time.monotonic()
+        stream = InsertStream(relay.address, timeout=2)
         (request,) = requests(1)
         stream.send(request)
         with pytest.raises(NotVerifiedError, match=f"no item acknowledged for 2 s, and {ITEMS - 1} are still to be"):
             stream.flush()
-        assert time.monotonic() - began < 40
         ended.set()
         stream.close()
 

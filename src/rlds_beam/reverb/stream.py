@@ -107,7 +107,12 @@ class InsertStream:
         lost: Exception | None = None  # since the last progress
         while self._missing > leave:
             failure = self._call.wait(self._missing - leave, min(_LOOK_SECONDS, deadline - time.monotonic()))
-            if self._take():
+            try:
+                progress = self._take()
+            except (MalformedError, _ProtocolError) as error:
+                progress, failure = 0, error
+                self._call.fail(error)
+            if progress:
                 deadline, lost = time.monotonic() + timeout, None
             elif failure is None and time.monotonic() >= deadline:
                 raise self._given_up(timeout, lost)
@@ -132,15 +137,16 @@ class InsertStream:
         )
 
     def _take(self) -> int:
-        """Takes in what was acknowledged; returns how many items of ours that were not before."""
-        try:
-            keys = self._call.take()
-            if not len(keys):
-                return 0
-            done = _matches(np.concatenate([pending.keys for pending in self._pending]), keys)
-        except (MalformedError, _ProtocolError) as error:
-            self._call.fail(error)
+        """Counts the acknowledgements since the last call; returns how many items are newly acknowledged.
+
+        Raises:
+          MalformedError: a key is not a number.
+          _ProtocolError: the server acknowledged what it was not sent.
+        """
+        keys = self._call.take()
+        if not len(keys):
             return 0
+        done = _matches(np.concatenate([pending.keys for pending in self._pending]), keys)
         before = self._missing
         bounds = np.cumsum([len(pending.keys) for pending in self._pending])[:-1]
         for pending, which in zip(self._pending, np.split(done, bounds), strict=True):
@@ -288,9 +294,15 @@ class _Call:
         return decode_keys(packed)
 
     def fail(self, failure: Exception) -> None:
-        """Ends the call; from now on `wait` returns the failure, or the one before it."""
+        """Ends the call with this failure, which `wait` then returns.
+
+        The first failure is kept, except that a breach of the protocol replaces the end of the connection: a server
+        that sends nonsense and hangs up must not be called again.
+        """
         with self._changed:
-            self._failure = self._failure or failure
+            breach = not isinstance(failure, grpc.RpcError)
+            if self._failure is None or (breach and isinstance(self._failure, grpc.RpcError)):
+                self._failure = failure
             self._changed.notify_all()
         self.cancel()
 
