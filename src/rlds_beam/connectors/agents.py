@@ -9,11 +9,10 @@ import numpy as np
 
 from rlds_beam.connectors.base import Batch, EpisodeConnector
 from rlds_beam.connectors.fields import StepFields
+from rlds_beam.connectors.keeping_steps import slice_steps
 from rlds_beam.episodes.episode import Column, Episode
 from rlds_beam.episodes.nesting import below
 from rlds_beam.errors import UsageError
-
-_OWN = ("is_first", "is_last", "is_terminal")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,8 +30,8 @@ class SplitAgents(EpisodeConnector):
         its episode         0  1  2           is_first at its first step, is_last at its last one
 
     `present` is true for the steps whose observation is the agent's. One that leaves before the record ends has been
-    terminated there, unless `left_early` says `truncated`. An agent that is never present, or for one step only, has no
-    transition, and gives no episode.
+    terminated there (its discount becomes 0), unless `left_early` says `truncated`. An agent that is never present, or
+    for one step only, has no transition, and gives no episode.
 
     Attributes:
       agents: agent -> {field of a single-agent step: field of the record}; `present` is optional.
@@ -76,14 +75,8 @@ class SplitAgents(EpisodeConnector):
             start, stop = self._presence(episode, agent, present)
         if stop - start < 2:
             return
-        part = episode.replace(steps=steps, metadata={**episode.metadata, "agent_id": agent}).slice(start, stop)
-        if stop - start < len(episode):
-            flags = {name: np.array(part.steps[name], bool) for name in _OWN}
-            flags["is_first"][0] = True
-            if stop < len(episode):
-                flags["is_last"][-1], flags["is_terminal"][-1] = True, self.left_early == "terminated"
-            part = part.replace(steps={**part.steps, **flags})
-        yield part
+        whole = episode.replace(steps=steps, metadata={**episode.metadata, "agent_id": agent})
+        yield slice_steps(whole, start, stop, terminated=self.left_early == "terminated")
 
     def _presence(self, episode: Episode, agent: str, field: str) -> tuple[int, int]:
         """The steps of an agent, from its first to the one after its last."""

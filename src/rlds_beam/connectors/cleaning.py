@@ -30,8 +30,9 @@ class DropNoOpSteps(EpisodeConnector):
 
     A step is left out where the norm of its action without the gripper is below `threshold`, and the gripper's value is
     that of the last step that was kept; before one is kept, the norm alone counts. An episode without any other step is
-    dropped. Rewards of steps that are left out go to the step before; the last step that is kept takes over the end of
-    the episode (`is_last`, `is_terminal`, `discount`).
+    dropped. Rewards of steps that are left out are added to that of the transition before, and discounts are
+    multiplied, so that the return and a discount of 0 at the end are kept. The last step that is kept takes over the
+    end of the episode (`is_last`, `is_terminal`); its own reward and discount are void.
 
     Attributes:
       threshold: of the norm.

@@ -10,12 +10,11 @@ import numpy as np
 
 from rlds_beam.connectors.base import EpisodeConnector
 from rlds_beam.connectors.fields import StepFields
+from rlds_beam.connectors.keeping_steps import ended, keep_steps, slice_steps
 from rlds_beam.episodes.columns import concatenate, zeros_like
-from rlds_beam.episodes.episode import Column, Episode
-from rlds_beam.episodes.nesting import all_below, below
+from rlds_beam.episodes.episode import Episode
+from rlds_beam.episodes.nesting import below
 from rlds_beam.errors import UsageError
-
-_FLAGS = ("is_first", "is_last", "is_terminal")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,7 +36,7 @@ class MinimumLength(EpisodeConnector):
 
 @dataclasses.dataclass(frozen=True)
 class TruncateEpisodes(EpisodeConnector):
-    """Keeps the first `transitions` of an episode. What is cut off ends truncated: `is_last`, and not `is_terminal`.
+    """Keeps the first `transitions` of an episode. A shortened one ends truncated: `is_last`, and not `is_terminal`.
 
         transitions=2     step          0    1    2    3    4 (terminal)
                           kept          0    1    2
@@ -53,16 +52,20 @@ class TruncateEpisodes(EpisodeConnector):
     def edit(self, episode: Episode, fields: StepFields) -> Episode:
         if len(episode) <= self.transitions + 1:
             return episode
-        return _ended(episode.slice(0, self.transitions + 1), is_terminal=False)
+        return slice_steps(episode, 0, self.transitions + 1)
 
 
 @dataclasses.dataclass(frozen=True)
 class SubsampleSteps(EpisodeConnector):
-    """Keeps every `every`-th step, and the last one. The reward of a kept step is the sum up to the next kept one.
+    """Keeps every `every`-th step, and the last one.
 
         every=2      step      0      1      2      3   (last)
                      kept      0             2      3
                      reward    r0+r1         r2     void
+                     discount  d0*d1         d2     void
+
+    The reward of a kept step is the sum up to the next kept one, without discounting; its discount is the product. So
+    the return stays what it was, and a terminated episode still ends with discount 0.
 
     Attributes:
       every: 1 keeps all.
@@ -79,11 +82,9 @@ class SubsampleSteps(EpisodeConnector):
         if self.every == 1 or count < 2:
             return episode
         kept = np.unique([*range(0, count, self.every), count - 1])
-        steps: dict[str, Column] = {path: column[kept] for path, column in episode.steps.items()}
-        for path in all_below(episode.steps, fields.rewards):
-            rewards = np.asarray(episode.steps[path])
-            steps[path] = np.add.reduceat(rewards, kept, axis=0).astype(rewards.dtype)
-        return episode.replace(steps=steps)
+        made = keep_steps(episode, kept, fields)
+        assert made is not None
+        return made
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,7 +95,8 @@ class ShiftAlignment(EpisodeConnector):
         ars   step t: a[t-1] that led to s[t], r[t-1], s[t]            actions and rewards move one step back
         rsa   step t: r[t-1] for a[t-1], s[t], a[t]                    rewards move one step back
 
-    The last step, whose action and reward are void in RLDS, gets zeros for what moved.
+    The last step, whose action, reward and discount are void in RLDS, gets zeros for what moved; its discount is 1 if
+    the episode ends truncated.
 
     Attributes:
       recorded: `sar`, `ars` or `rsa`.
@@ -113,6 +115,8 @@ class ShiftAlignment(EpisodeConnector):
             path: concatenate([column[1:], zeros_like(column, 1)]) if any(below(path, f) for f in moved) else column
             for path, column in episode.steps.items()
         }
+        if moved and not np.asarray(episode.steps["is_terminal"])[-1]:
+            steps = ended(steps, terminated=False)
         return episode.replace(steps=steps)
 
 
@@ -165,9 +169,3 @@ class GoalRelabelling(EpisodeConnector):
         else:
             later = steps + random.geometric(1 - self.gamma, last + 1)
         return np.minimum(later, last)
-
-
-def _ended(episode: Episode, *, is_terminal: bool) -> Episode:
-    flags = {name: np.array(episode.steps[name], bool) for name in _FLAGS}
-    flags["is_last"][-1], flags["is_terminal"][-1] = True, is_terminal
-    return episode.replace(steps={**episode.steps, **flags})

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from rlds_beam.connectors.fields import StepFields, agent_of, leaves, module_of, terminateds, transitions
+from rlds_beam.connectors.keeping_steps import ended
 from rlds_beam.episodes.columns import concatenate, is_text
 from rlds_beam.episodes.episode import Column, Episode
 from rlds_beam.episodes.images import EncodedImages
@@ -140,7 +141,11 @@ class Recording:
             if path not in steps and path not in _ENDS:
                 steps[path] = _with_last(values, count + 1, self.episode.steps.get(path))
         ends = np.arange(count + 1) == count
+        steps |= {"is_first": np.arange(count + 1) == 0}
         steps |= {"is_last": ends & theirs.is_done, "is_terminal": ends & theirs.is_terminated}
+        was_terminated = bool(np.asarray(self.episode.steps["is_terminal"])[-1])
+        if theirs.is_done and (start + count < self._count or theirs.is_terminated != was_terminated):
+            steps = ended(steps, terminated=theirs.is_terminated)
         return self.episode.replace(steps=steps)
 
     def _leaves(self, theirs: SingleAgentEpisode | None = None) -> dict[str, Array]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -11,6 +10,7 @@ import numpy as np
 
 from rlds_beam.connectors.base import EpisodeConnector
 from rlds_beam.connectors.fields import StepFields
+from rlds_beam.connectors.keeping_steps import ended, with_value
 from rlds_beam.episodes.episode import Column, Episode
 from rlds_beam.episodes.images import EncodedImages
 from rlds_beam.episodes.nesting import flatten, nest
@@ -118,11 +118,12 @@ def _column(path: str, value: Any) -> Column:
 
 
 def _ended(steps: Mapping[str, Column], before: int) -> dict[str, Column]:
-    """With the flags of an episode where steps were left out."""
+    """With the flags of an episode if steps were left out."""
     steps = dict(steps)
-    for name, at in (("is_first", 0), ("is_last", -1)):
-        if name in steps and len(steps[name]) < before:
-            flags = copy.copy(np.asarray(steps[name], bool))
-            flags[at] = True
-            steps[name] = flags
-    return steps
+    if len(next(iter(steps.values()))) == before:
+        return steps
+    if "is_first" in steps:
+        steps["is_first"] = with_value(steps["is_first"], 0, True)
+    if "is_last" not in steps or np.asarray(steps["is_last"])[-1]:
+        return steps
+    return ended(steps, terminated="is_terminal" in steps and bool(np.asarray(steps["is_terminal"])[-1]))
