@@ -34,7 +34,7 @@ from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 
 import rlds_beam
 from rlds_beam import connectors as ours
-from rlds_beam.exchange.rllib import offline_data
+from rlds_beam.rllib import offline_data
 from rlds_beam.testing import write_dataset
 
 ROWS, LENGTH = 500, 200

@@ -1,8 +1,11 @@
 """How `make docs` builds the pages and the API reference: Sphinx, with MyST for Markdown and the Furo theme."""
 
+import ast
 import dataclasses
 import inspect
 import re
+import textwrap
+from itertools import takewhile
 
 import rlds_beam
 
@@ -18,7 +21,7 @@ myst_heading_anchors = 4  # the anchors that GitHub gives headings
 default_role = "py:obj"  # `name` in a docstring links to what it names in the reference; anything else is code
 autodoc_default_options = {"members": True, "member-order": "bysource"}
 autodoc_typehints_format = "short"
-autodoc_mock_imports = ["tensorflow", "tf_agents"]  # slow to import, and shown by names that its users do not know
+autodoc_mock_imports = ["ray", "tensorflow", "tf_agents"]  # slow to import, and shown by unknown names
 napoleon_numpy_docstring = False
 napoleon_use_ivar = True
 
@@ -35,10 +38,20 @@ def edit_docstring(app, what, name, obj, options, lines):
     lines[:] = [re.sub(r"(?<![^\s(])`([.~!][^`]*)`", r"``\1``", line) for line in lines]  # `.spec` is no reference
     for i in reversed(range(2, len(lines))):
         if lines[i].startswith("    ") and not lines[i - 1] and re.match(r"\S", lines[i - 2]):
-            lines[i:i] = [".. code-block:: python", ""]  # an indented block is code, as in Markdown
+            block = takewhile(lambda line: not line or line.startswith("    "), lines[i:])
+            lines[i:i] = [f".. code-block:: {language_of(block)}", ""]  # an indented block is code, as in Markdown
     fields = [field for field in option_fields(obj) if what == "class"]
     if fields:
         lines += ["", "Attributes:", *map(describe_option, fields), ""]
+
+
+def language_of(block):
+    """`python` if the lines are a program, `none` if they are a picture or a table."""
+    try:
+        ast.parse(textwrap.dedent("\n".join(block)))
+    except SyntaxError:
+        return "none"
+    return "python"
 
 
 def edit_signature(app, what, name, obj, options, signature, returned):

@@ -34,7 +34,7 @@ WAIT_SECONDS = 20
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    from rlds_beam.errors import RldsBeamError
+    from rlds_beam import RldsBeamError
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--reverb", required=True, help="host:port of a server")
@@ -47,8 +47,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if flags.steps < 2 * WINDOW:
         parser.error(f"--steps={flags.steps}: the first {WINDOW} are compared with the last {WINDOW}")
     try:
-        check_table(flags.reverb, flags.table)
         import_quietly()
+        check_table(flags.reverb, flags.table)
         spec = trajectory_spec(flags.like)
     except RldsBeamError as error:
         parser.exit(error.exit_code, f"train.py: {error}\n")
@@ -59,14 +59,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def check_table(address: str, table: str) -> None:
     """Raises RldsBeamError if there is nothing to sample: TF-Agents would wait for it, and not say why."""
-    from rlds_beam.errors import UsageError
-    from rlds_beam.reverb.connection import Connection
+    import reverb
 
-    connection = Connection(address)
+    from rlds_beam import RldsBeamError, UsageError
+
     try:
-        tables = connection.info(WAIT_SECONDS).tables
-    finally:
-        connection.close()
+        tables = reverb.Client(address).server_info(timeout=WAIT_SECONDS)
+    except (reverb.errors.ReverbError, RuntimeError) as error:
+        raise RldsBeamError(f"{address}: no Reverb server answers there ({error})") from error
     if table not in tables:
         raise UsageError(f"{address} has no table {table}; it has {', '.join(tables)}")
     if not tables[table].current_size:
@@ -85,8 +85,8 @@ def import_quietly() -> None:
 
 def trajectory_spec(like: str) -> Any:
     """What a frame in the table is, as a TF-Agents `Trajectory` of `tf.TensorSpec`."""
+    from rlds_beam import FrameOptions
     from rlds_beam.pipelines.serve import spec_of
-    from rlds_beam.trajectories.options import FrameOptions
 
     return spec_of(like, FrameOptions()).to_tf(per_frame=True)
 

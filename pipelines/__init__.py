@@ -9,7 +9,7 @@ not be the module and the function at once.
 import importlib
 from typing import Any
 
-__all__ = ["convert", "doctor", "example", "inspect", "push", "record", "serve", "validate"]
+__all__ = ["convert", "doctor", "example", "inspect", "push", "record", "serve", "stats", "validate"]
 
 
 def __getattr__(name: str) -> Any:

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from rlds_beam.errors import UsageError
 from rlds_beam.pipelines.convert import ConvertConfig
+from rlds_beam.pipelines.example import ExampleConfig
 from rlds_beam.pipelines.inspect import InspectConfig
 from rlds_beam.pipelines.push import PushConfig
 from rlds_beam.pipelines.record import RecordConfig
+from rlds_beam.pipelines.stats import StatsConfig
 from rlds_beam.pipelines.validate import ValidateConfig
 from rlds_beam.wording import did_you_mean
 
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from rlds_beam.pipelines.convert import ConvertOutcome
     from rlds_beam.pipelines.push import PushOutcome
     from rlds_beam.pipelines.record import RecordOutcome
+    from rlds_beam.pipelines.stats import StatsOutcome
 
 Path = str | os.PathLike[str]
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -137,6 +140,28 @@ def inspect(input: Path | Sequence[Path], **options: Any) -> Survey:
     return run(_config(InspectConfig, input, **options))
 
 
+@_takes(StatsConfig)
+def stats(input: Path | Sequence[Path], **options: Any) -> StatsOutcome:
+    """Computes the mean, deviation, range and quantiles of each field of a dataset, as `rlds-beam stats` does.
+
+        outcome = rlds_beam.stats("data/point_mass/1.0.0", by="language_instruction")
+        print(outcome)
+        print(outcome.statistics["fields"]["action"]["mean"])
+
+    Args:
+      input: as of `convert`.
+      options: as in `StatsConfig`. With `output`, the statistics are also written to a file.
+
+    Raises:
+      UsageError: an option or the input cannot be used.
+      FailedRuleError: a rule of `fail` was broken.
+      RldsBeamError: the pipeline failed, or the output cannot be written.
+    """
+    from rlds_beam.pipelines.stats import stats as run
+
+    return run(_config(StatsConfig, input, **options))
+
+
 @_takes(PushConfig)
 def push(input: Path | Sequence[Path], **options: Any) -> PushOutcome:
     """Fills tables of Reverb servers with the items of a dataset, as `rlds-beam push` does.
@@ -177,3 +202,25 @@ def record(output: Path, **options: Any) -> RecordOutcome:
     from rlds_beam.pipelines.record import record as run
 
     return run(_config(RecordConfig, output, **options))
+
+
+@_takes(ExampleConfig)
+def example(directory: Path, **options: Any) -> str:
+    """Writes a small RLDS dataset to try the other functions on, as `rlds-beam example` does.
+
+        dataset = rlds_beam.example("data", episodes=100)
+        print(rlds_beam.inspect(dataset))
+
+    Args:
+      directory: where to write.
+      options: as in `ExampleConfig`.
+
+    Returns:
+      The directory of the dataset, `directory/point_mass/1.0.0`.
+
+    Raises:
+      UsageError: it exists already, or cannot be written.
+    """
+    from rlds_beam.pipelines.example import example as run
+
+    return run(_config(ExampleConfig, directory, **options))

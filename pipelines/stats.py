@@ -42,6 +42,15 @@ class StatsOutcome:
     report: Report
     statistics: dict[str, Any]
 
+    def __repr__(self) -> str:
+        return f"<StatsOutcome: {self.report.line()}>"
+
+    def __str__(self) -> str:
+        """The table that the command prints."""
+        from rlds_beam.seeing.statistics import statistics_lines
+
+        return "\n".join(statistics_lines(self.statistics))
+
 
 @dataclasses.dataclass(frozen=True)
 class StatsConfig(RunOptions, ReportOptions, CheckOptions, SourceOptions):

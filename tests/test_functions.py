@@ -1,9 +1,10 @@
-"""`rlds_beam.convert`, `validate`, `inspect` and `push`: what they take, what they refuse, what they return."""
+"""The jobs as functions (`rlds_beam.convert` and the others): what they take, refuse and return."""
 
 from __future__ import annotations
 
 import functools
 import inspect as introspection
+import json
 import subprocess
 import sys
 import textwrap
@@ -41,6 +42,24 @@ def test_files_may_be_a_list_of_paths(dataset: Path) -> None:
     files = sorted(dataset.glob("*.tfrecord*"))
     assert rlds_beam.inspect(files[:1]).sampled.records == 5
     assert rlds_beam.validate(files).records == 10
+
+
+def test_stats_and_example_are_functions_as_the_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    directory = rlds_beam.example(tmp_path / "data", episodes=6, broken=1, shards=2)
+    assert directory == str(tmp_path / "data" / "point_mass" / "1.0.0")
+    outcome = rlds_beam.stats(directory, repair="last_not_last", output=tmp_path / "stats.json", runner="FnApiRunner")
+    assert (outcome.report.records, outcome.report.rejected, outcome.statistics["episodes"]) == (6, 0, 6)
+    assert json.loads((tmp_path / "stats.json").read_text()) == outcome.statistics
+    assert repr(outcome) == f"<StatsOutcome: {outcome.report.line()}>"
+    print(outcome)
+    table = capsys.readouterr().out
+    assert table.startswith("episodes  6, ") and "action[0]" in table and len(table.splitlines()) < 30
+    with pytest.raises(UsageError, match="exists already"):
+        rlds_beam.example(tmp_path / "data")
+    with pytest.raises(UsageError, match="there is no option episode; did you mean episodes"):
+        rlds_beam.example(tmp_path, episode=3)
+    with pytest.raises(UsageError, match="max_rejected is an option of the command alone"):
+        rlds_beam.stats(directory, max_rejected=3)
 
 
 def test_results_have_a_short_repr(dataset: Path, tmp_path: Path) -> None:

@@ -58,6 +58,7 @@ ALIASES = {
     "rlds_beam.reverb.serving",
     "rlds_beam.reverb_observers",
     "rlds_beam.rlds_to_reverb",
+    "rlds_beam.rllib",
     "rlds_beam.trajectories",
 }
 """Modules that only keep documented import paths: they import from anywhere, and nothing of ours imports from them."""

@@ -141,7 +141,8 @@ def test_the_core_imports_neither_beam_nor_tensorflow(tmp_path: Path) -> None:
         for name in ("rlds_to_reverb", "drop_in.rlds_to_reverb", "drop_in.frame_blocks", "drop_in.whole_episodes")
     }
     with_ray = {
-        f"rlds_beam.{name}" for name in ("connectors.rllib_episodes", "connectors.rllib_pieces", "exchange.rllib")
+        f"rlds_beam.{name}"
+        for name in ("connectors.rllib_episodes", "connectors.rllib_pieces", "exchange.rllib", "rllib")
     }
     core = [name for name in core_modules() if name not in with_tensorflow | with_ray]
     modules = imported("import " + ", ".join(core), tmp_path)

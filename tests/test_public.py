@@ -16,6 +16,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = (
     "rlds_beam",
+    "rlds_beam.connectors",
     "rlds_beam.transforms",
     "rlds_beam.pipelines",
     "rlds_beam.recording",
@@ -32,6 +33,10 @@ MODULES = (
 )
 IN_PLACE_OF_AGENTS = ("rlds_beam.reverb_observers", "rlds_beam.rlds_to_reverb")
 """Public modules that import TensorFlow, or whose users have it."""
+FOR_RLLIB = ("rlds_beam.rllib",)
+"""Public modules that import Ray."""
+DEVELOPERS = ("architecture.md",)
+"""Pages about the inside of the package."""
 
 
 def objects(module: str) -> Iterator[tuple[str, Any]]:
@@ -70,7 +75,7 @@ def test_no_other_module_declares_public_names() -> None:
         if any(ast.unparse(target) == "__all__" for target in targets):
             name = ".".join(file.relative_to(root).with_suffix("").parts).removesuffix(".__init__")
             declaring.add(name if name.startswith("rlds_beam") else f"rlds_beam.{name}")
-    assert declaring == {*MODULES, *IN_PLACE_OF_AGENTS}
+    assert declaring == {*MODULES, *IN_PLACE_OF_AGENTS, *FOR_RLLIB}
 
 
 def documented(modules: tuple[str, ...]) -> dict[int, str]:
@@ -88,10 +93,12 @@ def documented(modules: tuple[str, ...]) -> dict[int, str]:
     return found
 
 
-@pytest.mark.parametrize("modules", [MODULES, IN_PLACE_OF_AGENTS], ids=["core", "agents"])
+@pytest.mark.parametrize("modules", [MODULES, IN_PLACE_OF_AGENTS, FOR_RLLIB], ids=["core", "agents", "rllib"])
 def test_the_api_reference_describes_the_public_names_and_no_others(modules: tuple[str, ...]) -> None:
     if modules == IN_PLACE_OF_AGENTS:
         pytest.importorskip("tf_agents")
+    if modules == FOR_RLLIB:
+        pytest.importorskip("ray")
     public = {
         id(thing): name
         for module in modules
@@ -101,6 +108,70 @@ def test_the_api_reference_describes_the_public_names_and_no_others(modules: tup
     found = documented(modules)
     assert {name for thing, name in public.items() if thing not in found} == set()
     assert {name for thing, name in found.items() if thing not in public} == set()
+
+
+def test_the_index_of_the_reference_lists_every_public_module() -> None:
+    index = (ROOT / "docs" / "api" / "index.rst").read_text()
+    for module in (*MODULES, *IN_PLACE_OF_AGENTS, *FOR_RLLIB):
+        job = re.fullmatch(r"rlds_beam\.pipelines\.(\w+)", module)
+        assert re.search(rf"``{job[1]}``" if job else rf"\b{re.escape(module)}\b", index), module
+
+
+def public_names() -> set[str]:
+    """The public modules and the names in them, without importing what needs an extra."""
+    names = {full_name for module in MODULES for full_name, _ in objects(module)}
+    for module in (*IN_PLACE_OF_AGENTS, *FOR_RLLIB):
+        tree = ast.parse((ROOT / "src" / Path(*module.split("."))).with_suffix(".py").read_text())
+        declared = next(n for n in tree.body if isinstance(n, ast.Assign) and ast.unparse(n.targets[0]) == "__all__")
+        names |= {f"{module}.{name}" for name in ast.literal_eval(declared.value)}
+    return names | {*MODULES, *IN_PLACE_OF_AGENTS, *FOR_RLLIB}
+
+
+def used_names(code: str) -> Iterator[str]:
+    """What a program imports from rlds_beam, and the names that it takes from `rlds_beam` by their full name."""
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Attribute):
+            yield ast.unparse(node)
+
+
+def is_public(name: str, public: set[str]) -> bool:
+    """Whether it is a public name, or an attribute of a public class or function."""
+    owner = next((known for known in sorted(public, key=len, reverse=True) if f"{name}.".startswith(f"{known}.")), "")
+    return name in public or owner not in (*MODULES, *IN_PLACE_OF_AGENTS, *FOR_RLLIB, "")
+
+
+PAGES = [
+    ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "examples").rglob("*.md"),
+    *(ROOT / "examples").rglob("*.py"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("page", sorted(PAGES), ids=lambda page: str(page.relative_to(ROOT)))
+def test_what_the_docs_and_examples_use_is_public(page: Path) -> None:
+    text = page.read_text()
+    programs = [text] if page.suffix == ".py" else re.findall(r"^```python\n(.*?)^```", text, re.M | re.S)
+    used = {name for program in programs for name in used_names(program) if re.match(r"rlds_beam\b", name)}
+    if page.suffix == ".md" and page.name not in DEVELOPERS:
+        for span in re.findall(r"`([^`\n]+)`", re.sub(r"^```.*?^```", "", text, flags=re.M | re.S)):
+            used |= set(re.findall(r"(?<![\w/.])(?<!-m )rlds_beam(?:\.\w+)*", span))
+    public = public_names()
+    assert sorted(name for name in used if not is_public(name, public)) == []
+
+
+def test_a_private_import_in_the_docs_would_be_found() -> None:
+    public = public_names()
+    for program in (
+        "from rlds_beam.connectors.dataset_statistics import DatasetStatistics",
+        "import rlds_beam.reverb.connection",
+        "import rlds_beam; rlds_beam.storage.write_text",
+        "from rlds_beam.exchange import rllib",
+    ):
+        assert not all(is_public(name, public) for name in used_names(program)), program
+    assert all(is_public(name, public) for name in used_names("import rlds_beam; rlds_beam.Schema.of; rlds_beam.stats"))
 
 
 def test_the_job_modules_are_the_names_of_their_package() -> None:

@@ -17,19 +17,23 @@ if TYPE_CHECKING:
     from rlds_beam.transforms.converting import ConvertToTrajectories as ConvertToTrajectories
     from rlds_beam.transforms.converting import ConvertToTrajectoriesResult as ConvertToTrajectoriesResult
     from rlds_beam.transforms.duplicates import FindDuplicateEpisodes as FindDuplicateEpisodes
+    from rlds_beam.transforms.inference import EpisodeModelHandler as EpisodeModelHandler
     from rlds_beam.transforms.reading import ReadFromRlds as ReadFromRlds
     from rlds_beam.transforms.reporting import WriteReport as WriteReport
     from rlds_beam.transforms.reverb import WriteToReverb as WriteToReverb
     from rlds_beam.transforms.reverb import WriteToReverbResult as WriteToReverbResult
+    from rlds_beam.transforms.statistics import ComputeStatistics as ComputeStatistics
     from rlds_beam.transforms.writing import WriteRejected as WriteRejected
     from rlds_beam.transforms.writing import WriteToTrajectoryRecords as WriteToTrajectoryRecords
     from rlds_beam.transforms.writing import WriteToTrajectoryRecordsResult as WriteToTrajectoryRecordsResult
 
 __all__ = [
     "CheckResult",
+    "ComputeStatistics",
     "ConnectEpisodes",
     "ConvertToTrajectories",
     "ConvertToTrajectoriesResult",
+    "EpisodeModelHandler",
     "FindDuplicateEpisodes",
     "ReadFromRlds",
     "ValidateEpisodes",
@@ -45,9 +49,11 @@ __getattr__, __dir__ = lazy.exports(
     __name__,
     {
         "CheckResult": "rlds_beam.transforms.checking",
+        "ComputeStatistics": "rlds_beam.transforms.statistics",
         "ConnectEpisodes": "rlds_beam.transforms.connecting",
         "ConvertToTrajectories": "rlds_beam.transforms.converting",
         "ConvertToTrajectoriesResult": "rlds_beam.transforms.converting",
+        "EpisodeModelHandler": "rlds_beam.transforms.inference",
         "FindDuplicateEpisodes": "rlds_beam.transforms.duplicates",
         "ReadFromRlds": "rlds_beam.transforms.reading",
         "ValidateEpisodes": "rlds_beam.transforms.checking",

@@ -23,9 +23,8 @@ from ray.rllib.core.rl_module.multi_rl_module import MultiRLModuleSpec
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 
 import rlds_beam
-from rlds_beam.episodes.episode import Episode
-from rlds_beam.episodes.keys import EpisodeKey
-from rlds_beam.exchange.rllib import offline_data
+from rlds_beam import Episode, EpisodeKey
+from rlds_beam.rllib import offline_data
 from rlds_beam.testing import write_dataset
 
 OBSERVATION, ACTION = gym.spaces.Box(-1.0, 1.0, (2,), np.float32), gym.spaces.Discrete(2)

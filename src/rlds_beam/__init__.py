@@ -1,7 +1,8 @@
 """rlds-beam: RLDS datasets in, training data out, as Apache Beam pipelines.
 
-The names below are the jobs as functions (`convert`, `validate`, `inspect`, `push`, `record`) and the public core,
-without Beam: what an episode is, what can be done to one, and the contracts of a source, a connector and an output.
+The names below are the jobs as functions (`convert`, `validate`, `inspect`, `stats`, `push`, `record`, `example`) and
+the public core, without Beam: what an episode is, what can be done to one, and the contracts of a source, a connector
+and an output.
 Each is imported when it is first used, so that `import rlds_beam` costs nothing.
 The other public modules are listed in the API reference (docs/api); everything else is private.
 """
@@ -53,9 +54,11 @@ if TYPE_CHECKING:
     from rlds_beam.output.shards import ShardWriter as ShardWriter
     from rlds_beam.output.shards import WrittenFile as WrittenFile
     from rlds_beam.pipelines.functions import convert as convert
+    from rlds_beam.pipelines.functions import example as example
     from rlds_beam.pipelines.functions import inspect as inspect
     from rlds_beam.pipelines.functions import push as push
     from rlds_beam.pipelines.functions import record as record
+    from rlds_beam.pipelines.functions import stats as stats
     from rlds_beam.pipelines.functions import validate as validate
     from rlds_beam.reading.base import Decoder as Decoder
     from rlds_beam.reading.base import Segment as Segment
@@ -81,6 +84,8 @@ _HOMES = {
     "inspect": "rlds_beam.pipelines.functions",
     "push": "rlds_beam.pipelines.functions",
     "record": "rlds_beam.pipelines.functions",
+    "stats": "rlds_beam.pipelines.functions",
+    "example": "rlds_beam.pipelines.functions",
     # Episodes
     "Episode": "rlds_beam.episodes.episode",
     "EpisodeKey": "rlds_beam.episodes.keys",

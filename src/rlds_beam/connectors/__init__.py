@@ -71,6 +71,7 @@ _OTHERS = {
     "connect": "base",
     "Connector": "base",
     "ConnectorPipeline": "pipeline",
+    "DatasetStatistics": "dataset_statistics",
     "env_to_module_pipeline": "kinds",
     "EpisodeConnector": "base",
     "FittedConnector": "fitting",
@@ -79,6 +80,7 @@ _OTHERS = {
     "StepFields": "fields",
 }
 
+__all__ = [*CONNECTORS, *_OTHERS]
 __getattr__, __dir__ = lazy.exports(
     __name__, {name: f"{__name__}.{module}" for name, module in (CONNECTORS | _OTHERS).items()}
 )

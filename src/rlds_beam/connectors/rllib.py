@@ -24,10 +24,10 @@ class FromRllib:
         and leaves     [SingleAgentEpisode, ...]  {"obs": {...}, "squared": {("episode_0",): [(T,)]}}
         we take back   the edited episodes        the columns obs (T, D), squared (T,)
 
-    It is given the episodes of a record, as `SingleAgentEpisode`s, and the columns so far, as RLlib has them. What it
-    does to the episodes and to the columns is taken back, also episodes that it removes from the list. The result is
-    what RLlib would have made; it takes as long, too. It is made anew for each record, so it carries nothing over from
-    one to the next.
+    The connector gets the episodes of a record, each as a `SingleAgentEpisode`, and the columns so far, as in RLlib.
+    Its changes to the episodes and columns are taken back, and so are the episodes that it removes from the list. The
+    result equals RLlib's, and takes as long. A new connector is made for each record, so it carries nothing over from
+    one record to the next.
 
     Attributes:
       connector: a `ConnectorV2` class, a function that makes a connector or a pipeline of them, or its `module:name`.

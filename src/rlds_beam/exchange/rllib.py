@@ -1,6 +1,6 @@
 """RLlib trains from columns in Parquet files (`rlds-beam convert --to=columns --format=parquet`), as they are.
 
-    from rlds_beam.exchange.rllib import offline_data
+    from rlds_beam.rllib import offline_data
 
     config = BCConfig().environment(observation_space=..., action_space=...)
     config.offline_data(**offline_data("columns"))

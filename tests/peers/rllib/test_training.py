@@ -19,7 +19,7 @@ import rlds_beam
 from rlds_beam import connectors as ours
 from rlds_beam.episodes.nesting import flatten
 from rlds_beam.errors import UsageError
-from rlds_beam.exchange.rllib import ColumnsOfflineData, ColumnsPreLearner, offline_data
+from rlds_beam.rllib import ColumnsOfflineData, ColumnsPreLearner, offline_data
 
 STATELESS = [
     ours.AddObservationsFromEpisodesToBatch(),
