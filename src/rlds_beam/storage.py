@@ -23,6 +23,11 @@ from rlds_beam.errors import Extra, UsageError, missing
 
 _SCHEME = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*)://")
 _TEMPORARY = re.compile(r"\.(.+)\.[0-9a-f]{8}\.tmp")
+_NAME = re.compile(r"[\w+-][\w.+-]*")
+_NAME_BYTES = 100
+"""Longest name of a dataset or split: file names hold both."""
+_FILE_NAME_BYTES = 255
+"""Longest name that file systems take."""
 _EXTRAS: dict[str, Extra] = {"gs": "gcs", "s3": "s3"}
 _AT_ONCE = 32
 """Requests to a remote store at a time: most of the time of each is waiting."""
@@ -46,11 +51,20 @@ def open_read(path: str) -> BinaryIO:
 
 
 def open_write(path: str) -> BinaryIO:
-    """Opens a file for writing; an existing file is replaced. Its directory must exist, if local."""
+    """Opens a file for writing; an existing file is replaced, a link is an OSError. A local directory must exist."""
     if scheme(path) is None:
-        return open(path, "wb")
+        return open(path, "wb", opener=_no_links)
     stored_as_is = "application/octet-stream"
     return cast(BinaryIO, _remote(path, "create", path, stored_as_is, _uncompressed()))
+
+
+def open_update(path: str) -> BinaryIO:
+    """Opens a local file for changing some of its bytes; a link is an OSError."""
+    return open(path, "r+b", opener=_no_links)
+
+
+def _no_links(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW, 0o666)
 
 
 def exists(path: str) -> bool:
@@ -141,20 +155,33 @@ def remove(path: str) -> None:
 
 
 def remove_files(directory: str, names: Iterable[str]) -> None:
-    """Removes the files of these names that are in a directory."""
+    """Removes the files of these names that exist in a directory, or in directories below it (`name/name`).
+
+    Raises:
+      UsageError: a name leads out of the directory (`below`); nothing was removed.
+    """
+    wanted: dict[str, list[str]] = {}
+    for name in names:
+        if not is_file_path(name):
+            raise _leads_out(directory, name)
+        wanted.setdefault(name.rpartition("/")[0], []).append(name)
+    for some in wanted.values():
+        below(directory, some[0])  # the others are next to it
     if scheme(directory) is None:
-        for path in (join(directory, name) for name in names):
+        for path in (join(directory, name) for some in wanted.values() for name in some):
             if os.path.lexists(path):
                 os.remove(path)
         return
-    wanted = set(names)
-    if found := [join(directory, name) for name in (sizes(directory) if wanted else ()) if name in wanted]:
-        _remote(directory, "delete", found)
+    for parent, some in wanted.items():
+        there = sizes(join(directory, parent) if parent else directory)
+        if found := [join(directory, name) for name in some if name.rpartition("/")[2] in there]:
+            _remote(directory, "delete", found)
 
 
 def remove_empty(directory: str) -> None:
     """Removes a local directory that is empty; a remote store has no directories."""
-    if scheme(directory) is None and os.path.isdir(directory) and not os.listdir(directory):
+    is_own = scheme(directory) is None and os.path.isdir(directory) and not os.path.islink(directory)
+    if is_own and not os.listdir(directory):
         os.rmdir(directory)
 
 
@@ -168,13 +195,64 @@ def rmtree(path: str) -> None:
 
 
 def is_file_name(name: object) -> bool:
-    """Whether `name` is that of a file in a directory, which leads nowhere else: no separator, `..` or line break."""
-    return isinstance(name, str) and name not in ("", ".", "..") and not re.search(r"[/\\\x00-\x1f\x7f]", name)
+    """Whether `name` names a file in a directory and nothing else: no separator, `..` or control character."""
+    if not isinstance(name, str) or name in ("", ".", "..") or re.search(r"[/\\\x00-\x1f\x7f\ud800-\udfff]", name):
+        return False
+    return len(name.encode()) <= _FILE_NAME_BYTES
 
 
 def is_file_path(name: object) -> bool:
-    """Whether `name` is that of a file in a directory, or in directories below it: `name`, `name/name`, ..."""
+    """Whether `name` names a file in a directory, or in directories below it: `name`, `name/name`, ..."""
     return isinstance(name, str) and all(map(is_file_name, name.split("/")))
+
+
+def check_name(name: object, what: str) -> str:
+    """`name`, if it may become part of the names of files and directories: a dataset or a split that others named.
+
+    Args:
+      name: letters and digits of any script, `_`, `-`, `+` and `.`; at most 100 bytes, and no `.` at the start.
+      what: what it names, and where that is said, for the error.
+
+    Raises:
+      UsageError: it may not.
+    """
+    if isinstance(name, str) and _NAME.fullmatch(name) and len(name.encode()) <= _NAME_BYTES:
+        return name
+    shown = repr(name)
+    raise UsageError(
+        f"{what} is {shown if len(shown) <= 80 else shown[:77] + '...'}; a name becomes part of file names, so it may "
+        f"hold letters, digits, _, -, + and . (not first), {_NAME_BYTES} bytes at most"
+    )
+
+
+def to_name(text: str, default: str = "files") -> str:
+    """A name (`check_name`) made of the name of a user's file or directory."""
+    return re.sub(r"[^A-Za-z0-9_.-]", "_", text).lstrip(".")[:_NAME_BYTES] or default
+
+
+def below(directory: str, *names: str) -> str:
+    """The path of a file or directory below `directory`, for everything that is written, renamed or removed there.
+
+    Args:
+      directory: may be a link itself, and lead through links.
+      names: each a name, or a path of names (`name/name`).
+
+    Raises:
+      UsageError: a name is absolute or holds `..`, or a directory on the way is a link that leads out.
+    """
+    for name in names:
+        if not is_file_path(name):
+            raise _leads_out(directory, name)
+    path = join(directory, *names)
+    if scheme(directory) is None:
+        root, parent = os.path.realpath(directory), os.path.realpath(os.path.dirname(path) if names else directory)
+        if os.path.commonpath([root, parent]) != root:
+            raise UsageError(f"{path}: a directory on the way is a link that leads out of {directory}: remove the link")
+    return path
+
+
+def _leads_out(directory: str, name: object) -> UsageError:
+    return UsageError(f"{name!r} is not the name of a file below {directory}: nothing was written there")
 
 
 def join(path: str, *names: str) -> str:

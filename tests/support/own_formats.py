@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import processes
 
 from rlds_beam.output.commits import RangeCommit
+from rlds_beam.reading.rlds import RldsSource
 
 _MODULES = Path(__file__).parents[1]
 
@@ -33,3 +36,15 @@ def committed_times(output: Path) -> dict[Path, int]:
         RangeCommit.from_json(json.loads(path.read_text()), str(path)) for path in output.glob("_commits/*.json")
     ]
     return {output / name: (output / name).stat().st_mtime_ns for commit in commits for name in commit.names}
+
+
+@dataclasses.dataclass(frozen=True)
+class NamedSource(RldsSource):
+    """A user's source with any name and split: its input is `DIRECTORY,DATASET,SPLIT`."""
+
+    @classmethod
+    def open(cls, input: str | Sequence[str], *, split: str | None = None, features: str | None = None) -> RldsSource:
+        directory, dataset, name = str(input).split(",")
+        found = RldsSource.open(directory)
+        splits = tuple(dataclasses.replace(one, name=name) for one in found.splits)
+        return dataclasses.replace(found, dataset=dataset, splits=splits)

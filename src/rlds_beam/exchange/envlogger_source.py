@@ -31,7 +31,7 @@ from rlds_beam.errors import UsageError, needs
 from rlds_beam.exchange.array_episodes import FLAG_FIELDS, ArrayDecoder, ArrayFormat, Arrays, number_field
 from rlds_beam.exchange.envlogger_shard import FILES, LOG_METADATA, STEPS, UNREADABLE, index_of, opened
 from rlds_beam.exchange.packed_arrays import unpack
-from rlds_beam.exchange.sources_of_files import dataset_name, no_features, splits_of
+from rlds_beam.exchange.sources_of_files import no_features, splits_of
 from rlds_beam.formats.base import Damage, Record
 from rlds_beam.reading.base import Shard, Source, Split
 
@@ -184,7 +184,7 @@ class EnvLoggerSource(Source):
         no_features("envlogger", features)
         logs = input.split(",") if isinstance(input, str) else list(input)
         paths = [path for log in logs for path in _shards(log)]
-        name = dataset_name(storage.split(logs[0].rstrip("/"))[1])
+        name = storage.to_name(storage.split(logs[0].rstrip("/"))[1])
         shards = tuple(Shard(i, path, _size(path), _count(cls.files, path)) for i, path in enumerate(paths))
         schema = _schema(cls.files, paths)
         return cls(f"{name}/1.0.0", schema, EnvLoggerDecoder(schema), splits_of({"train": shards}, split, name))

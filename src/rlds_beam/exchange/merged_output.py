@@ -107,7 +107,7 @@ class MergedOutput(FileOutput):
         return f"{PARTS}/{work}.part"
 
     def open_range(self, work: WorkRange) -> PartRangeWriter:
-        return PartRangeWriter(self, storage.join(self.directory, self.file(work)))
+        return PartRangeWriter(self, storage.below(self.directory, self.file(work)))
 
     def complete(self, commits: Sequence[RangeCommit]) -> dict[str, Any]:
         found: dict[str, list[Part]] = {}
@@ -143,6 +143,6 @@ class PartRangeWriter:
 
 def write_merged(directory: str, name: str, split: str, episodes: int, pieces: Iterable[bytes]) -> MergedFile:
     """Writes a file of these bytes, under its name once it is whole."""
-    with ShardWriter(storage.join(directory, name)) as writer:
+    with ShardWriter(storage.below(directory, name)) as writer:
         writer.write(pieces, episodes)
         return MergedFile(name, split, dataclasses.replace(writer.commit(), records=episodes))

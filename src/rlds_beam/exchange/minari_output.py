@@ -162,7 +162,7 @@ class MinariOutput(MergedOutput):
         merged = write_merged(self.directory, f"{folder}/{MAIN}", split, episodes, pieces)
         steps = sum(int(part.rows[:, rewards].sum()) for part in parts)
         content = self._metadata(split, [part.about for part in parts], episodes, steps, merged.shard.bytes)
-        storage.write_text(storage.join(self.directory, folder, METADATA), json.dumps(content))
+        storage.write_text(storage.below(self.directory, folder, METADATA), json.dumps(content))
         yield merged
 
     def _metadata(

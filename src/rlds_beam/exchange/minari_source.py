@@ -35,7 +35,7 @@ from rlds_beam.exchange.hdf5_reading import UNREADABLE, datasets_of, is_text, op
 from rlds_beam.exchange.leaves import field_from_json
 from rlds_beam.exchange.minari_arrow import ARROW, MinariArrowFormat
 from rlds_beam.exchange.minari_output import MAIN, METADATA, OWN
-from rlds_beam.exchange.sources_of_files import dataset_name, no_features, shards_of, splits_of
+from rlds_beam.exchange.sources_of_files import no_features, shards_of, splits_of
 from rlds_beam.formats.base import Damage
 from rlds_beam.formats.checked_json import parsing, read_json
 from rlds_beam.reading.base import Source, Split
@@ -140,7 +140,7 @@ class MinariSource(Source):
             raise UsageError(f"cannot read {input}: Minari's files are read from local disks only; copy it first")
         folders = _folders(input)
         abouts = {folder: _metadata(folder) for folder in folders}
-        named = {about.get(OWN, {}).get("split", "train"): folder for folder, about in abouts.items()}
+        named = {_split(about, folder): folder for folder, about in abouts.items()}
         if len(named) < len(folders):
             raise UsageError(f"{input} holds {len(folders)} datasets: name one of {', '.join(folders)}")
         first = next(iter(named.values()))
@@ -152,7 +152,7 @@ class MinariSource(Source):
         if kind in ARROW:
             files = arrow = MinariArrowFormat(kind, _spaces(about, whole=True))
             shards = {name: (arrow.shard(path),) for name, path in paths.items()}
-        name = dataset_name(
+        name = storage.to_name(
             about.get(OWN, {}).get("dataset") or str(about.get("dataset_id", "minari")).replace("/", "-")
         )
         if OWN in about:
@@ -188,6 +188,13 @@ def _metadata(folder: str) -> dict[str, Any]:
     if kind == "hdf5" and not storage.exists(storage.join(folder, MAIN)):
         raise UsageError(f"{folder}: there is no {MAIN} in it: fetch the dataset again")
     return content
+
+
+def _split(about: Mapping[str, Any], folder: str) -> str:
+    """The split that a directory holds: one that `--to=minari` wrote says so."""
+    where = storage.join(folder, METADATA)
+    with parsing(where):
+        return storage.check_name(about.get(OWN, {}).get("split", "train"), f"{where}: {OWN}.split")
 
 
 def _own_fields(about: Mapping[str, Any]) -> tuple[MinariField, ...]:

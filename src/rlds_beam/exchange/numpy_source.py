@@ -50,7 +50,10 @@ class NumpyField:
         if field.encoding in ("png", "jpeg"):
             encoding = "jpeg" if as_bytes and not content["of_episode"] else field.encoding if as_bytes else "none"
             field = dataclasses.replace(field, encoding=encoding, feature="Image" if as_bytes else "Tensor")
-        return cls(field, str(content["file"]), bool(content["of_episode"]), as_bytes)
+        file = content["file"]
+        if not storage.is_file_name(file):
+            raise ValueError(f"{file!r} is not the name of a file in its directory")
+        return cls(field, file, bool(content["of_episode"]), as_bytes)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -150,7 +150,7 @@ class RllibOutput(FileOutput):
         return f"{work.split}/{self.name}-{work.split}-{work.index:05d}-of-{work.of:05d}.parquet"
 
     def open_range(self, work: WorkRange) -> RllibWriter:
-        return RllibWriter(self, storage.join(self.directory, self.file(work)))
+        return RllibWriter(self, storage.below(self.directory, self.file(work)))
 
     def complete(self, commits: Sequence[RangeCommit]) -> dict[str, Any]:
         """There is nothing to write. Empty files are removed: RLlib would read them."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from rlds_beam import storage
 from rlds_beam.errors import UsageError
 from rlds_beam.reading.base import Source
 from rlds_beam.reading.options import SourceOptions
@@ -51,7 +52,12 @@ def open_source(
     source_class = resolve(kind, "--from")
     if not (isinstance(source_class, type) and issubclass(source_class, Source)):
         raise UsageError(f"--from={from_}: it is not a class that inherits from rlds_beam.reading.base.Source")
-    return source_class.open(input, split=split, features=features)
+    source = source_class.open(input, split=split, features=features)
+    for name in str(source.dataset).split("/"):
+        storage.check_name(name, f"--from={from_}: {input}: the name of the dataset ({source.dataset})")
+    for one in source.splits:
+        storage.check_name(one.name, f"--from={from_}: {input}: a split")
+    return source
 
 
 def open_for_job(input: str | Sequence[str], options: SourceOptions) -> Source:

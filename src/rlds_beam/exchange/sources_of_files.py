@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Mapping, Sequence
 
 from rlds_beam import storage
@@ -54,7 +53,7 @@ def find_files(input: str | Sequence[str], endings: tuple[str, ...], source: str
         name = storage.split(paths[0])[1].rpartition(".")[0] if paths else ""
     if not paths:
         raise UsageError(f"{where}: there is no {' or '.join(endings)} file there, as --from={source} reads")
-    return FoundFiles(dataset_name(name), {"train": tuple(paths)}, where)
+    return FoundFiles(storage.to_name(name), {"train": tuple(paths)}, where)
 
 
 def _glob(pattern: str) -> list[str]:
@@ -62,11 +61,6 @@ def _glob(pattern: str) -> list[str]:
     if not found:
         raise UsageError(f"{pattern}: no such file or directory")
     return found
-
-
-def dataset_name(name: str) -> str:
-    """A name as that of a dataset: of letters, digits, `_`, `.` and `-`."""
-    return re.sub(r"[^A-Za-z0-9_.-]", "_", name) or "files"
 
 
 def shards_of(files: ArrayFormat, paths: Sequence[str]) -> tuple[Shard, ...]:

@@ -29,7 +29,7 @@ from rlds_beam.episodes.schema import Field, Schema
 from rlds_beam.episodes.violations import BadEpisode, Violation
 from rlds_beam.errors import UsageError
 from rlds_beam.exchange.array_episodes import FLAG_FIELDS, number_field
-from rlds_beam.exchange.sources_of_files import dataset_name, no_features, splits_of
+from rlds_beam.exchange.sources_of_files import no_features, splits_of
 from rlds_beam.formats.base import Damage, Headers, Record
 from rlds_beam.formats.example import Feature, parse_example
 from rlds_beam.formats.reverb_info import signature_leaves
@@ -193,7 +193,7 @@ class TrajectoriesSource(Source):
             paths = _files(input)
             spec, jpegs = _spec(paths[0]), {}
             named, where = {"train": paths}, paths[0]
-            name = dataset_name(storage.split(paths[0])[1].split(".")[0])
+            name = storage.to_name(storage.split(paths[0])[1].split(".")[0])
         if spec.item_shape not in ((), (None,)):
             raise UsageError(
                 f"{where} holds items of {spec.item_shape[0]} frames, cut out of episodes: --from=trajectories reads "

@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from rlds_beam import storage
 from rlds_beam.errors import UsageError
 
 DEFAULT_TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
@@ -20,7 +21,6 @@ DEFAULT_TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
 PLACEHOLDERS = ("DATASET", "SPLIT", "FILEFORMAT", "SHARD_INDEX", "NUM_SHARDS", "SHARD_X_OF_Y")
 FILE_FORMATS = ("tfrecord", "array_record")
 
-_NAME = re.compile(r"[A-Za-z0-9_.-]+")
 _TEMPLATE = re.compile(rf"(?:[A-Za-z0-9_.-]|\{{(?:{'|'.join(PLACEHOLDERS)})\}})+")
 
 
@@ -128,9 +128,7 @@ def _name(holder: Mapping[str, Any], key: str, where: str) -> str:
     name = holder.get(key)
     if not isinstance(name, str) or not name:
         raise UsageError(f"{where}: there is no `{key}`")
-    if not _NAME.fullmatch(name) or set(name) == {"."}:
-        raise UsageError(f"{where}: {key} is {name!r}; a name may hold letters, digits, `_`, `.` and `-`")
-    return name
+    return storage.check_name(name, f"{where}: {key}")
 
 
 def _count(value: Any, what: str, where: str) -> int:

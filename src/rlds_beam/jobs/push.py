@@ -210,11 +210,11 @@ class PushJob:
         """
         if rejected is not None:
             try:
-                directory = storage.join(rejected, REJECTED)
+                directory = storage.below(rejected, REJECTED)
                 storage.makedirs(directory)
-                for name in storage.listdir(directory):
-                    if _KEPT.fullmatch(name) or storage.is_temporary(name):
-                        storage.remove(storage.join(directory, name))
+                names = storage.listdir(directory)
+                old = [name for name in names if _KEPT.fullmatch(name) or storage.is_temporary(name)]
+                storage.remove_files(rejected, [f"{REJECTED}/{name}" for name in old])
             except OSError as error:
                 raise UsageError(f"--rejected={rejected} cannot be written to: {error}") from error
         return self.input.ordered

@@ -134,7 +134,7 @@ _SCHEMA = {
 
 def rejected_path(output: str, work: WorkRange) -> str:
     """Where the rejected records of a range go, without the ending: for `shards.RejectedWriter`."""
-    return storage.join(output, REJECTED, str(work))
+    return storage.below(output, REJECTED, str(work))
 
 
 def commit_range(
@@ -185,7 +185,7 @@ def commit_range(
 
 def write_commit(output: str, commit: RangeCommit) -> None:
     """Writes the commit of a range, or another in its place."""
-    storage.write_text(storage.join(output, COMMITS, f"{commit.range}.json"), to_json(commit.to_json()))
+    storage.write_text(storage.below(output, COMMITS, f"{commit.range}.json"), to_json(commit.to_json()))
 
 
 def read_commits(output: str) -> dict[str, RangeCommit]:

@@ -98,7 +98,7 @@ def make_ready(output: str, plan: OutputPlan, *, overwrite: bool = False) -> Non
         write_plan(output, plan)
     storage.remove_files(output, [MANIFEST])  # which names more than there is
     for name in (COMMITS, REJECTED, *plan.directories):
-        storage.makedirs(storage.join(output, name))
+        storage.makedirs(storage.below(output, name))
 
 
 def own_sizes(output: str) -> list[int]:

@@ -17,7 +17,7 @@ _SCHEMA = {"plan_sha256": TEXT, "results": [ANY]}
 def write_fitted(output: str, plan: OutputPlan, results: Sequence[Any]) -> None:
     """Keeps the results for later runs of the same plan: the same data and the same connectors."""
     content = {"plan_sha256": plan.digest, "results": list(results)}
-    storage.write_text(storage.join(output, FITTED), json.dumps(content, indent=2) + "\n")
+    storage.write_text(storage.below(output, FITTED), json.dumps(content, indent=2) + "\n")
 
 
 def read_fitted(output: str, plan: OutputPlan) -> list[Any] | None:

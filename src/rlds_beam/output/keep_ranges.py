@@ -77,7 +77,7 @@ class KeepRangesOutput(FileOutput):
         return f"{self.name}-{work.split}-{work.index:05d}-of-{work.of:05d}.jsonl"
 
     def open_range(self, work: WorkRange) -> KeepRangesWriter:
-        return KeepRangesWriter(self, storage.join(self.directory, self.file(work)))
+        return KeepRangesWriter(self, storage.below(self.directory, self.file(work)))
 
     def complete(self, commits: Sequence[RangeCommit]) -> dict[str, Any]:
         """Writes the file.
@@ -87,13 +87,13 @@ class KeepRangesOutput(FileOutput):
         """
         found: dict[str, Any] = {}
         for commit in commits:
-            for line in storage.read_text(storage.join(self.directory, commit.file)).splitlines():
+            for line in storage.read_text(storage.below(self.directory, commit.file)).splitlines():
                 name, ranges = json.loads(line)
                 if name in found:
                     raise UsageError(f"--to=keep_ranges: two episodes are called {name!r}: --episode_name names others")
                 found[name] = ranges
         content = {"metadata": {"filter_last_n_in_ranges": self.rule.trim}, "keep_ranges": found}
-        storage.write_text(storage.join(self.directory, RANGES), json.dumps(content) + "\n")
+        storage.write_text(storage.below(self.directory, RANGES), json.dumps(content) + "\n")
         return {"episodes": len(found)}
 
 

@@ -64,11 +64,11 @@ def commit_dataset(
     merged = records.pop("merged", None)
     manifest = _manifest(name, done, records, merged, own)
     for file, content in checksum_files([*manifest["shards"], *manifest["rejected"]]).items():
-        storage.write_text(storage.join(output, file), content)
+        storage.write_text(storage.below(output, file), content)
     storage.sync(output)  # a manifest that survives a power failure tells the truth
     if merged is not None:
         remove_parts(output, [name for commit in done for name in commit.names])
-    storage.write_text(storage.join(output, MANIFEST), to_json(manifest))
+    storage.write_text(storage.below(output, MANIFEST), to_json(manifest))
     storage.sync(output)
     remove_temporary(output, own, done)
     _own_plan(output, own.digest)  # two commands without a lock: where the plan was replaced, the manifest is not ours

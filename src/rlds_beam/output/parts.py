@@ -88,10 +88,11 @@ class PartWriter:
         self._open = {}
 
 
-def _part_path(output: str, split: str) -> str:
-    """A name that no other bundle takes."""
-    storage.makedirs(storage.join(output, PARTS))
-    return storage.join(output, PARTS, f"{split}-{uuid.uuid4().hex}")
+def _part_path(output: str, split: str, *directory: str) -> str:
+    """A path in `directory` of the output that no other bundle takes."""
+    name = f"{storage.check_name(split, 'the split of an episode')}-{uuid.uuid4().hex}"
+    storage.makedirs(storage.below(output, *directory, PARTS))
+    return storage.below(output, *directory, PARTS, name)
 
 
 def write_rejections(output: str, rejections: Iterable[Rejection]) -> list[Part]:
@@ -100,7 +101,7 @@ def write_rejections(output: str, rejections: Iterable[Rejection]) -> list[Part]
     for rejection in rejections:
         split = rejection.key.split
         if split not in writers:
-            path = _part_path(storage.join(output, REJECTED), split)
+            path = _part_path(output, split, REJECTED)
             writers[split] = (path, RejectedWriter(path))
         writers[split][1].write(rejection.payload, rejection.to_json(), rejection.key)
     parts = [(split, path, writer.commit()) for split, (path, writer) in writers.items()]
@@ -120,7 +121,7 @@ def commit_parts(output: TrajectoryOutput, parts: Sequence[Part], plan: str) -> 
     for work, part in _numbered(parts):
         file = output.file(work)
         for ending in ("", *output.beside):
-            _rename(part.path + ending, storage.join(output.directory, file + ending))
+            _rename(part.path + ending, storage.below(output.directory, file + ending))
         commit_range(
             output.directory, work, file, part.info,
             beside=[file + ending for ending in output.beside],
@@ -137,18 +138,18 @@ def commit_rejections(output: str, parts: Sequence[Part]) -> dict[str, Any]:
 
     Those that an earlier pipeline listed there are replaced.
     """
-    directory, listed = storage.join(output, REJECTED), []
+    listed = []
     for work, part in _numbered(parts):
         path = rejected_path(output, work)
         for ending in (".tfrecord", ".jsonl"):
             _rename(part.path + ending, path + ending)
         listed.append({"file": path + ".tfrecord", **dataclasses.asdict(part.info)})
     content = {"id": uuid.uuid4().hex, "records": sum(part.info.records for part in parts), "files": listed}
-    storage.makedirs(directory)
+    storage.makedirs(storage.below(output, REJECTED))
     new = {f"{work}{ending}" for work, _ in _numbered(parts) for ending in (".tfrecord", ".jsonl")}
-    storage.remove_files(directory, {*read_rejected_list(output).files} - new)
-    storage.write_text(storage.join(directory, REJECTED_LIST), to_json(content))
-    _remove_parts(directory)
+    storage.remove_files(output, [f"{REJECTED}/{name}" for name in {*read_rejected_list(output).files} - new])
+    storage.write_text(storage.below(output, REJECTED, REJECTED_LIST), to_json(content))
+    _remove_parts(output, REJECTED)
     return content
 
 
@@ -203,17 +204,17 @@ def open_parts(output: str, plan: OutputPlan, *, overwrite: bool, rejected: str 
         _remove_parts(output)
     storage.makedirs(output)
     write_plan(output, plan)
-    storage.makedirs(storage.join(output, COMMITS))
-    storage.makedirs(storage.join(output, REJECTED))
+    storage.makedirs(storage.below(output, COMMITS))
+    storage.makedirs(storage.below(output, REJECTED))
 
 
-def _remove_parts(directory: str) -> None:
-    """Removes what bundles that failed left."""
-    parts = storage.join(directory, PARTS)
-    storage.remove_files(
-        parts, [name for name in listdir(parts) if _PART.fullmatch(storage.temporary_of(name) or name)]
-    )
-    storage.remove_empty(parts)
+def _remove_parts(output: str, *directory: str) -> None:
+    """Removes what bundles that failed left in `directory` of the output."""
+    parts = "/".join((*directory, PARTS))
+    names = listdir(storage.below(output, parts))
+    ours = [name for name in names if _PART.fullmatch(storage.temporary_of(name) or name)]
+    storage.remove_files(output, [f"{parts}/{name}" for name in ours])
+    storage.remove_empty(storage.below(output, parts))
 
 
 def _numbered(parts: Sequence[Part]) -> list[tuple[WorkRange, Part]]:

@@ -17,7 +17,7 @@ from rlds_beam import storage
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.checked_json import ANY, FILE, FILE_PATH, TEXT, Kind, check_json, read_json
 from rlds_beam.output.checksums import FILES
-from rlds_beam.output.files import COMMITS, FITTED, PARTS, PLAN, REJECTED, REPORT, to_json
+from rlds_beam.output.files import COMMITS, FITTED, LOCK, MANIFEST, PARTS, PLAN, REJECTED, REPORT, to_json
 from rlds_beam.wording import some
 
 _KIND = "rlds-beam plan"
@@ -33,6 +33,8 @@ _METADATA = ("features.json", "dataset_info.json", REPORT, FITTED, *FILES)
 _FINGERPRINTS = {"content": "the input", "functions": "the code"}
 """Parts of a plan that hold fingerprints, by name of what these are of."""
 _RANGE = re.compile(r".+-\d{5}-of-\d{5}")
+_LONGEST = 255 - len("..01234567.tmp")
+"""Bytes of a file name: its temporary name has to fit, too."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,8 +55,15 @@ class OutputPlan:
 
     @classmethod
     def of(cls, content: Mapping[str, Any], files: Iterable[str] = (), name: str | None = None) -> OutputPlan:
-        """A plan as it reads back from its file: lists for tuples."""
-        return cls(json.loads(json.dumps(content)), frozenset(files), name)
+        """A plan as it reads back from its file: lists for tuples.
+
+        Raises:
+          UsageError: a file cannot have its name in an output directory.
+        """
+        plan = cls(json.loads(json.dumps(content)), frozenset(files), name)
+        ranges = plan.content.get("ranges")
+        _check_files(plan, [*plan.files, *(ranges if isinstance(ranges, dict) else ())])
+        return plan
 
     @functools.cached_property
     def directories(self) -> tuple[str, ...]:
@@ -65,7 +74,7 @@ class OutputPlan:
     def names(self, file: str) -> bool:
         """Whether a file of the directory, or of one of `directories`, is of this output."""
         if self.name is not None and re.fullmatch(
-            re.escape(self.name) + r"-.+\.tfrecord-\d{5}-of-\d{5}(\.spec)?", file
+            re.escape(self.name) + r"-[^/]+\.tfrecord-\d{5}-of-\d{5}(\.spec)?", file
         ):
             return True
         return file in self.files or file in _METADATA
@@ -87,24 +96,40 @@ class OutputPlan:
 
 def write_plan(output: str, plan: OutputPlan) -> None:
     """Writes plan.json: from then on the directory is known as ours."""
-    storage.write_text(storage.join(output, PLAN), to_json(plan.to_json()))
+    storage.write_text(storage.below(output, PLAN), to_json(plan.to_json()))
 
 
 def add_files(output: str, files: Iterable[str]) -> None:
     """Adds files to the plan of a directory, whose names are known only now; makes the directories that they are in.
 
     Raises:
-      UsageError: one of these is a link.
+      UsageError: one of these is a link, or a file cannot have its name.
     """
     plan = read_plan(output)
     if plan is None:  # which is said when the dataset is committed
         return
     extended = dataclasses.replace(plan, files=plan.files.union(files))
     if extended.files != plan.files:
+        _check_files(extended, extended.files - plan.files)
         refuse_links(output, extended.directories)
         write_plan(output, extended)
     for directory in extended.directories:
-        storage.makedirs(storage.join(output, directory))
+        storage.makedirs(storage.below(output, directory))
+
+
+def _check_files(plan: OutputPlan, files: Iterable[str]) -> None:
+    """Checks names of files and ranges, which hold names that others gave: of splits, fields, cameras, modules."""
+    taken = {PLAN, MANIFEST, LOCK, *_METADATA, *plan.files}
+    clash = [directory for directory in plan.directories if directory in taken or directory in RESERVED]
+    for file in (*clash, *files):
+        too_long = any(len(name.encode(errors="replace")) > _LONGEST for name in str(file).split("/"))
+        if file in clash or file in (PLAN, MANIFEST, LOCK) or too_long or not storage.is_file_path(file):
+            shown = file if len(file) <= 100 else f"{file[:97]}..."
+            why = f"a name has more than {_LONGEST} bytes" if too_long else "that is no name for it, or is taken"
+            raise UsageError(
+                f"the output would hold {shown!r}, and {why}: rename the split, field, camera or module that it is "
+                "named after"
+            )
 
 
 def refuse_links(output: str, names: Iterable[str]) -> None:

@@ -159,6 +159,8 @@ class RangeConverter:
         done = commits.read_commit(directory, work, output.files(work), self.plan)
         if done is not None:
             return done
+        for file in output.files(work):
+            storage.below(directory, file)  # also those of an output that is not ours
         writer = output.open_range(work)
         try:
             with RejectedWriter(rejected_path(directory, work)) as rejected:
@@ -263,6 +265,8 @@ class DatasetCommitter:
         report = self.dataset_report.merge(*commits.read_reports(directory, self.ranges))
         report = report.merge(check_counts(self.source, report.shards, self.check))
         report.left_out = self.output.describe()[1]
-        storage.write_text(storage.join(directory, REPORT), json.dumps(report.to_json(), indent=2) + "\n")
+        for file in self.output.metadata:
+            storage.below(directory, file)
+        storage.write_text(storage.below(directory, REPORT), json.dumps(report.to_json(), indent=2) + "\n")
         manifest.commit_dataset(directory, self.output.name, self.ranges, self.output.complete, self.plan)
         return report

@@ -28,39 +28,41 @@ def remove_output(output: str, *, kept: Collection[str] = ()) -> None:
     storage.remove_files(output, [MANIFEST])
     storage.remove_files(output, [name for name in listdir(output) if plan.names(name)])
     for directory in reversed(plan.directories):
-        path = storage.join(output, directory)
-        storage.remove_files(path, [name for name in listdir(path) if plan.names(f"{directory}/{name}")])
-        storage.remove_empty(path)
+        storage.remove_files(output, [path for path in _paths(output, directory) if plan.names(path)])
+        storage.remove_empty(storage.below(output, directory))
     for directory in (COMMITS, REJECTED):
-        path = storage.join(output, directory)
-        names = [name for name in listdir(path) if _is_of_a_range(name, plan) and name not in kept]
-        storage.remove_files(path, names)
-        storage.remove_empty(path)
+        paths = [path for path in _paths(output, directory) if _is_of_a_range(path.rpartition("/")[2], plan)]
+        storage.remove_files(output, [path for path in paths if path.rpartition("/")[2] not in kept])
+        storage.remove_empty(storage.below(output, directory))
     storage.remove_files(output, [PLAN])
 
 
 def remove_leftovers(output: str, plan: OutputPlan) -> None:
     """Removes the temporary files of writers that were killed."""
 
-    def is_ours(name: str) -> bool:
-        return name in (PLAN, MANIFEST) or plan.names(name) or _is_of_a_range(name, plan)
+    def is_ours(path: str) -> bool:
+        directory, slash, name = path.rpartition("/")
+        final = storage.temporary_of(name)
+        if final is None:
+            return False
+        if directory in (COMMITS, REJECTED):
+            return _is_of_a_range(final, plan)
+        return final in (PLAN, MANIFEST) or plan.names(f"{directory}{slash}{final}")
 
-    for directory in (output, storage.join(output, COMMITS), storage.join(output, REJECTED)):
-        names = [name for name in listdir(directory) if is_ours(storage.temporary_of(name) or "")]
-        storage.remove_files(directory, names)
-    for own in plan.directories:
-        path = storage.join(output, own)
-        names = [name for name in listdir(path) if plan.names(f"{own}/{storage.temporary_of(name) or ''}")]
-        storage.remove_files(path, names)
+    paths = [path for directory in (COMMITS, REJECTED, *plan.directories) for path in _paths(output, directory)]
+    storage.remove_files(output, [path for path in (*listdir(output), *paths) if is_ours(path)])
+
+
+def _paths(output: str, directory: str) -> list[str]:
+    """The names in a directory of an output, as paths below the output."""
+    return [f"{directory}/{name}" for name in listdir(storage.join(output, directory))]
 
 
 def remove_parts(output: str, files: Collection[str]) -> None:
-    """Removes files of ranges that are not needed any more, and the directories that are empty then."""
-    for directory in {file.rpartition("/")[0] for file in files}:
-        path = storage.join(output, directory) if directory else output
-        storage.remove_files(path, [file.rpartition("/")[2] for file in files if file.rpartition("/")[0] == directory])
-        if directory:
-            storage.remove_empty(path)
+    """Removes files of ranges that are no longer needed, and the directories that are empty then."""
+    storage.remove_files(output, files)
+    for directory in {file.rpartition("/")[0] for file in files} - {""}:
+        storage.remove_empty(storage.below(output, directory))
 
 
 def remove_temporary(output: str, plan: OutputPlan, commits: Iterable[RangeCommit]) -> None:

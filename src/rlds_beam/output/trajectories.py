@@ -113,7 +113,7 @@ class TrajectoryOutput(FileOutput):
         return f"{self.name}-{work.split}.tfrecord-{work.index:05d}-of-{work.of:05d}"
 
     def open_range(self, work: WorkRange) -> TrajectoryWriter:
-        return TrajectoryWriter(storage.join(self.directory, self.file(work)), self.conversion)
+        return TrajectoryWriter(storage.below(self.directory, self.file(work)), self.conversion)
 
     def complete(self, commits: Sequence[RangeCommit]) -> dict[str, Any]:
         fields = self.conversion.fields
@@ -171,9 +171,9 @@ def write_tfds_metadata(
             storage.remove_files(directory, [name for commit in shards for name in (commit.file, *commit.beside)])
     if splits:
         features = features_json({field.path: field for field in fields})
-        storage.write_text(storage.join(directory, FEATURES), _json(features))
+        storage.write_text(storage.below(directory, FEATURES), _json(features))
         info = dataset_info_json(name, VERSION, splits, description=description)
-        storage.write_text(storage.join(directory, DATASET_INFO), _json(info))
+        storage.write_text(storage.below(directory, DATASET_INFO), _json(info))
 
 
 def fields_json(fields: Iterable[Field]) -> list[dict[str, Any]]:

@@ -97,7 +97,7 @@ class RecordedDataset:
         info = dataset_info_json(self.name, VERSION, splits, description=described)
         contents = {FEATURES: features_json(self.schema), DATASET_INFO: info, METADATA: metadata}
         for file, content in contents.items():
-            storage.write_text(storage.join(self.directory, file), to_json(content))
+            storage.write_text(storage.below(self.directory, file), to_json(content))
 
 
 def recorded_schema(

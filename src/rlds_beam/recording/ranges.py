@@ -123,7 +123,7 @@ class RangeRecorder:
         if done is not None:
             return done
         report = Report()
-        with ShardWriter(storage.join(directory, output.file(work))) as shard:
+        with ShardWriter(storage.below(directory, output.file(work))) as shard:
             writer = _Writer(self, work, shard, report)
             given = roll_out(
                 self.make, writer.policy, self.settings, work.addresses, self.metadata, envlogger=self.envlogger
@@ -238,7 +238,7 @@ class RecordingCommitter:
         """
         directory = self.dataset.directory
         report = Report().merge(*commits.read_reports(directory, self.ranges))
-        storage.write_text(storage.join(directory, REPORT), to_json(report.to_json()))
+        storage.write_text(storage.below(directory, REPORT), to_json(report.to_json()))
         manifest.commit_dataset(directory, self.dataset.name, self.ranges, self._complete, self.plan)
         return report
 

@@ -46,7 +46,7 @@ class EpisodeFiles:
 
     def __init__(self, output: LerobotOutput, columns: FrameColumns, names: tuple[str, ...]):
         self._output, self._columns, self._names, self._frames = output, columns, names, 0
-        self._paths = [storage.join(output.directory, name) for name in names]
+        self._paths = [storage.below(output.directory, name) for name in names]
         self._shards = [ShardWriter(path) for path in self._paths]
         self._ends: list[list[int]] = [[0] * len(names)]
         self._places: dict[str, list[Array]] = {}
@@ -110,7 +110,7 @@ def unpack(
     written = []
     for episode, (contents, length, key) in enumerate(zip(found, facts.lengths.tolist(), facts.keys, strict=True)):
         for place, (name, content) in enumerate(zip(file_names(output, first + episode), contents, strict=True)):
-            with ShardWriter(storage.join(output.directory, name)) as shard:
+            with ShardWriter(storage.below(output.directory, name)) as shard:
                 shard.write([content], length, key)
                 written.append(WrittenFile(name, shard.commit(), length, role="part" if place else "items"))
     return written

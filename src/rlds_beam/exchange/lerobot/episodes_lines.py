@@ -30,7 +30,7 @@ class EpisodesLines:
     def __init__(self, output: LerobotOutput):
         self._output = output
         self._episodes, self._stats = (
-            ShardWriter(storage.join(output.directory, name))
+            ShardWriter(storage.below(output.directory, name))
             for name in (layout.EPISODES_JSONL, layout.EPISODES_STATS_JSONL)
         )
 
@@ -56,7 +56,7 @@ class EpisodesLines:
         self._episodes.commit()
         self._stats.commit()
         lines = _lines({"task_index": i, "task": task} for i, task in enumerate(tasks))
-        storage.write_bytes(storage.join(self._output.directory, layout.TASKS_JSONL), b"".join(lines))
+        storage.write_bytes(storage.below(self._output.directory, layout.TASKS_JSONL), b"".join(lines))
 
 
 def _is_known(feature: FeatureStatistics) -> bool:

@@ -39,7 +39,7 @@ class EpisodesTables:
 
     def finish(self, tasks: Sequence[str]) -> None:
         self._write()
-        _write_parquet(storage.join(self._output.directory, layout.TASKS), tasks_table(tasks))
+        _write_parquet(storage.below(self._output.directory, layout.TASKS), tasks_table(tasks))
 
     def _write(self) -> None:
         import pyarrow as pa
@@ -50,7 +50,7 @@ class EpisodesTables:
         table = pa.concat_tables(self._tables)
         for name, value in place.items():
             table = table.append_column(f"meta/episodes/{name}", pa.array(np.full(table.num_rows, value), pa.int64()))
-        _write_parquet(storage.join(self._output.directory, layout.EPISODES_PATH.format(**place)), table)
+        _write_parquet(storage.below(self._output.directory, layout.EPISODES_PATH.format(**place)), table)
         self._tables = []
 
 

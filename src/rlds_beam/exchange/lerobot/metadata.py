@@ -82,17 +82,17 @@ def write_metadata(output: LerobotOutput, commits: Sequence[RangeCommit]) -> dic
             _add_numbers(output, commit, totals.builders)
         else:
             for one in commit.kept:
-                _remove(output.directory, one.file)
+                storage.remove_files(output.directory, [one.file])
     episodes.finish(list(totals.tasks))
     info = _info(output, totals)
     stats = output.stats(dataset_statistics(output, totals)) if totals.frames else {}
     if output.modality is not None:
-        storage.write_text(storage.join(output.directory, layout.MODALITY), output.modality)
-    storage.write_text(storage.join(output.directory, layout.STATS), json.dumps(stats, indent=4) + "\n")
-    storage.write_text(storage.join(output.directory, layout.FIELDS), to_json(output.features.to_json()))
-    storage.write_text(storage.join(output.directory, layout.CARD), card(output.name, info))
+        storage.write_text(storage.below(output.directory, layout.MODALITY), output.modality)
+    storage.write_text(storage.below(output.directory, layout.STATS), json.dumps(stats, indent=4) + "\n")
+    storage.write_text(storage.below(output.directory, layout.FIELDS), to_json(output.features.to_json()))
+    storage.write_text(storage.below(output.directory, layout.CARD), card(output.name, info))
     storage.write_text(
-        storage.join(output.directory, layout.INFO), json.dumps(info, indent=4, ensure_ascii=False) + "\n"
+        storage.below(output.directory, layout.INFO), json.dumps(info, indent=4, ensure_ascii=False) + "\n"
     )
     return {"lerobot": {"version": output.version, "episodes": totals.episodes, "tasks": len(totals.tasks)}}
 
@@ -168,8 +168,3 @@ def _info(output: LerobotOutput, totals: Totals) -> dict[str, Any]:
         "splits": {split: f"{first}:{stop}" for split, (first, stop) in totals.splits.items()},
         "features": features,
     }
-
-
-def _remove(directory: str, file: str) -> None:
-    parent, name = storage.split(storage.join(directory, file))
-    storage.remove_files(parent, [name])

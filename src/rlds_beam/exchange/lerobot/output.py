@@ -187,7 +187,7 @@ class LerobotOutput(FileOutput):
             work = WorkRange("sample", 0, 1, ())
             output = dataclasses.replace(self, directory=directory).placed([work])
             for file in output.files(work):
-                storage.makedirs(storage.split(storage.join(directory, file))[0])
+                storage.makedirs(storage.split(storage.below(directory, file))[0])
             writer, size = output.open_range(work), 0
             try:
                 for batch in batches:
@@ -233,7 +233,7 @@ class LerobotOutput(FileOutput):
         facts = self.facts(commit)
         if not facts.frames:
             return commit
-        checksum = renumber(storage.join(self.directory, commit.file), facts.places, numbers_of(facts, numbers))
+        checksum = renumber(storage.below(self.directory, commit.file), facts.places, numbers_of(facts, numbers))
         return dataclasses.replace(commit, shard=dataclasses.replace(commit.shard, checksum=checksum))
 
     def episodes_files_writer(self) -> EpisodesFiles:

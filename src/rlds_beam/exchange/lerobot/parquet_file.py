@@ -236,7 +236,7 @@ def renumber(path: str, places: Mapping[str, Array], numbers: Mapping[str, Array
     """Writes the true numbers into a finished file, however often; returns its checksum. Args: as for `edits_of`."""
     edits = edits_of(places, numbers)
     if storage.scheme(path) is None:
-        with open(path, "r+b") as file:
+        with storage.open_update(path) as file:
             for offset, content in edits:
                 file.seek(offset)
                 file.write(content)

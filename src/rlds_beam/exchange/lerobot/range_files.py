@@ -31,7 +31,7 @@ class RangeFiles:
     """
 
     def __init__(self, output: LerobotOutput, columns: FrameColumns, names: tuple[str, ...]):
-        data, *videos = (storage.join(output.directory, name) for name in names)
+        data, *videos = (storage.below(output.directory, name) for name in names)
         self._names, self._frames = names, 0
         self._shard = ShardWriter(data)
         self._file = FramesFile(self._shard, columns)

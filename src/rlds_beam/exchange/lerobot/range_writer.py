@@ -80,7 +80,7 @@ class LerobotWriter:
             columns=self._columns(made),
             places=places,
         )
-        kept = facts.write(storage.join(self._output.directory, self._facts), data.shard.first_key)
+        kept = facts.write(storage.below(self._output.directory, self._facts), data.shard.first_key)
         return (data, WrittenFile(self._facts, kept, len(made), role="temporary"), *videos)
 
     def abort(self) -> None:

@@ -16,6 +16,7 @@ from rlds_beam import storage
 from rlds_beam.errors import UsageError
 from rlds_beam.exchange.lerobot import layout
 from rlds_beam.exchange.lerobot.layout import V3, V21
+from rlds_beam.exchange.lerobot.templates import PathTemplate
 from rlds_beam.formats.checked_json import ANY, COUNT, TEXT, Kind, Maybe, check_json, parsing, read_json
 
 _POSITIVE = Kind("a number above 0", lambda value: isinstance(value, (int, float)) and value > 0)
@@ -101,6 +102,20 @@ class Meta:
         return storage.join(self.root, *name.split("/"))
 
     @functools.cached_property
+    def _data_path(self) -> PathTemplate:
+        return PathTemplate.of(self.info["data_path"], self._numbers, f"{self.path(layout.INFO)}: data_path")
+
+    @functools.cached_property
+    def _video_path(self) -> PathTemplate:
+        where = f"{self.path(layout.INFO)}: video_path"
+        return PathTemplate.of(self.info.get("video_path"), self._numbers, where, self.video_keys)
+
+    @property
+    def _numbers(self) -> tuple[str, ...]:
+        """The placeholders in the names of files."""
+        return tuple(layout.place_of_episode(0) if self.version == V21 else layout.place(0))
+
+    @functools.cached_property
     def tasks(self) -> list[str]:
         """The text of each task, by its number."""
         if self.version == V21:
@@ -137,7 +152,7 @@ class Meta:
                 place = {name: row[f"data/{name}"] for name in ("chunk_index", "file_index")}
                 videos = {key: self._video(key, row) for key in self.video_keys}
                 columns = {name: row[name] for name in more}
-                file = self.info["data_path"].format(**place)
+                file = self._data_path.fill(place)
                 rows.append(EpisodeRow(row["episode_index"], row["length"], file, videos, columns))
         return rows
 
@@ -149,18 +164,16 @@ class Meta:
 
     def _video(self, key: str, row: Mapping[str, Any]) -> Video:
         place = {name: row[f"videos/{key}/{name}"] for name in ("chunk_index", "file_index")}
-        return Video(self.info["video_path"].format(video_key=key, **place), row[f"videos/{key}/from_timestamp"])
+        return Video(self._video_path.fill(place, key), row[f"videos/{key}/from_timestamp"])
 
     def _episodes_v21(self) -> list[EpisodeRow]:
         rows, size = [], self.info.get("chunks_size", layout.CHUNK)
         for line in self._lines(layout.EPISODES_JSONL):
             index = line["episode_index"]
             place = layout.place_of_episode(index, size)
-            videos = {
-                key: Video(self.info["video_path"].format(video_key=key, **place), 0.0) for key in self.video_keys
-            }
+            videos = {key: Video(self._video_path.fill(place, key), 0.0) for key in self.video_keys}
             columns = {name: value for name, value in line.items() if name not in _POSITIONS}
-            rows.append(EpisodeRow(index, line["length"], self.info["data_path"].format(**place), videos, columns))
+            rows.append(EpisodeRow(index, line["length"], self._data_path.fill(place), videos, columns))
         return rows
 
     def _lines(self, name: str) -> list[Any]:

@@ -180,7 +180,7 @@ class VideoFile:
         else:  # of a range without an episode: an empty file, which is removed in the end
             with contextlib.suppress(Exception):  # an encoder that has no frame yet cannot be closed
                 self._close()
-            open(self._local, "wb").close()
+            storage.open_write(self._local).close()
 
     def _close(self) -> None:
         container, self._container = self._container, None

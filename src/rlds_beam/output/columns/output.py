@@ -153,21 +153,21 @@ class ColumnsOutput(FileOutput):
 
     def _complete_module(self, module: str, fields: Sequence[Field], files: Sequence[tuple[str, WrittenFile]]) -> None:
         """Writes the metadata of a module; a split without rows is left out, and its empty files are removed."""
-        splits, directory = [], storage.join(self.directory, module)
+        splits = []
         for split in dict.fromkeys(name for name, _ in files):
             own = [one for name, one in files if name == split]
             if any(one.shard.records for one in own):
                 size = sum(one.shard.bytes for one in own)
                 splits.append(SplitInfo(split, tuple(one.shard.records for one in own), size))
             else:
-                storage.remove_files(directory, [storage.split(one.file)[1] for one in own])
+                storage.remove_files(self.directory, [one.file for one in own])
         if splits and self.format != "parquet":
             features = features_json({field.path: row_field(field) for field in fields})
-            storage.write_text(storage.join(directory, FEATURES), to_json(features))
+            storage.write_text(storage.below(self.directory, module, FEATURES), to_json(features))
             info = dataset_info_json(
                 self.name, VERSION, splits, file_format=self.format, description=self.description
             )  # fmt: skip
-            storage.write_text(storage.join(directory, DATASET_INFO), to_json(info))
+            storage.write_text(storage.below(self.directory, module, DATASET_INFO), to_json(info))
 
 
 class ColumnsWriter:
@@ -184,7 +184,7 @@ class ColumnsWriter:
         self._files: dict[str, RowFile] = {}
         try:
             for module, name in self._names.items():
-                path = storage.join(output.directory, name)
+                path = storage.below(output.directory, name)
                 self._files[module] = open_row_file(output.format, path, output.modules[module])
         except BaseException:
             self.abort()

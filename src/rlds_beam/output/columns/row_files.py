@@ -188,7 +188,7 @@ def measure_rows(
     Raises: as `RowFile.prepare`.
     """
     with tempfile.TemporaryDirectory() as directory:
-        file = open_row_file(kind, storage.join(directory, "rows"), fields)
+        file = open_row_file(kind, storage.below(directory, "rows"), fields)
         try:
             for columns, rows in parts:
                 file.add(file.prepare(columns, rows), "")

@@ -215,7 +215,7 @@ class RldsOutput(FileOutput):
         return provenance(plan.content, read_json(storage.join(self.directory, REPORT)), splits, source, results)
 
     def _write(self, name: str, text: str) -> None:
-        storage.write_text(storage.join(self.directory, name), text)
+        storage.write_text(storage.below(self.directory, name), text)
 
 
 class RldsWriter:
@@ -235,7 +235,7 @@ class RldsWriter:
         try:
             for i, name in enumerate(self._names):
                 kind = output.formats[i // self._places]
-                self._files.append(open_record_file(kind, storage.join(output.directory, name)))
+                self._files.append(open_record_file(kind, storage.below(output.directory, name)))
         except BaseException:
             self.abort()
             raise
