@@ -209,7 +209,9 @@ def test_a_connector_may_not_change_its_columns(data, tmp_path):
         more = {"rewards": np.zeros(29)} if len(batch.episodes[0]) == 30 else {}
         return batch.replace(columns=tuple({**columns, **more} for columns in batch.columns))
 
-    with pytest.raises(RldsBeamError, match="rewards is float64, not float32"):
+    with pytest.raises(
+        RldsBeamError, match=r"test_columns:.*changing returned rewards as float64 for .*, but as float32"
+    ):
         rlds_beam.convert(data, tmp_path / "out", to="columns", connectors=[*CONNECTORS[3:5], changing])
 
 

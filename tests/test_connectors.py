@@ -6,10 +6,16 @@ import dataclasses
 
 import apache_beam as beam
 import numpy as np
+import pytest
 from apache_beam.testing.test_pipeline import TestPipeline
 from apache_beam.testing.util import assert_that, equal_to
 
-from rlds_beam.connectors.base import Batch, connect
+from rlds_beam.connectors.base import Batch, ColumnConnector, EpisodeConnector, connect
+from rlds_beam.connectors.configuration import Configuration
+from rlds_beam.connectors.connecting import Connecting
+from rlds_beam.connectors.fitting import FittedConnector
+from rlds_beam.episodes.schema import Field, Schema
+from rlds_beam.errors import RldsBeamError, UsageError
 from rlds_beam.testing import make_episode
 from rlds_beam.transforms import ConnectEpisodes
 
@@ -72,3 +78,83 @@ def test_connect_episodes():
     result.wait_until_finish()
     (counter,) = [c for c in result.metrics().query()["counters"] if c.key.metric.name.startswith("dropped_by_")]
     assert (counter.key.metric.name, counter.committed) == ("dropped_by_AtLeast", 1)
+
+
+class Edits(EpisodeConnector):
+    """Returns something else than episodes: always, or only of those that were read."""
+
+    def __init__(self, value, always=True):
+        self.value, self.always = value, always
+
+    def edit(self, episode, fields):
+        return self.value if self.always or not episode.key.of_probe else episode
+
+
+class Adds(ColumnConnector):
+    def add(self, episode, columns, fields):
+        return None
+
+
+class Fits(FittedConnector):
+    fitted = False
+
+    def accumulator(self):
+        return self
+
+    def add(self, batch):
+        pass
+
+    def finish(self):
+        return None
+
+    def fit(self, result):
+        return None
+
+    def transform(self, batch):
+        return batch
+
+
+class Transforms(Fits):
+    fitted = True
+
+    def transform(self, batch):
+        return list(batch.episodes)
+
+
+def nothing(batch):
+    return None
+
+
+EDIT = "; return the episode, or [] to drop it"
+
+
+@pytest.mark.parametrize(
+    ("connector", "said"),
+    [
+        (Edits(None), "Edits.edit returned None in the dry run on zeros" + EDIT),
+        (Edits(3), "Edits.edit returned an int in the dry run on zeros" + EDIT),
+        (Edits([None]), "Edits.edit returned a list of NoneType in the dry run on zeros" + EDIT),
+        (Edits("no"), "Edits.edit returned a str in the dry run on zeros" + EDIT),
+        (Adds(), "Adds.add returned None in the dry run on zeros; return a dict of the new columns, or {} for none"),
+        (Fits(), "Fits.fit returned None in the dry run on zeros; return the fitted connector"),
+        (Transforms(), "Transforms returned a list of Episode in the dry run on zeros; return the batch"),
+        (nothing, "nothing returned None in the dry run on zeros; return the batch, edited by batch.replace(...)"),
+    ],
+)
+def test_a_hook_that_returns_something_else_is_named_before_any_work(connector, said):
+    schema = Schema({"reward": Field("reward", "float32"), "is_first": Field("is_first", "bool")})
+    with pytest.raises(UsageError) as caught:
+        Connecting.of(Configuration((connector,)), schema)
+    assert said in str(caught.value)
+
+
+def test_what_only_some_episodes_show_is_said_with_the_episode():
+    episode = make_episode(3)
+    with pytest.raises(RldsBeamError) as caught:
+        connect([Edits(None, always=False)], [episode])
+    assert f"Edits.edit returned None for {episode.key}{EDIT}" in str(caught.value)
+    assert caught.value.exit_code == 1
+
+
+def test_an_edit_drops_by_returning_an_empty_list():
+    assert connect([Edits([])], [make_episode(3)]).dropped == {"Edits": 1}

@@ -109,8 +109,16 @@ def test_agents_of_one_record_are_items_of_their_own(tmp_path):
 @pytest.mark.parametrize(
     ("connector", "message"),
     [
-        (broken, r"--connectors: broken raised KeyError: 'no such thing' \(.*own_connectors.py, line"),
-        (changing, "reward is float64, not float32, where an episode of zeros"),
+        (broken, r"--connectors: own_connectors:broken raised KeyError: 'no such thing' \(.*own_connectors.py, line"),
+        (
+            changing,
+            "own_connectors:changing returned reward as float64 for toy/1.0.0:train:.*, but as float32 in the dry run "
+            "on zeros. It must return the same dtypes for every episode.",
+        ),
+        (
+            [MinimumLength(2), changing, SubsampleSteps(1)],
+            "--connectors: own_connectors:changing returned reward as float64",
+        ),
     ],
 )  # fmt: skip
 def test_a_connector_at_fault_is_named_with_the_episode(data, tmp_path, connector, message):

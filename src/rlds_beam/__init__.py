@@ -76,6 +76,7 @@ if TYPE_CHECKING:
     from rlds_beam.trajectories.options import ItemOptions as ItemOptions
     from rlds_beam.trajectories.spec import TrajectorySpec as TrajectorySpec
     from rlds_beam.trajectories.spec import trajectory_spec as trajectory_spec
+    from rlds_beam.user_functions import configurable as configurable
 
 _HOMES = {
     # Jobs
@@ -111,6 +112,7 @@ _HOMES = {
     "Rejection": "rlds_beam.checking.verdicts",
     "Report": "rlds_beam.checking.report",
     # Connectors
+    "configurable": "rlds_beam.user_functions",
     "Connector": "rlds_beam.connectors.base",
     "Batch": "rlds_beam.connectors.base",
     "connect": "rlds_beam.connectors.base",

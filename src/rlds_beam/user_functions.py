@@ -20,13 +20,67 @@ import sys
 import types
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from rlds_beam import lazy
 from rlds_beam.errors import UsageError
 
 _MODULES = "RLDS_BEAM_USER_MODULES"
 """The environment variable that tells worker processes which modules are in which directory, as JSON."""
+
+
+_CONFIGURABLE = "__rlds_beam_configurable__"
+
+Configurable = TypeVar("Configurable", bound=Callable[..., Any])
+
+
+def configurable(function: Configurable) -> Configurable:
+    """Marks a function or class as one that a file of connectors or policies may name. For example:
+
+        @rlds_beam.configurable
+        def drop_short(batch):
+            return batch.replace(episodes=tuple(e for e in batch.episodes if len(e) > 10))
+
+    A name in a file can be that of anything installed, `subprocess:Popen` for example. Nothing but what is marked is
+    called; subclasses of the connectors' base classes, and of `BehaviorPolicy`, are marked already.
+    """
+    setattr(function, _CONFIGURABLE, True)
+    return function
+
+
+def is_configurable(value: Any) -> bool:
+    """Whether a file may name it: a marked function or class, or an object of a marked class."""
+    return getattr(value if isinstance(value, (type, types.FunctionType)) else type(value), _CONFIGURABLE, None) is True
+
+
+def nothing_else(value: Any) -> bool:
+    """For `check_configurable`: nothing may be named but what is marked."""
+    return False
+
+
+def resolve_configurable(name: str, where: str) -> Any:
+    """What a file names as `module:name`; it is not called here.
+
+    Args:
+      name: as it is in the file.
+      where: what to call the place in messages.
+
+    Raises:
+      UsageError: there is nothing of that name, or a file may not name it.
+    """
+    found: Any = resolve(name, where, callable_only=False)
+    check_configurable(found, name, where)
+    return found
+
+
+def check_configurable(found: Any, name: str, where: str, also: Callable[[Any], bool] = nothing_else) -> None:
+    """Raises UsageError if a file may not name what it names: it is not marked, nor of a kind that `also` accepts."""
+    if is_configurable(found) or also(found):
+        return
+    raise UsageError(
+        f"{where}: {name} was not called: it is neither derived from EpisodeConnector, ColumnConnector or another base "
+        "class of rlds-beam, nor marked with @rlds_beam.configurable"
+    )
 
 
 class _UserModules(importlib.abc.MetaPathFinder):

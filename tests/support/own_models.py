@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from rlds_beam import configurable
 
+
+@configurable
 def values(columns):
     """Of the observation alone; and the action's probability, of both."""
     return {"vf_preds": columns["obs"].sum(axis=-1), "action_logp": -np.square(columns["actions"]).sum(axis=-1)}

@@ -8,6 +8,8 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+import rlds_beam
+
 LENGTH = 6
 """Steps after which a `Walk` ends at the latest, by a time limit of its own."""
 
@@ -68,6 +70,7 @@ def endless() -> Walk:
     return Walk(length=10**9, ends=False)
 
 
+@rlds_beam.configurable
 def q_function(observations: Any) -> Any:
     """Values of the three actions of a `Walk`: towards 0."""
     place = observations[:, 0]

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol, TypeAlias
+import traceback
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NoReturn, Protocol, TypeAlias
 
 from rlds_beam.connectors.fields import StepFields
 from rlds_beam.episodes.columns import concatenate
 from rlds_beam.episodes.episode import Column, Episode
+from rlds_beam.episodes.keys import EpisodeKey
+from rlds_beam.errors import RldsBeamError, UsageError
+from rlds_beam.user_functions import configurable
 
 Columns = Mapping[str, Column]
 """By name. Leading axis: the rows that an episode gives, transitions or (with a time axis) sequences."""
@@ -66,6 +70,7 @@ class Batch:
         return dataclasses.replace(self, **changes)
 
 
+@configurable
 class Connector(Protocol):
     """Edits, splits or drops episodes, or adds columns. A function, or an object that can be called.
 
@@ -77,10 +82,11 @@ class Connector(Protocol):
     def __call__(self, batch: Batch) -> Batch: ...
 
 
-Edit: TypeAlias = "Callable[[Episode, StepFields], Episode | Sequence[Episode] | None]"
+Edit: TypeAlias = "Callable[[Episode, StepFields], Episode | Sequence[Episode]]"
 """What `EpisodeConnector.edit` does."""
 
 
+@configurable
 class EpisodeConnector(abc.ABC):
     """A connector that edits each episode. For example:
 
@@ -90,8 +96,8 @@ class EpisodeConnector(abc.ABC):
     """
 
     @abc.abstractmethod
-    def edit(self, episode: Episode, fields: StepFields) -> Episode | Sequence[Episode] | None:
-        """The episode, edited; several, where it is split; None, where it is dropped.
+    def edit(self, episode: Episode, fields: StepFields) -> Episode | Sequence[Episode]:
+        """The edited episode; a list of several to split it, `[]` to drop it.
 
         Args:
           fields: where things are found in the steps.
@@ -101,6 +107,7 @@ class EpisodeConnector(abc.ABC):
         return edit_each(self, batch, self.edit)
 
 
+@configurable
 class ColumnConnector(abc.ABC):
     """A connector that adds columns, each made of one episode. For example:
 
@@ -126,6 +133,8 @@ class ColumnConnector(abc.ABC):
         columns = list(batch.columns)
         for i, episode in enumerate(batch.episodes):
             added = self.add(upcoming(episode) if batch.running else episode, columns[i], batch.fields)
+            if not isinstance(added, Mapping):
+                returned(self, "add", added, "a dict of the new columns, or {} for none", episode.key)
             if batch.running:
                 added = {name: values[-1:] for name, values in added.items()}
             if batch.time is not None and batch.starts[i] is not None:
@@ -146,10 +155,24 @@ def edit_each(connector: Connector, batch: Batch, edit: Edit) -> Batch:
     none = 0
     for episode in batch.episodes:
         made = edit(episode, batch.fields)
-        parts = [made] if isinstance(made, Episode) else list(made or ())
+        parts = [made] if isinstance(made, Episode) else list(made) if isinstance(made, Iterable) else [None]
+        if not all(isinstance(part, Episode) for part in parts):
+            returned(connector, "edit", made, "the episode, or [] to drop it", episode.key)
         none += not parts
         edited += parts
     return _with_dropped(batch.replace(episodes=tuple(edited), columns=()), name_of(connector), none)
+
+
+def returned(connector: Connector, method: str, value: Any, wanted: str, key: EpisodeKey | None = None) -> NoReturn:
+    """Raises RldsBeamError: a method of a connector (empty for the connector itself) returned the wrong thing."""
+    kind = type(value).__name__
+    what = "None" if value is None else f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}"
+    if value and isinstance(value, (list, tuple)):
+        what += f" of {' and '.join(sorted({type(part).__name__ for part in value}))}"
+    name = f"{full_name_of(connector)}.{method}" if method else full_name_of(connector)
+    of = "" if key is None else " in the dry run on zeros" if key.of_probe else f" for {key}"
+    kind = UsageError if key is None or key.of_probe else RldsBeamError
+    raise kind(f"--connectors: {name} returned {what}{of}; return {wanted}")
 
 
 def upcoming(episode: Episode) -> Episode:
@@ -192,6 +215,8 @@ def run(connectors: Sequence[Connector], batch: Batch) -> Batch:
     """Runs connectors one after another, until one drops the last of the episodes."""
     for connector in connectors:
         before, batch = batch, connector(batch)
+        if not isinstance(batch, Batch):
+            returned(connector, "", batch, "the batch, edited by batch.replace(...)", _key(before))
         less = len(before.episodes) - len(batch.episodes)
         if less > 0 and batch.dropped == before.dropped:  # a function, which does not count what it drops
             batch = _with_dropped(batch, name_of(connector), less)
@@ -200,11 +225,28 @@ def run(connectors: Sequence[Connector], batch: Batch) -> Batch:
     return batch
 
 
+def _key(batch: Batch) -> EpisodeKey | None:
+    return batch.episodes[0].key if batch.episodes else None
+
+
 def _with_dropped(batch: Batch, name: str, count: int) -> Batch:
     if not count:
         return batch
     others = {other: n for other, n in batch.dropped.items() if other != name}
     return batch.replace(dropped={**others, name: batch.dropped.get(name, 0) + count})
+
+
+def full_name_of(connector: Connector) -> str:
+    """`module:Class` of a connector of the user's; the name alone of one of rlds-beam's."""
+    of: Any = connector if hasattr(connector, "__qualname__") else type(connector)
+    name, module = getattr(of, "__qualname__", name_of(connector)), of.__module__
+    return name if module.startswith(f"{__package__}.") else f"{module}:{name}"
+
+
+def place(error: Exception) -> str:
+    """Where an error was raised: `pieces.py, line 12`."""
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{last.filename}, line {last.lineno}"
 
 
 def name_of(connector: Connector) -> str:

@@ -47,7 +47,7 @@ class DropNoOpSteps(EpisodeConnector):
     gripper: int | None = -1
     keep_last: bool = False
 
-    def edit(self, episode: Episode, fields: StepFields) -> Episode | None:
+    def edit(self, episode: Episode, fields: StepFields) -> Episode | list[Episode]:
         actions = vectors(episode, self.action or fields.actions, "DropNoOpSteps: action")
         arm = actions if self.gripper is None else np.delete(actions, self.gripper, axis=1)
         small = np.linalg.norm(arm.astype(np.float64), axis=1) < self.threshold
@@ -58,7 +58,7 @@ class DropNoOpSteps(EpisodeConnector):
         leading = len(small) if small.all() else int(np.argmin(small))
         noop[:leading] = True
         if noop.all():
-            return None
+            return []
         noop[-1] &= not self.keep_last
         return keep_steps(episode, np.flatnonzero(~noop), fields)
 
@@ -89,15 +89,15 @@ class KeepSuccessful(EpisodeConnector):
         except re.error as error:
             raise UsageError(f"KeepSuccessful: pattern={self.pattern}: {error}") from None
 
-    def edit(self, episode: Episode, fields: StepFields) -> Episode | None:
+    def edit(self, episode: Episode, fields: StepFields) -> Episode | list[Episode]:
         values = values_of(episode, self.field, "KeepSuccessful")
         if (values.dtype.kind in "OSU") != (self.pattern is not None):
             wrong = "holds text, and needs a pattern" if self.pattern is None else "holds no text for a pattern"
             raise UsageError(f"KeepSuccessful: {self.field} {wrong}")
         if self.pattern is None:
-            return episode if (values > 0).any() else None
+            return episode if (values > 0).any() else []
         compiled = re.compile(self.pattern, re.DOTALL)
-        return episode if any(compiled.fullmatch(text_of(value)) for value in set(values.ravel().tolist())) else None
+        return episode if any(compiled.fullmatch(text_of(value)) for value in set(values.ravel().tolist())) else []
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,10 +115,10 @@ class DropUnlabelled(EpisodeConnector):
 
     fields: Sequence[str] = ("language_instruction",)
 
-    def edit(self, episode: Episode, fields: StepFields) -> Episode | None:
+    def edit(self, episode: Episode, fields: StepFields) -> Episode | list[Episode]:
         names = (self.fields,) if isinstance(self.fields, str) else self.fields
         columns = [values_of(episode, name, "DropUnlabelled").ravel().tolist() for name in names]
-        return episode if any(text_of(value) for values in columns for value in set(values)) else None
+        return episode if any(text_of(value) for values in columns for value in set(values)) else []
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,13 +12,13 @@ from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 from rlds_beam import connectors, storage
-from rlds_beam.connectors import CONNECTORS
+from rlds_beam.connectors import CONNECTORS, arguments
 from rlds_beam.connectors.base import Connector
 from rlds_beam.connectors.fields import StepFields
 from rlds_beam.connectors.pipeline import ConnectorPipeline
 from rlds_beam.connectors.presets import preset_of
-from rlds_beam.errors import UsageError
-from rlds_beam.user_functions import ByValue, name_of, resolve, version_of
+from rlds_beam.errors import MissingExtraError, UsageError
+from rlds_beam.user_functions import ByValue, check_configurable, name_of, resolve, resolve_configurable, version_of
 from rlds_beam.wording import did_you_mean
 
 
@@ -56,7 +56,8 @@ def load(name: str) -> Configuration:
     """The connectors of `--connectors`: `module:name` (a connector, a pipeline or a list), or a YAML or JSON file.
 
     A file holds a list of names, each alone or with arguments; or a mapping with the list as `connectors`, and
-    `fields`:
+    `fields`. Nothing that a file names is called unless it is a connector's class, or marked with `configurable`; its
+    module is imported, so a file is as good as code.
 
         fields: {obs: observation/state, extras: [action_logp]}
         connectors:
@@ -149,38 +150,54 @@ def _loaded(text: str, name: str) -> Any:
 
 def _connector(entry: Any, where: str) -> Connector:
     """One entry: `Name`, or `{Name: {argument: value}}`."""
-    name, arguments = entry, None
+    name, given = entry, None
     if isinstance(entry, Mapping) and len(entry) == 1:
-        ((name, arguments),) = entry.items()
-    if not isinstance(name, str) or not isinstance(arguments, Mapping | None):
+        ((name, given),) = entry.items()
+    if not isinstance(name, str) or not isinstance(given, Mapping | None):
         raise UsageError(
             f"{where}: {entry!r}: expected the name of a connector, or its name with a mapping of arguments"
         )
     make: Any
     if ":" in name:
-        make = resolve(name, where)
+        make = resolve_configurable(name, where)
     elif name in CONNECTORS:
         make = getattr(connectors, name)
     else:
         raise UsageError(f"{where}: there is no connector {name}{did_you_mean(name, CONNECTORS)}")
-    if arguments is None and not isinstance(make, type):
+    if given is None and not isinstance(make, type):
         return cast(Connector, make)  # a function is a connector itself; with arguments, it makes one
-    return cast(Connector, _made(make, arguments or {}, f"{where}: {name}"))
+    return cast(Connector, _made(make, given or {}, f"{where}: {name}"))
 
 
-def _made(make: Callable[..., Any], arguments: Mapping[str, Any], where: str) -> Any:
+def _made(make: Callable[..., Any], given: Mapping[str, Any], where: str) -> Any:
     parameters = inspect.signature(make).parameters
-    _check_names(arguments, parameters, where, "argument")
-    required = [p.name for p in parameters.values() if p.default is p.empty and p.name not in arguments]
+    any_name = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    named = {n: p for n, p in parameters.items() if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)}
+    _check_names(given, given if any_name else named, where, "argument")
+    required = [name for name, p in named.items() if p.default is p.empty and name not in given]
     if required:
         raise UsageError(f"{where}: the argument {required[0]} is missing")
+    hints, values = arguments.hints_of(make), {}
+    for name, value in given.items():
+        if not arguments.accepts(hints.get(name, Any), value):
+            hint = arguments.number_hint(value)
+            raise UsageError(f"{where}: {name}: expected {arguments.described(hints[name])}, got {value!r}{hint}")
+        values[name] = tuple(value) if isinstance(value, list) else value
     try:
-        return make(**{k: tuple(v) if isinstance(v, list) else v for k, v in arguments.items()})
+        made = make(**values)
+    except MissingExtraError:
+        raise
     except (TypeError, ValueError) as error:
-        raise UsageError(f"{where}: {error}") from error
+        place, _, name = where.rpartition(": ")
+        raise UsageError(f"{place if str(error).startswith(f'{name}:') else where}: {error}") from error
+    for name, also in getattr(make, "functions", {}).items():
+        if isinstance(given.get(name), str):  # it was imported, and not called so far
+            check_configurable(getattr(made, name), given[name], f"{where}: {name}", also)
+    return made
 
 
 def _check_names(given: Mapping[str, Any], known: Any, where: str, what: str) -> None:
     for name in given:
         if name not in known:
-            raise UsageError(f"{where}: there is no {what} {name}{did_you_mean(str(name), known)}")
+            takes = f"it takes {', '.join(known)}" if known else "it takes none"
+            raise UsageError(f"{where}: there is no {what} {name}{did_you_mean(str(name), known)}; {takes}")

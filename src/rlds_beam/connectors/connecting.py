@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import traceback
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rlds_beam.checking.verdicts import Unjudged
-from rlds_beam.connectors.base import Batch, Connector, name_of, run
+from rlds_beam.connectors.base import Batch, Connector, full_name_of, place, run
 from rlds_beam.connectors.configuration import Configuration
+from rlds_beam.connectors.fields import module_of
 from rlds_beam.connectors.fitting import Accumulator, FittedConnector
 from rlds_beam.connectors.probing import Probed, probe
 from rlds_beam.episodes.episode import Column, Episode
@@ -18,6 +18,8 @@ from rlds_beam.episodes.schema import Field, Schema
 from rlds_beam.episodes.violations import BadEpisode
 from rlds_beam.errors import RldsBeamError, UsageError
 from rlds_beam.wording import some
+
+_SAME = "It must return the same {} for every episode."
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,7 +88,8 @@ class Connecting:
         if not self.connectors:
             return Batch(tuple(episodes), fields=self.configuration.fields, read=read)
         batch = self._run(self.connectors, episodes).replace(read=read)
-        self._check(batch)
+        if (difference := self._difference(batch)) is not None:
+            raise RldsBeamError(f"--connectors: {self._which_differs(episodes)} {difference}")
         if len({episode.key for episode in batch.episodes}) == len(batch.episodes):
             return batch
         # Keys of items are made of those of their episodes.
@@ -101,28 +104,41 @@ class Connecting:
             except (BadEpisode, RldsBeamError):
                 raise
             except Exception as error:
-                place = traceback.extract_tb(error.__traceback__)[-1]
                 raise RldsBeamError(
-                    f"--connectors: {name_of(connector)} raised {type(error).__name__}: {error} ({place.filename}, "
-                    f"line {place.lineno}), given the episode {episodes[0].key}"
+                    f"--connectors: {full_name_of(connector)} raised {type(error).__name__}: {error} ({place(error)}) "
+                    f"for {episodes[0].key}"
                 ) from error
             if not batch.episodes:
                 break
         return batch
 
-    def _check(self, batch: Batch) -> None:
-        """Holds the result against what came out of the probe."""
+    def _difference(self, batch: Batch) -> str | None:
+        """How the result differs from the dry run on zeros: the end of a sentence; None if it does not."""
         for episode in batch.episodes:
-            if not any(check_fields(episode.steps, schema.steps) for schema in self.probed.schemas):
-                check_fields(episode.steps, self.probed.schemas[0].steps, str(episode.key))
-        for module, columns in (batch.modules or {}).items():
+            found = [difference(episode.steps, schema.steps, str(episode.key)) for schema in self.probed.schemas]
+            if None not in found:
+                return found[0]
+        of_episodes = [(module_of(e), c) for e, c in zip(batch.episodes, batch.columns, strict=True) if c]
+        for module, columns in of_episodes if batch.modules is None else batch.modules.items():
+            key = str(batch.episodes[0].key)
             if module not in self.probed.modules:
                 known = ", ".join(self.probed.modules) or "none"
-                raise RldsBeamError(
-                    f"--connectors: {batch.episodes[0].key}: they return columns of the module {module}, and of an "
-                    f"episode of zeros those of {known}: name each module in the configuration"
+                return (
+                    f"returned columns of the module {module} for {key}, but those of {known} in the dry run on zeros. "
+                    "Name each module in the configuration."
                 )
-            check_fields(columns, self.probed.modules[module], f"{batch.episodes[0].key}, module {module}")
+            if (found_here := difference(columns, self.probed.modules[module], f"{key}, module {module}")) is not None:
+                return found_here
+        return None
+
+    def _which_differs(self, episodes: Sequence[Episode]) -> str:
+        """The name of the first connector after which the episodes differ from the dry run on zeros."""
+        for i in range(1, len(self.connectors)):
+            some = dataclasses.replace(self.configuration, connectors=self.connectors[:i])
+            first = Connecting(some, probe(some, self.probed.given))
+            if first._difference(first._run(first.connectors, episodes)) is not None:
+                return full_name_of(self.connectors[i - 1])
+        return full_name_of(self.connectors[-1])
 
     @property
     def user_code(self) -> bool:
@@ -169,24 +185,18 @@ class Connecting:
         return [(i, c) for i, c in enumerate(self.connectors) if isinstance(c, FittedConnector) and not c.fitted]
 
 
-def check_fields(columns: Mapping[str, Column], fields: Mapping[str, Field], where: str | None = None) -> bool:
-    """Whether columns are of these fields.
+def difference(columns: Mapping[str, Column], fields: Mapping[str, Field], where: str) -> str | None:
+    """How columns differ from the fields found in the dry run on zeros; None if they do not.
 
-    Raises:
-      RldsBeamError: they are not, and `where` they are is given.
+    Args:
+      where: the episode.
+
+    Returns:
+      The end of a sentence that begins with the name of a connector.
     """
-    wrong = next(_differences(columns, fields), None)
-    if wrong is not None and where is not None:
-        raise RldsBeamError(
-            f"--connectors: {where}: {wrong} where an episode of zeros, which they were tried with, gave another: a "
-            "connector has to return the same fields, dtypes and shapes for all episodes"
-        )
-    return wrong is None
-
-
-def _differences(columns: Mapping[str, Column], fields: Mapping[str, Field]) -> Any:
-    for path in columns.keys() ^ fields.keys():
-        yield f"there is {'a' if path in columns else 'no'} {path}"
+    for path in sorted(columns.keys() ^ fields.keys()):
+        returned, in_dry_run = ("returned", "not") if path in columns else ("did not return", "did")
+        return f"{returned} {path} for {where}, but {in_dry_run} in the dry run on zeros. {_SAME.format('fields')}"
     for path, column in columns.items():
         if isinstance(column, EncodedImages):
             continue  # whose header was checked when it was read
@@ -195,6 +205,9 @@ def _differences(columns: Mapping[str, Column], fields: Mapping[str, Field]) -> 
             continue  # an array for each step, of another shape each
         shape = column.shape[1:]
         if column.dtype != field.numpy_dtype and not (field.dtype == "string" and column.dtype.kind in "SU"):
-            yield f"{path} is {column.dtype}, not {field.dtype},"
-        elif len(shape) != len(field.shape) or any(b not in (None, a) for a, b in zip(shape, field.shape, strict=True)):
-            yield f"{path} has the shape {shape} at each step, not {field.shape},"
+            text = f"returned {path} as {column.dtype} for {where}, but as {field.dtype} in the dry run on zeros. "
+            return text + _SAME.format("dtypes")
+        if len(shape) != len(field.shape) or any(b not in (None, a) for a, b in zip(shape, field.shape, strict=True)):
+            text = f"returned {path} with shape {shape} for {where}, but {field.shape} in the dry run on zeros. "
+            return text + _SAME.format("shapes")
+    return None

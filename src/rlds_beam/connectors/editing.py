@@ -30,8 +30,8 @@ class MinimumLength(EpisodeConnector):
 
     transitions: int = 1
 
-    def edit(self, episode: Episode, fields: StepFields) -> Episode | None:
-        return episode if len(episode) > self.transitions else None
+    def edit(self, episode: Episode, fields: StepFields) -> Episode | list[Episode]:
+        return episode if len(episode) > self.transitions else []
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,14 +77,12 @@ class SubsampleSteps(EpisodeConnector):
         if self.every < 1:
             raise UsageError(f"SubsampleSteps: every={self.every}, expected 1 or more")
 
-    def edit(self, episode: Episode, fields: StepFields) -> Episode:
+    def edit(self, episode: Episode, fields: StepFields) -> Episode | list[Episode]:
         count = len(episode)
         if self.every == 1 or count < 2:
             return episode
         kept = np.unique([*range(0, count, self.every), count - 1])
-        made = keep_steps(episode, kept, fields)
-        assert made is not None
-        return made
+        return keep_steps(episode, kept, fields)
 
 
 @dataclasses.dataclass(frozen=True)

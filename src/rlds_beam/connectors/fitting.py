@@ -6,6 +6,7 @@ import abc
 from typing import TYPE_CHECKING, Any, Protocol
 
 from rlds_beam.connectors.base import Batch, Connector, name_of
+from rlds_beam.user_functions import configurable
 
 if TYPE_CHECKING:
     from typing_extensions import Self  # of typing from Python 3.11 on
@@ -24,6 +25,7 @@ class Accumulator(Protocol):
         """What `FittedConnector.fit` needs, as JSON."""
 
 
+@configurable
 class FittedConnector(abc.ABC):
     """A connector that is fitted to the dataset before it runs.
 

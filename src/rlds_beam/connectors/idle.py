@@ -123,7 +123,7 @@ class KeepRanges(EpisodeConnector):
             raise UsageError(f"KeepRanges: missing={self.missing}, expected drop, keep or fail")
         object.__setattr__(self, "digest", _read(self.ranges).digest)  # the plan changes when the file does
 
-    def edit(self, episode: Episode, fields: StepFields) -> Episode | Sequence[Episode] | None:
+    def edit(self, episode: Episode, fields: StepFields) -> Episode | Sequence[Episode]:
         name, file = episode_name(episode, self.key), _read(self.ranges)
         if file.digest != vars(self)["digest"]:
             raise UsageError(f"KeepRanges: {self.ranges} has changed since the job was planned")

@@ -20,8 +20,8 @@ _DISCOUNT = "discount"
 _WIDE = {"b": np.int64, "i": np.int64, "u": np.uint64}
 
 
-def keep_steps(episode: Episode, kept: Array, fields: StepFields) -> Episode | None:
-    """The steps at the indices `kept`; None if there are none, the episode itself if these are all.
+def keep_steps(episode: Episode, kept: Array, fields: StepFields) -> Episode | list[Episode]:
+    """The steps at the indices `kept`; `[]` if there are none, the episode itself if these are all.
 
     step        0   1   2   3   4 (last)        kept        1           3
     reward      r0  r1  r2  r3  void            reward      r0+r1+r2+r3 void
@@ -39,7 +39,7 @@ def keep_steps(episode: Episode, kept: Array, fields: StepFields) -> Episode | N
       UsageError: the dtype of the reward does not hold a sum.
     """
     if not len(kept):
-        return None
+        return []
     if len(kept) == len(episode):
         return episode
     steps: dict[str, Column] = {path: column[kept] for path, column in episode.steps.items()}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from rlds_beam.connectors.cleaning import text_of, values_of
 from rlds_beam.connectors.fields import StepFields
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.errors import UsageError
-from rlds_beam.user_functions import resolve
+from rlds_beam.user_functions import nothing_else, resolve
 
 Relabel = Callable[[str, Mapping[str, Any]], str]
 
@@ -46,6 +46,7 @@ class RelabelLanguage(EpisodeConnector):
     field: str = "language_instruction"
     to: str | None = None
     missing: str = "keep"
+    functions: ClassVar = {"function": nothing_else}
 
     def __post_init__(self) -> None:
         if (self.table is None) == (self.function is None):
@@ -57,13 +58,13 @@ class RelabelLanguage(EpisodeConnector):
         if isinstance(self.table, str):
             object.__setattr__(self, "table", _loaded(self.table))
 
-    def edit(self, episode: Episode, fields: StepFields) -> Episode | None:
+    def edit(self, episode: Episode, fields: StepFields) -> Episode | list[Episode]:
         values = values_of(episode, self.field, "RelabelLanguage")
         made: dict[Any, bytes] = {}
         for value in dict.fromkeys(values.ravel().tolist()):
             text = self._relabelled(text_of(value), episode)
             if text is None:
-                return None
+                return []
             made[value] = text.encode()
         texts = np.fromiter((made[value] for value in values.ravel().tolist()), object, values.size)
         to = self.field if self.to is None else self.to

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from rlds_beam.episodes.episode import Column, Episode
 from rlds_beam.episodes.images import EncodedImages
 from rlds_beam.episodes.nesting import below, flatten
 from rlds_beam.errors import UsageError
-from rlds_beam.user_functions import resolve
+from rlds_beam.user_functions import nothing_else, resolve
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 Arrays: TypeAlias = "dict[str, Array]"
@@ -61,6 +61,7 @@ class AddModelOutputs:
     inputs: Mapping[str, str] = dataclasses.field(default_factory=dict)
     modules: Sequence[str] | None = None
     batch_size: int = 1024
+    functions: ClassVar = {"model": nothing_else}
 
     def __post_init__(self) -> None:
         if isinstance(self.model, str):  # the object itself says which version of it there is

@@ -7,12 +7,14 @@ from typing import TypeAlias
 
 from rlds_beam.connectors.base import Batch, Connector, name_of, run
 from rlds_beam.errors import UsageError
+from rlds_beam.user_functions import configurable
 from rlds_beam.wording import did_you_mean
 
 Which: TypeAlias = "str | type | Connector"
 """A connector of a pipeline: its name, its class, or itself."""
 
 
+@configurable
 class ConnectorPipeline:
     """Connectors that run one after another. Pipelines nest, and they pickle.
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from rlds_beam.connectors.base import Batch, Columns, Connector, name_of
+from rlds_beam.connectors.base import Batch, Columns, Connector, full_name_of, place, returned, run
 from rlds_beam.connectors.batching import by_module
 from rlds_beam.connectors.configuration import Configuration
 from rlds_beam.connectors.fields import agent_of, module_of
@@ -38,12 +38,14 @@ class Probed:
     Attributes:
       schemas: of the episodes of one record; those of several agents may differ.
       modules: the fields of a row of columns, by name, for each module that learns from them.
-      connectors: fitted to zeros, where they are to be fitted.
+      connectors: fitted to zeros, if they must be fitted.
+      given: the schema of the episodes before the connectors.
     """
 
     schemas: tuple[Schema, ...]
     modules: Mapping[str, Mapping[str, Field]]
     connectors: tuple[Connector, ...]
+    given: Schema = dataclasses.field(default_factory=lambda: Schema({}))
 
     @functools.cached_property
     def schema(self) -> Schema:
@@ -60,7 +62,7 @@ def probe(configuration: Configuration, schema: Schema) -> Probed:
       UsageError: a connector cannot take such episodes.
     """
     if not configuration.connectors:
-        return Probed((schema,), {}, ())
+        return Probed((schema,), {}, (), schema)
     batches = [
         Batch((_zeros(schema, length, unknown),), fields=configuration.fields)
         for length, unknown in zip(_LENGTHS, _UNKNOWN, strict=True)
@@ -84,7 +86,7 @@ def probe(configuration: Configuration, schema: Schema) -> Probed:
     modules = {name: [columns[name] for columns in made if name in columns] for columns in made for name in columns}
     fields = {name: _merge([_fields_of(columns, {}) for columns in parts]) for name, parts in modules.items()}
     made_of = {name: columns for name, columns in sorted(fields.items()) if columns}
-    return Probed(schemas, made_of, tuple(connectors))
+    return Probed(schemas, made_of, tuple(connectors), schema)
 
 
 def _fitted(connector: Connector, batch: Batch) -> Connector:
@@ -93,16 +95,19 @@ def _fitted(connector: Connector, batch: Batch) -> Connector:
     with _naming(connector):
         accumulator = connector.accumulator()
         accumulator.add(batch)
-        return connector.fit(accumulator.finish())
+        fitted = connector.fit(accumulator.finish())
+        if not callable(fitted):
+            returned(connector, "fit", fitted, "the fitted connector", batch.episodes[0].key)
+        return fitted
 
 
 def _after(connector: Connector, batch: Batch) -> Batch:
     """The batch after one connector; unchanged if it drops it."""
     with _naming(connector):
         try:
-            after = connector(batch)
+            after = run([connector], batch)
         except BadEpisode:  # it cannot use zeros: propensities, for example
-            after = connector(_ones(batch))
+            after = run([connector], _ones(batch))
     return after if after.episodes else batch
 
 
@@ -124,8 +129,8 @@ def _naming(connector: Connector) -> Iterator[None]:
         raise
     except Exception as error:
         raise UsageError(
-            f"--connectors: {name_of(connector)}, called with an episode of zeros to see what it makes of it, raised "
-            f"{type(error).__name__}: {error}"
+            f"--connectors: {full_name_of(connector)} raised {type(error).__name__}: {error} ({place(error)}) in the "
+            "dry run on zeros"
         ) from error
 
 

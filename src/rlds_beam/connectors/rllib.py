@@ -5,13 +5,19 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 from rlds_beam.connectors.base import Batch, check_not_batched
 from rlds_beam.errors import UsageError, missing
-from rlds_beam.user_functions import resolve
+from rlds_beam.user_functions import nothing_else, resolve
 
-Made: TypeAlias = "str | Callable[..., Any]"
+Made: TypeAlias = str | Callable[..., Any]
+
+
+def _is_of_rllib(value: Any) -> bool:
+    """Whether it is a connector class written for RLlib."""
+    bases = value.__mro__ if isinstance(value, type) else ()
+    return any(base.__name__ == "ConnectorV2" and base.__module__.startswith("ray.rllib.") for base in bases)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,6 +54,7 @@ class FromRllib:
     max_seq_len: int | None = None
     initial_state: Any = None
     rl_module: Made | None = None
+    functions: ClassVar = {"connector": _is_of_rllib, "rl_module": nothing_else}
 
     def __post_init__(self) -> None:
         if self.kind not in ("learner", "env_to_module"):

@@ -35,8 +35,8 @@ class SelectEpisodes(EpisodeConnector):
     def __post_init__(self) -> None:
         _condition(self.where)
 
-    def edit(self, episode: Episode, fields: StepFields) -> Episode | None:
-        return episode if _condition(self.where).holds(episode) else None
+    def edit(self, episode: Episode, fields: StepFields) -> Episode | list[Episode]:
+        return episode if _condition(self.where).holds(episode) else []
 
 
 @functools.lru_cache(maxsize=16)

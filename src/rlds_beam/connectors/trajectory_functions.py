@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import types
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -19,6 +20,12 @@ from rlds_beam.user_functions import resolve
 
 Trajectory = dict[str, Any]
 _ADDED = ("_len", "_traj_index", "_frame_index", "traj_metadata")
+
+
+def _is_dataset_transform(function: Any) -> bool:
+    """Whether a function is named as OpenVLA and Octo name theirs, so that a file may name it although it is not
+    marked."""
+    return isinstance(function, types.FunctionType) and function.__name__.endswith("_dataset_transform")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,10 +44,12 @@ class TransformTrajectory(EpisodeConnector):
     is and nested: OpenVLA's function for kuka wants `clip_function_input/base_pose_tool_reached`.
 
     Attributes:
-      function: `module:function`, or the function itself.
+      function: `module:function`, or the function itself. A file can name functions that are marked with
+        `configurable` or whose names end in `_dataset_transform`.
     """
 
     function: str | Callable[[Trajectory], Mapping[str, Any]]
+    functions: ClassVar = {"function": _is_dataset_transform}
 
     def __post_init__(self) -> None:
         if isinstance(self.function, str):

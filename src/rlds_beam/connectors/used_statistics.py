@@ -15,7 +15,7 @@ from rlds_beam.episodes.images import EncodedImages
 from rlds_beam.errors import UsageError
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
-Leaf: TypeAlias = "Mapping[str, Any]"
+Leaf: TypeAlias = Mapping[str, Any]
 """The statistics of a field, as in `stats.json`: `mean`, `std`, `min` and so on, each in the shape of a step."""
 
 EPSILON = 1e-8

@@ -10,11 +10,12 @@ import numpy as np
 
 from rlds_beam.errors import UsageError
 from rlds_beam.recording.states import State, check_state, leaves_of, like
-from rlds_beam.user_functions import resolve
+from rlds_beam.user_functions import configurable, resolve
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
 
+@configurable
 class BasePolicy(abc.ABC):
     """A deterministic policy, and the values of its actions where it has any."""
 

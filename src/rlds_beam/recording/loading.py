@@ -15,7 +15,7 @@ from rlds_beam.recording.connected import ModulePolicy
 from rlds_beam.recording.heads import HEADS
 from rlds_beam.recording.models import fingerprint, is_model
 from rlds_beam.recording.policies import BehaviorPolicy, Random
-from rlds_beam.user_functions import ByValue, called, resolve, version_of
+from rlds_beam.user_functions import ByValue, called, resolve, resolve_configurable, version_of
 from rlds_beam.wording import did_you_mean
 
 _POLICIES: dict[str, type[Any]] = {**HEADS, "ModulePolicy": ModulePolicy}
@@ -128,7 +128,11 @@ def _arguments(name: str, text: str) -> dict[str, Any]:
 
 
 def _in_file(path: str) -> list[str]:
-    """The policies of a YAML or JSON file: a list of names, or of `{Head: {argument: value}}`."""
+    """The policies of a YAML or JSON file: a list of names, or of `{Head: {argument: value}}`.
+
+    Raises:
+      UsageError: it is not such a file, or it names something that a file may not name (`resolve_configurable`).
+    """
     import yaml
 
     try:
@@ -146,4 +150,16 @@ def _in_file(path: str) -> list[str]:
             names.append(f"{head}({', '.join([base, *(f'{k}={v!r}' for k, v in given.items())])})")
         else:
             raise UsageError(f"--policy={path}: {entry!r}, expected a name, or a head with its arguments by name")
+    for name in names:
+        _check_named_in_file(name, path)
     return names
+
+
+def _check_named_in_file(name: str, path: str) -> None:
+    """Refuses a policy of a file before any of what it names is called."""
+    call = _CALL.fullmatch(name)
+    arguments = _arguments(name, call["arguments"]) if call else {"base_policy": name}
+    for argument in ("base_policy", "env_to_module", "module_to_env"):
+        named = arguments.get(argument)
+        if isinstance(named, str) and ":" in named and not named.endswith(_FILE) and not is_model(named):
+            resolve_configurable(named, f"--policy={path}")

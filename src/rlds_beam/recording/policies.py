@@ -13,10 +13,12 @@ from rlds_beam.errors import UsageError
 from rlds_beam.recording.distributions import Actions, Distribution, Independent, Propensity, log_of
 from rlds_beam.recording.spaces import Leaf, Structure
 from rlds_beam.recording.states import State
+from rlds_beam.user_functions import configurable
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
 
+@configurable
 class BehaviorPolicy(abc.ABC):
     """Chooses actions at random, by a distribution that depends on the observation alone, or also on a state.
 

@@ -11,7 +11,7 @@ from rlds_beam.checking.verdicts import Unjudged
 from rlds_beam.connectors.base import Batch, Columns
 from rlds_beam.connectors.batching import by_module
 from rlds_beam.connectors.columns import AddColumnsFromEpisodesToTrainBatch, AddObservationsFromEpisodesToBatch
-from rlds_beam.connectors.connecting import Connecting, check_fields
+from rlds_beam.connectors.connecting import Connecting, difference
 from rlds_beam.episodes.episode import Column
 from rlds_beam.episodes.schema import Field
 from rlds_beam.episodes.violations import BadEpisode
@@ -128,7 +128,9 @@ class ColumnsOutput(FileOutput):
         for module, columns in by_module(batch).items():
             if columns:
                 where = f"{batch.episodes[0].key}, module {module}"
-                check_fields(columns, {field.path: field for field in self.modules.get(module, ())}, where)
+                wrong = difference(columns, {field.path: field for field in self.modules.get(module, ())}, where)
+                if wrong is not None:
+                    raise RldsBeamError(f"--connectors: the connectors {wrong}")
                 found[module] = columns, _length(columns, where)
         return found
 

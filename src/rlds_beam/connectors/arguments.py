@@ -1,0 +1,80 @@
+"""Arguments of connectors from a file: their names and types, checked before anything is called."""
+
+from __future__ import annotations
+
+import collections.abc
+import contextlib
+import re
+import sys
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+_NAMES = {int: "an int", float: "a number", bool: "true or false", str: "text", type(None): "null"}
+_MODULE_FUNCTION = "module:function"
+
+
+def accepts(hint: Any, value: Any) -> bool:
+    """Whether a value from YAML or JSON is of an annotated type; True if that cannot be decided."""
+    origin, inner = typing.get_origin(hint), typing.get_args(hint)
+    if isinstance(hint, types.UnionType) or origin is typing.Union:
+        return any(accepts(one, value) for one in inner)
+    if origin is typing.Literal:
+        return value in inner
+    if hint in (int, float):
+        return not isinstance(value, bool) and isinstance(value, (int, hint))
+    if hint in (bool, str, type(None)):
+        return isinstance(value, hint)
+    kind = origin or hint
+    if kind in (collections.abc.Mapping, dict):
+        return isinstance(value, Mapping) and all(accepts(inner[1], one) for one in value.values() if inner)
+    if kind in (collections.abc.Sequence, list, tuple):
+        if isinstance(value, str):  # many arguments take one name in place of a list of names
+            return not inner or inner[0] in (str, Any)
+        if not isinstance(value, Sequence):
+            return False
+        each = inner[:1] if kind is not tuple or inner[1:] == (...,) else ()
+        return all(accepts(each[0], one) for one in value if each)
+    return kind is not collections.abc.Callable or callable(value)
+
+
+def described(hint: Any) -> str:
+    """An annotated type in words: `an int`, `a list of numbers or null`."""
+    origin, inner = typing.get_origin(hint), typing.get_args(hint)
+    if isinstance(hint, types.UnionType) or origin is typing.Union:
+        return " or ".join(
+            dict.fromkeys(_MODULE_FUNCTION if one is str and _callable(inner) else described(one) for one in inner)
+        )
+    if origin is typing.Literal:
+        return " or ".join(map(str, inner))
+    kind = origin or hint
+    if kind in (collections.abc.Mapping, dict):
+        return "a mapping"
+    if kind in (collections.abc.Sequence, list, tuple):
+        return "a list"
+    if kind is collections.abc.Callable:
+        return _MODULE_FUNCTION
+    return _NAMES.get(hint, getattr(hint, "__name__", str(hint)))
+
+
+def number_hint(value: Any) -> str:
+    """For text that YAML did not take for a number: `1e-4`, without a dot."""
+    if isinstance(value, str) and re.fullmatch(r"[-+]?\d+[eE][-+]?\d+", value):
+        return f" (YAML takes {value} for text; write {re.sub('[eE]', '.0e', value)})"
+    return ""
+
+
+def _callable(hints: Sequence[Any]) -> bool:
+    return any(typing.get_origin(hint) is collections.abc.Callable for hint in hints)
+
+
+def hints_of(make: Any) -> dict[str, Any]:
+    """The annotated types of what a class or function is called with; without those that cannot be evaluated."""
+    called = make.__init__ if isinstance(make, type) else make
+    names = vars(sys.modules[make.__module__]) if getattr(make, "__module__", None) in sys.modules else {}
+    found = {}
+    for name, hint in getattr(called, "__annotations__", {}).items():
+        with contextlib.suppress(NameError, TypeError, SyntaxError):  # a name imported for type checkers only
+            found |= typing.get_type_hints(types.SimpleNamespace(__annotations__={name: hint}), names)
+    return found
