@@ -155,8 +155,8 @@ def edit_each(connector: Connector, batch: Batch, edit: Edit) -> Batch:
     none = 0
     for episode in batch.episodes:
         made = edit(episode, batch.fields)
-        parts = [made] if isinstance(made, Episode) else list(made) if isinstance(made, Iterable) else [None]
-        if not all(isinstance(part, Episode) for part in parts):
+        parts = [made] if isinstance(made, Episode) else list(made) if isinstance(made, Iterable) else None
+        if parts is None or not all(isinstance(part, Episode) for part in parts):
             returned(connector, "edit", made, "the episode, or [] to drop it", episode.key)
         none += not parts
         edited += parts
@@ -171,8 +171,8 @@ def returned(connector: Connector, method: str, value: Any, wanted: str, key: Ep
         what += f" of {' and '.join(sorted({type(part).__name__ for part in value}))}"
     name = f"{full_name_of(connector)}.{method}" if method else full_name_of(connector)
     of = "" if key is None else " in the dry run on zeros" if key.of_probe else f" for {key}"
-    kind = UsageError if key is None or key.of_probe else RldsBeamError
-    raise kind(f"--connectors: {name} returned {what}{of}; return {wanted}")
+    error = UsageError if key is None or key.of_probe else RldsBeamError
+    raise error(f"--connectors: {name} returned {what}{of}; return {wanted}")
 
 
 def upcoming(episode: Episode) -> Episode:
