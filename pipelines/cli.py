@@ -53,6 +53,9 @@ _EXAMPLES = """examples:
 _STORES = ("apache_beam", "boto3", "botocore", "google", "httplib2", "requests", "urllib3")
 """Packages whose errors are about a bucket, or the way to it."""
 
+_MOST_SHOWN = 1500
+"""Characters of an error."""
+
 _PIPE_CLOSED = 128 + signal.SIGPIPE
 _INTERRUPTED = 128 + signal.SIGINT
 
@@ -83,13 +86,20 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _failed(arguments: list[str], kind: str, text: str, code: int) -> int:
-    """Says what was wrong: in one line, and as JSON too where the result would be JSON."""
+    """Prints what was wrong: in one line, and as JSON if the result would be JSON."""
+    text = _on_one_screen(text)
     print(f"rlds-beam: {text}", file=sys.stderr)
     if "--json" in _split(arguments)[0]:
         with contextlib.suppress(OSError):
             print(json.dumps({"error": {"type": kind, "message": text, "exit_code": code}}, indent=2))
     _flush_stdout()
     return code
+
+
+def _on_one_screen(text: str) -> str:
+    """Without control characters, which a terminal would obey: metadata of others may be quoted; and not too long."""
+    text = "".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in text[: _MOST_SHOWN + 1])
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
 
 
 def _flush_stdout() -> None:

@@ -8,11 +8,13 @@ local files are the usual `OSError`s; Beam raises `BeamIOError`, which is an `OS
 from __future__ import annotations
 
 import contextlib
+import errno
 import glob as _glob
 import importlib.util
 import os
 import re
 import shutil
+import stat
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -29,6 +31,9 @@ _NAME_BYTES = 100
 _FILE_NAME_BYTES = 255
 """Longest name that file systems take."""
 _EXTRAS: dict[str, Extra] = {"gs": "gcs", "s3": "s3"}
+SMALL = 64 << 20
+"""The most bytes that a file of metadata may have."""
+
 _AT_ONCE = 32
 """Requests to a remote store at a time: most of the time of each is waiting."""
 
@@ -43,11 +48,30 @@ def scheme(path: str) -> str | None:
 
 
 def open_read(path: str) -> BinaryIO:
-    """Opens a file for reading its raw bytes (never decompressed because of its name); seekable."""
+    """Opens a file for reading its raw bytes (never decompressed because of its name); seekable.
+
+    A local path must be that of a regular file, also through links: a FIFO or a device raises OSError at once.
+    """
     if scheme(path) is None:
-        return open(path, "rb")
+        return open(path, "rb", opener=_open_regular)
     stored_as_is = "application/octet-stream"
     return cast(BinaryIO, _remote(path, "open", path, stored_as_is, _uncompressed()))
+
+
+def _open_regular(path: str, flags: int) -> int:
+    descriptor = os.open(path, flags | os.O_NONBLOCK)  # opening a FIFO would wait for a writer
+    mode = os.fstat(descriptor).st_mode
+    if stat.S_ISREG(mode):
+        return descriptor
+    os.close(descriptor)
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+    raise OSError(errno.EINVAL, "Not a regular file", path)
+
+
+def check_regular(path: str) -> None:
+    """Raises OSError unless `path` is a regular file: for libraries that open local files themselves."""
+    os.close(_open_regular(path, os.O_RDONLY))
 
 
 def open_write(path: str) -> BinaryIO:
@@ -280,10 +304,36 @@ def split(path: str) -> tuple[str, str]:
     return directory, name
 
 
+def read_small(path: str) -> bytes:
+    """The bytes of a file of metadata.
+
+    Raises:
+      UsageError: it is larger than `SMALL`, or it is a directory, a FIFO or a device.
+      OSError: it cannot be opened or read.
+    """
+    try:
+        with open_read(path) as file:
+            content = file.read(SMALL + 1)
+    except OSError as error:
+        if error.errno in (errno.EISDIR, errno.EINVAL):
+            raise UsageError(f"{path} is not a regular file") from error
+        raise
+    if len(content) > SMALL:
+        raise UsageError(f"{path} is larger than {SMALL >> 20} MB, so it is not metadata")
+    return content
+
+
 def read_text(path: str) -> str:
-    """The whole of a small text file."""
-    with open_read(path) as file:
-        return file.read().decode("utf-8")
+    """The text of a file of metadata.
+
+    Raises:
+      UsageError: as `read_small`; or it is not UTF-8.
+      OSError: it cannot be opened or read.
+    """
+    try:
+        return read_small(path).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path} is not UTF-8: {error.reason} at byte {error.start:,}") from None
 
 
 def temporary_name(path: str) -> str:

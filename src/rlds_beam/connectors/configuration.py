@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import inspect
-import json
 import pickle
 import types
 from collections.abc import Callable, Mapping
@@ -18,6 +17,8 @@ from rlds_beam.connectors.fields import StepFields
 from rlds_beam.connectors.pipeline import ConnectorPipeline
 from rlds_beam.connectors.presets import preset_of
 from rlds_beam.errors import MissingExtraError, UsageError
+from rlds_beam.formats.checked_json import parse_json
+from rlds_beam.formats.checked_yaml import parse_yaml
 from rlds_beam.user_functions import ByValue, check_configurable, name_of, resolve, resolve_configurable, version_of
 from rlds_beam.wording import did_you_mean
 
@@ -135,17 +136,8 @@ def _plain(value: Any) -> Any:
 
 
 def _loaded(text: str, name: str) -> Any:
-    if name.endswith(".json"):
-        try:
-            return json.loads(text)
-        except ValueError as error:
-            raise UsageError(f"--connectors={name}: {error}") from error
-    import yaml
-
-    try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise UsageError(f"--connectors={name}: {error}") from error
+    where = f"--connectors={name}"
+    return parse_json(text, where) if name.endswith(".json") else parse_yaml(text, where)
 
 
 def _connector(entry: Any, where: str) -> Connector:

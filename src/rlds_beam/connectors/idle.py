@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
-import json
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -19,6 +18,7 @@ from rlds_beam.connectors.fields import StepFields
 from rlds_beam.connectors.keeping_steps import slice_steps
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.errors import UsageError
+from rlds_beam.formats.checked_json import parse_json
 
 Ranges = list[tuple[int, int]]
 """Steps [start, stop) that are kept."""
@@ -180,13 +180,13 @@ class _File:
 def _read(path: str) -> _File:
     try:
         text = storage.read_text(path)
-        content = json.loads(text)
+        content = parse_json(text, path)
         listed = content["keep_ranges"] if isinstance(content.get("keep_ranges"), dict) else content
         trim = int(content.get("metadata", {}).get("filter_last_n_in_ranges", 0)) if listed is not content else 0
         ranges = {name: [(int(start), int(stop)) for start, stop in found] for name, found in listed.items()}
     except OSError as error:
         raise UsageError(f"KeepRanges: ranges={path}: {error}") from error
-    except (ValueError, TypeError, AttributeError, KeyError) as error:
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise UsageError(
             f"KeepRanges: ranges={path}: expected JSON of openpi's form, episode -> [[start, stop], ...]: {error}"
         ) from error

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 import numpy as np
 
-from rlds_beam import storage
 from rlds_beam.connectors.base import EpisodeConnector
 from rlds_beam.connectors.cleaning import text_of, values_of
 from rlds_beam.connectors.fields import StepFields
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.errors import UsageError
+from rlds_beam.formats.checked_json import load_json
 from rlds_beam.user_functions import nothing_else, resolve
 
 Relabel = Callable[[str, Mapping[str, Any]], str]
@@ -88,8 +87,8 @@ class RelabelLanguage(EpisodeConnector):
 
 def _loaded(path: str) -> dict[str, str]:
     try:
-        content = json.loads(storage.read_text(path))
-    except (OSError, ValueError) as error:
+        content = load_json(path)
+    except (OSError, UsageError) as error:
         raise UsageError(f"RelabelLanguage: table={path}: {error}") from error
     if not isinstance(content, dict) or not all(isinstance(value, str) for value in content.values()):
         raise UsageError(f"RelabelLanguage: table={path}: expected a JSON object, text -> text")

@@ -25,7 +25,10 @@ from rlds_beam.episodes.violations import BadEpisode
 from rlds_beam.errors import RldsBeamError, UsageError
 
 _LENGTHS = (3, 300)
-"""Steps of the probes."""
+"""Steps of the probes; the longer one is shorter if its steps are large."""
+
+_MOST_BYTES = 1 << 30
+"""Of a probe."""
 
 _UNKNOWN = (1, 2)
 """What an unknown dimension is in each of them: one that comes out different is unknown there, too."""
@@ -63,8 +66,11 @@ def probe(configuration: Configuration, schema: Schema) -> Probed:
     """
     if not configuration.connectors:
         return Probed((schema,), {}, (), schema)
+    numeric = [field for field in schema.steps.values() if field.encoding not in ("png", "jpeg", "text")]
+    step_bytes = sum(field.known_size * field.numpy_dtype.itemsize for field in numeric)
+    most = max(_LENGTHS[0] + 1, _MOST_BYTES // max(1, step_bytes))
     batches = [
-        Batch((_zeros(schema, length, unknown),), fields=configuration.fields)
+        Batch((_zeros(schema, min(length, most), unknown),), fields=configuration.fields)
         for length, unknown in zip(_LENGTHS, _UNKNOWN, strict=True)
     ]
     connectors = []

@@ -6,10 +6,8 @@ import bisect
 import dataclasses
 import hashlib
 import itertools
-import json
 from collections.abc import Mapping, Sequence
 
-from rlds_beam import storage
 from rlds_beam.connectors.base import Batch, edit_each
 from rlds_beam.connectors.cleaning import text_of, values_of
 from rlds_beam.connectors.fields import OUTPUT_SPLIT, StepFields
@@ -17,6 +15,7 @@ from rlds_beam.connectors.fitting import FittedConnector
 from rlds_beam.connectors.idle import episode_name
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.errors import UsageError
+from rlds_beam.formats.checked_json import load_json
 from rlds_beam.storage import is_file_name
 
 _TOP = 1 << 64
@@ -165,8 +164,8 @@ def _whole(episode: Episode) -> Episode:
 
 def _loaded(path: str) -> dict[str, list[str]]:
     try:
-        content = json.loads(storage.read_text(path))
-    except (OSError, ValueError) as error:
+        content = load_json(path)
+    except (OSError, UsageError) as error:
         raise UsageError(f"SplitEpisodes: episodes={path}: {error}") from error
     if not isinstance(content, dict) or not all(
         isinstance(names, list) and all(isinstance(name, str) for name in names) for names in content.values()

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias, cast
 
 import numpy as np
 
-from rlds_beam import storage
 from rlds_beam.episodes.columns import is_numeric
 from rlds_beam.episodes.episode import Column
 from rlds_beam.episodes.images import EncodedImages
 from rlds_beam.errors import UsageError
+from rlds_beam.formats.checked_json import load_json
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 Leaf: TypeAlias = Mapping[str, Any]
@@ -33,8 +32,8 @@ def loaded_statistics(statistics: str | Mapping[str, Any], connector: str) -> Ma
     if isinstance(statistics, str):
         where = f"{where}={statistics}"
         try:
-            content = json.loads(storage.read_text(statistics))
-        except (OSError, ValueError) as error:
+            content = load_json(statistics)
+        except (OSError, UsageError) as error:
             raise UsageError(f"{where}: {error}") from error
     if not isinstance(content, Mapping) or not isinstance(content.get("fields"), Mapping):
         raise UsageError(f"{where}: it has no `fields`; write it with rlds-beam stats --output=FILE")

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 REQUIRED_STEP_FIELDS = ("observation", "action", "reward", "discount", "is_first", "is_last", "is_terminal")
 """The RLDS step fields that a TF-Agents trajectory is made of (leaves, or prefixes of leaves)."""
 
+MOST_BYTES = 256 << 20
+"""The most bytes that a step, or an episode's own fields, may declare. An 8K RGB image has 95 MiB."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Field:
@@ -94,6 +97,20 @@ class Schema:
     def recorded(self) -> Schema:
         """Without the field that no record holds: the discount of a dataset without discounts."""
         return dataclasses.replace(self, steps={p: field for p, field in self.steps.items() if not field.optional})
+
+    def check_size(self, where: str) -> None:
+        """Checks the declared size before anything of it is allocated; unknown dimensions count as 1.
+
+        Raises:
+          UsageError: a step, or the episode's own fields, take more than `MOST_BYTES`; names `where` and the largest.
+        """
+        for what, fields in (("a step", self.steps), ("an episode's own fields", self.metadata)):
+            sizes = {path: field.known_size * field.numpy_dtype.itemsize for path, field in fields.items()}
+            if sum(sizes.values()) > MOST_BYTES:
+                largest = max(sizes, key=lambda path: sizes[path])
+                raise UsageError(
+                    f"{where}: {fields[largest]} is too large: the most for {what} is {MOST_BYTES >> 20} MiB"
+                )
 
     def check(self, episode: Episode) -> None:
         """Holds the columns of an episode against the schema, in a pipeline that may have changed them.

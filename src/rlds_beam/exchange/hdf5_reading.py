@@ -30,6 +30,7 @@ def open_hdf5(path: str) -> Iterator[Any]:
         raise UsageError(f"cannot read {path}: HDF5 files are read from local disks only; copy it first")
     with needs("hdf5", f"reading {path} needs h5py"):
         import h5py
+    storage.check_regular(path)
     with h5py.File(path, "r") as file:
         try:
             yield file

@@ -86,6 +86,7 @@ class NumpyFormat(ArrayFormat):
 
 
 def _load(path: str) -> Array:
+    storage.check_regular(path)
     try:
         array: Array = np.load(path, mmap_mode="r", allow_pickle=False)
     except OSError:

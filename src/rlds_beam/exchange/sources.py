@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 
 from rlds_beam import storage
-from rlds_beam.errors import UsageError
+from rlds_beam.errors import RldsBeamError, UsageError
+from rlds_beam.formats.checked_json import shortened
 from rlds_beam.reading.base import Source
 from rlds_beam.reading.options import SourceOptions
 from rlds_beam.user_functions import resolve
@@ -52,12 +54,35 @@ def open_source(
     source_class = resolve(kind, "--from")
     if not (isinstance(source_class, type) and issubclass(source_class, Source)):
         raise UsageError(f"--from={from_}: it is not a class that inherits from rlds_beam.reading.base.Source")
-    source = source_class.open(input, split=split, features=features)
+    with _naming(input, from_):
+        source = source_class.open(input, split=split, features=features)
+    source.schema.check_size(named(input))
     for name in str(source.dataset).split("/"):
         storage.check_name(name, f"--from={from_}: {input}: the name of the dataset ({source.dataset})")
     for one in source.splits:
         storage.check_name(one.name, f"--from={from_}: {input}: a split")
     return source
+
+
+@contextlib.contextmanager
+def _naming(input: str | Sequence[str], from_: str) -> Iterator[None]:
+    """Around the opening of a dataset: whatever its metadata make a library raise is a UsageError that names it."""
+    try:
+        yield
+    except RldsBeamError:
+        raise
+    except Exception as error:
+        remote = storage.scheme(named(input)) is not None
+        if remote and not isinstance(error, (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)):
+            raise  # the bucket cannot be reached, or is not there
+        detail = error.strerror if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
+        where = getattr(error, "filename", None) or named(input)
+        raise UsageError(f"{where} cannot be read with --from={from_}: {shortened(detail or error)}") from error
+
+
+def named(input: str | Sequence[str]) -> str:
+    """What was asked for, for messages."""
+    return input if isinstance(input, str) else ",".join(input)
 
 
 def open_for_job(input: str | Sequence[str], options: SourceOptions) -> Source:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeAlias
 
@@ -33,19 +34,77 @@ class Maybe:
 
 Schema: TypeAlias = "Kind | Maybe | list[Any] | Mapping[str, Any] | tuple[Any, ...]"
 
+_DEPTH = 200
+"""The most levels of lists and objects within each other: what reads them is recursive."""
+
 ANY = Kind("anything", lambda value: True)
-COUNT = Kind("a number of 0 or more", lambda value: type(value) is int and value >= 0)
+COUNT = Kind("a whole number from 0 to 2^63 - 1", lambda value: type(value) is int and 0 <= value < 1 << 63)
 TEXT = Kind("text", lambda value: isinstance(value, str))
 FILE = Kind("the name of a file in its directory", storage.is_file_name)
 FILE_PATH = Kind("the name of a file in its directory, or in directories below it", storage.is_file_path)
 
 
-def read_json(path: str) -> Any:
-    """What is in a JSON file; None where it is no JSON: a power failure cut it short, or another program wrote it."""
+def parse_json(text: str | bytes, where: str) -> Any:
+    """The content of JSON that another program or person may have written; `where` names it in errors.
+
+    Raises:
+      UsageError: it is not JSON, is nested too deeply, or has text that is not Unicode.
+    """
     try:
-        return json.loads(storage.read_text(path))
-    except (ValueError, RecursionError):
+        content = json.loads(text.decode("utf-8") if isinstance(text, bytes) else text)
+        check_depth(content)
+        if "\\ud" in (text if isinstance(text, str) else text.decode()).lower():  # half of a surrogate pair
+            json.dumps(content, ensure_ascii=False).encode()
+    except RecursionError:
+        raise UsageError(f"{where}: this is not JSON that can be read: it has more than {_DEPTH} levels") from None
+    except ValueError as error:
+        raise UsageError(f"{where}: this is not JSON: {shortened(error)}") from None
+    return content
+
+
+def load_json(path: str) -> Any:
+    """The content of a JSON file. Raises UsageError as `parse_json` and `storage.read_text`, and OSError."""
+    return parse_json(storage.read_text(path), path)
+
+
+def read_json(path: str) -> Any:
+    """The content of a JSON file; None if it is not JSON: a power failure cut it short, or another program wrote it.
+
+    Raises:
+      UsageError: it is not a regular file, or is larger than `storage.SMALL`.
+    """
+    content = storage.read_small(path)
+    try:
+        return parse_json(content, path)
+    except UsageError:
         return None
+
+
+def check_depth(content: Any, most: float = math.inf) -> None:
+    """Raises RecursionError if lists and mappings have more than `_DEPTH` levels, or more than `most` of them."""
+    level, count = [content], 0
+    for _ in range(_DEPTH + 1):
+        count += sum(map(len, filter(_is_nested, level)))
+        if count > most:
+            break
+        level = [one for part in level for one in _below(part) if _is_nested(one)]
+        if not level:
+            return
+    raise RecursionError(f"more than {_DEPTH} levels")
+
+
+def _is_nested(value: Any) -> bool:
+    return isinstance(value, (dict, list))
+
+
+def _below(value: Any) -> Any:
+    return value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+
+
+def shortened(value: object) -> str:
+    """The text of a value or an error for a message: one line of at most 200 characters."""
+    text = " ".join(str(value).split())
+    return text if len(text) <= 200 else f"{text[:197]}..."
 
 
 def check_json(content: Any, schema: Schema, path: str) -> Any:
@@ -61,15 +120,14 @@ def check_json(content: Any, schema: Schema, path: str) -> Any:
 
 @contextlib.contextmanager
 def parsing(path: str) -> Iterator[None]:
-    """Around code that makes objects of the JSON in a file: what it cannot use is a UsageError that names the file."""
+    """Around code that uses the JSON in a file: what it cannot use becomes a UsageError that names the file."""
     try:
         yield
     except RldsBeamError:
         raise
-    except (AttributeError, LookupError, TypeError, ValueError) as error:
-        raise UsageError(
-            f"{path} is damaged, or rlds-beam did not write it: {type(error).__name__}: {error}"
-        ) from error
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
+        detail = shortened(f"{type(error).__name__}: {error}")
+        raise UsageError(f"{path} is damaged, or rlds-beam did not write it: {detail}") from error
 
 
 def _problems(value: Any, schema: Schema, where: str) -> Iterator[str]:
@@ -107,5 +165,8 @@ def _object_problems(value: Any, schema: Mapping[str, Any], where: str) -> Itera
 
 
 def _short(value: Any) -> str:
-    text = json.dumps(value)
+    try:
+        text = json.dumps(value)
+    except ValueError:  # an integer of more digits than Python prints
+        text = "a very large number"
     return text if len(text) <= 40 else text[:37] + "..."

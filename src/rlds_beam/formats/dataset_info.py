@@ -7,13 +7,13 @@ leaves the dataset's directory.
 from __future__ import annotations
 
 import dataclasses
-import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rlds_beam import storage
 from rlds_beam.errors import UsageError
+from rlds_beam.formats.checked_json import parse_json, shortened
 
 DEFAULT_TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
 """Shard names as TFDS writes them: `bridge_dataset-train.tfrecord-00000-of-00001`."""
@@ -75,22 +75,21 @@ def read_dataset_info(text: str | bytes, where: str) -> DatasetInfo:
       UsageError: not a dataset_info.json, a field missing or of the wrong kind, a name or a
         template that could leave the dataset's directory, or a file format that is not read.
     """
-    try:
-        info = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"{where}: this is not JSON: {error}") from None
+    info = parse_json(text, where)
     if not isinstance(info, dict):
         raise UsageError(f"{where}: this is not a dataset_info.json: it holds a {type(info).__name__}, not an object")
     file_format = info.get("fileFormat") or "tfrecord"
-    if file_format not in FILE_FORMATS:
-        raise UsageError(f"{where}: fileFormat is {file_format!r}; rlds-beam reads {' and '.join(FILE_FORMATS)}")
+    if not isinstance(file_format, str) or file_format not in FILE_FORMATS:
+        raise UsageError(
+            f"{where}: fileFormat is {shortened(repr(file_format))}; rlds-beam reads {' and '.join(FILE_FORMATS)}"
+        )
     splits = info.get("splits", [])
     if not isinstance(splits, list):
         raise UsageError(f"{where}: `splits` is {type(splits).__name__}, not a list")
     read = [_split(split, where) for split in splits]
     names = [split.name for split in read]
     if len(set(names)) < len(names):
-        raise UsageError(f"{where}: a split is named twice: {names}")
+        raise UsageError(f"{where}: a split is named twice: {shortened(names)}")
     config = info.get("configName")
     return DatasetInfo(
         name=_name(info, "name", where),
@@ -103,19 +102,19 @@ def read_dataset_info(text: str | bytes, where: str) -> DatasetInfo:
 
 def _split(split: Any, where: str) -> SplitInfo:
     if not isinstance(split, dict):
-        raise UsageError(f"{where}: a split is {split!r}, not an object")
+        raise UsageError(f"{where}: a split is {shortened(repr(split))}, not an object")
     name = _name(split, "name", where)
     template = split.get("filepathTemplate") or DEFAULT_TEMPLATE
     if not isinstance(template, str) or not _TEMPLATE.fullmatch(template) or template in (".", ".."):
         raise UsageError(
-            f"{where}: filepathTemplate of {name} is {template!r}; it may hold letters, digits, `_`, `.`, `-` and "
-            f"{', '.join('{' + p + '}' for p in PLACEHOLDERS)}, and no directories"
+            f"{where}: filepathTemplate of {name} is {shortened(repr(template))}; it may hold letters, digits, `_`, "
+            f"`.`, `-` and {', '.join('{' + p + '}' for p in PLACEHOLDERS)}, and no directories"
         )
     lengths = split.get("shardLengths")
     if lengths is None:
         raise UsageError(f"{where}: split {name} has no shardLengths, so its shards cannot be checked")
     if not isinstance(lengths, list):
-        raise UsageError(f"{where}: shardLengths of {name} is {lengths!r}, not a list")
+        raise UsageError(f"{where}: shardLengths of {name} is {shortened(repr(lengths))}, not a list")
     return SplitInfo(
         name=name,
         shard_lengths=tuple(_count(n, f"shardLengths of {name}", where) for n in lengths),
@@ -134,10 +133,10 @@ def _name(holder: Mapping[str, Any], key: str, where: str) -> str:
 def _count(value: Any, what: str, where: str) -> int:
     try:
         count = int(value)
-    except (TypeError, ValueError):
+    except (OverflowError, TypeError, ValueError):
         count = -1
-    if count < 0:
-        raise UsageError(f"{where}: {what} holds {value!r}, which is not a count")
+    if not 0 <= count < 1 << 63:
+        raise UsageError(f"{where}: {what} holds {shortened(repr(value))}, which is not a count")
     return count
 
 

@@ -7,7 +7,6 @@ ever compared with `FEATURES`, the list of what TFDS itself can put into a step.
 from __future__ import annotations
 
 import dataclasses
-import json
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -15,6 +14,7 @@ from typing import Any
 from rlds_beam.episodes.nesting import all_below, nest
 from rlds_beam.episodes.schema import REQUIRED_STEP_FIELDS, Field, Schema
 from rlds_beam.errors import UsageError
+from rlds_beam.formats.checked_json import parse_json, shortened
 
 Json = Mapping[str, Any]
 
@@ -83,16 +83,18 @@ def parse_features(features: str | bytes | Json, where: str) -> Schema:
         if 0 in field.shape and (None in field.shape or not field.fast):
             # With an unknown dimension it cannot be known; TensorFlow divides by 0 and crashes.
             raise UsageError(f"{where}: {field.path} has shape {field.shape}, whose dimension of 0 cannot be decoded")
-    return Schema(steps=steps, metadata=metadata)
+    schema = Schema(steps=steps, metadata=metadata)
+    schema.check_size(where)
+    return schema
 
 
 def load_features(features: str | bytes | Json, where: str) -> Json:
     """The JSON of a `features.json`, in which no class outside `FEATURES` is named anywhere."""
     try:
-        root = features if isinstance(features, Mapping) else json.loads(features)
-        named = list(_class_names(root))
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"{where}: this is not a features.json: {error}") from None
+        root = features if isinstance(features, Mapping) else parse_json(features, where)
+        named = list(_class_names(root, where))
+    except RecursionError:
+        raise UsageError(f"{where}: this is not a features.json: it is nested too deeply") from None
     if not isinstance(root, Mapping):
         raise UsageError(f"{where}: this is not a features.json: it holds a {type(root).__name__}, not an object")
     for path, name in named:
@@ -104,20 +106,20 @@ def load_features(features: str | bytes | Json, where: str) -> Json:
     return root
 
 
-def _class_names(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
+def _class_names(value: Any, where: str, path: str = "") -> Iterator[tuple[str, str]]:
     """Every class that TFDS would look up, at any place (JSON inside of strings too)."""
     if isinstance(value, Mapping):
         for key, inner in value.items():
             if key in ("pythonClassName", "python_class_name", "type") and isinstance(inner, str):
                 yield path, inner
             elif key in ("json", "content") and isinstance(inner, str):
-                yield from _class_names(json.loads(inner), path)
+                yield from _class_names(parse_json(inner, where), where, path)
             else:
                 structural = key in _STRUCTURE and isinstance(inner, Mapping)
-                yield from _class_names(inner, path if structural else f"{path}/{key}".lstrip("/"))
+                yield from _class_names(inner, where, path if structural else f"{path}/{key}".lstrip("/"))
     elif isinstance(value, list):
         for inner in value:
-            yield from _class_names(inner, path)
+            yield from _class_names(inner, where, path)
 
 
 _STRUCTURE = frozenset(("featuresDict", "features_dict", "features", "feature", "sequence", "content"))
@@ -143,18 +145,19 @@ def _open(node: Any, path: str, where: str) -> tuple[str, Json]:
     """(class, what it holds) of one node, in whichever of TFDS's forms it is written."""
     at = f"{where}: {path or 'the root'}"
     if not isinstance(node, Mapping):
-        raise UsageError(f"{at} is not a feature: {node!r}")
+        raise UsageError(f"{at} is not a feature: {shortened(repr(node))}")
     name = node.get("type") or _get(node, "pythonClassName")
     if not isinstance(name, str) or name not in FEATURES:
-        raise UsageError(f"{at} names no feature class that rlds-beam reads: {name!r}")
+        raise UsageError(f"{at} names no feature class that rlds-beam reads: {shortened(repr(name))}")
     kind = FEATURES[name]
     content = node.get("content", {}) if "type" in node else _get(node, _CONTENT_KEYS[kind])
     if content is None:
-        content = (_get(node, "jsonFeature") or {}).get("json", {})
+        inner = _get(node, "jsonFeature")
+        content = inner.get("json", {}) if isinstance(inner, Mapping) else {}
     if isinstance(content, str):
-        content = json.loads(content)
+        content = parse_json(content, at)
     if not isinstance(content, Mapping):
-        raise UsageError(f"{at} ({kind}) holds {content!r}, which is not its description")
+        raise UsageError(f"{at} ({kind}) holds {shortened(repr(content))}, which is not its description")
     return kind, content
 
 
@@ -167,7 +170,7 @@ def _get(content: Json, name: str, default: Any = None) -> Any:
 def _children(content: Json, where: str) -> dict[str, Any]:
     children = content.get("features", {}) if set(content) <= {"features"} else content
     if not isinstance(children, Mapping):
-        raise UsageError(f"{where}: the features of a FeaturesDict are {children!r}, not an object")
+        raise UsageError(f"{where}: the features of a FeaturesDict are {shortened(repr(children))}, not an object")
     return dict(children)
 
 
@@ -189,7 +192,10 @@ def _fields(node: Any, path: str, lengths: tuple[int | None, ...], in_steps: boo
         for name, child in _children(content, where).items():
             yield from _fields(child, f"{path}/{name}", lengths, in_steps, where)
     elif kind == "Translation":
-        for language in content.get("languages", ()):
+        languages = content.get("languages", ())
+        if not isinstance(languages, list) or not all(isinstance(language, str) for language in languages):
+            raise UsageError(f"{where}: {path} has languages that are not a list of names")
+        for language in languages:
             yield _in_sequences(_text(f"{path}/{language}", kind), lengths, in_steps)
     elif kind == "TranslationVariableLanguages":
         for name in ("language", "translation"):
@@ -237,7 +243,9 @@ def _leaf(kind: str, content: Json, path: str, in_steps: bool, where: str) -> Fi
     dtype = _dtype(content, "int64" if kind == "Audio" else None, path, where)
     encoding = str(content.get("encoding") or "none").lower()
     if encoding not in ENCODINGS or (dtype == "string" and encoding != "none"):
-        raise UsageError(f"{where}: {path} is a {kind} of {dtype} with encoding {encoding!r}, which TFDS cannot read")
+        raise UsageError(
+            f"{where}: {path} is a {kind} of {dtype} with encoding {shortened(encoding)!r}, which TFDS cannot read"
+        )
     unknown = shape.count(None)
     if encoding == "none" and (unknown > 1 or (unknown and in_steps)):
         raise UsageError(f"{where}: {path} has shape {shape} without an encoding, which TFDS cannot read")
@@ -258,7 +266,9 @@ def _image(kind: str, content: Json, shape: tuple[int | None, ...], path: str, w
         raise UsageError(f"{where}: {path} is a {kind} of {dtype}; TFDS has images of uint8, uint16 and float32")
     encoding = _get(content, "encodingFormat") or "png"
     if encoding not in ("png", "jpeg"):
-        raise UsageError(f"{where}: {path} is a {kind} with encoding {encoding!r}; TFDS has png and jpeg")
+        raise UsageError(
+            f"{where}: {path} is a {kind} with encoding {shortened(repr(encoding))}; TFDS has png and jpeg"
+        )
     channels = 1 if kind == "LabeledImage" else 3
     shape = shape or ((None,) * (3 if kind == "Video" else 2) + (channels,))
     # A float image is four uint8 channels in disguise, a GIF has a fourth dimension: both are TFDS's business.
@@ -267,25 +277,25 @@ def _image(kind: str, content: Json, shape: tuple[int | None, ...], path: str, w
 
 
 def _dtype(content: Json, default: str | None, path: str, where: str) -> str:
-    dtype = content.get("dtype") or default
-    dtype = {"object": "string", "str": "string", "float": "float32"}.get(str(dtype), dtype)
+    given = content.get("dtype") or default
+    dtype = {"object": "string", "str": "string", "float": "float32"}.get(str(given), str(given))
     if dtype not in DTYPES:
-        raise UsageError(f"{where}: {path} has dtype {dtype!r}; known are {', '.join(sorted(DTYPES))}")
-    return str(dtype)
+        raise UsageError(f"{where}: {path} has dtype {shortened(repr(given))}; known are {', '.join(sorted(DTYPES))}")
+    return dtype
 
 
 def _shape(shape: Any, path: str, where: str) -> tuple[int | None, ...]:
     dimensions = shape.get("dimensions", ()) if isinstance(shape, Mapping) else shape or ()
     if not isinstance(dimensions, (list, tuple)):
-        raise UsageError(f"{where}: {path} has shape {shape!r}, which is not a list of dimensions")
+        raise UsageError(f"{where}: {path} has shape {shortened(repr(shape))}, which is not a list of dimensions")
     return tuple(_dimension(d, path, where) for d in dimensions)
 
 
 def _dimension(value: Any, path: str, where: str) -> int | None:
     try:
         return None if value is None or int(value) < 0 else int(value)
-    except (TypeError, ValueError):
-        raise UsageError(f"{where}: {path} has dimension {value!r}, which is not a number") from None
+    except (OverflowError, TypeError, ValueError):
+        raise UsageError(f"{where}: {path} has dimension {shortened(repr(value))}, which is not a number") from None
 
 
 def _by_path(fields: Iterator[Field], where: str) -> dict[str, Field]:

@@ -112,13 +112,13 @@ class TfdsMetadata(NamedTuple):
     Attributes:
       features: the text of its features.json.
       info: the text of its dataset_info.json; None where there is none.
-      files: the texts of files beside them that go with the data, by file name: names of classes, licences, the
-        provenance of what rlds-beam wrote.
+      files: the bytes of files next to them that belong to the data, by file name: class names, licenses, the
+        provenance of what rlds-beam wrote. They are only copied, so they may be in any encoding.
     """
 
     features: str
     info: str | None = None
-    files: Mapping[str, str] = {}
+    files: Mapping[str, bytes] = {}
 
 
 class Source(abc.ABC):

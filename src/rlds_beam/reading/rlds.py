@@ -38,7 +38,7 @@ class RldsSource(Source):
     Attributes:
       features: the text of features.json (for TFDS's decoder where ours does not do).
       info: the text of dataset_info.json; None of shard files that were named.
-      texts: of files that go with the data, by file name (`TfdsMetadata.files`).
+      texts: the bytes of text files that belong to the data, by file name (`TfdsMetadata.files`).
       The others: as of `Source`.
     """
 
@@ -49,7 +49,7 @@ class RldsSource(Source):
     splits: tuple[Split, ...]
     violations: tuple[Violation, ...] = ()
     info: str | None = None
-    texts: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    texts: Mapping[str, bytes] = dataclasses.field(default_factory=dict)
 
     @classmethod
     def open(cls, input: str | Sequence[str], *, split: str | None = None, features: str | None = None) -> RldsSource:
@@ -110,7 +110,7 @@ def _open_directory(directory: str, split: str | None, features: str | None) -> 
     return RldsSource(
         "/".join(p for p in (info.name, info.config_name, info.version) if p),
         text, schema, _FORMATS[info.file_format], tuple(splits), tuple(violations), info_text,
-        {name: storage.read_text(storage.join(directory, name)) for name in sorted(there) if _TEXTS.fullmatch(name)},
+        {name: storage.read_small(storage.join(directory, name)) for name in sorted(there) if _TEXTS.fullmatch(name)},
     )  # fmt: skip
 
 

@@ -11,6 +11,7 @@ from typing import Any, cast
 from rlds_beam import storage
 from rlds_beam.connectors.configuration import load
 from rlds_beam.errors import UsageError
+from rlds_beam.formats.checked_yaml import parse_yaml
 from rlds_beam.recording.connected import ModulePolicy
 from rlds_beam.recording.heads import HEADS
 from rlds_beam.recording.models import fingerprint, is_model
@@ -133,11 +134,9 @@ def _in_file(path: str) -> list[str]:
     Raises:
       UsageError: it is not such a file, or it names something that a file may not name (`resolve_configurable`).
     """
-    import yaml
-
     try:
-        content = yaml.safe_load(storage.read_text(path))
-    except (OSError, yaml.YAMLError) as error:
+        content = parse_yaml(storage.read_text(path), f"--policy={path}")
+    except OSError as error:
         raise UsageError(f"--policy={path}: {error}") from error
     names = []
     for entry in content if isinstance(content, list) else [content]:

@@ -15,6 +15,7 @@ from typing import Any
 from rlds_beam import storage
 from rlds_beam.errors import UsageError
 from rlds_beam.exchange.lerobot.features import INDEX_FEATURES, Feature, FeatureMap
+from rlds_beam.formats.checked_json import parse_json
 from rlds_beam.wording import did_you_mean
 
 AUTO = "auto"
@@ -38,8 +39,8 @@ def modality_text(modality: str, features: FeatureMap, videos: Sequence[Feature]
         return json.dumps(auto_modality(features, videos), indent=4) + "\n"
     try:
         text = storage.read_text(modality)
-        content = json.loads(text)
-    except (OSError, ValueError) as error:
+        content = parse_json(text, modality)
+    except (OSError, UsageError) as error:
         raise UsageError(f"--modality={modality}: it cannot be read as JSON: {error} ({AUTO} makes one)") from None
     problem = _problem(content, features, videos)
     if problem is not None:

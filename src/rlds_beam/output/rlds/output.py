@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -17,7 +18,7 @@ from rlds_beam.episodes.schema import Schema
 from rlds_beam.episodes.violations import BadEpisode
 from rlds_beam.errors import RldsBeamError, UsageError
 from rlds_beam.formats.arrayrecord_writing import check_writable
-from rlds_beam.formats.checked_json import read_json
+from rlds_beam.formats.checked_json import parse_json, read_json
 from rlds_beam.formats.dataset_info import SplitInfo, dataset_info_json
 from rlds_beam.formats.rlds_features import edited_features, same_storage
 from rlds_beam.formats.tfrecord_framing import OVERHEAD
@@ -50,7 +51,8 @@ class RldsOutput(FileOutput):
       stored: how the records that are read hold their fields; None where they are not RLDS.
       features: the text of features.json.
       info: the content of the dataset_info.json that was read.
-      files_beside: the texts of files that go with the data, by file name.
+      files_beside: the bytes of files that belong to the data, by file name.
+      earlier: the provenance of the dataset that was read.
       splits: those that episodes are divided among; where there are none, they stay in their own.
       beside_as: a second format, in which the same records are written beside the first.
     """
@@ -63,7 +65,8 @@ class RldsOutput(FileOutput):
     stored: Schema | None
     features: str
     info: Mapping[str, Any]
-    files_beside: Mapping[str, str]
+    files_beside: Mapping[str, bytes]
+    earlier: Any = None
     splits: tuple[str, ...] = ()
     beside_as: ColumnsFormat | None = None
 
@@ -105,7 +108,8 @@ class RldsOutput(FileOutput):
         name, version = name_and_version(source, directory)
         info = json.loads(tfds.info) if tfds.info is not None else {}
         files = dict(tfds.files)
-        return cls(directory, name, version, kind, schema, stored, features, info, files, splits, beside_as)
+        earlier = parse_json(files[PROVENANCE], f"{source.dataset}: {PROVENANCE}") if files.get(PROVENANCE) else None
+        return cls(directory, name, version, kind, schema, stored, features, info, files, earlier, splits, beside_as)
 
     @property
     def formats(self) -> tuple[ColumnsFormat, ...]:
@@ -116,8 +120,8 @@ class RldsOutput(FileOutput):
     def metadata(self) -> tuple[str, ...]:
         return (FEATURES, DATASET_INFO, PROVENANCE, CARD, *self._carried())
 
-    def _carried(self) -> dict[str, str]:
-        return {name: text for name, text in self.files_beside.items() if name != PROVENANCE}
+    def _carried(self) -> dict[str, bytes]:
+        return {name: content for name, content in self.files_beside.items() if name != PROVENANCE}
 
     @property
     def effort(self) -> Effort:
@@ -130,7 +134,8 @@ class RldsOutput(FileOutput):
     def plan(self) -> dict[str, Any]:
         described = {"format": self.format, "features": json.loads(self.features), "info": self.info}
         beside = {"beside": self.beside_as} if self.beside_as else {}
-        return {"rlds": {**described, **beside, "files": self.files_beside, "splits": self.splits}}
+        files = {name: _planned(content) for name, content in self.files_beside.items()}
+        return {"rlds": {**described, **beside, "files": files, "splits": self.splits}}
 
     def describe(self) -> tuple[list[str], dict[str, str]]:
         written = self.schema.recorded
@@ -194,8 +199,8 @@ class RldsOutput(FileOutput):
             info = {name: self.info[name] for name in CARRIED if name in self.info}
             self._write(FEATURES, self.features)
             self._write(DATASET_INFO, to_json({**made, **info}))
-            for name, text in self._carried().items():
-                self._write(name, text)
+            for name, content in self._carried().items():
+                storage.write_bytes(storage.join(self.directory, name), content)
         described = self._provenance(made["splits"])
         self._write(PROVENANCE, to_json(described))
         self._write(CARD, card(self.name, self.version, described))
@@ -206,11 +211,10 @@ class RldsOutput(FileOutput):
         assert plan is not None  # the output is of a plan, which stands until the end
         fitted = storage.join(self.directory, FITTED)
         results = (read_json(fitted) or {}).get("results") if storage.exists(fitted) else None
-        earlier = self.files_beside.get(PROVENANCE)
         source = {
             "info": self.info,
             "licences": [name for name in self.files_beside if is_licence(name)],
-            "provenance": json.loads(earlier) if earlier else None,
+            "provenance": self.earlier,
         }
         return provenance(plan.content, read_json(storage.join(self.directory, REPORT)), splits, source, results)
 
@@ -266,6 +270,14 @@ class RldsWriter:
     def abort(self) -> None:
         for file in self._files:
             file.abort()
+
+
+def _planned(content: bytes) -> str:
+    """What the plan says of a file: its text, or its digest if it is not UTF-8."""
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError:
+        return f"sha256:{hashlib.sha256(content).hexdigest()}"
 
 
 def _written(schema: Schema) -> Schema:
