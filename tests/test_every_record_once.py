@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import gzip
-import itertools
 import json
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rlds_beam.checking.duplicates import EpisodeKey, Fingerprints, confirm, duplicates_among, scan
+from rlds_beam.checking.duplicates import Fingerprints, confirm, duplicates_among, scan, suspects_by_segment
+from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.formats.rlds_records import encode_example, schema_of
 from rlds_beam.formats.tfrecord_writing import frame
 from rlds_beam.jobs.convert import prepare
@@ -170,15 +170,12 @@ def sound_regions(shard: Path) -> tuple[dict[int, bytes], bytes]:
     return found, data
 
 
-def duplicates(source: Any, ranges: Any) -> dict[EpisodeKey, EpisodeKey]:
+def duplicates(source: Any, ranges: Any) -> Mapping[EpisodeKey, EpisodeKey]:
     """`FindDuplicateEpisodes` without Beam."""
     segments = [(work.split, segment) for work in ranges for segment in work.segments]
     marks = Fingerprints.concatenate(scan(source.files, i, s) for i, (_, s) in enumerate(segments))
-    places: dict[int, set[int]] = {}
-    for index, position in marks.suspects().tolist():
-        places.setdefault(index, set()).add(position)
-    hashed = (confirm(source.files, source.dataset, *segments[i], found) for i, found in places.items())
-    return duplicates_among(itertools.chain.from_iterable(hashed))
+    suspects = suspects_by_segment(marks, segments)
+    return duplicates_among(source.dataset, (confirm(source.files, *suspect) for suspect in suspects))
 
 
 def convert_purely(config: ConvertConfig) -> Any:

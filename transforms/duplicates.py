@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 import apache_beam as beam
 
 from rlds_beam import at_work
 from rlds_beam.checking.duplicates import (
+    Duplicates,
     Fingerprints,
     Hashed,
     Suspects,
@@ -18,7 +19,6 @@ from rlds_beam.checking.duplicates import (
     scan,
     suspects_by_segment,
 )
-from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.formats.base import RecordFormat
 from rlds_beam.reading.base import Segment, Source
 from rlds_beam.reading.framing import Framing
@@ -28,7 +28,7 @@ Numbered = tuple[int, tuple[str, Segment]]
 
 
 class FindDuplicateEpisodes(beam.PTransform):
-    """A PCollection of one element: a dict from each duplicate's key to the key of what it repeats.
+    """A PCollection of one element: a mapping from each duplicate's key to the key of what it repeats.
 
     Reads the framing of all records, and the payload of those only whose fingerprints agree. The framing of local files
     is read when this is constructed, in this process; other files are read by the workers.
@@ -50,13 +50,13 @@ class FindDuplicateEpisodes(beam.PTransform):
         source = self._source
         suspects = [] if self._known is None else list(suspects_by_segment(self._known, self._segments))
         if self._known is not None and not suspects:
-            return root | "None" >> beam.Create([{}])
+            return root | "None" >> beam.Create([duplicates_among(source.dataset, [])])
         return (
             (root | "Suspects" >> beam.Create(suspects) if suspects else self._find_suspects(root))
             | "Spread" >> beam.Reshuffle()
-            | "Hash" >> beam.FlatMap(_confirm, source.files, source.dataset)
+            | "Hash" >> beam.Map(_confirm, source.files)
             | "Collect" >> beam.CombineGlobally(_collect_all)
-            | "Duplicates" >> beam.Map(duplicates_among).with_output_types(dict[EpisodeKey, EpisodeKey])
+            | "Duplicates" >> beam.Map(_among, source.dataset).with_output_types(Duplicates)
         )
 
     def _find_suspects(self, root: Any) -> Any:
@@ -82,17 +82,16 @@ def _scan(numbered: Numbered, files: RecordFormat) -> Fingerprints:
     return found
 
 
-def _confirm(suspect: Suspects, files: RecordFormat, dataset: str) -> Iterator[Hashed]:
-    split, segment, positions = suspect
-    return confirm(files, dataset, split, segment, positions)
+def _confirm(suspect: Suspects, files: RecordFormat) -> list[Hashed]:
+    return [confirm(files, *suspect)]
 
 
-def _collect_all(parts: Iterable[Any]) -> list[Any]:
-    """A combiner of both single hashes and lists of them."""
-    collected: list[Any] = []
-    for part in parts:
-        collected += part if isinstance(part, list) else [part]
-    return collected
+def _among(hashed: list[Hashed], dataset: str) -> Duplicates:
+    return duplicates_among(dataset, hashed)
+
+
+def _collect_all(parts: Iterable[list[Hashed]]) -> list[Hashed]:
+    return [one for part in parts for one in part]
 
 
 class _ConcatenateFn(beam.CombineFn):

@@ -10,9 +10,8 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import itertools
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -26,6 +25,9 @@ from rlds_beam.reading.framing import Framing
 from rlds_beam.reading.reader import read_segment, stretch
 
 Array = np.ndarray[Any, Any]
+
+_DIGEST_WORDS = 4
+"""A SHA-256 is four numbers of 64 bits."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,44 +74,113 @@ def _fingerprints(segment_index: int, headers: Headers) -> Fingerprints:
     return Fingerprints(marks, np.stack([np.full_like(positions, segment_index), positions], axis=1))
 
 
-Suspects = tuple[str, Segment, set[int]]
-"""Of a split's segment, the positions of the records that may be duplicates."""
+Suspects = tuple[str, Segment, Array]
+"""A split, one of its segments, and the positions (int64 [N], ascending) of records there that may be duplicates."""
 
 
 def suspects_by_segment(marks: Fingerprints, segments: Sequence[tuple[str, Segment]]) -> Iterator[Suspects]:
     """The suspects of each segment that has any; `segments` are those that were numbered."""
-    places: dict[int, set[int]] = defaultdict(set)
-    for index, position in marks.suspects().tolist():
-        places[index].add(position)
-    for index, positions in places.items():
-        yield (*segments[index], positions)
+    places = marks.suspects()
+    places = places[np.lexsort((places[:, 1], places[:, 0]))]
+    indices, starts = np.unique(places[:, 0], return_index=True)
+    for index, within in zip(indices.tolist(), np.split(places[:, 1], starts[1:]), strict=False):
+        yield (*segments[index], within)
 
 
-Hashed = tuple[bytes, EpisodeKey]
-"""The SHA-256 of a record's payload, and the record's key."""
+class Hashed(NamedTuple):
+    """The SHA-256 of records of one shard (40 bytes a record).
+
+    Attributes:
+      split: the split's name.
+      shard: the shard's index.
+      positions: int64 [N].
+      digests: uint64 [N, 4].
+    """
+
+    split: str
+    shard: int
+    positions: Array
+    digests: Array
 
 
-def confirm(files: RecordFormat, dataset: str, split: str, segment: Segment, positions: set[int]) -> Iterator[Hashed]:
-    """The hash of each of the suspects among a segment's records."""
-    if not positions:
-        return
-    within = dataclasses.replace(segment, start=min(positions), stop=max(positions) + 1)
-    for record in read_segment(files, within):
-        if record.position in positions:
-            key = EpisodeKey(dataset, split, segment.shard.index, record.position)
-            yield hashlib.sha256(record.payload).digest(), key
+def confirm(files: RecordFormat, split: str, segment: Segment, positions: Array) -> Hashed:
+    """The hashes of the records of a segment that are at these positions (ascending)."""
+    found, digests = [], bytearray()
+    if len(positions):
+        wanted = set(positions.tolist())
+        within = dataclasses.replace(segment, start=int(positions[0]), stop=int(positions[-1]) + 1)
+        for record in read_segment(files, within):
+            if record.position in wanted:
+                found.append(record.position)
+                digests += hashlib.sha256(record.payload).digest()
+    rows = np.frombuffer(bytes(digests), np.uint64).reshape(-1, _DIGEST_WORDS)
+    return Hashed(split, segment.shard.index, np.array(found, np.int64), rows)
 
 
-Duplicates = dict[EpisodeKey, EpisodeKey]
-"""Each duplicate, and the episode that it repeats."""
+class Duplicates(Mapping[EpisodeKey, EpisodeKey]):
+    """A mapping from each duplicate to the episode that it repeats (48 bytes a duplicate).
+
+    Args:
+      dataset: the `dataset` of all keys.
+      splits: names of the splits.
+      copies: int64 [N, 3], the duplicates: index of the split, index of the shard, position; in ascending order.
+      firsts: int64 [N, 3], what each repeats.
+    """
+
+    def __init__(self, dataset: str, splits: Sequence[str], copies: Array, firsts: Array):
+        self._dataset, self._splits, self._copies, self._firsts = dataset, tuple(splits), copies, firsts
+        begins = np.flatnonzero((copies[1:, :2] != copies[:-1, :2]).any(axis=1)) + 1
+        starts = [0, *begins.tolist()] if len(copies) else []
+        self._rows = {
+            (self._splits[split], shard): rows
+            for (split, shard), rows in zip(
+                copies[starts, :2].tolist(), itertools.pairwise([*starts, len(copies)]), strict=True
+            )
+        }
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self._dataset, self._splits, self._copies, self._firsts)
+
+    def __getitem__(self, key: EpisodeKey) -> EpisodeKey:
+        rows = self._rows.get((key.split, key.shard))
+        if rows is None or key.part or key.dataset != self._dataset:
+            raise KeyError(key)
+        row = rows[0] + int(np.searchsorted(self._copies[slice(*rows), 2], key.position))
+        if row == rows[1] or self._copies[row, 2] != key.position:
+            raise KeyError(key)
+        return self._key(self._firsts[row])
+
+    def __iter__(self) -> Iterator[EpisodeKey]:
+        return map(self._key, self._copies)
+
+    def __len__(self) -> int:
+        return len(self._copies)
+
+    def __repr__(self) -> str:
+        return f"<Duplicates: {len(self):,}>"
+
+    def _key(self, place: Array) -> EpisodeKey:
+        split, shard, position = place.tolist()
+        return EpisodeKey(self._dataset, self._splits[split], shard, position)
 
 
-def duplicates_among(hashed: Iterable[Hashed]) -> Duplicates:
+def duplicates_among(dataset: str, hashed: Iterable[Hashed]) -> Duplicates:
     """Each duplicate, and the episode that it repeats: the one with the smallest key."""
-    groups: dict[bytes, list[EpisodeKey]] = defaultdict(list)
-    for digest, key in hashed:
-        groups[digest].append(key)
-    return {key: min(keys) for keys in groups.values() for key in keys if key != min(keys)}
+    hashed = list(hashed)
+    splits = sorted({one.split for one in hashed})
+    places = [
+        np.stack(np.broadcast_arrays(splits.index(one.split), one.shard, one.positions), axis=1) for one in hashed
+    ]
+    place = np.concatenate([np.zeros((0, 3), np.int64), *places])
+    digests = np.concatenate([np.zeros((0, _DIGEST_WORDS), np.uint64), *(one.digests for one in hashed)])
+    order = np.lexsort((*place.T[::-1], *digests.T))
+    place, digests = place[order], digests[order]
+    is_copy = np.zeros(len(place), bool)
+    is_copy[1:] = (digests[1:] == digests[:-1]).all(axis=1)
+    first = np.maximum.accumulate(np.where(is_copy, 0, np.arange(len(place))))  # row of the group's smallest key
+    copies, firsts = place[is_copy], place[first[is_copy]]
+    order = np.lexsort(copies.T[::-1])
+    return Duplicates(dataset, splits, copies[order], firsts[order])
 
 
 def find_duplicates(source: Source, framing: Framing, segments: Sequence[tuple[str, Segment]]) -> Duplicates:
@@ -118,12 +189,11 @@ def find_duplicates(source: Source, framing: Framing, segments: Sequence[tuple[s
     if marks is None:
         marks = Fingerprints.concatenate(scan(source.files, i, segment) for i, (_, segment) in enumerate(segments))
     suspects = suspects_by_segment(marks, segments)
-    hashed = (confirm(source.files, source.dataset, *suspect) for suspect in suspects)
-    return duplicates_among(itertools.chain.from_iterable(hashed))
+    return duplicates_among(source.dataset, (confirm(source.files, *suspect) for suspect in suspects))
 
 
 def marked(episode: Episode, duplicates: Mapping[EpisodeKey, EpisodeKey]) -> Episode:
-    """The episode, with the fault that it is a duplicate, where it is one."""
+    """The episode, with the fault that it is a duplicate, if it is one."""
     original = duplicates.get(episode.key)
     if original is None:
         return episode

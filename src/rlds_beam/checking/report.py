@@ -113,8 +113,12 @@ class Report:
     def add_violation(self, violation: Violation, key: EpisodeKey, outcome: str = "rejected") -> Report:
         """Counts a breach alone, in place: one of a whole shard (`missing_shard`), whose key has position 0."""
         detail = f"{violation.field}: {violation.detail}" if violation.field else violation.detail
-        one = RuleCount(**{outcome: 1}, samples=((key, detail),))
-        self.rules[violation.rule] = self.rules.get(violation.rule, RuleCount()).merge(one)
+        known = self.rules.get(violation.rule, RuleCount())
+        samples = known.samples
+        if len(samples) < SAMPLES or (key, detail) < samples[-1]:
+            samples = tuple(heapq.nsmallest(SAMPLES, (*samples, (key, detail))))
+        counted = {outcome: getattr(known, outcome) + 1, "samples": samples}
+        self.rules[violation.rule] = dataclasses.replace(known, **counted)
         return self
 
     def merge(self, *others: Report) -> Report:

@@ -182,8 +182,14 @@ def _difference(path: str, old: Any, new: Any) -> str:
         return f"{path} was {_short(old)} and is now {_short(new)}"
     if not name:
         return f"an earlier version wrote it, which kept no fingerprint of {_FINGERPRINTS[kind]}"
-    changed = [file for file, content in new if [file, content] not in old] if kind == "content" else [name]
+    changed = [name] if kind != "content" else _changed(old, new)
     return f"{_FINGERPRINTS[kind]} has changed: {some(changed)}"
+
+
+def _changed(old: Any, new: Any) -> list[str]:
+    """The files whose fingerprint is new; both lists hold a file's name and its fingerprint."""
+    known = {tuple(entry) for entry in old}
+    return [file for file, content in new if (file, content) not in known]
 
 
 def _short(value: Any) -> str:
