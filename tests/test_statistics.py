@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlds_beam.connectors import quantiles
+from rlds_beam.connectors.exact_sums import ExactSums
 from rlds_beam.connectors.quantiles import RELATIVE_ERROR, Distribution
 from rlds_beam.connectors.statistics import QUANTILES, EpisodeStatistics, LeafBuilder, LeafStatistics
 from rlds_beam.testing import make_episode
@@ -97,3 +99,88 @@ def test_rows_one_after_another_are_the_rows_at_once(bound, monkeypatch):
     np.testing.assert_array_equal([found.low, found.high], [wide.min(0), wide.max(0)])
     found_quantiles = found.distribution.quantiles(Q)
     np.testing.assert_array_equal(found_quantiles, Distribution.of(values.T).quantiles(Q))
+
+
+ODD = [0.0, -0.0, 5e-324, -5e-324, 1e-310, 1e-45, 1e-40, -1e-300, 1e-20, 1.0, -1.0, 3e38, 1e39, -1e300, 1.7e308]
+
+
+@given(
+    values=st.lists(st.one_of(st.sampled_from(ODD), st.floats(allow_nan=False, allow_infinity=False)), min_size=2),
+    infinite=st.sampled_from([[], [np.inf], [-np.inf, np.inf], [np.nan]]),
+    dtype=st.sampled_from([np.float64, np.float32]),
+)
+@settings(max_examples=300, deadline=None)
+def test_approximate_quantiles_of_any_floats_are_within_the_stated_error(values, infinite, dtype):
+    """Of each of the two values between which `np.quantile` interpolates; zeros are exact."""
+    with np.errstate(over="ignore"):
+        column = np.array([*values, *infinite], dtype).astype(np.float64)
+    with np.errstate(all="ignore"):
+        found = Distribution.counted(column[None]).quantiles(Q)[:, 0]
+    if np.isnan(column).any():
+        assert np.isnan(found).all()
+        return
+    ordered, places = np.sort(column), np.array(Q) * (len(column) - 1)
+    for value, place in zip(found, places, strict=True):
+        low, high = ordered[int(np.floor(place))], ordered[int(np.ceil(place))]
+        share = place - np.floor(place)
+        with np.errstate(invalid="ignore"):
+            expected = low * (1 - share) + high * share if share else low
+        if not np.isfinite(expected):
+            np.testing.assert_equal(value, expected)
+            continue
+        allowed = max(abs(low), abs(high)) * RELATIVE_ERROR * 1.001
+        assert abs(value / 2 - expected / 2) <= allowed / 2 + 5e-324
+        assert not np.signbit(value) or value < 0
+
+
+@pytest.mark.parametrize("tiny", [0.0, 1e-310, 1e-42])
+def test_zeros_of_both_signs_and_denormals_do_not_move_a_quantile(tiny, monkeypatch):
+    monkeypatch.setattr(quantiles, "EXACT", 10)
+    column = np.array([-0.0, 0.0] * 600 + [tiny] * 50, np.float64)[:, None]
+    found = LeafStatistics.of(column).to_json()
+    assert found["quantile_error"] > 0
+    assert (found["q01"], found["q50"]) == ([0.0], [0.0])
+    assert found["q99"][0] == pytest.approx(tiny, rel=RELATIVE_ERROR, abs=0)
+    assert str(found["min"][0]) == "0.0"
+
+
+def odd_column(rng: np.random.Generator) -> np.ndarray:
+    """Numbers whose sums depend on their order, in floats."""
+    column = np.concatenate([rng.normal(size=300) * 10.0 ** rng.integers(-8, 9, 300), [1e300, -1e300, 1e-310, -0.0, 0]])
+    return rng.permutation(column)
+
+
+@given(
+    seed=st.integers(0, 1000), where=cuts(305), order=st.randoms(use_true_random=False), bound=st.sampled_from([9, 999])
+)
+@settings(max_examples=40, deadline=None)
+def test_statistics_are_the_same_to_the_last_bit_however_they_are_divided_and_merged(seed, where, order, bound):
+    values = np.stack([odd_column(np.random.default_rng([seed, i])) for i in range(2)], axis=1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(quantiles, "EXACT", bound)
+        expected = LeafStatistics.of(values).to_json()
+        parts = [LeafStatistics.of(part) for part in np.split(values, where)]
+        while len(parts) > 1:
+            order.shuffle(parts)
+            parts = [pickle.loads(pickle.dumps(parts[0].merge(parts[1]))), *parts[2:]]
+        assert repr(parts[0].to_json()) == repr(expected)
+
+
+def test_sums_are_exact():
+    rng = np.random.default_rng(0)
+    whole = rng.integers(-(2**52), 2**52, 500).astype(np.float64)
+    for column in (whole, odd_column(rng), np.array([1e200, 1e-200] * 5), rng.normal(size=20_000), np.zeros(3)):
+        sums, unit = ExactSums.of(column[None]), 2**1074
+        exact = [Fraction(value) for value in column.tolist()]
+        assert Fraction(sums.totals[0], unit) == sum(exact)
+        if np.abs(column[column != 0]).min(initial=1) > 1e-150:  # smaller squares are no float64
+            assert Fraction(sums.squares[0], unit) == sum(value * value for value in exact)
+    short = rng.normal(size=(3, 1000)).astype(np.float32)
+    np.testing.assert_array_equal(ExactSums.of(short).squares, ExactSums.of(short.astype(np.float64)).squares)
+
+
+@pytest.mark.parametrize("odd", [np.inf, -np.inf, np.nan])
+def test_a_value_that_is_not_finite_shows_in_the_mean(odd):
+    found = LeafStatistics.of(np.array([[1.0, 1.0], [odd, 2.0]]))
+    np.testing.assert_array_equal(found.mean, [odd, 1.5])
+    np.testing.assert_array_equal(found.std, [np.nan, 0.5])

@@ -6,7 +6,9 @@ import json
 
 import numpy as np
 import pytest
+from exchanging import read_back
 
+from rlds_beam.connectors.dataset_statistics import DatasetStatistics
 from rlds_beam.connectors.statistics_formats import statistics_in
 from rlds_beam.pipelines.cli import main
 from rlds_beam.testing import make_episode, write_dataset
@@ -143,3 +145,30 @@ def test_a_format_that_cannot_be_written_is_refused_before_the_dataset_is_read(
     assert code == 2
     assert message in capsys.readouterr().err
     assert not (tmp_path / "x.json").exists()
+
+
+def test_the_file_is_the_same_to_the_last_byte_on_every_run(tmp_path):
+    """With one worker or two, whatever bundles they make; and however the episodes are divided and merged."""
+    rng = np.random.default_rng(0)
+    episodes = []
+    for i in range(60):
+        length = int(rng.integers(1, 40))
+        actions, state = rng.integers(0, 2, length), rng.normal(size=(length, 3)) * 10.0 ** rng.integers(-6, 7)
+        columns = {"action": actions, "observation": state, "reward": state[:, 0]}
+        columns |= {"propensity": rng.uniform(0.01, 1, length), "target_propensity": rng.uniform(0, 1, length)}
+        episodes.append(make_episode(length, seed=i, columns=columns))
+    data = write_dataset(tmp_path, episodes, shards=7)
+    found = set()
+    for i, workers in enumerate((1, 2, 2)):
+        path = tmp_path / f"{i}.json"
+        flags = [f"--output={path}", f"--workers={workers}", "--runner=FnApiRunner"]
+        assert main(["stats", str(data), *flags]) == 0
+        found.add(path.read_bytes())
+    assert len(found) == 1
+    content = json.loads(found.pop())
+    assert content.pop("dataset") == "testing/1.0.0"
+    checked = read_back(data, "rlds")
+    for _ in range(5):
+        parts = np.array_split(rng.permutation(len(checked)), rng.integers(1, 9))
+        every = [DatasetStatistics.of(checked[i] for i in part) for part in parts]
+        assert json.dumps(every[0].merge(*every[1:]).to_json()) == json.dumps(content)

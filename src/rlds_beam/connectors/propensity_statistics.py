@@ -11,6 +11,7 @@ from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
+from rlds_beam.connectors.exact_sums import UNIT, ExactSums, ratio, variance
 from rlds_beam.connectors.fields import StepFields, transitions
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.errors import UsageError
@@ -22,65 +23,85 @@ MOST_ACTIONS = 1000
 """Discrete actions that are told apart; of more, nothing is said about calibration."""
 
 
+_WINDOW = 1000
+"""Weights that are smaller than the largest one by a factor of more than 2**_WINDOW do not count."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Moments:
-    """Number, sum and sum of squares of values. Immutable, mergeable."""
+    """Number, sum and sum of squares of values. Immutable, mergeable; exact, so the order of merging does not matter.
+
+    Attributes:
+      count: how many values.
+      total, squares: as of `ExactSums`.
+    """
 
     count: int = 0
-    sum: float = 0.0
-    squares: float = 0.0
+    total: int = 0
+    squares: int = 0
 
     @staticmethod
     def of(values: Array) -> Moments:
-        return Moments(len(values), float(values.sum()), float(np.square(values).sum()))
+        """Of finite values (N,)."""
+        sums = ExactSums.of(values[None])
+        return Moments(sums.count, sums.totals[0], sums.squares[0])
 
     def __add__(self, other: Moments) -> Moments:
-        return Moments(self.count + other.count, self.sum + other.sum, self.squares + other.squares)
+        return Moments(self.count + other.count, self.total + other.total, self.squares + other.squares)
 
     @property
     def mean(self) -> float:
-        return self.sum / self.count
+        return ratio(self.total, self.count * UNIT)
 
     @property
     def error(self) -> float:
         """The standard error of the mean."""
-        variance = max(0.0, self.squares / self.count - self.mean**2)
-        return math.sqrt(variance / max(1, self.count - 1))
+        return math.sqrt(variance(self.count, self.total, self.squares) / max(1, self.count - 1))
 
     @property
     def effective(self) -> float:
-        """Kish's effective sample size of weights, `sum(w)^2 / sum(w^2)`: 0 where all are 0."""
-        return self.sum**2 / self.squares if self.squares else 0.0
+        """Kish's effective sample size of weights, `sum(w)^2 / sum(w^2)`: 0 if all are 0."""
+        return self.total**2 / (self.squares * UNIT) if self.squares else 0.0
 
 
 @dataclasses.dataclass(frozen=True)
 class LogMoments:
-    """Number, sum and sum of squares of values that are given as logarithms, as multiples of `exp(scale)` and its
-    square: products of many ratios neither overflow nor become 0. Immutable, mergeable."""
+    """Number, sums and sums of squares of weights given as logarithms: products of many ratios neither overflow nor
+    become 0. Immutable, mergeable; exact, so the order of merging does not matter.
+
+    Attributes:
+      count: how many weights.
+      parts: by exponent e, the sums of m and of m^2 of the weights m 2^e, where m is an integer of 53 bits.
+    """
 
     count: int = 0
-    scale: float = -math.inf
-    sum: float = 0.0
-    squares: float = 0.0
+    parts: Mapping[int, tuple[int, int]] = dataclasses.field(default_factory=dict)
 
     @staticmethod
     def of(log: float) -> LogMoments:
-        """Of one value; -inf is the logarithm of 0."""
-        return LogMoments(1) if log == -math.inf else LogMoments(1, log, 1.0, 1.0)
+        """Of one weight; -inf is the logarithm of 0."""
+        if log == -math.inf:
+            return LogMoments(1)
+        exponent = math.floor(log / math.log(2))
+        mantissa = round(math.exp(log - exponent * math.log(2)) * 2**52)
+        return LogMoments(1, {exponent: (mantissa, mantissa**2)})
 
     def __add__(self, other: LogMoments) -> LogMoments:
-        scale = max(self.scale, other.scale)
-        if scale == -math.inf:
-            return LogMoments(self.count + other.count)
-        a, b = (math.exp(one.scale - scale) for one in (self, other))
-        return LogMoments(
-            self.count + other.count, scale, self.sum * a + other.sum * b, self.squares * a * a + other.squares * b * b
-        )
+        least = max((*self.parts, *other.parts), default=0) - _WINDOW
+        parts: dict[int, tuple[int, int]] = {}
+        for exponent, (total, squares) in (*self.parts.items(), *other.parts.items()):
+            if exponent >= least:
+                before = parts.get(exponent, (0, 0))
+                parts[exponent] = (before[0] + total, before[1] + squares)
+        return LogMoments(self.count + other.count, parts)
 
     @property
     def effective(self) -> float:
         """As of `Moments`."""
-        return self.sum**2 / self.squares if self.squares else 0.0
+        least = min(self.parts, default=0)
+        total = sum(part[0] << (e - least) for e, part in self.parts.items())
+        squares = sum(part[1] << (2 * (e - least)) for e, part in self.parts.items())
+        return total**2 / squares if squares else 0.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -145,17 +166,18 @@ class PropensityStatistics:
         """`transitions`, `smallest`, and what is known of `calibration`, `support` and `effective_sample_size`.
 
         calibration: the mean of 1{action = k} / propensity over all transitions, for each discrete action k, with its
-          standard error. Where the recorded propensities are right and the policy may choose k in every state, it is 1
-          (Li, Kim and Zitouni 2015, the harmonic mean test). `largest_deviation` is in standard errors.
-        support: the mean of target_propensity / propensity, with its standard error. It is 1 where the recorded policy
-          may choose whatever the target policy does, and less where it may not (the arithmetic mean test).
+          standard error. If the recorded propensities are right and the policy may choose k in every state, it is 1
+          (Li, Kim and Zitouni 2015, the harmonic mean test). `largest_deviation` says how far the means are from 1
+          (see `_deviation`).
+        support: the mean of target_propensity / propensity, with its standard error. It is 1 if the recorded policy
+          may choose whatever the target policy does, and less if it may not (the arithmetic mean test).
         effective_sample_size: `sum(w)^2 / sum(w^2)` (Kish 1965) of the ratios of all transitions, and of the
           trajectory-wise weights of all episodes, each with the number of them.
         """
         content: dict[str, Any] = {"transitions": self.total, "smallest": self.smallest}
         if self.actions is not None:
             tests = {str(action): self._calibration(moments) for action, moments in self.actions.items()}
-            worst = max((abs(t["mean"] - 1) / t["error"] if t["error"] else 0.0 for t in tests.values()), default=0.0)
+            worst = max((self._deviation(test["mean"], test["error"]) for test in tests.values()), default=0.0)
             content["calibration"] = {"actions": tests, "largest_deviation": worst}
         if self.ratios is not None and self.weights is not None:
             content["support"] = {"mean": self.ratios.mean, "error": self.ratios.error}
@@ -168,6 +190,19 @@ class PropensityStatistics:
     def _calibration(self, moments: Moments) -> dict[str, float]:
         whole = dataclasses.replace(moments, count=self.total)  # the other transitions count 0
         return {"mean": whole.mean, "error": whole.error, "count": moments.count}
+
+    def _deviation(self, mean: float, error: float) -> float:
+        """How far a mean of 1 / propensity is from 1: x of the empirical Bernstein bound.
+
+        Of N values between 0 and b, the mean is off by at most `x error + 7 x^2 b / (6 (N - 1))`, but for a chance of
+        `2 exp(-x^2 / 2)` on either side (Maurer and Pontil 2009, theorem 4, with x^2 = 2 ln(2 / delta)); b is 1 over
+        the smallest propensity. The standard error alone is far too small if propensities vary a lot: the largest
+        values are then so rare that they are missing in both the mean and the error. For large N, x counts standard
+        errors.
+        """
+        off = abs(mean - 1)
+        spread = 7 / (6 * self.smallest * max(1, self.total - 1))
+        return 2 * off / (error + math.sqrt(error**2 + 4 * spread * off)) if off else 0.0
 
 
 _M = TypeVar("_M", Moments, LogMoments)
@@ -196,7 +231,9 @@ def _by_action(episode: Episode, fields: StepFields, behavior: Array) -> dict[in
     if column is None or not isinstance(column, np.ndarray) or column.ndim != 1 or column.dtype.kind not in "iu":
         return None
     actions, inverse = np.unique(column[: len(behavior)], return_inverse=True)
-    return {int(action): Moments.of(1 / behavior[inverse == i]) for i, action in enumerate(actions)}
+    with np.errstate(over="ignore"):
+        values = np.minimum(1 / behavior, np.finfo(np.float64).max)
+    return {int(action): Moments.of(values[inverse == i]) for i, action in enumerate(actions)}
 
 
 def _sum(parts: Sequence[_M | None], nothing: _M) -> _M | None:

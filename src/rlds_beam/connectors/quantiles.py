@@ -1,15 +1,16 @@
 """Quantiles of any amount of numbers: exact up to a bound, and within a stated relative error above it.
 
-Up to `EXACT` values of a dimension are all kept (fewer where there are more than 64 dimensions: `exact_rows`). More of
-them are counted in buckets, which are the numbers that share their first 18 bits as float32: sign, exponent, and 9 bits
-of the mantissa.
+Up to `EXACT` values of a dimension are all kept (fewer if there are more than 64 dimensions: `exact_rows`). More of
+them are counted in buckets, which are the numbers with the same sign, exponent, and first 9 bits of the mantissa:
 
     value     1.0000      1.0010      1.0020      1.0039
-    bits      0 01111111 000000000|...            (14 more bits are left out)
+    bits      0 01111111111 000000000|...         (43 more bits of float64 are left out)
     bucket    [ 1.0000 ........ 1.0020 )[ 1.0020 ....... 1.0039 )
 
-A bucket is 2**-9 of its value wide and stands for its middle, so a quantile is off by at most 2**-10 of its value, or
-0.1 %. Counts are whole numbers: the result is the same however the data were divided, and in any order of merging.
+A bucket is 2**-9 of its value wide and stands for its middle, so each value counts as one that is off by at most 2**-10
+of it, or 0.1 %. 0 (and -0) and the infinities have their own buckets, and denormal numbers are normalized, so this is
+true for all floats. If there is a NaN, each quantile is NaN, as for `np.quantile`. Counts are integers: the result is
+the same however the data were divided, and in any order of merging.
 """
 
 from __future__ import annotations
@@ -28,11 +29,16 @@ EXACT_VALUES = 1 << 24
 """Values of all dimensions together that are kept."""
 
 RELATIVE_ERROR = 2.0**-10
-"""Of a quantile, where there are more."""
+"""Of the values that a quantile lies between, if there are more."""
 
-_BITS = 18
-_SHIFT, _BUCKETS = 32 - _BITS, 1 << _BITS
-_SIGN = _BUCKETS // 2
+_BITS = 9
+_SHIFT = 52 - _BITS
+_DENORMAL = 54
+"""Denormal numbers are multiplied by 2 to this, and have exponents smaller by it."""
+
+_INFINITE = (2047 + _DENORMAL) << _BITS
+_NAN = _INFINITE + 1
+_SMALLEST_NORMAL = float(np.finfo(np.float64).tiny)
 
 
 def exact_rows(dimensions: int) -> int:
@@ -85,7 +91,7 @@ class Distribution:
         values = np.concatenate(self.parts, axis=1).astype(np.float64)
         if not values.shape[1]:
             return np.full((len(q), len(values)), np.nan)
-        return cast(Array, np.quantile(values, q, axis=1))
+        return cast(Array, np.quantile(values, q, axis=1) + 0.0)  # never -0.0, whichever zero came first
 
     def _bounded(self) -> Distribution:
         """Counted, where there are too many values to keep."""
@@ -96,37 +102,73 @@ class Distribution:
 
 
 def _count(values: Array) -> tuple[Array, Array]:
-    """The buckets of the values (N,) of one dimension."""
-    bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
-    return _sparse(np.bincount(bits >> np.uint32(_SHIFT), minlength=_BUCKETS))
+    """The buckets of the values (N,) of one dimension, in ascending order, and their counts.
+
+    The number of a bucket has the sign of its values, and grows with them; 0 is the bucket of 0.
+    """
+    wide, apart = np.ascontiguousarray(values, np.float64), {}
+    finite = np.isfinite(wide)
+    if not finite.all():
+        apart = {-_INFINITE: wide == -np.inf, _INFINITE: wide == np.inf, _NAN: np.isnan(wide)}
+        wide = wide[finite]
+    parts = _normal(wide, _DENORMAL)
+    small = wide[np.abs(wide) < _SMALLEST_NORMAL]
+    if len(small):
+        apart[0] = small == 0
+        parts += _normal(np.ldexp(small, _DENORMAL), 0)
+    parts += [(np.array([number]), np.array([np.count_nonzero(where)])) for number, where in apart.items()]
+    numbers, counts = _add(parts)
+    return numbers[counts > 0], counts[counts > 0]
 
 
-def _sparse(counts: Array) -> tuple[Array, Array]:
-    numbers = np.flatnonzero(counts != 0)
-    return numbers, counts[numbers]
+def _normal(values: Array, exponent: int) -> list[tuple[Array, Array]]:
+    """The buckets of those of the finite values that are neither 0 nor denormal, and their counts, by sign.
+
+    Args:
+      exponent: what is added to their exponents.
+    """
+    bits = values.view(np.int64)
+    found = []
+    for sign, chosen in ((1, bits >= 1 << 52), (-1, (bits < 0) & (bits >= (1 << 52) - (1 << 63)))):
+        buckets = (bits[chosen] & ~(-1 << 63)) >> _SHIFT
+        if len(buckets):
+            least = int(buckets.min())
+            counts = np.bincount(buckets - least)
+            there = np.flatnonzero(counts)
+            found.append((sign * (there + least + (exponent << _BITS)), counts[there]))
+    return found
 
 
 def _add(buckets: list[tuple[Array, Array]]) -> tuple[Array, Array]:
-    counts = np.zeros(_BUCKETS, np.int64)
-    for numbers, more in buckets:
-        counts[numbers] += more
-    return _sparse(counts)
+    numbers, where = np.unique(np.concatenate([numbers for numbers, _ in buckets]), return_inverse=True)
+    counts = np.zeros(len(numbers), np.int64)
+    np.add.at(counts, where, np.concatenate([more for _, more in buckets]))
+    return numbers, counts
 
 
 def _middle(numbers: Array) -> Array:
     """The number in the middle of each bucket, float64."""
-    bits = (numbers.astype(np.uint32) << np.uint32(_SHIFT)) + np.uint32(1 << (_SHIFT - 1))
-    return bits.view(np.float32).astype(np.float64)
+    sizes = np.abs(numbers)
+    normal = sizes >> _BITS > _DENORMAL
+    bits = np.where(normal, sizes - (_DENORMAL << _BITS), sizes) << _SHIFT
+    middles = (bits + (1 << (_SHIFT - 1)) - ~normal).view(np.float64)  # of one denormal number: rounded down to it
+    with np.errstate(invalid="ignore"):
+        values = np.where(normal, middles, np.ldexp(middles, -_DENORMAL))
+    values = np.select([sizes == 0, sizes == _INFINITE, sizes == _NAN], [0.0, np.inf, np.nan], values)
+    return cast(Array, np.where(numbers < 0, -values, values))
 
 
 def _quantiles(numbers: Array, counts: Array, q: list[float]) -> Array:
     """Between the two values on whose ranks a quantile lies, as `np.quantile` does."""
-    # Bits count up from 0 to infinity, then from -0 to minus infinity.
-    negative = np.searchsorted(numbers, _SIGN)
-    numbers, counts = (np.concatenate([part[negative:][::-1], part[:negative]]) for part in (numbers, counts))
     ends, values = np.cumsum(counts), _middle(numbers)
+    if numbers[-1] == _NAN:
+        return np.full(len(q), np.nan)
     places = np.asarray(q) * (ends[-1] - 1)
     low = np.floor(places).astype(np.int64)
     below = values[np.searchsorted(ends, low, side="right")]
     above = values[np.searchsorted(ends, np.minimum(low + 1, ends[-1] - 1), side="right")]
-    return cast(Array, below + (above - below) * (places - low))
+    shares = places - low
+    with np.errstate(invalid="ignore", over="ignore"):
+        between = below + (above - below) * shares
+        between = np.where(np.isfinite(between), between, below * (1 - shares) + above * shares)
+    return cast(Array, np.where((shares == 0) | (below == above), below, between))

@@ -1,13 +1,14 @@
-"""Statistics of the leaves of episodes: one pass, mergeable in any order."""
+"""Statistics of the leaves of episodes: one pass, mergeable in any order, with the same result to the last bit."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias
 
 import numpy as np
 
+from rlds_beam.connectors.exact_sums import ExactSums
 from rlds_beam.connectors.fields import StepFields, transitions
 from rlds_beam.connectors.propensity_statistics import PropensityStatistics
 from rlds_beam.connectors.quantiles import RELATIVE_ERROR, Distribution, exact_rows
@@ -31,17 +32,14 @@ class LeafStatistics:
     """The values of one leaf of D dimensions, over N steps. Immutable, mergeable, picklable.
 
     Attributes:
-      shape: of one step.
-      count: N.
-      mean, m2: float64 (D,), the mean, and the sum of squared differences from it (Chan, Golub and LeVeque 1979).
+      shape: the shape of one step.
+      sums: the sums of the values and of their squares.
       low, high: float64 (D,), the smallest and largest values.
       distribution: for quantiles.
     """
 
     shape: tuple[int, ...]
-    count: int
-    mean: Array
-    m2: Array
+    sums: ExactSums
     low: Array
     high: Array
     distribution: Distribution
@@ -56,8 +54,9 @@ class LeafStatistics:
     @staticmethod
     def of_columns(columns: Array, shape: tuple[int, ...], distribution: Distribution) -> LeafStatistics:
         """Of the values (D, N) of each dimension, which lie one after another; N > 0."""
-        mean, m2, low, high = np.array([_moments(values) for values in columns]).reshape(-1, 4).T
-        return LeafStatistics(shape, columns.shape[1], mean, m2, low, high, distribution)
+        # 0.0 is added because it turns -0.0 into 0.0, so that it does not matter which of them comes first.
+        low, high = (bound(axis=1).astype(np.float64) + 0.0 for bound in (columns.min, columns.max))
+        return LeafStatistics(shape, ExactSums.of(columns), low, high, distribution)
 
     def merge(self, *others: LeafStatistics) -> LeafStatistics:
         """All of the values.
@@ -68,20 +67,26 @@ class LeafStatistics:
         every = (self, *others)
         if any(one.shape != self.shape for one in others):
             raise ValueError(f"the shapes differ: {sorted({one.shape for one in every})}")
-        counts = np.array([one.count for one in every])[:, None]
-        means, total = np.stack([one.mean for one in every]), counts.sum()
-        mean = (means * counts).sum(axis=0) / total
-        m2 = np.sum([one.m2 for one in every], axis=0) + (counts * np.square(means - mean)).sum(axis=0)
         return LeafStatistics(
-            self.shape, int(total), mean, m2,
+            self.shape, self.sums.merge(*(one.sums for one in others)),
             np.min([one.low for one in every], axis=0), np.max([one.high for one in every], axis=0),
             self.distribution.merge(*(one.distribution for one in others)),
         )  # fmt: skip
 
     @property
+    def count(self) -> int:
+        """N."""
+        return self.sums.count
+
+    @property
+    def mean(self) -> Array:
+        """float64 (D,)."""
+        return self.sums.mean
+
+    @property
     def std(self) -> Array:
-        """The standard deviation of the population, as `np.std`."""
-        return cast(Array, np.sqrt(self.m2 / self.count))
+        """The standard deviation of the population, as `np.std`: float64 (D,)."""
+        return self.sums.std
 
     def to_json(self) -> dict[str, Any]:
         """`mean`, `std`, `min`, `max`, the quantiles, each in the shape of a step; `count`, and how exact they are."""
@@ -126,7 +131,7 @@ class EpisodeStatistics:
     def merge(self, *others: EpisodeStatistics) -> EpisodeStatistics:
         """All of the episodes."""
         every = [one for one in (self, *others) if one.episodes]
-        paths = dict.fromkeys(path for one in every for path in one.leaves)
+        paths = sorted({path for one in every for path in one.leaves})
         return EpisodeStatistics(
             sum(one.episodes for one in every),
             sum(one.transitions for one in every),
@@ -241,26 +246,21 @@ class StatisticsBuilder:
         propensities = PropensityStatistics.of(episode, fields)
         if propensities is not None:
             self._propensities.append(propensities)
+        if len(self._propensities) > _PARTS * _PARTS:
+            merged = PropensityStatistics.merged(self._propensities)
+            self._propensities = [] if merged is None else [merged]
 
     def finish(self) -> EpisodeStatistics:
         """The statistics of all episodes so far."""
         if not self._lengths:
             return EpisodeStatistics()
-        leaves = {path: leaf.finish() for path, leaf in self._leaves.items()}
+        leaves = {path: leaf.finish() for path, leaf in sorted(self._leaves.items())}
         lengths, returns = np.array(self._lengths), np.array(self._returns)
         of_returns = LeafStatistics.of(returns) if len(returns) else None
         propensities = PropensityStatistics.merged(self._propensities)
         return EpisodeStatistics(
             len(lengths), int(lengths.sum()), leaves, LeafStatistics.of(lengths), of_returns, propensities
         )
-
-
-def _moments(values: Array) -> tuple[Any, ...]:
-    """Mean, sum of squared differences from it, smallest and largest of values (N,)."""
-    mean = values.mean(dtype=np.float64)
-    squares = np.square(np.subtract(values, mean, dtype=np.float64))
-    # Not a product of vectors, whose last bits depend on the kernels of BLAS.
-    return mean, squares.sum(), values.min(), values.max()
 
 
 def _merged(parts: Iterable[LeafStatistics]) -> LeafStatistics:

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 _COLUMNS = ("mean", "std", "min", "q01", "q50", "q99", "max")
-_DEVIATION = 4.0
-"""Standard errors that the calibration may be off by chance: 1 in 16,000 for one action."""
+_DEVIATION = 4
+"""Deviations of the calibration up to this one are taken for chance: larger ones are, once in 750, for one action."""
 
 _MOST = 32
 """Dimensions of a field that are printed; the JSON has all."""
@@ -68,7 +68,8 @@ def _propensity_lines(content: Mapping[str, Any] | None) -> list[str]:
     if "calibration" in content:
         worst = content["calibration"]["largest_deviation"]
         fit = "fit" if worst <= _DEVIATION else "DO NOT FIT"
-        lines.append(f"calibration     propensities {fit} how often actions occur ({worst:.1f} standard errors off)")
+        chance = f"deviation {worst:.1f}; up to {_DEVIATION} is chance"
+        lines.append(f"calibration     propensities {fit} how often actions occur ({chance})")
     if "support" in content:
         support, sizes = content["support"], content["effective_sample_size"]
         lines.append(f"support         mean ratio {support['mean']:.4f} +- {support['error']:.4f}; 1 is full support")
