@@ -6,11 +6,11 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from rlds_beam.episodes.casting import changed
 from rlds_beam.errors import UsageError
 from rlds_beam.pipelines.cli import main
 from rlds_beam.testing import make_episode, read_items, read_rejected, write_dataset
-from rlds_beam.trajectories.casting import changed
-from rlds_beam.trajectories.options import CASTS, FrameOptions
+from rlds_beam.trajectories.options import FrameOptions
 
 VALUES = [0, 1, -1, 0.5, -1.5, 1 / 3, 127, 128, 200, 255, 256, 300, 2049, 65504, 65520, 70000, 2**24 + 1, 2**31 - 1,
           2**31, -(2**31), -(2**31) - 1, 2**32, 2**53, 2**53 + 1, 2**63 - 1, -(2**63), 2**63, 2**64 - 1, 1e30, 1e39,
@@ -19,10 +19,12 @@ SOURCES = [np.dtype(name) for name in ("bool", "uint8", "int8", "int16", "uint16
                                        "float16", "float32", "float64")] + [np.dtype(ml_dtypes.bfloat16)]  # fmt: skip
 
 
-def is_changed(value, new: np.dtype) -> bool:
+def is_changed(value, new: np.dtype, rounding: bool) -> bool:
     """By Python's own exact numbers."""
     old = float(value) if value.dtype.kind not in "biu" else int(value)
-    if new.kind != "f":
+    if new.kind == "b":
+        return old not in (0, 1)
+    if new.kind in "iu":
         limits = np.iinfo(new)
         return old != old or old in (float("inf"), -float("inf")) or old != int(old) or not (
             int(limits.min) <= int(old) <= int(limits.max)
@@ -31,21 +33,24 @@ def is_changed(value, new: np.dtype) -> bool:
         after = float(value.astype(new))
     if isinstance(old, int):
         return abs(after) == float("inf") or int(after) != old
+    if not rounding:
+        return after != old and old == old
     return abs(old) < float("inf") and abs(after) == float("inf")
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-@pytest.mark.parametrize("dtype", CASTS)
+@pytest.mark.parametrize("rounding", [True, False])
+@pytest.mark.parametrize("new", SOURCES, ids=str)
 @pytest.mark.parametrize("source", SOURCES, ids=str)
-def test_what_is_changed(source, dtype):
-    new = np.dtype(dtype)
+def test_what_is_changed(source, new, rounding):
     for value in VALUES:
         if source.kind in "biu" and (value != value or not np.isfinite(value) or value != int(value)):
             continue
         if source.kind in "iu" and not np.iinfo(source).min <= int(value) <= np.iinfo(source).max:
             continue
         array = np.array([int(value) if source.kind in "iu" else value]).astype(source)
-        assert changed(array, array.astype(new)).tolist() == [is_changed(array[0], new)], (value, source, new)
+        found = changed(array, array.astype(new), rounding=rounding).tolist()
+        assert found == [is_changed(array[0], new, rounding)], (value, source, new)
 
 
 @pytest.fixture

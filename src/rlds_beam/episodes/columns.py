@@ -14,6 +14,7 @@ import numpy as np
 
 from rlds_beam.episodes.episode import Column
 from rlds_beam.episodes.images import EncodedImages
+from rlds_beam.episodes.violations import BadEpisode, Violation
 
 ZERO_IMAGE = b""
 """The value in an `EncodedImages` column for an image of zeros (an added or a padding frame)."""
@@ -22,6 +23,20 @@ ZERO_IMAGE = b""
 def is_text(column: Column) -> bool:
     """Whether the column holds strings, which no trajectory can hold."""
     return not isinstance(column, EncodedImages) and column.dtype.kind in "OSU"
+
+
+def text_bytes(value: Any, path: str) -> bytes:
+    """One text as bytes.
+
+    Raises:
+      BadEpisode: wrong_dtype_or_shape: it is something else; an array of objects as bytes would be memory addresses.
+    """
+    if isinstance(value, str):
+        return value.encode()
+    if not isinstance(value, bytes):
+        what = f"an array of shape {list(value.shape)}" if isinstance(value, np.ndarray) else type(value).__name__
+        raise BadEpisode(Violation("wrong_dtype_or_shape", f"{what}, where one text is expected", path))
+    return bytes(value)
 
 
 def is_numeric(column: Column) -> bool:

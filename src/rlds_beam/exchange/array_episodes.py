@@ -16,8 +16,10 @@ from rlds_beam.episodes.images import EncodedImages
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.episodes.schema import Field, Schema
 from rlds_beam.episodes.violations import BadEpisode, Violation
+from rlds_beam.errors import UsageError
 from rlds_beam.exchange.packed_arrays import pack, unpack
 from rlds_beam.formats.base import Damage, Headers, Record
+from rlds_beam.formats.features import DTYPES
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 Arrays: TypeAlias = "Mapping[str, Array]"
@@ -26,8 +28,24 @@ _WIDE = ("float64", "uint64")
 
 
 def number_field(path: str, dtype: str, shape: tuple[int, ...] = ()) -> Field:
-    """The field of an array of numbers; one whose values a tf.Example would round is stored in it as bytes."""
+    """The field of an array of numbers; one whose values a tf.Example would round is stored in it as bytes.
+
+    Raises:
+      UsageError: no field has such a dtype (complex numbers, records).
+    """
+    if dtype not in DTYPES:
+        raise UsageError(f"{path} holds {dtype} values, which cannot be read; known are {', '.join(sorted(DTYPES))}")
     return Field(path, dtype, shape, "bytes" if dtype in _WIDE else "none")
+
+
+def encoded_images(values: Array, path: str) -> Array:
+    """Images as an object array [T] of bytes, also those that are rows of bytes. Raises BadEpisode of other values."""
+    if values.dtype == object and values.ndim == 1:
+        return values
+    if values.dtype != np.uint8 or values.ndim != 2:
+        detail = f"{values.dtype.name}{list(values.shape)}, where an encoded image for each step is expected"
+        raise BadEpisode(Violation("wrong_dtype_or_shape", detail, path))
+    return np.fromiter((row.tobytes() for row in values), object, len(values))
 
 
 FLAG_FIELDS = {name: Field(name, "bool") for name in ("is_first", "is_last", "is_terminal")}
@@ -64,7 +82,7 @@ class ArrayFormat(abc.ABC):
         position = start
         try:
             for found in self.episodes(path, start, last):
-                yield found if isinstance(found, Damage) else Record(position, pack(found))
+                yield found if isinstance(found, Damage) else _record(position, found)
                 position += 1
         except OSError as error:
             yield from (Damage(i, i + 1, f"the file cannot be read: {error}", b"") for i in range(position, last))
@@ -86,6 +104,13 @@ class ArrayFormat(abc.ABC):
 
     def positions(self, path: str, low: int, high: int) -> tuple[int, int | None]:
         return low, high
+
+
+def _record(position: int, arrays: Arrays) -> Record | Damage:
+    try:
+        return Record(position, pack(arrays))
+    except ValueError as error:
+        return Damage(position, position + 1, f"the episode cannot be read: {error}", b"")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,11 +158,7 @@ def _compare(path: str, field: Field, steps: Mapping[str, Column]) -> Iterator[V
     if isinstance(column, EncodedImages):
         return
     shape = column.shape[1:]
-    if field.dtype == "string":
-        wrong = column.dtype != object
-    else:
-        wrong = column.dtype != field.numpy_dtype or shape != field.shape
-    if wrong:
+    if column.dtype != field.numpy_dtype or shape != field.shape:
         detail = f"{column.dtype}{shape} at each step, where the first episode has {field.dtype}{field.shape}"
         yield Violation("wrong_dtype_or_shape", detail, path)
 

@@ -30,6 +30,7 @@ from rlds_beam.exchange.leaves import (
     field_json,
     leaves_below,
     not_representable,
+    representable,
     scalar,
     single,
 )
@@ -144,7 +145,8 @@ class D3rlpyOutput(MergedOutput):
         for leaf in self.observations:
             values = leaf.values(episode, rows)
             observations.append(np.ascontiguousarray(np.moveaxis(values, -1, 1)) if leaf.channels_last else values)
-        actions = self.action.values(episode, rows).reshape(rows, self._actions).astype(self._action_dtype, copy=False)
+        actions = self.action.values(episode, rows).reshape(rows, self._actions)
+        actions = representable(actions, self._action_dtype, self.action.path)
         rewards = self.reward.values(episode, rows).reshape(rows, 1)
         return [*observations, actions, rewards, np.array([terminated])]
 

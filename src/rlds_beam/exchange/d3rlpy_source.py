@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from rlds_beam.episodes.casting import exact_cast, exact_flags
 from rlds_beam.episodes.episode import Column
 from rlds_beam.episodes.schema import Field, Schema
 from rlds_beam.errors import UsageError
@@ -93,7 +94,7 @@ class D3rlpyDecoder(ArrayDecoder):
     own: bool
 
     def convert(self, arrays: Arrays) -> tuple[Mapping[str, Column], Mapping[str, Any]]:
-        terminated = bool(arrays["terminated"])
+        terminated = bool(exact_flags(arrays["terminated"], "terminated"))
         rows = len(arrays["rewards"])
         fields = self.schema.steps
         steps: dict[str, Column] = {}
@@ -112,8 +113,8 @@ class D3rlpyDecoder(ArrayDecoder):
         return {**steps, **marks, "discount": discounts(marks["is_terminal"])}, {}
 
     def _cast(self, path: str, column: Array) -> Array:
-        """As the dtype that it had before `--to=d3rlpy` wrote it."""
-        return column.astype(self.schema.steps[path].numpy_dtype, copy=False) if self.own else column
+        """The column in the field's dtype: that of the first episode, or the one before `--to=d3rlpy` wrote it."""
+        return exact_cast(column, self.schema.steps[path].numpy_dtype, path)
 
 
 @dataclasses.dataclass(frozen=True)

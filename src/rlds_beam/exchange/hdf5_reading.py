@@ -61,12 +61,39 @@ def is_text(dataset: Any) -> bool:
     return dataset.dtype.kind in "OS"
 
 
+def is_readable(dataset: Any) -> bool:
+    """Whether it holds values of one size, text, or bytes (images): no lists of numbers, no references."""
+    if dataset.dtype.kind != "O":
+        return dataset.shape is not None
+    kind = _length_varies(dataset.dtype)
+    return kind in (str, bytes) or kind == np.uint8
+
+
+def check_readable(dataset: Any) -> None:
+    """Raises TypeError for a dataset that is not `is_readable`."""
+    if not is_readable(dataset):
+        kind = _length_varies(dataset.dtype)
+        found = "objects" if kind is None else f"lists of {kind}"
+        raise TypeError(f"{dataset.name} holds {found}; only text, images and numbers of one shape can be read")
+
+
+def _length_varies(dtype: np.dtype[Any]) -> Any:
+    """What values of any length are of, as h5py says it: str, bytes, or a dtype; None of other objects."""
+    metadata: Any = dtype.metadata or {}
+    return metadata.get("vlen")
+
+
 def read_array(dataset: Any) -> Array:
-    """The values of a dataset; those of any length as an object array of bytes."""
+    """The values of a dataset; those of any length as an object array of bytes.
+
+    Raises:
+      TypeError: they are other objects.
+    """
+    check_readable(dataset)
     values: Any = dataset[()]
     if not isinstance(values, np.ndarray):
         values = np.asarray(values, object) if isinstance(values, str | bytes) else np.asarray(values)
-    if values.dtype.kind in "SU" or (values.dtype == object and values.ndim == 0):
+    if values.dtype.kind in "SU":
         values = values.astype(object)
     if values.dtype != object:
         return np.asarray(values)
@@ -78,4 +105,8 @@ def read_array(dataset: Any) -> Array:
 def _bytes(value: Any) -> bytes:
     if isinstance(value, str):
         return value.encode()
-    return value.tobytes() if isinstance(value, np.ndarray) else bytes(value)
+    if isinstance(value, np.ndarray) and value.dtype == np.uint8:
+        return value.tobytes()
+    if not isinstance(value, bytes):
+        raise TypeError(f"a {type(value).__name__} is not text")
+    return value

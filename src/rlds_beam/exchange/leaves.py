@@ -8,7 +8,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from rlds_beam.episodes.columns import ZERO_IMAGE
+from rlds_beam.episodes.casting import exact_cast
+from rlds_beam.episodes.columns import ZERO_IMAGE, text_bytes
 from rlds_beam.episodes.episode import Column, Episode
 from rlds_beam.episodes.image_encoding import encode_jpeg
 from rlds_beam.episodes.images import EncodedImages
@@ -133,9 +134,9 @@ def is_text(field: Field) -> bool:
     return field.dtype == "string" and not field.shape
 
 
-def text_values(column: Column) -> list[bytes]:
-    """The text of each step."""
-    return [value.encode() if isinstance(value, str) else bytes(value) for value in column]
+def text_values(column: Column, path: str) -> list[bytes]:
+    """The text of each step. Raises BadEpisode where it is something else."""
+    return [text_bytes(value, path) for value in column]
 
 
 def scalar(leaf: LeafColumn, role: str, to: str) -> LeafColumn:
@@ -156,6 +157,11 @@ def single(leaves: Leaves, role: str, to: str) -> LeafColumn:
         f"--to={to}: the {role} is one array, and the dataset has {names}: join them, or leave some out, with "
         "--connectors"
     )
+
+
+def representable(values: Array, dtype: Any, path: str) -> Array:
+    """The values in the dtype that a format stores. Raises BadEpisode (not_representable) if one would change."""
+    return exact_cast(values, np.dtype(dtype), path, "not_representable")
 
 
 def not_representable(detail: str, field: str | None = None) -> BadEpisode:

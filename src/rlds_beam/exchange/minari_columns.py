@@ -8,11 +8,12 @@ from typing import Any, Literal
 
 import numpy as np
 
+from rlds_beam.episodes.columns import text_bytes
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.image_encoding import encode_jpeg
 from rlds_beam.episodes.schema import Field
 from rlds_beam.exchange import gym_spaces
-from rlds_beam.exchange.leaves import JPEG_QUALITY, LeafColumn, text_values
+from rlds_beam.exchange.leaves import JPEG_QUALITY, LeafColumn, representable, text_values
 from rlds_beam.exchange.parts import Values
 from rlds_beam.formats.hdf5_objects import datatype
 
@@ -74,17 +75,17 @@ class MinariColumn:
             return self._value(episode.metadata[self.field.path])
         stop = len(episode) if self.of == "step" else len(episode) - 1
         if self.is_text:
-            return text_values(episode.steps[self.field.path][:stop])
+            return text_values(episode.steps[self.field.path][:stop], self.field.path)
         leaf = LeafColumn(self.field)
         if not self.jpeg:
-            return leaf.values(episode, stop).astype(self._stored, copy=False)
+            return representable(leaf.values(episode, stop), self._stored, self.field.path)
         if len(leaf.shape) == 2:
             return encode_jpeg(leaf.values(episode, stop)[..., None], JPEG_QUALITY)
         return leaf.jpegs(episode)[:stop]
 
     def _value(self, value: Any) -> Values:
         if self.is_text:
-            return [value.encode() if isinstance(value, str) else bytes(value)]
+            return [text_bytes(value, self.field.path)]
         return np.ascontiguousarray(np.asarray(value, self._stored).reshape(1, *self.shape))
 
     def space(self, about: Sequence[Any]) -> gym_spaces.JsonSpace:

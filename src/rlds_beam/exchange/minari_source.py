@@ -16,6 +16,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from rlds_beam import storage
+from rlds_beam.episodes.casting import exact_cast, exact_flags
 from rlds_beam.episodes.episode import Column
 from rlds_beam.episodes.images import EncodedImages
 from rlds_beam.episodes.schema import Field, Schema
@@ -27,11 +28,20 @@ from rlds_beam.exchange.array_episodes import (
     ArrayFormat,
     Arrays,
     discounts,
+    encoded_images,
     flags,
     number_field,
     with_last,
 )
-from rlds_beam.exchange.hdf5_reading import UNREADABLE, datasets_of, is_text, open_hdf5, read_array
+from rlds_beam.exchange.hdf5_reading import (
+    UNREADABLE,
+    check_readable,
+    datasets_of,
+    is_readable,
+    is_text,
+    open_hdf5,
+    read_array,
+)
 from rlds_beam.exchange.leaves import field_from_json
 from rlds_beam.exchange.minari_arrow import ARROW, MinariArrowFormat
 from rlds_beam.exchange.minari_output import MAIN, METADATA, OWN
@@ -60,7 +70,8 @@ class MinariFormat(ArrayFormat):
         with open_hdf5(path) as file:
             for i in range(start, stop):
                 try:
-                    yield {place: read_array(dataset) for place, dataset in datasets_of(file[f"episode_{i}"])}
+                    found = datasets_of(file[f"episode_{i}"])
+                    yield {place: read_array(dataset) for place, dataset in found if is_readable(dataset)}
                 except UNREADABLE as error:
                     yield Damage(i, i + 1, f"episode_{i} cannot be read: {error}", b"")
 
@@ -84,18 +95,14 @@ class MinariField:
 
         Raises:
           KeyError: there are none.
+          BadEpisode: they are not of the field's dtype.
         """
         found = arrays[self.place]
         column: Column
         if self.field.encoding == "jpeg":
-            images = (
-                found if found.dtype == object else np.fromiter((row.tobytes() for row in found), object, len(found))
-            )
-            column = EncodedImages(images, self.field.shape, self.field.dtype)
-        elif self.field.dtype == "string":
-            column = found
+            column = EncodedImages(encoded_images(found, self.field.path), self.field.shape, self.field.dtype)
         else:
-            column = found.astype(self.field.numpy_dtype, copy=False)
+            column = exact_cast(found, self.field.numpy_dtype, self.field.path)
         return with_last(column) if self.of == "transition" or len(column) == steps - 1 else column
 
 
@@ -111,12 +118,16 @@ class MinariDecoder(ArrayDecoder):
     fields: tuple[MinariField, ...]
 
     def convert(self, arrays: Arrays) -> tuple[Mapping[str, Column], Mapping[str, Any]]:
-        terminated, truncated = (np.asarray(arrays[name], bool) for name in ("terminations", "truncations"))
+        terminated, truncated = (exact_flags(arrays[name], name) for name in ("terminations", "truncations"))
         steps = len(terminated) + 1
         marks = flags(terminated | truncated, terminated)
         columns: dict[str, Column] = {"discount": discounts(marks["is_terminal"])}
         columns |= {one.field.path: one.column(arrays, steps) for one in self.fields if one.of != "episode"}
-        metadata = {one.field.path: arrays[one.place][0] for one in self.fields if one.of == "episode"}
+        metadata = {
+            one.field.path: exact_cast(arrays[one.place], one.field.numpy_dtype, one.field.path)[0]
+            for one in self.fields
+            if one.of == "episode"
+        }
         return {**columns, **marks}, metadata
 
 
@@ -219,7 +230,11 @@ def _fields(path: str, files: MinariFormat | MinariArrowFormat, about: Mapping[s
             found = [_field(place, one, jpeg, spaces) for place, one in sorted(arrays.items())]
         else:
             with open_hdf5(path) as file:
-                found = [_field(place, one, jpeg, spaces) for place, one in datasets_of(file["episode_0"])]
+                datasets = [*datasets_of(file["episode_0"])]
+                for place, dataset in datasets:
+                    if place.partition("/")[0] in _ROLES and dataset.shape is not None:
+                        check_readable(dataset)
+                found = [_field(place, one, jpeg, spaces) for place, one in datasets]
     except UNREADABLE as error:
         raise UsageError(f"{path} cannot be read: {error}") from error
     return tuple(one for one in found if one is not None)

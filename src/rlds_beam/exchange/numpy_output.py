@@ -18,8 +18,8 @@ import numpy as np
 
 from rlds_beam.checking.verdicts import Unjudged
 from rlds_beam.connectors.fields import StepFields
+from rlds_beam.episodes.columns import text_bytes
 from rlds_beam.episodes.episode import Episode
-from rlds_beam.episodes.images import EncodedImages
 from rlds_beam.episodes.schema import Field
 from rlds_beam.errors import UsageError
 from rlds_beam.exchange.leaves import LeafColumn, columns_of, field_json, is_text, text_values
@@ -57,11 +57,13 @@ class NumpyColumn:
         if self.of_episode:
             value = episode.metadata[self.field.path]
             if self.as_bytes:
-                return [value.encode() if isinstance(value, str) else bytes(value)]
+                return [text_bytes(value, self.field.path)]
             return np.ascontiguousarray(np.asarray(value, self._leaf.dtype).reshape(1, *self._leaf.shape))
         if not self.as_bytes:
             return self._leaf.values(episode)
-        return self._leaf.jpegs(episode) if self._leaf.is_image else text_values(_plain(episode, self.field.path))
+        if self._leaf.is_image:
+            return self._leaf.jpegs(episode)
+        return text_values(episode.steps[self.field.path], self.field.path)
 
     @property
     def _leaf(self) -> LeafColumn:
@@ -80,12 +82,6 @@ class NumpyColumn:
         if isinstance(values, np.ndarray):
             return [values]
         return [np.frombuffer(b"".join(values), np.uint8), np.array([len(value) for value in values], "<i8")]
-
-
-def _plain(episode: Episode, path: str) -> np.ndarray[Any, Any]:
-    column = episode.steps[path]
-    assert not isinstance(column, EncodedImages)
-    return column
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,11 +9,12 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from rlds_beam import storage
+from rlds_beam.episodes.casting import exact_cast
 from rlds_beam.episodes.episode import Column
 from rlds_beam.episodes.images import EncodedImages
 from rlds_beam.episodes.schema import Field, Schema
 from rlds_beam.errors import UsageError
-from rlds_beam.exchange.array_episodes import ArrayDecoder, ArrayFormat, Arrays
+from rlds_beam.exchange.array_episodes import ArrayDecoder, ArrayFormat, Arrays, encoded_images
 from rlds_beam.exchange.leaves import field_from_json
 from rlds_beam.exchange.numpy_output import OFFSETS
 from rlds_beam.exchange.packed_arrays import split_bytes
@@ -119,12 +120,14 @@ class NumpyDecoder(ArrayDecoder):
         metadata: dict[str, Any] = {}
         for one in self.fields:
             values, field = arrays[one.file], one.field
-            if values.dtype != object:
-                values = values.astype(field.numpy_dtype, copy=False)
+            if field.encoding == "jpeg" and not one.of_episode:
+                images = encoded_images(values, field.path)
+                steps[field.path] = EncodedImages(images, field.shape, field.dtype)
+                continue
+            if not one.as_bytes:
+                values = exact_cast(values, field.numpy_dtype, field.path)
             if one.of_episode:
                 metadata[field.path] = values[0]
-            elif field.encoding == "jpeg":
-                steps[field.path] = EncodedImages(values, field.shape, field.dtype)
             else:
                 steps[field.path] = values
         return steps, metadata

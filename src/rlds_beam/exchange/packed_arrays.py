@@ -27,10 +27,11 @@ LENGTHS = " lengths"
 
 
 def pack(arrays: Mapping[str, Array]) -> bytes:
-    """The arrays as `.npz` bytes. Text is an object array of bytes: it is stored as its bytes and their lengths.
+    """The arrays as `.npz` bytes. Text is an object array of bytes, of any shape: it is stored as its bytes, and
+    their lengths in that shape.
 
     Raises:
-      ValueError: they are larger than 4 GB.
+      ValueError: they are larger than 4 GB, or an object is not text.
     """
     parts: list[bytes] = []
     central: list[bytes] = []
@@ -88,19 +89,29 @@ def _plain(arrays: Mapping[str, Array]) -> dict[str, Array]:
     plain: dict[str, Array] = {}
     for name, array in arrays.items():
         if array.dtype == object:
-            values = [bytes(value) for value in array]
+            values = [_text(name, value) for value in array.reshape(-1)]
             plain[name] = np.frombuffer(b"".join(values), np.uint8)
-            plain[name + LENGTHS] = np.array([len(value) for value in values], np.int64)
+            lengths = np.fromiter(map(len, values), np.int64, len(values))
+            plain[name + LENGTHS] = lengths.reshape(array.shape)
         else:
             plain[name] = array
     return plain
 
 
+def _text(name: str, value: Any) -> bytes:
+    if isinstance(value, str):
+        return value.encode()
+    if not isinstance(value, bytes):
+        raise ValueError(f"{name} holds a {type(value).__name__}, where text is expected")
+    return value
+
+
 def _with_text(arrays: dict[str, Array]) -> dict[str, Array]:
     found = {}
     for name, array in arrays.items():
-        if name + LENGTHS in arrays:
-            found[name] = split_bytes(array.tobytes(), arrays[name + LENGTHS])
+        lengths = arrays.get(name + LENGTHS)
+        if lengths is not None:
+            found[name] = split_bytes(array.tobytes(), lengths.reshape(-1)).reshape(lengths.shape)
         elif not name.endswith(LENGTHS):
             found[name] = array
     return found

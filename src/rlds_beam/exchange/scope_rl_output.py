@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from rlds_beam.connectors.fields import StepFields
+from rlds_beam.episodes.columns import text_bytes
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.nesting import below
 from rlds_beam.errors import UsageError
@@ -32,6 +33,7 @@ from rlds_beam.exchange.leaves import (
     is_text,
     leaves_below,
     not_representable,
+    representable,
     scalar,
     single,
     text_values,
@@ -151,22 +153,28 @@ class ScopeRlOutput(MergedOutput):
             raise not_representable("an episode of one step has no action, and a logged dataset has one for each state")
         if steps is not None and (end > steps or (end < steps and self.options.ragged == "reject")):
             raise not_representable(f"{end} actions, where --step_per_trajectory={steps}")
-        states = [leaf.values(episode, end).reshape(end, -1) for leaf in self.states]
-        state = np.concatenate(states, axis=1, dtype=np.float64)
+        states = [
+            representable(leaf.values(episode, end).reshape(end, -1), np.float64, leaf.path) for leaf in self.states
+        ]
+        state = np.concatenate(states, axis=1)
         action = self.action.values(episode, end).reshape(end, self.action_dim)
-        action = action[:, 0].astype(np.int64) if self.discrete else action.astype(np.float64)
-        reward = self.reward.values(episode, end).reshape(end).astype(np.float64)
+        if self.discrete:
+            action = representable(action[:, 0], np.int64, self.action.path)
+        else:
+            action = representable(action, np.float64, self.action.path)
+        reward = representable(self.reward.values(episode, end).reshape(end), np.float64, self.reward.path)
         terminated = np.array([episode.steps["is_terminal"][-1]], bool)
         values: list[Values] = [state, action, reward, self._pscore(episode, end), terminated]
         for _, leaf in self.info:
             if is_text(leaf.field):
-                found = text_values(episode.steps[leaf.path][:end])
+                found = text_values(episode.steps[leaf.path][:end], leaf.path)
                 values += [np.frombuffer(b"".join(found), np.uint8), np.array([len(one) for one in found], "<i8")]
             else:
                 column = leaf.values(episode, end)
-                values.append(column.astype(np.int64 if column.dtype.kind in "iub" else np.float64))
-        policy = episode.metadata[self.policy] if self.policy else b""
-        return [*values, np.frombuffer(policy.encode() if isinstance(policy, str) else bytes(policy), np.uint8)]
+                dtype = np.int64 if column.dtype.kind in "iub" else np.float64
+                values.append(representable(column, dtype, leaf.path))
+        policy = text_bytes(episode.metadata[self.policy], self.policy) if self.policy else b""
+        return [*values, np.frombuffer(policy, np.uint8)]
 
     def _pscore(self, episode: Episode, end: int) -> np.ndarray[Any, Any]:
         if self.propensity is None:

@@ -84,7 +84,7 @@ def to_arrow(field: Field, column: Column, rows: int) -> pa.Array:
     if isinstance(column, EncodedImages):
         raise ValueError(f"{field.path} holds encoded images, where {field} is expected")
     if field.dtype == "string":
-        texts = [text for row in texts_of(column) for text in row]
+        texts = [text for row in texts_of(column, field.path) for text in row]
         return _nested(_strings(texts, field.path), _sizes(column, dims), field)
     if column.dtype == object and None in dims:
         parts = [np.asarray(value) for value in column]

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from rlds_beam.episodes.columns import ZERO_IMAGE
+from rlds_beam.episodes.columns import ZERO_IMAGE, text_bytes
 from rlds_beam.episodes.episode import Column
 from rlds_beam.episodes.image_encoding import encode_jpeg
 from rlds_beam.episodes.image_headers import read_image_header
@@ -122,7 +122,7 @@ def _entries(field: Field, column: Column, rows: int) -> list[bytes]:
     if field.encoding in IMAGES:
         return [bytes_entry(field.path, images) for images in images_of(field, column)]
     if field.dtype == "string":
-        return [bytes_entry(field.path, texts) for texts in texts_of(cast(Array, column))]
+        return [bytes_entry(field.path, texts) for texts in texts_of(cast(Array, column), field.path)]
     return [_entry(field, np.asarray(value)) for value in cast(Array, column)]
 
 
@@ -145,11 +145,11 @@ def _entry(field: Field, value: Array) -> bytes:
     return made
 
 
-def texts_of(column: Array) -> Iterator[list[bytes]]:
-    """The texts of each row, as bytes."""
+def texts_of(column: Array, path: str) -> Iterator[list[bytes]]:
+    """The texts of each row, as bytes. Raises BadEpisode where a row holds something else."""
     for row in column:
         texts: list[Any] = [row] if isinstance(row, (str, bytes)) else np.asarray(row, object).ravel().tolist()
-        yield [text.encode() if isinstance(text, str) else bytes(text) for text in texts]
+        yield [text_bytes(text, path) for text in texts]
 
 
 def images_of(field: Field, column: Column) -> Iterator[list[bytes]]:

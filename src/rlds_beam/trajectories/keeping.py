@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from rlds_beam.episodes.columns import text_bytes
 from rlds_beam.episodes.episode import Column, Episode
 from rlds_beam.episodes.nesting import all_below, below
 from rlds_beam.episodes.schema import Field, Schema
@@ -62,7 +63,7 @@ class Kept:
     def entry(self, values: np.ndarray[Any, Any]) -> bytes:
         """The entry of Features.feature for the values of one item."""
         if self.field.dtype == "string":
-            kind, content = 1, b"".join(delimited(1, _bytes(value)) for value in values.reshape(-1))
+            kind, content = 1, b"".join(delimited(1, text_bytes(v, self.field.path)) for v in values.reshape(-1))
         elif self.field.dtype == "float32":
             kind, content = 2, delimited(1, np.ascontiguousarray(values, "<f4").tobytes())
         elif self.field.dtype == "int64":
@@ -114,7 +115,3 @@ def _values(one: Kept, column: np.ndarray[Any, Any], index: np.ndarray[Any, Any]
     if (padding := index < 0).any():
         values[padding] = b"" if one.field.dtype == "string" else 0
     return values
-
-
-def _bytes(value: Any) -> bytes:
-    return value.encode() if isinstance(value, str) else bytes(value)

@@ -20,6 +20,7 @@ from rlds_beam.episodes.episode import Column
 from rlds_beam.episodes.images import EncodedImages
 from rlds_beam.episodes.stored_images import StoredImages
 from rlds_beam.episodes.violations import BadEpisode, Violation
+from rlds_beam.exchange.leaves import representable
 from rlds_beam.exchange.lerobot.features import Feature
 from rlds_beam.formats.example_rows import texts_of
 
@@ -90,12 +91,16 @@ def _value(dtype: str) -> dict[str, Any]:
 
 
 def numbers_of(feature: Feature, steps: Mapping[str, Column]) -> Array:
-    """The values of a feature of numbers (T, *shape), in its dtype."""
+    """The values of a feature of numbers (T, *shape), in its dtype.
+
+    Raises:
+      BadEpisode: a value would change: vectors of several dtypes were joined.
+    """
     dtype = np.dtype(feature.dtype)
     if len(feature.fields) == 1:
-        return np.asarray(steps[feature.path]).astype(dtype, copy=False)
-    parts = [np.asarray(steps[field.path]) for field in feature.fields]
-    return np.concatenate([part.reshape(len(part), -1).astype(dtype, copy=False) for part in parts], axis=1)
+        return representable(np.asarray(steps[feature.path]), dtype, feature.path)
+    parts = [representable(np.asarray(steps[field.path]), dtype, field.path) for field in feature.fields]
+    return np.concatenate([part.reshape(len(part), -1) for part in parts], axis=1)
 
 
 def numbers_array(feature: Feature, values: Array) -> pa.Array:
@@ -128,7 +133,7 @@ def texts(column: Column, path: str) -> list[str]:
       BadEpisode: one is not UTF-8.
     """
     try:
-        return [text.decode() for row in texts_of(cast(Array, column)) for text in row]
+        return [text.decode() for row in texts_of(cast(Array, column), path) for text in row]
     except UnicodeDecodeError as error:
         detail = f"text that is not UTF-8, which LeRobot cannot hold: {error}"
         raise BadEpisode(Violation("wrong_dtype_or_shape", detail, path)) from None

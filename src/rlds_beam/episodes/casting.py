@@ -1,0 +1,97 @@
+"""Casting columns to other dtypes, and finding the values that a cast would change."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from rlds_beam.episodes.violations import BadEpisode, Violation
+from rlds_beam.wording import count
+
+Array = np.ndarray[Any, Any]
+
+
+def exact_cast(values: Array, dtype: np.dtype[Any], path: str, rule: str = "wrong_dtype_or_shape") -> Array:
+    """The values in another dtype; the same array if they have it already.
+
+    Args:
+      values: [T, ...] of a step field, or one value of the episode.
+      path: the field, for the violation.
+      rule: what is broken if a value would change: for outputs, `not_representable`.
+
+    Raises:
+      BadEpisode: a value would change, or they are not numbers.
+    """
+    if values.dtype == dtype:
+        return values
+    if not (is_number(values.dtype) and is_number(dtype)):
+        found = "text" if values.dtype.kind in "OSU" else f"{values.dtype.name} values"
+        expected = "text" if dtype.kind == "O" else dtype.name
+        raise BadEpisode(Violation(rule, f"{found}, where the schema has {expected}", path))
+    with np.errstate(all="ignore"):
+        cast = values.astype(dtype)
+        bad = changed(values, cast)
+    if bad.any():
+        raise BadEpisode(violation_of(rule, path, values, cast, bad))
+    return cast
+
+
+def exact_flags(values: Array, path: str) -> Array:
+    """0 and 1 as bool, of any dtype of numbers. Raises BadEpisode for anything else: 2, 0.5, NaN."""
+    return exact_cast(values, np.dtype(bool), path)
+
+
+def is_number(dtype: np.dtype[Any]) -> bool:
+    """Whether values of a dtype are bools, integers, or floats (also bfloat16): what a field can hold."""
+    return dtype.kind in "biuf" or dtype.name == "bfloat16"
+
+
+def changed(old: Array, new: Array, *, rounding: bool = False) -> Array:
+    """Which values a cast has changed, bool of the same shape.
+
+    Args:
+      old, new: numbers, before and after the cast.
+      rounding: accept rounding to a shorter float, unless it makes a finite value infinite.
+    """
+    if new.dtype.kind == "b":
+        return np.asarray((old != 0) & (old != 1))
+    if old.dtype.kind == "b":
+        return np.zeros(old.shape, bool)
+    old, new = _known(old), _known(new)
+    if old.dtype.kind == "f" and new.dtype.kind == "f":
+        if rounding:
+            return np.asarray(np.isfinite(old) & ~np.isfinite(new))
+        return np.asarray((new.astype(old.dtype) != old) & ~np.isnan(old))
+    # The upper limit of an integer as a float may be rounded up to itself plus 1, which is out of range.
+    if new.dtype.kind == "f":
+        limits = np.iinfo(old.dtype)
+        out = ~(np.isfinite(new) & (new.astype(np.float64) < float(limits.max) + 1))
+        return np.asarray(out | (new.astype(old.dtype) != old))
+    limits = np.iinfo(new.dtype)
+    if old.dtype.kind == "f":
+        return np.asarray(~((old >= float(limits.min)) & (old < float(limits.max) + 1) & (np.trunc(old) == old)))
+    source = np.iinfo(old.dtype)
+    return np.asarray((old < max(limits.min, source.min)) | (old > min(limits.max, source.max)))
+
+
+def _known(values: Array) -> Array:
+    """bfloat16, which numpy does not know, as float32; float16 too, in which the limits of integers are infinite."""
+    return values.astype(np.float32) if values.dtype.kind not in "iuf" or values.dtype == np.float16 else values
+
+
+def violation_of(rule: str, path: str, old: Array, new: Array, bad: Array) -> Violation:
+    """What to say about values that a cast has changed.
+
+    Args:
+      bad: which ones, as `changed` finds them; there is at least one.
+    """
+    if not bad.ndim:
+        return Violation(rule, f"{old[()]} becomes {new[()]} as {new.dtype.name}", path)
+    flat = bad.reshape(len(bad), -1)
+    step = int(np.argmax(flat.any(axis=1)))
+    at = int(np.argmax(flat[step]))
+    before, after = (values.reshape(len(bad), -1)[step, at] for values in (old, new))
+    number = int(np.count_nonzero(bad))
+    more = f" ({count(number, 'such value')} in the episode)" if number > 1 else ""
+    return Violation(rule, f"{before} at step {step} becomes {after} as {new.dtype.name}{more}", path, step)
