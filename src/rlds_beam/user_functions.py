@@ -17,6 +17,7 @@ import json
 import os
 import pickle
 import sys
+import traceback
 import types
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -187,6 +188,14 @@ def resolve(name: str, flag: str = "--policy_info_fn", *, callable_only: bool = 
     if callable_only and not callable(found):
         raise UsageError(f"{flag}={name}: it is a {type(found).__name__}, not a function")
     return cast("Callable[..., Any]", found)
+
+
+def raised(error: BaseException) -> str:
+    """What the user's code raised, and where: `raised ValueError: no such key (my_source.py, line 12)`."""
+    said = " ".join(str(error).split())
+    place = next(iter(traceback.extract_tb(error.__traceback__)[-1:]), None)
+    where = f" ({place.filename}, line {place.lineno})" if place else ""
+    return f"raised {type(error).__name__}{': ' if said else ''}{said}{where}"
 
 
 def called(factory: Callable[..., Any], flag: str, hint: str, **arguments: Any) -> Any:

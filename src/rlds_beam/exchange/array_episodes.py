@@ -115,7 +115,7 @@ def _record(position: int, arrays: Arrays) -> Record | Damage:
 
 @dataclasses.dataclass(frozen=True)
 class ArrayDecoder(abc.ABC):
-    """Makes episodes of packed arrays (`reading.base.Decoder`), each held against the schema.
+    """Makes episodes of packed arrays (`reading.base.Decoder`).
 
     Attributes:
       schema: what an episode holds.
@@ -140,27 +140,7 @@ class ArrayDecoder(abc.ABC):
         except (ValueError, IndexError, TypeError) as error:
             raise BadEpisode(Violation("wrong_dtype_or_shape", str(error))) from None
         steps = {path: steps[path] for path in self.schema.steps if path in steps}
-        violations = [v for path, field in self.schema.steps.items() for v in _compare(path, field, steps)]
-        lengths = {len(column) for column in steps.values()}
-        if len(lengths) > 1:
-            named = ", ".join(f"{path} {len(column)}" for path, column in steps.items())
-            violations.append(Violation("unequal_lengths", f"steps of each field: {named}"))
-        if violations:
-            raise BadEpisode(*violations)
         return Episode(key, steps, metadata, payload)
-
-
-def _compare(path: str, field: Field, steps: Mapping[str, Column]) -> Iterator[Violation]:
-    if path not in steps:
-        yield Violation("missing_field", f"the episode has no {path}", path)
-        return
-    column = steps[path]
-    if isinstance(column, EncodedImages):
-        return
-    shape = column.shape[1:]
-    if column.dtype != field.numpy_dtype or shape != field.shape:
-        detail = f"{column.dtype}{shape} at each step, where the first episode has {field.dtype}{field.shape}"
-        yield Violation("wrong_dtype_or_shape", detail, path)
 
 
 def with_last(column: Column, last: Column | None = None) -> Column:

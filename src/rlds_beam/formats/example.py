@@ -71,7 +71,7 @@ class Feature(NamedTuple):
         return np.frombuffer(packed, _FLOAT)
 
     def ints(self, dtype: Any = np.int64) -> Array:
-        """The values of an int64_list: [N] as `dtype`, by the conversion that `tf.cast` makes."""
+        """The values of an int64_list: [N] as `dtype`. Raises OutOfRangeError where one does not fit."""
         packed = self._packed()
         if packed is None:
             packed = b"".join([self.data[start:end] for start, end in self._unpacked(VARINT)])

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rlds_beam.formats.example import Feature, Kind, parse_example
-from rlds_beam.formats.wire import LONGEST_VARINT, are_fixed_varints, decode_fixed_varints, tag_and_length
+from rlds_beam.formats.wire import LONGEST_VARINT, are_fixed_varints, decode_fixed_varints, fitting, tag_and_length
 
 Array = np.ndarray[Any, Any]
 Bytes = npt.NDArray[np.uint8]
@@ -50,7 +50,7 @@ class _Place(NamedTuple):
     def values(self, rows: Bytes) -> Array:
         """[k, size]."""
         if self.layout.kind == "int64":
-            return decode_fixed_varints(self.groups(rows)).astype(self.layout.dtype, copy=False)
+            return fitting(decode_fixed_varints(self.groups(rows)), self.layout.dtype)
         return np.ascontiguousarray(rows[:, self.start : self.stop]).view(self.layout.dtype)
 
 

@@ -168,15 +168,47 @@ def read_varint(data: bytes, at: int, end: int) -> tuple[int, int]:
     raise MalformedError(f"a number that does not end at byte {at}")
 
 
+class OutOfRangeError(MalformedError):
+    """A number does not fit its dtype.
+
+    Attributes:
+      value: the number.
+      place: which one of the list it is.
+    """
+
+    def __init__(self, value: int, place: int, dtype: np.dtype[Any]):
+        super().__init__(f"{value} is no {dtype.name}")
+        self.value, self.place = value, place
+
+
+def fitting(values: Array, dtype: Any, first: int = 0) -> Array:
+    """Integers in another dtype; in uint64, negative ones are its upper half, as protobuf stores it.
+
+    Args:
+      first: the place of the first value in its list, for the error.
+
+    Raises:
+      OutOfRangeError: one does not fit.
+    """
+    kind = np.dtype(dtype)
+    if kind.itemsize < 8 and len(values):
+        low, high = (0, 1) if kind.kind == "b" else (np.iinfo(kind).min, np.iinfo(kind).max)
+        if int(values.max()) > high or int(values.min()) < low:
+            at = int(np.argmax((values > high) | (values < low)))
+            raise OutOfRangeError(int(values.reshape(-1)[at]), first + at, kind)
+    return values.astype(kind, copy=False)
+
+
 def decode_varints(data: bytes, dtype: Any = np.int64) -> Array:
-    """All varints in `data`: [N] as `dtype`, wrapping like a C cast; bool is "not 0".
+    """All varints in `data`: [N] as `dtype`; what that means for uint64 is said at `fitting`.
 
     Raises:
       MalformedError: the last one does not end, or one is longer than 10 bytes.
+      OutOfRangeError: one does not fit the dtype.
     """
     raw = np.frombuffer(data, np.uint8)
     if data.isascii():  # bools, labels, small counts: a byte each
-        return raw.astype(dtype)
+        return fitting(raw, dtype)
     last = raw < 0x80
     if not last[-1]:
         raise MalformedError("a number that does not end")
@@ -186,7 +218,7 @@ def decode_varints(data: bytes, dtype: Any = np.int64) -> Array:
         ends = last[at : at + _BLOCK]
         size = len(ends) - int(ends[:-11:-1].argmax())  # up to the last number that ends in the block
         block = _varint_block(raw[at : at + size], ends[:size])
-        values[done : done + len(block)] = block.astype(dtype)
+        values[done : done + len(block)] = fitting(block, dtype, done)
         done += len(block)
         at += size
     return values

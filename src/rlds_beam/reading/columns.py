@@ -9,10 +9,13 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from rlds_beam.episodes.casting import exact_cast
 from rlds_beam.episodes.episode import Column
 from rlds_beam.episodes.schema import Field
 from rlds_beam.episodes.stored_images import StoredImages
+from rlds_beam.episodes.violations import BadEpisode
 from rlds_beam.formats.example import Array, Feature
+from rlds_beam.formats.wire import OutOfRangeError
 
 MAX_EXPANDED = 1 << 28
 """Bytes that the compressed values of one field of unknown shape may expand to, all steps together."""
@@ -78,17 +81,28 @@ def _check_count(field: Field, count: int) -> None:
 
 def _floats(field: Field, feature: Feature) -> Array:
     _check_kind(field, feature, "float")
-    return feature.floats().astype(field.numpy_dtype, copy=False)
+    return _exactly(feature.floats(), field)
 
 
 def _integers(field: Field, feature: Feature) -> Array:
     _check_kind(field, feature, "int64")
-    return feature.ints(field.numpy_dtype)
+    try:
+        return feature.ints(field.numpy_dtype)
+    except OutOfRangeError as error:
+        step = error.place // max(1, field.known_size)
+        raise WrongValueError(f"{error.value} at step {step}, where the schema has {field.dtype}") from None
 
 
 def _strings(field: Field, feature: Feature) -> Array:
     _check_kind(field, feature, "bytes")
     return _objects(feature.strings())
+
+
+def _exactly(values: Array, field: Field) -> Array:
+    try:
+        return exact_cast(values, field.numpy_dtype, field.path)
+    except BadEpisode as bad:
+        raise WrongValueError(bad.violations[0].detail) from None
 
 
 def _check_kind(field: Field, feature: Feature, kind: str) -> None:
@@ -121,7 +135,7 @@ def _encoded(field: Field, feature: Feature) -> Column:
 
 def _from_bytes(field: Field, data: bytes) -> Array:
     if field.dtype == "bool":
-        return np.frombuffer(data, np.uint8).astype(bool)
+        return _exactly(np.frombuffer(data, np.uint8), field)
     return np.frombuffer(data, field.numpy_dtype)
 
 

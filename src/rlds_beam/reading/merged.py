@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from rlds_beam.episodes.casting import exact_cast
 from rlds_beam.episodes.episode import Column, Episode
 from rlds_beam.episodes.images import EncodedImages
 from rlds_beam.episodes.keys import EpisodeKey
@@ -91,7 +92,7 @@ class MergedDecoder:
         steps = {path: _cast(episode.steps[path], field) for path, field in self._schema.steps.items()}
         metadata: dict[str, Any] = {
             path: episode.metadata[path] if field.dtype == "string" or field.encoding in _IMAGES
-            else np.asarray(episode.metadata[path]).astype(field.numpy_dtype)[()]
+            else exact_cast(np.asarray(episode.metadata[path]), field.numpy_dtype, path)[()]
             for path, field in self._schema.metadata.items() if path != FROM.path
         }  # fmt: skip
         return episode.replace(steps=steps, metadata={**metadata, FROM.path: self._names[which]})
@@ -100,7 +101,7 @@ class MergedDecoder:
 def _cast(column: Column, field: Field) -> Column:
     if isinstance(column, EncodedImages):
         return EncodedImages(column.data, field.shape, field.dtype, field.encoding)
-    return column if column.dtype == field.numpy_dtype else column.astype(field.numpy_dtype)
+    return exact_cast(column, field.numpy_dtype, field.path)
 
 
 def _merged_splits(sources: Sequence[RldsSource]) -> tuple[dict[str, list[int]], tuple[Split, ...]]:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from rlds_beam.at_work import at_work
+from rlds_beam.episodes.conformance import schema_violations
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.episodes.violations import BadEpisode, Violation
+from rlds_beam.errors import RldsBeamError
 from rlds_beam.formats.base import CheckedRecord, Damage, Record, RecordFormat
 from rlds_beam.reading.base import Segment, Source
+from rlds_beam.user_functions import raised
 
 
 def read_segment(files: RecordFormat, segment: Segment) -> Iterator[Record | Damage]:
@@ -32,6 +35,7 @@ class EpisodeReader:
 
     def __init__(self, source: Source):
         self.dataset, self.files, self.decoder = source.dataset, source.files, source.decoder
+        self.schema, self._source = source.schema, type(source).__qualname__
 
     def read(self, split: str, segment: Segment) -> Iterator[Episode]:
         """Every record of `segment` as an episode, in order; an unreadable one with its `faults`."""
@@ -45,10 +49,18 @@ class EpisodeReader:
         if isinstance(record, Damage):
             detail = f"{record.reason} ({segment.shard.path}, {self.files.unit} {record.position} to {record.stop})"
             return Episode(key, {}, payload=record.payload, faults=(Violation("corrupt_record", detail),))
+        faults: Sequence[Violation]
         try:
             episode = self.decoder.decode(record.payload, key)
+            faults = schema_violations(episode, self.schema)
         except BadEpisode as bad:
-            return Episode(key, {}, payload=record.payload, faults=bad.violations)
+            faults = bad.violations
+        except (RldsBeamError, MemoryError, OSError):
+            raise
+        except Exception as error:  # a decoder of a user's may raise anything
+            faults = (Violation("not_an_example", f"{self._source}: its decoder {raised(error)}"),)
+        if faults:
+            return Episode(key, {}, payload=record.payload, faults=tuple(faults))
         if isinstance(record, CheckedRecord) and episode.payload is record.payload:
             return episode.with_payload_crc(record.crc)
         return episode
