@@ -174,7 +174,9 @@ def _field(path: str, column: Column, known: Field | None) -> Field:
         same = len(known.shape) == len(shape) and all(a in (None, b) for a, b in zip(known.shape, shape, strict=True))
         if same:
             return dataclasses.replace(known, path=path, shape=shape)
-    return Field(path, dtype, shape, "text" if dtype == "string" else "none", "Text" if dtype == "string" else "Tensor")
+    # RLDS has lists of float32 only: other floats would be rounded, and TFDS reads no list of bfloat16.
+    encoding = "text" if dtype == "string" else "bytes" if dtype in ("float64", "bfloat16") else "none"
+    return Field(path, dtype, shape, encoding, "Text" if dtype == "string" else "Tensor")
 
 
 def _metadata(episode: Episode, known: Mapping[str, Field]) -> dict[str, Field]:

@@ -22,8 +22,10 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from rlds_beam.episodes.casting import changed, is_number
 from rlds_beam.episodes.episode import Column
 from rlds_beam.episodes.schema import Field, Schema
+from rlds_beam.episodes.violations import BadEpisode, Violation
 from rlds_beam.errors import UsageError
 from rlds_beam.exchange.array_episodes import (
     FLAG_FIELDS,
@@ -50,6 +52,7 @@ _NAMES = {
 }
 _REQUIRED = ("observations", "actions", "rewards", "terminals")
 _NEXT = "next_observations"
+_WRONG = "wrong flags"
 _ROWS = 65536  # compared at a time
 _NOISE = 0.5  # where more next observations than that are other ones, they are no sign of an end
 
@@ -61,11 +64,13 @@ class Boundaries:
     Attributes:
       starts: int64 [episodes + 1], the first row of each; the last one is the number of rows.
       terminal, ended: bool [episodes], whether an episode terminated; whether it ended at all.
+      wrong: by episode, a flag in it that is neither 0 nor 1: it says nothing about an end.
     """
 
     starts: Array
     terminal: Array
     ended: Array
+    wrong: Mapping[int, str]
 
 
 def boundaries(path: str) -> Boundaries:
@@ -83,20 +88,37 @@ def _boundaries(path: str, changed: int, size: int) -> Boundaries:
         for name in ("observations", "actions", "terminals"):
             if len(file[name]) < rows:
                 raise OSError(f"{path}: {name} has {len(file[name])} rows, and rewards has {rows}")
-        terminal = _flag(file, "terminals", rows)
-        cut = _flag(file, "timeouts", rows) | _jumps(file, rows) if rows else terminal
+        wrong: list[tuple[str, Array, Array]] = []
+        terminal = _flag(file, "terminals", rows, wrong)
+        cut = _flag(file, "timeouts", rows, wrong) | _jumps(file, rows) if rows else terminal
     ends = np.flatnonzero(terminal | cut)
     starts = np.unique(np.concatenate([[0], ends + 1, [rows]]))
     last = starts[1:] - 1
-    return Boundaries(starts, terminal[last], (terminal | cut)[last])
+    told: dict[int, str] = {}
+    for name, bad, values in wrong:
+        episodes, first = np.unique(np.searchsorted(starts, bad, side="right") - 1, return_index=True)
+        for episode, i in zip(episodes.tolist(), first.tolist(), strict=True):
+            told.setdefault(episode, f"{name} is {values[i]} at row {bad[i]}, expected 0 or 1")
+    return Boundaries(starts, terminal[last], (terminal | cut)[last], told)
 
 
-def _flag(file: Any, name: str, rows: int) -> Array:
-    """bool [rows]; D4RL has it as bools, bytes or floats, sometimes with an axis of 1."""
+def _flag(file: Any, name: str, rows: int, wrong: list[tuple[str, Array, Array]]) -> Array:
+    """bool [rows]; D4RL has it as bools, bytes or floats, sometimes with an axis of 1.
+
+    Args:
+      wrong: is given the name, the rows whose flag is neither 0 nor 1 (they are False), and their flags.
+    """
     if name not in file:
         return np.zeros(rows, bool)
-    values: Array = np.asarray(file[name][()]).reshape(len(file[name]), -1)[:rows, 0] != 0
-    return np.concatenate([values, np.zeros(rows - len(values), bool)])
+    values: Array = np.asarray(file[name][()]).reshape(len(file[name]), -1)[:rows, 0]
+    if not is_number(values.dtype):
+        raise OSError(f"{name} holds {values.dtype.name} values, expected 0 and 1")
+    flags = values.astype(bool)
+    bad = np.flatnonzero(changed(values, flags))
+    if len(bad):
+        wrong.append((name, bad, values[bad]))
+        flags[bad] = False
+    return np.concatenate([flags, np.zeros(rows - len(values), bool)])
 
 
 def _jumps(file: Any, rows: int) -> Array:
@@ -133,6 +155,8 @@ class D4rlFormat(ArrayFormat):
                 except UNREADABLE as error:
                     yield Damage(i, i + 1, f"rows {first} to {last} cannot be read: {error}", b"")
                 else:
+                    if i in found.wrong:
+                        arrays[_WRONG] = np.array([found.wrong[i].encode()], object)
                     yield {**arrays, "end": np.array([found.terminal[i], found.ended[i]])}
 
 
@@ -155,6 +179,8 @@ class D4rlDecoder(ArrayDecoder):
     """Makes episodes of rows. Attributes: as of `ArrayDecoder`."""
 
     def convert(self, arrays: Arrays) -> tuple[Mapping[str, Column], Mapping[str, Any]]:
+        if _WRONG in arrays:
+            raise BadEpisode(Violation("wrong_dtype_or_shape", arrays[_WRONG][0].decode(), "is_terminal"))
         terminal, ended = (bool(flag) for flag in arrays["end"])
         steps: dict[str, Column] = {}
         for name, values in arrays.items():

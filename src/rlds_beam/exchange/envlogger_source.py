@@ -24,9 +24,11 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from rlds_beam import storage
+from rlds_beam.episodes.casting import exact_cast
 from rlds_beam.episodes.columns import zeros_like
 from rlds_beam.episodes.episode import Column
 from rlds_beam.episodes.schema import Field, Schema
+from rlds_beam.episodes.violations import BadEpisode
 from rlds_beam.errors import UsageError, needs
 from rlds_beam.exchange.array_episodes import FLAG_FIELDS, ArrayDecoder, ArrayFormat, Arrays, number_field
 from rlds_beam.exchange.envlogger_shard import FILES, LOG_METADATA, STEPS, UNREADABLE, index_of, opened
@@ -150,13 +152,17 @@ def _stacked(values: Sequence[Any], path: str) -> dict[str, Column]:
     for row in rows:
         if row.keys() != rows[0].keys():
             raise ValueError(f"the steps have other fields than the first: {sorted(row.keys() ^ rows[0].keys())[:3]}")
-    return {name: _column([row[name] for row in rows]) for name in rows[0] if rows[0][name] is not None}
+    return {name: _column([row[name] for row in rows], name) for name in rows[0] if rows[0][name] is not None}
 
 
-def _column(values: Sequence[Any]) -> Column:
+def _column(values: Sequence[Any], path: str) -> Column:
     if isinstance(values[0], (str, bytes)):
         return _objects([_value(value) for value in values])
-    stacked: Array = np.stack([np.asarray(value) for value in values])
+    arrays = [np.asarray(value) for value in values]
+    if len({array.dtype for array in arrays}) > 1:  # Python's numbers, of which some are whole
+        dtype = np.result_type(*arrays)
+        arrays = [exact_cast(array, dtype, path) for array in arrays]
+    stacked: Array = np.stack(arrays)
     return stacked
 
 
@@ -225,11 +231,12 @@ def _schema(files: EnvLoggerFormat, paths: Sequence[str]) -> Schema:
             if isinstance(record, Record):
                 try:
                     steps, metadata = _columns(unpack(record.payload))
-                except ValueError:
+                except (ValueError, BadEpisode):
                     continue
                 fields = {name: _field(name, column) for name, column in steps.items()}
                 return Schema(
-                    fields | FLAG_FIELDS, {name: _field(name, _column([value])) for name, value in metadata.items()}
+                    fields | FLAG_FIELDS,
+                    {name: _field(name, _column([value], name)) for name, value in metadata.items()},
                 )
     raise UsageError(f"{paths[0]}: there is no episode that can be read in it: was its environment closed?")
 

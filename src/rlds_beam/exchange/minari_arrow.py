@@ -17,6 +17,7 @@ import numpy as np
 
 from rlds_beam import storage
 from rlds_beam.errors import UsageError
+from rlds_beam.exchange import arrow_values
 from rlds_beam.exchange.array_episodes import ArrayFormat, Arrays
 from rlds_beam.formats.base import Damage
 from rlds_beam.formats.checked_json import read_json
@@ -81,26 +82,32 @@ class MinariArrowFormat(ArrayFormat):
     def _add(self, found: dict[str, Array], place: str, field: Any, values: Any) -> None:
         import pyarrow as pa
 
+        if values.null_count:
+            raise ValueError(f"{place} has {values.null_count} steps without a value")
         if pa.types.is_struct(field.type):
             of_tuple = isinstance(self.spaces.get(place, {}).get("subspaces"), list)
             for i, below in enumerate(field.type):
                 name = f"_index_{below.name}" if of_tuple else below.name
                 self._add(found, f"{place}/{name}", below, values.field(i))
         elif pa.types.is_fixed_size_list(field.type) or pa.types.is_list(field.type):
+            flat, listed = arrow_values.flattened(values)
             shape = self.spaces.get(place, {}).get("shape")
             if shape is None and field.metadata and b"shape" in field.metadata:
                 shape = [int(size) for size in field.metadata[b"shape"].split(b",") if size]
-            flat = values.flatten().to_numpy(zero_copy_only=False)
-            found[place] = flat.reshape(len(values), *(shape if shape is not None else (-1,)))
-        elif pa.types.is_binary(field.type) or pa.types.is_string(field.type):
-            texts = [v.encode() if isinstance(v, str) else v for v in values.to_pylist()]
-            if None in texts:
-                raise ValueError(f"{place} has no value at step {texts.index(None)}")
-            found[place] = np.fromiter(texts, object, len(texts))
+            found[place] = _plain(flat).reshape(len(values), *(listed[1:] if shape is None else shape))
         else:
-            if values.null_count:
-                raise ValueError(f"{place} has a step without a value")
-            found[place] = values.to_numpy(zero_copy_only=False)
+            found[place] = _plain(values)
+
+
+def _plain(values: Any) -> Array:
+    """Values without nulls; text and bytes as an object array of bytes."""
+    import pyarrow as pa
+
+    if not (pa.types.is_binary(values.type) or pa.types.is_string(values.type)):
+        plain: Array = values.to_numpy(zero_copy_only=False)
+        return plain
+    texts = [v.encode() if isinstance(v, str) else v for v in values.to_pylist()]
+    return np.fromiter(texts, object, len(texts))
 
 
 def _read(files: list[str], kind: str) -> Any:

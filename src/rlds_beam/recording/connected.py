@@ -17,6 +17,7 @@ from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.nesting import flatten
 from rlds_beam.errors import UsageError
 from rlds_beam.recording.distributions import Propensity
+from rlds_beam.recording.logger import stored
 from rlds_beam.recording.models import is_model, load_module
 from rlds_beam.recording.policies import Acted, HistoryPolicy
 from rlds_beam.recording.spaces import Structure
@@ -101,7 +102,10 @@ class ModulePolicy(HistoryPolicy):
             )
         leaves = self._action.leaves
         stored, for_env = (
-            tuple(np.asarray(v).astype(leaf.dtype) for leaf, v in zip(leaves, self._action.flatten(of), strict=True))
+            tuple(
+                stored(np.asarray(v), np.dtype(leaf.dtype), f"{self.name}: an action")
+                for leaf, v in zip(leaves, self._action.flatten(of), strict=True)
+            )
             for of in (vector["actions"], vector.get("actions_for_env", vector["actions"]))
         )
         logs = np.asarray(vector["action_logp"], np.float64)

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
+from rlds_beam.episodes.casting import changed, violation_of
 from rlds_beam.errors import UsageError
 from rlds_beam.recording.environments import Environment, Outcome
 from rlds_beam.recording.spaces import Structure, to_spec
@@ -206,10 +207,13 @@ class _Column:
         self.values = values
 
     def check(self, value: Any) -> None:
-        """Of the first value: that storing it changes nothing but the width of its numbers."""
+        """The first value, and all others if it is of another dtype: storing it may round it, and no more."""
         self.unchecked = False
         if self.dtype != object:
-            _check(np.asarray(value), self.dtype, self.shape, "an observation")
+            found = np.asarray(value)
+            _check(found, self.dtype, self.shape, "an observation")
+            self.unchecked = found.dtype != self.dtype
+            stored(found, self.dtype, "an observation of the environment")
 
 
 class _Values(list[Any]):
@@ -236,8 +240,24 @@ class _Values(list[Any]):
                 self._shape,
                 path,
             )
-            column[:-1] = values
+            column[:-1] = stored(values, self._dtype, path) if values.dtype != object else values
         return column
+
+
+def stored(values: Array, dtype: np.dtype[Any], what: str) -> Array:
+    """The values in the dtype that is recorded, which may round them.
+
+    Raises:
+      UsageError: a value would become another one: it is out of range, or its fraction would be lost.
+    """
+    if values.dtype == dtype:
+        return values
+    with np.errstate(all="ignore"):
+        cast = values.astype(dtype)
+        bad = changed(values, cast, rounding=True)
+    if bad.any():
+        raise UsageError(f"{what}: {violation_of('cast', what, values, cast, bad).detail}")
+    return cast
 
 
 def _check(found: Any, dtype: Any, shape: tuple[int, ...], what: str) -> None:

@@ -10,15 +10,18 @@ from typing import Any
 import numpy as np
 
 from rlds_beam import storage
+from rlds_beam.episodes.casting import exact_cast
+from rlds_beam.episodes.columns import text_bytes
 from rlds_beam.episodes.episode import Column, Episode
 from rlds_beam.episodes.images import EncodedImages
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.episodes.schema import Field
 from rlds_beam.episodes.violations import BadEpisode, Violation
+from rlds_beam.exchange import arrow_values
 from rlds_beam.exchange.lerobot.episode_fields import DISCOUNT, FLAGS, REWARD, EpisodeFields, FeatureFields, sizes
 from rlds_beam.exchange.lerobot.files import EPISODE
-from rlds_beam.exchange.lerobot.metadata import flat_values
 from rlds_beam.exchange.lerobot.reading import Video
+from rlds_beam.exchange.lerobot.videos import encode_png, read_frames
 from rlds_beam.formats.example_columns import objects
 
 _IMAGES = ("png", "jpeg")
@@ -53,12 +56,12 @@ class LerobotDecoder:
         for feature in self.fields.features:
             try:
                 steps |= self._columns(feature, table, about)
-            except (pa.ArrowException, KeyError, ValueError, TypeError) as error:
+            except (pa.ArrowException, KeyError, ValueError, TypeError, AttributeError) as error:
                 detail = f"{feature.name} is not what info.json says: {error}"
                 raise BadEpisode(Violation("wrong_dtype_or_shape", detail, feature.fields[0].path)) from None
         metadata = {f.path: _value(f, about["columns"].get(name)) for name, f in self.fields.columns.items()}
         if self.fields.task is not None:
-            texts = objects([text.encode() for text in table["task"].to_pylist()])
+            texts = objects(arrow_values.texts(table["task"]))
             if self.fields.task_of_episode:
                 metadata[self.fields.task] = texts[0]
             else:
@@ -75,35 +78,34 @@ class LerobotDecoder:
         if column.null_count:
             raise ValueError(f"{column.null_count} frames have none")
         if feature.kind == "image":
-            images = EncodedImages(objects(_image_bytes(column)), first.shape, first.dtype)
+            images = EncodedImages(objects(_image_bytes(column)), first.shape, first.dtype, first.encoding)
             return {first.path: images if first.encoding in _IMAGES else images.decode(first.path)}
         if feature.kind == "text":
-            flat = column.flatten() if first.shape else column
-            texts = objects([text.encode() for text in flat.to_pylist()])
-            return {first.path: texts.reshape(rows, *first.closed_shape)}
-        values = flat_values(column)
+            return {first.path: objects(arrow_values.texts(column)).reshape(rows, *first.closed_shape)}
+        values = arrow_values.numbers(column)
         if not more:
             flags = first.path == "is_terminal" and first.path not in (feature.name,)
-            shaped = values.reshape(rows, *first.closed_shape)
-            return {first.path: _only_last(shaped) if flags else shaped.astype(first.numpy_dtype, copy=False)}
+            shaped = exact_cast(values.reshape(rows, *first.closed_shape), first.numpy_dtype, first.path)
+            return {first.path: _only_last(shaped) if flags else shaped}
         parts = np.split(values.reshape(rows, -1), np.cumsum(sizes(feature))[:-1], axis=1)
         return {
-            field.path: part.reshape(rows, *field.closed_shape).astype(field.numpy_dtype)
+            field.path: exact_cast(part.reshape(rows, *field.closed_shape), field.numpy_dtype, field.path)
             for field, part in zip(feature.fields, parts, strict=True)
         }
 
     def _frames(self, field: Field, video: Video, rows: int) -> Column:
-        from rlds_beam.exchange.lerobot.videos import read_frames
-
         path = storage.join(self.root, *video.file.split("/"))
-        return EncodedImages(objects(read_frames(path, video.start, self.fps, rows, field)), field.shape, field.dtype)
+        if field.encoding not in _IMAGES:
+            return np.stack(read_frames(path, video.start, self.fps, rows, field))
+        images = objects(read_frames(path, video.start, self.fps, rows, field, encode_png))
+        return EncodedImages(images, field.shape, field.dtype, field.encoding)
 
 
-def _only_last(values: Any) -> Any:
-    """Of `next.done`: RLDS knows a terminal step at the end of an episode only."""
-    flags = np.zeros(len(values), bool)
-    flags[-1:] = values[-1:].astype(bool)
-    return flags
+def _only_last(flags: Any) -> Any:
+    """`next.done` of the last frame only: in RLDS only the last step of an episode is terminal."""
+    last = np.zeros(len(flags), bool)
+    last[-1:] = flags[-1:]
+    return last
 
 
 def _image_bytes(column: Any) -> list[bytes]:
@@ -114,16 +116,20 @@ def _image_bytes(column: Any) -> list[bytes]:
 
 
 def _value(field: Field, value: Any) -> Any:
-    """A value of the episode; nothing is zeros, or an empty text."""
+    """A value of the episode; nothing is zeros, or an empty text. Raises BadEpisode if it is no such value."""
     if field.dtype == "string":
         if not field.shape:
-            return (value or "").encode()
-        return objects([text.encode() for text in value or []])
+            return text_bytes(value or "", field.path)
+        return objects([text_bytes(text, field.path) for text in value or []])
     if field.encoding in _IMAGES:
         return value or b""
     if value is None:
         return np.zeros(field.closed_shape, field.numpy_dtype)[()]
-    return np.asarray(value, field.numpy_dtype)[()]
+    try:
+        array = np.asarray(value)
+    except ValueError as error:
+        raise BadEpisode(Violation("wrong_dtype_or_shape", str(error), field.path)) from None
+    return exact_cast(array, field.numpy_dtype, field.path)[()]
 
 
 def _complete(steps: dict[str, Column], made: tuple[str, ...], rows: int) -> None:

@@ -93,6 +93,8 @@ def episode_fields(meta: Meta) -> EpisodeFields:
         shape = tuple(info["shape"]) if kind in ("image", "video") or info["shape"] != [1] else ()
         if name in described:
             fields = tuple(map(_field, described[name]["fields"]))
+            if kind == "video":
+                fields = tuple(map(_of_video, fields))
         else:
             fields = (_conventional(name, paths[name], kind, shape, info),)
         features.append(FeatureFields(name, kind, shape, fields))
@@ -103,6 +105,13 @@ def episode_fields(meta: Meta) -> EpisodeFields:
     if not meta.fields:
         columns = _columns(meta)
     return EpisodeFields(tuple(features), task, bool(known.get("task_of_episode")), columns, made)
+
+
+def _of_video(field: Field) -> Field:
+    """The field of the images that are read from a video: frames that were JPEGs are encoded again, as PNGs."""
+    if field.dtype != "uint8" or len(field.shape) != 3 or field.encoding not in ("none", "png", "jpeg"):
+        raise UsageError(f"meta/rlds_beam.json: {field} cannot be a video")
+    return field if field.encoding == "none" else dataclasses.replace(field, encoding="png", feature="Image")
 
 
 def _field(content: Mapping[str, Any]) -> Field:

@@ -14,7 +14,7 @@ import contextlib
 import dataclasses
 import os
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -197,12 +197,22 @@ def encoded_video(path: str, encoding: Encoding, fps: int, height: int, width: i
         video.abort()
 
 
-def read_frames(path: str, start: float, fps: float, count: int, field: Field) -> list[bytes]:
-    """The frames of an episode as PNGs.
+def encode_png(pixels: Array) -> bytes:
+    """A frame as a PNG."""
+    import imagecodecs
+
+    return cast(bytes, imagecodecs.png_encode(pixels, level=_PNG_LEVEL))
+
+
+def read_frames(
+    path: str, start: float, fps: float, count: int, field: Field, convert: Callable[[Array], Any] = np.asarray
+) -> list[Any]:
+    """The frames of an episode.
 
     Args:
       start: the time of the first one in the file.
       count: how many there are.
+      convert: what to do with each one, uint8 (height, width, 3), so that only its result is held.
 
     Raises:
       BadEpisode: the video is not there, damaged, or too short.
@@ -210,10 +220,10 @@ def read_frames(path: str, start: float, fps: float, count: int, field: Field) -
     with needs("lerobot", "reading videos needs PyAV"):
         import av
 
-    found: list[bytes] = []
+    found: list[Any] = []
     try:
         for image in _frames(path, start, fps):
-            found.append(_png(image))
+            found.append(convert(image))
             if len(found) == count:
                 return found
         detail = f"{path} has {len(found)} frames from {start} s on, where the episode has {count}"
@@ -235,9 +245,3 @@ def _frames(path: str, start: float, fps: float) -> Iterator[Array]:
         for frame in container.decode(stream):
             if frame.time is not None and frame.time > start - 0.5 / fps:
                 yield frame.to_ndarray(format="rgb24")
-
-
-def _png(image: Array) -> bytes:
-    import imagecodecs
-
-    return cast(bytes, imagecodecs.png_encode(image, level=_PNG_LEVEL))
