@@ -11,6 +11,9 @@ import pytest
 from memory_store import memory_store
 
 import rlds_beam
+from rlds_beam.episodes.image_encoding import encode_jpeg, encode_png
+from rlds_beam.formats.features import parse_features
+from rlds_beam.testing import make_episode, write_dataset
 
 pytest.importorskip("av")
 CAMERAS = ("image_0", "wrist")
@@ -94,3 +97,37 @@ def test_h264_with_a_pipeline(source, tmp_path):
     assert (info["video.codec"], info["video.crf"], info["video.g"]) == ("h264", 20, 10)
     assert data.meta(out, "modality")["video"] == {"image_0": {"original_key": "observation.images.image_0"}}
     assert not list(out.rglob("*.tmp"))
+
+
+def camera_episode(encoding: str, length: int, seed: int) -> Any:
+    """A camera of one color a step, stored raw, as PNG or as JPEG."""
+    made = make_episode(length, seed=seed, observation={"state": 2})
+    pixels = np.random.default_rng(seed).integers(0, 255, (length, 1, 1, 3), np.uint8).repeat(32, 1).repeat(32, 2)
+    column: Any = pixels
+    if encoding != "raw":
+        column = data.images({"png": encode_png, "jpeg": encode_jpeg}[encoding](pixels), (32, 32, 3))
+    return made.replace(steps={**made.steps, "observation/camera": column})
+
+
+@pytest.mark.parametrize("version", ["3.0", "2.1"])
+@pytest.mark.parametrize("images", ["copy", "video"])
+@pytest.mark.parametrize("encoding", ["raw", "png", "jpeg"])
+def test_a_camera_becomes_what_features_json_says(tmp_path, encoding, images, version):
+    made = [camera_episode(encoding, 3 + seed, seed) for seed in range(2)]
+    source = write_dataset(tmp_path / "data", made)
+    data.convert_here(source, tmp_path / "lerobot", images=images, lerobot_version=version)
+    report = data.convert_here(tmp_path / "lerobot", tmp_path / "rlds", from_="lerobot", to="rlds", fps=None)
+    assert (report.items_written, report.rejected) == (2, 0)
+    root = next(file.parent for file in (tmp_path / "rlds").rglob("features.json"))
+    declared = parse_features((root / "features.json").read_text(), "features.json").steps["observation/camera"]
+    written = "png" if (encoding, images) == ("jpeg", "video") else encoding
+    assert (declared.encoding, declared.shape) == ("none" if written == "raw" else written, (32, 32, 3))
+    starts = {"png": b"\x89PNG", "jpeg": b"\xff\xd8\xff"}
+    for found, wanted in zip(data.read_episodes(str(root), "rlds"), made, strict=True):
+        one, other = (episode.steps["observation/camera"] for episode in (found, wanted))
+        if written != "raw":
+            assert all(image.startswith(starts[written]) for image in one)
+            one = one.decode()
+        assert np.abs(one.astype(int) - (other if encoding == "raw" else other.decode())).mean() < 6
+    columns = data.convert_here(root, tmp_path / "columns", to="columns", fps=None)
+    assert columns.rejected == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -18,12 +19,14 @@ from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.image_encoding import encode_jpeg, encode_png
 from rlds_beam.episodes.images import EncodedImages
 from rlds_beam.episodes.keys import EpisodeKey
-from rlds_beam.errors import UsageError
+from rlds_beam.errors import RldsBeamError, UsageError
 from rlds_beam.formats.arrayrecord import read_records
 from rlds_beam.formats.base import Record
 from rlds_beam.formats.features import parse_features
 from rlds_beam.formats.rlds_features import edited_features
 from rlds_beam.formats.rlds_records import encode_example, schema_of
+from rlds_beam.jobs.convert import prepare
+from rlds_beam.jobs.options import ConvertOptions
 from rlds_beam.output.rlds.records import RecordEncoder
 from rlds_beam.pipelines.validate import ValidateConfig, validate
 from rlds_beam.reading.decoding import EpisodeDecoder
@@ -432,3 +435,17 @@ def test_ragged_fields_are_copied_and_not_edited(tmp_path):
 class DoubleRewards(EpisodeConnector):
     def edit(self, episode, fields):
         return episode.with_columns({"reward": episode.steps["reward"] * 2})
+
+
+def test_a_record_that_features_json_does_not_describe_ends_the_job(data, tmp_path):
+    """Whatever the cause: one record of each range is decoded by what is going to be written."""
+    job = prepare(ConvertOptions(str(data), str(tmp_path / "out"), to="rlds", repair=("last_not_last",)))
+    wrong = json.loads(job.output.features)
+    inner = wrong["featuresDict"]["features"]["steps"]["sequence"]["feature"]["featuresDict"]["features"]
+    inner["reward"]["tensor"]["shape"] = {"dimensions": ["7"]}
+    output = dataclasses.replace(job.output, features=json.dumps(wrong), stored=None)
+    converter = dataclasses.replace(job.converter, output=output)
+    with pytest.raises(RldsBeamError, match="the record of .* is not what features.json would say: .* reward"):
+        for work in job.open():
+            converter.convert(work, {})
+    assert not (tmp_path / "out" / "manifest.json").exists()

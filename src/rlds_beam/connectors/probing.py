@@ -20,7 +20,7 @@ from rlds_beam.episodes.columns import ZERO_IMAGE, is_numeric
 from rlds_beam.episodes.episode import Column, Episode
 from rlds_beam.episodes.images import EncodedImages
 from rlds_beam.episodes.keys import PROBE
-from rlds_beam.episodes.schema import Field, Schema
+from rlds_beam.episodes.schema import Field, Schema, text_field
 from rlds_beam.episodes.violations import BadEpisode
 from rlds_beam.errors import RldsBeamError, UsageError
 
@@ -174,9 +174,10 @@ def _field(path: str, column: Column, known: Field | None) -> Field:
         same = len(known.shape) == len(shape) and all(a in (None, b) for a, b in zip(known.shape, shape, strict=True))
         if same:
             return dataclasses.replace(known, path=path, shape=shape)
+    if dtype == "string":
+        return text_field(path, shape)
     # RLDS has lists of float32 only: other floats would be rounded, and TFDS reads no list of bfloat16.
-    encoding = "text" if dtype == "string" else "bytes" if dtype in ("float64", "bfloat16") else "none"
-    return Field(path, dtype, shape, encoding, "Text" if dtype == "string" else "Tensor")
+    return Field(path, dtype, shape, "bytes" if dtype in ("float64", "bfloat16") else "none")
 
 
 def _metadata(episode: Episode, known: Mapping[str, Field]) -> dict[str, Field]:

@@ -75,6 +75,11 @@ class Field:
         return f"{self.path}: {self.dtype}({dims})" + (f" {self.encoding}" if self.encoding != "none" else "")
 
 
+def text_field(path: str, shape: tuple[int | None, ...] = ()) -> Field:
+    """A field of text: one value, which TFDS calls Text, or an array of them."""
+    return Field(path, "string", shape, "none", "Tensor") if shape else Field(path, "string", (), "text", "Text")
+
+
 @dataclasses.dataclass(frozen=True)
 class Schema:
     """All leaves of a dataset: of a step, and of the episode around it (`metadata`).

@@ -19,7 +19,7 @@ from rlds_beam import storage
 from rlds_beam.episodes.casting import exact_cast, exact_flags
 from rlds_beam.episodes.episode import Column
 from rlds_beam.episodes.images import EncodedImages
-from rlds_beam.episodes.schema import Field, Schema
+from rlds_beam.episodes.schema import Field, Schema, text_field
 from rlds_beam.errors import UsageError
 from rlds_beam.exchange import gym_spaces
 from rlds_beam.exchange.array_episodes import (
@@ -252,7 +252,7 @@ def _field(place: str, dataset: Any, jpeg: bool, spaces: Mapping[str, Any]) -> M
         shape = tuple(space["shape"])
         return MinariField(Field(name, "uint8", shape if len(shape) == 3 else (*shape, 1), "jpeg", "Image"), place, of)
     if is_text(dataset):
-        return MinariField(Field(name, "string", tuple(dataset.shape[1:]), "text", "Text"), place, of)
+        return MinariField(text_field(name, tuple(dataset.shape[1:])), place, of)
     return MinariField(number_field(name, dataset.dtype.name, tuple(dataset.shape[1:])), place, of)
 
 

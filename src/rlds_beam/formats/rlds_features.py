@@ -99,14 +99,15 @@ def _dataset(children: Json) -> dict[str, Any]:
 
 def _leaf(field: Field) -> Json:
     """The node of a field that is written anew."""
-    if field.encoding == "text":
+    if field.encoding == "text" and not field.shape:
         return {"pythonClassName": f"{_FEATURES}.text_feature.Text", "text": {}}
     shape = {"dimensions": [str(-1 if d is None else d) for d in field.shape]} if field.shape else {}
     if field.encoding in _IMAGES:
         image = {"shape": shape, "dtype": field.dtype, "encodingFormat": field.encoding}
         return {"pythonClassName": f"{_FEATURES}.image_feature.Image", "image": image}
     name = "tensor_feature.Tensor" if field.shape or field.encoding != "none" else "scalar.Scalar"
-    tensor = {"shape": shape, "dtype": field.dtype, "encoding": field.encoding}
+    encoding = "none" if field.encoding == "text" else field.encoding
+    tensor = {"shape": shape, "dtype": field.dtype, "encoding": encoding}
     return {"pythonClassName": f"{_FEATURES}.{name}", "tensor": tensor}
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from rlds_beam.episodes.episode import Column, Episode
 from rlds_beam.episodes.images import EncodedImages
-from rlds_beam.episodes.schema import Field, Schema
+from rlds_beam.episodes.schema import Field, Schema, text_field
 from rlds_beam.formats.wire import delimited, packed_varints, tag_and_length
 
 
@@ -35,7 +35,7 @@ def _field(path: str, column: Column) -> Field:
         jpeg = len(column) and column.data[0][:2] == b"\xff\xd8"
         return Field(path, column.dtype, column.shape, "jpeg" if jpeg else "png", "Image")
     if column.dtype == object:
-        return Field(path, "string", (), "text", "Text")
+        return text_field(path, column.shape[1:])
     # TFDS has no list of numbers for bfloat16, and stores it as bytes only.
     encoding = "bytes" if column.dtype.name == "bfloat16" else "none"
     return Field(path, column.dtype.name, column.shape[1:], encoding, "Tensor" if column.ndim > 1 else "Scalar")

@@ -17,7 +17,7 @@ from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.nesting import flatten
 from rlds_beam.errors import UsageError
 from rlds_beam.recording.distributions import Propensity
-from rlds_beam.recording.logger import stored
+from rlds_beam.recording.logger import recorded_as
 from rlds_beam.recording.models import is_model, load_module
 from rlds_beam.recording.policies import Acted, HistoryPolicy
 from rlds_beam.recording.spaces import Structure
@@ -103,7 +103,7 @@ class ModulePolicy(HistoryPolicy):
         leaves = self._action.leaves
         stored, for_env = (
             tuple(
-                stored(np.asarray(v), np.dtype(leaf.dtype), f"{self.name}: an action")
+                recorded_as(np.asarray(v), np.dtype(leaf.dtype), f"{self.name}: an action")
                 for leaf, v in zip(leaves, self._action.flatten(of), strict=True)
             )
             for of in (vector["actions"], vector.get("actions_for_env", vector["actions"]))

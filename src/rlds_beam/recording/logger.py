@@ -213,7 +213,7 @@ class _Column:
             found = np.asarray(value)
             _check(found, self.dtype, self.shape, "an observation")
             self.unchecked = found.dtype != self.dtype
-            stored(found, self.dtype, "an observation of the environment")
+            recorded_as(found, self.dtype, "an observation of the environment")
 
 
 class _Values(list[Any]):
@@ -240,11 +240,11 @@ class _Values(list[Any]):
                 self._shape,
                 path,
             )
-            column[:-1] = stored(values, self._dtype, path) if values.dtype != object else values
+            column[:-1] = recorded_as(values, self._dtype, path) if values.dtype != object else values
         return column
 
 
-def stored(values: Array, dtype: np.dtype[Any], what: str) -> Array:
+def recorded_as(values: Array, dtype: np.dtype[Any], what: str) -> Array:
     """The values in the dtype that is recorded, which may round them.
 
     Raises:

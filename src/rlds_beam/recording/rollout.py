@@ -13,7 +13,7 @@ from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.errors import RldsBeamError, UsageError
 from rlds_beam.recording.distributions import Actions, Propensity
 from rlds_beam.recording.environments import Environment
-from rlds_beam.recording.logger import EpisodeBuffer, Recorded, make_logger, stored
+from rlds_beam.recording.logger import EpisodeBuffer, Recorded, make_logger, recorded_as
 from rlds_beam.recording.policies import BehaviorPolicy, HistoryPolicy
 from rlds_beam.recording.seeds import Address, Noise, environment_seed, warm_up
 from rlds_beam.recording.settings import INFO, LOG_PROPENSITY, PROPENSITY, Recording, Settings
@@ -163,7 +163,7 @@ def _stored(leaf: Leaf, values: Array, *, clip: bool) -> Array:
     """Actions as they are stored: in the dtype of the action, and within its bounds."""
     if clip and leaf.kind == "box":
         values = np.clip(values, leaf.low, leaf.high)
-    return stored(values, np.dtype(leaf.dtype), "an action of the policy")
+    return recorded_as(values, np.dtype(leaf.dtype), "an action of the policy")
 
 
 class _Slot:

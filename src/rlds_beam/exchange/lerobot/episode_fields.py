@@ -18,7 +18,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from rlds_beam.episodes.schema import Field, Schema
+from rlds_beam.episodes.schema import Field, Schema, text_field
 from rlds_beam.errors import UsageError
 from rlds_beam.exchange.lerobot.features import INDEX_FEATURES
 from rlds_beam.exchange.lerobot.reading import Meta
@@ -142,7 +142,7 @@ def _conventional(name: str, path: str, kind: str, shape: tuple[int, ...], info:
             shape = (*shape[1:], shape[0])
         return Field(path, "uint8", shape, "png", "Image")
     if kind == "text":
-        return Field(path, "string", shape, "text" if not shape else "none", "Text" if not shape else "Tensor")
+        return text_field(path, shape)
     dtype = "bool" if path == "is_terminal" else info["dtype"]
     if dtype not in DTYPES or 0 in shape:
         raise UsageError(f"info.json: {name} is {info['dtype']}{list(shape)}, which cannot be read")

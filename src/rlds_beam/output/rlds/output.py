@@ -20,6 +20,7 @@ from rlds_beam.errors import RldsBeamError, UsageError
 from rlds_beam.formats.arrayrecord_writing import check_writable
 from rlds_beam.formats.checked_json import parse_json, read_json
 from rlds_beam.formats.dataset_info import SplitInfo, dataset_info_json
+from rlds_beam.formats.features import parse_features
 from rlds_beam.formats.rlds_features import edited_features, same_storage
 from rlds_beam.formats.tfrecord_framing import OVERHEAD
 from rlds_beam.output.base import Effort, FileOutput
@@ -34,6 +35,7 @@ from rlds_beam.output.rlds.options import RldsOptions
 from rlds_beam.output.rlds.records import RecordEncoder
 from rlds_beam.output.shards import WrittenFile
 from rlds_beam.reading.base import Source, TfdsMetadata
+from rlds_beam.reading.decoding import EpisodeDecoder
 from rlds_beam.reading.plan import WorkRange
 
 FEATURES, DATASET_INFO = "features.json", "dataset_info.json"
@@ -163,6 +165,25 @@ class RldsOutput(FileOutput):
         """Episodes as records."""
         return RecordEncoder(self.schema, self.stored)
 
+    def verify(self, record: bytes, episode: Episode) -> None:
+        """Decodes a record by the features.json that is going to be written, as TFDS will.
+
+        Raises:
+          RldsBeamError: it is not what features.json says, so that nobody could read the dataset.
+        """
+        declared = parse_features(self.features, FEATURES)
+        steps, metadata = (
+            {path: field for path, field in fields.items() if field.fast}
+            for fields in (declared.steps, declared.metadata)
+        )
+        try:
+            EpisodeDecoder(Schema(steps, metadata)).decode(record, episode.key)
+        except BadEpisode as bad:
+            raise RldsBeamError(
+                f"--to=rlds: the record of {episode.key} is not what {FEATURES} would say: {bad}. Nothing could read "
+                "it. Its source or a connector returns other values than declared, or this is a bug: please report it"
+            ) from bad
+
     def file(self, work: WorkRange) -> str:
         return self.files(work)[0]
 
@@ -232,7 +253,7 @@ class RldsWriter:
     def __init__(self, output: RldsOutput, work: WorkRange):
         self.predicted = 0
         self._encoder, self._names = output.encoder(), output.files(work)
-        self._splits = output.splits
+        self._splits, self._output, self._verified = output.splits, output, False
         self._counts = [0] * len(self._names)
         self._places = len(self._names) // len(output.formats)
         self._files: list[RecordFile] = []
@@ -247,6 +268,12 @@ class RldsWriter:
     def write(self, batch: Batch) -> None:
         records = [(self._place(e), e, self._encoder.encode(e, batch.read)) for e in batch.episodes]
         read = batch.read
+        if not self._verified:
+            for _, episode, record in records:
+                if read is None or record is not read.payload:  # which was decoded when it was read
+                    self._verified = True
+                    self._output.verify(record, episode)
+                    break
         for place, episode, record in records:  # all that can fail has not
             crc = read.payload_crc if read is not None and record is read.payload else None
             for i in range(place, len(self._files), self._places):
