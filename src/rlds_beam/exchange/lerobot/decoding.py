@@ -96,7 +96,8 @@ class LerobotDecoder:
     def _frames(self, field: Field, video: Video, rows: int) -> Column:
         path = storage.join(self.root, *video.file.split("/"))
         if field.encoding not in _IMAGES:
-            return np.stack(read_frames(path, video.start, self.fps, rows, field))
+            pixels: Column = np.stack(read_frames(path, video.start, self.fps, rows, field))
+            return pixels
         images = objects(read_frames(path, video.start, self.fps, rows, field, encode_png))
         return EncodedImages(images, field.shape, field.dtype, field.encoding)
 
