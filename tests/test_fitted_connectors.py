@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import pickle
 
@@ -119,10 +120,50 @@ def test_worked_numbers_of_the_docstring():
 def test_masked_dimensions_are_left_alone_and_constant_ones_are_as_the_project_has_them():
     mask = {"action": [True, False, False]}
     made = whole(fitted(Normalize(["action"], mask=mask), EPISODES), EPISODES, "action")
-    np.testing.assert_array_equal(made[:, 1:], ACTIONS[:, 1:].astype(np.float32))
+    np.testing.assert_array_equal(made[:, 1], ACTIONS[:, 1].astype(np.float32))
     assert abs(made[:, 0]).max() == 1
+    assert not made[:, 2].any()
     low = whole(fitted(Normalize(["action"], constant="low"), EPISODES), EPISODES, "action")
     assert (low[:, 2] == -1).all()
+
+
+def openvla(x: np.ndarray, stats: dict, mode: str, mask: np.ndarray) -> np.ndarray:
+    """`normalize_action_and_proprio` of prismatic/vla/datasets/rlds/utils/data_utils.py of OpenVLA and OpenVLA-OFT."""
+    if mode == "normal":
+        return np.where(mask, (x - stats["mean"]) / (stats["std"] + 1e-8), x)
+    low, high = (stats["min"], stats["max"]) if mode == "bounds" else (stats["q01"], stats["q99"])
+    y = np.where(mask, np.clip(2 * (x - low) / (high - low + 1e-8) - 1, -1, 1), x)
+    return np.where(stats["min"] == stats["max"], 0.0, y)
+
+
+def octo(x: np.ndarray, stats: dict, mode: str, mask: np.ndarray) -> np.ndarray:
+    """`normalize_action_and_proprio` of Octo's octo/data/utils/data_utils.py, whose BOUNDS are p01 and p99."""
+    if mode == "normal":
+        return np.where(mask, (x - stats["mean"]) / (stats["std"] + 1e-8), x)
+    low, high = (stats["min"], stats["max"]) if mode == "bounds" else (stats["q01"], stats["q99"])
+    return np.where(mask, np.clip(2 * (x - low) / (high - low + 1e-8) - 1, -1, 1), x)
+
+
+@pytest.mark.parametrize(("constant", "theirs"), [("zero", openvla), ("low", octo)])
+@pytest.mark.parametrize("mode", ["normal", "bounds", "bounds_q99"])
+def test_every_mode_with_every_mask_is_the_project_s(mode, constant, theirs):
+    """Dimensions: free, 1 everywhere, 0 everywhere, one outlier (so that q01 is q99), and free ones of other scales."""
+    rng = np.random.default_rng(0)
+    x = np.stack(
+        [rng.normal(size=400), np.ones(400), np.zeros(400), np.arange(400) == 7, 1e-4 * rng.random(400)], axis=1
+    )
+    one = episode(0, 400, action=np.concatenate([x, x[:1]]))
+    stats = {
+        name: np.array(values) for name, values in DatasetStatistics.of([one]).to_json()["fields"]["action"].items()
+    }
+    for mask in itertools.product([True, False], repeat=5):
+        normalize = fitted(Normalize("action", mode, mask={"action": mask}, constant=constant), [one])
+        made = whole(normalize, [one], "action")
+        np.testing.assert_allclose(made, theirs(x, stats, mode, np.array(mask)), rtol=1e-6, atol=1e-9)
+        inside = np.abs(made) < 1
+        back = normalize.inverse(made)
+        np.testing.assert_allclose(back[inside], x[inside], rtol=1e-5, atol=1e-7)
+        np.testing.assert_allclose(back[:, [1, 2]], x[:, [1, 2]], atol=1e-7)
 
 
 @pytest.mark.parametrize("constant", ["zero", "low"])

@@ -67,7 +67,12 @@ def test_models_of_openvla(own):
     content = load("openvla", own, proprio="observation/state")
     assert list(content) == ["toy"]
     stats = content["toy"]["action"]
-    assert stats.pop("mask") == [True, True, False]
+    mask = stats.pop("mask")
+    assert mask == [True, True, True]
+    # `predict_action` of prismatic/extern/hf/modeling_prismatic.py; training has 0 for a dimension with one value.
+    low, high = np.array(stats["q01"]), np.array(stats["q99"])
+    unnormalized = np.where(mask, 0.5 * (np.zeros(3) + 1) * (high - low) + low, np.zeros(3))
+    assert unnormalized[2] == 0.25
     vectors(stats, {"mean", "std", "min", "max", "q01", "q99"}, 3)
     assert len(content["toy"]["proprio"]["q01"]) == 4
     without = load("openvla", own)["toy"]["proprio"]  # zeros, in the shape of the action, as their loader makes them

@@ -55,8 +55,8 @@ class Normalize(FittedConnector):
       fields: step fields; a name stands for a leaf (`action`), or for all below it (`observation`).
       mode: `normal`, `bounds` or `bounds_q99`.
       mask: field -> whether each dimension is scaled: `{action: [true, true, false]}`; the others are left alone.
-      constant: what a dimension becomes that has one value in the whole dataset: `zero`, as OpenVLA's; or `low`, which
-        is -1 for bounds, as Octo's (0 for `normal`).
+      constant: what a dimension becomes if it has one value in the whole dataset: `zero`, as in OpenVLA (for bounds
+        also if the mask leaves it alone); or `low`, which is -1 for bounds, as in Octo (0 for `normal`).
       clip: to -1 and 1, for bounds.
       statistics: a `stats.json` that `rlds-beam stats` wrote (its path, or its content); by default the dataset's own.
     """
@@ -102,9 +102,8 @@ class Normalize(FittedConnector):
             raise UsageError("Normalize: it has no statistics yet: name a file, or fit it to the dataset")
         leaf, y = self._leaf(field), np.asarray(values)
         shift, scale, middle = self._line(leaf)
-        low, high = array(leaf, "min"), array(leaf, "max")
-        x = np.where(low == high, low, (y + middle) * scale + shift)
-        return np.where(self._mask(field), x, y).astype(float_dtype(y))
+        x = np.where(self._mask(field), (y + middle) * scale + shift, y)
+        return np.where(self._constant(field), array(leaf, "min"), x).astype(float_dtype(y))
 
     def _normalized(self, episode: Episode, fields: StepFields) -> Episode:
         return episode.with_columns({path: self._scaled(path, episode.steps[path]) for path in self._paths(episode)})
@@ -121,11 +120,11 @@ class Normalize(FittedConnector):
             y -= middle
             if self.clip:
                 np.clip(y, -1, 1, out=y)
-        constant = array(leaf, "min") == array(leaf, "max")
-        if constant.any():
-            y[..., constant] = 0.0 if self.constant == "zero" else -middle
         if path in self.mask:
             y = np.where(self._mask(path), y, x)
+        constant = self._constant(path)
+        if constant.any():
+            y[..., constant] = 0.0 if self.constant == "zero" else -middle
         return y.astype(float_dtype(x))
 
     def _line(self, leaf: Leaf) -> tuple[Array, Array, float]:
@@ -150,6 +149,13 @@ class Normalize(FittedConnector):
         if mask.shape not in ((), shape):
             raise UsageError(f"Normalize: the mask of {path} has shape {mask.shape}, and a step {shape}")
         return mask
+
+    def _constant(self, path: str) -> Array:
+        """The dimensions that become one number: OpenVLA has zeros there for bounds, whether they are scaled or not."""
+        leaf = self._leaf(path)
+        constant: Array = array(leaf, "min") == array(leaf, "max")
+        also_masked = self.constant == "zero" and self.mode != "normal"
+        return constant if also_masked else constant & self._mask(path)
 
     def _rows(self, batch: Batch) -> Rows:
         for episode in batch.episodes:

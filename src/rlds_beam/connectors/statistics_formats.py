@@ -54,7 +54,8 @@ def statistics_in(
         state = _picked(of_state, _OPENVLA) if of_state else {name: _zeros(value) for name, value in chosen.items()}
         if format == "openvla_dataset":
             return {"action": chosen, "proprio": state, **counts}
-        mask = [low != high for low, high in zip(of_action["min"], of_action["max"], strict=True)]
+        # A model maps the dimensions of the mask from [-1, 1] back to [q01, q99], so constant ones to their value.
+        mask = [True] * len(of_action["mean"])
         return {content["dataset"].split("/")[0]: {"action": {**chosen, "mask": mask}, "proprio": state, **counts}}
     if format == "octo":
         state = {"proprio": _picked(of_state, _OCTO)} if of_state else {}
