@@ -103,9 +103,23 @@ def _splits(meta: Meta, shards: Sequence[Shard], wanted: str | None) -> tuple[Sp
         if low is not None or high is not None:
             first, last = slice_of(name, stop - start, low, high)
             start, stop = start + first, start + last
+        if (start, stop) != (0, total):
+            _check_order(meta, name)
         own, first, end = _files_of(shards, start, stop)
         splits.append(Split(name, own, first, end))
     return tuple(splits)
+
+
+def _check_order(meta: Meta, split: str) -> None:
+    """Raises UsageError if some file does not hold consecutive episodes: then a part of them is no run of records."""
+    last: dict[str, int] = {}
+    for number, row in enumerate(meta.episodes):
+        if last.get(row.file, number - 1) != number - 1:
+            raise UsageError(
+                f"{meta.path(row.file)} holds the episodes {last[row.file]} and {number} but not those between them, "
+                f"so the split {split} cannot be cut from the files. Read all episodes (one split, without a slice)"
+            )
+        last[row.file] = number
 
 
 def _files_of(shards: Sequence[Shard], start: int, stop: int) -> tuple[tuple[Shard, ...], int, int | None]:
