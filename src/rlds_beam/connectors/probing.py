@@ -167,6 +167,8 @@ def _field(path: str, column: Column, known: Field | None) -> Field:
     if isinstance(column, EncodedImages):
         shape = (*column.data.shape[1:], *column.shape)  # those of a sequence have an axis more
         return Field(path, column.dtype, shape, column.encoding, "Image")
+    if column.dtype == object and column.ndim == 1 and any(isinstance(value, (np.ndarray, list)) for value in column):
+        return _ragged(path, [np.asarray(value) for value in column])
     dtype = "string" if column.dtype.kind in "OSU" else column.dtype.name
     shape = column.shape[1:]
     if known is not None and known.dtype == dtype and known.encoding not in ("png", "jpeg"):
@@ -178,6 +180,13 @@ def _field(path: str, column: Column, known: Field | None) -> Field:
         return text_field(path, shape)
     # RLDS has lists of float32 only: other floats would be rounded, and TFDS reads no list of bfloat16.
     return Field(path, dtype, shape, "bytes" if dtype in ("float64", "bfloat16") else "none")
+
+
+def _ragged(path: str, values: Sequence[np.ndarray[Any, Any]]) -> Field:
+    """The field of a column with an array for each step: a dimension that differs is unknown."""
+    steps = [_field(path, value[None], None) for value in values]
+    field = functools.reduce(_same, steps)
+    return dataclasses.replace(field, shape=(None, *field.shape[1:])) if len(steps) == 1 else field
 
 
 def _metadata(episode: Episode, known: Mapping[str, Field]) -> dict[str, Field]:
