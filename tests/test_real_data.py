@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ import numpy as np
 import pytest
 from jobs import complaints
 
+import rlds_beam
+from rlds_beam.connectors.presets import PRESETS
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.pipelines.cli import main
 from rlds_beam.testing import read_payloads, read_rejected, record_offsets, shard_paths
@@ -215,3 +218,49 @@ def test_the_instruction_is_carried(converted) -> None:
     expected = sorted(pair for text in texts for pair in itertools.pairwise(text))
     assert sorted(tuple(item["language_instruction"].numpy()) for item in items) == expected
     assert len({item["episode_key"].numpy() for item in items}) == EPISODES
+
+
+# Presets: what they say about public datasets, on the data of one of them.
+
+
+def test_the_preset_of_the_dataset_is_suggested_and_repairs_it(converted, tmp_path, capsys):
+    assert main(["inspect", str(REAL)]) == 0
+    assert "--preset=bridge_dataset" in capsys.readouterr().out
+    assert main(["convert", str(REAL), str(tmp_path / "out"), "--preset=bridge_dataset"]) == 0
+    report = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert (report["records"], report["repaired"], report["rejected"]) == (EPISODES, EPISODES, 0)
+    ours, theirs = ([p.read_bytes() for p in shard_paths(out)] for out in (tmp_path / "out", converted()))
+    assert ours == theirs
+
+
+def test_the_preset_serves_every_output_that_holds_such_data(tmp_path):
+    for to, flags in (("rlds", []), ("lerobot", ["--fps=5"]), ("numpy", [])):
+        out = tmp_path / to
+        assert main(["convert", str(REAL), str(out), f"--to={to}", "--preset=bridge_dataset", *flags]) == 0
+        report = json.loads((out / "report.json").read_text())
+        assert (report["repaired"], report["rejected"]) == (EPISODES, 0)
+    episodes = rlds_beam.open_dataset(tmp_path / "rlds")
+    assert len(episodes) == EPISODES
+    assert all(episode["steps/is_last"].tolist() == [False] * (STEPS - 1) + [True] for episode in episodes)
+
+
+@pytest.mark.parametrize("name", [name for name, preset in PRESETS.items() if "bridge_dataset" not in preset.datasets])
+def test_the_preset_of_another_dataset_is_refused_or_says_what_it_dropped(name, tmp_path, capsys):
+    code = main(["convert", str(REAL), str(tmp_path / "out"), f"--preset={name}"])
+    said = capsys.readouterr()
+    if name == "roboturk":  # the same fault
+        assert code == 0
+    elif name == "droid":  # a field that both have: no episode of Bridge is in a directory named success
+        assert code == 3 and json.loads((tmp_path / "out/report.json").read_text())["items_written"] == 0
+    else:
+        assert code == 2 and re.search(r"there is no (images|field) ", said.err) and not (tmp_path / "out").exists()
+
+
+def test_channels_are_flipped_as_the_presets_do_it(tmp_path, decoded):
+    (tmp_path / "flip.json").write_text(json.dumps([{"FlipChannels": {"fields": [CAMERA]}}]))
+    flags = ["--preset=bridge_dataset", f"--connectors={tmp_path / 'flip.json'}"]
+    assert main(["convert", str(REAL), str(tmp_path / "out"), "--to=rlds", *flags]) == 0
+    for found, wanted in zip(rlds_beam.open_dataset(tmp_path / "out"), decoded, strict=True):
+        flipped = found[f"steps/{CAMERA}"].astype(int)
+        assert np.abs(flipped - wanted[CAMERA][..., ::-1]).mean() < 4 < np.abs(flipped - wanted[CAMERA]).mean()
+        np.testing.assert_array_equal(found["steps/observation/image_1"], wanted["observation/image_1"])
