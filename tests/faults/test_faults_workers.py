@@ -12,6 +12,7 @@ import signal
 import subprocess
 from pathlib import Path
 
+import numpy as np
 import pytest
 from jobs import complaints
 from processes import DEADLINE, RLDS_BEAM, running, wait_until
@@ -22,22 +23,66 @@ from rlds_beam.testing import make_episode, shard_paths, write_dataset
 # To the thread itself, as a segmentation fault comes: of a signal to the process another thread may be the one to die,
 # in its time, and this one would continue meanwhile.
 KILLER = """
+import dataclasses
 import os
 import signal
+
+from rlds_beam.reading.rlds import RldsSource
 
 def info(current, following):
     if os.environ.get("LAST_REWARD") and (current["reward"] == 777).any():
         signal.raise_signal(getattr(signal, os.environ["LAST_REWARD"]))
     return {}
+
+def kill(batch):
+    for episode in batch.episodes:
+        info(episode.steps, None)
+    return batch
+
+class Decoder:
+    def __init__(self, decoder):
+        self.decoder = decoder
+
+    def decode(self, payload, key):
+        episode = self.decoder.decode(payload, key)
+        info(episode.steps, None)
+        return episode
+
+class Rlds(RldsSource):
+    @classmethod
+    def open(cls, input, **options):
+        found = RldsSource.open(input, **options)
+        return cls(**{field.name: getattr(found, field.name) for field in dataclasses.fields(found)})
+
+    @property
+    def decoder(self):
+        return Decoder(super().decoder)
 """
 EPISODES, SHARDS, VICTIM = 40, 4, 27
 FLAGS = ("--shards=8", "--policy_info_fn=killer:info")
 
 
+EVERY_OUTPUT = {
+    "array_record": ["--to=columns", "--format=array_record"],
+    "columns": ["--to=columns"],
+    "parquet": ["--to=columns", "--format=parquet"],
+    "rlds": ["--to=rlds"],
+    "numpy": ["--to=numpy"],
+    "minari": ["--to=minari"],
+    "d3rlpy": ["--to=d3rlpy"],
+    "rllib": ["--to=rllib"],
+    "scope_rl": ["--to=scope_rl"],
+    "lerobot": ["--to=lerobot", "--fps=10"],
+    "lerobot 2.1": ["--to=lerobot", "--fps=10", "--lerobot_version=2.1"],
+}
+CONNECTORS = ["killer:kill", "AddObservationsFromEpisodesToBatch", "AddColumnsFromEpisodesToTrainBatch"]
+
+
 @pytest.fixture
 def data(tmp_path):
     """Four shards; the third holds the episode that kills."""
-    episodes = [make_episode(20, seed=i, observation=50) for i in range(EPISODES)]
+    columns = {"propensity": np.full(20, 0.5), "action": np.arange(20) % 3}
+    episodes = [make_episode(20, seed=i, observation=50, columns=columns) for i in range(EPISODES)]
     episodes[VICTIM].steps["reward"][3] = 777
     return write_dataset(tmp_path / "data", episodes, shards=SHARDS)
 
@@ -55,7 +100,7 @@ def killer(tmp_path, monkeypatch):
 
     def run(*arguments: object, death: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [*RLDS_BEAM, *map(str, arguments), *FLAGS],
+            [*RLDS_BEAM, *map(str, arguments)],
             capture_output=True, text=True, timeout=DEADLINE, check=False, env={**os.environ, "LAST_REWARD": death},
         )  # fmt: skip
 
@@ -69,7 +114,7 @@ def bytes_of(output: Path) -> dict[str, bytes]:
 @pytest.mark.parametrize("death", ["SIGKILL", "SIGSEGV"])
 def test_the_range_is_named(tmp_path, data, killer, convert, death):
     output, victim = tmp_path / "out", shard_paths(data)[VICTIM // (EPISODES // SHARDS)]
-    ran = killer("convert", data, output, "--workers=2", death=death)
+    ran = killer("convert", data, output, "--workers=2", *FLAGS, death=death)
     assert (ran.returncode, ran.stdout) == (1, "")
     said = re.fullmatch(
         r"rlds-beam: a worker process died at (?P<range>train-\d{5}-of-00008), (?P<file>\S+), bytes (?P<start>\d+) to "
@@ -89,10 +134,44 @@ def test_the_range_is_named(tmp_path, data, killer, convert, death):
     assert_goes_on(data, output, convert)
 
 
+@pytest.mark.parametrize("name", EVERY_OUTPUT)
+def test_a_worker_is_killed_in_the_middle_of_a_range_of_any_output(tmp_path, data, killer, name):
+    """What the others finished is kept, and the same command ends with the bytes of an undisturbed run."""
+    (tmp_path / "kill.json").write_text(
+        json.dumps(CONNECTORS if "columns" in str(EVERY_OUTPUT[name]) else CONNECTORS[:1])
+    )
+    flags = [*EVERY_OUTPUT[name], "--shards=8", f"--connectors={tmp_path / 'kill.json'}", "--progress=none"]
+    output, whole = tmp_path / "out", tmp_path / "whole"
+    ran = killer("convert", data, output, "--workers=2", *flags, death="SIGKILL")
+    assert (ran.returncode, ran.stdout) == (1, ""), ran.stderr
+    (said,) = complaints(ran.stderr)
+    found = re.search(
+        r"a worker process died at (train-\d{5}-of-00008).*SIGKILL.*\((\d) of 8 ranges are finished\)", said
+    )
+    assert found, said
+    there = {path.stem for path in (output / "_commits").glob("train-*.json")}
+    assert len(there) == int(found[2]) and found[1] not in there and not (output / "manifest.json").exists()
+    assert list((tmp_path / "tmp").iterdir()) == []
+    for directory in (output, whole):
+        assert main(["convert", str(data), str(directory), *flags]) == 0
+    assert bytes_of(output) == bytes_of(whole)
+
+
+@pytest.mark.parametrize("command", ["validate", "stats"])
+def test_a_worker_of_a_job_that_only_reads_is_killed(tmp_path, data, killer, command):
+    """An own source kills it while it decodes."""
+    ran = killer(command, data, "--workers=2", "--from=killer:Rlds", "--progress=none", death="SIGKILL")
+    assert (ran.returncode, ran.stdout) == (1, ""), ran.stderr
+    (said,) = complaints(ran.stderr)
+    assert re.search(r"a worker process died at .*SIGKILL", said), said
+    assert list((tmp_path / "tmp").iterdir()) == []
+    assert main([command, str(data), "--from=killer:Rlds"]) == 0
+
+
 def test_the_only_process_dies(tmp_path, data, killer, convert):
     """Without workers there is no message; the output is recognised as unfinished."""
     output = tmp_path / "out"
-    ran = killer("convert", data, output, "--workers=1", death="SIGKILL")
+    ran = killer("convert", data, output, "--workers=1", *FLAGS, death="SIGKILL")
     assert (ran.returncode, ran.stdout, complaints(ran.stderr)) == (-signal.SIGKILL, "", [])
     assert not (output / "manifest.json").exists()
     assert 0 < len(list((output / "_commits").glob("train-*.json"))) < 8
