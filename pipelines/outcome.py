@@ -47,7 +47,10 @@ def figures(metrics: Mapping[str, Any], seconds: float) -> dict[str, Any]:
     """How fast a run was, with start-up and without it, from what it measured of itself (`runners.run_pipeline`)."""
     steps, working, memory = metrics.get("steps", 0), 0.0, metrics.get("peak_memory_kb")
     if "range_ended_msec" in metrics:
+        # By the clocks of the workers, which may be on several machines, and may be set meanwhile.
         working = (metrics["range_ended_msec"].max - metrics["range_began_msec"].min) / 1000
+        if not 0 <= working <= seconds:
+            working = seconds
     return {
         "seconds": round(seconds, 3),
         "working_seconds": round(working, 3),

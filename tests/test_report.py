@@ -3,6 +3,7 @@
 import json
 import random
 from collections import Counter
+from types import SimpleNamespace
 
 import apache_beam as beam
 import numpy as np
@@ -16,6 +17,7 @@ from rlds_beam.checking.verdicts import Verdict, validate_episode
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.episodes.violations import Violation
 from rlds_beam.errors import RldsBeamError, UsageError
+from rlds_beam.pipelines import outcome
 from rlds_beam.pipelines.options import parse_max_rejected
 from rlds_beam.runners.metrics import read_metrics
 from rlds_beam.testing import BREAKABLE, make_episode
@@ -161,3 +163,13 @@ def test_a_report_comes_home_as_a_metric_whatever_its_size() -> None:
     for several in ({}, {"handed_over": {"a", "b"}}):
         with pytest.raises(RldsBeamError, match=f"returned {2 * len(several)} reports"):
             handed_over(several)
+
+
+@pytest.mark.parametrize(("began", "ended"), [(5_000, 3_000), (0, 86_400_000)], ids=["set back", "set forward"])
+def test_figures_of_a_run_during_which_the_clock_was_set(began: int, ended: int) -> None:
+    metrics = {
+        "range_began_msec": SimpleNamespace(min=began), "range_ended_msec": SimpleNamespace(max=ended), "steps": 600,
+    }  # fmt: skip
+    found = outcome.figures(metrics, 6.0)
+    assert (found["working_seconds"], found["steps_per_second"]) == (6.0, 100)
+    assert outcome.took(found) == "took      6.0 s with start-up, 100 steps/s at work"
