@@ -130,7 +130,7 @@ def _value(field: Field, value: Any) -> Any:
         array = np.asarray(value)
     except ValueError as error:
         raise BadEpisode(Violation("wrong_dtype_or_shape", str(error), field.path)) from None
-    if not array.size:  # [], also of the shape (0, 2)
+    if value == [] and None in field.shape:  # also of the shape (0, 2)
         return np.zeros(field.closed_shape, field.numpy_dtype)
     return exact_cast(array, field.numpy_dtype, field.path)[()]
 
