@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from processes import run
+from processes import DEADLINE, run
 from recorded import GREEDY, WALK, bytes_of
 
 from rlds_beam.testing import make_episode, write_dataset
@@ -116,5 +116,7 @@ def test_the_clock_jumps(jumping: dict[str, str]) -> None:
     import subprocess
 
     program = "import time; years = {int(time.time() / 31e6) for _ in range(20)}; print(len(years))"
-    done = subprocess.run([sys.executable, "-c", program], env=jumping, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=jumping, capture_output=True, text=True, check=True, timeout=DEADLINE
+    )
     assert done.stdout == "3\n"
