@@ -8,6 +8,7 @@ from typing import Any
 
 from rlds_beam.checking.report import Report
 from rlds_beam.checking.rules import REPAIRABLE
+from rlds_beam.connectors.presets import with_preset
 from rlds_beam.user_functions import ByValue
 
 
@@ -19,7 +20,8 @@ def repair_lines(job: str, config: Any, report: Report) -> list[str]:
       config: of the job that rejected records.
       report: of that job.
     """
-    rules = [r for r in REPAIRABLE if r in report.rules and report.rules[r].rejected and r not in config.repair]
+    repaired = with_preset(config).repair
+    rules = [r for r in REPAIRABLE if r in report.rules and report.rules[r].rejected and r not in repaired]
     if not rules:
         return []
     changes: dict[str, Any] = {"repair": (*config.repair, *rules)}

@@ -10,6 +10,7 @@ from rlds_beam import storage
 from rlds_beam.checking.report import Report
 from rlds_beam.checking.rules import DATASET_RULES
 from rlds_beam.checking.unused import REASONS
+from rlds_beam.connectors.presets import with_preset
 from rlds_beam.errors import RldsBeamError
 from rlds_beam.pipelines.options import ReportOptions
 from rlds_beam.trajectories.options import ItemOptions
@@ -88,4 +89,5 @@ def show(report: Report, options: ReportOptions, extra: dict[str, Any], lines: l
     if options.json:
         print(json.dumps({**report.to_json(), **extra}, indent=2))
     else:
-        print("\n".join([report.summary(getattr(options, "repair", ())), *lines]))
+        repair = with_preset(options).repair if hasattr(options, "repair") else ()
+        print("\n".join([report.summary(repair), *lines]))

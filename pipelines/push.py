@@ -215,6 +215,7 @@ def _fill(config: PushConfig, source: PushInput) -> tuple[Verified, Report, dict
     report.left_out = source.spec.left_out
     if source.source is not None:
         report = report.merge(check_counts(source.source, report.shards, config))
+        report.check()
     return verified, report, metrics
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlds_beam import storage
 from rlds_beam.checking.options import CheckOptions
+from rlds_beam.connectors.options import ConnectorOptions
 from rlds_beam.connectors.statistics_formats import Format, leaf_of, statistics_in
 from rlds_beam.errors import RldsBeamError, UsageError
 from rlds_beam.options import option
@@ -18,13 +19,15 @@ from rlds_beam.runners.options import RunOptions
 
 if TYPE_CHECKING:
     from rlds_beam.checking.report import Report
+    from rlds_beam.connectors.connecting import Connecting
+    from rlds_beam.episodes.schema import Schema
     from rlds_beam.reading.base import Source
 
 __all__ = ["StatsConfig", "StatsOutcome", "define_pipeline", "stats"]
 
 USAGE = "INPUT"
 EXAMPLES = """
-    rlds-beam stats /data/bridge_dataset/1.0.0 --repair=last_not_last
+    rlds-beam stats /data/bridge_dataset/1.0.0 --preset=bridge_dataset
     rlds-beam stats /data/toy/1.0.0 --output=stats.json --by=language_instruction
     rlds-beam stats /data/toy/1.0.0 --output=dataset_statistics.json --format=openvla --proprio=observation/state
 """
@@ -53,8 +56,8 @@ class StatsOutcome:
 
 
 @dataclasses.dataclass(frozen=True)
-class StatsConfig(RunOptions, ReportOptions, CheckOptions, SourceOptions):
-    """Computes the mean, standard deviation, range and quantiles of each field of an RLDS dataset."""
+class StatsConfig(RunOptions, ReportOptions, ConnectorOptions, CheckOptions, SourceOptions):
+    """Computes the mean, standard deviation, range and quantiles of each field, after connectors if there are any."""
 
     input: str = option(dataclasses.MISSING, "a TFDS or EnvLogger dataset directory, or shard files", positional=True)
     _: dataclasses.KW_ONLY
@@ -71,27 +74,28 @@ class StatsConfig(RunOptions, ReportOptions, CheckOptions, SourceOptions):
     )
 
 
-def define_pipeline(root: Any, config: StatsConfig, source: Source | None = None) -> Any:
+def define_pipeline(
+    root: Any, config: StatsConfig, source: Source | None = None, connecting: Connecting | None = None
+) -> Any:
     """Reads and checks the dataset under `root`, and computes the statistics of what is accepted.
 
     Args:
       root: a Beam pipeline.
       config: what to read, and how to check and group it.
-      source: the dataset, where it is open already.
+      source: the dataset, if it is open already.
+      connecting: the connectors, if they were made ready already.
 
     Returns:
       PCollection of one `CheckedStatistics`.
     """
+    from rlds_beam.connectors.presets import with_preset
     from rlds_beam.exchange.sources import open_source
-    from rlds_beam.reading.framing import Framing
-    from rlds_beam.transforms import FindDuplicateEpisodes, ReadFromRlds, ValidateEpisodes
+    from rlds_beam.transforms.checking import CheckDataset
     from rlds_beam.transforms.statistics import ComputeStatistics, WithReport
 
+    config = with_preset(config)
     source = source or open_source(config.input, config.split, config.features, config.from_)
-    framing = Framing(source)
-    look = "duplicate_episode" not in config.accept
-    duplicates = root | FindDuplicateEpisodes(source, framing) if look else None
-    checked = root | ReadFromRlds(source, framing=framing) | ValidateEpisodes(config, duplicates)
+    checked = root | CheckDataset(source, config, connecting or _connecting(config, source))
     return checked.accepted | ComputeStatistics(config.by, config.target_propensity_fn) | WithReport(checked.report)
 
 
@@ -103,6 +107,7 @@ def stats(config: StatsConfig) -> StatsOutcome:
     """
     from rlds_beam.checking.dataset import check_counts, check_source
     from rlds_beam.checking.report import Report
+    from rlds_beam.connectors.presets import with_preset
     from rlds_beam.exchange.sources import open_source
     from rlds_beam.jobs.cost import validate_seconds
     from rlds_beam.runners import check
@@ -110,12 +115,17 @@ def stats(config: StatsConfig) -> StatsOutcome:
     from rlds_beam.seeing.progress import Progress, Total
 
     check(config)
+    config = with_preset(config)
     source = open_source(config.input, config.split, config.features, config.from_)
-    _check_format(config, source)
+    connecting = _connecting(config, source)
+    _check_format(config, connecting.probed.schema)
     report = check_source(source, config)
     with Progress(Total("stats", bytes=source.size), config.progress).shown() as progress:
         content, _ = run_for_result(
-            lambda root: define_pipeline(root, config, source), config, validate_seconds(source, config), progress
+            lambda root: define_pipeline(root, config, source, connecting),
+            config,
+            validate_seconds(source, config),
+            progress,
         )
     found = Report.from_json(content["report"])
     statistics = {"dataset": source.dataset, **content["statistics"]}
@@ -125,16 +135,27 @@ def stats(config: StatsConfig) -> StatsOutcome:
             storage.write_text(config.output, json.dumps(written, indent=2) + "\n")
         except OSError as error:
             raise RldsBeamError(f"--output={config.output} cannot be written to: {error}") from error
-    return StatsOutcome(report.merge(found, check_counts(source, found.shards, config)), statistics)
+    report = report.merge(found, check_counts(source, found.shards, config))
+    report.check()
+    return StatsOutcome(report, statistics)
 
 
-def _check_format(config: StatsConfig, source: Source) -> None:
+def _connecting(config: StatsConfig, source: Source) -> Connecting:
+    """The connectors; raises UsageError if they add columns, of which there are no statistics."""
+    from rlds_beam.connectors.connecting import Connecting
+
+    connecting = Connecting.for_options(config, source.schema)
+    connecting.refuse_columns("convert --to=columns")
+    return connecting
+
+
+def _check_format(config: StatsConfig, schema: Schema) -> None:
     """Refuses what `statistics_in` could not write, before the dataset is read."""
     if config.format == "own":
         return
     if config.output is None:
         raise UsageError(f"--format={config.format} is the format of a file: name it with --output=FILE")
-    fields = source.schema.steps.values()
+    fields = schema.steps.values()
     numbers = {f.path: {"mean": [0.0] if f.shape else 0.0} for f in fields if f.numpy_dtype.kind in "fiuV"}
     named = (config.action, "--action"), (config.proprio, "--proprio")
     for path, flag in named if config.format != "lerobot" else ():

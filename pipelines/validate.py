@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from rlds_beam.checking.options import CheckOptions
+from rlds_beam.connectors.options import ConnectorOptions
 from rlds_beam.options import option
 from rlds_beam.pipelines.options import ReportOptions
 from rlds_beam.reading.options import SourceOptions
@@ -14,6 +15,7 @@ from rlds_beam.runners.options import RunOptions
 
 if TYPE_CHECKING:
     from rlds_beam.checking.report import Report
+    from rlds_beam.connectors.connecting import Connecting
     from rlds_beam.reading.base import Source
 
 __all__ = ["ValidateConfig", "define_pipeline", "validate"]
@@ -22,40 +24,42 @@ USAGE = "INPUT"
 EXAMPLES = """
     rlds-beam validate data/point_mass/1.0.0
     rlds-beam validate data/point_mass/1.0.0 --split='train[:10%]' --report=report.json
-    rlds-beam validate data/point_mass/1.0.0 --repair=last_not_last --max_rejected=1%
+    rlds-beam validate data/point_mass/1.0.0 --repair=last_not_last --connectors=clean.yaml --max_rejected=1%
 """
 
 
 @dataclasses.dataclass(frozen=True)
-class ValidateConfig(RunOptions, ReportOptions, CheckOptions, SourceOptions):
-    """Checks every episode of an RLDS dataset against the rules."""
+class ValidateConfig(RunOptions, ReportOptions, ConnectorOptions, CheckOptions, SourceOptions):
+    """Checks every episode of an RLDS dataset against the rules, and tries connectors on those that are accepted."""
 
     input: str = option(dataclasses.MISSING, "a TFDS or EnvLogger dataset directory, or shard files", positional=True)
     _: dataclasses.KW_ONLY
     report: str | None = option(None, "file to write the report to, as JSON")
 
 
-def define_pipeline(root: Any, config: ValidateConfig, source: Source | None = None) -> Any:
+def define_pipeline(
+    root: Any, config: ValidateConfig, source: Source | None = None, connecting: Connecting | None = None
+) -> Any:
     """Reads and checks the dataset under `root`.
 
     Args:
       root: a Beam pipeline.
       config: what to check, and where to write the report.
-      source: the dataset, where it is open already.
+      source: the dataset, if it is open already.
+      connecting: the connectors, if they were made ready already.
 
     Returns:
       PCollection of one `Report`, written to `config.report` if that is set.
     """
+    from rlds_beam.connectors.connecting import Connecting
+    from rlds_beam.connectors.presets import with_preset
     from rlds_beam.exchange.sources import open_source
-    from rlds_beam.reading.framing import Framing
-    from rlds_beam.transforms import FindDuplicateEpisodes, ReadFromRlds, ValidateEpisodes, WriteReport
+    from rlds_beam.transforms import WriteReport
+    from rlds_beam.transforms.checking import CheckDataset
 
+    config = with_preset(config)
     source = source or open_source(config.input, config.split, config.features, config.from_)
-    framing = Framing(source)
-    look = "duplicate_episode" not in config.accept
-    duplicates = root | FindDuplicateEpisodes(source, framing) if look else None
-    episodes = root | ReadFromRlds(source, framing=framing)
-    checked = episodes | ValidateEpisodes(config, duplicates)
+    checked = root | CheckDataset(source, config, connecting or Connecting.for_options(config, source.schema))
     return checked.report if config.report is None else checked.report | WriteReport(config.report)
 
 
@@ -67,6 +71,8 @@ def validate(config: ValidateConfig) -> Report:
     """
     from rlds_beam.checking.dataset import check_counts, check_source
     from rlds_beam.checking.report import Report
+    from rlds_beam.connectors.connecting import Connecting
+    from rlds_beam.connectors.presets import with_preset
     from rlds_beam.exchange.sources import open_source
     from rlds_beam.jobs.cost import validate_seconds
     from rlds_beam.pipelines import outcome
@@ -75,15 +81,21 @@ def validate(config: ValidateConfig) -> Report:
     from rlds_beam.seeing.progress import Progress, Total
 
     check(config)
+    config = with_preset(config)
     source = open_source(config.input, config.split, config.features, config.from_)
+    connecting = Connecting.for_options(config, source.schema)
     report = check_source(source, config)
     job = dataclasses.replace(config, report=None)  # which is of the workers; this process writes the whole one
     with Progress(Total("validate", bytes=source.size), config.progress).shown() as progress:
         content, _ = run_for_result(
-            lambda root: define_pipeline(root, job, source), config, validate_seconds(source, config), progress
+            lambda root: define_pipeline(root, job, source, connecting),
+            config,
+            validate_seconds(source, config),
+            progress,
         )
     found = Report.from_json(content)
     report = report.merge(found, check_counts(source, found.shards, config))
+    report.check()
     outcome.keep(report.to_json(), config.report)
     return report
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import apache_beam as beam
@@ -14,10 +14,19 @@ from apache_beam.utils.windowed_value import WindowedValue
 from rlds_beam.checking.duplicates import marked
 from rlds_beam.checking.options import CheckOptions
 from rlds_beam.checking.report import Report
-from rlds_beam.checking.verdicts import count_verdict, validate_episode
+from rlds_beam.checking.verdicts import Unjudged, count_verdict
+from rlds_beam.connectors.base import Batch
+from rlds_beam.connectors.connecting import Connecting
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.keys import EpisodeKey
-from rlds_beam.transforms.duplicates import as_side_input
+from rlds_beam.output.ranges import RangeFitter, check_and_connect
+from rlds_beam.reading.base import Source
+from rlds_beam.reading.framing import Framing
+from rlds_beam.reading.plan import plan_ranges
+from rlds_beam.reading.reader import EpisodeReader
+from rlds_beam.transforms.duplicates import FindDuplicateEpisodes, as_side_input
+from rlds_beam.transforms.fitting import FitConnectors, as_results
+from rlds_beam.transforms.reading import ReadFromRlds
 
 
 class CheckResult(NamedTuple):
@@ -40,19 +49,27 @@ class ValidateEpisodes(beam.PTransform):
     Args:
       options: the policy of each rule; None rejects whatever breaks one.
       duplicates: what `FindDuplicateEpisodes` gives, to reject the second of two equal episodes.
+      connecting: connectors that run over accepted episodes; what they return is accepted.
+      fitted: what `FitConnectors` gives; None if no connector must be fitted.
 
     Raises:
       FailedRuleError: while running, at the first breach of a rule whose policy is `fail`.
     """
 
-    def __init__(self, options: CheckOptions | None = None, duplicates: Any = None):
+    def __init__(
+        self,
+        options: CheckOptions | None = None,
+        duplicates: Any = None,
+        connecting: Connecting | None = None,
+        fitted: Any = None,
+    ):
         super().__init__()
-        self._options = options or CheckOptions()
-        self._duplicates = duplicates
+        self._options, self._connecting = options or CheckOptions(), connecting or Connecting.none()
+        self._duplicates, self._fitted = duplicates, fitted
 
     def expand(self, episodes: Any) -> CheckResult:
         checked = episodes | "Check" >> beam.ParDo(
-            _CheckFn(self._options), as_side_input(self._duplicates)
+            _CheckFn(self._options, self._connecting), as_side_input(self._duplicates), as_results(self._fitted)
         ).with_outputs("rejected", "report", main="accepted")
         report = checked.report | "MergeReports" >> beam.CombineGlobally(_merge)
         return CheckResult(checked.accepted, checked.rejected, report)
@@ -62,18 +79,50 @@ def _merge(reports: Iterable[Report]) -> Report:
     return Report().merge(*reports)
 
 
+class CheckDataset(beam.PTransform):
+    """Reads a dataset, checks every episode, and runs connectors over what is accepted: a `CheckResult`.
+
+    Args:
+      source: the dataset.
+      options: the policy of each rule.
+      connecting: the connectors.
+    """
+
+    def __init__(self, source: Source, options: CheckOptions, connecting: Connecting):
+        super().__init__()
+        self._source, self._options, self._connecting = source, options, connecting
+
+    def expand(self, root: Any) -> CheckResult:
+        source, connecting, framing, fitted = self._source, self._connecting, Framing(self._source), None
+        look = self._options.policy("duplicate_episode") != "accept"
+        duplicates = root | FindDuplicateEpisodes(source, framing) if look else None
+        if connecting.unfitted:
+            fitter = RangeFitter(EpisodeReader(source), self._options, connecting, connecting.unjudged(Unjudged()))
+            ranges = plan_ranges(source, starts=framing.record_starts)
+            fitted = root | FitConnectors(fitter, ranges, duplicates)
+        episodes = root | ReadFromRlds(source, framing=framing)
+        return episodes | ValidateEpisodes(self._options, duplicates, connecting, fitted)
+
+
 class _CheckFn(beam.DoFn):
-    def __init__(self, options: CheckOptions):
-        self._options = options
+    def __init__(self, options: CheckOptions, connecting: Connecting):
+        self._options, self._connecting = options, connecting
 
     def start_bundle(self) -> None:
-        self._report = Report()
+        self._report, self._fitted = Report(), None
 
-    def process(self, episode: Episode, duplicates: Mapping[EpisodeKey, EpisodeKey]) -> Iterator[Any]:
-        verdict = validate_episode(marked(episode, duplicates), self._options)
+    def process(
+        self, episode: Episode, duplicates: Mapping[EpisodeKey, EpisodeKey], results: Sequence[Any]
+    ) -> Iterator[Any]:
+        if self._fitted is None:
+            self._fitted = self._connecting.fit(results)
+        batches: list[Batch] = []
+        unjudged = self._connecting.unjudged(Unjudged())
+        verdict = check_and_connect(marked(episode, duplicates), self._options, self._fitted, unjudged, batches.append)
         self._report.add(verdict)
         count_verdict(verdict)
-        yield from verdict.episodes
+        for batch in batches:
+            yield from batch.episodes
         if verdict.rejected is not None:
             yield TaggedOutput("rejected", verdict.rejected)
 

@@ -9,12 +9,20 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from rlds_beam.checking.connected import (
+    Connected,
+    connected_from_json,
+    connected_lines,
+    imbalance,
+    merge_connected,
+)
 from rlds_beam.checking.dropped import Dropped, dropped_from_json, dropped_lines, merge_dropped
 from rlds_beam.checking.rules import ADVICE, RULES
 from rlds_beam.checking.unused import UnusedSteps, merge_unused, unused_from_json, unused_lines
 from rlds_beam.checking.verdicts import Verdict
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.episodes.violations import Violation
+from rlds_beam.errors import NotVerifiedError
 from rlds_beam.wording import count, format_size
 
 SAMPLES = 5
@@ -66,6 +74,7 @@ class Report:
       left_out: fields of the input that are not written, each with the reason.
       dropped: what connectors dropped of the accepted episodes, by connector. The records that were read are those
         written, rejected, and dropped.
+      connectors: what each connector did, in order; empty if there are none.
       unused: steps of accepted episodes that are in no item, by reason; empty where all are in one.
       rules: the rules that were broken.
       shards: records read of each shard, by `EpisodeKey.shard_name`.
@@ -85,6 +94,7 @@ class Report:
     shards: Counter[str] = dataclasses.field(default_factory=Counter)
     unused: Mapping[str, UnusedSteps] = dataclasses.field(default_factory=dict)
     dropped: Mapping[str, Dropped] = dataclasses.field(default_factory=dict)
+    connectors: tuple[Connected, ...] = ()
     left_out: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def add(self, verdict: Verdict) -> Report:
@@ -100,6 +110,8 @@ class Report:
             self.repaired += 1
         else:
             self.valid += 1
+        if verdict.connected:
+            self.connectors = merge_connected((self.connectors, verdict.connected))
         if verdict.dropped:
             last = None if verdict.written else list(verdict.dropped)[-1]
             found = {name: Dropped(int(name == last), count) for name, count in verdict.dropped.items()}
@@ -135,7 +147,23 @@ class Report:
         left_out = {path: why for report in reports for path, why in report.left_out.items()}
         unused = merge_unused(report.unused for report in reports)
         dropped = merge_dropped(report.dropped for report in reports)
-        return Report(**numbers, rules=rules, shards=shards, unused=unused, left_out=left_out, dropped=dropped)
+        connectors = merge_connected(report.connectors for report in reports)
+        return Report(
+            **numbers, rules=rules, shards=shards, unused=unused, left_out=left_out, dropped=dropped,
+            connectors=connectors,
+        )  # fmt: skip
+
+    def check(self) -> None:
+        """Compares the counts: every record is valid, repaired or rejected; no episode is lost between connectors.
+
+        Raises:
+          NotVerifiedError: they do not add up.
+        """
+        if self.records != self.valid + self.repaired + self.rejected:
+            found = f"{self.records:,} records were read, but {self.valid:,} are valid, {self.repaired:,} repaired and "
+            raise NotVerifiedError(f"{found}{self.rejected:,} rejected")
+        if (wrong := imbalance(self.episodes, self.steps, self.connectors)) is not None:
+            raise NotVerifiedError(f"--connectors: {wrong}")
 
     def exceeds(self, max_rejected: int | float) -> bool:
         """Whether more records were rejected than allowed: an int is a count, a float a fraction of those read."""
@@ -157,6 +185,7 @@ class Report:
             "rules": rules,
             "shards": dict(sorted(self.shards.items())),
             **({"dropped": {n: dataclasses.asdict(d) for n, d in self.dropped.items()}} if self.dropped else {}),
+            **({"connectors": [dataclasses.asdict(one) for one in self.connectors]} if self.connectors else {}),
             **({"unused": {r: dataclasses.asdict(u) for r, u in self.unused.items()}} if self.unused else {}),
             **({"left_out": dict(self.left_out)} if self.left_out else {}),
         }
@@ -175,7 +204,11 @@ class Report:
         unused = unused_from_json(content.get("unused", {}))
         left_out = {str(path): str(why) for path, why in content.get("left_out", {}).items()}
         dropped = dropped_from_json(content.get("dropped", {}))
-        return cls(**numbers, rules=rules, shards=shards, unused=unused, left_out=left_out, dropped=dropped)
+        connectors = connected_from_json(content.get("connectors", ()))
+        return cls(
+            **numbers, rules=rules, shards=shards, unused=unused, left_out=left_out, dropped=dropped,
+            connectors=connectors,
+        )  # fmt: skip
 
     def __repr__(self) -> str:
         return f"<Report: {self.line()}>"
@@ -215,7 +248,7 @@ class Report:
                 lines += _rule_lines(rule, self.rules[rule], repair)
         if self.episodes:
             lines.append(f"accepted  {count(self.episodes, 'episode')}, {count(self.steps, 'step')}")
-        lines += dropped_lines(self.dropped)
+        lines += [*connected_lines(self.connectors), *dropped_lines(self.dropped)]
         lines += unused_lines(self.unused)
         lines += [f"left out  {path} ({why})" for path, why in self.left_out.items()]
         if self.items_predicted or self.items_written:

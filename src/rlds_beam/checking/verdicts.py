@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from rlds_beam import at_work
+from rlds_beam.checking.connected import Connected
 from rlds_beam.checking.options import CheckOptions
 from rlds_beam.checking.propensities import LOG as LOG_PROPENSITY
 from rlds_beam.checking.propensities import NAMES as PROPENSITIES
@@ -92,6 +93,7 @@ class Verdict:
       dropped: accepted episodes that connectors dropped, by the name of the connector; the one that dropped the last
         of them comes last.
       written: False where none was left to be written.
+      connected: what each connector did; empty if the record is rejected.
     """
 
     key: EpisodeKey
@@ -102,6 +104,7 @@ class Verdict:
     size: int = 0
     dropped: Mapping[str, int] = dataclasses.field(default_factory=dict)
     written: bool = True
+    connected: tuple[Connected, ...] = ()
 
     @property
     def breaches(self) -> dict[str, Violation]:

@@ -8,6 +8,7 @@ import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NoReturn, Protocol, TypeAlias
 
+from rlds_beam.checking.connected import Connected
 from rlds_beam.connectors.fields import StepFields
 from rlds_beam.episodes.columns import concatenate
 from rlds_beam.episodes.episode import Column, Episode
@@ -44,6 +45,7 @@ class Batch:
       running: whether the episodes still go on, and a model is to give their next actions: then an episode gives one
         row, of its last step, whose action is not known yet (`env_to_module_pipeline`).
       vector: by column, what the environments of running episodes are given (`ListifyDataForVectorEnv`).
+      connected: what each connector did (`Connecting.connect`).
       read: what was read of the record, before any repair and connector: what of it is still the same object was not
         edited, and an output may copy it.
     """
@@ -58,6 +60,7 @@ class Batch:
     running: bool = False
     vector: Mapping[str, Any] | None = None
     read: Episode | None = None
+    connected: tuple[Connected, ...] = ()
 
     def __post_init__(self) -> None:
         if len(self.columns) != len(self.episodes):

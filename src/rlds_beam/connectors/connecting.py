@@ -6,9 +6,11 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from rlds_beam.checking.connected import Connected
 from rlds_beam.checking.verdicts import Unjudged
 from rlds_beam.connectors.base import Batch, Connector, full_name_of, place, run
 from rlds_beam.connectors.configuration import Configuration
+from rlds_beam.connectors.counting import counted
 from rlds_beam.connectors.fields import module_of
 from rlds_beam.connectors.fitting import Accumulator, FittedConnector
 from rlds_beam.connectors.probing import Probed, probe
@@ -42,6 +44,11 @@ class Connecting:
           UsageError: they cannot take such episodes.
         """
         return cls(configuration, probe(configuration, schema))
+
+    @classmethod
+    def for_options(cls, options: Any, schema: Schema) -> Connecting:
+        """Those of `--preset` and `--connectors`; raises UsageError as `of`."""
+        return cls.of(Configuration.of(options), schema)
 
     @classmethod
     def none(cls) -> Connecting:
@@ -98,7 +105,9 @@ class Connecting:
 
     def _run(self, connectors: Sequence[Connector], episodes: Sequence[Episode]) -> Batch:
         batch = Batch(tuple(episodes), fields=self.configuration.fields)
+        connected: list[Connected] = []
         for connector in connectors:
+            before = batch
             try:
                 batch = run([connector], batch)
             except (BadEpisode, RldsBeamError):
@@ -108,9 +117,10 @@ class Connecting:
                     f"--connectors: {full_name_of(connector)} raised {type(error).__name__}: {error} ({place(error)}) "
                     f"for {episodes[0].key}"
                 ) from error
+            connected.append(counted(connector, before, batch))
             if not batch.episodes:
                 break
-        return batch
+        return batch.replace(connected=tuple(connected))
 
     def _difference(self, batch: Batch) -> str | None:
         """How the result differs from the dry run on zeros: the end of a sentence; None if it does not."""

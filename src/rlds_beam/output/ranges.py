@@ -62,9 +62,10 @@ def check_and_connect(
             return found
         # The rule is accepted, but nothing could be written of the episode.
         return Verdict(episode.key, (), found.violations, Rejection.of(episode, bad), size=len(episode.payload))
-    return (
-        dataclasses.replace(verdict, dropped=batch.dropped, written=bool(batch.episodes)) if batch.dropped else verdict
-    )
+    if not batch.connected:
+        return verdict
+    written = bool(batch.episodes) or not batch.dropped
+    return dataclasses.replace(verdict, dropped=batch.dropped, written=written, connected=batch.connected)
 
 
 def write_range(
@@ -262,7 +263,12 @@ class DatasetCommitter:
         if self.output.numbers_ranges:
             for commit, numbers in self.finisher.commits():
                 self.finisher.finish(commit, numbers)
-        report = self.dataset_report.merge(*commits.read_reports(directory, self.ranges))
+        reports = commits.read_reports(directory, self.ranges)
+        if any(report.episodes and not report.connectors for report in reports):
+            for report in reports:  # an earlier version, which did not count, finished some of the ranges
+                report.connectors = ()
+        report = self.dataset_report.merge(*reports)
+        report.check()
         report = report.merge(check_counts(self.source, report.shards, self.check))
         report.left_out = self.output.describe()[1]
         for file in self.output.metadata:

@@ -1,0 +1,117 @@
+"""What each connector did to the accepted episodes, in numbers that workers add up."""
+
+from __future__ import annotations
+
+import dataclasses
+import operator
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from rlds_beam.wording import count, some
+
+
+@dataclasses.dataclass(frozen=True)
+class Connected:
+    """What one connector did.
+
+    Attributes:
+      name: the connector's; `dropped` in the report counts under the same name.
+      arguments: those that differ from the defaults, as text.
+      episodes_in, episodes_out: episodes that it was given, and that it returned.
+      steps_in, steps_out: their steps.
+      dropped: episodes that it was given and returned nothing of.
+      changed: episodes that it returned with other values, fields or steps.
+      fields: names of the fields that it changed, added or removed, if the steps stayed the same.
+      columns: names of the columns that it added.
+    """
+
+    name: str
+    arguments: str = ""
+    episodes_in: int = 0
+    episodes_out: int = 0
+    steps_in: int = 0
+    steps_out: int = 0
+    dropped: int = 0
+    changed: int = 0
+    fields: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()
+
+    def add(self, other: Connected) -> Connected:
+        """The sum of two counts of the same connector."""
+        if self.name != other.name:
+            raise ValueError(f"{self.name} and {other.name} are connectors of two jobs")
+        numbers = {name: getattr(self, name) + getattr(other, name) for name in _NUMBERS}
+        names = {name: _union(getattr(self, name), getattr(other, name)) for name in _SETS}
+        return Connected(self.name, self.arguments, **numbers, **names)
+
+    @property
+    def title(self) -> str:
+        """`MinimumLength(transitions=10)`."""
+        return f"{self.name}({self.arguments})" if self.arguments else self.name
+
+    def __str__(self) -> str:
+        episodes = _change(self.episodes_in, self.episodes_out, "episode")
+        parts = [f"{episodes} ({self.dropped:,} dropped)" if self.dropped else episodes]
+        if self.steps_in != self.steps_out:
+            parts.append(_change(self.steps_in, self.steps_out, "step"))
+        if self.changed:
+            fields = f" in {some(self.fields)}" if self.fields else ""
+            parts.append(f"{self.changed:,} changed{fields}")
+        elif not self.columns and not self.dropped:
+            parts.append("none changed")
+        if self.columns:
+            parts.append(f"columns {some(self.columns)} added")
+        return f"{self.title}: {', '.join(parts)}"
+
+
+_NUMBERS = tuple(field.name for field in dataclasses.fields(Connected) if field.default == 0)
+_SETS = ("fields", "columns")
+
+
+def _union(one: tuple[str, ...], other: tuple[str, ...]) -> tuple[str, ...]:
+    return one if one == other else tuple(sorted({*one, *other}))
+
+
+def _change(before: int, after: int, noun: str) -> str:
+    return count(after, noun) if before == after else f"{before:,} -> {count(after, noun)}"
+
+
+def merge_connected(parts: Iterable[tuple[Connected, ...]]) -> tuple[Connected, ...]:
+    """The sum, connector by connector. A part may lack the last ones: nothing was left for them."""
+    total: list[Connected] = []
+    for part in parts:
+        total[: len(part)] = [
+            total[i].add(one) if i < len(total) else one for i, one in enumerate(part)
+        ]  # fmt: skip
+    return tuple(total)
+
+
+def connected_from_json(content: Iterable[Mapping[str, Any]]) -> tuple[Connected, ...]:
+    """Reads `[dataclasses.asdict(one), ...]` back."""
+    found = []
+    for one in content:
+        numbers = {name: operator.index(one[name]) for name in _NUMBERS}
+        names = {name: tuple(map(str, one[name])) for name in _SETS}
+        found.append(Connected(str(one["name"]), str(one["arguments"]), **numbers, **names))
+    return tuple(found)
+
+
+def connected_lines(connected: Iterable[Connected]) -> list[str]:
+    """For a summary: connectors that only add columns are left out."""
+    return [f"connector {one}" for one in connected if one.changed or one.dropped or not one.columns]
+
+
+def imbalance(episodes: int, steps: int, connected: tuple[Connected, ...]) -> str | None:
+    """Where the counts do not add up: what is accepted goes into the first connector, what one returns into the next.
+
+    Returns:
+      A sentence, None if they add up.
+    """
+    for one in connected:
+        if (one.episodes_in, one.steps_in) != (episodes, steps):
+            return (
+                f"{one.title} was given {count(one.episodes_in, 'episode')} with {count(one.steps_in, 'step')}, and "
+                f"there were {count(episodes, 'episode')} with {count(steps, 'step')}"
+            )
+        episodes, steps = one.episodes_out, one.steps_out
+    return None

@@ -1,0 +1,81 @@
+"""What a connector did to the episodes of a record: counted by comparing what it was given with what it returned."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+from rlds_beam.checking.connected import Connected
+from rlds_beam.connectors.base import Batch, Connector, name_of
+from rlds_beam.episodes.episode import Episode
+
+_LONGEST = 60
+"""Characters of the arguments that a summary shows."""
+
+
+def counted(connector: Connector, before: Batch, after: Batch) -> Connected:
+    """What a connector did to a batch.
+
+    A column that is the same object is unchanged; values are not compared, so this takes no time that matters.
+    """
+    of_key: dict[Any, Episode] = {episode.key: episode for episode in before.episodes}
+    changed, fields = 0, set[str]()
+    for episode in after.episodes:
+        same = of_key.get(episode.key)
+        if same is episode:
+            continue
+        paths = None if same is None or len(same) != len(episode) else _changed(same, episode)
+        changed += paths is None or bool(paths)
+        fields |= paths or set()
+    added = {name for columns in after.columns for name in columns}
+    known = {name for columns in before.columns for name in columns}
+    return Connected(
+        name=name_of(connector),
+        arguments=_arguments(connector),
+        episodes_in=len(before.episodes),
+        episodes_out=len(after.episodes),
+        steps_in=sum(map(len, before.episodes)),
+        steps_out=sum(map(len, after.episodes)),
+        dropped=sum(after.dropped.values()) - sum(before.dropped.values()),
+        changed=changed,
+        fields=tuple(sorted(fields)),
+        columns=tuple(sorted(added - known)),
+    )
+
+
+def _changed(one: Episode, other: Episode) -> set[str]:
+    """The fields that are not the same objects."""
+    return _differ(one.steps, other.steps) | _differ(one.metadata, other.metadata)
+
+
+def _differ(one: Mapping[str, Any], other: Mapping[str, Any]) -> set[str]:
+    if one is other:
+        return set()
+    return {path for path in one.keys() | other.keys() if one.get(path) is not other.get(path)}
+
+
+@functools.lru_cache(maxsize=64)
+def _arguments_of(connector: Connector) -> str:
+    return _described(connector)
+
+
+def _arguments(connector: Connector) -> str:
+    try:
+        return _arguments_of(connector)
+    except TypeError:  # it cannot be hashed
+        return _described(connector)
+
+
+def _described(connector: Connector) -> str:
+    if not dataclasses.is_dataclass(connector) or isinstance(connector, type):
+        return ""
+    given = []
+    for field in dataclasses.fields(connector):
+        value = getattr(connector, field.name, None)
+        default = field.default_factory() if field.default_factory is not dataclasses.MISSING else field.default
+        if field.repr and isinstance(value, (bool, int, float, str, tuple, list)) and value != default:
+            given.append(f"{field.name}={value!r}")
+    text = ", ".join(given)
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
