@@ -89,5 +89,5 @@ def show(report: Report, options: ReportOptions, extra: dict[str, Any], lines: l
     if options.json:
         print(json.dumps({**report.to_json(), **extra}, indent=2))
     else:
-        repair = with_preset(options).repair if hasattr(options, "repair") else ()
+        repair = getattr(with_preset(options), "repair", ())
         print("\n".join([report.summary(repair), *lines]))

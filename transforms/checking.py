@@ -101,7 +101,8 @@ class CheckDataset(beam.PTransform):
             ranges = plan_ranges(source, starts=framing.record_starts)
             fitted = root | FitConnectors(fitter, ranges, duplicates)
         episodes = root | ReadFromRlds(source, framing=framing)
-        return episodes | ValidateEpisodes(self._options, duplicates, connecting, fitted)
+        checked: CheckResult = episodes | ValidateEpisodes(self._options, duplicates, connecting, fitted)
+        return checked
 
 
 class _CheckFn(beam.DoFn):
@@ -109,7 +110,8 @@ class _CheckFn(beam.DoFn):
         self._options, self._connecting = options, connecting
 
     def start_bundle(self) -> None:
-        self._report, self._fitted = Report(), None
+        self._report = Report()
+        self._fitted: Connecting | None = None
 
     def process(
         self, episode: Episode, duplicates: Mapping[EpisodeKey, EpisodeKey], results: Sequence[Any]

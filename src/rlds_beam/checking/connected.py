@@ -40,9 +40,9 @@ class Connected:
         """The sum of two counts of the same connector."""
         if self.name != other.name:
             raise ValueError(f"{self.name} and {other.name} are connectors of two jobs")
-        numbers = {name: getattr(self, name) + getattr(other, name) for name in _NUMBERS}
-        names = {name: _union(getattr(self, name), getattr(other, name)) for name in _SETS}
-        return Connected(self.name, self.arguments, **numbers, **names)
+        sums: dict[str, Any] = {name: getattr(self, name) + getattr(other, name) for name in _NUMBERS}
+        sums |= {name: _union(getattr(self, name), getattr(other, name)) for name in _SETS}
+        return dataclasses.replace(self, **sums)
 
     @property
     def title(self) -> str:
@@ -90,9 +90,9 @@ def connected_from_json(content: Iterable[Mapping[str, Any]]) -> tuple[Connected
     """Reads `[dataclasses.asdict(one), ...]` back."""
     found = []
     for one in content:
-        numbers = {name: operator.index(one[name]) for name in _NUMBERS}
-        names = {name: tuple(map(str, one[name])) for name in _SETS}
-        found.append(Connected(str(one["name"]), str(one["arguments"]), **numbers, **names))
+        values: dict[str, Any] = {name: operator.index(one[name]) for name in _NUMBERS}
+        values |= {name: tuple(map(str, one[name])) for name in _SETS}
+        found.append(Connected(str(one["name"]), str(one["arguments"]), **values))
     return tuple(found)
 
 

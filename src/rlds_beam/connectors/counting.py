@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Hashable, Mapping
+from typing import Any, cast
 
 from rlds_beam.checking.connected import Connected
 from rlds_beam.connectors.base import Batch, Connector, name_of
@@ -57,18 +57,18 @@ def _differ(one: Mapping[str, Any], other: Mapping[str, Any]) -> set[str]:
 
 
 @functools.lru_cache(maxsize=64)
-def _arguments_of(connector: Connector) -> str:
+def _arguments_of(connector: Hashable) -> str:
     return _described(connector)
 
 
 def _arguments(connector: Connector) -> str:
     try:
-        return _arguments_of(connector)
+        return _arguments_of(cast(Hashable, connector))
     except TypeError:  # it cannot be hashed
         return _described(connector)
 
 
-def _described(connector: Connector) -> str:
+def _described(connector: object) -> str:
     if not dataclasses.is_dataclass(connector) or isinstance(connector, type):
         return ""
     given = []
