@@ -275,6 +275,20 @@ def below(directory: str, *names: str) -> str:
     return path
 
 
+def is_outside(directory: str, name: str) -> bool:
+    """Whether a file of a directory is a link to a file elsewhere.
+
+    In the cache of the Hugging Face hub each file of `snapshots/REVISION` is a link into `blobs` next to `snapshots`;
+    those are files of the same dataset.
+    """
+    if scheme(directory) is not None:
+        return False
+    root, target = os.path.realpath(directory), os.path.realpath(join(directory, name))
+    cache, of_snapshot, _ = root.rpartition("/snapshots/")
+    homes = [root, *([f"{cache}/blobs"] if of_snapshot else [])]
+    return not any(os.path.commonpath([home, target]) == home for home in homes)
+
+
 def _leads_out(directory: str, name: object) -> UsageError:
     return UsageError(f"{name!r} is not the name of a file below {directory}: nothing was written there")
 

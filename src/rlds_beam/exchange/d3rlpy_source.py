@@ -136,6 +136,11 @@ class D3rlpySource(Source):
         splits = splits_of({name: shards_of(files, paths) for name, paths in found.splits.items()}, split, found.name)
         first = next((shard.path for one in splits for shard in one.shards if shard.records), None)
         if first is None:
+            for shard in (shard for one in splits for shard in one.shards if shard.records is None):
+                try:
+                    files.count(shard.path)
+                except OSError as error:
+                    raise UsageError(f"{shard.path} cannot be read: {error}") from error
             raise UsageError(f"{found.where}: there are no episodes")
         decoder = _decoder(first)
         return cls(f"{found.name}/1.0.0", decoder.schema, decoder, splits)

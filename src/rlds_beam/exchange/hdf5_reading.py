@@ -17,9 +17,13 @@ UNREADABLE = (OSError, KeyError, RuntimeError, ValueError, TypeError)
 """What h5py raises for damaged files and objects that are missing."""
 
 
+_MOST_LINKS = 32
+"""Soft links in a row, and groups below each other."""
+
+
 @contextlib.contextmanager
-def open_hdf5(path: str) -> Iterator[Any]:
-    """An `h5py.File`, to be read. What h5py raises within, of a damaged file, becomes an OSError that names the file.
+def open_hdf5(path: str) -> Iterator[Hdf5Group]:
+    """The root of an HDF5 file, to be read. What h5py raises for a damaged file becomes an OSError that names the file.
 
     Raises:
       UsageError: it is not on a local disk.
@@ -33,27 +37,111 @@ def open_hdf5(path: str) -> Iterator[Any]:
     storage.check_regular(path)
     with h5py.File(path, "r") as file:
         try:
-            yield file
+            yield Hdf5Group(file)
         except OSError:
             raise
         except UNREADABLE as error:
             raise OSError(f"{path}: {' '.join(map(str, error.args))}") from error
 
 
+class Hdf5Group:
+    """A group of an HDF5 file that another person wrote; all that it returns is stored in that file.
+
+    External links, external storage and virtual datasets make a reader open other files. They are refused, and those
+    files are not opened. Soft links lead to other places in the same file, and are followed.
+    """
+
+    def __init__(self, group: Any):
+        self._group = group
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._group)
+
+    def __len__(self) -> int:
+        return len(self._group)
+
+    def __contains__(self, path: str) -> bool:
+        try:
+            self._find(path)
+        except KeyError:
+            return False
+        return True
+
+    def __getitem__(self, path: str) -> Any:
+        """The dataset (h5py's) or group at a path.
+
+        Raises:
+          KeyError: there is none.
+          OSError: it is in another file, or neither a dataset nor a group.
+        """
+        return self._find(path)
+
+    @property
+    def address(self) -> int:
+        """Where it is in the file."""
+        import h5py
+
+        return int(h5py.h5o.get_info(self._group.id).addr)
+
+    def _find(self, path: str, links: int = _MOST_LINKS) -> Any:
+        found: Any = Hdf5Group(self._group.file) if path.startswith("/") else self
+        for name in path.split("/"):
+            if name in ("", "."):
+                continue
+            if not isinstance(found, Hdf5Group):
+                raise KeyError(f"there is no {path}")
+            found = found._child(name, links)
+        return found
+
+    def _child(self, name: str, links: int) -> Any:
+        import h5py
+
+        where, label = f"{self._group.name.rstrip('/')}/{name}", name.encode("utf-8", "surrogateescape")
+        if not self._group.id.links.exists(label):
+            raise KeyError(f"there is no {where}")
+        kind = self._group.id.links.get_info(label).type
+        if kind == h5py.h5l.TYPE_SOFT:
+            if not links:
+                raise KeyError(f"{where} is a link to itself")
+            return self._find(self._group.id.links.get_val(label).decode("utf-8", "surrogateescape"), links - 1)
+        if kind != h5py.h5l.TYPE_HARD:
+            raise _foreign(where, "an external link")
+        found = self._group[name]
+        if isinstance(found, h5py.Group):
+            return Hdf5Group(found)
+        if not isinstance(found, h5py.Dataset):
+            raise OSError(f"{where} is neither a dataset nor a group")
+        if found.is_virtual:
+            raise _foreign(where, "a virtual dataset")
+        if found.external is not None:
+            raise _foreign(where, "a dataset with external storage")
+        return found
+
+
+def _foreign(where: str, what: str) -> OSError:
+    return OSError(f"{where} is {what}: its values are in another file, and only this one is read; copy them into it")
+
+
 def is_dataset(one: Any) -> bool:
     """Whether an object of a file is a dataset, and no group."""
-    return hasattr(one, "dtype")
+    return not isinstance(one, Hdf5Group)
 
 
-def datasets_of(group: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """The datasets below a group by path, in the order of their names."""
+def datasets_of(group: Hdf5Group) -> Iterator[tuple[str, Any]]:
+    """The datasets below a group by path, in the order of their names; raises OSError if it holds a group twice."""
+    yield from _datasets(group, "", set())
+
+
+def _datasets(group: Hdf5Group, prefix: str, seen: set[int]) -> Iterator[tuple[str, Any]]:
+    if group.address in seen or prefix.count("/") > _MOST_LINKS:
+        raise OSError(f"the group {prefix or '/'} is linked twice, or more than {_MOST_LINKS} groups deep")
+    seen.add(group.address)
     for name in sorted(group):
-        path = f"{prefix}{name}"
         one = group[name]
         if is_dataset(one):
-            yield path, one
+            yield f"{prefix}{name}", one
         else:
-            yield from datasets_of(one, f"{path}/")
+            yield from _datasets(one, f"{prefix}{name}/", seen)
 
 
 def is_text(dataset: Any) -> bool:

@@ -114,11 +114,13 @@ class TfdsMetadata(NamedTuple):
       info: the text of its dataset_info.json; None where there is none.
       files: the bytes of files next to them that belong to the data, by file name: class names, licenses, the
         provenance of what rlds-beam wrote. They are only copied, so they may be in any encoding.
+      outside: the names of those of these files that are links to files outside of the dataset: never copied.
     """
 
     features: str
     info: str | None = None
     files: Mapping[str, bytes] = {}
+    outside: tuple[str, ...] = ()
 
 
 class Source(abc.ABC):

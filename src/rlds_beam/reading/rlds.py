@@ -39,6 +39,7 @@ class RldsSource(Source):
       features: the text of features.json (for TFDS's decoder where ours does not do).
       info: the text of dataset_info.json; None of shard files that were named.
       texts: the bytes of text files that belong to the data, by file name (`TfdsMetadata.files`).
+      outside: as of `TfdsMetadata`.
       The others: as of `Source`.
     """
 
@@ -50,6 +51,7 @@ class RldsSource(Source):
     violations: tuple[Violation, ...] = ()
     info: str | None = None
     texts: Mapping[str, bytes] = dataclasses.field(default_factory=dict)
+    outside: tuple[str, ...] = ()
 
     @classmethod
     def open(cls, input: str | Sequence[str], *, split: str | None = None, features: str | None = None) -> RldsSource:
@@ -64,7 +66,7 @@ class RldsSource(Source):
 
     @property
     def tfds(self) -> TfdsMetadata:
-        return TfdsMetadata(self.features, self.info, self.texts)
+        return TfdsMetadata(self.features, self.info, self.texts, self.outside)
 
     def plan(self) -> dict[str, Any]:
         return {"features_sha256": hashlib.sha256(self.features.encode()).hexdigest()}
@@ -107,10 +109,13 @@ def _open_directory(directory: str, split: str | None, features: str | None) -> 
         found, wrong = _shards(directory, there, info, info.splits[name])
         splits.append(slice_split(Split(name, found), start, stop))
         violations += wrong
+    texts = [name for name in sorted(there) if _TEXTS.fullmatch(name)]
+    copied = (*([] if features else ["features.json"]), "dataset_info.json", *texts)
     return RldsSource(
         "/".join(p for p in (info.name, info.config_name, info.version) if p),
         text, schema, _FORMATS[info.file_format], tuple(splits), tuple(violations), info_text,
-        {name: storage.read_small(storage.join(directory, name)) for name in sorted(there) if _TEXTS.fullmatch(name)},
+        {name: storage.read_small(storage.join(directory, name)) for name in texts},
+        tuple(name for name in copied if storage.is_outside(directory, name)),
     )  # fmt: skip
 
 

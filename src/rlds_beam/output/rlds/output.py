@@ -102,6 +102,11 @@ class RldsOutput(FileOutput):
             known = ", ".join(split.name for split in source.splits)
             raise UsageError(f"--connectors: SplitEpisodes divides one split: name it, --split=NAME; there are {known}")
         tfds = source.tfds or TfdsMetadata("")
+        if tfds.outside:
+            raise UsageError(
+                f"--to=rlds copies {tfds.outside[0]} into the output, and in {source.dataset} it is a link to a file "
+                "outside of the dataset: replace the link with the file"
+            )
         stored = None if source.tfds is None else source.schema
         if stored is not None and _unchanged(schema, stored):
             features = tfds.features
