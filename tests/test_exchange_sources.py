@@ -123,7 +123,7 @@ def test_files_that_are_none_of_the_kind(tmp_path):
         file["rewards"] = np.ones(3)
     with pytest.raises(UsageError, match=r"x.h5 is no file of D4RL: it has no observations"):
         open_source(str(tmp_path / "x.h5"), from_="d4rl")
-    with pytest.raises(UsageError, match="there are no episodes"):
+    with pytest.raises(UsageError, match=r"x.h5 is no file of a d3rlpy ReplayBuffer"):
         open_source(str(tmp_path / "x.h5"), from_="d3rlpy")
     (tmp_path / "y.h5").write_bytes(b"no HDF5")
     with pytest.raises(UsageError, match="cannot be read"):

@@ -14,7 +14,7 @@ import pytest
 from exchanging import export, open_job
 from lerobot_data import images, robot_episode
 
-from rlds_beam import storage
+from rlds_beam import naming, storage
 from rlds_beam.episodes.image_encoding import encode_jpeg
 from rlds_beam.errors import UsageError
 from rlds_beam.exchange.outputs import OUTPUTS
@@ -164,7 +164,7 @@ def convert_split(dataset: Path, output: Path, to: str, split: str) -> None:
 @pytest.mark.parametrize("to", OPTIONS)
 @pytest.mark.parametrize("evil", ["../victim/testing-train", "/{victim}/train", "a/../.."])
 def test_no_output_has_a_plan_with_files_outside(dataset, tmp_path, victim, monkeypatch, to, evil):
-    monkeypatch.setattr(storage, "check_name", lambda name, what: name)
+    monkeypatch.setattr(naming, "check_name", lambda name, what: name)
     before = content(victim)
     with pytest.raises(UsageError, match="the output would hold"):
         convert_split(dataset, tmp_path / "out", to, evil.format(victim=victim))
@@ -174,7 +174,7 @@ def test_no_output_has_a_plan_with_files_outside(dataset, tmp_path, victim, monk
 
 @pytest.mark.parametrize("to", OPTIONS)
 def test_nothing_is_written_outside_even_if_nobody_checked_a_name(dataset, tmp_path, victim, monkeypatch, to):
-    monkeypatch.setattr(storage, "check_name", lambda name, what: name)
+    monkeypatch.setattr(naming, "check_name", lambda name, what: name)
     monkeypatch.setattr(plans, "_check_files", lambda plan, files: None)
     before = content(victim)
     with pytest.raises(UsageError, match="is not the name of a file below"):
@@ -224,14 +224,14 @@ def test_a_camera_that_is_a_path_is_refused_before_the_work(tmp_path, name):
 
 def test_what_a_name_may_be():
     for name in ("train", "a-b_c.d+e", "train_0", "日本", "1", "-x", "x" * 100):
-        assert storage.check_name(name, "it") == name
+        assert naming.check_name(name, "it") == name
     for name in (*EVIL, None, 7, "a b", "a:b", "a@1", "x" * 101, "日" * 34):
         with pytest.raises(UsageError, match=r"^it is ") as raised:
-            storage.check_name(name, "it")
+            naming.check_name(name, "it")
         assert len(str(raised.value)) < 300
-    assert storage.to_name("..") == storage.to_name("") == "files"
-    assert storage.to_name("my data (1)") == "my_data__1_"
-    assert storage.check_name(storage.to_name("." + "é" * 300), "it")
+    assert naming.to_name("..") == naming.to_name("") == "files"
+    assert naming.to_name("my data (1)") == "my_data__1_"
+    assert naming.check_name(naming.to_name("." + "é" * 300), "it")
 
 
 @pytest.mark.parametrize("root", ["", "s3://bucket/x", "gs://bucket"])

@@ -13,7 +13,7 @@ from apache_beam.transforms.window import GlobalWindow
 from apache_beam.utils.timestamp import MIN_TIMESTAMP
 from apache_beam.utils.windowed_value import WindowedValue
 
-from rlds_beam import storage
+from rlds_beam import naming
 from rlds_beam.checking.verdicts import Rejection
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.schema import Schema
@@ -86,7 +86,7 @@ class WriteToTrajectoryRecords(beam.PTransform):
         frames, items = frames or FrameOptions(), items or ItemOptions()
         if items.across_episodes:
             raise UsageError("across_episodes needs the order of a shard, which a PCollection does not have")
-        if not storage.is_file_name(name):
+        if not naming.is_file_name(name):
             raise UsageError(f"name={name!r}: it becomes part of file names, and may hold no separator")
         spec = trajectory_spec(schema, frames, items)
         kept = keep_fields(keep, schema, (leaf.path for leaf in spec.leaves))

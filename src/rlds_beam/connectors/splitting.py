@@ -16,7 +16,7 @@ from rlds_beam.connectors.idle import episode_name
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.checked_json import load_json
-from rlds_beam.storage import is_file_name
+from rlds_beam.naming import is_file_name
 
 _TOP = 1 << 64
 Names = Mapping[str, Sequence[str]]

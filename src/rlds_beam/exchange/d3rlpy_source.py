@@ -140,7 +140,7 @@ class D3rlpySource(Source):
                 try:
                     files.count(shard.path)
                 except OSError as error:
-                    raise UsageError(f"{shard.path} cannot be read: {error}") from error
+                    raise UsageError(str(error)) from error
             raise UsageError(f"{found.where}: there are no episodes")
         decoder = _decoder(first)
         return cls(f"{found.name}/1.0.0", decoder.schema, decoder, splits)

@@ -23,7 +23,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from rlds_beam import storage
+from rlds_beam import naming, storage
 from rlds_beam.episodes.casting import exact_cast
 from rlds_beam.episodes.columns import zeros_like
 from rlds_beam.episodes.episode import Column
@@ -190,7 +190,7 @@ class EnvLoggerSource(Source):
         no_features("envlogger", features)
         logs = input.split(",") if isinstance(input, str) else list(input)
         paths = [path for log in logs for path in _shards(log)]
-        name = storage.to_name(storage.split(logs[0].rstrip("/"))[1])
+        name = naming.to_name(storage.split(logs[0].rstrip("/"))[1])
         shards = tuple(Shard(i, path, _size(path), _count(cls.files, path)) for i, path in enumerate(paths))
         schema = _schema(cls.files, paths)
         return cls(f"{name}/1.0.0", schema, EnvLoggerDecoder(schema), splits_of({"train": shards}, split, name))

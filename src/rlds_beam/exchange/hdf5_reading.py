@@ -38,8 +38,10 @@ def open_hdf5(path: str) -> Iterator[Hdf5Group]:
     with h5py.File(path, "r") as file:
         try:
             yield Hdf5Group(file)
-        except OSError:
-            raise
+        except OSError as error:
+            if path in str(error):
+                raise
+            raise OSError(f"{path}: {error}") from error
         except UNREADABLE as error:
             raise OSError(f"{path}: {' '.join(map(str, error.args))}") from error
 

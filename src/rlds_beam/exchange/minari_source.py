@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from rlds_beam import storage
+from rlds_beam import naming, storage
 from rlds_beam.episodes.casting import exact_cast, exact_flags
 from rlds_beam.episodes.episode import Column
 from rlds_beam.episodes.images import EncodedImages
@@ -163,7 +163,7 @@ class MinariSource(Source):
         if kind in ARROW:
             files = arrow = MinariArrowFormat(kind, _spaces(about, whole=True))
             shards = {name: (arrow.shard(path),) for name, path in paths.items()}
-        name = storage.to_name(
+        name = naming.to_name(
             about.get(OWN, {}).get("dataset") or str(about.get("dataset_id", "minari")).replace("/", "-")
         )
         if OWN in about:
@@ -205,7 +205,7 @@ def _split(about: Mapping[str, Any], folder: str) -> str:
     """The split that a directory holds: one that `--to=minari` wrote says so."""
     where = storage.join(folder, METADATA)
     with parsing(where):
-        return storage.check_name(about.get(OWN, {}).get("split", "train"), f"{where}: {OWN}.split")
+        return naming.check_name(about.get(OWN, {}).get("split", "train"), f"{where}: {OWN}.split")
 
 
 def _own_fields(about: Mapping[str, Any]) -> tuple[MinariField, ...]:

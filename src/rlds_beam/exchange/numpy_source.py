@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from rlds_beam import storage
+from rlds_beam import naming, storage
 from rlds_beam.episodes.casting import exact_cast
 from rlds_beam.episodes.episode import Column
 from rlds_beam.episodes.images import EncodedImages
@@ -52,7 +52,7 @@ class NumpyField:
             encoding = "jpeg" if as_bytes and not content["of_episode"] else field.encoding if as_bytes else "none"
             field = dataclasses.replace(field, encoding=encoding, feature="Image" if as_bytes else "Tensor")
         file = content["file"]
-        if not storage.is_file_name(file):
+        if not naming.is_file_name(file):
             raise ValueError(f"{file!r} is not the name of a file in its directory")
         return cls(field, file, bool(content["of_episode"]), as_bytes)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Sequence
 
-from rlds_beam import storage
+from rlds_beam import naming, storage
 from rlds_beam.errors import RldsBeamError, UsageError
 from rlds_beam.formats.checked_json import shortened
 from rlds_beam.reading.base import Source
@@ -58,9 +58,9 @@ def open_source(
         source = source_class.open(input, split=split, features=features)
     source.schema.check_size(named(input))
     for name in str(source.dataset).split("/"):
-        storage.check_name(name, f"--from={from_}: {input}: the name of the dataset ({source.dataset})")
+        naming.check_name(name, f"--from={from_}: {input}: the name of the dataset ({source.dataset})")
     for one in source.splits:
-        storage.check_name(one.name, f"--from={from_}: {input}: a split")
+        naming.check_name(one.name, f"--from={from_}: {input}: a split")
     return source
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 
-from rlds_beam import storage
+from rlds_beam import naming, storage
 from rlds_beam.errors import UsageError
 from rlds_beam.exchange.array_episodes import ArrayFormat
 from rlds_beam.output.directory import is_output
@@ -53,7 +53,7 @@ def find_files(input: str | Sequence[str], endings: tuple[str, ...], source: str
         name = storage.split(paths[0])[1].rpartition(".")[0] if paths else ""
     if not paths:
         raise UsageError(f"{where}: there is no {' or '.join(endings)} file there, as --from={source} reads")
-    return FoundFiles(storage.to_name(name), {"train": tuple(paths)}, where)
+    return FoundFiles(naming.to_name(name), {"train": tuple(paths)}, where)
 
 
 def _glob(pattern: str) -> list[str]:

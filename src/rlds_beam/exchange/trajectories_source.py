@@ -21,7 +21,7 @@ from typing import Any, TypeAlias
 import google_crc32c
 import numpy as np
 
-from rlds_beam import storage
+from rlds_beam import naming, storage
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.images import EncodedImages
 from rlds_beam.episodes.keys import EpisodeKey
@@ -193,7 +193,7 @@ class TrajectoriesSource(Source):
             paths = _files(input)
             spec, jpegs = _spec(paths[0]), {}
             named, where = {"train": paths}, paths[0]
-            name = storage.to_name(storage.split(paths[0])[1].split(".")[0])
+            name = naming.to_name(storage.split(paths[0])[1].split(".")[0])
         if spec.item_shape not in ((), (None,)):
             raise UsageError(
                 f"{where} holds items of {spec.item_shape[0]} frames, cut out of episodes: --from=trajectories reads "

@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeAlias
 
-from rlds_beam import storage
+from rlds_beam import naming, storage
 from rlds_beam.errors import RldsBeamError, UsageError
 
 
@@ -40,8 +40,8 @@ _DEPTH = 200
 ANY = Kind("anything", lambda value: True)
 COUNT = Kind("a whole number from 0 to 2^63 - 1", lambda value: type(value) is int and 0 <= value < 1 << 63)
 TEXT = Kind("text", lambda value: isinstance(value, str))
-FILE = Kind("the name of a file in its directory", storage.is_file_name)
-FILE_PATH = Kind("the name of a file in its directory, or in directories below it", storage.is_file_path)
+FILE = Kind("the name of a file in its directory", naming.is_file_name)
+FILE_PATH = Kind("the name of a file in its directory, or in directories below it", naming.is_file_path)
 
 
 def parse_json(text: str | bytes, where: str) -> Any:

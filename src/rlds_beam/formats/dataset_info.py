@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from rlds_beam import storage
+from rlds_beam import naming
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.checked_json import parse_json, shortened
 
@@ -127,7 +127,7 @@ def _name(holder: Mapping[str, Any], key: str, where: str) -> str:
     name = holder.get(key)
     if not isinstance(name, str) or not name:
         raise UsageError(f"{where}: there is no `{key}`")
-    return storage.check_name(name, f"{where}: {key}")
+    return naming.check_name(name, f"{where}: {key}")
 
 
 def _count(value: Any, what: str, where: str) -> int:

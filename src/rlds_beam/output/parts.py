@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from rlds_beam import storage
+from rlds_beam import naming, storage
 from rlds_beam.checking.report import Report
 from rlds_beam.checking.verdicts import Rejection
 from rlds_beam.connectors.base import Batch
@@ -90,7 +90,7 @@ class PartWriter:
 
 def _part_path(output: str, split: str, *directory: str) -> str:
     """A path in `directory` of the output that no other bundle takes."""
-    name = f"{storage.check_name(split, 'the split of an episode')}-{uuid.uuid4().hex}"
+    name = f"{naming.check_name(split, 'the split of an episode')}-{uuid.uuid4().hex}"
     storage.makedirs(storage.below(output, *directory, PARTS))
     return storage.below(output, *directory, PARTS, name)
 

@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from rlds_beam import storage
+from rlds_beam import naming, storage
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.checked_json import ANY, FILE, FILE_PATH, TEXT, Kind, check_json, read_json
 from rlds_beam.output.checksums import FILES
@@ -123,7 +123,7 @@ def _check_files(plan: OutputPlan, files: Iterable[str]) -> None:
     clash = [directory for directory in plan.directories if directory in taken or directory in RESERVED]
     for file in (*clash, *files):
         too_long = any(len(name.encode(errors="replace")) > _LONGEST for name in str(file).split("/"))
-        if file in clash or file in (PLAN, MANIFEST, LOCK) or too_long or not storage.is_file_path(file):
+        if file in clash or file in (PLAN, MANIFEST, LOCK) or too_long or not naming.is_file_path(file):
             shown = file if len(file) <= 100 else f"{file[:97]}..."
             why = f"a name has more than {_LONGEST} bytes" if too_long else "that is no name for it, or is taken"
             raise UsageError(

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from rlds_beam import storage
+from rlds_beam import naming, storage
 from rlds_beam.episodes.schema import Schema
 from rlds_beam.episodes.violations import Violation
 from rlds_beam.errors import UsageError
@@ -169,7 +169,7 @@ def _open_files(paths: list[str], split: str | None, features: str | None) -> Rl
         raise UsageError(f"--split={split}: shard files given by name cannot be sliced; give the dataset's directory")
     sizes = storage.at_once(storage.size, paths, paths[0])
     shards = tuple(Shard(i, path, size, None) for i, (path, size) in enumerate(zip(paths, sizes, strict=True)))
-    name = storage.to_name(first.split("-")[0].split(".")[0])
+    name = naming.to_name(first.split("-")[0].split(".")[0])
     files = _FORMATS["array_record" if ".array_record" in first else "tfrecord"]
     return RldsSource(name, text, schema, files, (Split(split or "train", shards),))
 

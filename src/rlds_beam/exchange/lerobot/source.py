@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from rlds_beam import storage
+from rlds_beam import naming, storage
 from rlds_beam.episodes.schema import Schema
 from rlds_beam.episodes.violations import Violation
 from rlds_beam.errors import UsageError
@@ -54,7 +54,7 @@ class LerobotSource(Source):
         fields = episode_fields(meta)
         shards, violations = _shards(meta)
         splits = _splits(meta, shards, split)
-        name = storage.to_name(storage.split(root.rstrip("/"))[1], "lerobot")
+        name = naming.to_name(storage.split(root.rstrip("/"))[1], "lerobot")
         dataset = f"{name}/{meta.version.removeprefix('v')}"
         fps = float(meta.info["fps"])
         return cls(dataset, root, fields.schema, fields, splits, meta.digest(), fps, violations)
@@ -92,7 +92,7 @@ def _splits(meta: Meta, shards: Sequence[Shard], wanted: str | None) -> tuple[Sp
     total = len(meta.episodes)
     ranges: dict[str, tuple[int, int]] = {}
     for name, text in (meta.info.get("splits") or {"train": f"0:{total}"}).items():
-        storage.check_name(name, f"{meta.path(layout.INFO)}: a split")
+        naming.check_name(name, f"{meta.path(layout.INFO)}: a split")
         match = re.fullmatch(r"(\d+):(\d+)", text)
         if match is None:
             raise UsageError(f"{meta.path('meta/info.json')}: the split {name} is {text}, expected FIRST:END")

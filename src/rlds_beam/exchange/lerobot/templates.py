@@ -6,7 +6,7 @@ import dataclasses
 import re
 from collections.abc import Iterable
 
-from rlds_beam import storage
+from rlds_beam import naming
 from rlds_beam.errors import UsageError
 
 _NUMBER = re.compile(r"\{(\w+)(?::0?(?:1?\d|20)d)?\}")
@@ -42,7 +42,7 @@ class PathTemplate:
         plain = _NUMBER.sub(lambda match: "0" if match[1] in known else match[0], found)
         foreign = bool({"{", "}"} & set(plain.replace(_KEY, "") if keys else plain))
         for sample in [plain.replace(_KEY, key) for key in keys] or [plain]:
-            if foreign or not storage.is_file_path(sample):
+            if foreign or not naming.is_file_path(sample):
                 expected = [*(f"{{{name}:03d}}" for name in known), *([_KEY] if keys else [])]
                 raise UsageError(
                     f"{where} is {_short(text)}: expected a path below the dataset's directory, with "

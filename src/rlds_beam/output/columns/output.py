@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from rlds_beam import storage
+from rlds_beam import naming, storage
 from rlds_beam.checking.verdicts import Unjudged
 from rlds_beam.connectors.base import Batch, Columns
 from rlds_beam.connectors.batching import by_module
@@ -225,7 +225,7 @@ def _length(columns: Mapping[str, Column], where: str) -> int:
 def _check_name(module: str) -> None:
     """Raises UsageError where a module cannot be a directory of the output."""
     taken = module in (*RESERVED, PLAN, MANIFEST) or OutputPlan({}).names(module)
-    if not storage.is_file_name(module) or module[0] in "._" or taken:
+    if not naming.is_file_name(module) or module[0] in "._" or taken:
         raise UsageError(
             f"--to=columns: {module!r} cannot be the name of a directory in the output: give the module another name, "
             "of letters, digits, `_` and `-` (AgentToModuleMapping)"

@@ -226,7 +226,7 @@ class RldsOutput(FileOutput):
             self._write(FEATURES, self.features)
             self._write(DATASET_INFO, to_json({**made, **info}))
             for name, content in self._carried().items():
-                storage.write_bytes(storage.join(self.directory, name), content)
+                storage.write_bytes(storage.below(self.directory, name), content)
         described = self._provenance(made["splits"])
         self._write(PROVENANCE, to_json(described))
         self._write(CARD, card(self.name, self.version, described))

@@ -1,0 +1,49 @@
+"""Names that other people gave, which become parts of paths."""
+
+from __future__ import annotations
+
+import re
+
+from rlds_beam.errors import UsageError
+
+_NAME = re.compile(r"[\w+-][\w.+-]*")
+_NAME_BYTES = 100
+"""Longest name of a dataset or split: file names hold both."""
+_FILE_NAME_BYTES = 255
+"""Longest name that file systems take."""
+
+
+def is_file_name(name: object) -> bool:
+    """Whether `name` names a file in a directory and nothing else: no separator, `..` or control character."""
+    if not isinstance(name, str) or name in ("", ".", "..") or re.search(r"[/\\\x00-\x1f\x7f\ud800-\udfff]", name):
+        return False
+    return len(name.encode()) <= _FILE_NAME_BYTES
+
+
+def is_file_path(name: object) -> bool:
+    """Whether `name` names a file in a directory, or in directories below it: `name`, `name/name`, ..."""
+    return isinstance(name, str) and all(map(is_file_name, name.split("/")))
+
+
+def check_name(name: object, what: str) -> str:
+    """`name`, if it may become part of the names of files and directories: a dataset or a split that others named.
+
+    Args:
+      name: letters and digits of any script, `_`, `-`, `+` and `.`; at most 100 bytes, and no `.` at the start.
+      what: what it names, and where that is said, for the error.
+
+    Raises:
+      UsageError: it may not.
+    """
+    if isinstance(name, str) and _NAME.fullmatch(name) and len(name.encode()) <= _NAME_BYTES:
+        return name
+    shown = repr(name)
+    raise UsageError(
+        f"{what} is {shown if len(shown) <= 80 else shown[:77] + '...'}; a name becomes part of file names, so it may "
+        f"hold letters, digits, _, -, + and . (not first), {_NAME_BYTES} bytes at most"
+    )
+
+
+def to_name(text: str, default: str = "files") -> str:
+    """A name (`check_name`) made of the name of a user's file or directory."""
+    return re.sub(r"[^A-Za-z0-9_.-]", "_", text).lstrip(".")[:_NAME_BYTES] or default
