@@ -31,7 +31,7 @@ export GRPC_VERBOSITY ?= NONE
 # Nothing here uses an accelerator; TensorFlow would reserve its memory.
 export CUDA_VISIBLE_DEVICES ?=
 
-.PHONY: help setup demo test test-faults test-pythons test-peers test-flink test-dataflow docs lint format bench wheel lock clean
+.PHONY: help setup demo test test-faults test-buckets test-pythons test-peers test-flink test-dataflow docs lint format bench wheel lock clean
 
 PYTEST = timeout --foreground --signal=INT --kill-after=60 $(TEST_SECONDS) $(PY) -m pytest -q
 SAY_TIMEOUT = { code=$$?; case $$code in \
@@ -58,11 +58,14 @@ demo: $(PROJECT)  ## record episodes from a simulator, break two, check, convert
 	@$(PY) examples/demo.py
 
 test: $(PROJECT)  ## run the tests (TESTS=tests/test_x.py for some of them)
-	@$(PYTEST) $(PYTEST_FLAGS) --ignore=tests/faults --ignore=tests/flink --ignore=tests/dataflow --ignore=tests/peers $(TESTS) \
+	@$(PYTEST) $(PYTEST_FLAGS) --ignore=tests/faults --ignore=tests/buckets --ignore=tests/flink --ignore=tests/dataflow --ignore=tests/peers $(TESTS) \
 		|| $(SAY_TIMEOUT)
 
 test-faults: $(PROJECT)  ## kill processes and servers, fill disks, cut connections: what is finished has to stay, and be right
 	@$(PYTEST) $(PYTEST_FLAGS) tests/faults || $(SAY_TIMEOUT)
+
+test-buckets: $(PROJECT)  ## read and write s3:// and gs:// on servers of this machine (a minute)
+	@$(PYTEST) $(PYTEST_FLAGS) tests/buckets || $(SAY_TIMEOUT)
 
 # Tests of the base package: those that need TensorFlow or another extra skip themselves. Each Python has its own lock.
 test-pythons: $(PROJECT) wheel  ## run the base tests on each of Python 3.10 to 3.13 that is found, numpy 1.26 and 2

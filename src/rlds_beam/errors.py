@@ -78,5 +78,18 @@ class NoMoreThreadsError(RldsBeamError):
     """The system starts no more threads or processes. Libraries in this process may hang when it ends (exit code 1)."""
 
 
+class BucketError(RldsBeamError):
+    """An object store failed, after retries (exit code 1).
+
+    Not an OSError, which readers of files take for damage: a lost connection damages no record.
+    """
+
+
+class BucketAccessError(BucketError):
+    """A bucket cannot be used: no credentials, no such bucket, access denied, no answer (exit code 2)."""
+
+    exit_code = 2
+
+
 class FailedRuleError(RldsBeamError):
     """An episode broke a rule whose policy is `fail`: the first breach ends the job (exit code 1)."""

@@ -66,13 +66,11 @@ def hide_clients_as_the_parent() -> None:
         hide_clients()
 
 
-def show_clients(scheme: str | None = None) -> None:
-    """Ends the hiding, and for paths with this scheme imports the filesystem that Beam may have gone without."""
+def show_clients() -> None:
+    """Ends the hiding: what Beam imports from then on finds them."""
     if _hidden in sys.meta_path:
         sys.meta_path.remove(_hidden)
         os.environ.pop(_HIDDEN, None)
-    if scheme == "gs":
-        from apache_beam.io.gcp import gcsfilesystem  # noqa: F401
 
 
 def _is_for_beam() -> bool:

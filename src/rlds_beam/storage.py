@@ -1,8 +1,8 @@
-"""Files by path: local ones by the operating system, `gs://` and `s3://` ones by Beam's filesystems.
+"""Files by path: local ones by the operating system, `gs://` and `s3://` ones by `rlds_beam.buckets`.
 
-Beam is imported only when a path has a scheme, so the core reads local data without it. A remote
-path whose filesystem is not installed is a `UsageError` that names the extra to install. Errors of
-local files are the usual `OSError`s; Beam raises `BeamIOError`, which is an `OSError` as well.
+Clients are imported only when a path has a scheme. A remote path whose client is not installed is a `UsageError` that
+names the extra to install. Errors of local files are the usual `OSError`s; a store raises `BucketError`, and
+`FileNotFoundError` for a file that is not there.
 """
 
 from __future__ import annotations
@@ -10,28 +10,23 @@ from __future__ import annotations
 import contextlib
 import errno
 import glob as _glob
-import importlib.util
 import os
 import re
 import shutil
 import stat
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, BinaryIO, TypeVar, cast
+from typing import BinaryIO, TypeVar
 
-from rlds_beam import lazy
-from rlds_beam.errors import Extra, UsageError, missing
+from rlds_beam.buckets import base
+from rlds_beam.buckets.opening import store_of
+from rlds_beam.errors import BucketError, UsageError
 from rlds_beam.naming import is_file_path
 
 _SCHEME = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*)://")
 _TEMPORARY = re.compile(r"\.(.+)\.[0-9a-f]{8}\.tmp")
-_EXTRAS: dict[str, Extra] = {"gs": "gcs", "s3": "s3"}
 SMALL = 64 << 20
 """The most bytes that a file of metadata may have."""
-
-_AT_ONCE = 32
-"""Requests to a remote store at a time: most of the time of each is waiting."""
 
 Value = TypeVar("Value")
 Result = TypeVar("Result")
@@ -50,8 +45,7 @@ def open_read(path: str) -> BinaryIO:
     """
     if scheme(path) is None:
         return open(path, "rb", opener=_open_regular)
-    stored_as_is = "application/octet-stream"
-    return cast(BinaryIO, _remote(path, "open", path, stored_as_is, _uncompressed()))
+    return store_of(path).open_read(path)
 
 
 def _open_regular(path: str, flags: int) -> int:
@@ -71,11 +65,13 @@ def check_regular(path: str) -> None:
 
 
 def open_write(path: str) -> BinaryIO:
-    """Opens a file for writing; an existing file is replaced, a link is an OSError. A local directory must exist."""
+    """Opens a file for writing; an existing file is replaced, a link is an OSError. A local directory must exist.
+
+    An object is uploaded when the file is closed; after an exception in its `with` block it is not.
+    """
     if scheme(path) is None:
         return open(path, "wb", opener=_no_links)
-    stored_as_is = "application/octet-stream"
-    return cast(BinaryIO, _remote(path, "create", path, stored_as_is, _uncompressed()))
+    return store_of(path).open_write(path)
 
 
 def open_update(path: str) -> BinaryIO:
@@ -88,39 +84,36 @@ def _no_links(path: str, flags: int) -> int:
 
 
 def exists(path: str) -> bool:
-    """Whether there is a file or a directory of this name."""
+    """Whether there is a file or a (local) directory with this name."""
     if scheme(path) is None:
         return os.path.exists(path)
-    return bool(_remote(path, "exists", path))
+    return store_of(path).find(path) is not None
 
 
 def size(path: str) -> int:
     """Bytes of a file."""
     if scheme(path) is None:
         return os.path.getsize(path)
-    found = _remote(path, "match", [path])[0].metadata_list
-    if not found:
-        raise FileNotFoundError(f"there is no file {path}")
-    return int(found[0].size_in_bytes)
+    return _found(path).size or 0
 
 
 def checksum(path: str) -> str:
-    """What a remote store says of an object's content, without reading it: its CRC32C (`gs://`) or entity tag (`s3://`)."""
-    return str(_remote(path, "checksum", path))
+    """What a store says of an object's content: its CRC32C (`gs://`) or entity tag (`s3://`). Reads no content."""
+    return _found(path).checksum
 
 
 def glob(pattern: str) -> list[str]:
     """The files that match a pattern (`*`, `?`, `[...]`), sorted; none at all is an empty list."""
     if scheme(pattern) is None:
         return sorted(path for path in _glob.glob(pattern) if os.path.isfile(path))
-    return sorted(str(found.path) for found in _remote(pattern, "match", [pattern])[0].metadata_list)
+    return [found.path for found in base.matching(store_of(pattern), pattern)]
 
 
 def listdir(path: str) -> list[str]:
-    """The names in a directory, sorted. Remote stores have no directories: only files are named there."""
+    """The names of the files and directories in a directory, sorted; of a remote one that is not there, none."""
     if scheme(path) is None:
         return sorted(os.listdir(path))
-    return list(sizes(path))
+    return [split(found.path)[1] for found in _entries(path)]
 
 
 def sizes(path: str) -> dict[str, int]:
@@ -128,22 +121,18 @@ def sizes(path: str) -> dict[str, int]:
     if scheme(path) is None:
         with os.scandir(path) as entries:
             return dict(sorted((entry.name, entry.stat().st_size) for entry in entries if entry.is_file()))
-    found = _remote(path, "match", [join(path, "*")])[0].metadata_list
-    return dict(sorted((str(file.path).rsplit("/", 1)[1], int(file.size_in_bytes)) for file in found))
+    return {split(found.path)[1]: found.size for found in _entries(path) if found.size is not None}
 
 
 def at_once(function: Callable[[Value], Result], values: Sequence[Value], path: str) -> list[Result]:
-    """`function` of each value, in their order; of many at a time where `path` is remote.
+    """`function` of each value, in their order; by several threads if `path` is remote.
 
     Args:
-      function: makes a request or two; called by several threads.
-      values: of its argument.
-      path: any of what it asks for.
+      function: makes a request or two.
+      values: its arguments.
+      path: any of the paths that it asks for.
     """
-    if scheme(path) is None or len(values) < 2:
-        return [function(value) for value in values]
-    with ThreadPoolExecutor(min(_AT_ONCE, len(values))) as pool:
-        return list(pool.map(function, values))
+    return [function(value) for value in values] if scheme(path) is None else base.at_once(function, values)
 
 
 def rename(source: str, destination: str) -> None:
@@ -153,25 +142,33 @@ def rename(source: str, destination: str) -> None:
     if scheme(source) is None:
         os.replace(source, destination)
     else:
-        _remote(source, "rename", [source], [destination])
+        store_of(source).rename(source, destination)
 
 
 def makedirs(path: str) -> None:
-    """Makes a directory and those above it; one that is there already is fine."""
+    """Makes a local directory and those above it, unless they exist; a remote store has no directories."""
     if scheme(path) is None:
         os.makedirs(path, exist_ok=True)
-    elif not exists(path):
-        _remote(path, "mkdirs", path)
 
 
 def remove(path: str) -> None:
     """Removes a file; FileNotFoundError if it is not there."""
     if scheme(path) is None:
         os.remove(path)
-    elif not exists(path):
-        raise FileNotFoundError(f"there is no file {path}")
     else:
-        _remote(path, "delete", [path])
+        store_of(path).delete([_found(path).path])
+
+
+def abandon(file: BinaryIO) -> None:
+    """Closes a file whose writing failed: a local one has what was written so far, an object is not uploaded."""
+    with contextlib.suppress(OSError):
+        getattr(file, "discard", file.close)()
+
+
+def discard(path: str) -> None:
+    """Removes a file if that is possible: what remains of work that failed."""
+    with contextlib.suppress(OSError, BucketError):
+        remove(path)
 
 
 def remove_files(directory: str, names: Iterable[str]) -> None:
@@ -195,7 +192,7 @@ def remove_files(directory: str, names: Iterable[str]) -> None:
     for parent, some in wanted.items():
         there = sizes(join(directory, parent) if parent else directory)
         if found := [join(directory, name) for name in some if name.rpartition("/")[2] in there]:
-            _remote(directory, "delete", found)
+            store_of(directory).delete(found)
 
 
 def remove_empty(directory: str) -> None:
@@ -210,8 +207,8 @@ def rmtree(path: str) -> None:
     if scheme(path) is None:
         if os.path.isdir(path):
             shutil.rmtree(path)
-    elif found := glob(join(path, "**")):  # a store has no directories, and Beam deletes what it is told by name
-        _remote(path, "delete", found)
+    elif found := glob(join(path, "**")):
+        store_of(path).delete(found)
 
 
 def below(directory: str, *names: str) -> str:
@@ -262,7 +259,7 @@ def join(path: str, *names: str) -> str:
 
 def isdir(path: str) -> bool:
     """Whether `path` is a directory (in a remote store: whether there are files below it)."""
-    return os.path.isdir(path) if scheme(path) is None else bool(glob(join(path, "*")))
+    return os.path.isdir(path) if scheme(path) is None else any(True for _ in _entries(path))
 
 
 def is_link(path: str) -> bool:
@@ -339,9 +336,8 @@ def write_bytes(path: str, content: bytes) -> None:
         with naming(path), open_write(temporary) as file:
             file.write(content)
         rename(temporary, path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            remove(temporary)
+    except (OSError, BucketError):
+        discard(temporary)
         raise
 
 
@@ -369,37 +365,14 @@ def sync(directory: str) -> None:
                 os.close(descriptor)
 
 
-def _uncompressed() -> str:
-    from apache_beam.io.filesystem import CompressionTypes
-
-    return str(CompressionTypes.UNCOMPRESSED)
-
-
-def _remote(path: str, operation: str, *arguments: Any) -> Any:
-    """Calls an operation of Beam's filesystem for the path; a filesystem that cannot work is a UsageError."""
-    try:
-        from apache_beam.io.filesystems import FileSystems
-
-        lazy.show_clients(scheme(path))
-    except ImportError as error:
-        raise _not_installed(path) from error
-    try:
-        FileSystems.get_filesystem(path)
-    except Exception as error:  # Beam raises ValueError for an unknown scheme, BeamIOError for a failed start
-        raise _not_installed(path) from error
-    if scheme(path) == "s3" and importlib.util.find_spec("boto3") is None:  # which Beam notices in the middle of a call
-        raise _not_installed(path)
-    call: Callable[..., Any] = getattr(FileSystems, operation)
-    try:
-        return call(*arguments)
-    except (AssertionError, ImportError, ValueError) as error:
-        raise _not_installed(path, str(error)) from error
+def _found(path: str) -> base.Entry:
+    """A remote file; FileNotFoundError if it is not there."""
+    found = store_of(path).find(path)
+    if found is None:
+        raise FileNotFoundError(f"there is no file {path}")
+    return found
 
 
-def _not_installed(path: str, detail: str = "") -> UsageError:
-    name = scheme(path) or ""
-    why = f"cannot open {path}" + (f" ({detail})" if detail else "")
-    if name in _EXTRAS:
-        return missing(_EXTRAS[name], f"{why}: {name}:// needs an extra")
-    known = ", ".join(f"{scheme}://" for scheme in _EXTRAS)
-    return UsageError(f"{why}: there is no filesystem for {name}://; use a local path or {known}")
+def _entries(path: str) -> Iterator[base.Entry]:
+    """The files and directories in a remote directory."""
+    return store_of(path).entries(join(path, ""), below=False)

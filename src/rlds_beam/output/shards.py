@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 from collections.abc import Iterable
@@ -121,9 +120,8 @@ class ShardWriter:
         """Removes what was written so far; nothing is done after `commit`."""
         if self._open:
             self._open = False
-            with contextlib.suppress(OSError):  # its buffer cannot be written either
-                self._file.close()
-            storage.remove(self._temporary)
+            storage.abandon(self._file)
+            storage.discard(self._temporary)
 
     def __enter__(self) -> ShardWriter:
         return self

@@ -1,0 +1,56 @@
+"""The store of a path: one client for all threads of a process, checked once for each bucket."""
+
+from __future__ import annotations
+
+import os
+import threading
+
+from rlds_beam.buckets.base import Store, bucket_of
+from rlds_beam.errors import Extra, missing
+
+_EXTRAS: dict[str, Extra] = {"gs": "gcs", "s3": "s3"}
+_SETTINGS = ("AWS_", "GOOGLE_", "STORAGE_EMULATOR_HOST")
+"""Environment variables that choose another account or server."""
+
+_lock = threading.RLock()
+_stores: dict[object, Store] = {}
+_checked: set[tuple[Store, str]] = set()
+
+
+def store_of(path: str) -> Store:
+    """The store of a path.
+
+    Raises:
+      MissingExtraError: its client is not installed.
+      UsageError: the path names no bucket, or a scheme that is not known.
+      BucketAccessError: the bucket cannot be used.
+    """
+    scheme = path.partition("://")[0]
+    if scheme not in _EXTRAS:
+        from rlds_beam.buckets.beam import BeamStore
+
+        return BeamStore(path)
+    bucket = bucket_of(path)
+    settings = tuple(sorted(item for item in os.environ.items() if item[0].startswith(_SETTINGS)))
+    with _lock:
+        key = scheme, os.getpid(), settings  # a forked process cannot use its parent's connections
+        if key not in _stores:
+            _stores[key] = _open(scheme, path)
+        store = _stores[key]
+        if (store, bucket) not in _checked:
+            store.check(path)
+            _checked.add((store, bucket))
+    return store
+
+
+def _open(scheme: str, path: str) -> Store:
+    try:
+        if scheme == "gs":
+            from rlds_beam.buckets.gcs import Gcs
+
+            return Gcs()
+        from rlds_beam.buckets.s3 import S3
+
+        return S3()
+    except ImportError as error:
+        raise missing(_EXTRAS[scheme], f"cannot open {path}: {scheme}:// needs an extra ({error})") from error

@@ -1,0 +1,179 @@
+"""A bucket that cannot be used: one line that names it and says what to do, soon, with exit code 2."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from bucket_faults import Answer, Request, faulty, silent
+from bucket_servers import Server, serving
+from processes import RLDS_BEAM, start
+
+from rlds_beam import storage
+from rlds_beam.errors import BucketError
+from rlds_beam.testing import make_episode, write_dataset
+
+DEADLINE = 60.0
+"""Seconds, on a busy machine; a quiet one takes less than ten. Google's client alone tried for 120."""
+
+NOWHERE = "http://127.0.0.1:1"
+DENIED = b"<Error><Code>AccessDenied</Code><Message>Access Denied</Message></Error>"
+EXPIRED = b"<Error><Code>ExpiredToken</Code><Message>expired</Message></Error>"
+ELSEWHERE = b"<Error><Code>AuthorizationHeaderMalformed</Code><Message>x</Message><Region>eu-west-3</Region></Error>"
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[Server]:
+    with serving("s3") as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def gcs() -> Iterator[Server]:
+    with serving("gs") as server:
+        yield server
+
+
+def refused(home: Path, *arguments: str, code: int = 2, **environment: str) -> str:
+    """What a command says, with this environment alone; it fails in one line."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "GOOGLE_", "STORAGE_"))}
+    variables = {**kept, "HOME": str(home), "AWS_REGION": "us-east-1", **environment}
+    with start([*RLDS_BEAM, *arguments], env=variables) as process:
+        out, err = process.communicate(timeout=DEADLINE)
+    assert (process.returncode, out) == (code, ""), err
+    (line,) = err.splitlines()
+    assert line.startswith("rlds-beam: ")
+    return line.removeprefix("rlds-beam: ")
+
+
+def test_missing_buckets(s3: Server, gcs: Server, tmp_path: Path) -> None:
+    data = str(write_dataset(tmp_path, [make_episode(5)], name="toy"))
+    for server in (s3, gcs):
+        path = f"{server.scheme}://no-such-bucket"
+        for arguments in (("validate", f"{path}/toy"), ("convert", data, f"{path}/out")):
+            said = refused(tmp_path, *arguments, **server.environment)
+            assert said.startswith(f"{path}: there is no such bucket"), said
+
+
+@pytest.mark.parametrize(
+    ("scheme", "variable", "hint"),
+    [("s3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL"), ("gs", "STORAGE_EMULATOR_HOST", "check the network")],
+)
+def test_a_store_that_does_not_answer(scheme: str, variable: str, hint: str, tmp_path: Path) -> None:
+    with silent() as address:
+        for url in (NOWHERE, f"http://{address}"):
+            secrets = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", variable: url}
+            said = refused(tmp_path, "validate", f"{scheme}://bucket/toy", **secrets)
+            assert said.startswith(f"{scheme}://bucket: {url} does not answer (") and hint in said
+
+
+def test_s3_without_credentials(tmp_path: Path) -> None:
+    """Requests are not signed then, as public buckets take them."""
+    pytest.importorskip("boto3")
+    with faulty("", lambda _: Answer(403, DENIED)) as url, silent() as address:
+        metadata = {"AWS_EC2_METADATA_SERVICE_ENDPOINT": f"http://{address}"}  # which is asked for credentials
+        said = refused(tmp_path, "validate", "s3://bucket/toy", AWS_ENDPOINT_URL=url, **metadata)
+    assert said == (
+        "s3://bucket: no AWS credentials were found, and the bucket is not public: set AWS_PROFILE, or "
+        "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or run 'aws configure'"
+    )
+
+
+def test_s3_with_unknown_credentials(tmp_path: Path) -> None:
+    # moto's server checks credentials after two requests: one that waits for it, one that makes the bucket.
+    with serving("s3", INITIAL_NO_AUTH_ACTION_COUNT="2") as server:
+        path = server.new_bucket()
+        secrets = {"AWS_ACCESS_KEY_ID": "unknown", "AWS_SECRET_ACCESS_KEY": "unknown"}
+        said = refused(tmp_path, "validate", f"{path}/toy", AWS_ENDPOINT_URL=server.url, **secrets)
+    assert said.startswith(f"{path}: the store rejects the AWS credentials (InvalidAccessKeyId): set AWS_PROFILE")
+
+
+def test_a_profile_and_an_endpoint_of_the_configuration_file(s3: Server, tmp_path: Path) -> None:
+    (tmp_path / ".aws").mkdir()
+    (tmp_path / ".aws/config").write_text(
+        f"[profile robots]\nregion = us-east-1\nendpoint_url = {s3.url}\n"
+        "aws_access_key_id = tests\naws_secret_access_key = tests\n"
+    )
+    path = s3.new_bucket()
+    said = refused(tmp_path, "validate", f"{path}/toy", AWS_PROFILE="robots")
+    assert said == f"{path}/toy: no such file or directory"
+    assert "(nobody) could not be found" in refused(tmp_path, "validate", f"{path}/toy", AWS_PROFILE="nobody")
+
+
+def test_gcs_without_credentials(tmp_path: Path) -> None:
+    """The machine that has credentials on Google Compute Engine is asked for a few seconds alone."""
+    pytest.importorskip("google.cloud.storage")
+    anonymous = b'{"error": {"code": 401, "message": "Anonymous caller does not have storage.objects.list access"}}'
+    json = (("Content-Type", "application/json"),)
+    with faulty("", lambda _: Answer(401, anonymous, json)) as url, silent() as address:
+        google = {"API_ENDPOINT_OVERRIDE": url, "GCE_METADATA_HOST": address}
+        said = refused(tmp_path, "validate", "gs://bucket/toy", **google)
+        assert said == (
+            "gs://bucket: no Google credentials were found, and the bucket is not public: run 'gcloud auth "
+            "application-default login', or set GOOGLE_APPLICATION_CREDENTIALS"
+        )
+    said = refused(tmp_path, "validate", "gs://bucket/toy", GOOGLE_APPLICATION_CREDENTIALS="nothing.json")
+    assert said == "GOOGLE_APPLICATION_CREDENTIALS: File nothing.json was not found."
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "said"),
+    [
+        (403, DENIED, "s3://bucket/toy: access denied; the credentials need s3:ListBucket and s3:GetObject on"),
+        (400, EXPIRED, "s3://bucket: the store rejects the AWS credentials (ExpiredToken)"),
+        (400, ELSEWHERE, "s3://bucket: the bucket is in another region: set AWS_REGION=eu-west-3"),
+    ],
+)
+def test_what_s3_answers(status: int, body: bytes, said: str, tmp_path: Path) -> None:
+    pytest.importorskip("boto3")
+    secrets = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b"}
+    with faulty("", lambda _: Answer(status, body)) as url:
+        assert refused(tmp_path, "validate", "s3://bucket/toy", AWS_ENDPOINT_URL=url, **secrets).startswith(said)
+
+
+def test_a_bucket_that_may_only_be_read(tmp_path: Path, s3: Server) -> None:
+    """The refusal comes while the job runs: in a worker, and in one line as well."""
+    data = str(write_dataset(tmp_path, [make_episode(5, seed=i) for i in range(4)], name="toy", shards=2))
+    path = s3.new_bucket()
+    with faulty(s3.url, lambda request: Answer(403, DENIED) if request.method == "PUT" else None) as url:
+        for more in ((), ("--workers=2",)):
+            said = refused(
+                tmp_path, "convert", data, f"{path}/out", "-q", *more, code=1,
+                **{**s3.environment, "AWS_ENDPOINT_URL": url},
+            )  # fmt: skip
+            assert said.startswith(f"{path}/out/") and "access denied" in said
+
+
+@pytest.mark.parametrize("scheme", ["s3", "gs"])
+def test_retries_end(scheme: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store that answers 503 for good: the requests are repeated, not forever, and the error says so."""
+    server: Server = request.getfixturevalue({"s3": "s3", "gs": "gcs"}[scheme])
+    path, seen = server.new_bucket(), []
+
+    def overloaded(one: Request) -> Answer | None:
+        if f"{path[5:]}/a" not in one.path and "o/a" not in one.path:
+            return None
+        seen.append(one)
+        return Answer(503, b"{}")
+
+    now = [time.monotonic()]
+
+    def sleep(seconds: float) -> None:
+        now[0] += seconds
+
+    with faulty(server.url, overloaded) as url:
+        for name, value in server.environment.items():
+            monkeypatch.setenv(name, value.replace(server.url, url))
+        monkeypatch.setattr("time.sleep", sleep)
+        monkeypatch.setattr("time.monotonic", lambda: now[0])
+        with pytest.raises(BucketError, match=f"^{path}/a: .*503"):
+            storage.read_text(f"{path}/a")
+    assert 4 <= len(seen) <= 20
+
+
+def test_a_path_without_a_bucket(tmp_path: Path) -> None:
+    for path in ("s3://", "gs:///toy"):
+        assert refused(tmp_path, "validate", path) == f"{path}: expected {path[:2]}://BUCKET/PATH"

@@ -1,0 +1,317 @@
+"""Every output and source on real stores: moto's server (`s3://`) and a GCS emulator (`gs://`), on loopback."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from bucket_faults import HALF, Answer, Request, faulty
+from bucket_servers import Server, content, serving, upload
+from exchanging import export, open_job, read_back, rich_dataset
+from lerobot_data import write_moving_data
+from processes import run, running, wait_until
+from recorded import WALK, bytes_of, recorded
+
+import rlds_beam
+from rlds_beam import storage
+from rlds_beam.errors import BucketError, UsageError
+from rlds_beam.exchange.sources import open_source
+from rlds_beam.testing import make_episode, write_dataset
+
+
+@pytest.fixture(scope="module", params=["s3", "gs"])
+def server(request: pytest.FixtureRequest) -> Iterator[Server]:
+    with serving(request.param) as server:
+        yield server
+
+
+@pytest.fixture
+def bucket(server: Server, monkeypatch: pytest.MonkeyPatch) -> str:
+    """An empty bucket, which this process and its children can use."""
+    for name, value in server.environment.items():
+        monkeypatch.setenv(name, value)
+    return server.new_bucket()
+
+
+class Data:
+    """The datasets of these tests, on the local disk, by name."""
+
+    def __init__(self, home: Path):
+        columns = {"propensity": np.full(5, 0.5), "action": np.arange(5) % 3, "velocity": np.ones((5, 2), np.float32)}
+        plain = [
+            make_episode(5, seed=i, observation=2, columns=columns, metadata={"path": f"{i}.h5"}) for i in range(4)
+        ]
+        self.plain = str(write_dataset(home / "plain", plain, name="plain", shards=2))
+        self.rich = str(rich_dataset(home / "rich", 3)[0])
+        self.moving = write_moving_data(home / "moving")[0]
+        self._home = home
+
+    def exported(self, name: str) -> Path:
+        """The dataset of an entry of `OUTPUTS`, converted on the local disk."""
+        output = self._home / "out" / name
+        if not output.exists():
+            to, kind, options = OUTPUTS[name]
+            export(getattr(self, kind), output, to, **options)
+        return output
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Data:
+    return Data(tmp_path_factory.mktemp("data"))
+
+
+OUTPUTS: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "trajectories": ("trajectories", "plain", {}),
+    "columns": ("columns", "rich", {"format": "tfrecord"}),
+    "parquet": ("columns", "rich", {"format": "parquet"}),
+    "rlds": ("rlds", "rich", {}),
+    "lerobot": ("lerobot", "moving", {"fps": 10}),
+    "lerobot21": ("lerobot", "moving", {"fps": 10, "images": "video", "lerobot_version": "2.1"}),
+    "numpy": ("numpy", "rich", {}),
+    "minari": ("minari", "plain", {}),
+    "d3rlpy": ("d3rlpy", "plain", {}),
+    "rllib": ("rllib", "plain", {}),
+    "scope_rl": ("scope_rl", "plain", {}),
+    "keep_ranges": ("keep_ranges", "plain", {"velocity": "velocity", "episode_name": "{episode_metadata/path}"}),
+}
+"""Name -> output, dataset, options."""
+
+
+@pytest.mark.parametrize("name", OUTPUTS)
+def test_an_output_has_the_bytes_of_a_local_one(name: str, data: Data, bucket: str) -> None:
+    if "lerobot21" in name:
+        pytest.importorskip("av")
+    to, kind, options = OUTPUTS[name]
+    export(getattr(data, kind), f"{bucket}/deep/out", to, **options)
+    assert content(f"{bucket}/deep/out") == bytes_of(data.exported(name))
+    job = open_job(getattr(data, kind), f"{bucket}/deep/out", to, **options)
+    assert job.look().complete
+    job.open(overwrite=True)  # all but the plan is removed
+    assert [*content(f"{bucket}/deep/out")] == ["plan.json"]
+
+
+def test_an_output_for_local_disks_alone_says_so_when_the_job_opens(data: Data, bucket: str) -> None:
+    for to, options in (("columns", {"format": "array_record"}), ("rlds", {"format": "array_record"})):
+        with pytest.raises(UsageError, match=r"ArrayRecord files are written to local disks only|needs .*array-record"):
+            open_job(data.plain, f"{bucket}/out", to, **options)
+    assert not content(bucket)
+
+
+@pytest.mark.parametrize(
+    ("name", "source"),
+    [("rlds", "rlds"), ("lerobot", "lerobot"), ("lerobot21", "lerobot"), ("trajectories", "trajectories")],
+)
+def test_a_source_reads_the_episodes_of_a_local_one(name: str, source: str, data: Data, bucket: str) -> None:
+    if name == "lerobot21":
+        pytest.importorskip("av")
+    local = data.exported(name)
+    if source == "trajectories":
+        local = local.with_name("whole")
+        if not local.exists():
+            export(data.plain, local, "trajectories", items="episodes")
+    there = upload(local, f"{bucket}/data")
+    found, wanted = read_back(there, source), read_back(local, source)
+    assert len(found) == len(wanted) > 2
+    assert not any(episode.faults for episode in found)
+    for one, other in zip(found, wanted, strict=True):
+        assert one.key.position == other.key.position
+        for path, column in other.steps.items():
+            assert np.array_equal(np.asarray([*one.steps[path]]), np.asarray([*column])), path
+
+
+def test_merged_datasets_and_paths_above_a_version(data: Data, bucket: str) -> None:
+    one, two = upload(Path(data.plain), f"{bucket}/one/1.0.0"), upload(Path(data.plain), f"{bucket}/two/1.0.0")
+    assert len(read_back(f"{one},{two}", "merged")) == 8
+    assert len(read_back(f"{bucket}/one", "rlds")) == 4  # the only version in it
+    assert len(read_back(f"{one}/*.tfrecord*", "rlds")) == 4
+
+
+@pytest.mark.parametrize("name", ["numpy", "d3rlpy", "minari"])
+def test_a_source_for_local_disks_alone_says_so(name: str, data: Data, bucket: str) -> None:
+    there = upload(data.exported(name), f"{bucket}/data")
+    with pytest.raises(UsageError, match=r"from local disks only; copy it first"):
+        open_source(there, from_=name)
+
+
+def test_rows_and_items_are_read_from_buckets(data: Data, bucket: str) -> None:
+    for name in ("columns", "parquet", "rlds", "trajectories"):
+        local, there = data.exported(name), upload(data.exported(name), f"{bucket}/{name}")
+        rows, wanted = rlds_beam.open_dataset(there), rlds_beam.open_dataset(str(local))
+        assert len(rows) == len(wanted) > 0
+        for i in (len(rows) - 1, 0):
+            assert str(rows[i]) == str(wanted[i])
+    items = list(rlds_beam.load_items(f"{bucket}/trajectories"))
+    assert str(items) == str(list(rlds_beam.load_items(str(data.exported("trajectories")))))
+
+
+def test_a_recording(tmp_path: Path, bucket: str) -> None:
+    recorded(tmp_path / "out", "random", env=WALK, episodes=5)
+    recorded(f"{bucket}/out", "random", env=WALK, episodes=5)
+    assert content(f"{bucket}/out") == bytes_of(tmp_path / "out")
+
+
+def test_commands(tmp_path: Path, bucket: str) -> None:
+    """Two workers, from a bucket to a bucket: rejected records, reports, statistics, a second run, `--overwrite`."""
+    episodes = [make_episode(30, seed=i, breaks=["last_not_last"] if i == 2 else []) for i in range(6)]
+    local = write_dataset(tmp_path, episodes, name="toy", shards=3)
+    there = upload(local, f"{bucket}/toy/1.0.0")
+    options = ["--max_rejected=1", "--workers=2"]
+    command = ["convert", there, f"{bucket}/out", *options]
+    for more in ((), (), ("--overwrite",)):
+        assert run([*command, *more])[0] == 0
+    export(local, tmp_path / "out", "trajectories")
+    found, wanted = content(f"{bucket}/out"), bytes_of(tmp_path / "out")
+    assert found.keys() == wanted.keys()
+    written = [name for name in wanted if "tfrecord" in name]
+    assert {name: found[name] for name in written} == {name: wanted[name] for name in written}
+    assert any(name.startswith("rejected/") and found[name] for name in written)
+    assert run(["stats", there, f"--output={bucket}/stats.json", *options])[::2] == (0, "")
+    assert json.loads(storage.read_text(f"{bucket}/stats.json"))["episodes"] == 5
+    assert run(["validate", there, f"--report={bucket}/report.json", *options])[::2] == (0, "")
+    assert json.loads(storage.read_text(f"{bucket}/report.json"))
+
+
+def test_a_push_of_items_in_a_bucket(data: Data, bucket: str) -> None:
+    reverb = pytest.importorskip("reverb")
+    from servers import drain
+
+    there = upload(data.exported("trajectories"), f"{bucket}/pairs")
+    table = reverb.Table(
+        "t", reverb.selectors.Fifo(), reverb.selectors.Fifo(), 100, reverb.rate_limiters.MinSize(1),
+        max_times_sampled=1,
+    )  # fmt: skip
+    running = reverb.Server([table])
+    try:
+        rlds_beam.push(there, reverb=f"127.0.0.1:{running.port}", table="t", workers=1, progress="none")
+        assert len(drain(f"127.0.0.1:{running.port}", "t", 16)) == 16
+    finally:
+        running.stop()
+
+
+def test_a_killed_conversion_goes_on(tmp_path: Path, bucket: str) -> None:
+    local = write_dataset(tmp_path, [make_episode(200, seed=i) for i in range(16)], name="toy", shards=8)
+    there = upload(local, f"{bucket}/toy/1.0.0")
+    command = ["convert", there, f"{bucket}/out", "--workers=2", "--shards=8"]
+    with running(command, stdout=None, stderr=None) as process:
+        wait_until(lambda: len(storage.listdir(f"{bucket}/out/_commits")) >= 2, process)
+    finished = {path: data for path, data in content(f"{bucket}/out/_commits").items() if not path.startswith(".")}
+    assert run(command)[0] == 0
+    assert run([*command[:2], f"{bucket}/whole", *command[3:]])[0] == 0
+    found, wanted = content(f"{bucket}/out"), content(f"{bucket}/whole")
+    assert found == wanted  # no temporary files are left either
+    assert finished.items() <= content(f"{bucket}/out/_commits").items()
+
+
+# Files
+
+
+def test_files(bucket: str) -> None:
+    root = f"{bucket}/x"
+    storage.write_text(f"{root}/a.txt", "text")
+    storage.write_bytes(f"{root}/empty", b"")
+    with storage.open_write(f"{root}/sub/large") as file:
+        for i in range(20):
+            file.write(bytes([i]) * 1_000_000)
+    assert (storage.read_text(f"{root}/a.txt"), storage.read_text(f"{root}/empty")) == ("text", "")
+    storage.rename(f"{root}/sub/large", f"{root}/sub/b g+ä%")
+    with storage.open_read(f"{root}/sub/b g+ä%") as file:
+        assert [set(file.read(1_000_000)) for _ in range(21)] == [*({i} for i in range(20)), set()]
+        assert (file.seek(-3, io.SEEK_END), file.read()) == (19_999_997, bytes([19]) * 3)
+        assert (file.seek(3_999_999), file.read(2), file.tell()) == (3_999_999, b"\x03\x04", 4_000_001)
+    assert storage.listdir(root) == ["a.txt", "empty", "sub"]
+    assert storage.sizes(root) == {"a.txt": 4, "empty": 0}
+    for pattern, found in {
+        "*": ["a.txt", "empty"], "[ab].t?t": ["a.txt"], "*/*": ["sub/b g+ä%"], "**": ["a.txt", "empty", "sub/b g+ä%"],
+        "[!a]*": ["empty"], "none*": [], "a.txt": ["a.txt"], "none": [],
+    }.items():  # fmt: skip
+        assert storage.glob(f"{root}/{pattern}") == [f"{root}/{name}" for name in found], pattern
+    assert [storage.isdir(f"{bucket}{path}") for path in ("", "/x", "/x/", "/x/sub", "/x/a.txt", "/su")] == [
+        True, True, True, True, False, False,
+    ]  # fmt: skip
+    for missing in (storage.size, storage.remove, storage.open_read, storage.checksum):
+        with pytest.raises(FileNotFoundError, match="there is no file"):
+            missing(f"{root}/nothing")
+    before = storage.checksum(f"{root}/a.txt")
+    storage.write_text(f"{root}/a.txt", "test")
+    assert storage.checksum(f"{root}/a.txt") != before
+    storage.remove_files(root, ["a.txt", "nothing"])
+    assert storage.listdir(root) == ["empty", "sub"]
+    storage.rmtree(root)
+    assert not storage.isdir(root)
+
+
+def test_a_file_whose_writing_fails_is_not_uploaded(bucket: str) -> None:
+    with contextlib.suppress(ZeroDivisionError), storage.open_write(f"{bucket}/a") as file:
+        file.write(b"%d" % (1 // 0))
+    file = storage.open_write(f"{bucket}/b")
+    file.write(b"1")
+    del file
+    assert not content(bucket)
+
+
+def test_a_file_that_is_replaced_while_it_is_read(bucket: str, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    def changed(request: Request) -> Answer | None:  # as Google answers; the emulator ignores the condition
+        return Answer(412, b"{}") if "ifGenerationMatch=" in request.path else None
+
+    with faulty(server.url, changed) as url:
+        if server.scheme == "gs":
+            monkeypatch.setenv("STORAGE_EMULATOR_HOST", url)
+        storage.write_bytes(f"{bucket}/a", b"1" * 1_000_000)
+        with storage.open_read(f"{bucket}/a") as file:
+            if server.scheme == "s3":
+                file.read(10)
+            storage.write_bytes(f"{bucket}/a", b"2" * 1_000_000)
+            file.seek(900_000)
+            with pytest.raises(BucketError, match="was replaced while it was read"):
+                file.read(10)
+
+
+# Failures that pass
+
+
+def test_failures_that_pass_lose_nothing(
+    data: Data, bucket: str, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every fifth request is refused, and the body of every seventh breaks off."""
+    there, broken = upload(Path(data.plain), f"{bucket}/plain"), []
+
+    def flaky(request: Request) -> Answer | None:
+        if request.number % 5 and (request.number % 7 or request.method != "GET"):
+            return None
+        broken.append(request)
+        return HALF if request.number % 5 else Answer(503, b"<Error><Code>SlowDown</Code></Error>")
+
+    with faulty(server.url, flaky) as url, monkeypatch.context() as patches:
+        patches.setenv({"s3": "AWS_ENDPOINT_URL", "gs": "STORAGE_EMULATOR_HOST"}[server.scheme], url)
+        with monkeypatch.context() as brief:
+            brief.setattr("time.sleep", lambda _: None)
+            assert not export(there, f"{bucket}/out", "rlds").rejected
+        # The emulator names the relay's address in what it says of these files, so they are read through it.
+        found = content(f"{bucket}/out")
+    assert len(broken) > 20
+    export(there, f"{bucket}/sound", "rlds")
+    assert found == content(f"{bucket}/sound")
+
+
+def test_a_forked_process_has_its_own_connections(bucket: str) -> None:
+    """Loaders of PyTorch fork."""
+    program = f"""
+import os
+from rlds_beam import storage
+storage.write_text({bucket!r} + "/a", "text")
+child = os.fork()
+assert storage.read_text({bucket!r} + "/a") == "text"
+if not child:
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60, env=os.environ)

@@ -1,0 +1,111 @@
+"""Object stores on loopback, in their own processes: moto's server for S3, gcp-storage-emulator for Google's."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import itertools
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from processes import DEADLINE, start
+from servers import free_port
+
+from rlds_beam import storage
+
+_NAMES = itertools.count()
+
+
+class Server:
+    """A store.
+
+    Attributes:
+      scheme: `s3` or `gs`.
+      url: its address.
+      environment: what a process needs to use it.
+    """
+
+    def __init__(self, scheme: str, url: str):
+        self.scheme, self.url = scheme, url
+        self.environment = {
+            "s3": {
+                "AWS_ENDPOINT_URL": url, "AWS_ACCESS_KEY_ID": "tests", "AWS_SECRET_ACCESS_KEY": "tests",
+                "AWS_REGION": "us-east-1", "AWS_EC2_METADATA_DISABLED": "true",
+            },
+            "gs": {"STORAGE_EMULATOR_HOST": url},
+        }[scheme]  # fmt: skip
+
+    def new_bucket(self) -> str:
+        """The path of an empty bucket."""
+        name = f"bucket-{next(_NAMES)}"
+        if self.scheme == "s3":
+            request = urllib.request.Request(f"{self.url}/{name}", method="PUT", headers=_signed())
+        else:
+            body = f'{{"name": "{name}"}}'.encode()
+            headers = {"Content-Type": "application/json"}
+            request = urllib.request.Request(f"{self.url}/storage/v1/b?project=p", body, headers, method="POST")
+        urllib.request.urlopen(request, timeout=DEADLINE).close()
+        return f"{self.scheme}://{name}"
+
+
+def _signed() -> dict[str, str]:
+    """What tells moto's server which service a request is for."""
+    return {"Authorization": "AWS4-HMAC-SHA256 Credential=tests/20260101/us-east-1/s3/aws4_request"}
+
+
+@contextlib.contextmanager
+def serving(scheme: str, **environment: str) -> Iterator[Server]:
+    """A server with no buckets; skips the test if the package is not installed."""
+    module = {"s3": "moto.server", "gs": "gcp_storage_emulator"}[scheme]
+    client = {"s3": "boto3", "gs": "google.cloud.storage"}[scheme]
+    for name in (module.partition(".")[0], client.partition(".")[0], client):
+        if importlib.util.find_spec(name) is None:
+            pytest.skip(f"{name} is not installed")
+    port = free_port()
+    arguments = {
+        "s3": ["-c", "from moto.server import main; main()", "-H", "127.0.0.1", "-p", str(port)],
+        "gs": ["-m", "gcp_storage_emulator", "start", "--host=127.0.0.1", f"--port={port}", "--in-memory"],
+    }
+    import os
+
+    with start(
+        [sys.executable, *arguments[scheme]], env={**os.environ, **environment},
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    ) as process:  # fmt: skip
+        _wait(f"http://127.0.0.1:{port}", process)
+        yield Server(scheme, f"http://127.0.0.1:{port}")
+
+
+def _wait(url: str, process: subprocess.Popen[str]) -> None:
+    deadline = time.monotonic() + DEADLINE
+    while time.monotonic() < deadline and process.poll() is None:
+        with contextlib.suppress(OSError):
+            urllib.request.urlopen(url, timeout=5).close()
+            return
+        time.sleep(0.05)
+    raise AssertionError(f"{url} does not answer; the server's exit code: {process.poll()}")
+
+
+def upload(directory: Path, path: str) -> str:
+    """Copies a directory to `path`, which is returned."""
+    files = [file for file in directory.rglob("*") if file.is_file()]
+    storage.at_once(
+        lambda file: storage.write_bytes(f"{path}/{file.relative_to(directory)}", file.read_bytes()), files, path
+    )
+    return path
+
+
+def content(path: str) -> dict[str, bytes]:
+    """The files below a path."""
+    names = storage.glob(f"{path}/**")
+
+    def read(name: str) -> bytes:
+        with storage.open_read(name) as file:
+            return file.read()
+
+    return dict(zip([name[len(path) + 1 :] for name in names], storage.at_once(read, names, path), strict=True))
