@@ -61,6 +61,12 @@ class RunOptions(FlinkOptions, DataflowOptions):
         super().__post_init__()
         if self.workers is not None and self.workers < 1:
             raise UsageError(f"--workers={self.workers}: at least one is needed")
+        for flag in self.beam_options:
+            if flag.startswith("--s3_"):
+                raise UsageError(
+                    f"{flag.partition('=')[0]}: s3:// paths are read with boto3's settings: set AWS_PROFILE, or "
+                    "AWS_ACCESS_KEY_ID, AWS_ENDPOINT_URL, ... for the command and its workers"
+                )
         for group, runners in ((FlinkOptions, ("flink",)), (DataflowOptions, DATAFLOW)):
             for field in dataclasses.fields(group):
                 if self.runner not in runners and getattr(self, field.name) is not None:
