@@ -128,7 +128,8 @@ def is_allowed(found: Import) -> bool:
     if found.target == "rlds_beam.__version__":
         return True
     own, other = package_of(found.module), package_of(found.target)
-    return own == other or other in {*FLOOR, *("buckets" if own == "storage" else "" if own in FLOOR else LAYERS[own]).split()}
+    below = {"storage": "buckets"}.get(own, "") if own in FLOOR else LAYERS[own]
+    return own == other or other in {*FLOOR, *below.split()}
 
 
 ALL = [found for name, tree in MODULES.items() if name not in ALIASES for found in imports_of(name, tree)]
