@@ -211,6 +211,8 @@ def _fill(config: PushConfig, source: PushInput) -> tuple[Verified, Report, dict
             lambda root: define_pipeline(root, config, job), config, source.seconds, progress
         )
     verified = Verified.from_json(result)
+    if source.snapshot is not None:
+        source.snapshot.verify_all()
     report = source.dataset_report.merge(verified.pushed.report)
     report.left_out = source.spec.left_out
     if source.source is not None:

@@ -103,6 +103,7 @@ def stats(config: StatsConfig) -> StatsOutcome:
     """Runs the job to its end.
 
     Raises:
+      NotVerifiedError: an input file changed meanwhile.
       RldsBeamError: the dataset cannot be read at all, the pipeline failed, or the output cannot be written.
     """
     from rlds_beam.checking.dataset import check_counts, check_source
@@ -110,6 +111,7 @@ def stats(config: StatsConfig) -> StatsOutcome:
     from rlds_beam.connectors.presets import with_preset
     from rlds_beam.exchange.sources import open_source
     from rlds_beam.jobs.cost import validate_seconds
+    from rlds_beam.reading.changes import AGAIN, Snapshot
     from rlds_beam.runners import check
     from rlds_beam.runners.results import run_for_result
     from rlds_beam.seeing.progress import Progress, Total
@@ -119,7 +121,7 @@ def stats(config: StatsConfig) -> StatsOutcome:
     source = open_source(config.input, config.split, config.features, config.from_)
     connecting = _connecting(config, source)
     _check_format(config, connecting.probed.schema)
-    report = check_source(source, config)
+    report, snapshot = check_source(source, config), Snapshot.of(source, AGAIN)
     with Progress(Total("stats", bytes=source.size), config.progress).shown() as progress:
         content, _ = run_for_result(
             lambda root: define_pipeline(root, config, source, connecting),
@@ -127,6 +129,7 @@ def stats(config: StatsConfig) -> StatsOutcome:
             validate_seconds(source, config),
             progress,
         )
+    snapshot.verify_all()
     found = Report.from_json(content["report"])
     statistics = {"dataset": source.dataset, **content["statistics"]}
     if config.output is not None and statistics["episodes"]:

@@ -67,6 +67,7 @@ def validate(config: ValidateConfig) -> Report:
     """Runs the job to its end.
 
     Raises:
+      NotVerifiedError: an input file changed meanwhile.
       RldsBeamError: the dataset cannot be read at all, the pipeline failed, or the report cannot be written.
     """
     from rlds_beam.checking.dataset import check_counts, check_source
@@ -76,6 +77,7 @@ def validate(config: ValidateConfig) -> Report:
     from rlds_beam.exchange.sources import open_source
     from rlds_beam.jobs.cost import validate_seconds
     from rlds_beam.pipelines import outcome
+    from rlds_beam.reading.changes import AGAIN, Snapshot
     from rlds_beam.runners import check
     from rlds_beam.runners.results import run_for_result
     from rlds_beam.seeing.progress import Progress, Total
@@ -84,7 +86,7 @@ def validate(config: ValidateConfig) -> Report:
     config = with_preset(config)
     source = open_source(config.input, config.split, config.features, config.from_)
     connecting = Connecting.for_options(config, source.schema)
-    report = check_source(source, config)
+    report, snapshot = check_source(source, config), Snapshot.of(source, AGAIN)
     job = dataclasses.replace(config, report=None)  # which is of the workers; this process writes the whole one
     with Progress(Total("validate", bytes=source.size), config.progress).shown() as progress:
         content, _ = run_for_result(
@@ -93,6 +95,7 @@ def validate(config: ValidateConfig) -> Report:
             validate_seconds(source, config),
             progress,
         )
+    snapshot.verify_all()
     found = Report.from_json(content)
     report = report.merge(found, check_counts(source, found.shards, config))
     report.check()

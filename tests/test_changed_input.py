@@ -3,61 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
-import gzip
 import importlib
 import json
 import linecache
-import os
 import shutil
 import sys
 import textwrap
 from pathlib import Path
-from typing import Any
 
 import pytest
+from versions import FORMATS, episodes, record, shards_of
 
 from rlds_beam import user_functions
 from rlds_beam.errors import UsageError
 from rlds_beam.exchange.sources import open_source
 from rlds_beam.reading.framing import Framing
-from rlds_beam.testing import make_episode, read_payloads, shard_paths, write_dataset
+from rlds_beam.testing import make_episode, shard_paths, write_dataset
 from rlds_beam.user_functions import version_of
-
-FORMATS = ("tfrecord", "gzip", "array_record")
-
-
-def episodes(first: int) -> list[Any]:
-    return [make_episode(5, seed=first + i) for i in range(6)]
-
-
-def record(directory: Path, first: int, kind: str = "tfrecord") -> Path:
-    """Records a dataset of files of always the same names, sizes (where not compressed) and modification times."""
-    path = write_dataset(directory, episodes(first), shards=2)
-    for shard in shard_paths(path) if kind != "tfrecord" else ():
-        recode(shard, kind)
-    for shard in shards_of(path):
-        os.utime(shard, ns=(10**18, 10**18))
-    return path
-
-
-def recode(shard: Path, kind: str) -> None:
-    if kind == "gzip":
-        shard.write_bytes(gzip.compress(shard.read_bytes(), 0, mtime=0))  # stored: of equal size
-        return
-    module = pytest.importorskip("array_record.python.array_record_module")
-    writer = module.ArrayRecordWriter(
-        str(shard.parent / shard.name.replace("tfrecord", "array_record")), "uncompressed"
-    )
-    for payload in read_payloads(shard):
-        writer.write(payload)
-    writer.close()
-    shard.unlink()
-    info = shard.parent / "dataset_info.json"
-    info.write_text(info.read_text().replace('"tfrecord"', '"array_record"'))
-
-
-def shards_of(path: Path) -> list[Path]:
-    return sorted(p for p in path.iterdir() if "-train." in p.name)
 
 
 @pytest.mark.parametrize("flags", [(), ("--accept=duplicate_episode",)], ids=["", "accept"])

@@ -18,6 +18,7 @@ import reverb
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from servers import drain
+from versions import record, shards_of
 
 from rlds_beam.episodes.images import EncodedImages
 from rlds_beam.episodes.keys import EpisodeKey
@@ -26,6 +27,7 @@ from rlds_beam.jobs.options import PushOptions
 from rlds_beam.jobs.push import open_input
 from rlds_beam.pipelines.cli import main
 from rlds_beam.pipelines.push import PushConfig, define_pipeline
+from rlds_beam.reverb.pushing import EpisodePusher
 from rlds_beam.reverb.serving.server import EmbeddedServer
 from rlds_beam.testing import make_episode, read_items, read_rejected, write_dataset
 from rlds_beam.trajectories.options import FrameOptions, ItemOptions
@@ -145,6 +147,20 @@ def test_pushing_again_writes_nothing_twice(push, server, data) -> None:
         assert code == 0, said
         (table,) = report["tables"]
         assert (table["acknowledged"], table["inserted"], table["size"]) == (PAIRS, inserted, PAIRS)
+
+
+def test_input_that_changes_during_a_push_is_noticed(push, server, tmp_path, monkeypatch) -> None:
+    source = record(tmp_path / "data", 0)
+    changed = shards_of(record(tmp_path / "other", 100))[0].read_bytes()
+    push_range = EpisodePusher.push
+
+    def change_and_push(*args: Any, **kwargs: Any) -> Any:
+        shards_of(source)[0].write_bytes(changed)
+        return push_range(*args, **kwargs)
+
+    monkeypatch.setattr(EpisodePusher, "push", change_and_push)
+    code, _, said = push(source, server, "--workers=1")
+    assert code == 4 and shards_of(source)[0].name in said and "items of both versions" in said
 
 
 def test_a_bundle_that_runs_twice_changes_nothing(push, server, data) -> None:

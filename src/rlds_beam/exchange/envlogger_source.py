@@ -36,6 +36,7 @@ from rlds_beam.exchange.packed_arrays import unpack
 from rlds_beam.exchange.sources_of_files import no_features, splits_of
 from rlds_beam.formats.base import Damage, Record
 from rlds_beam.reading.base import Shard, Source, Split
+from rlds_beam.reading.changes import files_in
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
@@ -182,6 +183,9 @@ class EnvLoggerSource(Source):
     splits: tuple[Split, ...]
     files: EnvLoggerFormat = EnvLoggerFormat()
     violations: tuple[Any, ...] = ()
+
+    def companions(self, shard: Shard) -> list[str]:
+        return [path for path in files_in([storage.split(shard.path)[0]]) if path != shard.path]
 
     @classmethod
     def open(

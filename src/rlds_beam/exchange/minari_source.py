@@ -48,7 +48,8 @@ from rlds_beam.exchange.minari_output import MAIN, METADATA, OWN
 from rlds_beam.exchange.sources_of_files import no_features, shards_of, splits_of
 from rlds_beam.formats.base import Damage
 from rlds_beam.formats.checked_json import parsing, read_json
-from rlds_beam.reading.base import Source, Split
+from rlds_beam.reading.base import Shard, Source, Split
+from rlds_beam.reading.changes import files_in
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
@@ -141,6 +142,13 @@ class MinariSource(Source):
     splits: tuple[Split, ...]
     files: MinariFormat | MinariArrowFormat
     violations: tuple[Any, ...] = ()
+
+    def companions(self, shard: Shard) -> list[str]:
+        if not isinstance(self.files, MinariArrowFormat):
+            return []
+        folder = storage.split(shard.path)[0]
+        places = [storage.join(folder, name) for name in storage.listdir(folder) if name.isdecimal()]
+        return files_in(place for place in places if storage.isdir(place))
 
     @classmethod
     def open(cls, input: str | Sequence[str], *, split: str | None = None, features: str | None = None) -> MinariSource:

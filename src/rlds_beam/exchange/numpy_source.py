@@ -24,6 +24,7 @@ from rlds_beam.formats.checked_json import parsing
 from rlds_beam.output.files import MANIFEST
 from rlds_beam.output.manifest import read_manifest
 from rlds_beam.reading.base import Shard, Source, Split
+from rlds_beam.reading.changes import files_in
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
@@ -169,6 +170,9 @@ class NumpySource(Source):
         checksums = {one["file"]: one["checksum"] for one in manifest["shards"]}
         decoder = NumpyDecoder(schema, fields)
         return cls(f"{manifest['name']}/1.0.0", schema, NumpyFormat(fields), decoder, splits, checksums)
+
+    def companions(self, shard: Shard) -> list[str]:
+        return [path for path in files_in([storage.split(shard.path)[0]]) if path != shard.path]
 
     def plan(self) -> dict[str, Any]:
         return {"checksums": dict(self.checksums)}

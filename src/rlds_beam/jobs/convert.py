@@ -31,10 +31,13 @@ from rlds_beam.output.plans import OutputPlan
 from rlds_beam.output.ranges import DatasetCommitter, RangeConverter, RangeFinisher, RangeFitter
 from rlds_beam.output.removing import remove_temporary
 from rlds_beam.reading.base import Source
+from rlds_beam.reading.changes import Snapshot
 from rlds_beam.reading.framing import Framing
-from rlds_beam.reading.plan import WorkRange, plan_ranges, select_segments
+from rlds_beam.reading.plan import WorkRange, plan_ranges
 from rlds_beam.reading.reader import EpisodeReader
 from rlds_beam.user_functions import version_of
+
+_ADVICE = "once the file stays as it is, run the same command again with --overwrite"
 
 FORMAT = 1
 """Of the files that a conversion writes; a change of their bytes makes it another."""
@@ -65,6 +68,7 @@ class ConvertJob:
       dataset_report: the report on the dataset as a whole.
       plan: what the output's bytes depend on, and its files.
       framing: of the source.
+      snapshot: of the source's files.
     """
 
     source: Source
@@ -75,6 +79,7 @@ class ConvertJob:
     dataset_report: Report
     plan: OutputPlan
     framing: Framing
+    snapshot: Snapshot
 
     def look(self, overwrite: bool = False) -> Opened:
         """Finds out what is still to do, and whether the disk has room for it; writes nothing.
@@ -169,13 +174,17 @@ class ConvertJob:
         return lambda: Done(ranges=sum(name.endswith(".json") for name in storage.listdir(commits)) - before)
 
     @property
+    def _reader(self) -> EpisodeReader:
+        return EpisodeReader(self.source, self.snapshot)
+
+    @property
     def converter(self) -> RangeConverter:
-        return RangeConverter(EpisodeReader(self.source), self.check, self.connecting, self.output, self.plan.digest)
+        return RangeConverter(self._reader, self.check, self.connecting, self.output, self.plan.digest)
 
     @property
     def fitter(self) -> RangeFitter:
         unjudged = self.connecting.unjudged(self.output.unjudged)
-        return RangeFitter(EpisodeReader(self.source), self.check, self.connecting, unjudged)
+        return RangeFitter(self._reader, self.check, self.connecting, unjudged)
 
     def fitted(self) -> ConvertJob:
         """The job, its connectors fitted as an earlier run of it found; as it is, where none has come so far."""
@@ -190,7 +199,7 @@ class ConvertJob:
     @property
     def committer(self) -> DatasetCommitter:
         return DatasetCommitter(
-            self.source, self.check, self.output, self.ranges, self.dataset_report, self.plan.digest
+            self.source, self.check, self.output, self.ranges, self.dataset_report, self.plan.digest, self.snapshot
         )
 
     @property
@@ -217,7 +226,8 @@ def prepare(options: ConvertOptions) -> ConvertJob:
     connecting = Connecting.of(configuration, source.schema)
     output = create_output(source, connecting, options.output, options)
     framing = Framing(source)
-    fingerprints = {"content": _content(source, framing), "functions": _functions(options)}
+    snapshot = Snapshot.of(source, _ADVICE, framing)
+    fingerprints = {"content": snapshot.content(), "functions": _functions(options)}
     ranges = plan_ranges(source, options.shards, whole_shards=output.whole_shards, starts=framing.record_starts)
     output = output.placed(ranges)
     dataset_report = check_source(source, check)
@@ -225,7 +235,7 @@ def prepare(options: ConvertOptions) -> ConvertJob:
     content = {**_plan(source, ranges, check, output, options), **made, **fingerprints}
     plan = OutputPlan.of(content, _files(output, ranges))
     directory.check_output(options.output, plan, overwrite=options.overwrite)
-    return ConvertJob(source, ranges, check, connecting, output, dataset_report, plan, framing)
+    return ConvertJob(source, ranges, check, connecting, output, dataset_report, plan, framing, snapshot)
 
 
 def _files(output: FileOutput, ranges: Iterable[WorkRange]) -> list[str]:
@@ -261,16 +271,6 @@ def _plan(
         "check": checked,
         **output.plan(),
     }  # fmt: skip
-
-
-def _content(source: Source, framing: Framing) -> dict[str, list[tuple[str, str | None]]]:
-    """By split: the name of each file that is read, and a fingerprint of it."""
-    content = {}
-    for split in source.splits:
-        shards = [segment.shard for segment in select_segments(source, split)]
-        names = [storage.split(shard.path)[1] for shard in shards]
-        content[split.name] = list(zip(names, framing.content(shards), strict=True))
-    return content
 
 
 def _functions(options: ConvertOptions) -> dict[str, str]:

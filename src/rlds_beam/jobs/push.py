@@ -26,6 +26,7 @@ from rlds_beam.output.files import REJECTED
 from rlds_beam.output.ranges import RangeFitter
 from rlds_beam.output.reading_back import ReplayRange, is_replay, open_replay
 from rlds_beam.reading.base import Source
+from rlds_beam.reading.changes import Snapshot
 from rlds_beam.reading.framing import Framing
 from rlds_beam.reading.plan import WorkRange, plan_ranges
 from rlds_beam.reading.reader import EpisodeReader
@@ -38,6 +39,7 @@ from rlds_beam.trajectories.converter import Conversion
 from rlds_beam.trajectories.options import FrameOptions, ItemOptions
 from rlds_beam.trajectories.spec import TrajectorySpec, trajectory_spec
 
+_ADVICE = "the tables hold items of both versions; empty them, and push again once the file stays as it is"
 _KEPT = re.compile(r".+-\d{5}-of-\d{5}\.(tfrecord|jsonl)")  # a rejected file of a range
 
 
@@ -56,6 +58,7 @@ class PushInput:
       dataset_report: the report on the dataset as a whole.
       source: the RLDS dataset; None for a converted one.
       framing: of the source.
+      snapshot: of the source's files; None for a converted one.
       fitter: of the connectors, where some are to be fitted.
       pusher: of the ranges, given a target.
     """
@@ -70,6 +73,7 @@ class PushInput:
     dataset_report: Report
     source: Source | None
     framing: Framing | None
+    snapshot: Snapshot | None
     fitter: RangeFitter | None
     pusher: Callable[[Target], Pusher]
 
@@ -130,7 +134,8 @@ def _open_rlds(options: PushOptions) -> PushInput:
     else:
         connecting.refuse_columns("--columns")
         conversion = Conversion(frames, items, trajectory_spec(connecting.probed.schema, frames, items))
-    reader, framing = EpisodeReader(source), Framing(source)
+    framing, snapshot = Framing(source), Snapshot.of(source, _ADVICE)
+    reader = EpisodeReader(source, snapshot)
     unjudged = connecting.unjudged(conversion.unjudged)
     return PushInput(
         dataset=source.dataset,
@@ -143,6 +148,7 @@ def _open_rlds(options: PushOptions) -> PushInput:
         dataset_report=check_source(source, options),
         source=source,
         framing=framing,
+        snapshot=snapshot,
         pusher=lambda target: EpisodePusher(reader, check, connecting, conversion, target, options.rejected),
         fitter=RangeFitter(reader, check, connecting, unjudged) if connecting.unfitted else None,
     )
@@ -175,6 +181,7 @@ def _open_converted(options: PushOptions) -> PushInput:
         dataset_report=Report(),
         source=None,
         framing=None,
+        snapshot=None,
         fitter=None,
         pusher=lambda target: ReplayPusher(replay, target),
     )

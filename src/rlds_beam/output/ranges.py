@@ -29,6 +29,7 @@ from rlds_beam.output.plans import add_files
 from rlds_beam.output.removing import remove_parts
 from rlds_beam.output.shards import RejectedWriter, ShardInfo, WrittenFile
 from rlds_beam.reading.base import Source
+from rlds_beam.reading.changes import Snapshot
 from rlds_beam.reading.plan import WorkRange
 from rlds_beam.reading.reader import EpisodeReader
 
@@ -238,6 +239,7 @@ class DatasetCommitter:
       ranges: all of the plan.
       dataset_report: the report on the dataset as a whole (`checking.dataset.check_source`).
       plan: `OutputPlan.digest` of the job.
+      snapshot: of the source's files.
     """
 
     source: Source
@@ -246,6 +248,7 @@ class DatasetCommitter:
     ranges: tuple[WorkRange, ...]
     dataset_report: Report
     plan: str | None = None
+    snapshot: Snapshot | None = None
 
     @property
     def finisher(self) -> RangeFinisher:
@@ -255,11 +258,13 @@ class DatasetCommitter:
         """Checks all files, writes the report and the metadata, and the manifest last.
 
         Raises:
-          NotVerifiedError: the files are not what was predicted.
+          NotVerifiedError: the files are not what was predicted, or an input file changed during the job.
           FailedRuleError: a shard holds another number of records than it should, and
             `short_shard` is to fail.
         """
         directory = self.output.directory
+        if self.snapshot is not None:
+            self.snapshot.verify_all()
         if self.output.numbers_ranges:
             for commit, numbers in self.finisher.commits():
                 self.finisher.finish(commit, numbers)

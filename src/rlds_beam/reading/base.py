@@ -170,6 +170,11 @@ class Source(abc.ABC):
         """What the content of an episode depends on besides the shards' bytes, as JSON."""
         return {}
 
+    def companions(self, shard: Shard) -> Sequence[str]:
+        """Paths of the other files that a shard's episodes are read from, for example their videos."""
+        del shard
+        return ()
+
     def most_steps(self) -> int | None:
         """An upper bound of the dataset's steps; None where the files' sizes give none."""
         return None

@@ -23,6 +23,11 @@ from rlds_beam.reading.base import Segment, Shard, Source
 RecordStarts = Callable[[Shard, Sequence[int]], Sequence[int]]
 """Of each of these positions in a shard, the first record that begins at it or after it."""
 
+_VIDEO = ".mp4"
+_VIDEO_SAMPLE, _VIDEO_SAMPLES = 1 << 20, 16
+"""Bytes of a block, and number of blocks, that are hashed of a longer video. They include its beginning and
+end, where an MP4 file has the sizes of all frames."""
+
 _THREADS = 8
 """Shards that are looked at at a time: most of what a shard of large records takes is waiting for the disk."""
 
@@ -39,8 +44,8 @@ class Framing:
     read without the rest, and files in a bucket are not looked at but for a cut: `covers` is False of them.
     """
 
-    def __init__(self, source: Source):
-        self._files = source.files
+    def __init__(self, source: Source | RecordFormat):
+        self._files = source.files if isinstance(source, Source) else source
         self._found: dict[str, Headers] = {}
 
     def __getstate__(self) -> dict[str, Any]:
@@ -81,11 +86,16 @@ class Framing:
         found: list[int] = starts[np.searchsorted(starts[:-1], positions)].tolist()
         return found
 
-    def content(self, shards: Sequence[Shard]) -> list[str | None]:
+    def content(self, shards: Sequence[Shard], companions: Sequence[Sequence[str]] = ()) -> list[str | None]:
         """A fingerprint of each shard's content: another one means other episodes.
 
         It is of the lengths and checksums of all records where their framing is cheap to read, of all bytes of other
         local files, and what a bucket says of an object: its checksum or entity tag. None where there is no file.
+
+        Args:
+          shards: the shards.
+          companions: for each of them, the files that are read along with it (`Source.companions`). Of a video, the
+            fingerprint is of its size and of samples of its bytes (`_VIDEO_SAMPLE`).
 
         Raises:
           UsageError: a file cannot be read.
@@ -93,7 +103,10 @@ class Framing:
         if not shards:
             return []
         self.look_at(shard for shard in shards if self.covers(shard))
-        return storage.at_once(self._content, shards, shards[0].path)
+        found = storage.at_once(self._content, shards, shards[0].path)
+        if not any(companions):
+            return found
+        return [_joined(one, paths) for one, paths in zip(found, companions, strict=True)]
 
     def _content(self, shard: Shard) -> str | None:
         with _reading(shard):
@@ -131,10 +144,38 @@ def _end(segment: Segment) -> int:
     return segment.shard.size if segment.stop is None else segment.stop
 
 
-def _xxh3_of_file(path: str) -> str:
+def _xxh3_of_file(path: str, sampled: bool = False) -> str:
+    """The hash of a local file: of all of its bytes, or of its size, beginning, end, and some blocks between them."""
     digest = xxhash.xxh3_128()
     with storage.open_read(path) as file:
+        size = storage.size(path)
+        if sampled and size > _VIDEO_SAMPLES * _VIDEO_SAMPLE:
+            digest.update(str(size).encode())
+            for i in range(_VIDEO_SAMPLES):
+                file.seek((size - _VIDEO_SAMPLE) * i // (_VIDEO_SAMPLES - 1))
+                digest.update(file.read(_VIDEO_SAMPLE))
+            return f"xxh3-128-sampled:{digest.hexdigest()}"
         while block := file.read(1 << 20):
             digest.update(block)
             count(framed=len(block))
     return f"xxh3-128:{digest.hexdigest()}"
+
+
+def _joined(content: str | None, companions: Sequence[str]) -> str | None:
+    """A shard's fingerprint, with those of its companions."""
+    if content is None or not companions:
+        return content
+    prints = storage.at_once(_companion, companions, companions[0])
+    digest = xxhash.xxh3_128_hexdigest("\n".join(prints).encode())
+    return f"{content}+{digest}"
+
+
+def _companion(path: str) -> str:
+    try:
+        if storage.scheme(path) is not None:
+            return storage.checksum(path)
+        return _xxh3_of_file(path, sampled=path.endswith(_VIDEO))
+    except FileNotFoundError:
+        return "none"
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error}") from error

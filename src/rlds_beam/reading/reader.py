@@ -1,4 +1,4 @@
-"""Reads the records of a segment as episodes; one that cannot be read is an episode with faults."""
+"""Read the records of a segment as episodes; one that cannot be read is an episode with faults."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from rlds_beam.episodes.violations import BadEpisode, Violation
 from rlds_beam.errors import RldsBeamError
 from rlds_beam.formats.base import CheckedRecord, Damage, Record, RecordFormat
 from rlds_beam.reading.base import Segment, Source
+from rlds_beam.reading.changes import Snapshot
 from rlds_beam.user_functions import raised
 
 
@@ -31,17 +32,33 @@ def stretch(files: RecordFormat, segment: Segment) -> str:
 
 
 class EpisodeReader:
-    """Reads the episodes of a dataset, stretch by stretch. Pickles; holds no open file between calls."""
+    """Reads the episodes of a dataset, segment by segment. Pickles; holds no open file between calls.
 
-    def __init__(self, source: Source):
+    Args:
+      source: the dataset.
+      snapshot: of the dataset, to notice that a file changes during the job.
+    """
+
+    def __init__(self, source: Source, snapshot: Snapshot | None = None):
         self.dataset, self.files, self.decoder = source.dataset, source.files, source.decoder
         self.schema, self._source = source.schema, type(source).__qualname__
+        self._snapshot = snapshot
 
     def read(self, split: str, segment: Segment) -> Iterator[Episode]:
-        """Every record of `segment` as an episode, in order; an unreadable one with its `faults`."""
+        """Every record of `segment` as an episode, in order; an unreadable one with its `faults`.
+
+        Raises:
+          NotVerifiedError: at the end of the segment, if its file is not what it was in the snapshot.
+        """
         for record in read_segment(self.files, segment):
             yield self.episode(split, segment, record)
             del record  # not held while the next one is read
+        self.verify(split, segment)
+
+    def verify(self, split: str, segment: Segment) -> None:
+        """Raises NotVerifiedError if the segment's file is not what it was in the snapshot."""
+        if self._snapshot is not None:
+            self._snapshot.verify(split, segment.shard.index)
 
     def episode(self, split: str, segment: Segment, record: Record | Damage) -> Episode:
         """One record as an episode."""

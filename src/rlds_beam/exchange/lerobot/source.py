@@ -67,6 +67,10 @@ class LerobotSource(Source):
     def decoder(self) -> LerobotDecoder:  # type: ignore[override]
         return LerobotDecoder(self.fields, self.root, self.fps)
 
+    def companions(self, shard: Shard) -> list[str]:
+        rows = self.files.rows(shard.path)
+        return sorted({storage.join(self.root, video.file) for row in rows for video in row.videos.values()})
+
     def plan(self) -> dict[str, Any]:
         return {"meta_sha256": self.digest}
 
