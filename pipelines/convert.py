@@ -175,5 +175,7 @@ def main(config: ConvertConfig) -> int:
     lines = [outcome.took(figures), f"output    {config.output}"]
     if not done.metrics:
         lines.insert(0, "nothing was left to do: an earlier run had finished it")
-    outcome.show(done.report, config, figures, [*lines, *repair_lines("convert", config, done.report)])
+    notes = done.job.notes()
+    lines += [*notes, *repair_lines("convert", config, done.report)]
+    outcome.show(done.report, config, {**figures, **({"notes": notes} if notes else {})}, lines)
     return outcome.exit_code(done.report, config)

@@ -22,6 +22,7 @@ from rlds_beam.formats.hdf5_root import RootGroup
 from rlds_beam.formats.hdf5_tree import EpisodeTemplate, Leaf
 from rlds_beam.formats.msgpack import Repeated, packb
 from rlds_beam.output.commits import read_commits
+from rlds_beam.pipelines.cli import main
 from rlds_beam.recording.logged import KEYS
 from rlds_beam.testing import make_episode, read_rejected, write_dataset
 
@@ -212,6 +213,19 @@ def test_scope_rl_pads_to_the_longest_episode(tmp_path):
     assert found["info"]["click"].tolist() == [0, 1, 2, 2, 2, 0, 1, 2, 3, 4, 0, 0, 0, 0, 0]
     assert found["info"]["tag"][:5] == ["t0", "t1", "t2", "t2", "t2"]
     found["reward"][0] = 7  # it can be written to
+
+
+def test_scope_rl_s_summary_says_how_many_rows_are_padding(tmp_path, capsys):
+    data = write_dataset(tmp_path / "data", [logged(steps, terminal=True, seed=steps) for steps in (4, 6, 2)])
+    flags = ["--to=scope_rl", "--runner=FnApiRunner"]
+    for _ in range(2):  # the second time, all is there already
+        assert main(["convert", str(data), str(tmp_path / "out"), *flags]) == 0
+        assert "6 of 15 rows are padding (their mask is 0)" in capsys.readouterr().out
+    assert main(["convert", str(data), str(tmp_path / "out"), *flags, "--json"]) == 0
+    assert "6 of 15 rows are padding" in json.loads(capsys.readouterr().out)["notes"][0]
+    even = write_dataset(tmp_path / "even", [logged(4, terminal=True, seed=1)])
+    assert main(["convert", str(even), str(tmp_path / "even_out"), *flags]) == 0
+    assert "padding" not in capsys.readouterr().out
 
 
 def test_scope_rl_rejects_what_has_other_steps(tmp_path):

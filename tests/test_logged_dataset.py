@@ -11,6 +11,7 @@ import pytest
 from recorded_environments import LENGTH, Walk, q_function, slide, towards_zero, walk
 
 from rlds_beam import UsageError
+from rlds_beam.recording import mask_padding
 from rlds_beam.recording.heads import EpsilonGreedyHead, GaussianHead, OnlineHead
 from rlds_beam.recording.logged import KEYS, LoggedDataset, MultipleLoggedDataset
 from rlds_beam.recording.synthetic import SyntheticDataset
@@ -86,6 +87,45 @@ def test_padded_to_one_length(logged):
     for key in ("state", "action", "reward", "done", "terminal", "pscore"):
         np.testing.assert_array_equal(padded[key][mask], logged[key])
     assert not padded["reward"][~mask].any() and (padded["pscore"][~mask] == 1).all()
+
+
+def test_padded_rows_can_be_masked_for_estimators(logged):
+    """The trajectory-wise weight of the behavior policy itself is 1, as SCOPE-RL computes it; every reward counts."""
+    padded = logged.padded()
+    dist = np.full((padded["size"], 3), 0.3)
+    dist[np.arange(padded["size"]), padded["action"]] = np.where(padded["mask"] == 1, padded["pscore"], 0.3)
+    q = np.ones((padded["size"], 3))
+    given = {"same": {"evaluation_policy_action_dist": dist, "state_action_value_prediction": q, "gamma": 1.0}}
+    masked, inputs = mask_padding(padded, given)
+
+    def weights(dataset, distribution):  # `_calc_evaluation_policy_pscore_discrete` of scope_rl/ope/estimators_base.py
+        ratios = distribution[np.arange(dataset["size"]), dataset["action"]] / dataset["pscore"]
+        return ratios.reshape(-1, LENGTH).prod(axis=1)
+
+    assert weights(padded, dist).min() < 0.1
+    np.testing.assert_allclose(weights(masked, inputs["same"]["evaluation_policy_action_dist"]), 1)
+    padding = padded["mask"] == 0
+    assert not inputs["same"]["state_action_value_prediction"][padding].any()
+    np.testing.assert_array_equal(inputs["same"]["evaluation_policy_action_dist"][~padding], dist[~padding])
+    assert not masked["done"].any() and padded["done"].any() and (q == 1).all() and inputs["same"]["gamma"] == 1.0
+    with pytest.raises(UsageError, match="the logged dataset has no mask"):
+        mask_padding(logged, given)
+    with pytest.raises(UsageError, match="state_action_value_prediction has 5 rows, and the logged dataset"):
+        mask_padding(padded, {"same": {"state_action_value_prediction": q[:5]}})
+
+
+def test_padded_rows_of_continuous_actions_can_be_masked():
+    """SCOPE-RL's weight is a Gaussian kernel of two actions, divided by the product of the columns of `pscore`."""
+    mask, actions = np.array([1.0, 1, 0, 0]), np.array([[0.5, 1.5], [2, 3], [2, 3], [2, 3]])
+    for pscore in (np.array([0.2, 0.4, 1, 1]), np.array([[0.2, 0.2], [0.4, 0.4], [1, 1], [1, 1]])):
+        padded = {"action_type": "continuous", "mask": mask, "action": actions, "pscore": pscore, "done": 1 - mask}
+        masked, inputs = mask_padding(padded, {"p": {"evaluation_policy_action": actions + 1}}, bandwidth=0.5)
+        distance = np.square(inputs["p"]["evaluation_policy_action"] - masked["action"]).sum(axis=1)
+        kernel = np.exp(-distance / (2 * 0.5**2)) / np.sqrt(2 * np.pi * 0.5**2)
+        weights = kernel / np.prod(masked["pscore"], axis=1)
+        np.testing.assert_allclose(weights[2:], 1)
+        np.testing.assert_allclose(weights[:2], kernel[:2] / [0.2, 0.4])
+        assert masked["pscore"].shape == (4, 2)
 
 
 def test_the_same_seed_is_the_same_data_and_the_environment_stays_as_it_is(dataset):

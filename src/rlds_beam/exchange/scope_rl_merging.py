@@ -20,10 +20,21 @@ _F8, _I8 = np.dtype("<f8"), np.dtype("<i8")
 _PADDED_BYTES = 4 << 20
 
 
+def trajectory_steps(output: ScopeRlOutput, parts: Sequence[Part]) -> int:
+    """The steps of each trajectory of a split, padding included."""
+    return output.options.step_per_trajectory or max(part.about["steps"] for part in parts)
+
+
+def lengths_of(parts: Sequence[Part]) -> Array:
+    """The steps of each trajectory of a split, without padding."""
+    column = [column.name for column in parts[0].columns].index("reward")
+    return np.concatenate([part.rows[:, column] for part in parts])
+
+
 def merge_logged_dataset(output: ScopeRlOutput, dataset_id: int, parts: Sequence[Part]) -> Iterator[bytes]:
     """The bytes of the pickle."""
     about = [part.about for part in parts]
-    steps = output.options.step_per_trajectory or max(one["steps"] for one in about)
+    steps = trajectory_steps(output, parts)
     episodes = sum(map(len, parts))
     rows = episodes * steps
     policies = sorted({name for one in about for name in one["policies"] if name})

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -40,7 +40,7 @@ from rlds_beam.exchange.leaves import (
 )
 from rlds_beam.exchange.merged_output import MergedOutput, write_merged
 from rlds_beam.exchange.parts import Part, PartColumn, Values
-from rlds_beam.exchange.scope_rl_merging import merge_logged_dataset
+from rlds_beam.exchange.scope_rl_merging import lengths_of, merge_logged_dataset, trajectory_steps
 from rlds_beam.exchange.scope_rl_options import ScopeRlOptions
 from rlds_beam.output.base import MergedFile
 from rlds_beam.reading.base import Source
@@ -189,6 +189,21 @@ class ScopeRlOutput(MergedOutput):
         about["steps"] = max(about.get("steps", 0), len(reward))
         name = np.asarray(policy, np.uint8).tobytes().decode("utf-8", "replace")
         about["policies"] = sorted({*about.get("policies", ()), name})
+
+    def describe_merged(self, parts: Mapping[str, Sequence[Part]]) -> dict[str, Any]:
+        lengths = [lengths_of(some) for some in parts.values()]
+        rows = sum(len(one) * trajectory_steps(self, some) for one, some in zip(lengths, parts.values(), strict=True))
+        return {"padding": {"rows": rows, "padded": rows - sum(int(one.sum()) for one in lengths)}}
+
+    def notes(self, manifest: Mapping[str, Any]) -> list[str]:
+        found = manifest.get("padding", {})
+        if not found.get("padded"):
+            return []
+        rows = f"{found['padded']:,} of {found['rows']:,} rows are padding (their mask is 0)"
+        return [
+            f"padding   {rows}: for off-policy evaluation, call rlds_beam.recording.mask_padding;",
+            "          for training, leave them out",
+        ]
 
     def merge(self, split: str, parts: Sequence[Part]) -> Iterator[MergedFile]:
         episodes = sum(map(len, parts))

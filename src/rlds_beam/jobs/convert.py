@@ -27,6 +27,7 @@ from rlds_beam.output.base import FileOutput
 from rlds_beam.output.commits import read_commits
 from rlds_beam.output.files import COMMITS, REPORT
 from rlds_beam.output.fitted import read_fitted, write_fitted
+from rlds_beam.output.manifest import load_manifest
 from rlds_beam.output.plans import OutputPlan
 from rlds_beam.output.ranges import DatasetCommitter, RangeConverter, RangeFinisher, RangeFitter
 from rlds_beam.output.removing import remove_temporary
@@ -206,6 +207,10 @@ class ConvertJob:
     def finisher(self) -> RangeFinisher | None:
         """What completes the files of ranges before the dataset is committed."""
         return self.committer.finisher if self.output.numbers_ranges else None
+
+    def notes(self) -> list[str]:
+        """What the user of the finished output has to know, line by line."""
+        return self.output.notes(load_manifest(self.directory) or {})
 
     def read_report(self) -> Report:
         """The report of the finished job."""

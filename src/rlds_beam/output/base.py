@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 from rlds_beam.checking.verdicts import Unjudged
@@ -204,6 +204,11 @@ class FileOutput(abc.ABC):
         """
         del numbers
         return commit
+
+    def notes(self, manifest: Mapping[str, Any]) -> list[str]:
+        """Lines for the job's summary on what its user has to know about the finished output."""
+        del manifest
+        return []
 
     @abc.abstractmethod
     def complete(self, commits: Sequence[RangeCommit]) -> dict[str, Any]:

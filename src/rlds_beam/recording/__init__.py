@@ -18,6 +18,7 @@ _HOMES = {
     "SoftmaxHead": "heads",
     "SyntheticDataset": "synthetic",
     "TruncatedGaussianHead": "heads",
+    "mask_padding": "padding",
 }
 
 __all__ = [*_HOMES]

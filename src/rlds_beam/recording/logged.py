@@ -46,7 +46,7 @@ class LoggedDataset(Mapping[str, Any]):
         behavior_policy, dataset_id
 
     SCOPE-RL takes it for granted that every trajectory has `step_per_trajectory` steps. An episode that ends early ends
-    here, so `size` is the sum of the `lengths`; `padded()` makes them of one length.
+    here, so `size` is the sum of the `lengths`; `padded()` makes them of one length (see `mask_padding`).
 
     Attributes:
       path: of the RLDS dataset.
@@ -106,10 +106,10 @@ class LoggedDataset(Mapping[str, Any]):
         return np.asarray([values[-1] for values in self._read("steps/observation")], np.float64)
 
     def padded(self) -> dict[str, Any]:
-        """As a dict, each trajectory padded with zeros to `step_per_trajectory` steps, for SCOPE-RL's estimators.
+        """As a dict, each trajectory padded to `step_per_trajectory` steps, which SCOPE-RL needs.
 
-        A padded step repeats the last state, with reward 0 and pscore 1, after `done`; `mask`, float64 (size,), is 1
-        for the steps that were recorded.
+        A padded step repeats the last state and action, with reward 0, pscore 1 and done 1; `mask`, float64 (size,), is
+        1 for the steps that were recorded. SCOPE-RL's estimators take padding for data: call `mask_padding` first.
         """
         steps = self["step_per_trajectory"]
         place = np.arange(steps)

@@ -1,0 +1,71 @@
+"""SCOPE-RL's estimators on trajectories that were padded to one length."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from rlds_beam.errors import UsageError
+
+Array: TypeAlias = "np.ndarray[Any, Any]"
+
+
+def mask_padding(
+    logged_dataset: Mapping[str, Any], input_dict: Mapping[str, Mapping[str, Any]], bandwidth: float = 1.0
+) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    """Copies of a padded logged dataset and of SCOPE-RL's inputs for it, whose padded rows do not change an estimate.
+
+        inputs = CreateOPEInput(env=env).obtain_whole_inputs(logged_dataset, evaluation_policies=[policy])
+        logged_dataset, inputs = mask_padding(logged_dataset, inputs)
+        OffPolicyEvaluation(logged_dataset, ope_estimators=[...]).estimate_policy_value(inputs)
+
+    SCOPE-RL multiplies the evaluation policy's probabilities over all rows of a trajectory. In a padded row of the
+    copies, the importance ratio is 1 and predicted values are 0. `done` is 0 everywhere: by default, SCOPE-RL drops the
+    reward of each row that is `done`, which is that of an episode's last step. For continuous actions, the first column
+    of `pscore` is the density of the action and the others are 1, because SCOPE-RL multiplies them.
+
+    Args:
+      logged_dataset: what `--to=scope_rl` wrote, or `LoggedDataset.padded()`; it has a `mask`.
+      input_dict: what SCOPE-RL's `CreateOPEInput` returned for it, by evaluation policy.
+      bandwidth: for continuous actions, that of `OffPolicyEvaluation`, whose kernel is Gaussian.
+
+    Raises:
+      UsageError: the logged dataset has no `mask`, or no propensities; or the inputs are of other rows.
+    """
+    for key in ("mask", "pscore"):
+        if logged_dataset.get(key) is None:
+            raise UsageError(f"mask_padding: the logged dataset has no {key}")
+    padding, discrete = np.asarray(logged_dataset["mask"]) == 0, logged_dataset["action_type"] == "discrete"
+    logged = {**logged_dataset, "done": np.zeros(len(padding))}
+    if not discrete:
+        density = np.asarray(logged["pscore"]).reshape(len(padding), -1)[:, 0]
+        logged["pscore"] = np.ones(np.shape(logged["action"]))
+        logged["pscore"][:, 0] = np.where(padding, 1 / math.sqrt(2 * math.pi * bandwidth**2), density)
+        logged["action"] = _replaced(logged["action"], padding, 0.0)
+    stored = np.eye(logged["n_actions"])[logged["action"][padding]] if discrete else None
+    values = {
+        "evaluation_policy_action_dist": stored,
+        "evaluation_policy_action": None if discrete else 0.0,
+        "state_action_value_prediction": 0.0,
+    }
+    return logged, {policy: _masked(inputs, padding, values) for policy, inputs in input_dict.items()}
+
+
+def _masked(inputs: Mapping[str, Any], padding: Array, values: Mapping[str, Any]) -> dict[str, Any]:
+    masked = dict(inputs)
+    for key, value in values.items():
+        if inputs.get(key) is not None and value is not None:
+            if len(inputs[key]) != len(padding):
+                rows = f"{len(inputs[key]):,} rows, and the logged dataset {len(padding):,}"
+                raise UsageError(f"mask_padding: {key} has {rows}")
+            masked[key] = _replaced(inputs[key], padding, value)
+    return masked
+
+
+def _replaced(array: Any, rows: Array, value: Any) -> Array:
+    changed = np.array(array, np.float64)
+    changed[rows] = value
+    return changed
