@@ -145,7 +145,7 @@ def test_a_command_ends_with_exit_code_4(tmp_path, monkeypatch, capsys, job):
     else:
         from rlds_beam.transforms import checking
 
-        before_second(monkeypatch, checking, "validate_episode", change)
+        before_second(monkeypatch, checking, "check_and_connect", change)
         flags += [f"--output={tmp_path / 'out'}"] if job == "stats" else []
     assert main(["convert" if job == "fit" else job, str(source), *flags]) == 4
     said = capsys.readouterr().err

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -131,3 +134,29 @@ def test_a_camera_becomes_what_features_json_says(tmp_path, encoding, images, ve
         assert np.abs(one.astype(int) - (other if encoding == "raw" else other.decode())).mean() < 6
     columns = data.convert_here(root, tmp_path / "columns", to="columns", fps=None)
     assert columns.rejected == 0
+
+
+ENCODE = """
+import hashlib, sys, tempfile
+import numpy as np
+from rlds_beam.exchange.lerobot.videos import Encoding, encoded_video
+for codec, preset, height, width in (("h264", "medium", 100, 90), ("h264", "slow", 48, 80), ("av1", "12", 100, 90)):
+    rng = np.random.default_rng(0)
+    tiles = rng.integers(0, 255, (height // 6 + 1, width // 6 + 1, 3), np.uint8).repeat(6, 0).repeat(6, 1)
+    noise = rng.integers(0, 9, (30, height, width, 3), np.uint8)
+    images = [np.roll(tiles[:height, :width], 2 * i, 1) // 2 + noise[i] for i in range(30)]
+    video = encoded_video(f"{sys.argv[1]}/a.mp4", Encoding(codec, 30, 2, preset), 10, height, width, images)
+    print(codec, preset, height, width, hashlib.sha256(video).hexdigest())
+"""
+
+
+def test_a_video_does_not_depend_on_what_was_in_memory(tmp_path):
+    """glibc fills each block of memory with a byte, so an encoder that reads what it never wrote gives other bytes."""
+    found = set()
+    for fill in ("0", "85", "170"):
+        environment = {**os.environ, "MALLOC_PERTURB_": fill}
+        command = [sys.executable, "-c", ENCODE, str(tmp_path)]
+        found.add(
+            subprocess.run(command, env=environment, text=True, capture_output=True, check=True, timeout=240).stdout
+        )
+    assert len(found) == 1 and len(found.pop().splitlines()) == 3

@@ -69,8 +69,12 @@ class Encoding:
         return Encoding(options.vcodec, options.crf, options.gop, preset)
 
     def options(self) -> dict[str, str]:
-        """Of the encoder. It has one thread, so that its bytes are the same everywhere; workers share the cores."""
-        own = {"svtav1-params": "fast-decode=0:lp=1"} if self.codec == "av1" else {"threads": "1"}
+        """The encoder's options. One thread, for the same bytes everywhere; workers share the cores.
+
+        x264's macroblock tree (`mbtree`) uses memory that it never wrote, for frames of most sizes: with it, the bytes
+        depend on what was in memory before.
+        """
+        own = {"svtav1-params": "fast-decode=0:lp=1"} if self.codec == "av1" else {"threads": "1", "mbtree": "0"}
         return {"g": str(self.gop), "crf": str(self.crf), "preset": self.preset, **own}
 
     def info(self, height: int, width: int, fps: int) -> dict[str, Any]:
