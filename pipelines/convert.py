@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ConvertConfig", "ConvertOutcome", "ConvertResult", "convert", "define_pipeline"]
 
-USAGE = "INPUT OUTPUT"
+USAGE = "INPUT... OUTPUT"
 EXAMPLES = """
     rlds-beam convert data/point_mass/1.0.0 data/pairs
     rlds-beam convert data/point_mass/1.0.0 data/windows --items=sequences --sequence_length=16

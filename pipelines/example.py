@@ -27,9 +27,9 @@ class ExampleConfig(Options):
         dataclasses.MISSING, "where to write: the dataset is DIRECTORY/point_mass/1.0.0", positional=True
     )
     _: dataclasses.KW_ONLY
-    episodes: int = option(32, "number of episodes")
-    broken: int = option(0, "how many of them have no last step, as if the recording had been cut")
-    shards: int = option(2, "number of TFRecord files")
+    episodes: int = option(32, "number of episodes", least=1)
+    broken: int = option(0, "how many of them have no last step, as if the recording had been cut", least=0)
+    shards: int = option(2, "number of TFRecord files", least=1)
     seed: int = option(0, "of the simulation; the same options give the same files")
 
     def __post_init__(self) -> None:

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import os
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from rlds_beam.errors import UsageError
@@ -20,6 +21,13 @@ Config = TypeVar("Config")
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> typing.NoReturn:
+        flag, _, what = message.removeprefix("argument ").partition(": ")
+        if message.startswith("argument ") and what.startswith(f"{flag}="):
+            message = what
+        elif message.startswith("argument ") and what.startswith("expected"):
+            message = f"{flag}: a value is missing ({flag}=...)"
+        elif message.startswith("the following arguments are required: "):
+            message = f"{message.partition(': ')[2].replace(', ', ' and ')} missing: {self.usage or self.prog}"
         raise UsageError(message)
 
 
@@ -57,10 +65,18 @@ def parse_config(
     if unknown:
         raise UsageError(_unknown(unknown[0], parser))
     values = {**vars(namespace), "beam_options": beam_options}
+    _check_last_is_no_input(values)
     names = {field.name for field in _fields(config_class)}
     if beam_options and "beam_options" not in names:
         raise UsageError(f"{parser.prog} runs nothing on Beam: it takes no flags after --")
     return config_class(**{name: values[name] for name in names if name in values})
+
+
+def _check_last_is_no_input(values: Mapping[str, Any]) -> None:
+    """Raises UsageError if the output is a file: a shell expanded a pattern, and no output was named."""
+    inputs, output = values.get("input"), values.get("output")
+    if isinstance(inputs, list) and isinstance(output, str) and os.path.isfile(output):
+        raise UsageError(f"OUTPUT is missing: the last argument, {output}, is a file; name the directory to write to")
 
 
 def _fields(config_class: type[Any]) -> tuple[dataclasses.Field[Any], ...]:
@@ -69,7 +85,7 @@ def _fields(config_class: type[Any]) -> tuple[dataclasses.Field[Any], ...]:
 
 def _unknown(argument: str, parser: argparse.ArgumentParser) -> str:
     if not argument.startswith("-"):
-        return f"unexpected argument {argument!r}; see {parser.prog} --help"
+        return f"unexpected argument {argument!r}; see {parser.prog} --help, and quote patterns: '*.tfrecord*'"
     flag = argument.split("=")[0]
     hint = did_you_mean(flag, parser._option_string_actions)
     return f"there is no flag {flag}{hint} (Beam's own flags go after --; {parser.prog} --help lists ours)"
@@ -78,7 +94,8 @@ def _unknown(argument: str, parser: argparse.ArgumentParser) -> str:
 def _add_flag(group: argparse._ActionsContainer, field: dataclasses.Field[Any], hint: Any) -> None:
     help_text = field.metadata.get("help", "").replace("%", "%%")
     if field.metadata.get("positional"):
-        group.add_argument(field.name, metavar=field.name.upper(), help=help_text)
+        nargs = "+" if field.metadata.get("several") else None
+        group.add_argument(field.name, metavar=field.name.upper(), help=help_text, nargs=nargs)
         return
     if field.default not in (None, (), False):
         help_text += f" (default: {field.default})"
@@ -93,11 +110,26 @@ def _add_flag(group: argparse._ActionsContainer, field: dataclasses.Field[Any], 
         return
     choices = typing.get_args(hint) if typing.get_origin(hint) is typing.Literal else None
     group.add_argument(
-        flag, type=_converter(hint, field), choices=choices, default=field.default,
+        flag, type=_checked(_converter(hint, field), flag), default=field.default,
         dest=field.name,
-        metavar=None if choices else field.metadata.get("metavar", name.split("_")[-1].upper()),
+        metavar=f"{{{','.join(choices)}}}" if choices else field.metadata.get("metavar", name.split("_")[-1].upper()),
         help=help_text,
     )  # fmt: skip
+
+
+def _checked(convert: Callable[[str], Any], flag: str) -> Callable[[str], Any]:
+    """The converter of a flag, whose errors argparse passes on as they are."""
+
+    def checked(text: str) -> Any:
+        try:
+            return convert(text)
+        except UsageError as error:
+            raise argparse.ArgumentTypeError(str(error)) from error
+        except ValueError as error:
+            kind = {int: "a whole number", float: "a number"}.get(convert, "another value")  # type: ignore[call-overload]
+            raise argparse.ArgumentTypeError(f"{flag}={text}: expected {kind}") from error
+
+    return checked
 
 
 def _converter(hint: Any, field: dataclasses.Field[Any]) -> Callable[[str], Any]:

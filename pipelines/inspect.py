@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["InspectConfig", "inspect"]
 
-USAGE = "INPUT"
+USAGE = "INPUT..."
 EXAMPLES = """
     rlds-beam inspect data/point_mass/1.0.0
     rlds-beam inspect data/point_mass/1.0.0 --items=sequences --sequence_length=16
@@ -27,9 +27,13 @@ EXAMPLES = """
 class InspectConfig(PlanOptions):
     """Shows the schema, shards, episodes and bytes of a dataset, and the items that a plan predicts."""
 
-    input: str = option(dataclasses.MISSING, "a TFDS or EnvLogger dataset directory, or shard files", positional=True)
+    input: str = option(
+        dataclasses.MISSING, "a TFDS or EnvLogger dataset directory, or shard files", positional=True, several=True
+    )
     _: dataclasses.KW_ONLY
-    sample_bytes: int = option(64 << 20, "bytes to read at most; of a larger dataset, predictions are estimates")
+    sample_bytes: int = option(
+        64 << 20, "bytes to read at most; of a larger dataset, predictions are estimates", least=1
+    )
     json: bool = option(False, "print JSON instead of text")
 
 
@@ -45,19 +49,14 @@ def inspect(config: InspectConfig) -> Survey:
 
     config = with_preset(config)
     source = open_source(config.input, config.split, config.features, config.from_)
-    return survey(source, config, config, config.sample_bytes)
+    found = survey(source, config, config, config.sample_bytes)
+    return dataclasses.replace(found, plan=_plan(config), repair=config.repair)
 
 
 def main(config: InspectConfig) -> int:
     """The command: prints what was found, returns the exit code."""
-    from rlds_beam.seeing import terminal
-
     found = inspect(config)
-    print(
-        json.dumps(found.to_json(), indent=2)
-        if config.json
-        else terminal.survey_text(found, _plan(config), config.repair)
-    )
+    print(json.dumps(found.to_json(), indent=2) if config.json else found)
     return 0
 
 

@@ -22,7 +22,7 @@ def parse_max_rejected(text: str) -> int | float:
     except ValueError:
         fraction = -1.0
     if not 0 <= fraction <= 1:
-        raise UsageError(f"--max_rejected={text}: expected a count (12) or a fraction of the records (0.05 or 5%)")
+        raise UsageError(f"--max_rejected={text}: expected a count (12) or a share of the records (0.05 or 5%)")
     return fraction
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping
 from typing import Any
 
 from rlds_beam import storage
 from rlds_beam.checking.report import Report
-from rlds_beam.checking.rules import DATASET_RULES
+from rlds_beam.checking.rules import DATASET_RULES, POLICIES, REPAIRABLE
 from rlds_beam.checking.unused import REASONS
 from rlds_beam.connectors.presets import with_preset
 from rlds_beam.errors import RldsBeamError
@@ -21,9 +22,32 @@ REJECTED = 3
 
 
 def exit_code(report: Report, options: ReportOptions) -> int:
-    """0, or 3: more was rejected than allowed, a shard is not what the dataset says, or no item came of it."""
-    broken = any(report.rules[rule].rejected for rule in DATASET_RULES if rule in report.rules)
-    return REJECTED if broken or report.exceeds(options.max_rejected) or nothing_out(report, options) else 0
+    """0, or 3: more was rejected than allowed, a shard is not what the dataset says, or no items were produced."""
+    return REJECTED if failure(report, options) else 0
+
+
+def failure(report: Report, options: ReportOptions) -> str | None:
+    """Why the exit code is 3, and which option accepts that; None if it is 0."""
+    found = {rule: report.rules[rule] for rule in DATASET_RULES if rule in report.rules and report.rules[rule].rejected}
+    reasons = [f"{one.samples[0][1]} (--accept={rule} accepts that)" for rule, one in found.items()]
+    if report.exceeds(options.max_rejected):
+        reasons.append(_too_many(report, options))
+    if (why := nothing_out(report, options)) is not None:
+        reasons.append(why)
+    return "; ".join(reasons) or None
+
+
+def _too_many(report: Report, options: ReportOptions) -> str:
+    """How many were rejected, and what can be done about it."""
+    broken = [r for r, found in report.rules.items() if found.rejected and r not in DATASET_RULES]
+    given = getattr(with_preset(options), "repair", ())
+    repaired = [rule for rule in broken if rule in REPAIRABLE and rule not in given]
+    accepted = [rule for rule in broken if "accept" in POLICIES[rule]]
+    ways = [f"--max_rejected={report.rejected} accepts that"]
+    ways += [f"--repair={','.join(repaired)} repairs what can be repaired"] if repaired else []
+    ways += [f"--accept={','.join(accepted)} writes such episodes as they are"] if accepted else []
+    rejected = f"{report.rejected:,} of {count(report.records, 'record')} {'was' if report.rejected == 1 else 'were'}"
+    return f"{rejected} rejected, more than --max_rejected={options.max_rejected} ({'; '.join(ways)})"
 
 
 def nothing_out(report: Report, options: Any) -> str | None:
@@ -33,6 +57,8 @@ def nothing_out(report: Report, options: Any) -> str | None:
     what = "item was written" if isinstance(options, ItemOptions) else "episode is in the statistics"
     if not report.episodes:
         return f"no {what}: all records were rejected (--allow_empty accepts that)"
+    if report.connectors and not sum(one.episodes_out for one in report.connectors[-1:]):
+        return f"no {what}: the connectors dropped all episodes (--allow_empty accepts that)"
     if not isinstance(options, ItemOptions):
         return None
     reasons = []
@@ -83,9 +109,11 @@ def took(figures: Mapping[str, Any]) -> str:
 
 
 def show(report: Report, options: ReportOptions, extra: dict[str, Any], lines: list[str]) -> None:
-    """Prints the report: as JSON (with `extra`), or as a summary followed by `lines`."""
-    if (why := nothing_out(report, options)) is not None:
-        extra, lines = {**extra, "error": why}, [*lines, why]
+    """Prints the report: as JSON (with `extra`), or as a summary followed by `lines`, and why the exit code is 3."""
+    if (why := failure(report, options)) is not None:
+        extra, lines = {**extra, "error": why}, [*lines, f"failed    with exit code {REJECTED}: {why}"]
+        if options.progress == "none" and not options.json:  # -q shows nothing else
+            print(f"rlds-beam: failed with exit code {REJECTED}: {why}", file=sys.stderr)
     if options.json:
         print(json.dumps({**report.to_json(), **extra}, indent=2))
     else:

@@ -51,7 +51,7 @@ class ServeConfig(FrameOptions):
         "127.0.0.1 for this machine alone; 0.0.0.0 for every client that can reach it: Reverb has no passwords, and "
         "each of them can read and destroy all tables",
     )
-    port: int | None = option(None, "port to listen on (a free one)")
+    port: int | None = option(None, "port to listen on (a free one)", least=0)
     checkpoint: str | None = option(
         None,
         "directory for checkpoints: the latest one there is loaded, and one is written and verified at the end",

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["StatsConfig", "StatsOutcome", "define_pipeline", "stats"]
 
-USAGE = "INPUT"
+USAGE = "INPUT..."
 EXAMPLES = """
     rlds-beam stats /data/bridge_dataset/1.0.0 --preset=bridge_dataset
     rlds-beam stats /data/toy/1.0.0 --output=stats.json --by=language_instruction
@@ -59,7 +59,9 @@ class StatsOutcome:
 class StatsConfig(RunOptions, ReportOptions, ConnectorOptions, CheckOptions, SourceOptions):
     """Computes the mean, standard deviation, range and quantiles of each field, after connectors if there are any."""
 
-    input: str = option(dataclasses.MISSING, "a TFDS or EnvLogger dataset directory, or shard files", positional=True)
+    input: str = option(
+        dataclasses.MISSING, "a TFDS or EnvLogger dataset directory, or shard files", positional=True, several=True
+    )
     _: dataclasses.KW_ONLY
     output: str | None = option(None, "file to write the statistics to, as JSON, if there are any")
     format: Format = option("own", "whose format the output has")

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ValidateConfig", "define_pipeline", "validate"]
 
-USAGE = "INPUT"
+USAGE = "INPUT..."
 EXAMPLES = """
     rlds-beam validate data/point_mass/1.0.0
     rlds-beam validate data/point_mass/1.0.0 --split='train[:10%]' --report=report.json
@@ -32,7 +32,9 @@ EXAMPLES = """
 class ValidateConfig(RunOptions, ReportOptions, ConnectorOptions, CheckOptions, SourceOptions):
     """Checks every episode of an RLDS dataset against the rules, and tries connectors on those that are accepted."""
 
-    input: str = option(dataclasses.MISSING, "a TFDS or EnvLogger dataset directory, or shard files", positional=True)
+    input: str = option(
+        dataclasses.MISSING, "a TFDS or EnvLogger dataset directory, or shard files", positional=True, several=True
+    )
     _: dataclasses.KW_ONLY
     report: str | None = option(None, "file to write the report to, as JSON")
 

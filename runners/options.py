@@ -35,7 +35,7 @@ class FlinkOptions(Options):
     flink_job_server_jar: str | None = option(
         None, "Beam's job server for that Flink (fetched, where it is not there yet)", metavar="PATH"
     )
-    parallelism: int | None = option(None, "task slots to work in (all that the cluster has)")
+    parallelism: int | None = option(None, "task slots to work in (all that the cluster has)", least=1)
     environment_type: Literal["EXTERNAL", "DOCKER", "PROCESS"] | None = option(
         None, "how TaskManagers get Python: a worker pool beside each (EXTERNAL), or as in Beam's manual"
     )
@@ -43,24 +43,19 @@ class FlinkOptions(Options):
         None, "host:port of the worker pool, as a TaskManager sees it (localhost:50000); of a container, the image"
     )
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.parallelism is not None and self.parallelism < 1:
-            raise UsageError(f"--parallelism={self.parallelism}: at least one is needed")
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunOptions(FlinkOptions, DataflowOptions):
     """Where the job runs; Beam's own flags go after --."""
 
     runner: str = option("local", "local, flink, dataflow, or the name of a Beam runner")
-    workers: int | None = option(None, "worker processes on this machine (one per core, where the work pays for them)")
+    workers: int | None = option(
+        None, "worker processes on this machine (one per core, where the work pays for them)", least=1
+    )
     beam_options: tuple[str, ...] = option((), "Beam's own flags, as a list", hidden=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.workers is not None and self.workers < 1:
-            raise UsageError(f"--workers={self.workers}: at least one is needed")
         for flag in self.beam_options:
             if flag.startswith("--s3_"):
                 raise UsageError(

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
+import importlib
+import json
+import re
+
 import ml_dtypes
 import numpy as np
 import pytest
 
+import rlds_beam
+from rlds_beam.checking.report import Report
 from rlds_beam.errors import UsageError
-from rlds_beam.pipelines.cli import main
+from rlds_beam.pipelines import flags
+from rlds_beam.pipelines.cli import JOBS, main
 from rlds_beam.testing import make_episode, write_dataset
 from rlds_beam.trajectories.record_layout import record_fields
 from rlds_beam.trajectories.spec import Leaf, TrajectorySpec
@@ -68,3 +77,138 @@ def test_one_is_one(tmp_path, capsys):
     assert ": 1 episode, " in out
     assert ": 1 shard, " in out
     assert not any(many in out for many in ("1 episodes", "1 shards", "1 items"))
+
+
+def test_print_shows_what_inspect_finds(tmp_path, capsys):
+    source = str(write_dataset(tmp_path, [make_episode(5)]))
+    survey = rlds_beam.inspect(source, items="sequences", sequence_length=3)
+    assert main(["inspect", source, "--items=sequences", "--sequence_length=3"]) == 0
+    assert f"{survey}\n" == capsys.readouterr().out
+    assert "observation: float32(3)" in str(survey)
+    assert "--items=sequences --sequence_length=3 gives 3 items of 5 steps" in str(survey)
+    assert str(rlds_beam.validate(source)).startswith("read      1 record")
+
+
+def test_exit_code_3_says_why_and_what_accepts_it(tmp_path, capsys):
+    broken = [make_episode(5, seed=1), *(make_episode(5, seed=i, breaks=["last_not_last"]) for i in (2, 3))]
+    source = str(write_dataset(tmp_path, [*broken, make_episode(5, seed=4, breaks=["non_finite"])]))
+    commands = (["validate", source], ["stats", source], ["convert", source, str(tmp_path / "out")])
+    for command in commands:
+        assert main(command) == 3
+        last = capsys.readouterr().out.splitlines()[-1]
+        assert last.startswith("failed    with exit code 3: 3 of 4 records were rejected, more than --max_rejected=0 (")
+        assert "--max_rejected=3 accepts that; --repair=last_not_last repairs" in last
+        assert "--accept=non_finite writes" in last
+    for remedies in (["--max_rejected=3"], ["--repair=last_not_last", "--accept=non_finite"]):
+        assert main(["validate", source, *remedies]) == 0
+        assert "failed" not in capsys.readouterr().out
+    assert main(["validate", source, "-q"]) == 3
+    quiet = capsys.readouterr()
+    assert (quiet.out, quiet.err[:41]) == ("", "rlds-beam: failed with exit code 3: 3 of ")
+    assert main(["validate", source, "--json"]) == 3
+    assert json.loads(capsys.readouterr().out)["error"].startswith("3 of 4 records were rejected")
+
+
+def test_exit_code_3_of_a_shard_and_of_connectors_that_drop_all(tmp_path, capsys):
+    source = write_dataset(tmp_path, [make_episode(5, seed=i) for i in range(2)], shards=2)
+    (tmp_path / "all.yaml").write_text("- MinimumLength: {transitions: 99}")
+    assert main(["stats", str(source), f"--connectors={tmp_path / 'all.yaml'}"]) == 3
+    assert "the connectors dropped all episodes (--allow_empty accepts that)" in capsys.readouterr().out
+    info = json.loads((source / "dataset_info.json").read_text())
+    info["splits"][0]["shardLengths"] = ["1", "7"]
+    (source / "dataset_info.json").write_text(json.dumps(info))
+    assert main(["validate", str(source)]) == 3
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last.startswith("failed    with exit code 3: ") and "--accept=short_shard accepts that" in last
+
+
+def test_an_empty_dataset_says_the_same_everywhere(tmp_path, capsys):
+    source = write_dataset(tmp_path, [make_episode(5)])
+    next(source.glob("*-00000-of-00001")).write_bytes(b"")
+    info = json.loads((source / "dataset_info.json").read_text())
+    info["splits"][0] |= {"shardLengths": ["0"], "numBytes": "0"}
+    (source / "dataset_info.json").write_text(json.dumps(info))
+    for command in ("validate", "stats", "inspect", f"convert {tmp_path / 'out'}"):
+        name, *output = command.split()
+        assert main([name, str(source), *output]) == 0
+        assert "checked   nothing: the dataset is empty (no episodes in" in capsys.readouterr().out
+    (source / "dataset_info.json").write_text(json.dumps({**info, "splits": []}))
+    next(source.glob("*-00000-of-00001")).unlink()
+    assert main(["convert", str(source), str(tmp_path / "new")]) == 2
+    assert "the dataset is empty" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ("--max_rejected=many", "--max_rejected=many: expected a count (12) or a share of the records (0.05 or 5%)"),
+        ("--workers=x", "--workers=x: expected a whole number"),
+        ("--items=pair", "--items=pair: expected one of pairs, sequences, episodes, frames; did you mean pairs?"),
+        ("--split", "--split: a value is missing (--split=...)"),
+        ("--shards=0", "--shards=0: must be at least 1"),
+        ("--shards=-3", "--shards=-3: must be at least 1"),
+        ("--sequence_length=0", "--sequence_length=0: must be at least 1"),
+        ("--workers=0", "--workers=0: must be at least 1"),
+        ("--max_image_pixels=0", "--max_image_pixels=0: must be at least 1"),
+    ],
+)
+def test_a_wrong_value_is_said_in_the_options_own_words(tmp_path, capsys, flags, said):
+    assert main(["convert", "in", str(tmp_path / "out"), flags]) == 2
+    assert capsys.readouterr().err == f"rlds-beam: {said}\n"
+
+
+@pytest.mark.parametrize("command", JOBS)
+def test_no_command_shows_the_name_of_a_parser(command, capsys):
+    """Every flag with a value that it cannot have: in words, and never `invalid parse_max_rejected value`."""
+    config = getattr(importlib.import_module(f"rlds_beam.pipelines.{command}"), JOBS[command][0])
+    for field in dataclasses.fields(config):
+        if field.type in ("bool", bool) or field.metadata.get("positional") or field.metadata.get("hidden"):
+            continue
+        parser = flags.new_parser("x", "")
+        flags.add_config(parser, config)
+        flag = f"--{field.name.rstrip('_')}"
+        said = f"{flag}=?!: expected "
+        with contextlib.suppress(UsageError):
+            parser.parse_known_args([f"{flag}=?!", *["x"] * 2])
+            continue  # text
+        with pytest.raises(UsageError, match=f"^{re.escape(said)}"):
+            parser.parse_known_args([f"{flag}=?!", *["x"] * 2])
+
+
+def test_the_shards_of_a_recording_are_at_least_1(tmp_path, capsys):
+    flags = ["--env=recorded_environments:walk", "--policy=random", "--episodes=3"]
+    for flag in ("--shards=0", "--datasets=0", "--envs_per_worker=0"):
+        assert main(["record", str(tmp_path / "out"), *flags, flag]) == 2
+        assert f"{flag}: must be at least 1" in capsys.readouterr().err
+
+
+def test_an_unquoted_pattern_is_several_inputs(tmp_path, capsys, monkeypatch):
+    source = write_dataset(tmp_path, [make_episode(5, seed=i) for i in range(4)], shards=2)
+    shards = sorted(map(str, source.glob("*.tfrecord*")))
+    for command in (["validate"], ["stats"], ["inspect"]):
+        assert main([*command, *shards]) == 0
+        assert "checked   4 episodes" in capsys.readouterr().out
+    assert main(["convert", *shards, str(tmp_path / "out")]) == 0
+    assert "written   16 items" in capsys.readouterr().out
+    before = {path.name: path.read_bytes() for path in source.iterdir()}
+    assert main(["convert", *shards]) == 2
+    assert "OUTPUT is missing: the last argument" in capsys.readouterr().err
+    assert {path.name: path.read_bytes() for path in source.iterdir()} == before
+    assert main(["example", str(tmp_path / "a"), "b"]) == 2
+    assert "unexpected argument 'b'" in capsys.readouterr().err
+
+
+def test_fields_left_out_for_one_reason_are_one_line(tmp_path, capsys):
+    metadata = dict.fromkeys(("file", "has_image_0", "has_image_1", "task"), 1)
+    source = str(write_dataset(tmp_path, [make_episode(5, metadata=metadata)]))
+    assert main(["convert", source, str(tmp_path / "out")]) == 0
+    text = "left out  4 episode fields (file, has_image_0, has_image_1, ...); keep them with --keep=episode_metadata"
+    assert text in capsys.readouterr().out.splitlines()
+    assert main(["convert", source, str(tmp_path / "kept"), "--keep=episode_metadata"]) == 0
+    assert "left out" not in capsys.readouterr().out
+
+
+def test_repaired_episodes_are_one_line():
+    report = Report(records=25, repaired=25, episodes=25, steps=125)
+    assert "25 episodes: 25 repaired, 0 rejected" in report.summary()
+    assert "valid" not in report.summary()

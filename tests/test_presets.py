@@ -34,7 +34,7 @@ def test_a_preset_comes_before_the_connectors_that_are_named(tmp_path, capsys):
     records = [make_episode(steps, seed=i) for i, steps in enumerate(["F M M M", "F M", "F M M M"])]
     path = write_dataset(tmp_path, records, name="roboturk", version="0.1.0")
     assert cli.main(["inspect", str(path)]) == 0
-    assert "--preset=roboturk mends it: no step is is_last or is_terminal" in capsys.readouterr().out
+    assert "--preset=roboturk fixes it: no step is is_last or is_terminal" in capsys.readouterr().out
     done = rlds_beam.convert(
         path, tmp_path / "out", to="rlds", preset="roboturk", connectors=str(tmp_path / "more.json")
     )

@@ -116,10 +116,9 @@ def test_summary_tells_a_newcomer_what_to_do() -> None:
     report = report.merge(Report(items_predicted=4, items_written=4, bytes_written=1_234_567))
     assert report.summary().splitlines() == [
         "read      26 records, 330 B",
-        "valid     1 episode",
-        "rejected  25 records",
+        "checked   26 episodes: 1 valid, 25 rejected",
         "  last_not_last: 25 rejected; the last step is not is_last (the episode never ends)",
-        "    such as testing/1.0.0:train:00000@0 (is_last: False at step 4, the last one)",
+        "    for example testing/1.0.0:train:00000@0 (is_last: False at step 4, the last one)",
         "    --repair=last_not_last marks the final step as a truncation",
         "accepted  1 episode, 5 steps",
         "written   4 items (as predicted), 1.2 MB",

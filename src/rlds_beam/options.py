@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def option(default: Any, help: str, **metadata: Any) -> Any:
-    """A dataclass field with a help text."""
+    """A dataclass field with a help text; `least` is the smallest number that it takes."""
     return dataclasses.field(default=default, metadata={"help": help, **metadata})
 
 
@@ -105,6 +105,9 @@ def _take(value: Any, kind: Any, field: dataclasses.Field[Any]) -> Any:
         return field.metadata["parse"](value)
     if not _is_number(value, kind):
         raise UsageError(f"{flag}={value!r}: expected {getattr(kind, '__name__', 'a number')}")
+    least = field.metadata.get("least")
+    if least is not None and not value >= least:
+        raise UsageError(f"{flag}={value}: must be at least {least}")
     return value
 
 

@@ -19,7 +19,7 @@ class CheckOptions(Options):
     accept: tuple[str, ...] = option((), "rules that an episode may break (comma separated)")
     repair: tuple[str, ...] = option((), "rules whose violation is repaired where it can be (comma separated)")
     fail: tuple[str, ...] = option((), "rules whose first violation ends the job (comma separated)")
-    max_image_pixels: int = option(1 << 26, "an image of more pixels is image_too_large")
+    max_image_pixels: int = option(1 << 26, "an image of more pixels is image_too_large", least=1)
     decode_images: bool = option(
         False, "decode every image while checking, not only its header (convert decodes those that it writes anyway)"
     )

@@ -17,6 +17,7 @@ from rlds_beam.checking.connected import (
     merge_connected,
 )
 from rlds_beam.checking.dropped import Dropped, dropped_from_json, dropped_lines, merge_dropped
+from rlds_beam.checking.left_out import left_out_lines
 from rlds_beam.checking.rules import ADVICE, RULES
 from rlds_beam.checking.unused import UnusedSteps, merge_unused, unused_from_json, unused_lines
 from rlds_beam.checking.verdicts import Verdict
@@ -27,6 +28,9 @@ from rlds_beam.wording import count, format_size
 
 SAMPLES = 5
 """Samples kept of each rule: those with the smallest keys."""
+
+EMPTY = "nothing: the dataset is empty (no episodes in the splits that were read)"
+"""What every command says of an empty dataset."""
 
 OUTCOMES = ("accepted", "repaired", "rejected")
 Sample = tuple[EpisodeKey, str]
@@ -228,6 +232,14 @@ class Report:
         parts += [f"{count(self.items_written, 'item')} written"] if self.items_written else []
         return ", ".join(parts or ["nothing read"])
 
+    def outcomes(self) -> str:
+        """`25 episodes: 20 valid, 4 repaired, 1 rejected`."""
+        parts = [f"{number:,} {what}" for what in ("valid", "repaired") if (number := getattr(self, what))]
+        return f"{count(self.records, 'episode')}: {', '.join([*parts, f'{self.rejected:,} rejected'])}"
+
+    def __str__(self) -> str:
+        return self.summary()
+
     def summary(self, repair: Collection[str] = ()) -> str:
         """The report for a terminal: what was read, what became of it, and what can be done.
 
@@ -238,11 +250,8 @@ class Report:
         if self.records or not self.items_written:  # otherwise converted items were pushed, which are not episodes
             lines = [
                 f"read      {count(self.records, 'record')}, {format_size(self.bytes)}",
-                f"valid     {count(self.valid, 'episode')}",
+                f"checked   {self.outcomes()}" if self.records else f"checked   {EMPTY}",
             ]
-            if self.repaired:
-                lines.append(f"repaired  {count(self.repaired, 'record')}")
-            lines.append(f"rejected  {count(self.rejected, 'record')}")
         for rule in RULES:
             if rule in self.rules:
                 lines += _rule_lines(rule, self.rules[rule], repair)
@@ -250,7 +259,7 @@ class Report:
             lines.append(f"accepted  {count(self.episodes, 'episode')}, {count(self.steps, 'step')}")
         lines += [*connected_lines(self.connectors), *dropped_lines(self.dropped)]
         lines += unused_lines(self.unused)
-        lines += [f"left out  {path} ({why})" for path, why in self.left_out.items()]
+        lines += [f"left out  {line}" for line in left_out_lines(self.left_out)]
         if self.items_predicted or self.items_written:
             agrees = "as" if self.items_written == self.items_predicted else f"NOT the {self.items_predicted:,}"
             items = f"{count(self.items_written, 'item')} ({agrees} predicted)"
@@ -267,7 +276,7 @@ def _rule_lines(rule: str, count: RuleCount, repair: Collection[str]) -> list[st
     lines = [f"  {rule}: {done}; {RULES[rule]}"]
     if count.samples:
         key, detail = count.samples[0]
-        lines.append(f"    such as {key} ({detail})")
+        lines.append(f"    for example {key} ({detail})")
     if count.rejected:
         tried = f"--repair={rule} was given; another rule rejects these records, or one that is broken after it"
         lines.append(f"    {tried if rule in repair else ADVICE[rule]}")

@@ -12,7 +12,11 @@ from rlds_beam.options import Options, option
 class ScopeRlOptions(Options):
     """How logged datasets are written (--to=scope_rl)."""
 
-    step_per_trajectory: int | None = option(None, "steps of a trajectory (by default, of the longest episode)")
+    step_per_trajectory: int | None = option(
+        None, "steps of a trajectory (by default, of the longest episode)", least=1
+    )
     ragged: Literal["pad", "reject"] = option("pad", "what is done with a shorter episode")
     behavior_policy: str | None = option(None, "its name (by default, the `policy` of the episodes)")
-    n_actions: int | None = option(None, "number of discrete actions (by default, up to the largest one recorded)")
+    n_actions: int | None = option(
+        None, "number of discrete actions (by default, up to the largest one recorded)", least=1
+    )

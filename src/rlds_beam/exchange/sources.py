@@ -93,5 +93,5 @@ def open_for_job(input: str | Sequence[str], options: SourceOptions) -> Source:
     """
     source = open_source(input, options.split, options.features, options.from_)
     if not source.splits:
-        raise UsageError(f"{input} names no splits: there is nothing to read")
+        raise UsageError(f"{input}: the dataset is empty (it names no splits)")
     return source

@@ -16,6 +16,7 @@ from rlds_beam.connectors.presets import suggested
 from rlds_beam.errors import UsageError
 from rlds_beam.exchange.outputs import configuration_for, create_output
 from rlds_beam.jobs.balance import Balance, balance_of
+from rlds_beam.jobs.describing import survey_text
 from rlds_beam.jobs.size import predict_size
 from rlds_beam.output.base import FileOutput
 from rlds_beam.output.ranges import check_and_connect
@@ -38,7 +39,9 @@ class Survey:
       balance: of the ranges that a plan cuts the dataset into.
       items: items that a plan predicts for the dataset: exact if `complete`, else scaled up.
       steps: steps of the accepted episodes, likewise.
-      size: bytes of the output; None where that cannot be told.
+      size: bytes of the output; None if they cannot be predicted.
+      plan: the plan as flags, `--items=sequences --sequence_length=8`.
+      repair: rules that the plan repairs.
     """
 
     source: Source
@@ -50,6 +53,11 @@ class Survey:
     items: int
     steps: int
     size: int | None
+    plan: str = ""
+    repair: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return survey_text(self)
 
     def __repr__(self) -> str:
         about = "" if self.complete else "about "

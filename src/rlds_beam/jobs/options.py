@@ -39,10 +39,12 @@ class PlanOptions(
 class ConvertOptions(PlanOptions):
     """What a conversion reads and writes."""
 
-    input: str = option(dataclasses.MISSING, "a TFDS or EnvLogger dataset directory, or shard files", positional=True)
+    input: str = option(
+        dataclasses.MISSING, "a TFDS or EnvLogger dataset directory, or shard files", positional=True, several=True
+    )
     output: str = option(dataclasses.MISSING, "directory to write to", positional=True)
     _: dataclasses.KW_ONLY
-    shards: int | None = option(None, "output shards of each split (chosen by size)")
+    shards: int | None = option(None, "output shards of each split (chosen by size)", least=1)
     overwrite: bool = option(False, "replace what an earlier job wrote to the output")
     allow_empty: bool = option(False, "no item at all is a success too (otherwise the exit code is 3)")
 
@@ -53,7 +55,7 @@ class PushOptions(ReverbOptions, ItemOptions, FrameOptions, ConnectorOptions, Ch
 
     input: str = option(
         dataclasses.MISSING, "a TFDS or EnvLogger dataset directory, shard files, or what convert wrote",
-        positional=True,
+        positional=True, several=True,
     )  # fmt: skip
     _: dataclasses.KW_ONLY
     rejected: str | None = option(None, "directory to keep the original bytes of rejected records in")

@@ -23,20 +23,27 @@ class RolloutOptions(Options):
         "times: then each of the policies records so many episodes",
         by_value=True, repeated=True, metavar="POLICY",
     )  # fmt: skip
-    episodes: int | None = option(None, "trajectories of each policy, in each dataset: an episode each")
+    episodes: int | None = option(None, "trajectories of each policy, in each dataset: an episode each", least=1)
     steps: int | None = option(
-        None, "steps of each policy, in each dataset: in windows of --step_per_trajectory, whatever ends meanwhile"
+        None,
+        "steps of each policy, in each dataset: in windows of --step_per_trajectory, whatever ends meanwhile",
+        least=1,
     )
     step_per_trajectory: int | None = option(
-        None, "with --episodes, the most steps of one; with --steps, those of each window (10)", metavar="STEPS"
+        None,
+        "with --episodes, the most steps of one; with --steps, those of each window (10)",
+        metavar="STEPS",
+        least=1,
     )
-    max_episode_steps: int | None = option(None, "steps after which an episode is truncated", metavar="STEPS")
-    minimum_rollout_length: int = option(0, "of windows: the fewest steps before the first that is recorded")
+    max_episode_steps: int | None = option(None, "steps after which an episode is truncated", metavar="STEPS", least=1)
+    minimum_rollout_length: int = option(0, "of windows: the fewest steps before the first that is recorded", least=0)
     maximum_rollout_length: int = option(
-        100, "of windows: the steps before the first that is recorded are fewer than this"
+        100,
+        "of windows: the steps before the first that is recorded are fewer than this",
+        least=0,
     )
     single_interaction: bool = option(False, "each window goes on where the one before ended, in one environment")
-    datasets: int = option(1, "independent datasets, each a split of its own")
+    datasets: int = option(1, "independent datasets, each a split of its own", least=1)
     obtain_info: bool = option(False, "record the environment's info, as info/...")
     info_keys: tuple[str, ...] = option((), "of it, these only (all that are numbers or text)")
     record_unclipped_action: bool = option(
@@ -44,8 +51,10 @@ class RolloutOptions(Options):
     )
     images: Literal["png", "raw"] = option("png", "how uint8 observations [H, W, 1, 3 or 4] are stored")
     reward_dtype: Literal["float32", "float64"] = option("float32", "of the recorded reward", metavar="DTYPE")
-    seed: int = option(0, "of the environments and the policies: the same options give the same bytes")
-    envs_per_worker: int = option(16, "environments that a worker steps side by side, for one batch of observations")
+    seed: int = option(0, "of the environments and the policies: the same options give the same bytes", least=0)
+    envs_per_worker: int = option(
+        16, "environments that a worker steps side by side, for one batch of observations", least=1
+    )
     logger: Literal["auto", "envlogger", "own"] = option(
         "auto", "EnvLogger, where it is installed, or what makes its calls; the bytes are the same"
     )
@@ -56,17 +65,10 @@ class RolloutOptions(Options):
             raise UsageError("--env names the environment: --env=gymnasium:CartPole-v1")
         if (self.episodes is None) == (self.steps is None):
             raise UsageError("one of --episodes=N and --steps=N says how much is recorded")
-        positive = ("episodes", "steps", "step_per_trajectory", "max_episode_steps", "datasets", "envs_per_worker")
-        for name in positive:
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise UsageError(f"--{name}={value}: expected 1 or more")
-        if self.seed < 0:
-            raise UsageError(f"--seed={self.seed}: expected 0 or more")
-        if not 0 <= self.minimum_rollout_length <= self.maximum_rollout_length:
+        if not self.minimum_rollout_length <= self.maximum_rollout_length:
             raise UsageError(
                 f"--minimum_rollout_length={self.minimum_rollout_length} and --maximum_rollout_length="
-                f"{self.maximum_rollout_length}: expected 0 or more, and the minimum not above the maximum"
+                f"{self.maximum_rollout_length}: the minimum must not be above the maximum"
             )
         if self.info_keys and not self.obtain_info:
             raise UsageError("--info_keys goes with --obtain_info")
@@ -100,5 +102,7 @@ class RecordOptions(RolloutOptions):
     output: str = option(dataclasses.MISSING, "directory to write to", positional=True)
     _: dataclasses.KW_ONLY
     name: str | None = option(None, "of the dataset (from the environment's)")
-    shards: int | None = option(None, "files of each policy in each dataset (chosen by the number of trajectories)")
+    shards: int | None = option(
+        None, "files of each policy in each dataset (chosen by the number of trajectories)", least=1
+    )
     overwrite: bool = option(False, "replace what an earlier job wrote to the output")

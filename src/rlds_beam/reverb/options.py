@@ -27,7 +27,9 @@ class ReverbOptions(Options):
     priority: str = option(
         "1", "of each item: a number, a leaf of the frames (reward, observation/progress), or module:function"
     )
-    chunk_length: int | None = option(None, "frames in a chunk, the least that a sampler is sent (chosen by size)")
+    chunk_length: int | None = option(
+        None, "frames in a chunk, the least that a sampler is sent (chosen by size)", least=1
+    )
     timeout: float = option(60.0, "seconds that any wait for a server may take without progress")
     allow_eviction: bool = option(False, "push more than a table holds: it drops the items that its remover chooses")
     allow_blocking: bool = option(False, "push into tables that take items only while a client samples (queues)")
@@ -40,8 +42,6 @@ class ReverbOptions(Options):
             raise UsageError("--module is for --columns")
         if self.columns and self.writer == "observer":
             raise UsageError("--columns: the observers of TF-Agents write trajectories: --writer=stream")
-        if self.chunk_length is not None and self.chunk_length < 1:
-            raise UsageError(f"--chunk_length={self.chunk_length}: at least one frame is needed")
         for name in ("reverb", "table"):
             if not getattr(self, name):
                 raise UsageError(f"--{name} is needed: " + _NEEDED[name])

@@ -22,7 +22,7 @@ def statistics_lines(content: Mapping[str, Any]) -> list[str]:
       content: `DatasetStatistics.to_json()`.
     """
     if not content["episodes"]:
-        return ["episodes  none was accepted, so there are no statistics"]
+        return ["episodes  none, so there are no statistics"]
     rows: list[tuple[str, ...]] = [("", *_COLUMNS)]
     for path, leaf in content["fields"].items():
         rows += _rows(path, leaf)

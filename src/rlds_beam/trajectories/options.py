@@ -72,22 +72,18 @@ class ItemOptions(Options):
     """Which frames make one training item; the names are those of TF-Agents' Reverb observers."""
 
     items: ItemKind = option("pairs", "what one item is")
-    sequence_length: int = option(2, "frames in an item (sequences)")
-    stride_length: int = option(1, "frames between the starts of two items (sequences)")
+    sequence_length: int = option(2, "frames in an item (sequences)", least=1)
+    stride_length: int = option(1, "frames between the starts of two items (sequences)", least=1)
     pad_end_of_episodes: bool = option(False, "fill an episode shorter than an item with boundary frames")
     tile_end_of_episodes: bool = option(False, "start an item at every frame, filling the tail (needs padding)")
     across_episodes: bool = option(False, "let sequences run over the end of an episode into the next of the shard")
-    max_sequence_length: int | None = option(None, "frames in an item at most (episodes)")
+    max_sequence_length: int | None = option(None, "frames in an item at most (episodes)", least=1)
     bypass_partial_episodes: bool = option(False, "leave out longer episodes instead of rejecting them (episodes)")
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.sequence_length < 1 or self.stride_length < 1:
-            raise UsageError("--sequence_length and --stride_length must be at least 1")
         if self.tile_end_of_episodes and not self.pad_end_of_episodes:
             raise UsageError("--tile_end_of_episodes needs --pad_end_of_episodes")
-        if self.max_sequence_length is not None and self.max_sequence_length < 1:
-            raise UsageError("--max_sequence_length must be at least 1")
         if self.bypass_partial_episodes and self.max_sequence_length is None:
             raise UsageError("--bypass_partial_episodes needs --max_sequence_length")
         self._only_for(

@@ -24,11 +24,15 @@ class LerobotOptions(Options):
         "-PATH leaves a field out (comma separated)",
     )  # fmt: skip
     image_samples: int | None = option(
-        None, "images of each camera and episode that are decoded for the image statistics (one of 50, 4 at most)"
+        None,
+        "images of each camera and episode that are decoded for the image statistics (one of 50, 4 at most)",
+        least=1,
     )
     vcodec: Codec = option("av1", "the codec of --images=video")
-    crf: int = option(30, "its quality: lower is better and larger")
-    gop: int = option(2, "a key frame every so many frames: fewer are smaller, and slower to read at random places")
+    crf: int = option(30, "its quality: lower is better and larger", least=0)
+    gop: int = option(
+        2, "a key frame every so many frames: fewer are smaller, and slower to read at random places", least=1
+    )
     encoder_preset: str | None = option(None, "the encoder's speed (12 for av1, medium for h264)")
     robot_type: str | None = option(None, "the name of the robot, for info.json")
     modality: str | None = option(

@@ -1,0 +1,28 @@
+"""Fields that are not written, in a few lines."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+_GROUPED = 3
+"""Fields that are left out for the same reason are one line from so many on."""
+
+
+def left_out_lines(left_out: Mapping[str, str]) -> list[str]:
+    """A line for each field, `path (why)`; fields with the same reason and the same parent are one line.
+
+    A flag in a reason takes the parent of the fields in place of the path of one: `--keep=episode_metadata`.
+    """
+    groups: dict[tuple[str, str], list[str]] = {}
+    for path, why in left_out.items():
+        groups.setdefault((path.rpartition("/")[0], why.replace(f"={path}", "=")), []).append(path)
+    lines = []
+    for (parent, why), paths in groups.items():
+        if len(paths) < _GROUPED or not parent:
+            lines += [f"{path} ({left_out[path]})" for path in paths]
+            continue
+        names = ", ".join(path.rpartition("/")[2] for path in paths[:_GROUPED]) + ", ..." * (len(paths) > _GROUPED)
+        keep = f"; keep them with --keep={parent}" if "--keep=" in why else f": {why.replace('=', f'={parent}', 1)}"
+        kind = "episode fields" if why.startswith("of the episode") else f"fields of {parent}"
+        lines.append(f"{len(paths)} {kind} ({names}){keep}")
+    return lines

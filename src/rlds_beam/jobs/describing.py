@@ -1,0 +1,71 @@
+"""What was found, and what is planned, as text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from rlds_beam.checking.left_out import left_out_lines
+from rlds_beam.connectors.presets import PRESETS, suggested
+from rlds_beam.wording import count, format_size
+
+if TYPE_CHECKING:
+    from rlds_beam.jobs.balance import Balance
+    from rlds_beam.jobs.inspect import Survey
+
+
+def survey_text(survey: Survey) -> str:
+    """What a dataset holds, and what a plan would make of it."""
+    source = survey.source
+    estimated = "" if survey.complete else "about "
+    lines = [f"{source.dataset} ({source.files.name}, {format_size(source.size)})", "", "step"]
+    lines += [f"  {field}" for _, field in sorted(source.schema.steps.items())]
+    if source.schema.slow_reason:
+        lines.append(f"  ({source.schema.slow_reason}, so TFDS decodes the dataset)")
+    if source.schema.metadata:
+        lines += ["episode", *(f"  {field}" for _, field in sorted(source.schema.metadata.items()))]
+    lines.append("")
+    for split in source.splits:
+        shards = count(len(split.shards), "shard")
+        lines.append(f"{split.name}: {shards}, {episodes_text(split.episodes)}, {format_size(split.size)}")
+    lines += [f"problem: {violation}" for violation in source.violations]
+    lines += [
+        *balance_lines(survey.balance),
+        "",
+        "all episodes were read" if survey.complete else "a sample was read; duplicates were not looked for",
+        survey.sampled.summary(survey.repair),
+        "",
+        f"{survey.plan} gives {estimated}{survey.items:,} items of {estimated}{survey.steps:,} steps"
+        f"{about(survey.size)}",
+    ]
+    if survey.output is not None:
+        lines += record_lines(*survey.output.describe(), survey.output.holds)
+    else:
+        lines.append(f"cannot be converted: {survey.error}")
+    lines += [f"--preset={name} fixes it: {PRESETS[name].fault}" for name in suggested(source.dataset)]
+    return "\n".join(lines)
+
+
+def episodes_text(number: int | None) -> str:
+    """`32 episodes`."""
+    return "an unknown number of episodes" if number is None else count(number, "episode")
+
+
+def about(size: int | None) -> str:
+    """`, about 1.2 MB`; empty if the size is not known."""
+    return "" if size is None else f", about {format_size(size)}"
+
+
+def balance_lines(balance: Balance) -> list[str]:
+    """How even the ranges of a plan are."""
+    sizes = format_size(balance.least) + (f" to {format_size(balance.most)}" if balance.most > balance.least else "")
+    lines = [f"ranges    {balance.ranges:,} of {sizes}"]
+    if balance.uncut is not None:
+        share = balance.most / balance.total
+        lines.append(f"  the largest, {share:.0%} of the work, goes to one worker: {balance.uncut}")
+    return lines
+
+
+def record_lines(records: Iterable[str], left_out: Mapping[str, str], holds: str = "frame") -> list[str]:
+    """What a record holds, and what is left out."""
+    return [holds, *(f"  {line}" for line in records), *(f"  left out: {line}" for line in left_out_lines(left_out))]
