@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlds_beam.formats.example import parse_example
-from rlds_beam.formats.wire import MalformedError
+from rlds_beam.formats.example import Feature, parse_example
+from rlds_beam.formats.wire import MalformedError, OutOfRangeError
 
 
 @given(st.lists(st.integers(-(2**63), 2**63 - 1)))
@@ -18,9 +18,7 @@ def test_int64_lists_are_what_protobuf_wrote(values: list[int]) -> None:
     message = tf_example_pb2.Example()
     message.features.feature["x"].int64_list.value.extend(values)
     feature = parse_example(message.SerializeToString())["x"]
-    np.testing.assert_array_equal(feature.ints(), np.array(values, np.int64))
-    np.testing.assert_array_equal(feature.ints(np.uint8), np.array(values, np.int64).astype(np.uint8))
-    np.testing.assert_array_equal(feature.ints(np.bool_), np.array(values, np.int64) != 0)
+    check_ints(feature, np.array(values, np.int64))
 
 
 @pytest.mark.parametrize("high", [2, 128, 1 << 14, 1 << 21, 1 << 62])
@@ -34,8 +32,18 @@ def check_varints(values: Any) -> None:
     body = tf_example_pb2.Example()
     body.features.feature["x"].int64_list.value.extend(values.tolist())
     feature = parse_example(body.SerializeToString())["x"]
+    check_ints(feature, values)
+
+
+def check_ints(feature: Feature, values: Any) -> None:
+    """The values as they are, and in narrower dtypes, which refuse those that do not fit."""
     np.testing.assert_array_equal(feature.ints(), values)
-    np.testing.assert_array_equal(feature.ints(np.uint8), values.astype(np.uint8))
+    for dtype, low, high in ((np.uint8, 0, 255), (np.int32, -(2**31), 2**31 - 1), (np.bool_, 0, 1)):
+        if ((values >= low) & (values <= high)).all():
+            np.testing.assert_array_equal(feature.ints(dtype), values.astype(dtype))
+        else:
+            with pytest.raises(OutOfRangeError):
+                feature.ints(dtype)
 
 
 def message(number: int, content: bytes) -> bytes:
