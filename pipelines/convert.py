@@ -173,7 +173,7 @@ def main(config: ConvertConfig) -> int:
     done = convert(config)
     figures = done.figures()
     lines = [outcome.took(figures), f"output    {config.output}"]
-    if not done.metrics:
+    if not done.metrics and done.job.ranges:
         lines.insert(0, "nothing was left to do: an earlier run had finished it")
     notes = done.job.notes()
     lines += [*notes, *repair_lines("convert", config, done.report)]

@@ -51,10 +51,12 @@ def _too_many(report: Report, options: ReportOptions) -> str:
 
 
 def nothing_out(report: Report, options: Any) -> str | None:
-    """Why nothing came of an input that has records, and what to do; None where it did, or `--allow_empty` is set."""
-    if not report.records or report.items_written or getattr(options, "allow_empty", True):
+    """Why nothing was produced, and what to do; None if something was, or if `--allow_empty` is set."""
+    if report.items_written or getattr(options, "allow_empty", True):
         return None
     what = "item was written" if isinstance(options, ItemOptions) else "episode is in the statistics"
+    if not report.records:
+        return f"no {what}: the input has no episodes (--allow_empty accepts that)"
     if not report.episodes:
         return f"no {what}: all records were rejected (--allow_empty accepts that)"
     if report.connectors and not sum(one.episodes_out for one in report.connectors[-1:]):

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import random
 
+import numpy as np
 import pytest
+from exchanging import export
 
+from rlds_beam.exchange.outputs import OUTPUTS
+from rlds_beam.formats.rlds_records import schema_of
 from rlds_beam.pipelines.cli import main
 from rlds_beam.testing import make_episode, write_dataset
 from rlds_beam.trajectories.coverage import Coverage
@@ -118,8 +123,61 @@ def test_no_item_since_all_were_rejected(tmp_path, capsys):
     assert main([*command, "--allow_empty"]) == 0
 
 
-def test_no_item_of_an_input_without_records_is_none(tmp_path):
-    from rlds_beam.formats.rlds_records import schema_of
+LEROBOT = {"lerobot 5:2": "3.0", "lerobot 500:900": "3.0", "lerobot 0:0": "3.0", "lerobot 7:7": "2.1"}
+"""Splits of nothing, and versions."""
 
-    source = str(write_dataset(tmp_path / "data", [], schema=schema_of(make_episode(3))))
-    assert main(["convert", source, str(tmp_path / "out")]) == 0
+
+@pytest.fixture(scope="module")
+def nothing(tmp_path_factory):
+    """Inputs of no episodes: their paths and sources by name."""
+    directory = tmp_path_factory.mktemp("nothing")
+    schema = schema_of(make_episode(3, observation=2))
+    path = write_dataset(directory / "empty", [], schema=schema)
+    found = {"rlds": (path, "rlds", ())}
+    unsharded = write_dataset(directory / "unsharded", [], schema=schema)
+    for shard in unsharded.glob("*.tfrecord*"):
+        shard.unlink()
+    info = json.loads((unsharded / "dataset_info.json").read_text())
+    info["splits"][0]["shardLengths"] = []
+    (unsharded / "dataset_info.json").write_text(json.dumps(info))
+    found["rlds without shards"] = (unsharded, "rlds", ())
+    full = write_dataset(directory / "full", [make_episode(4, seed=i, observation=2) for i in range(7)])
+    for name, version in LEROBOT.items():
+        path = directory / name
+        export(full, path, "lerobot", fps=10, lerobot_version=version)
+        info = json.loads((path / "meta" / "info.json").read_text())
+        splits = {"train": name.partition(" ")[2], "whole": "0:7"}
+        (path / "meta" / "info.json").write_text(json.dumps({**info, "splits": splits}))
+        found[name] = (path, "lerobot", ("--split=train",))
+    with contextlib.suppress(ImportError):
+        import h5py
+
+        with h5py.File(directory / "x.hdf5", "w") as file:
+            for name, shape in {"observations": (0, 2), "actions": (0, 2), "rewards": (0,), "terminals": (0,)}.items():
+                file[name] = np.zeros(shape)
+        found["d4rl"] = (directory / "x.hdf5", "d4rl", ())
+    return found
+
+
+@pytest.mark.parametrize("name", ["rlds", "rlds without shards", "d4rl", *LEROBOT])
+def test_an_input_of_no_episodes_gives_no_item_and_exit_code_3(nothing, tmp_path, capsys, name):
+    if name not in nothing:
+        pytest.skip("h5py is not installed")
+    path, source, flags = nothing[name]
+    convert, stats = ["convert", str(path), str(tmp_path / "out")], ["stats", str(path)]
+    for command in (convert, convert, stats):  # the second has nothing left to do
+        assert main([*command, f"--from={source}", "--workers=1", *flags]) == 3
+        out = capsys.readouterr().out
+        assert "the input has no episodes (--allow_empty accepts that)" in out
+        assert ("an earlier run had finished it" in out) <= (name in ("rlds", "d4rl"))
+    assert main([*convert, f"--from={source}", "--workers=1", *flags, "--allow_empty"]) == 0
+
+
+@pytest.mark.parametrize("to", [*OUTPUTS, "lerobot 2.1"])
+def test_every_output_takes_an_input_of_no_episodes(nothing, tmp_path, capsys, to):
+    options = {"keep_ranges": ["--velocity=action", "--episode_name={key}"], "lerobot": ["--fps=10"]}
+    flags = [*options.get(to.split()[0], []), *(["--lerobot_version=2.1"] if to.endswith("2.1") else [])]
+    path, source, split = nothing["lerobot 500:900"]
+    command = ["convert", str(path), str(tmp_path / "out"), f"--from={source}", f"--to={to.split()[0]}", "--workers=1"]
+    assert main([*command, *split, *flags]) == 3
+    assert "no item was written: the input has no episodes" in capsys.readouterr().out

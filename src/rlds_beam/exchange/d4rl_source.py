@@ -108,7 +108,7 @@ def _flag(file: Any, name: str, rows: int, wrong: list[tuple[str, Array, Array]]
     Args:
       wrong: is given the name, the rows whose flag is neither 0 nor 1 (they are False), and their flags.
     """
-    if name not in file:
+    if name not in file or not rows:
         return np.zeros(rows, bool)
     values: Array = np.asarray(file[name][()]).reshape(len(file[name]), -1)[:rows, 0]
     if not is_number(values.dtype):

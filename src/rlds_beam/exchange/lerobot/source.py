@@ -100,7 +100,8 @@ def _splits(meta: Meta, shards: Sequence[Shard], wanted: str | None) -> tuple[Sp
         match = re.fullmatch(r"(\d+):(\d+)", text)
         if match is None:
             raise UsageError(f"{meta.path('meta/info.json')}: the split {name} is {text}, expected FIRST:END")
-        ranges[name] = (int(match[1]), min(int(match[2]), total))
+        start = min(int(match[1]), total)
+        ranges[name] = (start, max(start, min(int(match[2]), total)))  # of a split of nothing, both are equal
     splits = []
     for name, low, high in selected_splits(wanted, ranges, storage.split(meta.root.rstrip("/"))[1]):
         start, stop = ranges[name]
@@ -128,6 +129,8 @@ def _check_order(meta: Meta, split: str) -> None:
 
 def _files_of(shards: Sequence[Shard], start: int, stop: int) -> tuple[tuple[Shard, ...], int, int | None]:
     """The files with episodes start to stop, and the slice of those that they are; (0, None) of all."""
+    if start == stop:
+        return (), 0, None
     own, first, skipped = [], 0, 0
     for shard in shards:
         count = shard.records or 0
