@@ -106,37 +106,41 @@ def _count(values: Array) -> tuple[Array, Array]:
 
     The number of a bucket has the sign of its values, and grows with them; 0 is the bucket of 0.
     """
-    wide, apart = np.ascontiguousarray(values, np.float64), {}
-    finite = np.isfinite(wide)
-    if not finite.all():
-        apart = {-_INFINITE: wide == -np.inf, _INFINITE: wide == np.inf, _NAN: np.isnan(wide)}
-        wide = wide[finite]
-    parts = _normal(wide, _DENORMAL)
-    small = wide[np.abs(wide) < _SMALLEST_NORMAL]
-    if len(small):
-        apart[0] = small == 0
-        parts += _normal(np.ldexp(small, _DENORMAL), 0)
-    parts += [(np.array([number]), np.array([np.count_nonzero(where)])) for number, where in apart.items()]
-    numbers, counts = _add(parts)
+    parts, wide = [], np.ascontiguousarray(values, np.float64)
+    usual = _buckets(wide)
+    if usual is None:  # some of them are 0, denormal, infinite or NaN
+        sizes = np.abs(wide)
+        normal = (sizes >= _SMALLEST_NORMAL) & (sizes < np.inf)
+        small = wide[(sizes > 0) & (sizes < _SMALLEST_NORMAL)]
+        apart = {-_INFINITE: wide == -np.inf, 0: sizes == 0, _INFINITE: wide == np.inf, _NAN: np.isnan(wide)}
+        parts = [(np.array([number]), np.array([np.count_nonzero(where)])) for number, where in apart.items()]
+        for numbers, exponent in ((wide[normal], 0), (np.ldexp(small, _DENORMAL), -_DENORMAL)):
+            found = _buckets(numbers, exponent)
+            parts += [] if found is None else [found]
+    numbers, counts = _add([*parts, *([usual] if usual else [])])
     return numbers[counts > 0], counts[counts > 0]
 
 
-def _normal(values: Array, exponent: int) -> list[tuple[Array, Array]]:
-    """The buckets of those of the finite values that are neither 0 nor denormal, and their counts, by sign.
+def _buckets(values: Array, exponent: int = 0) -> tuple[Array, Array] | None:
+    """The buckets of normal numbers (N,), and their counts; None if there are none, or others among them.
 
     Args:
       exponent: what is added to their exponents.
     """
+    if not len(values):
+        return None
     bits = values.view(np.int64)
-    found = []
-    for sign, chosen in ((1, bits >= 1 << 52), (-1, (bits < 0) & (bits >= (1 << 52) - (1 << 63)))):
-        buckets = (bits[chosen] & ~(-1 << 63)) >> _SHIFT
-        if len(buckets):
-            least = int(buckets.min())
-            counts = np.bincount(buckets - least)
-            there = np.flatnonzero(counts)
-            found.append((sign * (there + least + (exponent << _BITS)), counts[there]))
-    return found
+    sizes = (bits & ~(-1 << 63)) >> _SHIFT
+    least, most = int(sizes.min()), int(sizes.max())
+    if least < 1 << _BITS or most >= 2047 << _BITS:
+        return None
+    span = most - least + 1
+    sizes -= least
+    sizes += (bits >> 63) & span  # those below 0 come after the others
+    counts = np.bincount(sizes)
+    there = np.flatnonzero(counts)
+    buckets = there % span + least + ((exponent + _DENORMAL) << _BITS)
+    return np.where(there < span, buckets, -buckets), counts[there]
 
 
 def _add(buckets: list[tuple[Array, Array]]) -> tuple[Array, Array]:

@@ -21,6 +21,7 @@ from rlds_beam.connectors.configuration import parse
 from rlds_beam.connectors.rllib import FromRllib
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.errors import RldsBeamError, UsageError
+from rlds_beam.testing import make_episode
 
 FEW = settings(peer.QUICK, max_examples=25)
 LEARNER = {"as_learner_connector": True}
@@ -46,6 +47,15 @@ class DoubleObservations(ConnectorV2):
     def __call__(self, *, batch, episodes, **kwargs):
         for episode in self.single_agent_episode_iterator(episodes):
             episode.set_observations(new_data=episode.get_observations(-1) * 2, at_indices=-1)
+        return batch
+
+
+class EndTruncated(ConnectorV2):
+    """A user's: takes an end for a time limit."""
+
+    def __call__(self, *, batch, episodes, **kwargs):
+        for episode in self.single_agent_episode_iterator(episodes, agents_that_stepped_only=False):
+            episode.is_terminated, episode.is_truncated = False, True
         return batch
 
 
@@ -123,6 +133,14 @@ def test_a_whole_pipeline_with_a_module(episodes):
     connector = FromRllib(default_pipeline, {"max_seq_len": 4}, rl_module=recurrent_module)
     made = peer.our_batch([connector], [e.ours() for e in episodes])["default_policy"]
     peer.assert_equal(made, theirs)
+
+
+def test_an_end_that_is_changed_is_changed_in_the_discount_as_well():
+    before = make_episode(5, columns={"discount": np.array([1, 1, 1, 0, 0], np.float32)})
+    (after,) = ours.connect([FromRllib(EndTruncated)], [before]).episodes
+    assert after.steps["is_last"].tolist() == [False] * 4 + [True]
+    assert not after.steps["is_terminal"].any()
+    assert after.steps["discount"][-1] == 1
 
 
 def test_a_users_edit_of_rewards():
