@@ -17,8 +17,10 @@ from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.episodes.schema import Field, Schema
 from rlds_beam.episodes.violations import BadEpisode, Violation
 from rlds_beam.errors import UsageError
+from rlds_beam.exchange.hdf5_reading import UNREADABLE
 from rlds_beam.exchange.packed_arrays import pack, unpack
 from rlds_beam.formats.base import Damage, Headers, Record
+from rlds_beam.formats.checked_json import shortened
 from rlds_beam.formats.features import DTYPES
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
@@ -84,7 +86,7 @@ class ArrayFormat(abc.ABC):
             for found in self.episodes(path, start, last):
                 yield found if isinstance(found, Damage) else _record(position, found)
                 position += 1
-        except OSError as error:
+        except (*UNREADABLE, AttributeError, OverflowError) as error:
             yield from (Damage(i, i + 1, f"the file cannot be read: {error}", b"") for i in range(position, last))
 
     def scan(self, path: str, start: int = 0, stop: int | None = None) -> Headers:
@@ -100,7 +102,10 @@ class ArrayFormat(abc.ABC):
         return True
 
     def end(self, path: str, size: int) -> int:
-        return self.count(path)
+        try:
+            return self.count(path)
+        except OSError:
+            return 1  # for the one record that says so
 
     def positions(self, path: str, low: int, high: int) -> tuple[int, int | None]:
         return low, high
@@ -109,8 +114,8 @@ class ArrayFormat(abc.ABC):
 def _record(position: int, arrays: Arrays) -> Record | Damage:
     try:
         return Record(position, pack(arrays))
-    except ValueError as error:
-        return Damage(position, position + 1, f"the episode cannot be read: {error}", b"")
+    except (TypeError, ValueError) as error:
+        return Damage(position, position + 1, f"the episode cannot be read: {shortened(error)}", b"")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,7 +142,7 @@ class ArrayDecoder(abc.ABC):
         except KeyError as error:
             name = error.args[0] if error.args else ""
             raise BadEpisode(Violation("missing_field", f"the episode has no {name}", str(name))) from None
-        except (ValueError, IndexError, TypeError) as error:
+        except (AttributeError, IndexError, OverflowError, TypeError, ValueError) as error:
             raise BadEpisode(Violation("wrong_dtype_or_shape", str(error))) from None
         steps = {path: steps[path] for path in self.schema.steps if path in steps}
         return Episode(key, steps, metadata, payload)

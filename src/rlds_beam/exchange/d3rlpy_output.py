@@ -165,5 +165,7 @@ class D3rlpyOutput(MergedOutput):
 def schema_from_json(text: str) -> tuple[dict[str, list[Any]], Schema]:
     """`SCHEMA` read back: the fields of each d3rlpy column as JSON, and the schema of the episodes."""
     content = json.loads(text)
-    fields = [field_from_json(field) for name in ("observations", "actions", "rewards") for field in content[name]]
+    fields = [
+        field_from_json(field, SCHEMA) for name in ("observations", "actions", "rewards") for field in content[name]
+    ]
     return content, Schema({field.path: field for field in fields})

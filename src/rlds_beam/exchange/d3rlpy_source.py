@@ -9,7 +9,6 @@ terminate, the last observation is that of the last step, whose action and rewar
 from __future__ import annotations
 
 import dataclasses
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
@@ -31,13 +30,16 @@ from rlds_beam.exchange.array_episodes import (
     with_last,
 )
 from rlds_beam.exchange.d3rlpy_output import SCHEMA
-from rlds_beam.exchange.hdf5_reading import UNREADABLE, open_hdf5, read_array
+from rlds_beam.exchange.hdf5_reading import UNREADABLE, check_stored, open_hdf5, read_array
 from rlds_beam.exchange.leaves import LeafColumn, field_from_json
 from rlds_beam.exchange.sources_of_files import find_files, no_features, shards_of, splits_of
 from rlds_beam.formats.base import Damage
+from rlds_beam.formats.checked_json import ANY, check_json, parse_json, shortened
 from rlds_beam.reading.base import Source, Split
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
+
+_OWN = ("observations", "actions", "rewards")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,7 +64,10 @@ class D3rlpyFormat(ArrayFormat):
 def _count(file: Any, path: str) -> int:
     if "num_episodes" not in file or "version" not in file:
         raise OSError(f"{path} is no file of a d3rlpy ReplayBuffer: it has no num_episodes")
-    return int(file["num_episodes"][()])
+    count = read_array(file["num_episodes"])
+    if count.shape != () or count.dtype.kind not in "iu" or not 0 <= count <= len(file):
+        raise OSError(f"{path} says num_episodes is {shortened(count)}, and it has {len(file):,} arrays")
+    return int(count)
 
 
 def _arrays(file: Any, i: int) -> dict[str, Array]:
@@ -150,7 +155,7 @@ def _decoder(path: str) -> D3rlpyDecoder:
     try:
         with open_hdf5(path) as file:
             if SCHEMA in file:
-                return _own_decoder(json.loads(file[SCHEMA][()]))
+                return _own_decoder(parse_json(file[SCHEMA][()], f"{path}: {SCHEMA}"), path)
             arrays = _shapes(file)
     except UNREADABLE as error:
         raise UsageError(f"{path} cannot be read: {error}") from error
@@ -171,14 +176,19 @@ def _shapes(file: Any) -> dict[str, tuple[str, tuple[int, ...]]]:
         match = re.fullmatch(r"(observations|actions|rewards)_0(?:_(\d+))?", name)
         if match:
             key = match[1] + (f"/{match[2]}" if match[2] else "")
-            found[key] = (file[name].dtype.name, tuple(file[name].shape[1:]))
+            array = check_stored(file[name])
+            found[key] = (array.dtype.name, tuple(array.shape[1:]))
     if not {"actions", "rewards"} <= found.keys():
         raise KeyError("there are no actions_0 or rewards_0")
     return dict(sorted(found.items()))
 
 
-def _own_decoder(content: Mapping[str, Any]) -> D3rlpyDecoder:
-    fields = {name: [field_from_json(one) for one in content[name]] for name in ("observations", "actions", "rewards")}
+def _own_decoder(content: Any, path: str) -> D3rlpyDecoder:
+    where = f"{path}: {SCHEMA}"
+    check_json(content, {name: [ANY] for name in _OWN}, where)
+    fields = {name: [field_from_json(one, where) for one in content[name]] for name in _OWN}
+    if not all(fields.values()):
+        raise UsageError(f"{where} has no fields of {next(name for name in _OWN if not fields[name])}")
     paths = [field.path for field in fields["observations"]]
     names = ["observations"] if len(paths) == 1 else [f"observations/{i}" for i in range(len(paths))]
     plain = (dataclasses.replace(_pixels(f)) for some in fields.values() for f in some)

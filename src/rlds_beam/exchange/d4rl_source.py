@@ -37,7 +37,7 @@ from rlds_beam.exchange.array_episodes import (
     number_field,
     with_last,
 )
-from rlds_beam.exchange.hdf5_reading import UNREADABLE, datasets_of, open_hdf5
+from rlds_beam.exchange.hdf5_reading import UNREADABLE, check_stored, datasets_of, open_hdf5
 from rlds_beam.exchange.sources_of_files import find_files, no_features, shards_of, splits_of
 from rlds_beam.formats.base import Damage
 from rlds_beam.reading.base import Source, Split
@@ -84,6 +84,9 @@ def _boundaries(path: str, changed: int, size: int) -> Boundaries:
     with open_hdf5(path) as file:
         if missing := [name for name in _REQUIRED if name not in file]:
             raise OSError(f"{path} is no file of D4RL: it has no {missing[0]}")
+        for name in (*_REQUIRED, *(name for name in ("timeouts", _NEXT) if name in file)):
+            if not check_stored(file[name]).shape:
+                raise OSError(f"{path}: {name} has no rows")
         rows = len(file["rewards"])
         for name in ("observations", "actions", "terminals"):
             if len(file[name]) < rows:
@@ -162,7 +165,7 @@ class D4rlFormat(ArrayFormat):
 
 def read_array_rows(dataset: Any, start: int, stop: int) -> Array:
     """Rows of a dataset of numbers."""
-    return np.asarray(dataset[start:stop])
+    return np.asarray(check_stored(dataset)[start:stop])
 
 
 def _columns(file: Any) -> Iterator[tuple[str, Any]]:
@@ -171,7 +174,7 @@ def _columns(file: Any) -> Iterator[tuple[str, Any]]:
     for name, dataset in datasets_of(file):
         is_step = name in ("observations", "actions", "rewards") or name.startswith("infos/")
         if is_step and dataset.shape and dataset.shape[0] >= rows and dataset.dtype.kind in "biuf":
-            yield name, dataset
+            yield name, check_stored(dataset)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Iterator
 from typing import Any, TypeAlias
 
@@ -15,6 +16,15 @@ Array: TypeAlias = "np.ndarray[Any, Any]"
 
 UNREADABLE = (OSError, KeyError, RuntimeError, ValueError, TypeError)
 """What h5py raises for damaged files and objects that are missing."""
+
+MOST_BYTES = 4 << 30
+"""The most bytes of an array of an episode, and of a chunk of it."""
+
+_MOST_RATIO = 2000
+"""What compression may save: DEFLATE, HDF5's own, at most 1,032 times."""
+
+_UNSTORED = 16 << 20
+"""Bytes that need not be stored: those of a dataset that was never written are its fill value."""
 
 
 _MOST_LINKS = 32
@@ -173,13 +183,36 @@ def _length_varies(dtype: np.dtype[Any]) -> Any:
     return metadata.get("vlen")
 
 
+def check_stored(dataset: Any) -> Any:
+    """The dataset, if it can be read in bounds: the shape and the fill value of a small file may promise terabytes.
+
+    Raises:
+      ValueError: it is larger than an episode may be, or than what the file stores of it could hold.
+      TypeError: it is a group.
+    """
+    if not is_dataset(dataset):
+        raise TypeError("there is a group where a dataset is expected")
+    if dataset.shape is None:
+        raise ValueError(f"{dataset.name} is empty")
+    stored, size = dataset.id.get_storage_size(), dataset.nbytes
+    chunk = dataset.dtype.itemsize * math.prod(dataset.chunks or (0,))
+    if size > _UNSTORED and size > _MOST_RATIO * stored:
+        raise ValueError(f"{dataset.name} has {size:,} bytes, of which the file stores {stored:,}")
+    if chunk > MOST_BYTES:
+        raise ValueError(f"{dataset.name} has chunks of {chunk:,} bytes; the most that is read is {MOST_BYTES:,}")
+    return dataset
+
+
 def read_array(dataset: Any) -> Array:
     """The values of a dataset; those of any length as an object array of bytes.
 
     Raises:
       TypeError: they are other objects.
+      ValueError: it is larger than `MOST_BYTES`, or promises more than the file stores.
     """
-    check_readable(dataset)
+    check_readable(check_stored(dataset))
+    if dataset.nbytes > MOST_BYTES:
+        raise ValueError(f"{dataset.name} has {dataset.nbytes:,} bytes; an episode may have {MOST_BYTES:,}")
     values: Any = dataset[()]
     if not isinstance(values, np.ndarray):
         values = np.asarray(values, object) if isinstance(values, str | bytes) else np.asarray(values)

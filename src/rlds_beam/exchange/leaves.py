@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -17,6 +17,9 @@ from rlds_beam.episodes.nesting import all_below, nest_order
 from rlds_beam.episodes.schema import Field, Schema
 from rlds_beam.episodes.violations import BadEpisode, Violation
 from rlds_beam.errors import UsageError
+from rlds_beam.formats import checked_json
+from rlds_beam.formats.checked_json import COUNT, Kind, Maybe, check_json
+from rlds_beam.formats.features import DTYPES
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
@@ -174,7 +177,18 @@ def field_json(field: Field) -> dict[str, Any]:
     return {"path": field.path, **field.to_json()}
 
 
-def field_from_json(content: Mapping[str, Any]) -> Field:
-    """`field_json` read back."""
+_ENCODINGS = ("none", "bytes", "zlib", "png", "jpeg", "text")
+_FIELD = {
+    "path": Kind("the path of a field", lambda path: isinstance(path, str) and bool(path)),
+    "dtype": Kind(f"one of {', '.join(sorted(DTYPES))}", lambda dtype: isinstance(dtype, str) and dtype in DTYPES),
+    "shape": [Maybe(COUNT)],
+    "encoding": Kind(f"one of {', '.join(_ENCODINGS)}", lambda encoding: encoding in _ENCODINGS),
+    "feature": checked_json.TEXT,
+}
+
+
+def field_from_json(content: Any, where: str) -> Field:
+    """`field_json` read back; raises UsageError if it is not a field, which names the file (`where`)."""
+    check_json(content, _FIELD, where)
     shape = tuple(content["shape"])
     return Field(content["path"], content["dtype"], shape, content["encoding"], content["feature"])

@@ -20,7 +20,8 @@ from rlds_beam.errors import UsageError
 from rlds_beam.exchange import arrow_values
 from rlds_beam.exchange.array_episodes import ArrayFormat, Arrays
 from rlds_beam.formats.base import Damage
-from rlds_beam.formats.checked_json import read_json
+from rlds_beam.formats.checked_json import read_json, shortened
+from rlds_beam.formats.parquet_reading import open_parquet
 from rlds_beam.reading.base import Shard
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
@@ -30,6 +31,10 @@ ARROW = ("arrow", "parquet")
 
 _OF_TRANSITIONS = ("actions", "rewards", "terminations", "truncations")
 _IGNORED = "episode_id"
+_MOST_ROWS = 8
+"""For each byte of a file: each row has two flags at least."""
+_MOST_MISSING = 10_000
+"""The most directories of episodes that may be missing: each is a rejected episode."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,8 +53,11 @@ class MinariArrowFormat(ArrayFormat):
     def count(self, path: str) -> int:
         content = read_json(path)
         total = content.get("total_episodes") if isinstance(content, dict) else None
-        if not isinstance(total, int):
-            raise UsageError(f"{path} is not as Minari writes it: it has no total_episodes")
+        if type(total) is not int or total < 0:
+            raise UsageError(f"{path} is not as Minari writes it: total_episodes is {shortened(total)}")
+        there = len(storage.listdir(storage.split(path)[0]))
+        if total - there > _MOST_MISSING:
+            raise UsageError(f"{path}: total_episodes is {total:,}, and there are {there:,} files and directories")
         return total
 
     def episodes(self, path: str, start: int, stop: int) -> Iterator[Arrays | Damage]:
@@ -57,7 +65,7 @@ class MinariArrowFormat(ArrayFormat):
         for i in range(start, stop):
             try:
                 yield self.read_episode(storage.join(folder, str(i)))
-            except (OSError, ValueError, KeyError, TypeError) as error:  # pyarrow's errors are among these
+            except (AttributeError, LookupError, OSError, TypeError, ValueError) as error:  # pyarrow's, too
                 yield Damage(i, i + 1, f"episode {i} cannot be read: {' '.join(str(error).split())}", b"")
 
     def shard(self, path: str) -> Shard:
@@ -113,13 +121,15 @@ def _plain(values: Any) -> Array:
 def _read(files: list[str], kind: str) -> Any:
     import pyarrow as pa
 
+    for file in files:
+        storage.check_regular(file)
     if kind == "parquet":
-        import pyarrow.parquet as pq
-
-        tables = [pq.read_table(file, partitioning=None) for file in files]
+        tables = [open_parquet(file, storage.size(file)).read() for file in files]
     else:
         tables = [pa.ipc.open_file(pa.memory_map(file)).read_all() for file in files]
-    table = pa.concat_tables(tables)
+    table, size = pa.concat_tables(tables), sum(map(storage.size, files))
+    if len(table) > _MOST_ROWS * size:  # rows of nulls take nothing
+        raise OSError(f"it promises {len(table):,} rows in {size:,} bytes")
     table.validate(full=True)  # offsets of a damaged file may lead anywhere in memory
     return table
 

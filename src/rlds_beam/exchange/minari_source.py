@@ -9,7 +9,6 @@ void last step. JPEGs stay as they are. Infos are step fields `info/...`, unless
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
@@ -47,7 +46,8 @@ from rlds_beam.exchange.minari_arrow import ARROW, MinariArrowFormat
 from rlds_beam.exchange.minari_output import MAIN, METADATA, OWN
 from rlds_beam.exchange.sources_of_files import no_features, shards_of, splits_of
 from rlds_beam.formats.base import Damage
-from rlds_beam.formats.checked_json import parsing, read_json
+from rlds_beam.formats.checked_json import ANY, COUNT, TEXT, Kind, Maybe, check_json, parse_json, parsing, read_json
+from rlds_beam.formats.features import DTYPES
 from rlds_beam.reading.base import Shard, Source, Split
 from rlds_beam.reading.changes import files_in
 
@@ -55,6 +55,8 @@ Array: TypeAlias = "np.ndarray[Any, Any]"
 
 _ROLES = {"observations": "observation", "actions": "action", "rewards": "reward", "infos": "info"}
 _JPEG = b"\xff\xd8\xff"
+_DTYPE = Kind("a dtype of numbers", lambda dtype: isinstance(dtype, str) and dtype in DTYPES)
+_SPACE = {"type?": TEXT, "dtype?": Maybe(_DTYPE), "shape?": Maybe([COUNT]), "*": ANY}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -169,13 +171,13 @@ class MinariSource(Source):
         files: MinariFormat | MinariArrowFormat = MinariFormat()
         shards = {name: shards_of(files, [path]) for name, path in paths.items()} if kind not in ARROW else {}
         if kind in ARROW:
-            files = arrow = MinariArrowFormat(kind, _spaces(about, whole=True))
+            files = arrow = MinariArrowFormat(kind, _spaces(about, storage.join(first, METADATA), whole=True))
             shards = {name: (arrow.shard(path),) for name, path in paths.items()}
         name = naming.to_name(
             about.get(OWN, {}).get("dataset") or str(about.get("dataset_id", "minari")).replace("/", "-")
         )
         if OWN in about:
-            fields = _own_fields(about[OWN])
+            fields = _own_fields(about[OWN], storage.join(first, METADATA))
         else:
             fields = _fields(next(iter(paths.values())), files, about)
         of_steps = {one.field.path: one.field for one in fields if one.of != "episode"}
@@ -216,11 +218,11 @@ def _split(about: Mapping[str, Any], folder: str) -> str:
         return naming.check_name(about.get(OWN, {}).get("split", "train"), f"{where}: {OWN}.split")
 
 
-def _own_fields(about: Mapping[str, Any]) -> tuple[MinariField, ...]:
-    with parsing(METADATA):
+def _own_fields(about: Any, where: str) -> tuple[MinariField, ...]:
+    with parsing(where):
         fields = []
         for one in about["columns"]:
-            field = field_from_json(one)
+            field = field_from_json(one, where)
             if field.encoding == "png" or (field.encoding == "jpeg" and not one["jpeg"]):
                 field = dataclasses.replace(field, encoding="none", feature="Tensor")
             elif one["jpeg"]:
@@ -231,7 +233,8 @@ def _own_fields(about: Mapping[str, Any]) -> tuple[MinariField, ...]:
 
 def _fields(path: str, files: MinariFormat | MinariArrowFormat, about: Mapping[str, Any]) -> tuple[MinariField, ...]:
     """What the first episode holds, for a dataset that another program wrote."""
-    jpeg, spaces = bool(about.get("jpeg_encoding", True)), _spaces(about)
+    where = storage.join(storage.split(path)[0], METADATA)
+    jpeg, spaces = bool(about.get("jpeg_encoding", True)), _spaces(about, where)
     try:
         if isinstance(files, MinariArrowFormat):
             arrays = files.read_episode(storage.join(storage.split(path)[0], "0"))
@@ -264,22 +267,23 @@ def _field(place: str, dataset: Any, jpeg: bool, spaces: Mapping[str, Any]) -> M
     return MinariField(number_field(name, dataset.dtype.name, tuple(dataset.shape[1:])), place, of)
 
 
-def _spaces(about: Mapping[str, Any], *, whole: bool = False) -> dict[str, Any]:
+def _spaces(about: Mapping[str, Any], where: str, *, whole: bool = False) -> dict[str, Any]:
     """The space of each array, by its place; of all places above them, too, where the `whole` is asked for."""
     found: dict[str, Any] = {}
     for role, name in (("observations", "observation_space"), ("actions", "action_space")):
         if isinstance(about.get(name), str):
-            _flat(json.loads(about[name]), role, found, whole)
+            _flat(parse_json(about[name], f"{where}: {name}"), f"{where}: {name}", role, found, whole)
     return found
 
 
-def _flat(space: Mapping[str, Any], place: str, found: dict[str, Any], whole: bool) -> None:
+def _flat(space: Any, where: str, place: str, found: dict[str, Any], whole: bool) -> None:
+    check_json(space, _SPACE, where)
     below = space.get("subspaces")
     if isinstance(below, dict):
         for name, one in below.items():
-            _flat(one, f"{place}/{name}", found, whole)
+            _flat(one, where, f"{place}/{name}", found, whole)
     elif isinstance(below, list):
         for i, one in enumerate(below):
-            _flat(one, f"{place}/_index_{i}", found, whole)
+            _flat(one, where, f"{place}/_index_{i}", found, whole)
     if whole or below is None:
         found[place] = space

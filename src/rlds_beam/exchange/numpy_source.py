@@ -46,9 +46,9 @@ class NumpyField:
     as_bytes: bool
 
     @classmethod
-    def of(cls, content: Mapping[str, Any]) -> NumpyField:
-        """Of the manifest."""
-        field, as_bytes = field_from_json(content), bool(content["as_bytes"])
+    def of(cls, content: Any, where: str) -> NumpyField:
+        """A field of the manifest (`where`)."""
+        field, as_bytes = field_from_json(content, where), bool(content["as_bytes"])
         if field.encoding in ("png", "jpeg"):
             encoding = "jpeg" if as_bytes and not content["of_episode"] else field.encoding if as_bytes else "none"
             field = dataclasses.replace(field, encoding=encoding, feature="Image" if as_bytes else "Tensor")
@@ -70,21 +70,28 @@ class NumpyFormat(ArrayFormat):
     name = "numpy"
 
     def count(self, path: str) -> int:
-        return len(_load(path)) - 1
+        return len(_offsets(path)) - 1
 
     def episodes(self, path: str, start: int, stop: int) -> Iterator[Arrays | Damage]:
         folder = storage.split(path)[0]
-        offsets = _load(path)
+        offsets = _offsets(path)
         try:
             arrays = {one.file: _load(storage.join(folder, f"{one.file}.npy")) for one in self.fields}
             ends = {
-                one.file: _load(storage.join(folder, f"{one.file}.offsets.npy")) for one in self.fields if one.as_bytes
+                one.file: _offsets(storage.join(folder, f"{one.file}.offsets.npy"), len(arrays[one.file]))
+                for one in self.fields
+                if one.as_bytes
             }
         except OSError as error:
             raise OSError(f"an array cannot be read: {error}") from error
+        rows = {one.file: len(ends.get(one.file, arrays[one.file])) - one.as_bytes for one in self.fields}
+        for one in self.fields:
+            wanted = len(offsets) - 1 if one.of_episode else int(offsets[-1])
+            if rows[one.file] < wanted:
+                raise OSError(f"{one.file}.npy has {rows[one.file]} rows, and the episodes have {wanted}")
         for i in range(start, stop):
-            rows = {True: (i, i + 1), False: (int(offsets[i]), int(offsets[i + 1]))}
-            yield {one.file: _rows(arrays[one.file], ends.get(one.file), *rows[one.of_episode]) for one in self.fields}
+            part = {True: (i, i + 1), False: (int(offsets[i]), int(offsets[i + 1]))}
+            yield {one.file: _rows(arrays[one.file], ends.get(one.file), *part[one.of_episode]) for one in self.fields}
 
 
 def _load(path: str) -> Array:
@@ -94,8 +101,21 @@ def _load(path: str) -> Array:
     except OSError:
         raise
     except Exception as error:  # numpy has Python parse the header: of a damaged one it raises almost anything
-        raise OSError(f"{path} is no array: {type(error).__name__}") from error
+        raise OSError(f"{path} is not an array: {type(error).__name__}") from error
+    if not isinstance(array, np.ndarray) or not array.ndim:  # an .npz file of another name, or one number
+        raise OSError(f"{path} is not an array of rows")
     return array
+
+
+def _offsets(path: str, last: int | None = None) -> Array:
+    """Where each of some rows begins, and the end of the last one, which is at most `last`."""
+    array = _load(path)
+    found: Array = np.asarray(array)
+    if found.ndim != 1 or found.dtype.kind not in "iu" or not len(found):
+        raise OSError(f"{path} holds {found.dtype}{list(found.shape)}, not offsets")
+    if found[0] != 0 or (found[1:] < found[:-1]).any() or (last is not None and found[-1] > last):
+        raise OSError(f"{path}: the offsets are not those of consecutive rows")
+    return found
 
 
 def _rows(array: Array, ends: Array | None, start: int, stop: int) -> Array:
@@ -156,8 +176,9 @@ class NumpySource(Source):
         manifest = read_manifest(input)
         if not isinstance(manifest.get("numpy"), dict):
             raise UsageError(f"{input} holds no arrays: it was converted with another --to")
-        with parsing(storage.join(input, MANIFEST)):
-            fields = tuple(NumpyField.of(one) for one in manifest["numpy"]["fields"])
+        where = storage.join(input, MANIFEST)
+        with parsing(where):
+            fields = tuple(NumpyField.of(one, where) for one in manifest["numpy"]["fields"])
         shards: dict[str, tuple[Shard, ...]] = {}
         for one in manifest["shards"]:
             folder, name = storage.split(one["file"])

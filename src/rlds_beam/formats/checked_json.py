@@ -126,7 +126,7 @@ def parsing(path: str) -> Iterator[None]:
     except RldsBeamError:
         raise
     except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
-        detail = shortened(f"{type(error).__name__}: {error}")
+        detail = f"there is no {shortened(error)}" if isinstance(error, KeyError) else shortened(error)
         raise UsageError(f"{path} is damaged, or rlds-beam did not write it: {detail}") from error
 
 
@@ -166,7 +166,7 @@ def _object_problems(value: Any, schema: Mapping[str, Any], where: str) -> Itera
 
 def _short(value: Any) -> str:
     try:
-        text = json.dumps(value)
+        text = json.dumps(value, default=repr)
     except ValueError:  # an integer of more digits than Python prints
         text = "a very large number"
     return text if len(text) <= 40 else text[:37] + "..."

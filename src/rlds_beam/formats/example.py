@@ -16,6 +16,7 @@ TensorFlow's own parser make different things of it, so here it is malformed. So
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -23,6 +24,7 @@ import numpy as np
 
 from rlds_beam.episodes.violations import BadEpisode, Violation
 from rlds_beam.formats.wire import (
+    BLOCK,
     I32,
     LEN,
     LONGEST_SIZE,
@@ -43,6 +45,9 @@ _VALUE = 2 << 3 | LEN
 _LONGEST = 1 + LONGEST_SIZE  # bytes of a tag like these, and of the length after it
 TAGS: dict[Kind, int] = {kind: number for number, kind in _KINDS.items()}
 """The number of a feature's field, by the kind of the list in it."""
+MOST_STRINGS = 1 << 21
+"""The most values of a bytes_list: an empty one takes 2 bytes in a record, and 100 in memory."""
+_FLOAT_TAG, _INT_TAG = 1 << 3 | I32, 1 << 3 | VARINT
 _FLOAT = np.dtype("<f4")
 _TAGS = {number << 3 | LEN: kind for number, kind in _KINDS.items()}
 
@@ -65,7 +70,7 @@ class Feature(NamedTuple):
         # Sliced out, the values are aligned: a column is read many times, and numpy reads unaligned floats slowly.
         packed = self._packed()
         if packed is None:
-            packed = b"".join([self.data[start:end] for start, end in self._unpacked(I32)])
+            packed = self._unpacked_floats()
         if len(packed) % 4:
             raise MalformedError(f"a float list of {len(packed)} bytes")
         return np.frombuffer(packed, _FLOAT)
@@ -74,7 +79,7 @@ class Feature(NamedTuple):
         """The values of an int64_list: [N] as `dtype`. Raises OutOfRangeError where one does not fit."""
         packed = self._packed()
         if packed is None:
-            packed = b"".join([self.data[start:end] for start, end in self._unpacked(VARINT)])
+            packed = self._unpacked_ints()
         return decode_varints(packed, dtype)
 
     def strings(self) -> list[bytes]:
@@ -88,7 +93,9 @@ class Feature(NamedTuple):
         near = end - 4
         starts: list[int] = []
         stops: list[int] = []
-        while at < end:
+        for _ in itertools.repeat(None, MOST_STRINGS):
+            if at >= end:
+                break
             if data[at] != _BYTES:
                 raise MalformedError(f"no string at byte {at} of a bytes list")
             # Most lengths take one to three bytes, and there are many: they are read here.
@@ -106,6 +113,8 @@ class Feature(NamedTuple):
             starts.append(start)
             stops.append(stop)
             at = stop
+        if at < end:
+            raise MalformedError(f"a list of more than {MOST_STRINGS:,} strings at byte {self.start}")
         return starts, stops
 
     def check(self) -> None:
@@ -125,12 +134,31 @@ class Feature(NamedTuple):
             raise MalformedError(f"a list of numbers in several parts at byte {at}")
         return data[start:end]
 
-    def _unpacked(self, wire_type: int) -> Iterator[tuple[int, int]]:
-        """(start, end) of each number, where they are not packed."""
-        for number, wire, start, stop in fields(self.data, self.start, self.end):
-            if number != 1 or wire != wire_type:
-                raise MalformedError(f"no number at byte {start} of a list of numbers")
-            yield start, stop
+    def _unpacked_floats(self) -> bytes:
+        """The bytes of numbers that are not packed: each has a tag before it."""
+        raw = np.frombuffer(self.data, np.uint8, self.end - self.start, self.start)
+        if len(raw) % 5 or (raw[::5] != _FLOAT_TAG).any():
+            raise self._no_number()
+        return raw.reshape(-1, 5)[:, 1:].tobytes()
+
+    def _unpacked_ints(self) -> bytes:
+        """The varints of numbers that are not packed: every other varint is a tag, which takes one byte."""
+        raw, parts, of_value = np.frombuffer(self.data, np.uint8, self.end - self.start, self.start), [], 0
+        for at in range(0, len(raw), BLOCK):
+            block = raw[at : at + BLOCK]
+            ends = block < 0x80
+            number = np.cumsum(ends, dtype=np.int32) - ends + of_value
+            of_value = (of_value + int(np.count_nonzero(ends))) & 1
+            is_tag = number & 1 == 0
+            if (block[is_tag] != _INT_TAG).any():
+                raise self._no_number()
+            parts.append(block[~is_tag].tobytes())
+        if of_value:
+            raise self._no_number()
+        return b"".join(parts)
+
+    def _no_number(self) -> MalformedError:
+        return MalformedError(f"not only numbers in the list of numbers at byte {self.start}")
 
 
 def parse_example(payload: bytes) -> dict[str, Feature]:

@@ -29,7 +29,7 @@ LONGEST_VARINT = 10
 LONGEST_SIZE = 5
 """Bytes of a length, or of a tag, at most."""
 
-_BLOCK = 1 << 16
+BLOCK = 1 << 16
 """Bytes of varints decoded at a time: the work arrays stay in the cache."""
 
 
@@ -215,7 +215,7 @@ def decode_varints(data: bytes, dtype: Any = np.int64) -> Array:
     values = np.empty(np.count_nonzero(last), dtype)
     done = at = 0
     while at < len(raw):
-        ends = last[at : at + _BLOCK]
+        ends = last[at : at + BLOCK]
         size = len(ends) - int(ends[:-11:-1].argmax())  # up to the last number that ends in the block
         block = _varint_block(raw[at : at + size], ends[:size])
         values[done : done + len(block)] = fitting(block, dtype, done)

@@ -56,10 +56,15 @@ class LerobotDecoder:
         for feature in self.fields.features:
             try:
                 steps |= self._columns(feature, table, about)
-            except (pa.ArrowException, KeyError, ValueError, TypeError, AttributeError) as error:
+            except (AttributeError, LookupError, OverflowError, TypeError, ValueError) as error:  # pyarrow's, too
                 detail = f"{feature.name} is not what info.json says: {error}"
                 raise BadEpisode(Violation("wrong_dtype_or_shape", detail, feature.fields[0].path)) from None
-        metadata = {f.path: _value(f, about["columns"].get(name)) for name, f in self.fields.columns.items()}
+        metadata: dict[str, Any] = {}
+        for name, field in self.fields.columns.items():
+            try:
+                metadata[field.path] = _value(field, about["columns"].get(name))
+            except (AttributeError, OverflowError, TypeError, ValueError) as error:
+                raise BadEpisode(Violation("wrong_dtype_or_shape", f"{name} in meta/: {error}", field.path)) from None
         if self.fields.task is not None:
             texts = objects(arrow_values.texts(table["task"]))
             if self.fields.task_of_episode:

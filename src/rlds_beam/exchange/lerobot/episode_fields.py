@@ -20,8 +20,11 @@ from typing import Any
 
 from rlds_beam.episodes.schema import Field, Schema, text_field
 from rlds_beam.errors import UsageError
+from rlds_beam.exchange.leaves import field_from_json
+from rlds_beam.exchange.lerobot import layout
 from rlds_beam.exchange.lerobot.features import INDEX_FEATURES
 from rlds_beam.exchange.lerobot.reading import Meta
+from rlds_beam.formats.checked_json import ANY, TEXT, Kind, Maybe, check_json
 from rlds_beam.formats.features import DTYPES
 
 TASK = "language_instruction"
@@ -83,6 +86,9 @@ def episode_fields(meta: Meta) -> EpisodeFields:
       UsageError: a feature cannot be read.
     """
     known = meta.fields or {}
+    where = meta.path(layout.FIELDS)
+    if meta.fields is not None:
+        check_json(known, _KNOWN, where)
     described = known.get("features", {})
     names = [name for name in meta.info["features"] if name not in INDEX_FEATURES]
     paths = _paths(name for name in names if name not in described)
@@ -92,7 +98,7 @@ def episode_fields(meta: Meta) -> EpisodeFields:
         kind = {"image": "image", "video": "video", "string": "text"}.get(info["dtype"], "number")
         shape = tuple(info["shape"]) if kind in ("image", "video") or info["shape"] != [1] else ()
         if name in described:
-            fields = tuple(map(_field, described[name]["fields"]))
+            fields = tuple(field_from_json(field, where) for field in described[name]["fields"])
             if kind == "video":
                 fields = tuple(map(_of_video, fields))
         else:
@@ -101,10 +107,19 @@ def episode_fields(meta: Meta) -> EpisodeFields:
     there = {field.path for feature in features for field in feature.fields}
     made = tuple(path for path in (*FLAGS, "reward", "discount") if path not in there)
     task = known["task"] if meta.fields else TASK
-    columns = {name: _field(f) for name, f in known.get("episode_columns", {}).items()}
+    columns = {name: field_from_json(field, where) for name, field in known.get("episode_columns", {}).items()}
     if not meta.fields:
         columns = _columns(meta)
     return EpisodeFields(tuple(features), task, bool(known.get("task_of_episode")), columns, made)
+
+
+_FIELDS = Kind("a list of fields", lambda fields: isinstance(fields, list) and bool(fields))
+_KNOWN = {
+    "features?": {"*": {"fields": (_FIELDS, [ANY]), "*": ANY}},
+    "task": Maybe(TEXT),
+    "task_of_episode?": ANY,
+    "episode_columns?": {"*": ANY},
+}
 
 
 def _of_video(field: Field) -> Field:
@@ -112,15 +127,6 @@ def _of_video(field: Field) -> Field:
     if field.dtype != "uint8" or len(field.shape) != 3 or field.encoding not in ("none", "png", "jpeg"):
         raise UsageError(f"meta/rlds_beam.json: {field} cannot be a video")
     return field if field.encoding == "none" else dataclasses.replace(field, encoding="png", feature="Image")
-
-
-def _field(content: Mapping[str, Any]) -> Field:
-    """A field of `rlds_beam.json`."""
-    try:
-        shape = tuple(content["shape"])
-        return Field(content["path"], content["dtype"], shape, content["encoding"], content["feature"])
-    except (KeyError, TypeError) as error:
-        raise UsageError(f"meta/rlds_beam.json is damaged: {content} is no field ({error!r})") from None
 
 
 def _paths(names: Iterable[str]) -> dict[str, str]:
@@ -138,7 +144,8 @@ def _conventional(name: str, path: str, kind: str, shape: tuple[int, ...], info:
     if kind in ("image", "video"):
         if len(shape) != 3:
             raise UsageError(f"info.json: {name} has the shape {list(shape)}, and images have three dimensions")
-        if str((info.get("names") or [""])[0]).startswith("channel"):
+        names = info.get("names")
+        if isinstance(names, list) and names and str(names[0]).startswith("channel"):
             shape = (*shape[1:], shape[0])
         return Field(path, "uint8", shape, "png", "Image")
     if kind == "text":

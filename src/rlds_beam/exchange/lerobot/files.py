@@ -15,6 +15,8 @@ import numpy as np
 from rlds_beam import storage
 from rlds_beam.exchange.lerobot.reading import EpisodeRow, Meta
 from rlds_beam.formats.base import Damage, Headers, Record
+from rlds_beam.formats.checked_json import shortened
+from rlds_beam.formats.parquet_reading import UNREADABLE, open_parquet
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -94,24 +96,28 @@ class LerobotFiles:
 
     def _tables(self, path: str, start: int, stop: int | None, images: bool) -> Iterator[tuple[int, pa.Table | str]]:
         """The frames of each episode with its position; or what is wrong with them."""
-        import pyarrow as pa
-
         rows = self.rows(path)
         wanted = range(start, len(rows) if stop is None else min(stop, len(rows)))
         if not wanted:
             return
-        damaged = (pa.ArrowException, OSError)  # what pyarrow raises for bytes that it does not understand
-        with storage.open_read(path) as file:
+        try:
+            file = storage.open_read(path)
+        except OSError as error:
+            if storage.scheme(path) is not None:
+                raise
+            yield from ((position, f"the file cannot be read: {shortened(error)}") for position in wanted)
+            return
+        with file:
             try:
-                frames = _Frames(file, images)
-            except damaged as error:
-                yield from ((position, f"the file is damaged: {error}") for position in wanted)
+                frames = _Frames(file, storage.size(path), images)
+            except UNREADABLE as error:
+                yield from ((position, f"the file is damaged: {shortened(error)}") for position in wanted)
                 return
             for position in wanted:
                 try:
                     found = self._table(frames, rows[position])
-                except damaged as error:
-                    found = f"the file is damaged: {error}"
+                except UNREADABLE as error:
+                    found = f"the file is damaged: {shortened(error)}"
                 yield position, found
 
     def _table(self, frames: _Frames, row: EpisodeRow) -> pa.Table | str:
@@ -122,7 +128,7 @@ class LerobotFiles:
             return f"{table.num_rows} frames, where meta/ says {row.length} of episode {row.index}"
         tasks = meta_of(self.root, self.digest).tasks
         numbers = table["task_index"].to_pylist()
-        if not all(number is not None and 0 <= number < len(tasks) for number in numbers):
+        if not all(number in tasks for number in numbers):
             return f"a task that meta/ does not name, in episode {row.index}"
         texts = pa.array([tasks[number] for number in numbers], pa.string())
         about = {
@@ -136,18 +142,22 @@ class LerobotFiles:
 class _Frames:
     """The row groups of a file; the last one that was read is kept."""
 
-    def __init__(self, file: Any, images: bool):
+    def __init__(self, file: Any, size: int, images: bool):
         import pyarrow as pa
-        import pyarrow.parquet
 
-        self._file = pyarrow.parquet.ParquetFile(file)
+        self._file = open_parquet(file, size)
         schema = self._file.schema_arrow
+        if len(set(schema.names)) < len(schema.names):
+            raise ValueError("two columns have the same name")
         self._columns = [
             field.name
             for field in schema
             if field.name not in _NUMBERED and (images or not pa.types.is_struct(field.type))
         ]
-        numbers = self._file.read(columns=["episode_index"])["episode_index"].to_numpy()
+        column = self._file.read(columns=["episode_index"])["episode_index"]
+        if column.null_count or not pa.types.is_integer(column.type):
+            raise ValueError(f"episode_index is {column.type} with {column.null_count} nulls, not integers")
+        numbers = column.to_numpy()
         starts = np.flatnonzero(np.r_[True, numbers[1:] != numbers[:-1]]) if len(numbers) else np.empty(0, np.int64)
         stops = np.r_[starts[1:], len(numbers)].astype(np.int64)
         found = zip(numbers[starts].tolist(), starts.tolist(), stops.tolist(), strict=True)

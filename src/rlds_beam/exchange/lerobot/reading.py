@@ -17,20 +17,35 @@ from rlds_beam.errors import UsageError
 from rlds_beam.exchange.lerobot import layout
 from rlds_beam.exchange.lerobot.layout import V3, V21
 from rlds_beam.exchange.lerobot.templates import PathTemplate
-from rlds_beam.formats.checked_json import ANY, COUNT, TEXT, Kind, Maybe, check_json, parsing, read_json
+from rlds_beam.formats.checked_json import (
+    ANY,
+    COUNT,
+    TEXT,
+    Kind,
+    Maybe,
+    check_json,
+    parse_json,
+    parsing,
+    read_json,
+    shortened,
+)
+from rlds_beam.formats.parquet_reading import UNREADABLE, open_parquet
 
-_POSITIVE = Kind("a number above 0", lambda value: isinstance(value, (int, float)) and value > 0)
-_SHAPE = Kind("a list of whole numbers", lambda value: isinstance(value, list) and all(type(d) is int for d in value))
+_FPS = Kind("a number above 0, up to 1,000,000", lambda fps: type(fps) in (int, float) and 0 < fps <= 1_000_000)
+_SIZE = Kind("a whole number above 0", lambda value: COUNT.test(value) and value > 0)
+_TIME = Kind("a time in seconds", lambda value: type(value) in (int, float) and 0 <= value < 1e12)
 _INFO = {
     "codebase_version": TEXT,
-    "fps": _POSITIVE,
+    "fps": _FPS,
     "total_episodes": COUNT,
     "data_path": TEXT,
     "video_path?": Maybe(TEXT),
-    "splits?": {"*": TEXT},
-    "features": {"*": {"dtype": TEXT, "shape": _SHAPE, "*": ANY}},
+    "chunks_size?": _SIZE,
+    "splits?": Maybe({"*": TEXT}),
+    "features": {"*": {"dtype": TEXT, "shape": [COUNT], "*": ANY}},
     "*": ANY,
 }
+_EPISODE = {"episode_index": COUNT, "length": COUNT, "*": ANY}
 _POSITIONS = ("episode_index", "tasks", "length", "dataset_from_index", "dataset_to_index", "episode_key")
 
 
@@ -116,25 +131,32 @@ class Meta:
         return tuple(layout.place_of_episode(0) if self.version == V21 else layout.place(0))
 
     @functools.cached_property
-    def tasks(self) -> list[str]:
+    def tasks(self) -> Mapping[int, str]:
         """The text of each task, by its number."""
         if self.version == V21:
-            found = {line["task_index"]: line["task"] for line in self._lines(layout.TASKS_JSONL)}
-        elif storage.exists(self.path(layout.TASKS)):
-            table = _read_table(self.path(layout.TASKS))
-            names = [name for name in table.column_names if name != "task_index"]
-            if len(names) != 1:
-                raise UsageError(f"{self.path(layout.TASKS)}: expected the columns task_index and task")
-            found = dict(zip(table["task_index"].to_pylist(), table[names[0]].to_pylist(), strict=True))
-        else:
-            found = {}
-        return [found.get(i, "") for i in range(max(found, default=-1) + 1)]
+            path = self.path(layout.TASKS_JSONL)
+            check_json(lines := self._lines(layout.TASKS_JSONL), [{"task_index": COUNT, "task": TEXT}], path)
+            return {line["task_index"]: line["task"] for line in lines}
+        path = self.path(layout.TASKS)
+        if not storage.exists(path):
+            return {}
+        table = _read_table(path)
+        names = [name for name in table.column_names if name != "task_index"]
+        if len(names) != 1 or table.num_columns != 2:
+            raise UsageError(f"{path}: expected the columns task_index and task")
+        numbers, texts = table["task_index"].to_pylist(), table[names[0]].to_pylist()
+        check_json(numbers, [COUNT], f"{path}: task_index")
+        check_json(texts, [TEXT], f"{path}: {names[0]}")
+        return dict(zip(numbers, texts, strict=True))
 
     @functools.cached_property
     def episodes(self) -> list[EpisodeRow]:
         """The episodes in order."""
         with parsing(self.path("meta")):
             rows = self._episodes_v21() if self.version == V21 else self._episodes_v3()
+        for row in rows:
+            check_json([row.index, row.length], [COUNT], f"{self.path('meta')}: an episode's index and length")
+            check_json([video.start for video in row.videos.values()], [_TIME], f"{self.path('meta')}: from_timestamp")
         rows.sort(key=lambda row: row.index)
         if len(rows) != self.info["total_episodes"]:
             raise UsageError(
@@ -168,7 +190,7 @@ class Meta:
 
     def _episodes_v21(self) -> list[EpisodeRow]:
         rows, size = [], self.info.get("chunks_size", layout.CHUNK)
-        for line in self._lines(layout.EPISODES_JSONL):
+        for line in check_json(self._lines(layout.EPISODES_JSONL), [_EPISODE], self.path(layout.EPISODES_JSONL)):
             index = line["episode_index"]
             place = layout.place_of_episode(index, size)
             videos = {key: Video(self._video_path.fill(place, key), 0.0) for key in self.video_keys}
@@ -177,8 +199,11 @@ class Meta:
         return rows
 
     def _lines(self, name: str) -> list[Any]:
-        with parsing(self.path(name)):
-            return [json.loads(line) for line in storage.read_text(self.path(name)).splitlines() if line.strip()]
+        path = self.path(name)
+        if not storage.exists(path):
+            raise UsageError(f"{path} is missing")
+        lines = storage.read_text(path).split("\n")
+        return [parse_json(line, f"{path}: line {i}") for i, line in enumerate(lines, 1) if line.strip()]
 
     def episode_schema(self) -> dict[str, tuple[str, tuple[int | None, ...]]]:
         """The dtype and shape of each further column of the episodes."""
@@ -192,7 +217,10 @@ class Meta:
 
     def digest(self) -> str:
         """Of all metadata that an episode depends on, and of the names and sizes of the videos."""
-        content: list[Any] = [self.info, self.fields, self.tasks, [dataclasses.asdict(row) for row in self.episodes]]
+        numbers = sorted(self.tasks)
+        dense = numbers == [*range(len(numbers))]
+        tasks = [self.tasks[i] if dense else [i, self.tasks[i]] for i in numbers]
+        content: list[Any] = [self.info, self.fields, tasks, [dataclasses.asdict(row) for row in self.episodes]]
         files = sorted({video.file for row in self.episodes for video in row.videos.values()})
         sizes = storage.at_once(_size, [self.path(file) for file in files], self.root)
         return hashlib.sha256(json.dumps([*content, files, sizes], default=str).encode()).hexdigest()
@@ -204,16 +232,16 @@ def _size(path: str) -> int | None:
 
 def _read_table(path: str, wanted: Any = None) -> Any:
     """A Parquet file; raises UsageError where it is damaged."""
-    import pyarrow as pa
-    import pyarrow.parquet
-
     try:
         with storage.open_read(path) as file:
-            content = pyarrow.parquet.ParquetFile(io.BytesIO(file.read()))
+            data = file.read()
+            content = open_parquet(io.BytesIO(data), len(data))
             names = [name for name in content.schema_arrow.names if wanted is None or wanted(name)]
+            if len(set(names)) < len(names):
+                raise ValueError("two columns have the same name")
             return content.read(columns=names)
-    except pa.ArrowException as error:
-        raise UsageError(f"{path} is damaged: {error}") from error
+    except UNREADABLE as error:
+        raise UsageError(f"{path} is damaged: {shortened(error)}") from error
 
 
 def _kind(value: Any) -> tuple[str, tuple[int | None, ...]] | None:

@@ -18,6 +18,7 @@ from rlds_beam.exchange.lerobot.decoding import LerobotDecoder
 from rlds_beam.exchange.lerobot.episode_fields import EpisodeFields, episode_fields
 from rlds_beam.exchange.lerobot.files import LerobotFiles
 from rlds_beam.exchange.lerobot.reading import Meta
+from rlds_beam.formats.checked_json import shortened
 from rlds_beam.reading.base import Shard, Source, Split
 from rlds_beam.reading.splits import selected_splits, slice_of
 
@@ -97,9 +98,11 @@ def _splits(meta: Meta, shards: Sequence[Shard], wanted: str | None) -> tuple[Sp
     ranges: dict[str, tuple[int, int]] = {}
     for name, text in (meta.info.get("splits") or {"train": f"0:{total}"}).items():
         naming.check_name(name, f"{meta.path(layout.INFO)}: a split")
-        match = re.fullmatch(r"(\d+):(\d+)", text)
+        match = re.fullmatch(r"(\d{1,18}):(\d{1,18})", text)
         if match is None:
-            raise UsageError(f"{meta.path('meta/info.json')}: the split {name} is {text}, expected FIRST:END")
+            raise UsageError(
+                f"{meta.path('meta/info.json')}: the split {name} is {shortened(text)}, expected FIRST:END"
+            )
         start = min(int(match[1]), total)
         ranges[name] = (start, max(start, min(int(match[2]), total)))  # of a split of nothing, both are equal
     splits = []
