@@ -45,7 +45,11 @@ def open_hdf5(path: str) -> Iterator[Hdf5Group]:
     with needs("hdf5", f"reading {path} needs h5py"):
         import h5py
     storage.check_regular(path)
-    with h5py.File(path, "r") as file:
+    try:
+        opened = h5py.File(path, "r")
+    except OSError as error:
+        raise OSError(f"{path}: {error}") from error
+    with opened as file:
         try:
             yield Hdf5Group(file)
         except OSError as error:
