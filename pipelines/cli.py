@@ -21,6 +21,7 @@ from rlds_beam.checking.rules import POLICIES, RULES
 from rlds_beam.errors import NoMoreThreadsError, RldsBeamError, UsageError
 from rlds_beam.pipelines import flags
 from rlds_beam.pipelines.base import Job
+from rlds_beam.runners import quiet
 from rlds_beam.runners.kernels import choose_kernels
 
 JOBS = {
@@ -158,13 +159,13 @@ def _job(name: str, arguments: list[str], of_this_process: bool) -> int:
         config = flags.parse_config(parser, config_class, ours, beam_options)
     except SystemExit as done:  # --help
         return int(done.code or 0)
-    quiet = "progress" in fields and not {"-q", "--quiet"}.isdisjoint(ours)
-    if quiet:
+    silent = "progress" in fields and not {"-q", "--quiet"}.isdisjoint(ours)
+    if silent:
         config = dataclasses.replace(config, progress="none")
     verbose = not {"-v", "--verbose"}.isdisjoint(ours)
     if of_this_process and not (verbose or beam_options) and getattr(config, "runner", None) == "local":
         lazy.hide_clients()
-    with _logging(verbose), _sigterm_as_ctrl_c(), _stdout(quiet and not config.json):
+    with _logging(verbose), _sigterm_as_ctrl_c(), _stdout(silent and not config.json):
         return job.main(config)
 
 
@@ -219,10 +220,8 @@ def _logging(verbose: bool) -> Iterator[None]:
             del os.environ[at_work.VERBOSE]
         return
     os.environ.pop(at_work.VERBOSE, None)
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-    os.environ.setdefault("PYTHONWARNINGS", "ignore")
+    for name, value in quiet.ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
     warnings.simplefilter("ignore")
     logging.basicConfig(level=logging.CRITICAL)
     logging.getLogger().setLevel(logging.CRITICAL)

@@ -6,7 +6,7 @@ import dataclasses
 import inspect as introspection
 import os
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from rlds_beam.errors import UsageError
 from rlds_beam.pipelines.convert import ConvertConfig
@@ -16,6 +16,7 @@ from rlds_beam.pipelines.push import PushConfig
 from rlds_beam.pipelines.record import RecordConfig
 from rlds_beam.pipelines.stats import StatsConfig
 from rlds_beam.pipelines.validate import ValidateConfig
+from rlds_beam.runners.quiet import quiet
 from rlds_beam.wording import did_you_mean
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ _OF_THE_COMMAND = {
 
 
 def _takes(config_class: type[Any]) -> Callable[[Function], Function]:
-    """Gives a function the options of a job as its signature, for `help` and completion."""
+    """Gives a function the options of a job as its signature, for `help` and completion; it runs quietly."""
 
     def decorate(function: Function) -> Function:
         positional = introspection.signature(function).parameters.values()
@@ -48,8 +49,9 @@ def _takes(config_class: type[Any]) -> Callable[[Function], Function]:
             for f in _options(config_class)
         ]
         own = [p for p in positional if p.kind is not introspection.Parameter.VAR_KEYWORD]
-        vars(function)["__signature__"] = introspection.Signature([*own, *named])
-        return function
+        calling = cast(Function, quiet(function))
+        vars(calling)["__signature__"] = introspection.Signature([*own, *named])
+        return calling
 
     return decorate
 

@@ -1,0 +1,101 @@
+"""Jobs that are called from Python print nothing of Beam's, and leave the caller's logging as it was."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import os
+import re
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from typing import ParamSpec, TypeVar
+
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
+
+ENVIRONMENT = {
+    "TF_CPP_MIN_LOG_LEVEL": "3",
+    "TF_ENABLE_ONEDNN_OPTS": "0",
+    "GRPC_VERBOSITY": "NONE",
+    "PYTHONWARNINGS": "ignore",
+}
+"""Keeps TensorFlow, gRPC and worker processes quiet, unless the user has set another value."""
+
+_PACKAGES = r"(apache_beam|google|grpc|httplib2|tensorflow|tf_agents|tree)(\.|$)"
+"""Modules whose warnings are about their own dependencies."""
+
+_OF_BEAM = f"{os.sep}apache_beam{os.sep}"
+_OF_BEAM_IN_A_WORKER = re.compile(r'^log_location: "[^"\n]*[/\\]apache_beam[/\\]', re.MULTILINE)
+
+_lock = threading.Lock()
+_running = 0
+_restore = contextlib.ExitStack()
+
+
+def quiet(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+    """A function that runs as in `without_logs_of_beam`."""
+
+    @functools.wraps(function)
+    def call(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+        with without_logs_of_beam():
+            return function(*args, **kwargs)
+
+    return call
+
+
+@contextlib.contextmanager
+def without_logs_of_beam() -> Iterator[None]:
+    """Hides what Beam logs, and warnings of Beam, Google's libraries and TensorFlow; all others are shown as ever.
+
+    A user who sets the level of the logger `apache_beam` sees its logs. Threads may be in it at the same time.
+    """
+    global _running
+    with _lock:
+        if not _running:
+            _restore.enter_context(_changed())
+        _running += 1
+    try:
+        yield
+    finally:
+        with _lock:
+            _running -= 1
+            if not _running:
+                _restore.close()
+
+
+@contextlib.contextmanager
+def _changed() -> Iterator[None]:
+    root, beam = logging.getLogger(), logging.getLogger("apache_beam")
+    new = [name for name in ENVIRONMENT if name not in os.environ]
+    os.environ.update({name: ENVIRONMENT[name] for name in new})
+    # Beam logs by `logging.warning`, which gives the root logger a handler for good, unless it has one. This is the one
+    # that Python uses where there is none.
+    handler = None if root.handlers else logging.lastResort
+    if handler is not None:
+        root.addHandler(handler)
+    shown = beam.level
+    if not shown:
+        beam.setLevel(logging.CRITICAL)
+        root.addFilter(_is_not_of_beam)
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", module=_PACKAGES)
+            yield
+    finally:
+        for name in new:
+            os.environ.pop(name, None)
+        if not shown:
+            root.removeFilter(_is_not_of_beam)
+            beam.setLevel(shown)
+        if handler is not None:
+            root.removeHandler(handler)
+
+
+def _is_not_of_beam(record: logging.LogRecord) -> bool:
+    """Whether a record that was logged by the root logger is not Beam's own; it also passes on those of workers."""
+    if _OF_BEAM not in record.pathname or record.levelno >= logging.CRITICAL:
+        return True
+    text = record.getMessage()
+    return text.startswith("severity: ") and not _OF_BEAM_IN_A_WORKER.search(text)
