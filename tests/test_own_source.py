@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
+import re
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -17,8 +19,10 @@ from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.episodes.schema import Field, Schema
 from rlds_beam.episodes.violations import BadEpisode, Violation
 from rlds_beam.errors import UsageError
+from rlds_beam.exchange.own_sources import checked_source
 from rlds_beam.formats.base import Damage, Headers, Record
-from rlds_beam.reading.base import Shard, Source, Split
+from rlds_beam.reading.base import Segment, Shard, Source, Split
+from rlds_beam.reading.reader import EpisodeReader
 from rlds_beam.testing import make_episode, read_items, read_rejected, write_dataset
 
 DTYPES = {"observation": "float32", "action": "float32", "reward": "float32", "discount": "float32"}
@@ -148,3 +152,203 @@ def test_what_is_no_source_is_refused(data, flag, said):
     code, out, err = run("validate", data, flag)
     assert (code, out) == (2, "")
     assert said in err
+
+
+# Sources with mistakes: one line that names the source, or rejections; never a traceback.
+
+
+class _Disagreeing(JsonDecoder):
+    def decode(self, payload: bytes, key: EpisodeKey) -> Episode:
+        made = super().decode(payload, key)
+        return made.replace(steps=self.change(dict(made.steps)))
+
+    def change(self, steps):
+        raise NotImplementedError
+
+
+class _NoReward(_Disagreeing):
+    def change(self, steps):
+        return {path: column for path, column in steps.items() if path != "reward"}
+
+
+class _WideReward(_Disagreeing):
+    def change(self, steps):
+        return {**steps, "reward": steps["reward"].astype(np.float64)}
+
+
+class _ListOfRewards(_Disagreeing):
+    def change(self, steps):
+        return {**steps, "reward": steps["reward"].tolist()}
+
+
+class _LongObservation(_Disagreeing):
+    def change(self, steps):
+        return {**steps, "observation": np.zeros((len(steps["reward"]), 3), np.float32)}
+
+
+class _ShortReward(_Disagreeing):
+    def change(self, steps):
+        return {**steps, "reward": steps["reward"][:-1]}
+
+
+class _Extra(_Disagreeing):
+    def change(self, steps):
+        return {**steps, "extra": steps["reward"]}
+
+
+class _Raising(_Disagreeing):
+    def change(self, steps):
+        raise LookupError("no such thing")
+
+
+class _NoEpisode(JsonDecoder):
+    def decode(self, payload, key):
+        return None
+
+
+class NoReward(JsonSource):
+    decoder = _NoReward()
+
+
+class WideReward(JsonSource):
+    decoder = _WideReward()
+
+
+class ListOfRewards(JsonSource):
+    decoder = _ListOfRewards()
+
+
+class LongObservation(JsonSource):
+    decoder = _LongObservation()
+
+
+class ShortReward(JsonSource):
+    decoder = _ShortReward()
+
+
+class Extra(JsonSource):
+    decoder = _Extra()
+
+
+class Raising(JsonSource):
+    decoder = _Raising()
+
+
+class NoEpisode(JsonSource):
+    decoder = _NoEpisode()
+
+
+class NoMetadata(JsonSource):
+    schema = Schema(FIELDS, {"name": Field("name", "string", (), "text", "Text")})
+
+
+def found_in(data: Path, source: str) -> list[Violation]:
+    """What is wrong with the first episode."""
+    opened = checked_source(globals()[source].open(str(data)), f"test_own_source:{source}")
+    segment = Segment(opened.splits[0].shards[0], 0, 1)
+    (episode,) = EpisodeReader(opened).read("train", segment)
+    return list(episode.faults)
+
+
+@pytest.mark.parametrize(
+    ("source", "rule", "field", "detail"),
+    [
+        ("NoReward", "missing_field", "reward", "the episode has no reward"),
+        ("NoMetadata", "missing_field", "name", "the episode has no name"),
+        ("WideReward", "wrong_dtype_or_shape", "reward", "float64 at each step, where the schema has float32"),
+        ("ListOfRewards", "wrong_dtype_or_shape", "reward", "a list, where an array with a value for each step"),
+        ("LongObservation", "wrong_dtype_or_shape", "observation", "float32[3] at each step, .* has float32[2]"),
+        ("ShortReward", "unequal_lengths", "reward", "5 steps, where 6 of 7 fields have 6"),
+        ("Extra", "wrong_dtype_or_shape", "extra", "the schema does not name it"),
+        ("Raising", "not_an_example", None, "Raising: its decoder raised LookupError: no such thing (.*.py, line"),
+        ("NoEpisode", "not_an_example", None, "NoEpisode: its decoder gave None"),
+    ],
+)
+def test_a_decoder_that_disagrees_with_its_schema(data, source, rule, field, detail):
+    (violation,) = found_in(data, source)
+    assert (violation.rule, violation.field) == (rule, field)
+    assert re.match(re.escape(detail).replace(r"\.\*", ".*"), violation.detail), violation.detail
+
+
+def test_every_command_rejects_such_episodes(data, tmp_path):
+    code, out, _ = run("validate", data, "--from=test_own_source:NoReward", "--json")
+    report = json.loads(out)
+    assert (code, report["valid"], report["rules"]["missing_field"]["rejected"]) == (3, 0, 12)
+    code, _, err = run("convert", data, tmp_path / "out", "--from=test_own_source:Raising")
+    assert code == 3 and "Traceback" not in err
+
+
+class _Files(JsonLines):
+    def read(self, path, start=0, stop=None):
+        yield from itertools.islice(super().read(path, start, stop), 1)
+        raise KeyError("index")
+
+
+class _Tuples(JsonLines):
+    def read(self, path, start=0, stop=None):
+        yield from (tuple(record) for record in super().read(path, start, stop))
+
+
+class _HalfFiles:
+    name, unit, read = "half", "lines", JsonLines.read
+
+
+class ReadRaises(JsonSource):
+    files = _Files()
+
+
+class ReadGivesTuples(JsonSource):
+    files = _Tuples()
+
+
+class HalfFiles(JsonSource):
+    files = _HalfFiles()
+
+
+class PlanRaises(JsonSource):
+    def plan(self):
+        return {"lines": 1 / 0}
+
+
+class OpenRaises(JsonSource):
+    @classmethod
+    def open(cls, input, *, split=None, features=None):
+        return json.loads("no JSON")
+
+
+class OpenGivesNothing(JsonSource):
+    @classmethod
+    def open(cls, input, *, split=None, features=None):
+        return None
+
+
+class NoSplits(Source):
+    dataset, schema, files, decoder, violations = "x/1.0.0", Schema(FIELDS), JsonLines(), JsonDecoder(), ()
+
+    @classmethod
+    def open(cls, input, *, split=None, features=None):
+        return cls()
+
+
+class StrangeDtype(JsonSource):
+    schema = Schema({**FIELDS, "action": Field("action", "complex64")})
+
+
+@pytest.mark.parametrize(
+    ("source", "code", "said"),
+    [
+        ("ReadRaises", 1, "ReadRaises: files.read raised KeyError: 'index' ("),
+        ("ReadGivesTuples", 1, "ReadGivesTuples: files.read gave a tuple, not a Record or Damage of bytes"),
+        ("HalfFiles", 2, "HalfFiles: its files: _HalfFiles has no scan"),
+        ("PlanRaises", 2, "PlanRaises: its plan raised ZeroDivisionError: division by zero ("),
+        ("OpenRaises", 2, "OpenRaises: its open raised JSONDecodeError: Expecting value"),
+        ("OpenGivesNothing", 2, "OpenGivesNothing: its open returned None, not a Source"),
+        ("NoSplits", 2, "NoSplits: NoSplits has no splits"),
+        ("StrangeDtype", 2, "action has the dtype 'complex64'"),
+    ],
+)
+def test_a_source_with_a_mistake_is_named_in_one_line(data, source, code, said):
+    found, out, err = run("validate", data, f"--from=test_own_source:{source}")
+    assert (found, out) == (code, "")
+    assert said in err
+    assert "Traceback" not in err and len(err.strip().splitlines()) <= 2, err

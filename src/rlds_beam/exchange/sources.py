@@ -6,11 +6,14 @@ import contextlib
 from collections.abc import Iterator, Sequence
 
 from rlds_beam import naming, storage
+from rlds_beam.episodes.schema import Schema
 from rlds_beam.errors import RldsBeamError, UsageError
+from rlds_beam.exchange.own_sources import checked_source
 from rlds_beam.formats.checked_json import shortened
+from rlds_beam.formats.features import DTYPES, ENCODINGS
 from rlds_beam.reading.base import Source
 from rlds_beam.reading.options import SourceOptions
-from rlds_beam.user_functions import resolve
+from rlds_beam.user_functions import raised, resolve
 from rlds_beam.wording import did_you_mean
 
 SOURCES = {
@@ -26,6 +29,8 @@ SOURCES = {
     "envlogger": "rlds_beam.exchange.envlogger_source:EnvLoggerSource",
 }
 """The sources by the name that `--from` gives them."""
+
+_ENCODINGS = (*ENCODINGS, "text", "png", "jpeg")
 
 
 def open_source(
@@ -56,12 +61,27 @@ def open_source(
         raise UsageError(f"--from={from_}: it is not a class that inherits from rlds_beam.reading.base.Source")
     with _naming(input, from_):
         source = source_class.open(input, split=split, features=features)
+    if from_ not in SOURCES:
+        source = checked_source(source, from_)
+    _check_fields(source.schema, f"--from={from_}: {named(input)}")
     source.schema.check_size(named(input))
     for name in str(source.dataset).split("/"):
         naming.check_name(name, f"--from={from_}: {input}: the name of the dataset ({source.dataset})")
     for one in source.splits:
         naming.check_name(one.name, f"--from={from_}: {input}: a split")
     return source
+
+
+def _check_fields(schema: Schema, where: str) -> None:
+    """Raises UsageError for a field whose dtype, shape or encoding is not one that fields have."""
+    for field in (*schema.steps.values(), *schema.metadata.values()):
+        if field.dtype not in DTYPES or field.encoding not in _ENCODINGS:
+            raise UsageError(
+                f"{where}: {field.path} has the dtype {field.dtype!r} and the encoding {field.encoding!r}; dtypes are "
+                f"{', '.join(sorted(DTYPES))}, encodings {', '.join(_ENCODINGS)}"
+            )
+        if not all(size is None or (isinstance(size, int) and size >= 0) for size in field.shape):
+            raise UsageError(f"{where}: {field.path} has the shape {field.shape!r}, expected sizes (None: unknown)")
 
 
 @contextlib.contextmanager
@@ -72,6 +92,8 @@ def _naming(input: str | Sequence[str], from_: str) -> Iterator[None]:
     except RldsBeamError:
         raise
     except Exception as error:
+        if from_ not in SOURCES:
+            raise UsageError(f"--from={from_}: its open {raised(error)}, given {named(input)}") from error
         remote = storage.scheme(named(input)) is not None
         if remote and not isinstance(error, (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)):
             raise  # the bucket cannot be reached, or is not there

@@ -208,7 +208,9 @@ def decode_varints(data: bytes, dtype: Any = np.int64) -> Array:
     """
     raw = np.frombuffer(data, np.uint8)
     if data.isascii():  # bools, labels, small counts: a byte each
-        return fitting(raw, dtype)
+        if dtype == np.bool_ and data.strip(b"\0\1"):  # which leaves what is neither 0 nor 1
+            return fitting(raw, dtype)
+        return raw.astype(dtype)
     last = raw < 0x80
     if not last[-1]:
         raise MalformedError("a number that does not end")

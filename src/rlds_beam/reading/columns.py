@@ -81,7 +81,8 @@ def _check_count(field: Field, count: int) -> None:
 
 def _floats(field: Field, feature: Feature) -> Array:
     _check_kind(field, feature, "float")
-    return _exactly(feature.floats(), field)
+    values = feature.floats()
+    return values if field.dtype == "float32" else _exactly(values, field)
 
 
 def _integers(field: Field, feature: Feature) -> Array:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from rlds_beam.at_work import at_work
-from rlds_beam.episodes.conformance import schema_violations
+from rlds_beam.episodes.conformance import Conformance
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.episodes.violations import BadEpisode, Violation
@@ -41,7 +41,7 @@ class EpisodeReader:
 
     def __init__(self, source: Source, snapshot: Snapshot | None = None):
         self.dataset, self.files, self.decoder = source.dataset, source.files, source.decoder
-        self.schema, self._source = source.schema, type(source).__qualname__
+        self._conformance, self._source = Conformance(source.schema), type(source).__qualname__
         self._snapshot = snapshot
 
     def read(self, split: str, segment: Segment) -> Iterator[Episode]:
@@ -69,7 +69,9 @@ class EpisodeReader:
         faults: Sequence[Violation]
         try:
             episode = self.decoder.decode(record.payload, key)
-            faults = schema_violations(episode, self.schema)
+            if not isinstance(episode, Episode):
+                raise BadEpisode(Violation("not_an_example", f"{self._source}: its decoder gave {episode!r:.80}"))
+            faults = self._conformance.violations(episode)
         except BadEpisode as bad:
             faults = bad.violations
         except (RldsBeamError, MemoryError, OSError):
