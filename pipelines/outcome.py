@@ -12,7 +12,7 @@ from rlds_beam.checking.report import Report
 from rlds_beam.checking.rules import DATASET_RULES, POLICIES, REPAIRABLE
 from rlds_beam.checking.unused import REASONS
 from rlds_beam.connectors.presets import with_preset
-from rlds_beam.errors import RldsBeamError
+from rlds_beam.errors import RldsBeamError, UsageError
 from rlds_beam.pipelines.options import ReportOptions
 from rlds_beam.trajectories.options import ItemOptions
 from rlds_beam.wording import count
@@ -88,6 +88,25 @@ def figures(metrics: Mapping[str, Any], seconds: float) -> dict[str, Any]:
         "worker_seconds": [round(seconds, 3) for seconds in metrics.get("worker_seconds", [working])],
         "peak_memory_mb": round(memory.max / 1024) if memory else None,
     }
+
+
+def check_writable(path: str | None, flag: str) -> None:
+    """Writes an empty file next to one that is going to be written when all work is done, and removes it.
+
+    Raises:
+      UsageError: that is not possible, or the path is a directory. A bucket is not looked at.
+    """
+    if path is None or storage.scheme(path) is not None:
+        return
+    if storage.isdir(path):
+        raise UsageError(f"{flag}={path} is a directory: name a file")
+    beside = storage.temporary_name(path)
+    try:
+        with storage.open_write(beside):
+            pass
+        storage.remove(beside)
+    except OSError as error:
+        raise UsageError(f"{flag}={path} cannot be written to: {error.strerror}") from error
 
 
 def keep(content: Mapping[str, Any], path: str | None) -> None:

@@ -159,6 +159,7 @@ def push(config: PushConfig) -> PushOutcome:
 def _push(config: PushConfig, filled: Callable[[EmbeddedServer, Verified], None]) -> PushOutcome:
     """Runs the job; `filled` is called when all items are in the embedded server, before it ends."""
     from rlds_beam.jobs.push import open_input
+    from rlds_beam.pipelines import outcome
     from rlds_beam.reverb.serving.served_tables import parse_tables
     from rlds_beam.reverb.serving.server import EmbeddedServer, verify_checkpoint
     from rlds_beam.runners import check
@@ -166,6 +167,7 @@ def _push(config: PushConfig, filled: Callable[[EmbeddedServer, Verified], None]
 
     began = time.monotonic()
     check(config)
+    outcome.check_writable(config.report, "--report")
     with planning("push", config.progress):
         source = open_input(config)
     if not config.embedded:

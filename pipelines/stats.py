@@ -113,12 +113,14 @@ def stats(config: StatsConfig) -> StatsOutcome:
     from rlds_beam.connectors.presets import with_preset
     from rlds_beam.exchange.sources import open_source
     from rlds_beam.jobs.cost import validate_seconds
+    from rlds_beam.pipelines import outcome
     from rlds_beam.reading.changes import AGAIN, Snapshot
     from rlds_beam.runners import check
     from rlds_beam.runners.results import run_for_result
     from rlds_beam.seeing.progress import Progress, Total
 
     check(config)
+    outcome.check_writable(config.output, "--output")
     config = with_preset(config)
     source = open_source(config.input, config.split, config.features, config.from_)
     connecting = _connecting(config, source)

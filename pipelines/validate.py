@@ -85,6 +85,7 @@ def validate(config: ValidateConfig) -> Report:
     from rlds_beam.seeing.progress import Progress, Total
 
     check(config)
+    outcome.check_writable(config.report, "--report")
     config = with_preset(config)
     source = open_source(config.input, config.split, config.features, config.from_)
     connecting = Connecting.for_options(config, source.schema)

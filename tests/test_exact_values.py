@@ -197,6 +197,9 @@ def test_lerobots_next_done_is_0_or_1(tmp_path, done, faults):
     data = write_dataset(tmp_path / "data", two_episodes(np.zeros(STEPS, np.float32)))
     lerobot.convert_here(data, tmp_path / "out", lerobot_version="2.1")
     (tmp_path / "out/meta/rlds_beam.json").unlink()  # read as what another program wrote
+    info = json.loads((tmp_path / "out/meta/info.json").read_text())
+    del info["features"]["is_terminal"]
+    (tmp_path / "out/meta/info.json").write_text(json.dumps(info))
     _, file = sorted((tmp_path / "out").glob("data/*/*.parquet"))
     table = parquet.read_table(file)
     parquet.write_table(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -73,6 +73,16 @@ class Field:
     def __str__(self) -> str:
         dims = ", ".join("?" if d is None else str(d) for d in self.shape)
         return f"{self.path}: {self.dtype}({dims})" + (f" {self.encoding}" if self.encoding != "none" else "")
+
+
+def by_path(fields: Iterable[Field], where: str) -> dict[str, Field]:
+    """The fields by path. Raises UsageError, which names `where`, if two have the same one: the first would be lost."""
+    found: dict[str, Field] = {}
+    for field in fields:
+        if field.path in found:
+            raise UsageError(f"{where}: two fields are both named {field.path}")
+        found[field.path] = field
+    return found
 
 
 def text_field(path: str, shape: tuple[int | None, ...] = ()) -> Field:

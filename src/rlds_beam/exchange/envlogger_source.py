@@ -115,7 +115,7 @@ def _columns(arrays: Arrays) -> tuple[dict[str, Column], dict[str, Any]]:
     ended = np.array([False, *(timestep[2] == 0 for timestep, _, _ in logged[1:])])
     columns |= {"is_first": first, "is_last": last, "is_terminal": last & ended}
     about = _decoded(arrays["metadata"][0]) if arrays["metadata"][0] else {}
-    return columns, {path: _value(value) for path, value in _leaves(about or {}, "")}
+    return columns, {path: _value(value) for path, value in _by_path(about or {}, "").items()}
 
 
 def _decoded(data: bytes) -> Any:
@@ -145,9 +145,19 @@ def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
         yield from _leaves(one, f"{path}/{name}" if path else str(name))
 
 
+def _by_path(value: Any, path: str) -> dict[str, Any]:
+    """The leaves by path. Raises ValueError where two have the same one."""
+    leaves = [*_leaves(value, path)]
+    found = dict(leaves)
+    if len(found) < len(leaves):
+        names = [name for name, _ in leaves]
+        raise ValueError(f"two fields are both named {next(name for name in names if names.count(name) > 1)}")
+    return found
+
+
 def _stacked(values: Sequence[Any], path: str) -> dict[str, Column]:
     """The values of all steps, leaf by leaf. Raises ValueError where they differ in their leaves."""
-    rows = [dict(_leaves(value, path)) for value in values]
+    rows = [_by_path(value, path) for value in values]
     if not rows:
         return {}
     for row in rows:

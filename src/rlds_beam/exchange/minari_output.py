@@ -100,6 +100,9 @@ class MinariOutput(MergedOutput):
     def metadata(self) -> tuple[str, ...]:
         return tuple(f"{self.folder(split)}/{name}" for split in self.splits for name in (MAIN, METADATA))
 
+    def stored_names(self) -> Iterator[tuple[str, str]]:
+        yield from ((column.field.path, column.place) for column in self.columns)
+
     def plan(self) -> dict[str, Any]:
         return {"minari": {"version": VERSION, "images": "jpeg" if self.jpeg else "raw", **self._about()}}
 

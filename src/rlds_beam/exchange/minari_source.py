@@ -18,7 +18,7 @@ from rlds_beam import naming, storage
 from rlds_beam.episodes.casting import exact_cast, exact_flags
 from rlds_beam.episodes.episode import Column
 from rlds_beam.episodes.images import EncodedImages
-from rlds_beam.episodes.schema import Field, Schema, text_field
+from rlds_beam.episodes.schema import Field, Schema, by_path, text_field
 from rlds_beam.errors import UsageError
 from rlds_beam.exchange import gym_spaces
 from rlds_beam.exchange.array_episodes import (
@@ -180,9 +180,9 @@ class MinariSource(Source):
             fields = _own_fields(about[OWN], storage.join(first, METADATA))
         else:
             fields = _fields(next(iter(paths.values())), files, about)
-        of_steps = {one.field.path: one.field for one in fields if one.of != "episode"}
+        of_steps = by_path((one.field for one in fields if one.of != "episode"), first)
         of_steps.setdefault("discount", Field("discount", "float32"))
-        schema = Schema(of_steps | FLAG_FIELDS, {one.field.path: one.field for one in fields if one.of == "episode"})
+        schema = Schema(of_steps | FLAG_FIELDS, by_path((one.field for one in fields if one.of == "episode"), first))
         return cls(f"{name}/1.0.0", schema, MinariDecoder(schema, fields), splits_of(shards, split, name), files)
 
 

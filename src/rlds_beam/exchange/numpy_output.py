@@ -21,7 +21,6 @@ from rlds_beam.connectors.fields import StepFields
 from rlds_beam.episodes.columns import text_bytes
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.schema import Field
-from rlds_beam.errors import UsageError
 from rlds_beam.exchange.leaves import LeafColumn, columns_of, field_json, is_text, text_values
 from rlds_beam.exchange.merged_output import MergedOutput, write_merged
 from rlds_beam.exchange.numpy_files import npy_header
@@ -107,9 +106,6 @@ class NumpyOutput(MergedOutput):
         columns = [*_columns(source.schema.steps.values(), left_out, jpeg=jpeg)]
         of_episode = source.schema.metadata.values()
         columns += [dataclasses.replace(c, of_episode=True) for c in _columns(of_episode, left_out, jpeg=True)]
-        names = [name for column in columns for name in _files(column)]
-        if twice := [name for name in {*names, OFFSETS} if [*names, OFFSETS].count(name) > 1]:
-            raise UsageError(f"--to=numpy: two fields would be stored as {twice[0]}.npy: rename one with --connectors")
         splits = tuple(split.name for split in source.splits)
         return cls(directory, source.name, splits, tuple(columns), left_out)
 
@@ -117,6 +113,10 @@ class NumpyOutput(MergedOutput):
     def metadata(self) -> tuple[str, ...]:
         names = [OFFSETS, *(name for column in self.columns for name in _files(column))]
         return tuple(f"{split}/{name}.npy" for split in self.splits for name in names)
+
+    def stored_names(self) -> Iterator[tuple[str, str]]:
+        yield "the offsets of the episodes", OFFSETS
+        yield from ((column.field.path, name) for column in self.columns for name in _files(column))
 
     def plan(self) -> dict[str, Any]:
         return {"numpy": {"fields": self._fields()}}

@@ -12,7 +12,7 @@ from rlds_beam import naming, storage
 from rlds_beam.episodes.casting import exact_cast
 from rlds_beam.episodes.episode import Column
 from rlds_beam.episodes.images import EncodedImages
-from rlds_beam.episodes.schema import Field, Schema
+from rlds_beam.episodes.schema import Field, Schema, by_path
 from rlds_beam.errors import UsageError
 from rlds_beam.exchange.array_episodes import ArrayDecoder, ArrayFormat, Arrays, encoded_images
 from rlds_beam.exchange.leaves import field_from_json
@@ -185,8 +185,8 @@ class NumpySource(Source):
             if name == f"{OFFSETS}.npy":
                 size = sum(other["bytes"] for other in manifest["shards"] if other["split"] == one["split"])
                 shards[one["split"]] = (Shard(0, storage.join(input, folder, name), size, one["records"]),)
-        steps = {one.field.path: one.field for one in fields if not one.of_episode}
-        schema = Schema(steps, {one.field.path: one.field for one in fields if one.of_episode})
+        steps = by_path((one.field for one in fields if not one.of_episode), input)
+        schema = Schema(steps, by_path((one.field for one in fields if one.of_episode), input))
         splits = splits_of(shards, split, manifest["name"])
         checksums = {one["file"]: one["checksum"] for one in manifest["shards"]}
         decoder = NumpyDecoder(schema, fields)

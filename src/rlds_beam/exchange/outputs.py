@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import unicodedata
 from typing import Any, NamedTuple, cast
 
 from rlds_beam.connectors.configuration import Configuration
@@ -20,6 +21,11 @@ from rlds_beam.reading.base import Source
 from rlds_beam.trajectories.options import FrameOptions, ItemOptions
 from rlds_beam.user_functions import resolve
 from rlds_beam.wording import did_you_mean
+
+_MOST_BYTES = 230
+"""File systems take 255 for the name of a file; it has an ending, and more of it while it is written."""
+_SHOWN = 60
+"""Characters of a name in an error."""
 
 TRAJECTORIES, COLUMNS, RLDS, LEROBOT = "trajectories", "columns", "rlds", "lerobot"
 
@@ -73,7 +79,32 @@ def create_output(source: Source, connecting: Connecting, directory: str, option
     _refuse_options_of_others(options)
     if connecting.splits and not output_class.divides:
         raise UsageError(f"--connectors: SplitEpisodes is for --to=rlds, not --to={options.to}: divide RLDS first")
-    return output_class.create_connected(source, connecting, directory, options)
+    output = output_class.create_connected(source, connecting, directory, options)
+    _check_stored_names(output, options.to)
+    return output
+
+
+def _check_stored_names(output: FileOutput, to: str) -> None:
+    """Raises UsageError for a field whose name cannot be that of a file, or of an object in one."""
+    taken: dict[str, str] = {}
+    for path, name in output.stored_names():
+        why = next((why for part in name.split("/") if (why := _unusable(part)) is not None), None)
+        if name in taken:
+            why = f"it would be stored as {name}, and so would {taken[name]}"
+        if why is not None:
+            shown = path if len(path) <= _SHOWN else f"{path[:_SHOWN]}..."
+            raise UsageError(f"--to={to}: the field {shown!r} cannot be stored: {why}. Rename it with --connectors")
+        taken[name] = path
+
+
+def _unusable(name: str) -> str | None:
+    """Why a file or an object of a file cannot have the name; None if it can."""
+    if name in ("", ".", ".."):
+        return f"{name!r} is no name of a file or an object"
+    if any(unicodedata.category(character).startswith("C") for character in name):
+        return "its name has a control character"
+    size = len(name.encode())
+    return f"its name takes {size} bytes, {_MOST_BYTES} at most" if size > _MOST_BYTES else None
 
 
 def configuration_for(options: Any) -> Configuration:

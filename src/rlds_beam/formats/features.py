@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rlds_beam.episodes.nesting import all_below, nest
-from rlds_beam.episodes.schema import REQUIRED_STEP_FIELDS, Field, Schema
+from rlds_beam.episodes.schema import REQUIRED_STEP_FIELDS, Field, Schema, by_path
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.checked_json import parse_json, shortened
 
@@ -72,8 +72,8 @@ def parse_features(features: str | bytes | Json, where: str) -> Schema:
     children = _children(content, where)
     if "steps" not in children:
         raise UsageError(f"{where}: there is no `steps`, so this is not an RLDS dataset; it has {sorted(children)}")
-    steps = _by_path(_step_fields(children.pop("steps"), where), where)
-    metadata = _by_path((f for name, node in children.items() for f in _fields(node, name, (), False, where)), where)
+    steps = by_path(_step_fields(children.pop("steps"), where), where)
+    metadata = by_path((f for name, node in children.items() for f in _fields(node, name, (), False, where)), where)
     for name in REQUIRED_STEP_FIELDS:
         if not all_below(steps, name):
             if name != "discount":
@@ -296,15 +296,6 @@ def _dimension(value: Any, path: str, where: str) -> int | None:
         return None if value is None or int(value) < 0 else int(value)
     except (OverflowError, TypeError, ValueError):
         raise UsageError(f"{where}: {path} has dimension {shortened(repr(value))}, which is not a number") from None
-
-
-def _by_path(fields: Iterator[Field], where: str) -> dict[str, Field]:
-    found: dict[str, Field] = {}
-    for field in fields:
-        if field.path in found:
-            raise UsageError(f"{where}: {field.path} is declared twice")
-        found[field.path] = field
-    return found
 
 
 def features_json(fields: Mapping[str, Field]) -> dict[str, Any]:

@@ -156,6 +156,13 @@ class FileOutput(abc.ABC):
     def describe(self) -> tuple[list[str], dict[str, str]]:
         """What a record of the output holds, a line for each field; and the fields left out, with the reasons."""
 
+    def stored_names(self) -> Iterable[tuple[str, str]]:
+        """The names of files, and of objects within files, that are made of the names of fields: (field, name).
+
+        They are looked at before any work: a name that cannot be stored, or that two fields have, is a UsageError.
+        """
+        return ()
+
     @abc.abstractmethod
     def predict(self, steps: Iterable[int]) -> int:
         """The number of items that the episodes of one range give, from their numbers of steps."""

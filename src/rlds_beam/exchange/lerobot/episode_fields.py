@@ -18,7 +18,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from rlds_beam.episodes.schema import Field, Schema, text_field
+from rlds_beam.episodes.schema import Field, Schema, by_path, text_field
 from rlds_beam.errors import UsageError
 from rlds_beam.exchange.leaves import field_from_json
 from rlds_beam.exchange.lerobot import layout
@@ -29,6 +29,7 @@ from rlds_beam.formats.features import DTYPES
 
 TASK = "language_instruction"
 REWARD, DISCOUNT = Field("reward", "float32"), Field("discount", "float32")
+_INFO = "meta/info.json"
 FLAGS = ("is_first", "is_last", "is_terminal")
 
 
@@ -69,13 +70,16 @@ class EpisodeFields:
 
     @property
     def schema(self) -> Schema:
-        steps = {field.path: field for feature in self.features for field in feature.fields}
+        steps = by_path((field for feature in self.features for field in feature.fields), _INFO)
         steps |= {path: Field(path, "bool", feature="Scalar") for path in self.made if path in FLAGS}
         steps |= {field.path: field for field in (REWARD, DISCOUNT) if field.path in self.made}
-        metadata = {field.path: field for field in self.columns.values()}
+        metadata = by_path(self.columns.values(), _INFO)
         if self.task is not None:
-            text = Field(self.task, "string", (), "text", "Text")
-            (metadata if self.task_of_episode else steps)[self.task] = text
+            task = [text_field(self.task)]
+            if self.task_of_episode:
+                metadata = by_path([*metadata.values(), *task], _INFO)
+            else:
+                steps = by_path([*steps.values(), *task], _INFO)
         return Schema(steps, metadata)
 
 
@@ -133,6 +137,7 @@ def _paths(names: Iterable[str]) -> dict[str, str]:
     """The path of each name: `observation/state`. Dots stay where a name goes through another one, which is a value."""
     every = list(names)
     known = {"next.reward": "reward", "next.done": "is_terminal"}
+    known = {name: path for name, path in known.items() if path not in every}
     found = {}
     for name in every:
         through = any(name.startswith(f"{other}.") for other in every)
@@ -160,8 +165,7 @@ def _columns(meta: Meta) -> dict[str, Field]:
     columns = {}
     for name, (dtype, shape) in meta.episode_schema().items():
         path = f"episode_metadata/{name.replace('/', '.')}"
-        text = dtype == "string" and not shape
-        columns[name] = Field(path, dtype, shape, "text" if text else "none", "Text" if text else "Tensor")
+        columns[name] = text_field(path, shape) if dtype == "string" else Field(path, dtype, shape)
     return columns
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -119,6 +119,9 @@ class LerobotOutput(FileOutput):
                 "--modality out"
             )
         return self
+
+    def stored_names(self) -> Iterator[tuple[str, str]]:
+        yield from ((feature.path, feature.name) for feature in self.features.features)
 
     def placed(self, ranges: Sequence[WorkRange]) -> Self:
         first: dict[str, int] = {}
