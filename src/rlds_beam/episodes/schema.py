@@ -80,7 +80,7 @@ def by_path(fields: Iterable[Field], where: str) -> dict[str, Field]:
     found: dict[str, Field] = {}
     for field in fields:
         if field.path in found:
-            raise UsageError(f"{where}: two fields are both named {field.path}")
+            raise UsageError(f"{where}: {field.path} is declared twice")
         found[field.path] = field
     return found
 
