@@ -13,7 +13,7 @@ from rlds_beam.formats.base import Damage, Record
 from rlds_beam.reading.base import Source, Split
 from rlds_beam.user_functions import raised
 
-_ATTRIBUTES = {"dataset": str, "schema": Schema, "splits": (tuple, list), "violations": (tuple, list)}
+_ATTRIBUTES: dict[str, Any] = {"dataset": str, "schema": Schema, "splits": (tuple, list), "violations": (tuple, list)}
 _FILES = ("name", "unit", "read", "scan", "is_splittable", "end", "positions")
 
 
