@@ -113,6 +113,13 @@ class Schema:
         """Without the field that no record holds: the discount of a dataset without discounts."""
         return dataclasses.replace(self, steps={p: field for p, field in self.steps.items() if not field.optional})
 
+    def check_flags(self, where: str) -> None:
+        """Raises UsageError, which names `where`, if a flag or the discount is text or an image."""
+        for path in ("is_first", "is_last", "is_terminal", "discount"):
+            field = self.steps.get(path)
+            if field is not None and (field.dtype == "string" or field.encoding in ("png", "jpeg")):
+                raise UsageError(f"{where}: {field} is not a number, as RLDS has it")
+
     def check_size(self, where: str) -> None:
         """Checks the declared size before anything of it is allocated; unknown dimensions count as 1.
 

@@ -65,6 +65,7 @@ def open_source(
         source = checked_source(source, from_)
     _check_fields(source.schema, f"--from={from_}: {named(input)}")
     source.schema.check_size(named(input))
+    source.schema.check_flags(named(input))
     for name in str(source.dataset).split("/"):
         naming.check_name(name, f"--from={from_}: {input}: the name of the dataset ({source.dataset})")
     for one in source.splits:

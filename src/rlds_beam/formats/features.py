@@ -85,6 +85,7 @@ def parse_features(features: str | bytes | Json, where: str) -> Schema:
             raise UsageError(f"{where}: {field.path} has shape {field.shape}, whose dimension of 0 cannot be decoded")
     schema = Schema(steps=steps, metadata=metadata)
     schema.check_size(where)
+    schema.check_flags(where)
     return schema
 
 
