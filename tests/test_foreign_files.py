@@ -15,7 +15,10 @@ from lerobot_data import images, robot_episode
 
 from rlds_beam import storage
 from rlds_beam.episodes.image_encoding import encode_jpeg
+from rlds_beam.episodes.schema import Field
+from rlds_beam.episodes.violations import BadEpisode
 from rlds_beam.exchange.lerobot.templates import PathTemplate
+from rlds_beam.exchange.lerobot.videos import read_frames
 from rlds_beam.pipelines.cli import main
 from rlds_beam.testing import make_episode, write_dataset
 
@@ -223,6 +226,31 @@ def test_text_in_place_of_the_number_of_a_file_is_refused(dataset, tmp_path, cap
     pq.write_table(table.set_column(place, "data/chunk_index", pa.array(["../../secret"] * len(table))), file)
     assert convert(tmp_path / "lerobot", tmp_path / "out", "--from=lerobot", "--to=rlds") == 2
     assert "chunk_index is '../../secret', which is not a number" in capsys.readouterr().err
+
+
+PLAYLISTS = {
+    "ffconcat": "ffconcat version 1.0\nfile 'secret.mp4'\n",
+    "HLS": "#EXTM3U\n#EXT-X-TARGETDURATION:1\n#EXTINF:0.5,\nfile:///{secret}\n#EXT-X-ENDLIST\n",
+}
+
+
+@pytest.mark.parametrize("kind", PLAYLISTS)
+def test_a_video_that_is_a_playlist_of_other_files_is_refused(tmp_path, monkeypatch, kind):
+    av = pytest.importorskip("av")
+    for name, muxer in (("secret.mp4", "mp4"), ("secret.ts", "mpegts")):
+        with av.open(str(tmp_path / name), "w", format=muxer) as container:
+            stream = container.add_stream("mpeg4", 10)
+            stream.width = stream.height = 32
+            stream.pix_fmt = "yuv420p"
+            for _ in range(3):
+                container.mux(stream.encode(av.VideoFrame.from_ndarray(np.zeros((32, 32, 3), np.uint8), "rgb24")))
+            container.mux(stream.encode())
+    path, field = tmp_path / "file-000.mp4", Field("observation/top", "uint8", (32, 32, 3), "png", "Image")
+    path.write_text(PLAYLISTS[kind].replace("{secret}", str(tmp_path / "secret.ts")))
+    monkeypatch.chdir(tmp_path)
+    assert len(read_frames("secret.mp4", 0.0, 10, 3, field)) == 3
+    with pytest.raises(BadEpisode, match=r"file-000\.mp4 cannot be read"):
+        read_frames(str(path), 0.0, 10, 3, field)
 
 
 # Manifests

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import json
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -272,6 +273,13 @@ def test_a_file_that_is_a_link_is_not_written_through(tmp_path):
         writer.write([b"ours"], 1)
         writer.commit()
     assert (mine.read_text(), link.is_symlink(), link.read_text()) == ("mine", False, "ours")
+
+
+def test_only_files_are_written_through_to_the_disk(tmp_path):
+    (tmp_path / "link").symlink_to("nothing")
+    os.mkfifo(tmp_path / "pipe")  # to open it would wait for a writer
+    (tmp_path / "file").write_text("ours")
+    storage.sync(str(tmp_path))
 
 
 # Every path that is written to is made by `storage.below`

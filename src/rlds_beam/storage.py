@@ -353,11 +353,12 @@ def naming(path: str) -> Iterator[None]:
 
 
 def sync(directory: str) -> None:
-    """Writes a local directory and all that is in it through to the disk; a remote store has done so at its close."""
+    """Writes a local directory and the files in it through to the disk; a remote store has done so at its close."""
     if scheme(directory) is not None:
         return
     for parent, _, names in os.walk(directory):
-        for path in (*(os.path.join(parent, name) for name in names), parent):
+        files = [path for name in names if stat.S_ISREG(os.lstat(path := os.path.join(parent, name)).st_mode)]
+        for path in (*files, parent):
             descriptor = os.open(path, os.O_RDONLY)
             try:
                 os.fsync(descriptor)

@@ -41,6 +41,9 @@ _HELD = 256 << 20
 
 _PNG_LEVEL = 1
 
+_OWN_FILE = {"format_whitelist": "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi", "protocol_whitelist": "none"}
+"""FFmpeg options: only formats with the frames in the file. Playlists make FFmpeg read other files, or the network."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Encoding:
@@ -239,7 +242,7 @@ def read_frames(
 def _frames(path: str, start: float, fps: float) -> Iterator[Array]:
     import av
 
-    with storage.open_read(path) as file, av.open(file) as container:
+    with storage.open_read(path) as file, av.open(file, options=_OWN_FILE) as container:
         if not container.streams.video:
             raise ValueError("it holds no video")
         stream = container.streams.video[0]

@@ -112,4 +112,6 @@ def settle(checkpoint: str) -> None:
 def _is_checkpoint(root: str, name: str) -> bool:
     """Whether it is one, finished or not."""
     path = os.path.join(root, name)
+    if os.path.islink(path):  # Reverb would delete what it leads to
+        return False
     return bool(_CHECKPOINT.fullmatch(name)) and os.path.isdir(path) and FILES.issuperset(os.listdir(path))
