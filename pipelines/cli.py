@@ -12,6 +12,7 @@ import signal
 import sys
 import textwrap
 import threading
+import traceback
 import warnings
 from collections.abc import Iterator, Sequence
 from typing import cast
@@ -69,6 +70,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return code
     except RldsBeamError as error:
+        if error.__cause__ is not None and not {"-v", "--verbose"}.isdisjoint(_split(arguments)[0]):
+            traceback.print_exception(error.__cause__)
         code = _failed(arguments, type(error).__name__, str(error), error.exit_code)
         if argv is None and isinstance(error, NoMoreThreadsError):
             os._exit(code)  # gRPC waits, when a process ends, for threads that it could not start

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rlds_beam.errors import RldsBeamError
+from rlds_beam import storage
+from rlds_beam.errors import DiskError, RldsBeamError
+from rlds_beam.wording import format_size
 
 if TYPE_CHECKING:
     from rlds_beam.seeing.progress import Total
+
+
+def _disk(text: str, directory: str) -> str:
+    """What is wrong with a disk, with the output in place of a file in it."""
+    path = re.escape(storage.join(directory, ""))
+    return re.sub(rf"{path}[^ ]*", directory, text)
 
 
 def run_ranges(
@@ -50,6 +59,13 @@ def run_ranges(
             if announced is not None:
                 progress.say(announced)
             return run_pipeline(build, config, job.seconds(to_do), progress)
+    except DiskError as error:
+        left = len(to_do) - job.committed_since(total.finished)().ranges
+        size = job.bytes_of(range(left)) if hasattr(job, "bytes_of") else None
+        room = f"Free about {format_size(size)}" if size else "Free some space"
+        remedy = f"{room} and run the same command again." if error.is_full else "Run the same command again to resume."
+        text = f"{_disk(str(error), job.directory)}; {job.progress('parts')} and kept. {remedy}"
+        raise DiskError(text) from error
     except RldsBeamError as error:
         if error.exit_code != RldsBeamError.exit_code:
             raise

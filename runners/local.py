@@ -17,7 +17,7 @@ from typing import Any
 import rlds_beam.errors
 from rlds_beam import at_work
 from rlds_beam.at_work import Done
-from rlds_beam.errors import RldsBeamError, UsageError
+from rlds_beam.errors import DiskError, RldsBeamError, UsageError
 from rlds_beam.runners.base import Define, Runner
 from rlds_beam.runners.threads import NO_MORE_THREADS, no_more_threads, thread_errors
 from rlds_beam.runners.watching import watched
@@ -30,6 +30,8 @@ EFFICIENCY = 0.8
 """Efficiency of n workers on n cores, which share a memory bus and a disk."""
 
 _OURS = re.compile(r"rlds_beam\.errors\.(?P<name>\w+): (?P<message>[^\n]*?)(?: \[while running|\\n|\n|$)")
+_ERRNO = re.compile(r"Error: \[Errno (?P<number>\d+)\] [^\n']*: '(?P<path>[^']+)'")
+"""An OSError that names a file, in a worker's traceback."""
 _STEP = re.compile(r" \[while running '[^']*'\]$")
 """What Beam adds to the message of an error in a step."""
 
@@ -132,6 +134,9 @@ def plain(error: Exception) -> RldsBeamError:
         return ours
     if NO_MORE_THREADS in str(error):
         return no_more_threads()
+    found = _ERRNO.search(str(error))
+    if found is not None and (disk := DiskError.of(int(found["number"]), found["path"])) is not None:
+        return disk
     lines = [line for line in str(error).strip().splitlines() if line.strip()]
     return RldsBeamError(f"{type(error).__name__}: {lines[-1] if lines else error}")
 

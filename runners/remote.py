@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import apache_beam as beam
@@ -10,6 +11,11 @@ from apache_beam.runners import create_runner
 
 from rlds_beam.errors import RldsBeamError, UsageError
 from rlds_beam.runners.base import Define, Runner
+from rlds_beam.runners.local import plain
+
+_TESTED = "Tested runners: local, flink, dataflow. -v shows the traceback."
+_NOT_FETCHED = re.compile(r"Unable to fetch remote job server jar at \S*/beam-runners-(?P<kind>[a-z]+)")
+_HTTP = re.compile(r"HTTP Error (\d+)")
 
 
 class RemoteRunner(Runner):
@@ -38,7 +44,24 @@ class RemoteRunner(Runner):
             pipeline = beam.Pipeline(options=PipelineOptions(flags))
         except ValueError as error:  # of a flag that the runner does not take
             raise UsageError(f"--runner={self.options.runner}: " + " ".join(str(error).split())) from error
-        return self.complete(pipeline, define)
+        try:
+            return self.complete(pipeline, define)
+        except RldsBeamError:
+            raise
+        except Exception as error:
+            raise self._plain(error) from error
+
+    def _plain(self, error: Exception) -> RldsBeamError:
+        """The cause in a line. Beam's runners raise whatever the libraries raise that they are made of."""
+        name, text = self.options.runner, " ".join(str(error).split())
+        if (fetched := _NOT_FETCHED.search(text)) is not None:
+            kind, code = fetched["kind"].capitalize(), _HTTP.search(text)
+            why = code[1] if code is not None else "no connection"
+            return UsageError(f"--runner={name}: Beam's job server for {kind} could not be fetched ({why}). {_TESTED}")
+        found = plain(error)
+        if type(found) is not RldsBeamError or found is error:
+            return found  # an error of ours, which a worker met
+        return RldsBeamError(f"--runner={name}: {str(found).rstrip('.')}. {_TESTED}")
 
     def wait(self) -> None:
         state = self.result.wait_until_finish()

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import importlib
 import json
+import os
 import re
+from urllib.error import HTTPError, URLError
 
 import ml_dtypes
 import numpy as np
 import pytest
+from apache_beam.utils import subprocess_server
 
 import rlds_beam
 from rlds_beam.checking.report import Report
-from rlds_beam.errors import UsageError
+from rlds_beam.errors import DiskError, UsageError
 from rlds_beam.pipelines import flags
 from rlds_beam.pipelines.cli import JOBS, main
+from rlds_beam.runners.local import plain
 from rlds_beam.testing import make_episode, write_dataset
 from rlds_beam.trajectories.record_layout import record_fields
 from rlds_beam.trajectories.spec import Leaf, TrajectorySpec
@@ -212,3 +217,76 @@ def test_repaired_episodes_are_one_line():
     report = Report(records=25, repaired=25, episodes=25, steps=125)
     assert "25 episodes: 25 repaired, 0 rejected" in report.summary()
     assert "valid" not in report.summary()
+
+
+def test_what_convert_wrote_is_named_where_a_dataset_is_expected(tmp_path, capsys):
+    source = str(write_dataset(tmp_path, [make_episode(5, seed=1)]))
+    pairs, columns = str(tmp_path / "pairs"), str(tmp_path / "columns")
+    rlds_beam.convert(source, pairs)
+    rlds_beam.convert(source, columns, to="columns")
+    capsys.readouterr()
+    for command in (["validate"], ["stats"], ["inspect"]):
+        assert main([*command, pairs]) == 2
+        expected = f"rlds-beam: {pairs} holds 4 pairs written by rlds-beam convert from testing/1.0.0. Read it with "
+        err = capsys.readouterr().err
+        assert err == expected + f'rlds_beam.open_dataset("{pairs}") or --from=trajectories.\n'
+    assert main(["validate", columns]) == 2
+    expected = "holds 4 rows written by rlds-beam convert from testing/1.0.0. Read it with rlds_beam.open_dataset("
+    assert f'{expected}"{columns}").' in capsys.readouterr().err
+    (tmp_path / "pairs/manifest.json").unlink()
+    assert main(["convert", pairs, str(tmp_path / "new")]) == 2
+    assert "holds the unfinished output of rlds-beam convert" in capsys.readouterr().err
+    assert main(["convert", source, columns]) == 2
+    assert capsys.readouterr().err.endswith(
+        "holds the output of --to=columns; this command would write trajectories (--items=pairs). Choose another "
+        "directory, or replace it with --overwrite.\n"
+    )
+    assert main(["convert", source, pairs, "--items=sequences"]) == 2
+    assert "trajectories (--items=pairs); this command would write trajectories (--items=seq" in capsys.readouterr().err
+    assert main(["convert", source, pairs, "--repair=last_not_last"]) == 2
+    assert "holds the output of another plan (check.repair was [] and is now" in capsys.readouterr().err
+    assert main(["validate", source, source]) == 2
+    assert f"{source} is a directory: give one directory, or several files" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("number", "said"),
+    [
+        (errno.ENOSPC, "the disk of /data/out/x is full"),
+        (errno.EDQUOT, "the disk quota for /data/out/x is used up"),
+        (errno.EROFS, "/data/out/x is on a read-only file system"),
+        (errno.EACCES, "/data/out/x may not be written by this user (permission denied)"),
+        (errno.EPERM, "/data/out/x may not be written by this user (operation not permitted)"),
+        (errno.EMFILE, "this process may open no more files (at /data/out/x; ulimit -n says how many)"),
+        (errno.ENFILE, "the system can open no more files (at /data/out/x)"),
+        (errno.EIO, "the disk of /data/out/x does not read or write (input/output error)"),
+    ],
+)
+def test_an_error_of_the_disk_is_said_without_the_wrappers_of_beam(number, said):
+    cause = OSError(number, os.strerror(number), "/data/out/x")
+    wrapped = RuntimeError(f"{type(cause).__name__}: {cause} [while running 'ConvertRanges/Convert']")
+    assert str(plain(wrapped)) == said
+    assert isinstance(plain(wrapped), DiskError)
+
+
+@pytest.mark.parametrize(
+    ("raised", "why"),
+    [(HTTPError("http://x", 404, "Not Found", None, None), "404"), (URLError("no route"), "no connection")],
+)
+def test_a_job_server_that_cannot_be_fetched_is_one_line(tmp_path, capsys, monkeypatch, raised, why):
+    def urlopen(*_, **__):
+        raise raised
+
+    monkeypatch.setattr(subprocess_server, "urlopen", urlopen)
+    monkeypatch.setattr(subprocess_server.JavaJarServer, "JAR_CACHE", str(tmp_path / "jars"))
+    source = str(write_dataset(tmp_path, [make_episode(5)]))
+    assert main(["validate", source, "--runner=spark"]) == 2
+    assert capsys.readouterr().err == (
+        f"rlds-beam: --runner=spark: Beam's job server for Spark could not be fetched ({why}). "
+        "Tested runners: local, flink, dataflow. -v shows the traceback.\n"
+    )
+    assert main(["validate", source, "--runner=spark", "-v"]) == 2
+    assert "Traceback (most recent call last)" in capsys.readouterr().err
+    assert main(["validate", source, "--runner=PortableRunner"]) == 1
+    err = capsys.readouterr().err
+    assert err.startswith("rlds-beam: --runner=PortableRunner: NotImplementedError: You must") and err.count("\n") == 1

@@ -147,7 +147,7 @@ def test_another_output_is_another_plan_and_overwrite_leaves_nothing_of_it(data,
     assert run("convert", data, output, OWN)[0] == 3
     code, _, err = run("convert", data, output)
     assert code == 2
-    assert "holds the output of another plan" in err
+    assert "this command would write trajectories (--items=pairs). Choose another directory" in err
     assert run("convert", data, output, "--overwrite")[0] == 3
     assert run("convert", data, tmp_path / "clean")[0] == 3
     assert set(content(output)) == set(content(tmp_path / "clean"))

@@ -6,6 +6,7 @@ An error says what was wrong, where, and what to do about it, in that order.
 from __future__ import annotations
 
 import contextlib
+import errno
 import sys
 from collections.abc import Iterator
 from typing import Literal
@@ -66,6 +67,31 @@ def needs(extra: Extra, what: str) -> Iterator[None]:
         yield
     except ImportError as error:
         raise missing(extra, f"{what} ({error})") from error
+
+
+class DiskError(RldsBeamError):
+    """A file cannot be written: the disk is full, read-only or forbidden (exit code 1)."""
+
+    @classmethod
+    def of(cls, number: int, path: str) -> DiskError | None:
+        """The error for an `errno`; None if it says nothing about a disk."""
+        problems = {
+            errno.ENOSPC: f"the disk of {path} is full",
+            errno.EDQUOT: f"the disk quota for {path} is used up",
+            errno.EROFS: f"{path} is on a read-only file system",
+            errno.EACCES: f"{path} may not be written by this user (permission denied)",
+            errno.EPERM: f"{path} may not be written by this user (operation not permitted)",
+            errno.EMFILE: f"this process may open no more files (at {path}; ulimit -n says how many)",
+            errno.ENFILE: f"the system can open no more files (at {path})",
+            errno.EFBIG: f"{path} is larger than its file system, or ulimit -f, allows (File too large)",
+            errno.EIO: f"the disk of {path} does not read or write (input/output error)",
+        }
+        return cls(problems[number]) if number in problems else None
+
+    @property
+    def is_full(self) -> bool:
+        """Whether room is all that it takes."""
+        return str(self).endswith((" is full", " is used up"))
 
 
 class NotVerifiedError(RldsBeamError):

@@ -11,6 +11,7 @@ from rlds_beam.errors import RldsBeamError, UsageError
 from rlds_beam.exchange.own_sources import checked_source
 from rlds_beam.formats.checked_json import shortened
 from rlds_beam.formats.features import DTYPES, ENCODINGS
+from rlds_beam.output.directory import holding
 from rlds_beam.reading.base import Source
 from rlds_beam.reading.options import SourceOptions
 from rlds_beam.user_functions import raised, resolve
@@ -90,6 +91,10 @@ def _naming(input: str | Sequence[str], from_: str) -> Iterator[None]:
     """Around the opening of a dataset: whatever its metadata make a library raise is a UsageError that names it."""
     try:
         yield
+    except UsageError as error:
+        if (written := written_by_convert(input, from_)) is not None:
+            raise UsageError(written) from error
+        raise
     except RldsBeamError:
         raise
     except Exception as error:
@@ -101,6 +106,19 @@ def _naming(input: str | Sequence[str], from_: str) -> Iterator[None]:
         detail = error.strerror if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
         where = getattr(error, "filename", None) or named(input)
         raise UsageError(f"{where} cannot be read with --from={from_}: {shortened(detail or error)}") from error
+
+
+def written_by_convert(input: str | Sequence[str], from_: str) -> str | None:
+    """What a directory holds that `rlds-beam convert` wrote, and how to read it; None if it is not one, or is RLDS."""
+    held = holding(input) if isinstance(input, str) and storage.isdir(input) else None
+    if held is None or held.to in ("rlds", from_):
+        return None
+    if held.items is None:
+        return f"{input} holds the unfinished output of rlds-beam convert from {held.dataset}; run that command again"
+    ways = [f'rlds_beam.open_dataset("{input}")'] if held.to in ("trajectories", "columns") else []
+    ways += [f"--from={held.to}"] if held.to in SOURCES else []
+    how = f"Read it with {' or '.join(ways)}." if ways else f"It is in the format of --to={held.to}."
+    return f"{input} holds {held.items:,} {held.kind} written by rlds-beam convert from {held.dataset}. {how}"
 
 
 def named(input: str | Sequence[str]) -> str:

@@ -14,7 +14,7 @@ from rlds_beam.checking.options import CheckOptions
 from rlds_beam.checking.report import Report
 from rlds_beam.connectors.connecting import Connecting
 from rlds_beam.connectors.presets import with_preset
-from rlds_beam.errors import UsageError
+from rlds_beam.errors import DiskError, UsageError
 from rlds_beam.exchange.outputs import TRAJECTORIES, configuration_for, create_output
 from rlds_beam.exchange.sources import open_for_job
 from rlds_beam.formats.checked_json import parsing, read_json
@@ -103,7 +103,8 @@ class ConvertJob:
         try:
             directory.make_ready(self.directory, self.plan, overwrite=overwrite)
         except OSError as error:
-            raise UsageError(f"{self.directory} cannot be written to: {error}") from error
+            disk = DiskError.of(error.errno or 0, self.directory)
+            raise UsageError(str(disk or f"{self.directory} cannot be written to: {error}")) from error
 
     def remove_temporary(self) -> None:
         """Removes what a run left that was killed after it had completed the dataset."""
@@ -165,9 +166,9 @@ class ConvertJob:
         """About as long one core takes for so many of the ranges (`cost`)."""
         return convert_seconds(self.source, self.output.effort) * len(to_do) / max(1, len(self.ranges))
 
-    def progress(self) -> str:
+    def progress(self, noun: str = "ranges") -> str:
         """How much of the work is done, for a person; reads all commits."""
-        return f"{len(read_commits(self.directory))} of {len(self.ranges)} ranges are finished"
+        return f"{len(read_commits(self.directory))} of {len(self.ranges)} {noun} are finished"
 
     def committed_since(self, before: int) -> Callable[[], Done]:
         """Counts the ranges that are committed, `before` not included: how far a job is whose runner does not tell."""

@@ -28,7 +28,7 @@ from rlds_beam.errors import UsageError
 from rlds_beam.output.commits import RangeCommit, problems_of, read_commits, sizes
 from rlds_beam.output.files import COMMITS, LOCK, MANIFEST, REJECTED, listdir
 from rlds_beam.output.manifest import is_merged, load_manifest
-from rlds_beam.output.plans import RESERVED, OutputPlan, differences, read_plan, refuse_links, write_plan
+from rlds_beam.output.plans import RESERVED, OutputPlan, another, read_plan, refuse_links, write_plan
 from rlds_beam.output.removing import remove_output
 
 
@@ -65,11 +65,7 @@ def check_output(output: str, plan: OutputPlan, *, overwrite: bool = False) -> N
         )
     refuse_links(output, (*RESERVED, *plan.directories, *(existing.directories if existing is not None else ())))
     if existing is not None and existing.content != plan.content and not overwrite:
-        found = "; ".join(differences(existing.content, plan.content))
-        raise UsageError(
-            f"{output} holds the output of another plan ({found}): name another directory, or replace it whole "
-            "with --overwrite"
-        )
+        raise UsageError(another(output, existing, plan))
 
 
 def open_output(output: str, plan: OutputPlan, *, overwrite: bool = False) -> Finished:
@@ -116,6 +112,34 @@ def is_rlds(path: str) -> bool:
     """Whether `convert --to=rlds` wrote the directory: it is read as any other RLDS dataset."""
     plan = read_plan(path)
     return plan is not None and plan.content.get("to") == "rlds"
+
+
+@dataclasses.dataclass(frozen=True)
+class Holding:
+    """What a directory holds that `convert` wrote.
+
+    Attributes:
+      to: the output's name (`--to`).
+      kind: what an item of it is called: `pairs`, `rows`.
+      dataset: what it was converted from.
+      items: their number; None if it is not finished.
+    """
+
+    to: str
+    kind: str
+    dataset: str
+    items: int | None
+
+
+def holding(path: str) -> Holding | None:
+    """What `convert` wrote into a directory; None if it did not."""
+    plan = read_plan(path)
+    if plan is None or "record" in plan.content:
+        return None
+    to, items = str(plan.content.get("to", "trajectories")), plan.content.get("items")
+    kind = items.get("items", "pairs") if isinstance(items, dict) else "rows" if to == "columns" else "items"
+    manifest = load_manifest(path)
+    return Holding(to, kind, str(plan.content.get("dataset")), None if manifest is None else manifest["items"])
 
 
 def find_finished(output: str) -> Finished:

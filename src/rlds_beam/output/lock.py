@@ -14,7 +14,7 @@ import os
 from collections.abc import Iterator
 
 from rlds_beam import storage
-from rlds_beam.errors import UsageError
+from rlds_beam.errors import DiskError, UsageError
 from rlds_beam.output.files import LOCK
 
 _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EROFS, errno.EACCES, errno.EPERM}
@@ -36,7 +36,8 @@ def locked(directory: str) -> Iterator[None]:
         os.makedirs(directory, exist_ok=True)
         descriptor = _take(os.path.join(directory, LOCK))
     except OSError as error:
-        raise UsageError(f"{directory} cannot be written to: {error}") from error
+        disk = DiskError.of(error.errno or 0, directory)
+        raise UsageError(str(disk or f"{directory} cannot be written to: {error}")) from error
     try:
         yield
     finally:

@@ -164,6 +164,27 @@ def _split_and_number(work: str) -> tuple[str, str]:
     return split, f"{first}-{of}-{last}"
 
 
+def holds(plan: OutputPlan) -> str:
+    """What a directory with a plan holds: `trajectories (--items=sequences)`, `--to=columns`, `a recording`."""
+    if "record" in plan.content:
+        return "a recording"
+    to = plan.content.get("to", "trajectories")
+    items = plan.content.get("items")
+    kind = items.get("items") if isinstance(items, dict) else None
+    return f"trajectories (--items={kind or 'pairs'})" if to == "trajectories" else f"--to={to}"
+
+
+def another(output: str, old: OutputPlan, new: OutputPlan) -> str:
+    """What to say of a directory that holds the output of another plan."""
+    remedy = "Choose another directory, or replace it with --overwrite."
+    held, wanted = holds(old), holds(new)
+    if held != wanted:
+        held = f"the output of {held}" if held.startswith("--to") else held
+        return f"{output} holds {held}; this command would write {wanted}. {remedy}"
+    found = "; ".join(differences(old.content, new.content))
+    return f"{output} holds the output of another plan ({found}). {remedy}"
+
+
 def differences(old: Any, new: Any, path: str = "") -> list[str]:
     """The first few places where two plans differ, for a person."""
     if path.startswith("connectors") and isinstance(old, list) and isinstance(new, list) and len(old) == len(new):

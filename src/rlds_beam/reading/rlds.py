@@ -154,6 +154,8 @@ def _expand(input: str | Sequence[str]) -> list[str]:
     for pattern in patterns:
         found = storage.glob(pattern)
         if not found:
+            if storage.isdir(pattern):
+                raise UsageError(f"{pattern} is a directory: give one directory, or several files")
             raise UsageError(f"{pattern}: no such file or directory")
         paths += [path for path in found if not path.endswith((".json", ".spec"))]
     return paths

@@ -15,7 +15,7 @@ import numpy as np
 from rlds_beam import __version__, storage
 from rlds_beam.at_work import Done
 from rlds_beam.checking.report import Report
-from rlds_beam.errors import UsageError
+from rlds_beam.errors import DiskError, UsageError
 from rlds_beam.formats.checked_json import parsing, read_json
 from rlds_beam.output import directory
 from rlds_beam.output.commits import read_commits
@@ -88,7 +88,8 @@ class RecordJob:
         try:
             directory.make_ready(self.directory, self.plan, overwrite=overwrite)
         except OSError as error:
-            raise UsageError(f"{self.directory} cannot be written to: {error}") from error
+            disk = DiskError.of(error.errno or 0, self.directory)
+            raise UsageError(str(disk or f"{self.directory} cannot be written to: {error}")) from error
 
     def open(self, overwrite: bool = False) -> list[RolloutRange]:
         """Makes the output ready; the ranges that are still to do."""
@@ -119,9 +120,9 @@ class RecordJob:
         path = storage.join(self.directory, COMMITS)
         return lambda: Done(ranges=max(0, sum(name.endswith(".json") for name in listdir(path)) - before))
 
-    def progress(self) -> str:
+    def progress(self, noun: str = "ranges") -> str:
         """How much of the work is done, for a person; reads all commits."""
-        return f"{len(read_commits(self.directory))} of {len(self.ranges)} ranges are finished"
+        return f"{len(read_commits(self.directory))} of {len(self.ranges)} {noun} are finished"
 
     def to_json(self) -> dict[str, Any]:
         """The plan, for programs."""
