@@ -18,6 +18,7 @@ from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.episodes.schema import Field
 from rlds_beam.episodes.violations import BadEpisode, Violation
 from rlds_beam.exchange import arrow_values
+from rlds_beam.exchange.array_episodes import discounts
 from rlds_beam.exchange.lerobot.episode_fields import DISCOUNT, FLAGS, REWARD, EpisodeFields, FeatureFields, sizes
 from rlds_beam.exchange.lerobot.files import EPISODE
 from rlds_beam.exchange.lerobot.reading import Video
@@ -141,11 +142,13 @@ def _value(field: Field, value: Any) -> Any:
 
 
 def _complete(steps: dict[str, Column], made: tuple[str, ...], rows: int) -> None:
-    """Adds the fields that no feature gives."""
+    """Adds the fields that no feature gives; FLAGS come before the discount in `made`."""
     flags: dict[str, Any] = {path: np.zeros(rows, bool) for path in FLAGS}
     flags["is_first"][0] = flags["is_last"][-1] = True
     for path in made:
         if path in FLAGS:
             steps[path] = flags[path]
+        elif path == DISCOUNT.path:
+            steps[path] = discounts(np.asarray(steps["is_terminal"], bool))
         else:
-            steps[path] = np.full(rows, path == DISCOUNT.path, (DISCOUNT if path == DISCOUNT.path else REWARD).dtype)
+            steps[path] = np.zeros(rows, REWARD.dtype)

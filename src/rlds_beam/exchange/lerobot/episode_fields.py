@@ -1,4 +1,4 @@
-"""Which field of an episode each feature of a LeRobot dataset becomes: the way of `features.py` back.
+"""Which field of an episode each feature of a LeRobot dataset becomes: the inverse of `features.py`.
 
     observation.images.top     observation/images/top
     observation.state          observation/state
@@ -7,8 +7,8 @@
     next.done                  is_terminal, on the last frame
     the frame's task           language_instruction
 
-What rlds-beam wrote becomes what it was (`meta/rlds_beam.json`). `is_first`, `is_last` and `discount` (1) are made
-where they are missing.
+What rlds-beam wrote becomes what it was (`meta/rlds_beam.json`). `is_first`, `is_last`, and `discount` are added if they
+are missing; the discount is 1, and 0 on a terminal step and the step that leads into it.
 """
 
 from __future__ import annotations
