@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 from processes import DEADLINE
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -31,6 +32,17 @@ HEAVY = (
     "tensorflow_datasets",
     "tf_agents",
 )
+
+
+VULNERABLE = {
+    "grpcio": ["1.60.0", "1.62.2", "1.63.0", "1.64.1", "1.65.1"],  # CVE-2024-7246
+    "h5py": ["3.8.0", "3.11.0"],  # HDF5 1.12.2 and 1.14.2: CVE-2026-26200
+    "pyarrow": ["14.0.0"],  # CVE-2023-47248
+    "ray": ["2.53.0"],  # CVE-2026-27482
+    "setuptools": ["77.0.3", "78.1.0"],  # CVE-2025-47273
+    "torch": ["2.5.1", "2.9.1"],  # CVE-2025-32434, CVE-2026-24747
+}
+"""Versions with known vulnerabilities."""
 
 
 def our_modules() -> set[str]:
@@ -177,3 +189,17 @@ assert "usage" in out.getvalue(), out.getvalue()
 """
     modules = imported(run, tmp_path)
     assert modules & {*HEAVY, "numpy"} == set()
+
+
+def test_no_requirement_admits_a_version_with_a_known_vulnerability() -> None:
+    text = (ROOT / "pyproject.toml").read_text()
+    stated = [Requirement(line) for line in re.findall(r'"([A-Za-z][\w-]*(?:\[[\w,]+\])?(?:[<>=!~][^"]*))"', text)]
+    for name, versions in VULNERABLE.items():
+        found = [requirement for requirement in stated if requirement.name == name]
+        assert found, name
+        for requirement in found:
+            assert not [*requirement.specifier.filter(versions)], requirement
+    for lock in ROOT.rglob("*.lock"):
+        if not lock.relative_to(ROOT).parts[0].startswith("."):
+            for name, version in re.findall(r"^([\w-]+)==(\S+)", lock.read_text(), re.MULTILINE):
+                assert version not in VULNERABLE.get(name, ()), f"{lock.name}: {name} {version}"
