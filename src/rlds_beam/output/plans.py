@@ -209,8 +209,8 @@ def _difference(path: str, old: Any, new: Any) -> str:
 
 def _changed(old: Any, new: Any) -> list[str]:
     """The files whose fingerprint is new; both lists hold a file's name and its fingerprint."""
-    known = {tuple(entry) for entry in old}
-    return [file for file, content in new if (file, content) not in known]
+    known = {json.dumps(entry) for entry in old} if isinstance(old, list) else set()
+    return [file for file, content in new if json.dumps([file, content]) not in known]
 
 
 def _short(value: Any) -> str:
