@@ -63,6 +63,28 @@ def test_grain_reads_each_row_once_an_epoch_in_workers(folder, wanted, name):
     assert rows_of(mapped) == everything
 
 
+@pytest.mark.parametrize("rows", ["episodes", "steps"])
+def test_grain_reads_rlds_in_worker_processes(folder, rows):
+    """Every row once an epoch, with the values that this process reads; also by an iterator that is resumed."""
+    dataset = rlds_beam.open_dataset(folder / "data" / "point_mass" / "1.0.0", unit=rows)
+    wanted = {digest(row) for row in dataset}
+    assert len(wanted) == len(dataset)
+    sampler = grain.IndexSampler(len(dataset), shard_options=grain.NoSharding(), shuffle=True, num_epochs=1, seed=3)
+    loader = grain.DataLoader(data_source=dataset, sampler=sampler, worker_count=2)
+    order = [digest(row) for row in loader]
+    assert len(order) == len(dataset) and set(order) == wanted
+    iterator = iter(loader)
+    begun = [digest(next(iterator)) for _ in range(5)]
+    resumed = iter(loader)
+    resumed.set_state(iterator.get_state())
+    assert begun + [digest(row) for row in resumed] == order
+
+
+def digest(row: dict[str, Any]) -> bytes:
+    """The values of a row."""
+    return b"".join(path.encode() + np.asarray(row[path]).tobytes() for path in sorted(row))
+
+
 def test_pandas(folder, wanted):
     import pandas
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import numpy as np
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from rlds_beam.output.commits import RangeCommit
 
 Array = np.ndarray[Any, Any]
+
+_AT_ONCE = 64
+"""Files of single episodes that are read at a time."""
 
 
 class EpisodesFiles(Protocol):
@@ -102,17 +105,30 @@ def _add_numbers(output: LerobotOutput, commit: RangeCommit, builders: dict[str,
     shapes = {feature.name: feature.shape for feature in output.features.numbers}
     shapes |= {"timestamp": (), "frame_index": ()}
 
-    def read(name: str) -> pa.Table:
-        import pyarrow.parquet
-
-        with storage.open_read(storage.join(output.directory, name)) as file:
-            return pyarrow.parquet.ParquetFile(file).read(columns=list(shapes), use_threads=False)
-
-    names = [one.file for one in commit.files if one.role == "items"]
-    for table in storage.at_once(read, names, output.directory):
+    files = [storage.join(output.directory, one.file) for one in commit.files if one.role == "items"]
+    for table in _row_groups(files, list(shapes)):
         for name, shape in shapes.items():
             values = flat_values(table[name]).reshape(table.num_rows, *shape)
             builders.setdefault(name, LeafBuilder()).add(values)
+
+
+def _row_groups(files: Sequence[str], columns: list[str]) -> Iterator[pa.Table]:
+    """The row groups of Parquet files, in order: of one large file one at a time, of small ones some files at once."""
+
+    def read(path: str) -> Iterator[pa.Table]:
+        import pyarrow.parquet
+
+        with storage.open_read(path) as file:
+            opened = pyarrow.parquet.ParquetFile(file)
+            for group in range(opened.num_row_groups):
+                yield opened.read_row_group(group, columns=columns, use_threads=False)
+
+    if len(files) == 1:
+        yield from read(files[0])
+        return
+    for first in range(0, len(files), _AT_ONCE):
+        for tables in storage.at_once(lambda path: list(read(path)), files[first : first + _AT_ONCE], files[0]):
+            yield from tables
 
 
 def flat_values(column: Any) -> Array:
