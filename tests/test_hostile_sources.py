@@ -77,6 +77,15 @@ def test_minari_space(tmp_path: Path, space: str) -> None:
     assert "metadata.json" in refused(path, "minari")
 
 
+def test_minari_episode_that_is_a_dataset(tmp_path: Path) -> None:
+    h5py = pytest.importorskip("h5py")
+    path = made(tmp_path, "minari")
+    with h5py.File(path / "data" / "main_data.hdf5", "a") as file:
+        del file["episode_0"]
+        file["episode_0"] = 5
+    assert "a dataset where a group is expected" in refused(path, "minari")
+
+
 def test_minari_own_entry(tmp_path: Path) -> None:
     pytest.importorskip("h5py")
     path = made(tmp_path, "minari_own")

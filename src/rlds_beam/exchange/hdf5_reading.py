@@ -149,6 +149,8 @@ def datasets_of(group: Hdf5Group) -> Iterator[tuple[str, Any]]:
 
 
 def _datasets(group: Hdf5Group, prefix: str, seen: set[int]) -> Iterator[tuple[str, Any]]:
+    if is_dataset(group):
+        raise OSError("there is a dataset where a group is expected")
     if group.address in seen or prefix.count("/") > _MOST_LINKS:
         raise OSError(f"the group {prefix or '/'} is linked twice, or more than {_MOST_LINKS} groups deep")
     seen.add(group.address)
