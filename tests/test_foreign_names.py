@@ -216,7 +216,7 @@ def test_a_camera_that_is_a_path_is_refused_before_the_work(tmp_path, name):
     episode = robot_episode(4)
     pixels = images(encode_jpeg(np.zeros((4, 16, 16, 3), np.uint8)), (16, 16, 3))
     path = write_dataset(tmp_path, [dataclasses.replace(episode, steps={**episode.steps, name: pixels})])
-    with pytest.raises(UsageError, match=r"rename the|--map"):
+    with pytest.raises(UsageError, match=r"rename the|Rename it|--map"):
         open_job(path, tmp_path / "out", "lerobot", fps=10, images="video", map=(f"{name}={name}",))
 
 
