@@ -132,7 +132,9 @@ def took(figures: Mapping[str, Any]) -> str:
 def show(report: Report, options: ReportOptions, extra: dict[str, Any], lines: list[str]) -> None:
     """Prints the report: as JSON (with `extra`), or as a summary followed by `lines`, and why the exit code is 3."""
     if (why := failure(report, options)) is not None:
-        extra, lines = {**extra, "error": why}, [*lines, f"failed    with exit code {REJECTED}: {why}"]
+        lines = [*lines, f"failed    with exit code {REJECTED}: {why}"]
+        if (empty := nothing_out(report, options)) is not None:
+            extra = {**extra, "error": empty}
         if options.progress == "none" and not options.json:  # -q shows nothing else
             print(f"rlds-beam: failed with exit code {REJECTED}: {why}", file=sys.stderr)
     if options.json:

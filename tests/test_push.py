@@ -345,7 +345,7 @@ def test_embedded_leaves_a_checkpoint_that_a_server_takes_up(capsys, data, tmp_p
         (["--reverb=embedded", "--table=t"], "--checkpoint=DIR leaves that on the disk"),
         (["--reverb=a:1", "--table=t", "--checkpoint=x"], "are for --reverb=embedded"),
         (["--reverb=a:1", "--table=t", "--timeout=0"], "more than 0 seconds"),
-        (["--reverb=a:1", "--table=t", "--chunk_length=0"], "at least one frame"),
+        (["--reverb=a:1", "--table=t", "--chunk_length=0"], "must be at least 1"),
         (["--reverb=nowhere", "--table=t"], "expected host:port"),
     ],
 )

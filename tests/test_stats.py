@@ -127,7 +127,7 @@ def test_no_accepted_episode_is_said(all_broken, tmp_path, capsys, flags, code):
         (["--format=openvla", "--output=x.json", "--proprio=observation"], "--proprio=observation: no such field"),
         (["--format=octo", "--output=x.json", "--action=reward"], "--action=reward: it is a scalar"),
         (["--format=openpi", "--output=x.json"], "--proprio=PATH"),
-        (["--format=rlds", "--output=x.json"], "invalid choice: 'rlds'"),
+        (["--format=rlds", "--output=x.json"], "--format=rlds: expected one of"),
     ],
 )
 def test_a_format_that_cannot_be_written_is_refused_before_the_dataset_is_read(

@@ -29,7 +29,7 @@ from rlds_beam.wording import count, format_size
 SAMPLES = 5
 """Samples kept of each rule: those with the smallest keys."""
 
-EMPTY = "nothing: the dataset is empty (no episodes in the splits that were read)"
+EMPTY = "nothing: the input has no episodes"
 """What every command says of an empty dataset."""
 
 OUTCOMES = ("accepted", "repaired", "rejected")

@@ -134,5 +134,5 @@ def open_for_job(input: str | Sequence[str], options: SourceOptions) -> Source:
     """
     source = open_source(input, options.split, options.features, options.from_)
     if not source.splits:
-        raise UsageError(f"{input}: the dataset is empty (it names no splits)")
+        raise UsageError(f"{input}: the input has no episodes (it names no splits)")
     return source
