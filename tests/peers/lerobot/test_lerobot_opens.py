@@ -15,6 +15,8 @@ import numpy as np
 import pytest
 
 import rlds_beam
+from rlds_beam import Field, Schema
+from rlds_beam.formats.rlds_records import schema_of
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 
@@ -307,3 +309,81 @@ def test_lerobots_own_converter_takes_our_v21_to_v30(moving, folder, images):
             found = item["observation.images.wrist"].numpy().transpose(1, 2, 0) * 255
             assert np.abs(found - pixels).mean() < 6
         frame += len(e)
+
+
+@pytest.mark.parametrize("videos", [False, True], ids=["images", "videos"])
+def test_files_that_lerobot_begins_at_its_size_limits_are_read(moving, folder, videos):
+    """LeRobot's own dataset with a limit far below an episode: several data and video files."""
+    from lerobot.datasets.lerobot_dataset import LeRobotDataset
+
+    kind = "video" if videos else "image"
+    features = {
+        "observation.images.top": {"dtype": kind, "shape": (64, 64, 3), "names": ["height", "width", "channels"]},
+        "observation.state": {"dtype": "float32", "shape": (4,), "names": None},
+        "action": {"dtype": "float32", "shape": (2,), "names": None},
+    }
+    root = folder / f"small_{kind}"
+    made = LeRobotDataset.create("some/small", data.FPS, features, root=root, use_videos=videos)
+    made.meta.update_chunk_settings(chunks_size=2, data_files_size_in_mb=0.001, video_files_size_in_mb=0.001)
+    for k, e in enumerate(moving[1]):
+        pixels = e.steps["observation/image_0"].decode()
+        for t in range(len(e)):
+            row = {"observation.state": e.steps["observation/state"][t], "action": e.steps["action"][t]}
+            made.add_frame({**row, "observation.images.top": pixels[t], "task": f"task {k}"})
+        made.save_episode()
+    made.finalize()
+    assert len(list(root.glob("data/*/*.parquet"))) > 1 and len(list(root.glob("data/*"))) > 1
+    assert not videos or len(list(root.glob("videos/*/*/*.mp4"))) > 1
+    found = data.read_episodes(str(root), "lerobot")
+    for k, (one, e) in enumerate(zip(found, moving[1], strict=True)):
+        np.testing.assert_array_equal(one.steps["observation/state"], e.steps["observation/state"])
+        assert set(one.steps["language_instruction"]) == {f"task {k}".encode()}
+        pixels = [s.decode().astype(int) for s in (one.steps["observation/images/top"], e.steps["observation/image_0"])]
+        assert np.abs(pixels[0] - pixels[1]).mean() < (6 if videos else 0.01)
+
+
+@pytest.mark.parametrize("made", ["copy", "video"])
+def test_lerobot_packs_our_files_up_to_its_size_limits(moving, made, folder):
+    """Its aggregation of our datasets, into few files and into many, has the same frames."""
+    from lerobot.datasets.aggregate import aggregate_datasets
+
+    ours = folder / f"packed_{made}"  # without a matrix, which these tools cannot write
+    left_out = "-observation/matrix,-observation/depth"
+    rlds_beam.convert(moving[0], ours, to="lerobot", fps=data.FPS, shards=2, images=made, map=left_out)
+    for limit, name in ((1e-4, "many"), (100, "few")):
+        root = folder / f"aggregated_{made}_{name}"
+        aggregate_datasets(
+            ["some/one", "some/two"], "some/both", roots=[ours, ours], aggr_root=root, chunk_size=2,
+            data_files_size_in_mb=limit, video_files_size_in_mb=limit,
+        )  # fmt: skip
+        assert (len(list(root.glob("data/*/*.parquet"))) > 1) == (name == "many")
+        both, one = opened(root), opened(ours)
+        assert len(both) == 2 * len(one)
+        for frame in range(0, len(both), 7):
+            found, wanted = both[frame], one[frame % len(one)]
+            np.testing.assert_array_equal(found["action"], wanted["action"])
+            assert found["task"] == wanted["task"]
+            for camera in one.meta.camera_keys:
+                assert np.abs(found[camera].numpy() - wanted[camera].numpy()).mean() < 0.02
+        episodes = data.read_episodes(str(root), "lerobot")
+        assert sum(map(len, episodes)) == len(both)
+
+
+def test_a_data_file_above_the_limit_and_ragged_columns_open(folder):
+    """One range, 110 MB: LeRobot begins another file at 100 MB, and reads larger ones. Its episodes have lists."""
+    from rlds_beam.testing import make_episode, write_dataset
+
+    episodes = [make_episode(1500, seed=i, observation={"state": 2300}) for i in range(8)]
+    episodes = [e.replace(metadata={"marks": np.arange(i)}) for i, e in enumerate(episodes)]
+    schema = schema_of(episodes[0])
+    schema = Schema(schema.steps, {"marks": Field("marks", "int64", (None,))})
+    path = write_dataset(folder / "large", episodes, name="large", schema=schema)
+    data.convert_here(path, folder / "large_out", fps=10, shards=1)
+    (file,) = (folder / "large_out").glob("data/*/*.parquet")
+    assert file.stat().st_size > 100e6
+    dataset = opened(folder / "large_out")
+    assert len(dataset) == 12_000
+    for frame in (0, 1499, 1500, 11_999):
+        step = episodes[frame // 1500].steps["observation/state"][frame % 1500]
+        np.testing.assert_array_equal(dataset[frame]["observation.state"], step)
+    assert [list(dataset.meta.episodes[k]["marks"]) for k in range(8)] == [list(range(k)) for k in range(8)]
