@@ -7,8 +7,8 @@
     next.done                  is_terminal, on the last frame
     the frame's task           language_instruction
 
-What rlds-beam wrote becomes what it was (`meta/rlds_beam.json`). `is_first`, `is_last`, and `discount` are added if they
-are missing; the discount is 1, and 0 on a terminal step and the step that leads into it.
+What rlds-beam wrote becomes what it was (`meta/rlds_beam.json`). `is_first`, `is_last`, and `discount` are added if
+they are missing; the discount is 1, and 0 on a terminal step and the step that leads into it.
 """
 
 from __future__ import annotations
