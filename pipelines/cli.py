@@ -52,6 +52,16 @@ _EXAMPLES = """examples:
   rlds-beam validate data/point_mass/1.0.0
   rlds-beam convert  data/point_mass/1.0.0 pairs"""
 
+_RESUMES = "what is finished is kept, run the same command to resume"
+_LEFT = {
+    "convert": _RESUMES,
+    "record": _RESUMES,
+    "push": "the tables keep the items that they received, unless their server ended with this command",
+    "serve": "the server has ended",
+    "doctor": "nothing was changed",
+}
+"""What is left when a command is interrupted."""
+
 _STORES = ("apache_beam", "boto3", "botocore", "google", "httplib2", "requests", "urllib3")
 """Packages whose errors are about a bucket, or the way to it."""
 
@@ -77,7 +87,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             os._exit(code)  # gRPC waits, when a process ends, for threads that it could not start
         return code
     except KeyboardInterrupt:
-        text = "interrupted; what is finished is kept, run the same command to resume"
+        text = f"interrupted; {_after_interruption(arguments)}"
         return _failed(arguments, "KeyboardInterrupt", text, _INTERRUPTED)
     except BrokenPipeError:  # `| head` has read enough
         _discard_stdout()
@@ -87,6 +97,12 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise  # a mistake of ours: its place is needed
         text = " ".join(f"{type(error).__name__}: {error}".split())
         return _failed(arguments, type(error).__name__, text, RldsBeamError.exit_code)
+
+
+def _after_interruption(arguments: list[str]) -> str:
+    """What an interrupted command left, and what to do."""
+    dry = "--dry_run" in _split(arguments)[0]
+    return "nothing was written" if dry else _LEFT.get(arguments[0], "nothing was written")
 
 
 def _failed(arguments: list[str], kind: str, text: str, code: int) -> int:

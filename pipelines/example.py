@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import os
 import shlex
+import shutil
+from collections.abc import Iterator
 
 from rlds_beam.errors import UsageError
 from rlds_beam.options import Options, option
@@ -51,17 +53,31 @@ def example(config: ExampleConfig) -> str:
     Raises:
       UsageError: it exists already, or cannot be written.
     """
+    from rlds_beam import at_work
     from rlds_beam.formats.rlds_dataset import write_dataset
+    from rlds_beam.formats.rlds_records import encode_example, schema_of
     from rlds_beam.jobs.example import NAME, VERSION, make_episodes
+    from rlds_beam.seeing.progress import Total, in_this_process
 
     path = os.path.join(config.directory, NAME, VERSION)
     if os.path.exists(path):
         raise UsageError(f"{path} exists already; remove it, or name another directory")
-    episodes = make_episodes(config.episodes, broken=config.broken, seed=config.seed)
+    schema = schema_of(next(make_episodes(1, seed=config.seed)))
+
+    def records() -> Iterator[bytes]:
+        for episode in make_episodes(config.episodes, broken=config.broken, seed=config.seed):
+            yield encode_example(episode, schema)
+            at_work.count(records=1, steps=len(episode))
+
     try:
-        write_dataset(config.directory, episodes, name=NAME, version=VERSION, shards=config.shards)
+        with in_this_process(Total("example", episodes=config.episodes), "auto"):
+            write_dataset(config.directory, records(), name=NAME, version=VERSION, shards=config.shards, schema=schema)
     except OSError as error:
+        shutil.rmtree(path, ignore_errors=True)
         raise UsageError(f"{path} cannot be written: {error}") from error
+    except KeyboardInterrupt:
+        shutil.rmtree(path, ignore_errors=True)
+        raise
     return path
 
 

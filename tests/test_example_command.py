@@ -45,7 +45,7 @@ def test_broken_episodes_are_rejected_and_can_be_repaired(tmp_path: Path) -> Non
 
 def test_episodes_follow_rlds() -> None:
     """Some end in a terminal state and some are cut off; the discount is 0 on the step into a terminal state alone."""
-    episodes = make_episodes(32)
+    episodes = list(make_episodes(32))
     terminal = [bool(episode.steps["is_terminal"][-1]) for episode in episodes]
     assert 0 < sum(terminal) < 32
     for episode, ends in zip(episodes, terminal, strict=True):
@@ -94,5 +94,5 @@ def test_load_items_gives_what_was_written(items: str, tmp_path: Path) -> None:
     assert shapes == {
         "pairs": {(2, 2)}, "sequences": {(4, 2)}, "frames": {(2,)}, "episodes": {(n, 2) for n in frames},
     }[items]  # fmt: skip
-    first = make_episodes(1)[0].steps["observation/goal"][0]
+    first = next(make_episodes(1)).steps["observation/goal"][0]
     np.testing.assert_array_equal(read[0]["observation/goal"].reshape(-1, 2)[0], first)

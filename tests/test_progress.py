@@ -8,6 +8,7 @@ import os
 import pty
 import re
 import select
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +19,7 @@ from processes import DEADLINE, running
 
 from rlds_beam import at_work
 from rlds_beam.at_work import Done
+from rlds_beam.exchange.sources import open_source
 from rlds_beam.jobs.convert import prepare
 from rlds_beam.pipelines.convert import ConvertConfig
 from rlds_beam.runners import base
@@ -173,6 +175,52 @@ def test_the_line_of_a_job_without_ranges() -> None:
     total = Total("validate", bytes=1_000_000)
     begun, half = (0.0, Done(records=1)), (3600.0, Done(records=10, bytes=500_000, steps=7200))
     assert line(total, begun, half) == "validate 7,200 steps, 2 steps/s, 500.0 kB of 1.0 MB, 1:00:00 left"
+
+
+def test_a_slice_is_the_whole_of_what_is_to_be_done(data) -> None:
+    whole = open_source(str(data))
+    assert whole.size == sum(shard.stat().st_size for shard in shard_paths(data))
+    for text, part in (("train[:25%]", 0.25), ("train[5:7]", 0.05), ("train[15:25]", 0.25)):
+        sliced = open_source(str(data), split=text)
+        assert sliced.size == pytest.approx(part * whole.size, rel=0.02)
+        assert sliced.splits[0].size == sliced.size
+        assert sliced.most_steps() == whole.most_steps()  # which is a bound, and must not be too small
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory) -> Path:
+    """Very many records, so that a command is still at work when it is interrupted."""
+    path = write_dataset(tmp_path_factory.mktemp("large"), [make_episode(2, seed=i) for i in range(100)])
+    (shard,) = shard_paths(path)
+    shard.write_bytes(shard.read_bytes() * 4_000)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("command", "shown", "said"),
+    [
+        (["example", "{out}", "--episodes=10000000"], " of 10,000,000 episodes, ", "nothing was written"),
+        (["validate", "{large}", "--accept=duplicate_episode", "--workers=1"], " steps, ", "nothing was written"),
+        (["convert", "{large}", "{out}", "--accept=duplicate_episode", "--workers=1"], " ranges, ",
+         "run the same command"),
+    ],
+    ids=["example", "validate", "convert"],
+)  # fmt: skip
+def test_what_an_interrupted_command_says_is_true(tmp_path, large, command, shown, said) -> None:
+    master, terminal = pty.openpty()
+    arguments = [text.format(large=large, out=tmp_path / "out") for text in command]
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "160"}
+    with running(arguments, env=environment, stdout=terminal, stderr=terminal, text=False) as process:
+        os.close(terminal)
+        seen = read_until(master, shown.encode())
+        assert shown.encode() in seen, seen
+        os.kill(process.pid, signal.SIGINT)
+        seen += read_until(master, said.encode())
+        assert process.wait(DEADLINE) == 130, seen
+    os.close(master)
+    assert said.encode() in seen and b"Traceback" not in seen
+    left = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert not left or said != "nothing was written"
 
 
 def test_compressed_input_is_larger_than_its_files() -> None:

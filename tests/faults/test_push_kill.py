@@ -146,7 +146,10 @@ def test_interrupted(data, servers, number, workers) -> None:
             arguments(data, [proxy.address], f"--workers={workers}"), proxy, STREAM_BYTES // 3, end
         )  # fmt: skip
         assert (code, json.loads(out)["error"]["exit_code"]) == (130, 130), err
-        assert err == "rlds-beam: interrupted; what is finished is kept, run the same command to resume\n"
+        assert err == (
+            "rlds-beam: interrupted; the tables keep the items that they received, "
+            "unless their server ended with this command\n"
+        )
         assert members(groups[0]) == []
         assert main(arguments(data, [proxy.address])) == 0
     assert held(servers[0]) == due()

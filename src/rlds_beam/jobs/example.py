@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ _NEAR = 0.05
 """Distance from the goal at which an episode ends in a terminal state."""
 
 
-def make_episodes(count: int, *, broken: int = 0, seed: int = 0) -> list[Episode]:
+def make_episodes(count: int, *, broken: int = 0, seed: int = 0) -> Iterator[Episode]:
     """Episodes of 5 to 25 steps, the same for the same arguments.
 
     Args:
@@ -28,7 +29,8 @@ def make_episodes(count: int, *, broken: int = 0, seed: int = 0) -> list[Episode
       seed: of the starts, the goals and the noise.
     """
     without_end = {count * i // broken for i in range(broken)}
-    return [_episode(np.random.default_rng([seed, i]), i, ends=i not in without_end) for i in range(count)]
+    for i in range(count):
+        yield _episode(np.random.default_rng([seed, i]), i, ends=i not in without_end)
 
 
 def _episode(rng: np.random.Generator, number: int, *, ends: bool) -> Episode:

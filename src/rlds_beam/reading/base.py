@@ -77,8 +77,10 @@ class Split:
 
     @property
     def size(self) -> int:
-        """Bytes on disk of all shards."""
-        return sum(shard.size for shard in self.shards)
+        """Bytes on disk; of a slice, those of its share of the records of each shard."""
+        if not self.sliced:
+            return sum(shard.size for shard in self.shards)
+        return sum(shard.size * (high - low) // (shard.records or 1) for shard, low, high in self.taken)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -75,7 +75,8 @@ class RldsSource(Source):
         first = next((shard for split in self.splits for shard in split.shards), None)
         if first is None or self.files.name != "tfrecord" or not self.files.is_splittable(first.path):
             return None  # compressed
-        return self.size // _least_step_bytes(self.schema)
+        size = sum(shard.size for split in self.splits for shard in split.shards)
+        return size // _least_step_bytes(self.schema)
 
 
 def _dataset_directory(path: str) -> str:

@@ -32,12 +32,14 @@ class Total:
       ranges: of the whole plan; None for a job that does not work by ranges.
       finished: of them by an earlier run.
       bytes: of the input; None where it is not known.
+      episodes: to be written, by a job that reads none.
     """
 
     name: str
     ranges: int | None = None
     finished: int = 0
     bytes: int | None = None
+    episodes: int | None = None
 
 
 class Progress:
@@ -109,6 +111,8 @@ class Progress:
         total, parts = self._total, []
         if total.ranges is not None and done.records + done.ranges:
             parts.append(f"{total.finished + done.ranges:,} of {count(total.ranges, 'range')}")
+        elif total.episodes is not None:
+            parts.append(f"{done.records:,} of {count(total.episodes, 'episode')}")
         elif not done.records:
             parts.append(_at_the_start(done))
         if done.steps:
@@ -133,7 +137,9 @@ class Progress:
         if self._start is None or now - self._start[0] < 1:
             return None
         began, first = self._start
-        if self._by_bytes(done):
+        if self._total.episodes is not None:
+            part, left = done.records - first.records, self._total.episodes - done.records
+        elif self._by_bytes(done):
             part, left = done.bytes - first.bytes, (self._total.bytes or 0) - done.bytes
         else:
             part = done.ranges - first.ranges
@@ -159,20 +165,25 @@ class Progress:
 
 
 @contextlib.contextmanager
-def planning(name: str, kind: Kind) -> Iterator[None]:
-    """Shows how much of its input a job has gone through, while the block plans the job in this process."""
+def in_this_process(total: Total, kind: Kind) -> Iterator[None]:
+    """Shows how far the work of the block is, which this process does and counts (`at_work.count`)."""
     before, ended = at_work.done(), threading.Event()
 
     def tick(progress: Progress) -> None:
         while not ended.wait(LOOK_SECONDS):
             progress.tick(at_work.done() - before)
 
-    with Progress(Total(name), kind).shown() as progress:
+    with Progress(total, kind).shown() as progress:
         threading.Thread(target=tick, args=(progress,), name="planning", daemon=True).start()
         try:
             yield
         finally:
             ended.set()
+
+
+def planning(name: str, kind: Kind) -> contextlib.AbstractContextManager[None]:
+    """Shows how much of its input a job has gone through, while the block plans the job in this process."""
+    return in_this_process(Total(name), kind)
 
 
 def _at_the_start(done: Done) -> str:
