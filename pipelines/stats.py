@@ -112,7 +112,7 @@ def stats(config: StatsConfig) -> StatsOutcome:
     from rlds_beam.checking.report import Report
     from rlds_beam.connectors.presets import with_preset
     from rlds_beam.exchange.sources import open_source
-    from rlds_beam.jobs.cost import validate_seconds
+    from rlds_beam.jobs.cost import stats_seconds
     from rlds_beam.pipelines import outcome
     from rlds_beam.reading.changes import AGAIN, Snapshot
     from rlds_beam.runners import check
@@ -130,7 +130,7 @@ def stats(config: StatsConfig) -> StatsOutcome:
         content, _ = run_for_result(
             lambda root: define_pipeline(root, config, source, connecting),
             config,
-            validate_seconds(source, config),
+            stats_seconds(source, config),
             progress,
         )
     snapshot.verify_all()

@@ -9,8 +9,10 @@ import math
 from pathlib import Path
 
 import pytest
+from exchanging import export
 from hypothesis import given
 from hypothesis import strategies as st
+from lerobot_data import moving_episode
 
 from rlds_beam.checking.options import CheckOptions
 from rlds_beam.exchange.sources import open_source
@@ -18,7 +20,7 @@ from rlds_beam.formats.rlds_records import schema_of
 from rlds_beam.formats.tfrecord import TFRecordFormat
 from rlds_beam.jobs import balance
 from rlds_beam.jobs.balance import balance_of, largest_first, range_bytes
-from rlds_beam.jobs.cost import convert_seconds, push_seconds, validate_seconds
+from rlds_beam.jobs.cost import convert_seconds, push_seconds, stats_seconds, validate_seconds
 from rlds_beam.output.base import Effort
 from rlds_beam.output.trajectories import TrajectoryOutput
 from rlds_beam.pipelines.cli import main
@@ -127,11 +129,11 @@ def test_workers_pay_only_where_they_win():
     assert paying_workers(100 * START_SECONDS, 2) == 2
 
 
-def source_of(size: int, encoding: str = "none") -> RldsSource:
+def source_of(size: int, encoding: str = "none", records: int = 1) -> RldsSource:
     episode = make_episode(2)
     schema = schema_of(episode)
     steps = {path: dataclasses.replace(field, encoding=encoding) for path, field in schema.steps.items()}
-    shards = (Shard(0, "x", size, 1),)
+    shards = (Shard(0, "x", size, records),)
     return RldsSource("x", "", dataclasses.replace(schema, steps=steps), TFRecordFormat(), (Split("train", shards),))
 
 
@@ -158,8 +160,38 @@ def test_the_cost_follows_the_kind_of_job():
     assert validate_seconds(jpeg, CheckOptions()) < validate_seconds(jpeg, CheckOptions(decode_images=True))
     assert push_seconds(state) > 0
     assert convert_seconds(source_of(2 * 10**9), effort(pairs)) == pytest.approx(
-        2 * convert_seconds(state, effort(pairs))
+        2 * convert_seconds(state, effort(pairs)), rel=1e-3
     )
+
+
+def test_many_short_episodes_are_worth_workers():
+    """20 MB in 200,000 episodes take a minute, and not the fraction of a second that 20 MB of long ones do."""
+    short, long = source_of(20 * 10**6, records=200_000), source_of(20 * 10**6)
+    kinds = {
+        "validate": lambda source: validate_seconds(source, CheckOptions()),
+        "stats": lambda source: stats_seconds(source, CheckOptions()),
+        "push": push_seconds,
+        "pairs": lambda source: convert_seconds(source, effort(ItemOptions())),
+        "copies": lambda source: convert_seconds(source, Effort(decodes_images=False)),
+    }
+    for name, seconds in kinds.items():
+        assert paying_workers(seconds(long), 2) == 1, name
+        assert paying_workers(seconds(short), 2) == 2, name
+    half = dataclasses.replace(short, splits=(dataclasses.replace(short.splits[0], stop=100_000),))
+    assert kinds["pairs"](half) == pytest.approx(kinds["pairs"](short) / 2, rel=1e-3)
+
+
+def test_videos_are_worth_workers(tmp_path):
+    jpeg = source_of(50 * 10**6, "jpeg")
+    copied, encoded = (Effort(decodes_images=video, encodes_videos=video) for video in (False, True))
+    assert paying_workers(convert_seconds(jpeg, copied), 2) == 1
+    assert paying_workers(convert_seconds(jpeg, encoded), 2) == 2
+    data = write_dataset(tmp_path / "data", [moving_episode(3 + i) for i in range(3)])
+    export(data, tmp_path / "copied", "lerobot", fps=10)
+    export(data, tmp_path / "videos", "lerobot", fps=10, images="video")
+    assert open_source(str(tmp_path / "copied"), from_="lerobot").decode_seconds() == 0
+    whole, third = (open_source(str(tmp_path / "videos"), split=s, from_="lerobot") for s in (None, "train[:1]"))
+    assert whole.decode_seconds() > 0 and whole.decode_seconds() == pytest.approx(3 * third.decode_seconds())
 
 
 def test_the_cost_is_what_was_measured():

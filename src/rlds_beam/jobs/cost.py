@@ -21,6 +21,12 @@ _KEPT_JPEG = {**_JPEG, "read": 0.0036, "frame": 0.0014}
 of it once into records; to send every frame of it to Reverb. Of JPEGs, between those of 64x64 and of 256x256; the last
 line is of JPEGs that are written as they are. A push of PNGs is estimated."""
 
+_EPISODE = {"check": 0.00014, "stats": 0.00017, "write": 0.00025, "push": 0.0003}
+"""Seconds an episode, whatever its size: most of the work if episodes are short. A push is estimated."""
+
+_VIDEO = {"jpeg": 0.5, "png": 0.07, "none": 0.04}
+"""Seconds a MB of input to encode its images as videos, by their encoding in the input (9 million pixels a second)."""
+
 _REPLAY = 0.02
 """Seconds a MB of converted records, to send them to Reverb (estimated)."""
 
@@ -28,7 +34,14 @@ _REPLAY = 0.02
 def validate_seconds(source: Source, options: CheckOptions) -> float:
     """To check a dataset; `decode_images` decodes all images for it."""
     rates = _rates(source)
-    return _megabytes(source) * rates["read" if options.decode_images else "check"]
+    seconds = _megabytes(source) * rates["read" if options.decode_images else "check"]
+    return seconds + _episodes(source) * _EPISODE["check"] + source.decode_seconds()
+
+
+def stats_seconds(source: Source, options: CheckOptions) -> float:
+    """To check a dataset, and to compute its statistics."""
+    more = _episodes(source) * (_EPISODE["stats"] - _EPISODE["check"])
+    return validate_seconds(source, options) + _megabytes(source) * _rates(source)["read"] + more
 
 
 def convert_seconds(source: Source, effort: Effort) -> float:
@@ -36,12 +49,16 @@ def convert_seconds(source: Source, effort: Effort) -> float:
     rates = _rates(source)
     if rates is _JPEG and not effort.decodes_images:
         rates = _KEPT_JPEG
-    return _megabytes(source) * (rates["read"] + rates["frame"] * effort.copies)
+    a_megabyte = rates["read"] + rates["frame"] * effort.copies
+    if effort.encodes_videos:
+        a_megabyte += _VIDEO["jpeg" if rates is _JPEG else "png" if rates is _PNG else "none"]
+    return _megabytes(source) * a_megabyte + _episodes(source) * _EPISODE["write"] + source.decode_seconds()
 
 
 def push_seconds(source: Source) -> float:
     """To push a dataset into Reverb. Items that overlap are slices of the same chunks: each frame is sent once."""
-    return _megabytes(source) * _rates(source)["push"]
+    seconds = _megabytes(source) * _rates(source)["push"]
+    return seconds + _episodes(source) * _EPISODE["push"] + source.decode_seconds()
 
 
 def replay_seconds(size: int) -> float:
@@ -51,6 +68,11 @@ def replay_seconds(size: int) -> float:
 
 def _megabytes(source: Source) -> float:
     return source.size / _MEGA
+
+
+def _episodes(source: Source) -> int:
+    """The number of episodes; 0 if the metadata does not say."""
+    return source.episodes or 0
 
 
 def _rates(source: Source) -> dict[str, float]:

@@ -56,10 +56,12 @@ class Effort(NamedTuple):
     Attributes:
       copies: how often a frame of the input is written: 2 for step pairs.
       decodes_images: whether JPEGs and PNGs are decoded for it.
+      encodes_videos: whether images are encoded as videos.
     """
 
     copies: float = 1.0
     decodes_images: bool = True
+    encodes_videos: bool = False
 
 
 class MergedFile(NamedTuple):

@@ -177,6 +177,10 @@ class Source(abc.ABC):
         del shard
         return ()
 
+    def decode_seconds(self) -> float:
+        """About how many seconds one core takes to decode what the sizes of the shards do not tell of: videos."""
+        return 0.0
+
     def most_steps(self) -> int | None:
         """An upper bound of the dataset's steps; None where the files' sizes give none."""
         return None

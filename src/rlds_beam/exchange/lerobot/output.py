@@ -156,7 +156,7 @@ class LerobotOutput(FileOutput):
 
     @property
     def effort(self) -> Effort:
-        return Effort(decodes_images=self.encoding is not None)
+        return Effort(decodes_images=self.encoding is not None, encodes_videos=bool(self.videos))
 
     def plan(self) -> dict[str, Any]:
         return {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 import os
 import re
 from collections.abc import Sequence
@@ -16,11 +17,17 @@ from rlds_beam.errors import UsageError
 from rlds_beam.exchange.lerobot import layout
 from rlds_beam.exchange.lerobot.decoding import LerobotDecoder
 from rlds_beam.exchange.lerobot.episode_fields import EpisodeFields, episode_fields
-from rlds_beam.exchange.lerobot.files import LerobotFiles
+from rlds_beam.exchange.lerobot.files import LerobotFiles, meta_of
 from rlds_beam.exchange.lerobot.reading import Meta
 from rlds_beam.formats.checked_json import shortened
 from rlds_beam.reading.base import Shard, Source, Split
 from rlds_beam.reading.splits import selected_splits, slice_of
+
+_SECONDS_A_PIXEL = 5e-8
+"""To decode a pixel of a video, and to encode it as a PNG."""
+
+_MOST_PIXELS = 1 << 26
+"""Of a frame, whatever info.json says."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,6 +78,16 @@ class LerobotSource(Source):
     def companions(self, shard: Shard) -> list[str]:
         rows = self.files.rows(shard.path)
         return sorted({storage.join(self.root, video.file) for row in rows for video in row.videos.values()})
+
+    def decode_seconds(self) -> float:
+        frames = [row.length for s in self.splits for shard in s.shards for row in self.files.rows(shard.path)]
+        shards = {shard.path: shard for s in self.splits for shard in s.shards}.values()
+        total = sum(shard.records or 0 for shard in shards)
+        share = (self.episodes or 0) / total if total else 0.0
+        meta = meta_of(self.root, self.digest)
+        shapes = [meta.info["features"][key]["shape"][:2] for key in meta.video_keys]
+        pixels = sum(min(math.prod(shape), _MOST_PIXELS) for shape in shapes)
+        return sum(frames) * pixels * share * _SECONDS_A_PIXEL
 
     def plan(self) -> dict[str, Any]:
         return {"meta_sha256": self.digest}
