@@ -12,12 +12,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rlds_beam.checking.options import CheckOptions
+from rlds_beam.checking.verdicts import validate_episode
 from rlds_beam.episodes.image_checking import check_images
 from rlds_beam.episodes.image_decoding import _fast_png
 from rlds_beam.episodes.image_encoding import encode_jpeg
 from rlds_beam.episodes.image_headers import UndecodableImageError, read_image_header
 from rlds_beam.episodes.images import EncodedImages
 from rlds_beam.episodes.violations import BadEpisode
+from rlds_beam.testing import make_episode
 
 RNG = np.random.default_rng(0)
 ANY = (None, None, 3)
@@ -412,3 +415,16 @@ def test_real_images_equal_tensorflow() -> None:
             images = column(*example[f"steps/observation/image_{camera}"].strings(), shape=(64, 64, 3))
             assert check_images(images, 1 << 26) == []
             np.testing.assert_array_equal(images.decode(), [tensorflow(image, 3) for image in images])
+
+
+def test_an_image_of_many_pixels_is_not_decoded(monkeypatch):
+    """200 kB of a PNG may be 200 MB of pixels."""
+    side = 8192
+    rows = zlib.compress(bytes((1 + 3 * side) * 8))  # the header alone says how large it is
+    header = struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0)
+    image = png([(b"IHDR", header), (b"IDAT", rows), (b"IEND", b"")])
+    images = column(image, image)
+    monkeypatch.setattr(EncodedImages, "decode", lambda *_: pytest.fail("it was decoded"))
+    episode = make_episode(2, columns={"observation/x": images})
+    verdict = validate_episode(episode, CheckOptions(decode_images=True))
+    assert [v.rule for v in verdict.violations] == ["image_too_large"]

@@ -15,6 +15,9 @@ from memory_store import memory_store
 
 import rlds_beam
 from rlds_beam.episodes.image_encoding import encode_jpeg, encode_png
+from rlds_beam.episodes.schema import Field
+from rlds_beam.episodes.violations import BadEpisode
+from rlds_beam.exchange.lerobot import videos
 from rlds_beam.formats.features import parse_features
 from rlds_beam.testing import make_episode, write_dataset
 
@@ -160,3 +163,11 @@ def test_a_video_does_not_depend_on_what_was_in_memory(tmp_path):
             subprocess.run(command, env=environment, text=True, capture_output=True, check=True, timeout=240).stdout
         )
     assert len(found) == 1 and len(found.pop().splitlines()) == 3
+
+
+def test_a_video_of_huge_frames_is_not_decoded(source, output, tmp_path, monkeypatch):
+    """A few kB of video hold a frame of any size."""
+    monkeypatch.setattr(videos, "MOST_PIXELS", 16)
+    path = next(output[1].glob("videos/**/*.mp4"))
+    with pytest.raises(BadEpisode, match="pixels, and 16 is the limit"):
+        videos.read_frames(str(path), 0.0, data.FPS, 1, Field("x", "uint8", (None, None, 3), "png"))

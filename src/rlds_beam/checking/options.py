@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from rlds_beam.checking.rules import POLICIES, RULES, Policy
+from rlds_beam.episodes.image_headers import MOST_PIXELS
 from rlds_beam.errors import UsageError
 from rlds_beam.options import Options, option
 
@@ -19,7 +20,9 @@ class CheckOptions(Options):
     accept: tuple[str, ...] = option((), "rules that an episode may break (comma separated)")
     repair: tuple[str, ...] = option((), "rules whose violation is repaired where it can be (comma separated)")
     fail: tuple[str, ...] = option((), "rules whose first violation ends the job (comma separated)")
-    max_image_pixels: int = option(1 << 26, "an image of more pixels is image_too_large", least=1)
+    max_image_pixels: int = option(
+        MOST_PIXELS, "an image of more pixels is image_too_large: it is not decoded", least=1
+    )
     decode_images: bool = option(
         False, "decode every image while checking, not only its header (convert decodes those that it writes anyway)"
     )

@@ -9,6 +9,10 @@ import zlib
 from typing import NamedTuple
 
 _PNG_CHUNK = struct.Struct(">I4s")  # size of the content, kind
+MOST_PIXELS = 1 << 24
+"""Pixels of an image that is decoded (4096x4096, 50 MB of RGB), unless `--max_image_pixels` says otherwise. A few kB of
+a PNG, JPEG, or video may hold any number of them."""
+
 JPEG_END = b"\xff\xd9"
 _JPEG_FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}  # the SOF markers
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rlds_beam import naming, storage
+from rlds_beam.episodes.image_headers import MOST_PIXELS
 from rlds_beam.episodes.schema import Schema
 from rlds_beam.episodes.violations import Violation
 from rlds_beam.errors import UsageError
@@ -25,9 +26,6 @@ from rlds_beam.reading.splits import selected_splits, slice_of
 
 _SECONDS_A_PIXEL = 5e-8
 """To decode a pixel of a video, and to encode it as a PNG."""
-
-_MOST_PIXELS = 1 << 26
-"""Of a frame, whatever info.json says."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,7 +84,7 @@ class LerobotSource(Source):
         share = (self.episodes or 0) / total if total else 0.0
         meta = meta_of(self.root, self.digest)
         shapes = [meta.info["features"][key]["shape"][:2] for key in meta.video_keys]
-        pixels = sum(min(math.prod(shape), _MOST_PIXELS) for shape in shapes)
+        pixels = sum(min(math.prod(shape), MOST_PIXELS) for shape in shapes)
         return sum(frames) * pixels * share * _SECONDS_A_PIXEL
 
     def plan(self) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from typing import Any, cast
 import numpy as np
 
 from rlds_beam import storage
+from rlds_beam.episodes.image_headers import MOST_PIXELS
 from rlds_beam.episodes.images import EncodedImages
 from rlds_beam.episodes.schema import Field
 from rlds_beam.episodes.violations import BadEpisode, Violation
@@ -247,6 +248,10 @@ def _frames(path: str, start: float, fps: float) -> Iterator[Array]:
             raise ValueError("it holds no video")
         stream = container.streams.video[0]
         stream.thread_type = "NONE"
+        codec = stream.codec_context
+        if codec.width * codec.height > MOST_PIXELS:
+            raise ValueError(f"its frames have {codec.width}x{codec.height} pixels, and {MOST_PIXELS:,} is the limit")
+        codec.options = {"max_pixels": str(MOST_PIXELS)}  # a later frame may be of another size
         if start > 0:
             container.seek(int(start / stream.time_base), stream=stream)  # to the key frame before
         for frame in container.decode(stream):
