@@ -85,7 +85,7 @@ class LerobotSource(Source):
         meta = meta_of(self.root, self.digest)
         shapes = [meta.info["features"][key]["shape"][:2] for key in meta.video_keys]
         pixels = sum(min(math.prod(shape), MOST_PIXELS) for shape in shapes)
-        return sum(frames) * pixels * share * _SECONDS_A_PIXEL
+        return float(sum(frames) * pixels * share * _SECONDS_A_PIXEL)
 
     def plan(self) -> dict[str, Any]:
         return {"meta_sha256": self.digest}
