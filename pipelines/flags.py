@@ -65,10 +65,11 @@ def parse_config(
     if unknown:
         raise UsageError(_unknown(unknown[0], parser))
     values = {**vars(namespace), "beam_options": beam_options}
-    _check_last_is_no_input(values)
     names = {field.name for field in _fields(config_class)}
     if beam_options and "beam_options" not in names:
         raise UsageError(f"{parser.prog} runs nothing on Beam: it takes no flags after --")
+    if any(field.name == "output" and field.metadata.get("positional") for field in _fields(config_class)):
+        _check_last_is_no_input(values)
     return config_class(**{name: values[name] for name in names if name in values})
 
 

@@ -189,7 +189,7 @@ def test_a_suggested_preset_works_in_every_command_that_checks(tmp_path, capsys)
     ):
         assert main([*command, "--preset=roboturk"]) == 0
         out = capsys.readouterr().out
-        assert "2 repaired" in out and "0 records" in out
+        assert "2 repaired, 0 rejected" in out
         assert main([*command, "--preset=robotur"]) == 2
         assert "did you mean roboturk" in capsys.readouterr().err
     assert main(["validate", source]) == 3

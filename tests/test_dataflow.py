@@ -124,9 +124,12 @@ RANGES = {"Ranges/MaybeReshuffle/Reshuffle": "Ranges"}
 SHUFFLES = {
     "convert": {**DUPLICATES, "OpenOutput/Spread": "OpenOutput/Open", "CommitDataset/Done": "ConvertRanges/Convert"},
     "validate": {
-        **DUPLICATES,
-        "ReadFromRlds/Stretches/MaybeReshuffle/Reshuffle": "ReadFromRlds/Stretches",
-        "ValidateEpisodes/MergeReports": "ValidateEpisodes/Check:report",
+        f"CheckDataset/{step}": f"CheckDataset/{source}"
+        for step, source in {
+            **DUPLICATES,
+            "ReadFromRlds/Stretches/MaybeReshuffle/Reshuffle": "ReadFromRlds/Stretches",
+            "ValidateEpisodes/MergeReports": "ValidateEpisodes/Check:report",
+        }.items()
     },
     "push": {**DUPLICATES, **RANGES, "VerifyTables/Add": "PushRanges/Push"},
     "count": {**DUPLICATES, **RANGES, "CountItems/Add": "CountItems/Count"},

@@ -192,7 +192,7 @@ def test_flags_of_another_runner() -> None:
     for flag in ({"flink_master": "a:1"}, {"parallelism": 2}, {"environment_config": "a:1"}):
         with pytest.raises(UsageError, match="is for --runner=flink, not --runner=local"):
             RunOptions(**flag)  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match="at least one"):
+    with pytest.raises(UsageError, match="at least 1"):
         RunOptions(runner="flink", parallelism=0)
 
 

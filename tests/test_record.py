@@ -290,7 +290,7 @@ def test_a_limit_of_its_own_truncates(tmp_path):
         ({"policy": (GREEDY, f"OnlineHead({Q}, name=online)")}, "no propensity is known of online"),
         ({"obtain_info": True, "info_keys": ("depth",)}, "it has age, place, side"),
         ({"env_config": "[1]"}, "expected an object"),
-        ({"seed": -1}, "0 or more"),
+        ({"seed": -1}, "at least 0"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_recorded_is_refused(tmp_path, options, message):
