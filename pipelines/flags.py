@@ -61,7 +61,7 @@ def parse_config(
     Raises:
       UsageError: a flag is unknown (the nearest name is suggested), or its value is not allowed.
     """
-    namespace, unknown = parser.parse_known_args(list(argv))
+    namespace, unknown = parser.parse_known_intermixed_args(list(argv))
     if unknown:
         raise UsageError(_unknown(unknown[0], parser))
     values = {**vars(namespace), "beam_options": beam_options}

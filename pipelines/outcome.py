@@ -135,7 +135,7 @@ def show(report: Report, options: ReportOptions, extra: dict[str, Any], lines: l
         lines = [*lines, f"failed    with exit code {REJECTED}: {why}"]
         if (empty := nothing_out(report, options)) is not None:
             extra = {**extra, "error": empty}
-        if options.progress == "none" and not options.json:  # -q shows nothing else
+        if options.json or options.progress == "none":  # the summary is not shown
             print(f"rlds-beam: failed with exit code {REJECTED}: {why}", file=sys.stderr)
     if options.json:
         print(json.dumps({**report.to_json(), **extra}, indent=2))

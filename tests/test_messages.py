@@ -111,7 +111,9 @@ def test_exit_code_3_says_why_and_what_accepts_it(tmp_path, capsys):
     quiet = capsys.readouterr()
     assert (quiet.out, quiet.err[:41]) == ("", "rlds-beam: failed with exit code 3: 3 of ")
     assert main(["validate", source, "--json"]) == 3
-    assert json.loads(capsys.readouterr().out)["rejected"] == 3
+    as_json = capsys.readouterr()
+    assert json.loads(as_json.out)["rejected"] == 3
+    assert as_json.err == quiet.err
 
 
 def test_exit_code_3_of_a_shard_and_of_connectors_that_drop_all(tmp_path, capsys):
@@ -197,6 +199,8 @@ def test_an_unquoted_pattern_is_several_inputs(tmp_path, capsys, monkeypatch):
         assert "checked   4 episodes" in capsys.readouterr().out
     assert main(["convert", *shards, str(tmp_path / "out")]) == 0
     assert "written   16 items" in capsys.readouterr().out
+    assert main(["convert", shards[0], "--items=frames", *shards[1:], "--json", str(tmp_path / "frames")]) == 0
+    assert json.loads(capsys.readouterr().out)["items_written"] == 20
     before = {path.name: path.read_bytes() for path in source.iterdir()}
     assert main(["convert", *shards]) == 2
     assert "OUTPUT is missing: the last argument" in capsys.readouterr().err

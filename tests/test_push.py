@@ -76,9 +76,10 @@ def items_of(server: str, table: str = "t") -> collections.Counter[bytes]:
     return collections.Counter(b"".join(column.tobytes() for column in item.data) for item in drain(server, table))
 
 
-def converted(data: Path, output: Path, *flags: str) -> collections.Counter[bytes]:
-    """What convert makes of the same, each item by its bytes in the order of a table's columns."""
-    assert main(["convert", str(data), str(output), "--quiet", *flags]) in (0, 3)
+def converted(data: Path | list[Path], output: Path, *flags: str) -> collections.Counter[bytes]:
+    """What convert writes for the same input, each item by its bytes in the order of a table's columns."""
+    inputs = map(str, data if isinstance(data, list) else [data])
+    assert main(["convert", *inputs, str(output), "--quiet", *flags]) in (0, 3)
     order = [field["path"] for field in json.loads((output / "manifest.json").read_text())["fields"]]
     return collections.Counter(
         b"".join(np.asarray(item[path]).tobytes() for path in order) for item in read_items(output)
@@ -183,6 +184,20 @@ def test_several_tables_and_servers(push, data, tmp_path) -> None:
     assert report["items_written"] == 2 * PAIRS
     for running in (first, second):
         running.stop()
+
+
+def test_several_files_through_connectors(push, server, data, tmp_path) -> None:
+    (tmp_path / "c.yaml").write_text("- MinimumLength: {transitions: 5}\n- SubsampleSteps: {every: 2}\n")
+    connectors, shards = f"--connectors={tmp_path / 'c.yaml'}", shards_of(data)[:2]
+    code, report, said = push(shards[0], server, str(shards[1]), connectors)
+    assert code == 0, said
+    episodes = report["records"]
+    assert 0 < episodes < EPISODES, "two of three shards were given"
+    longer, halved = report["connectors"]
+    assert (longer["episodes_in"], longer["dropped"], halved["changed"]) == (episodes, 0, episodes)
+    assert (halved["steps_in"], halved["steps_out"]) == (episodes * STEPS, episodes * (STEPS // 2 + 1))
+    assert f"connector SubsampleSteps(every=2): {episodes} episodes, " in said
+    assert items_of(server) == converted(shards, tmp_path / "out", connectors)
 
 
 def test_worker_processes(push, server, data, tmp_path) -> None:
