@@ -13,6 +13,9 @@ from rlds_beam.errors import UsageError
 AT_ONCE = 32
 """Concurrent requests to a store: a request mostly waits."""
 
+KEPT_CONNECTIONS = 128
+"""Idle connections to a store that are kept, at most; an open file makes several requests at once."""
+
 Value = TypeVar("Value")
 Result = TypeVar("Result")
 

@@ -12,7 +12,7 @@ from typing import IO, Any, BinaryIO
 
 from rlds_beam import lazy
 from rlds_beam.buckets import files
-from rlds_beam.buckets.base import AT_ONCE, Entry, Store, at_once, bucket_of, split_path
+from rlds_beam.buckets.base import KEPT_CONNECTIONS, Entry, Store, at_once, bucket_of, split_path
 from rlds_beam.errors import BucketAccessError, BucketError
 
 _LOOK_SECONDS = 5.0
@@ -50,7 +50,7 @@ class Gcs(Store):
             else:
                 self._client = storage.Client(project or "none", credentials)
         for scheme in ("https://", "http://"):
-            self._client._http.mount(scheme, HTTPAdapter(pool_maxsize=AT_ONCE))
+            self._client._http.mount(scheme, HTTPAdapter(pool_maxsize=KEPT_CONNECTIONS))
         self._often = {"timeout": _TIMEOUT, "retry": DEFAULT_RETRY.with_timeout(_RETRY_SECONDS)}
         self._brief = {"timeout": _CHECK_TIMEOUT, "retry": DEFAULT_RETRY.with_timeout(_CHECK_SECONDS)}
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import IO, Any, BinaryIO
 
 from rlds_beam.buckets import files
-from rlds_beam.buckets.base import AT_ONCE, Entry, Store, bucket_of, split_path
+from rlds_beam.buckets.base import KEPT_CONNECTIONS, Entry, Store, bucket_of, split_path
 from rlds_beam.errors import BucketAccessError, BucketError
 
 _ATTEMPTS = 8
@@ -41,7 +41,9 @@ class S3(Store):
         with self._explained("s3://", BucketAccessError):
             session = boto3.session.Session()
             self._anonymous = session.get_credentials() is None
-            config = Config(connect_timeout=5, read_timeout=60, max_pool_connections=AT_ONCE, tcp_keepalive=True)
+            config = Config(
+                connect_timeout=5, read_timeout=60, max_pool_connections=KEPT_CONNECTIONS, tcp_keepalive=True
+            )
             if "AWS_MAX_ATTEMPTS" not in os.environ:
                 config = config.merge(Config(retries={"total_max_attempts": _ATTEMPTS, "mode": "standard"}))
             if self._anonymous:
