@@ -60,7 +60,8 @@ def nothing_out(report: Report, options: Any) -> str | None:
     if not report.episodes:
         return f"no {what}: all records were rejected (--allow_empty accepts that)"
     if report.connectors and not sum(one.episodes_out for one in report.connectors[-1:]):
-        return f"no {what}: the connectors dropped all episodes (--allow_empty accepts that)"
+        by = "; ".join(f"{count(one.episodes, 'episode')} by {name}" for name, one in report.dropped.items())
+        return f"no {what}: connectors dropped all episodes: {by} (--allow_empty accepts that)"
     if not isinstance(options, ItemOptions):
         return None
     reasons = []
@@ -94,12 +95,14 @@ def check_writable(path: str | None, flag: str) -> None:
     """Writes an empty file next to one that is going to be written when all work is done, and removes it.
 
     Raises:
-      UsageError: that is not possible, or the path is a directory. A bucket is not looked at.
+      UsageError: that is not possible, or the path is a directory or a device. A bucket is not looked at.
     """
     if path is None or storage.scheme(path) is not None:
         return
     if storage.isdir(path):
         raise UsageError(f"{flag}={path} is a directory: name a file")
+    if storage.is_special(path):
+        raise UsageError(f"{flag}={path} is not a regular file: name one")
     beside = storage.temporary_name(path)
     try:
         with storage.open_write(beside):

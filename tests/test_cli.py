@@ -364,6 +364,14 @@ def test_errors_are_json_too(run, tmp_path):
     assert err == f"rlds-beam: {error['message']}\n"
 
 
+@pytest.mark.parametrize("command", [["validate", "--report="], ["stats", "--output="]], ids=["validate", "stats"])
+def test_a_device_or_fifo_is_not_replaced_by_a_report(run, source, tmp_path, command):
+    os.mkfifo(tmp_path / "fifo")
+    code, _, err = run(command[0], source, f"{command[1]}{tmp_path / 'fifo'}")
+    assert code == 2 and "fifo is not a regular file" in err
+    assert (tmp_path / "fifo").is_fifo()
+
+
 def test_a_schema_as_json_is_not_text(run, source):
     code, out, _ = run("inspect", source, "--json")
     assert code == 0

@@ -148,6 +148,24 @@ def test_a_file_calls_nothing_but_connectors(tmp_path, monkeypatch, entry, what)
     assert not (tmp_path / "called").exists()
 
 
+def test_a_class_that_the_flag_names(tmp_path, monkeypatch, capsys):
+    """One whose objects cannot be connectors is not called; an error of one that can is a line."""
+    (tmp_path / "own_classes.py").write_text(
+        "class Other:\n    def __init__(self): open('called', 'w')\n"
+        "class Raises:\n    def __init__(self): raise ValueError('no')\n    def __call__(self, batch): return batch\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    source = write_dataset(tmp_path / "data", [make_episode(4)])
+    for name, said in {
+        "own_classes:Other": "own_classes:Other was not called: ", "subprocess:Popen": "Popen was not called: ",
+        "own_classes:Raises": "--connectors=own_classes:Raises: raised ValueError: no (",
+    }.items():  # fmt: skip
+        assert main(["convert", str(source), "out", f"--connectors={name}"]) == 2
+        err = capsys.readouterr().err
+        assert said in err and err.count("\n") == 1
+    assert not (tmp_path / "called").exists()
+
+
 @pytest.mark.parametrize("name", ["subprocess:Popen", "os:system", "builtins:exec", "subprocess:run"])
 def test_inspect_calls_nothing_that_a_file_names(tmp_path, capsys, name):
     source = write_dataset(tmp_path / "data", [make_episode(4)])

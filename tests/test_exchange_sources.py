@@ -431,3 +431,21 @@ def test_envlogger_with_a_shard_without_steps(log, tmp_path):
     assert len(found) == 41 and found[-1].faults[0].detail.count("there is no steps.riegeli") == 1
     job = open_job(tmp_path / "log", tmp_path / "out", "rlds", from_="envlogger")
     assert len(job.source.splits[0].shards) == 2
+
+
+FROM = {"lerobot": {"fps": 10}, "lerobot 2.1": {"fps": 10, "lerobot_version": "2.1"}, "rlds": {}, "numpy": {},
+        "minari": {}, "d3rlpy": {}, "trajectories": {"items": "frames"}}  # fmt: skip
+
+
+@pytest.mark.parametrize("of", FROM)
+def test_special_characters_of_a_directory(tmp_path, of):
+    if of in ("minari", "d3rlpy"):
+        pytest.importorskip("h5py")
+    data = write_dataset(tmp_path / "data[1]", [make_episode(4, seed=i, observation={"x": 2}) for i in range(2)])
+    to = of.split()[0]
+    made = tmp_path / "a*b[12]?"
+    export(data, made, to, **FROM[of])
+    assert [len(episode) for episode in read_back(made, to)] == [4, 4]
+    if to == "trajectories":
+        (shard,) = made.glob("*-of-00001")
+        assert len(read_back(shard, to)) == 2

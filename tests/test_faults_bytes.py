@@ -85,7 +85,7 @@ def test_3_and_4_short_shard(tmp_path, convert, validate, keep):
 @pytest.mark.parametrize(
     ("split", "items", "missing"),
     [
-        ("train[2:5]", 2, "1 records of train[2:5]; dataset_info.json says 2"),
+        ("train[2:5]", 2, "1 record of train[2:5]; dataset_info.json says 2"),
         ("train[4:]", 0, "0 records of train[4:6]; dataset_info.json says 2"),
         ("train[1:4]", 3, None),
         ("train[:3]", 3, None),

@@ -90,7 +90,7 @@ def test_minari_own_entry(tmp_path: Path) -> None:
     pytest.importorskip("h5py")
     path = made(tmp_path, "minari_own")
     edit(path / "data" / "metadata.json", lambda content: content.update(rlds_beam=5))
-    assert "metadata.json is damaged" in refused(path, "minari")
+    assert "metadata.json: rlds_beam is damaged, or rlds-beam did not write it: it is 5" in refused(path, "minari")
 
 
 INFO: dict[str, dict[str, Any]] = {
@@ -130,6 +130,13 @@ def test_lerobot_task_numbers(tmp_path: Path, number: int | None) -> None:
         assert "task_index" in refused(path.parents[1], "lerobot")
     else:
         assert "a task that meta/ does not name" in str([one.faults for one in read_back(path.parents[1], "lerobot")])
+
+
+@pytest.mark.parametrize("name", ["rlds_beam.json", "info.json"])
+def test_lerobot_metadata_that_is_cut_short(tmp_path: Path, name: str) -> None:
+    path = made(tmp_path, "lerobot") / "meta" / name
+    path.write_text(path.read_text()[:-20])
+    assert f"{name}: this is not JSON" in refused(path.parents[1], "lerobot")
 
 
 @pytest.mark.parametrize("change", ["field", "features", "list"])

@@ -239,3 +239,19 @@ def test_a_directory_that_leads_elsewhere_is_refused(source, output, capsys, tmp
     (output / name).symlink_to(elsewhere)
     assert_refused(convert(source, output, *overwrite), capsys, str(output / name), "is a link")
     assert [path.read_text() for path in elsewhere.iterdir()] == ["mine", "mine"]
+
+
+@pytest.mark.parametrize("flags", [(), ("--overwrite",)], ids=["resume", "overwrite"])
+@pytest.mark.parametrize("to", ["trajectories", "numpy", "rlds"])
+def test_directories_in_place_of_files(source, tmp_path, capsys, to, flags):
+    whole = tmp_path / "whole"
+    assert convert(source, whole, f"--to={to}") == 0
+    capsys.readouterr()
+    for name in files(whole):
+        output = shutil.copytree(whole, tmp_path / "out")
+        (output / name).unlink()
+        (output / name).mkdir()
+        (output / name / "mine").write_text("mine")
+        assert_refused(convert(source, output, f"--to={to}", *flags), capsys, str(output / name))
+        assert (output / name / "mine").read_text() == "mine"
+        shutil.rmtree(output)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import subprocess
 import sys
 import threading
@@ -146,3 +147,27 @@ def test_local_paths_need_no_beam(tmp_path: Path) -> None:
         "assert not {'apache_beam', 'tensorflow', 'array_record'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", program], check=True, timeout=DEADLINE)
+
+
+@pytest.mark.parametrize("name", ["data[12]", "a*b", "what?", "[!x]", "x**"])
+def test_special_characters_of_a_directory_are_literal(root: str, name: str) -> None:
+    directory = storage.join(root, name)
+    others = [storage.join(root, other) for other in ("data1", "a1b", "what1", "y", "xy", "z")]
+    for one in (directory, *others):
+        storage.makedirs(storage.join(one, "sub"))
+        put(storage.join(one, "x-1"), b"1")
+        put(storage.join(one, "sub", "x-2"), b"2")
+    assert storage.files_below(directory, "x*") == [storage.join(directory, "x-1")]
+    assert storage.files_below(directory, "s*/x*") == [storage.join(directory, "sub", "x-2")]
+    assert storage.files_below(directory, "x-1") == storage.glob(storage.join(directory, "x-1"))
+    assert storage.files_below(directory, "y*") == storage.glob(storage.join(directory, "x-3")) == []
+    storage.rmtree(directory)
+    assert not storage.isdir(directory)
+    assert all(storage.isdir(one) for one in others)
+
+
+def test_a_device_or_fifo_is_not_replaced(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    with pytest.raises(OSError, match="Not a regular file"):
+        storage.write_text(str(tmp_path / "fifo"), "x")
+    assert (tmp_path / "fifo").is_fifo() and [path.name for path in tmp_path.iterdir()] == ["fifo"]

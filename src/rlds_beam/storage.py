@@ -103,10 +103,20 @@ def checksum(path: str) -> str:
 
 
 def glob(pattern: str) -> list[str]:
-    """The files that match a pattern (`*`, `?`, `[...]`), sorted; none at all is an empty list."""
-    if scheme(pattern) is None:
-        return sorted(path for path in _glob.glob(pattern) if os.path.isfile(path))
-    return [found.path for found in base.matching(store_of(pattern), pattern)]
+    """The files that match a user's pattern (`*`, `?`, `[...]`), sorted; the file of exactly this name if it exists."""
+    if scheme(pattern) is not None:
+        return [found.path for found in base.matching(store_of(pattern), pattern)]
+    if os.path.isfile(pattern):
+        return [pattern]
+    return sorted(path for path in _glob.glob(pattern) if os.path.isfile(path))
+
+
+def files_below(directory: str, pattern: str) -> list[str]:
+    """The files below a directory that match a pattern, sorted; `*`, `?` and `[` of the directory are literal."""
+    if scheme(directory) is not None:
+        return [found.path for found in base.matching(store_of(directory), pattern, directory)]
+    paths = (os.path.join(directory, name) for name in _glob.glob(pattern, root_dir=directory))
+    return sorted(path for path in paths if os.path.isfile(path))
 
 
 def listdir(path: str) -> list[str]:
@@ -136,10 +146,12 @@ def at_once(function: Callable[[Value], Result], values: Sequence[Value], path: 
 
 
 def rename(source: str, destination: str) -> None:
-    """Moves a file over another or to a new name in the same store; locally in one atomic step."""
+    """Moves a file over another (a device or FIFO is an OSError) or to a new name in the same store; locally atomic."""
     if scheme(source) != scheme(destination):
         raise UsageError(f"cannot move {source} to {destination}: they are not in the same store")
     if scheme(source) is None:
+        if is_special(destination):
+            raise OSError(errno.EINVAL, "Not a regular file", destination)
         os.replace(source, destination)
     else:
         store_of(source).rename(source, destination)
@@ -207,7 +219,7 @@ def rmtree(path: str) -> None:
     if scheme(path) is None:
         if os.path.isdir(path):
             shutil.rmtree(path)
-    elif found := glob(join(path, "**")):
+    elif found := files_below(path, "**"):
         store_of(path).delete(found)
 
 
@@ -260,6 +272,14 @@ def join(path: str, *names: str) -> str:
 def isdir(path: str) -> bool:
     """Whether `path` is a directory (in a remote store: whether there are files below it)."""
     return os.path.isdir(path) if scheme(path) is None else any(True for _ in _entries(path))
+
+
+def is_special(path: str) -> bool:
+    """Whether there is something local at `path` that is no file, directory or link: a device, a FIFO, a socket."""
+    if scheme(path) is not None or not os.path.lexists(path):
+        return False
+    mode = os.lstat(path).st_mode
+    return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode) or stat.S_ISLNK(mode))
 
 
 def is_link(path: str) -> bool:

@@ -234,6 +234,7 @@ def test_files(bucket: str) -> None:
         "[!a]*": ["empty"], "none*": [], "a.txt": ["a.txt"], "none": [],
     }.items():  # fmt: skip
         assert storage.glob(f"{root}/{pattern}") == [f"{root}/{name}" for name in found], pattern
+        assert storage.files_below(root, pattern) == [f"{root}/{name}" for name in found], pattern
     assert [storage.isdir(f"{bucket}{path}") for path in ("", "/x", "/x/", "/x/sub", "/x/a.txt", "/su")] == [
         True, True, True, True, False, False,
     ]  # fmt: skip

@@ -97,14 +97,22 @@ def bucket_of(path: str) -> str:
     return f"{path.partition('://')[0]}://{split_path(path)[0]}"
 
 
-def matching(store: Store, pattern: str) -> list[Entry]:
-    """The objects that match a pattern: `*` and `?` stop at slashes, `**` does not; sorted."""
+def matching(store: Store, pattern: str, directory: str = "") -> list[Entry]:
+    """The objects that match a pattern: `*` and `?` stop at slashes, `**` does not; sorted.
+
+    Args:
+      store: a client of the store.
+      pattern: a path, or, with `directory`, what follows it. An object of exactly this name is the only match.
+      directory: taken literally, whatever characters are in it.
+    """
+    root = f"{directory.rstrip('/')}/" if directory else ""
     prefix = re.split(r"[*?\[]", pattern, maxsplit=1)[0]
+    if (prefix == pattern or not directory) and (found := store.find(root + pattern)) is not None:
+        return [found]
     if prefix == pattern:
-        found = store.find(pattern)
-        return [] if found is None else [found]
-    expression = re.compile(_expression(pattern), re.DOTALL)
-    entries = store.entries(prefix, below="/" in pattern[len(prefix) :] or "**" in pattern)
+        return []
+    expression = re.compile(re.escape(root) + _expression(pattern), re.DOTALL)
+    entries = store.entries(root + prefix, below="/" in pattern[len(prefix) :] or "**" in pattern)
     return [one for one in entries if one.size is not None and expression.fullmatch(one.path)]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any, BinaryIO, cast
 
@@ -41,7 +42,10 @@ class BeamStore(Store):
 
     def entries(self, prefix: str, *, below: bool) -> Iterator[Entry]:
         found = {}
-        for one in self._files.match([f"{prefix}**"])[0].metadata_list:
+        pattern = re.sub(r"[*\[]", "?", prefix)  # Beam's patterns have no escapes: it lists too much
+        for one in self._files.match([f"{pattern}**"])[0].metadata_list:
+            if not str(one.path).startswith(prefix):
+                continue
             first, slash, _ = str(one.path)[len(prefix) :].partition("/")
             is_directory = slash and not below
             path = prefix + first if is_directory else str(one.path)

@@ -14,6 +14,7 @@ from rlds_beam.episodes.violations import Violation
 from rlds_beam.errors import FailedRuleError, UsageError
 from rlds_beam.reading.base import Segment, Shard, Source, Split
 from rlds_beam.reading.reader import EpisodeReader
+from rlds_beam.wording import count
 
 _SAMPLES = 5
 _ENOUGH = 3  # Fewer bad records than this say nothing about the schema.
@@ -61,7 +62,8 @@ def check_counts(source: Source, read: Mapping[str, int], options: CheckOptions)
             found = read.get(key.shard_name, 0)
             if found == expected:
                 continue
-            detail = f"{shard.path} holds {found:,} records{of_slice}; dataset_info.json says {expected:,}"
+            said = "the dataset's metadata" if source.tfds is None else "dataset_info.json"
+            detail = f"{shard.path} holds {count(found, 'record')}{of_slice}; {said} says {expected:,}"
             if policy == "fail":
                 raise FailedRuleError(f"short_shard: {detail}. {ADVICE['short_shard'].capitalize()}")
             report.add_violation(
@@ -87,7 +89,8 @@ def _schema_mismatch(source: Source) -> Iterator[Violation]:
         return
     for rule, field in set.intersection(*map(set, samples)):
         if rule in ("missing_field", "wrong_dtype_or_shape"):
-            detail = f"features.json does not fit the records: {samples[0][rule, field]}"
+            said = "the dataset's schema" if source.tfds is None else "features.json"
+            detail = f"{said} does not fit the records: {samples[0][rule, field]}"
             yield Violation("schema_mismatch", f"{detail} (so in all of the first {len(samples)})")
 
 

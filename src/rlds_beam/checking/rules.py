@@ -30,7 +30,7 @@ RULES: dict[str, str] = {
     "bad_priority": "the priority of an item is negative, NaN or infinite",
     "duplicate_episode": "the same bytes stand in the dataset a second time",
     "missing_shard": "dataset_info.json names a shard that is not there",
-    "short_shard": "a shard holds fewer or more records than dataset_info.json says",
+    "short_shard": "a shard holds fewer or more records than the dataset's metadata says",
     "extra_shard": "there is a shard that dataset_info.json does not name",
     "schema_mismatch": "the dataset's files disagree on what they hold",
 }
@@ -78,8 +78,8 @@ ADVICE: dict[str, str] = {
     "bad_priority": "--priority=module:function makes of the data what a table can take",
     "duplicate_episode": "--accept=duplicate_episode keeps every copy",
     "missing_shard": "fetch the dataset again",
-    "short_shard": "fetch the shard again; dataset_info.json may be of another version",
+    "short_shard": "fetch the shard again; the metadata may be of another version",
     "extra_shard": "remove what is left of an earlier write",
-    "schema_mismatch": "build the dataset again with one features.json",
+    "schema_mismatch": "build the dataset again with one schema",
 }
 """What a user can do about a breach of each rule."""

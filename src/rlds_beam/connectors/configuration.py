@@ -19,7 +19,15 @@ from rlds_beam.connectors.presets import preset_of
 from rlds_beam.errors import MissingExtraError, UsageError
 from rlds_beam.formats.checked_json import parse_json
 from rlds_beam.formats.checked_yaml import parse_yaml
-from rlds_beam.user_functions import ByValue, check_configurable, name_of, resolve, resolve_configurable, version_of
+from rlds_beam.user_functions import (
+    ByValue,
+    check_configurable,
+    name_of,
+    raised,
+    resolve,
+    resolve_configurable,
+    version_of,
+)
 from rlds_beam.wording import did_you_mean
 
 
@@ -73,12 +81,21 @@ def load(name: str) -> Configuration:
         found: Any = resolve(name, "--connectors", callable_only=False)
         if isinstance(found, Configuration):
             return found
-        return Configuration(flat(found() if isinstance(found, type) else found))
+        return Configuration(flat(_of_class(found, name) if isinstance(found, type) else found))
     try:
         text = storage.read_text(name)
     except OSError as error:
         raise UsageError(f"--connectors={name}: {error}") from error
     return parse(_loaded(text, name), f"--connectors={name}")
+
+
+def _of_class(found: type, name: str) -> Any:
+    """A connector of a class that `--connectors` names; it is called only if its objects can be connectors."""
+    check_configurable(found, name, "--connectors", lambda cls: any("__call__" in vars(base) for base in cls.__mro__))
+    try:
+        return found()
+    except Exception as error:  # of the user's code
+        raise UsageError(f"--connectors={name}: {raised(error)}") from error
 
 
 def parse(content: Any, where: str) -> Configuration:

@@ -208,6 +208,7 @@ def _metadata(folder: str) -> dict[str, Any]:
         raise UsageError(f"{folder}: its data are stored as {kind}, and --from=minari reads {known}")
     if kind == "hdf5" and not storage.exists(storage.join(folder, MAIN)):
         raise UsageError(f"{folder}: there is no {MAIN} in it: fetch the dataset again")
+    check_json(content.get(OWN, {}), {"*": ANY}, f"{path}: {OWN}")
     return content
 
 

@@ -212,7 +212,7 @@ def _files(input: str | Sequence[str]) -> list[str]:
     patterns = input.split(",") if isinstance(input, str) else list(input)
     found: list[str] = []
     for pattern in patterns:
-        names = storage.glob(storage.join(pattern, "*") if storage.isdir(pattern) else pattern)
+        names = storage.files_below(pattern, "*") if storage.isdir(pattern) else storage.glob(pattern)
         found += [path for path in names if storage.exists(path + SPEC)]
     if not found:
         raise UsageError(f"{','.join(patterns)}: there is no file there with its {SPEC} beside it")

@@ -28,7 +28,15 @@ from rlds_beam.errors import UsageError
 from rlds_beam.output.commits import RangeCommit, problems_of, read_commits, sizes
 from rlds_beam.output.files import COMMITS, LOCK, MANIFEST, REJECTED, listdir
 from rlds_beam.output.manifest import is_merged, load_manifest
-from rlds_beam.output.plans import RESERVED, OutputPlan, another, read_plan, refuse_links, write_plan
+from rlds_beam.output.plans import (
+    RESERVED,
+    OutputPlan,
+    another,
+    read_plan,
+    refuse_directories,
+    refuse_links,
+    write_plan,
+)
 from rlds_beam.output.removing import remove_output
 
 
@@ -66,6 +74,8 @@ def check_output(output: str, plan: OutputPlan, *, overwrite: bool = False) -> N
     refuse_links(output, (*RESERVED, *plan.directories, *(existing.directories if existing is not None else ())))
     if existing is not None and existing.content != plan.content and not overwrite:
         raise UsageError(another(output, existing, plan))
+    for one in (plan, *([] if existing is None else [existing])):
+        refuse_directories(output, one)
 
 
 def open_output(output: str, plan: OutputPlan, *, overwrite: bool = False) -> Finished:

@@ -139,6 +139,21 @@ def refuse_links(output: str, names: Iterable[str]) -> None:
             raise UsageError(f"{storage.join(output, name)} is a link, and rlds-beam makes none: remove it")
 
 
+def refuse_directories(output: str, plan: OutputPlan) -> None:
+    """Raises UsageError where there is a local directory in place of a file of an output."""
+    if storage.scheme(output) is not None:
+        return
+    for parent in ("", COMMITS, REJECTED, *plan.directories):
+        place = storage.join(output, parent) if parent else output
+        if not storage.isdir(place):
+            continue
+        for name in set(storage.listdir(place)) - set(storage.sizes(place)):
+            file, path = f"{parent}/{name}" if parent else name, storage.join(place, name)
+            is_file = parent in (COMMITS, REJECTED) or plan.names(file) or file in (PLAN, MANIFEST, LOCK)
+            if is_file and storage.isdir(path):
+                raise UsageError(f"{path} is a directory, and rlds-beam writes a file of this name: remove it")
+
+
 def read_plan(output: str) -> OutputPlan | None:
     """The plan of a directory; None where there is none, or a plan.json that is not of rlds-beam.
 

@@ -26,7 +26,6 @@ from rlds_beam.formats.checked_json import (
     check_json,
     parse_json,
     parsing,
-    read_json,
     shortened,
 )
 from rlds_beam.formats.parquet_reading import UNREADABLE, open_parquet
@@ -96,14 +95,14 @@ class Meta:
         path = storage.join(root, layout.INFO)
         if not storage.exists(path):
             raise UsageError(f"{root} has no {layout.INFO}, so it is not a LeRobot dataset")
-        info = check_json(read_json(path), _INFO, path)
+        info = check_json(parse_json(storage.read_small(path), path), _INFO, path)
         if info["codebase_version"] not in (V3, V21):
             raise UsageError(
                 f"{path}: a dataset of version {info['codebase_version']}; {V21} and {V3} can be read "
                 "(LeRobot converts older ones)"
             )
         fields = storage.join(root, layout.FIELDS)
-        return Meta(root, info, read_json(fields) if storage.exists(fields) else None)
+        return Meta(root, info, parse_json(storage.read_small(fields), fields) if storage.exists(fields) else None)
 
     @property
     def version(self) -> str:
@@ -182,7 +181,7 @@ class Meta:
         def read(path: str) -> Any:
             return _read_table(path, lambda column: not column.startswith("stats/"))
 
-        return storage.at_once(read, storage.glob(self.path("meta/episodes/*/*.parquet")), self.root)
+        return storage.at_once(read, storage.files_below(self.root, "meta/episodes/*/*.parquet"), self.root)
 
     def _video(self, key: str, row: Mapping[str, Any]) -> Video:
         place = {name: row[f"videos/{key}/{name}"] for name in ("chunk_index", "file_index")}
