@@ -143,6 +143,19 @@ class ConvertOutcome:
     def __repr__(self) -> str:
         return f"<ConvertOutcome: {self.report.line()}; {self.job.directory}>"
 
+    def __str__(self) -> str:
+        """What the command prints."""
+        return "\n".join([self.report.summary(self.job.check.repair), *self.lines()])
+
+    def lines(self) -> list[str]:
+        """What the command prints after the report."""
+        from rlds_beam.pipelines import outcome
+
+        nothing_to_do = not self.metrics and self.job.ranges
+        lines = ["nothing was left to do: an earlier run had finished it"] if nothing_to_do else []
+        lines += [outcome.took(self.figures()), f"output    {self.job.directory}"]
+        return [*lines, *self.job.notes()]
+
     def figures(self) -> dict[str, Any]:
         """For `--json`: steps of this run, and how fast it did them once it had started."""
         from rlds_beam.pipelines import outcome
@@ -171,11 +184,7 @@ def main(config: ConvertConfig) -> int:
         print(json.dumps(job.to_json(), indent=2) if config.json else terminal.convert_plan(job))
         return 0
     done = convert(config)
-    figures = done.figures()
-    lines = [outcome.took(figures), f"output    {config.output}"]
-    if not done.metrics and done.job.ranges:
-        lines.insert(0, "nothing was left to do: an earlier run had finished it")
     notes = done.job.notes()
-    lines += [*notes, *repair_lines("convert", config, done.report)]
-    outcome.show(done.report, config, {**figures, **({"notes": notes} if notes else {})}, lines)
+    extra = {**done.figures(), **({"notes": notes} if notes else {})}
+    outcome.show(done.report, config, extra, [*done.lines(), *repair_lines("convert", config, done.report)])
     return outcome.exit_code(done.report, config)

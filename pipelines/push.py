@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -135,6 +136,20 @@ class PushOutcome:
     def __repr__(self) -> str:
         return f"<PushOutcome: {self.report.line()}; {'; '.join(map(str, self.verified.checks))}>"
 
+    def __str__(self) -> str:
+        """What the command prints."""
+        return "\n".join([self.report.summary(), *self.lines()])
+
+    def lines(self) -> list[str]:
+        """What the command prints after the report."""
+        from rlds_beam.pipelines import outcome
+
+        lines = [*self.verified.lines(), outcome.took(self.to_json())]
+        if self.checkpoint is not None:
+            root = os.path.dirname(self.checkpoint)
+            lines.append(f"kept      {self.checkpoint}, verified by loading it (rlds-beam serve --load={root})")
+        return lines
+
     def to_json(self) -> dict[str, Any]:
         """For `--json` and `--report`."""
         from rlds_beam.pipelines import outcome
@@ -231,12 +246,7 @@ def main(config: PushConfig) -> int:
     if config.dry_run:
         return _plan(config)
     done = _push(config, _serve_on if config.keep_serving else _end)
-    figures = done.to_json()
-    lines = [*done.verified.lines(), outcome.took(figures)]
-    if done.checkpoint is not None:
-        serve = f"rlds-beam serve --load={config.checkpoint}"
-        lines.append(f"kept      {done.checkpoint}, verified by loading it ({serve})")
-    outcome.show(done.report, config, figures, [*lines, *repair_lines("push", config, done.report)])
+    outcome.show(done.report, config, done.to_json(), [*done.lines(), *repair_lines("push", config, done.report)])
     return outcome.exit_code(done.report, config)
 
 

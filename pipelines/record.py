@@ -139,6 +139,21 @@ class RecordOutcome:
     def __repr__(self) -> str:
         return f"<RecordOutcome: {count(self.report.episodes, 'episode')}; {self.job.directory}>"
 
+    def __str__(self) -> str:
+        """What the command prints."""
+        from rlds_beam.pipelines import outcome
+
+        figures = self.figures()
+        steps, size = count(figures["transitions"], "step"), format_size(figures["bytes_written"])
+        lines = [] if self.metrics else ["nothing was left to do: an earlier run had finished it"]
+        lines += [
+            f"recorded  {count(figures['episodes'], 'episode')} with {steps}, by {', '.join(figures['policies'])}",
+            f"wrote     {size} in {count(figures['output_shards'], 'file')}",
+            outcome.took(figures),
+            f"output    {figures['output']}",
+        ]
+        return "\n".join(lines)
+
     def figures(self) -> dict[str, Any]:
         """For `--json`: what was recorded, and how fast."""
         from rlds_beam.pipelines import outcome
@@ -158,7 +173,6 @@ class RecordOutcome:
 
 def main(config: RecordConfig) -> int:
     """The command: runs the job, prints its summary, returns the exit code."""
-    from rlds_beam.pipelines import outcome
     from rlds_beam.recording.job import prepare
     from rlds_beam.runners import check
     from rlds_beam.seeing import terminal
@@ -170,15 +184,5 @@ def main(config: RecordConfig) -> int:
         print(json.dumps(job.to_json(), indent=2) if config.json else terminal.record_plan(job))
         return 0
     done = record(config)
-    figures = done.figures()
-    if config.json:
-        print(json.dumps(figures, indent=2))
-        return 0
-    if not done.metrics:
-        print("nothing was left to do: an earlier run had finished it")
-    steps, size = count(figures["transitions"], "step"), format_size(figures["bytes_written"])
-    print(f"recorded  {count(figures['episodes'], 'episode')} with {steps}, by {', '.join(figures['policies'])}")
-    print(f"wrote     {size} in {count(figures['output_shards'], 'file')}")
-    print(outcome.took(figures))
-    print(f"output    {config.output}")
+    print(json.dumps(done.figures(), indent=2) if config.json else done)
     return 0

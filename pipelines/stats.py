@@ -49,10 +49,14 @@ class StatsOutcome:
         return f"<StatsOutcome: {self.report.line()}>"
 
     def __str__(self) -> str:
-        """The table that the command prints."""
+        """What the command prints."""
+        return "\n".join([self.report.summary(), *self.lines()])
+
+    def lines(self) -> list[str]:
+        """The table that the command prints after the report."""
         from rlds_beam.seeing.statistics import statistics_lines
 
-        return "\n".join(statistics_lines(self.statistics))
+        return statistics_lines(self.statistics)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -176,12 +180,11 @@ def main(config: StatsConfig) -> int:
     """The command: prints the statistics, returns the exit code."""
     from rlds_beam.pipelines import outcome
     from rlds_beam.pipelines.advice import repair_lines
-    from rlds_beam.seeing.statistics import statistics_lines
 
     began = time.monotonic()
     done = stats(config)
     seconds = time.monotonic() - began
     extra = {"seconds": round(seconds, 3), "statistics": done.statistics}
     lines = [f"took      {seconds:.1f} s with start-up", *repair_lines("stats", config, done.report)]
-    outcome.show(done.report, config, extra, [*statistics_lines(done.statistics), *lines])
+    outcome.show(done.report, config, extra, [*done.lines(), *lines])
     return outcome.exit_code(done.report, config)

@@ -20,6 +20,7 @@ from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from servers import drain
 from versions import record, shards_of
 
+import rlds_beam
 from rlds_beam.episodes.images import EncodedImages
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.errors import UsageError
@@ -336,16 +337,15 @@ def test_the_pipeline_can_be_built_by_hand(server, data, tmp_path) -> None:
     assert items_of(server) == converted(data, tmp_path / "out")
 
 
-def test_embedded_leaves_a_checkpoint_that_a_server_takes_up(capsys, data, tmp_path) -> None:
+def test_embedded_leaves_a_checkpoint_that_a_server_takes_up(data, tmp_path) -> None:
     checkpoint = tmp_path / "checkpoint"
-    code = main(
-        ["push", str(data), "--reverb=embedded", "--table=replay,once:queue:1000", "--allow_blocking",
-         f"--checkpoint={checkpoint}", "--json"]
-    )  # fmt: skip
-    captured = capsys.readouterr()
-    assert code == 0, captured.err
-    report = json.loads(captured.out)
-    assert {table["table"]: table["size"] for table in report["tables"]} == {"replay": PAIRS, "once": PAIRS}
+    pushed = rlds_beam.push(
+        data, reverb="embedded", table="replay,once:queue:1000", allow_blocking=True, checkpoint=checkpoint
+    )
+    assert {check.table: check.size for check in pushed.verified.checks} == {"replay": PAIRS, "once": PAIRS}
+    said = str(pushed).splitlines()
+    assert said[0].startswith("read ") and f"(rlds-beam serve --load={checkpoint})" in said[-1]
+    assert sum(line.startswith("table ") for line in said) == 2
     with EmbeddedServer((), None, load=str(checkpoint)) as again:
         tables = again.wait_ready().tables
     assert {name: table.current_size for name, table in tables.items()} == {"replay": PAIRS, "once": PAIRS}
