@@ -148,6 +148,18 @@ def test_a_file_calls_nothing_but_connectors(tmp_path, monkeypatch, entry, what)
     assert not (tmp_path / "called").exists()
 
 
+@pytest.mark.parametrize("when", ["True", "len(batch.episodes[0]) == 4"])
+def test_an_error_of_several_lines_is_one_line(tmp_path, monkeypatch, capsys, when):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "two_lines.py").write_text(
+        f"def connector(batch):\n    if {when}: raise ValueError('first\\nsecond')\n    return batch\n"
+    )
+    source = write_dataset(tmp_path / "data", [make_episode(4)])
+    assert main(["convert", str(source), "out", "--connectors=two_lines:connector", "--workers=1"]) in (1, 2)
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if "about" not in line]
+    assert "two_lines:connector raised ValueError: first second (" in line
+
+
 def test_a_class_that_the_flag_names(tmp_path, monkeypatch, capsys):
     """One whose objects cannot be connectors is not called; an error of one that can is a line."""
     (tmp_path / "own_classes.py").write_text(

@@ -16,6 +16,7 @@ import pytest
 
 from rlds_beam.errors import UsageError
 from rlds_beam.exchange.sources import open_source
+from rlds_beam.pipelines.cli import main
 from rlds_beam.reading.plan import plan_ranges
 from rlds_beam.reading.reader import EpisodeReader
 from rlds_beam.testing import make_episode, write_dataset
@@ -119,3 +120,20 @@ def test_files_that_hold_episodes_out_of_order_are_not_cut_wrongly(source: Path,
     change_info(tmp_path / "out", splits={"train": "0:4", "val": "4:10"})
     with pytest.raises(UsageError, match=r"the split train cannot be cut from the files"):
         open_source(str(tmp_path / "out"), from_="lerobot")
+
+
+def test_a_split_without_episodes_among_others_is_said(dataset: Path, tmp_path: Path, capsys) -> None:
+    made = shutil.copytree(dataset, tmp_path / "made")
+    change_info(made, splits={"train": "0:4", "val": "5:5", "test": "500:900"})
+    command = ["convert", str(made), str(tmp_path / "out"), "--from=lerobot", "--to=rlds", "--workers=1"]
+    for _ in range(2):
+        assert main(command) == 0
+        out = capsys.readouterr().out.splitlines()
+        assert [line for line in out if line.startswith("empty")] == [
+            "empty     split val has no episodes", "empty     split test has no episodes",
+        ]  # fmt: skip
+    assert main(["inspect", str(made), "--from=lerobot"]) == 0
+    assert "val: 0 shards, 0 episodes, 0 B" in capsys.readouterr().out
+    (tmp_path / "other").mkdir()
+    assert main([*command[:2], str(tmp_path / "other"), *command[3:], "--split=train"]) == 0
+    assert "empty" not in capsys.readouterr().out

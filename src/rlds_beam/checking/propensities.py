@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeAlias
 
@@ -12,7 +11,7 @@ from rlds_beam.episodes.episode import Column, Episode
 from rlds_beam.episodes.images import EncodedImages
 from rlds_beam.episodes.violations import Violation
 from rlds_beam.errors import RldsBeamError, UsageError
-from rlds_beam.user_functions import resolve
+from rlds_beam.user_functions import raised, resolve
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
@@ -119,10 +118,8 @@ def propensities_of(name: str, episode: Episode, flag: str = "--propensity_fn") 
     try:
         returned = function(steps)
     except Exception as error:
-        place = traceback.extract_tb(error.__traceback__)[-1]
         raise RldsBeamError(
-            f"{flag}={name} raised {type(error).__name__}: {error} ({place.filename}, line {place.lineno}), "
-            f"called with the {len(episode)} steps of {episode.key}"
+            f"{flag}={name} {raised(error)}, called with the {len(episode)} steps of {episode.key}"
         ) from error
     values = np.asarray(returned)
     if values.shape != (len(episode),) or values.dtype.kind not in "fiu":

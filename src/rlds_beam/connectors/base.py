@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NoReturn, Protocol, TypeAlias
 
@@ -244,12 +243,6 @@ def full_name_of(connector: Connector) -> str:
     of: Any = connector if hasattr(connector, "__qualname__") else type(connector)
     name, module = getattr(of, "__qualname__", name_of(connector)), of.__module__
     return name if module.startswith(f"{__package__}.") else f"{module}:{name}"
-
-
-def place(error: Exception) -> str:
-    """Where an error was raised: `pieces.py, line 12`."""
-    last = traceback.extract_tb(error.__traceback__)[-1]
-    return f"{last.filename}, line {last.lineno}"
 
 
 def name_of(connector: Connector) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 from rlds_beam.checking.connected import Connected
 from rlds_beam.checking.verdicts import Unjudged
-from rlds_beam.connectors.base import Batch, Connector, full_name_of, place, run
+from rlds_beam.connectors.base import Batch, Connector, full_name_of, run
 from rlds_beam.connectors.configuration import Configuration
 from rlds_beam.connectors.counting import counted
 from rlds_beam.connectors.fields import module_of
@@ -19,6 +19,7 @@ from rlds_beam.episodes.images import EncodedImages
 from rlds_beam.episodes.schema import Field, Schema
 from rlds_beam.episodes.violations import BadEpisode
 from rlds_beam.errors import RldsBeamError, UsageError
+from rlds_beam.user_functions import raised
 from rlds_beam.wording import some
 
 _SAME = "It must return the same {} for every episode."
@@ -113,10 +114,8 @@ class Connecting:
             except (BadEpisode, RldsBeamError):
                 raise
             except Exception as error:
-                raise RldsBeamError(
-                    f"--connectors: {full_name_of(connector)} raised {type(error).__name__}: {error} ({place(error)}) "
-                    f"for {episodes[0].key}"
-                ) from error
+                name = full_name_of(connector)
+                raise RldsBeamError(f"--connectors: {name} {raised(error)} for {episodes[0].key}") from error
             connected.append(counted(connector, before, batch))
             if not batch.episodes:
                 break

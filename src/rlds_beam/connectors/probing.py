@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from rlds_beam.connectors.base import Batch, Columns, Connector, full_name_of, place, returned, run
+from rlds_beam.connectors.base import Batch, Columns, Connector, full_name_of, returned, run
 from rlds_beam.connectors.batching import by_module
 from rlds_beam.connectors.configuration import Configuration
 from rlds_beam.connectors.fields import agent_of, module_of
@@ -23,6 +23,7 @@ from rlds_beam.episodes.keys import PROBE
 from rlds_beam.episodes.schema import Field, Schema, text_field
 from rlds_beam.episodes.violations import BadEpisode
 from rlds_beam.errors import RldsBeamError, UsageError
+from rlds_beam.user_functions import raised
 
 _LENGTHS = (3, 300)
 """Steps of the probes; the longer one is shorter if its steps are large."""
@@ -134,10 +135,8 @@ def _naming(connector: Connector) -> Iterator[None]:
     except RldsBeamError:
         raise
     except Exception as error:
-        raise UsageError(
-            f"--connectors: {full_name_of(connector)} raised {type(error).__name__}: {error} ({place(error)}) in the "
-            "dry run on zeros"
-        ) from error
+        name = full_name_of(connector)
+        raise UsageError(f"--connectors: {name} {raised(error)} in the dry run on zeros") from error
 
 
 def _zeros(schema: Schema, length: int, unknown: int) -> Episode:

@@ -211,7 +211,9 @@ class ConvertJob:
 
     def notes(self) -> list[str]:
         """What the user of the finished output has to know, line by line."""
-        return self.output.notes(load_manifest(self.directory) or {})
+        empty = [f"empty     split {split.name} has no episodes" for split in self.source.splits if split.episodes == 0]
+        several = len(self.source.splits) > 1
+        return [*(empty if several else []), *self.output.notes(load_manifest(self.directory) or {})]
 
     def read_report(self) -> Report:
         """The report of the finished job."""

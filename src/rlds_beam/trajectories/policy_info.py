@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
@@ -13,7 +12,7 @@ from rlds_beam.episodes.episode import Column
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.episodes.nesting import flatten, nest, nest_order
 from rlds_beam.errors import RldsBeamError, UsageError
-from rlds_beam.user_functions import resolve
+from rlds_beam.user_functions import raised, resolve
 
 Nest = Mapping[str, Any]
 """Columns as nested dicts, as an RLDS step has them: `{"observation": {"state": array, ...}, "action": ...}`."""
@@ -49,10 +48,8 @@ def policy_info_columns(
     except RldsBeamError:
         raise
     except Exception as error:
-        place = traceback.extract_tb(error.__traceback__)[-1]
         raise RldsBeamError(
-            f"--policy_info_fn={name} raised {type(error).__name__}: {error} ({place.filename}, line {place.lineno}), "
-            f"called with the {count} steps of {key}"
+            f"--policy_info_fn={name} {raised(error)}, called with the {count} steps of {key}"
         ) from error
     columns: dict[str, Column] = {path: _checked(name, path, values, count) for path, values in returned.items()}
     twice = sorted(columns.keys() & fields.keys())

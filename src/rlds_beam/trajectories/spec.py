@@ -18,6 +18,7 @@ from rlds_beam.errors import RldsBeamError, UsageError, needs
 from rlds_beam.trajectories.frames import Frames, to_frames
 from rlds_beam.trajectories.leaves import layout
 from rlds_beam.trajectories.options import FrameOptions, ItemOptions
+from rlds_beam.user_functions import raised
 
 Shape = tuple[int | None, ...]
 
@@ -181,10 +182,9 @@ def _zero_frames(schema: Schema, options: FrameOptions) -> Frames:
     except UsageError:
         raise
     except RldsBeamError as error:
-        cause = error.__cause__
         raise UsageError(
             f"--policy_info_fn={options.policy_info_fn}: called with an episode of two zero steps, to see what it "
-            f"returns, it raised {type(cause).__name__}: {cause}"
+            f"returns, it {raised(error.__cause__ or error)}"
         ) from error
 
 
