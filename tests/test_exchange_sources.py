@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from exchanging import assert_equal, export, open_job, plain, read_back
+from fuzzed_datasets import minari_directory
 
 from rlds_beam.errors import UsageError
 from rlds_beam.exchange.sources import open_source
@@ -195,45 +195,6 @@ def test_what_tf_agents_recorded(tmp_path):
 
 
 # Minari's directories of Arrow and Parquet; Minari itself writes them in tests/peers/exchange.
-
-
-def minari_directory(data: Path, kind: str) -> None:
-    """Two episodes, as Minari lays them out: the last row of an action, a reward and a flag is padding."""
-    import pyarrow as pa
-    from pyarrow import parquet
-
-    box = {"type": "Box", "dtype": "float32", "shape": [1, 2], "low": [[0, 0]], "high": [[1, 1]]}
-    spaces = {
-        "type": "Dict",
-        "subspaces": {"state": box, "pair": {"type": "Tuple", "subspaces": [box, {"type": "Text"}]}},
-    }
-    data.mkdir(parents=True)
-    (data / "metadata.json").write_text(
-        json.dumps(
-            {
-                "total_episodes": 2, "data_format": kind, "dataset_id": "arrow-v0", "jpeg_encoding": True,
-                "observation_space": json.dumps(spaces), "action_space": json.dumps({"type": "Discrete", "n": 3}),
-            }
-        )
-    )  # fmt: skip
-    for i, steps in enumerate((4, 3)):
-        flat = pa.array(np.arange(2 * steps, dtype=np.float32) + 10 * i)
-        numbers = pa.FixedSizeListArray.from_arrays(flat, 2)
-        pair = pa.StructArray.from_arrays([numbers, pa.array(["a", "b", "c", "d"][:steps])], names=["0", "1"])
-        end = [step == steps - 2 for step in range(steps)]
-        table = pa.table({
-            "episode_id": np.full(steps, i, np.int32),
-            "observations": pa.StructArray.from_arrays([pair, numbers], names=["pair", "state"]),
-            "actions": np.arange(steps), "rewards": np.arange(steps) / 2.0,
-            "terminations": end if i else [False] * steps, "truncations": [False] * steps if i else end,
-        })  # fmt: skip
-        (data / str(i)).mkdir()
-        file = str(data / str(i) / f"part-0.{kind}")
-        if kind == "parquet":
-            parquet.write_table(table, file)
-        else:
-            with pa.OSFile(file, "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
-                writer.write_table(table)
 
 
 @pytest.mark.parametrize("kind", ["arrow", "parquet"])
