@@ -27,6 +27,7 @@ import dataclasses
 import os
 import signal
 
+import rlds_beam
 from rlds_beam.reading.rlds import RldsSource
 
 def info(current, following):
@@ -34,6 +35,7 @@ def info(current, following):
         signal.raise_signal(getattr(signal, os.environ["LAST_REWARD"]))
     return {}
 
+@rlds_beam.configurable
 def kill(batch):
     for episode in batch.episodes:
         info(episode.steps, None)
