@@ -16,7 +16,7 @@ from own_formats import run
 
 import rlds_beam
 from rlds_beam.errors import RldsBeamError, UsageError
-from rlds_beam.exchange.lerobot import parquet_file, statistics
+from rlds_beam.exchange.lerobot import episodes_table, parquet_file, statistics
 from rlds_beam.exchange.lerobot.pages import check_pages
 from rlds_beam.jobs.convert import prepare
 from rlds_beam.pipelines.convert import ConvertConfig
@@ -241,3 +241,15 @@ def test_videos_need_an_extra(source, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "av", None)
     with pytest.raises(UsageError, match=r"rlds-beam\[lerobot\]"):
         rlds_beam.convert(source[0], tmp_path / "out", to="lerobot", fps=5, images="video")
+
+
+def test_tables_of_episodes_are_written_by_row_groups(source, tmp_path, monkeypatch):
+    """Whatever is in memory at once: the same table, and nothing but what is written when all is."""
+    path, _ = source
+    data.convert_here(path, tmp_path / "one", shards=5)
+    monkeypatch.setattr(episodes_table, "ROW_GROUP_BYTES", 1)
+    data.convert_here(path, tmp_path / "several", shards=5)
+    one, several = (pq.ParquetFile(next((tmp_path / n).glob("meta/episodes/*/*"))) for n in ("one", "several"))
+    assert one.num_row_groups == 1 < several.num_row_groups
+    assert one.read().equals(several.read())
+    assert len(list((tmp_path / "several" / "meta" / "episodes" / "chunk-000").iterdir())) == 1

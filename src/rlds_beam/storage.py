@@ -351,10 +351,17 @@ def write_text(path: str, text: str) -> None:
 
 def write_bytes(path: str, content: bytes) -> None:
     """Writes a small file: whole, or (locally) not at all."""
+    with writing(path) as file:
+        file.write(content)
+
+
+@contextlib.contextmanager
+def writing(path: str) -> Iterator[BinaryIO]:
+    """Writes a file: under another name until the block ends, and not at all if it raises."""
     temporary = temporary_name(path)
     try:
         with naming(path), open_write(temporary) as file:
-            file.write(content)
+            yield file
         rename(temporary, path)
     except (OSError, BucketError):
         discard(temporary)

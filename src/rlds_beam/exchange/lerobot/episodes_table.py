@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 from collections.abc import Mapping, Sequence
@@ -17,10 +18,15 @@ from rlds_beam.exchange.lerobot.tables import lists
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    import pyarrow.parquet as pq
 
     from rlds_beam.exchange.lerobot.output import LerobotOutput
 
 Array = np.ndarray[Any, Any]
+
+
+ROW_GROUP_BYTES = 64 << 20
+"""Bytes of the tables of ranges that are in memory at once: these become a row group."""
 
 
 class EpisodesTables:
@@ -29,29 +35,43 @@ class EpisodesTables:
     def __init__(self, output: LerobotOutput):
         self._output, self._place = output, 0
         self._tables: list[pa.Table] = []
+        self._file = contextlib.ExitStack()
+        self._writer: pq.ParquetWriter | None = None
 
     def add(self, place: int, number: int, facts: RangeFacts, numbers: EpisodeNumbers) -> None:
         if place // layout.RANGES_IN_EPISODES > self._place:
-            self._write()
+            self._close()
             self._place = place // layout.RANGES_IN_EPISODES
         if facts.frames:
             self._tables.append(episodes_table(self._output, number, facts, numbers))
+            if sum(table.nbytes for table in self._tables) >= ROW_GROUP_BYTES:
+                self._write()
 
     def finish(self, tasks: Sequence[str]) -> None:
-        self._write()
+        self._close()
         _write_parquet(storage.below(self._output.directory, layout.TASKS), tasks_table(tasks))
 
     def _write(self) -> None:
+        """Writes the tables in memory as a row group of the file."""
         import pyarrow as pa
+        import pyarrow.parquet
 
-        if not self._tables:
-            return
         place = layout.place(self._place)
         table = pa.concat_tables(self._tables)
         for name, value in place.items():
             table = table.append_column(f"meta/episodes/{name}", pa.array(np.full(table.num_rows, value), pa.int64()))
-        _write_parquet(storage.below(self._output.directory, layout.EPISODES_PATH.format(**place)), table)
+        if self._writer is None:
+            path = storage.below(self._output.directory, layout.EPISODES_PATH.format(**place))
+            file = self._file.enter_context(storage.writing(path))
+            self._writer = self._file.enter_context(pyarrow.parquet.ParquetWriter(file, table.schema))
+        self._writer.write_table(table)
         self._tables = []
+
+    def _close(self) -> None:
+        with self._file:
+            if self._tables:
+                self._write()
+        self._writer = None
 
 
 def episodes_table(output: LerobotOutput, number: int, facts: RangeFacts, numbers: EpisodeNumbers) -> pa.Table:
