@@ -14,7 +14,7 @@ from environments import ROOT, Outcome, all_passed, build, find, install_wheel, 
 PYTHONS = ("3.10", "3.11", "3.12", "3.13")
 
 LEFT_OUT = (
-    "dataflow", "faults", "flink", "peers", "test_cannot_hang.py", "test_docs.py", "test_doctor.py",
+    "buckets", "dataflow", "faults", "flink", "peers", "test_cannot_hang.py", "test_docs.py", "test_doctor.py",
     "test_local_services.py", "test_memory.py", "test_packaging.py", "test_real_data.py", "test_simulate.py",
 )  # fmt: skip
 """Tests that kill processes, fill disks, measure memory, build packages or run the pages: `make test` has them, on

@@ -182,6 +182,7 @@ def test_many_short_episodes_are_worth_workers():
 
 
 def test_videos_are_worth_workers(tmp_path):
+    pytest.importorskip("av")
     jpeg = source_of(50 * 10**6, "jpeg")
     copied, encoded = (Effort(decodes_images=video, encodes_videos=video) for video in (False, True))
     assert paying_workers(convert_seconds(jpeg, copied), 2) == 1

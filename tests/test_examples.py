@@ -99,6 +99,7 @@ def test_another_dataset_than_was_pushed_is_refused(train, server, tmp_path):
 
 
 def test_a_server_that_is_not_there_is_named(train, dataset, capsys, monkeypatch):
+    pytest.importorskip("reverb")
     monkeypatch.setattr(train, "WAIT_SECONDS", 1)
     address = f"127.0.0.1:{free_port()}"
     with pytest.raises(SystemExit) as ended:
