@@ -46,7 +46,7 @@ def test_the_readme_runs_as_printed_on_the_base_package(tmp_path):
     wanted = [b for b in readme.blocks(README) if b.heading != readme.AGENTS and not b.installs]
     assert [b.language for b in wanted].count("python") == 3 and len(wanted) >= 7
     said = bash(readme.script(wanted), tmp_path)
-    assert "<ConvertOutcome: 32 records read, 32 valid" in said
+    assert "checked   32 episodes: 32 valid, 0 rejected" in said and "output    windows" in said
 
 
 def test_a_command_that_ends_otherwise_than_the_page_says_fails(tmp_path):
