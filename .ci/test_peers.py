@@ -30,7 +30,7 @@ def test_beside(peer: str, interpreter: str, arguments: list[str]) -> Outcome:
     install_wheel(python)
     version = version_of(python, PEERS[peer])
     print(f"\n== {peer}, {PEERS[peer]} {version}", flush=True)
-    pages = [f"tests/test_docs.py::test_the_blocks_of_a_page_run[{page}]" for page in PAGES.get(peer, ())]
+    pages = [f"tests/project/test_docs.py::test_the_blocks_of_a_page_run[{page}]" for page in PAGES.get(peer, ())]
     return test(peer, version, python, arguments or [f"tests/peers/{peer}", *pages])
 
 

@@ -14,8 +14,10 @@ from environments import ROOT, Outcome, all_passed, build, find, install_wheel, 
 PYTHONS = ("3.10", "3.11", "3.12", "3.13")
 
 LEFT_OUT = (
-    "buckets", "dataflow", "faults", "flink", "peers", "test_cannot_hang.py", "test_docs.py", "test_doctor.py",
-    "test_local_services.py", "test_memory.py", "test_packaging.py", "test_real_data.py", "test_simulate.py",
+    "buckets", "dataflow", "faults", "flink", "peers",
+    "pipelines/test_doctor.py", "project/test_cannot_hang.py", "project/test_docs.py", "project/test_memory.py",
+    "project/test_packaging.py", "project/test_real_data.py", "project/test_simulate.py",
+    "runners/test_worker_services.py",
 )  # fmt: skip
 """Tests that kill processes, fill disks, measure memory, build packages or run the pages: `make test` has them, on
 Python 3.11. They take most of the time, and what they test depends on the machine rather than on the Python."""

@@ -18,11 +18,11 @@ from pathlib import Path
 import data
 import numpy as np
 
+from rlds_beam.encoding.tfds.rlds_records import encode_example, schema_of
+from rlds_beam.encoding.tfrecord.framing import OVERHEAD
+from rlds_beam.encoding.tfrecord.writing import frame
 from rlds_beam.episodes.episode import Episode
-from rlds_beam.episodes.images import EncodedImages
-from rlds_beam.formats.rlds_records import encode_example, schema_of
-from rlds_beam.formats.tfrecord_framing import OVERHEAD
-from rlds_beam.formats.tfrecord_writing import frame
+from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.testing import make_episode, write_dataset
 
 MEGA = 1 << 20

@@ -16,7 +16,7 @@ import cv2
 import numpy as np
 
 from rlds_beam.episodes.episode import Episode
-from rlds_beam.episodes.images import EncodedImages
+from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.testing import make_episode, write_dataset
 
 VERSION = "1.0.0"

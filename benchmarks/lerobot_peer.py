@@ -21,10 +21,10 @@ from typing import Any
 
 import numpy as np
 
+from rlds_beam.encoding.tfrecord.file import open_tfrecord, read_records
 from rlds_beam.episodes.episode import Episode
-from rlds_beam.episodes.images import EncodedImages
-from rlds_beam.exchange.sources import open_source
-from rlds_beam.formats.tfrecord import open_tfrecord, read_records
+from rlds_beam.formats.sources import open_source
+from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.output.shards import ShardWriter
 from rlds_beam.reading.plan import plan_ranges
 from rlds_beam.reading.reader import EpisodeReader
@@ -84,7 +84,7 @@ def copy(directory: Path, steps: int, room: Path) -> tuple[int, float]:
 
 
 def encoder(directory: Path, steps: int, room: Path) -> tuple[int, float]:
-    from rlds_beam.exchange.lerobot.videos import Encoding, VideoFile
+    from rlds_beam.formats.lerobot.videos import Encoding, VideoFile
 
     given = [pixels(episode) for episode in episodes(directory, steps)]
     began, count = time.process_time(), 0

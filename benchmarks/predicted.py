@@ -24,7 +24,7 @@ from measuring import DATA, Measurement, convert, make, script, table
 from scheduling import taken
 from simulate import Costs
 
-from rlds_beam.exchange.sources import open_source
+from rlds_beam.formats.sources import open_source
 from rlds_beam.reading.plan import plan_ranges
 
 PAIRS = ("--items=pairs",)

@@ -28,7 +28,7 @@ from reverb_rates import push
 from rlds_beam.checking.duplicates import scan
 from rlds_beam.checking.verdicts import validate_episode
 from rlds_beam.episodes.episode import Episode
-from rlds_beam.episodes.images import EncodedImages
+from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.jobs.convert import ConvertJob, prepare
 from rlds_beam.jobs.options import ConvertOptions
 from rlds_beam.output.shards import ShardWriter

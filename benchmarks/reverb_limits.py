@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterator, Sequence
 
 from tables import TIMEOUT, frames_of, items_of, options_of, servers, target_of
 
-from rlds_beam.formats.reverb_stream import METHOD, Request, acknowledged_keys, count_keys
 from rlds_beam.jobs.push import open_input
 from rlds_beam.reverb.connection import Connection
 from rlds_beam.reverb.encoding import Cut
+from rlds_beam.reverb.protocol.inserts import METHOD, Request, acknowledged_keys, count_keys
 from rlds_beam.reverb.stream import InsertStream
 from rlds_beam.reverb.writing import BATCH_BYTES, Batch, RequestEncoder
 

@@ -40,7 +40,7 @@ def cpu(function: Callable[[int], int]) -> dict[str, float]:
 
 
 def copy(directory: Path, room: Path, steps: int) -> dict[str, float]:
-    from rlds_beam.formats.tfrecord import open_tfrecord, read_records
+    from rlds_beam.encoding.tfrecord.file import open_tfrecord, read_records
     from rlds_beam.output.shards import ShardWriter
 
     def run(_: int) -> int:

@@ -25,11 +25,11 @@ from measuring import table
 from plot import chart
 from scheduling import ASSIGNMENTS, Array, Schedule, ideal, shared
 
+from rlds_beam.encoding.tfrecord.file import TFRecordFormat
 from rlds_beam.episodes.schema import Schema
-from rlds_beam.formats.tfrecord import TFRecordFormat
+from rlds_beam.formats.rlds.source import RldsSource
 from rlds_beam.reading.base import Shard, Source, Split
 from rlds_beam.reading.plan import WorkRange, plan_ranges
-from rlds_beam.reading.rlds import RldsSource
 
 WORKERS = (4, 10, 30, 100, 300, 1000)
 FINER = (4_096, 65_536)

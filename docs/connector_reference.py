@@ -18,18 +18,23 @@ from rlds_beam.connectors import CONNECTORS, ColumnConnector, EpisodeConnector, 
 PAGE = Path(__file__).with_suffix(".md")
 
 SECTIONS = {
-    "Columns of a training batch": ("columns", "metadata"),
-    "Other observations": ("observations", "windows"),
-    "Returns and advantages": ("returns", "standardizing", "truncating"),
-    "Sequences and states": ("sequences", "states", "models"),
-    "Off-policy evaluation": ("importance",),
-    "Normalisation": ("normalizing", "filtering"),
-    "Other episodes": ("editing", "absorbing"),
-    "Cleaning": ("cleaning", "idle", "selecting", "splitting"),
-    "Images, text, grippers": ("pixels", "language", "grippers", "trajectory_functions"),
-    "Agents, modules, batches": ("agents", "batching"),
-    "From a model to environments": ("actions", "outputs"),
-    "Written for RLlib": ("rllib",),
+    "Columns of a training batch": ("learner.columns", "learner.metadata"),
+    "Other observations": ("learner.observations", "learner.windows"),
+    "Returns and advantages": ("learner.returns", "statistics.standardizing", "learner.truncating"),
+    "Sequences and states": ("learner.sequences", "learner.states", "learner.models"),
+    "Off-policy evaluation": ("statistics.importance",),
+    "Normalisation": ("statistics.normalizing", "learner.filtering"),
+    "Other episodes": ("cleaning.editing", "cleaning.absorbing"),
+    "Cleaning": ("cleaning.dropping", "cleaning.idle", "cleaning.selecting", "cleaning.splitting"),
+    "Images, text, grippers": (
+        "cleaning.pixels",
+        "cleaning.language",
+        "cleaning.grippers",
+        "cleaning.trajectory_functions",
+    ),
+    "Agents, modules, batches": ("learner.agents", "learner.batching"),
+    "From a model to environments": ("learner.actions", "learner.outputs"),
+    "Written for RLlib": ("learner.rllib",),
 }
 """Section -> the modules whose connectors are in it. A connector of another module is an error."""
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from rlds_beam.checking.report import Report
 from rlds_beam.checking.rules import REPAIRABLE
-from rlds_beam.connectors.presets import with_preset
+from rlds_beam.connectors.cleaning.presets import with_preset
 from rlds_beam.user_functions import ByValue
 
 

@@ -17,7 +17,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from typing import cast
 
-from rlds_beam import __version__, at_work, lazy
+from rlds_beam import __version__, lazy, worker_status
 from rlds_beam.checking.rules import POLICIES, RULES
 from rlds_beam.errors import NoMoreThreadsError, RldsBeamError, UsageError
 from rlds_beam.pipelines import flags
@@ -231,14 +231,14 @@ def _sigterm_as_ctrl_c() -> Iterator[None]:
 def _logging(verbose: bool) -> Iterator[None]:
     """No logs of TensorFlow, gRPC, Beam and Reverb, here and in processes of ours, unless `verbose`."""
     if verbose:
-        os.environ[at_work.VERBOSE] = "1"
+        os.environ[worker_status.VERBOSE] = "1"
         logging.basicConfig(level=logging.INFO)
         try:
             yield
         finally:
-            del os.environ[at_work.VERBOSE]
+            del os.environ[worker_status.VERBOSE]
         return
-    os.environ.pop(at_work.VERBOSE, None)
+    os.environ.pop(worker_status.VERBOSE, None)
     for name, value in quiet.ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     warnings.simplefilter("ignore")

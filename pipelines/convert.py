@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from rlds_beam.jobs.options import ConvertOptions
 from rlds_beam.options import option
 from rlds_beam.pipelines.options import ReportOptions
-from rlds_beam.pipelines.ranges import run_ranges
+from rlds_beam.pipelines.running import run_ranges
 from rlds_beam.runners.options import RunOptions
-from rlds_beam.wording import format_size
+from rlds_beam.text import format_size
 
 if TYPE_CHECKING:
     from rlds_beam.checking.report import Report
@@ -94,10 +94,10 @@ def convert(config: ConvertConfig) -> ConvertOutcome:
       NotVerifiedError: what was written is not what was predicted.
       RldsBeamError: the pipeline failed.
     """
+    from rlds_beam.console.progress import planning
     from rlds_beam.jobs.convert import prepare
     from rlds_beam.output.lock import locked
     from rlds_beam.runners import check
-    from rlds_beam.seeing.progress import planning
 
     began, metrics = time.monotonic(), {}
     check(config)
@@ -115,7 +115,7 @@ def convert(config: ConvertConfig) -> ConvertOutcome:
 
 def _run(config: ConvertConfig, job: ConvertJob, to_do: Sequence[WorkRange]) -> dict[str, Any]:
     """Converts the ranges that are not finished; what the run measured of itself."""
-    from rlds_beam.seeing.progress import Total
+    from rlds_beam.console.progress import Total
 
     finished = len(job.ranges) - len(to_do)
     total = Total("convert", len(job.ranges), finished, None if finished else job.source.size)
@@ -169,12 +169,12 @@ class ConvertOutcome:
 
 def main(config: ConvertConfig) -> int:
     """The command: runs the job, prints its summary, returns the exit code."""
+    from rlds_beam.console import terminal
+    from rlds_beam.console.progress import planning
     from rlds_beam.jobs.convert import prepare
     from rlds_beam.pipelines import outcome
     from rlds_beam.pipelines.advice import repair_lines
     from rlds_beam.runners import check
-    from rlds_beam.seeing import terminal
-    from rlds_beam.seeing.progress import planning
 
     if config.dry_run:
         check(config)

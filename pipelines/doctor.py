@@ -40,7 +40,7 @@ def doctor(config: DoctorConfig | None = None) -> list[Finding]:
 
 def main(config: DoctorConfig) -> int:
     """The command: prints the findings; the exit code is 1 if one of them is a problem."""
-    from rlds_beam.wording import count
+    from rlds_beam.text import count
 
     findings = doctor(config)
     problems = sum(finding.status == "problem" for finding in findings)

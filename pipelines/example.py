@@ -53,11 +53,11 @@ def example(config: ExampleConfig) -> str:
     Raises:
       UsageError: it exists already, or cannot be written.
     """
-    from rlds_beam import at_work
-    from rlds_beam.formats.rlds_dataset import write_dataset
-    from rlds_beam.formats.rlds_records import encode_example, schema_of
+    from rlds_beam import worker_status
+    from rlds_beam.console.progress import Total, in_this_process
+    from rlds_beam.encoding.tfds.rlds_dataset import write_dataset
+    from rlds_beam.encoding.tfds.rlds_records import encode_example, schema_of
     from rlds_beam.jobs.example import NAME, VERSION, make_episodes
-    from rlds_beam.seeing.progress import Total, in_this_process
 
     path = os.path.join(config.directory, NAME, VERSION)
     if os.path.exists(path):
@@ -67,7 +67,7 @@ def example(config: ExampleConfig) -> str:
     def records() -> Iterator[bytes]:
         for episode in make_episodes(config.episodes, broken=config.broken, seed=config.seed):
             yield encode_example(episode, schema)
-            at_work.count(records=1, steps=len(episode))
+            worker_status.count(records=1, steps=len(episode))
 
     try:
         with in_this_process(Total("example", episodes=config.episodes), "auto"):
@@ -83,7 +83,7 @@ def example(config: ExampleConfig) -> str:
 
 def main(config: ExampleConfig) -> int:
     """The command: writes the dataset, says what to do with it, returns the exit code."""
-    from rlds_beam.wording import count
+    from rlds_beam.text import count
 
     path = example(config)
     print(f"wrote     {path}: {count(config.episodes, 'episode')} in {count(config.shards, 'shard')}")

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from rlds_beam.errors import UsageError
 from rlds_beam.options import type_hints
-from rlds_beam.wording import did_you_mean
+from rlds_beam.text import did_you_mean
 
 Config = TypeVar("Config")
 

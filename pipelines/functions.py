@@ -17,7 +17,7 @@ from rlds_beam.pipelines.record import RecordConfig
 from rlds_beam.pipelines.stats import StatsConfig
 from rlds_beam.pipelines.validate import ValidateConfig
 from rlds_beam.runners.quiet import quiet
-from rlds_beam.wording import did_you_mean
+from rlds_beam.text import did_you_mean
 
 if TYPE_CHECKING:
     from rlds_beam.checking.report import Report

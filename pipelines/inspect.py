@@ -43,8 +43,8 @@ def inspect(config: InspectConfig) -> Survey:
     Raises:
       UsageError: the dataset cannot be opened.
     """
-    from rlds_beam.connectors.presets import with_preset
-    from rlds_beam.exchange.sources import open_source
+    from rlds_beam.connectors.cleaning.presets import with_preset
+    from rlds_beam.formats.sources import open_source
     from rlds_beam.jobs.inspect import survey
 
     config = with_preset(config)
@@ -62,7 +62,7 @@ def main(config: InspectConfig) -> int:
 
 def _plan(config: InspectConfig) -> str:
     """The plan as flags: `--items=sequences --sequence_length=8`."""
-    from rlds_beam.exchange.outputs import TRAJECTORIES
+    from rlds_beam.formats.outputs import TRAJECTORIES
 
     fields: list[Any] = [f for f in dataclasses.fields(ItemOptions) if getattr(config, f.name) != f.default]
     flags = [f"--{f.name}" + ("" if getattr(config, f.name) is True else f"={getattr(config, f.name)}") for f in fields]

@@ -11,11 +11,11 @@ from rlds_beam import storage
 from rlds_beam.checking.report import Report
 from rlds_beam.checking.rules import DATASET_RULES, POLICIES, REPAIRABLE
 from rlds_beam.checking.unused import REASONS
-from rlds_beam.connectors.presets import with_preset
+from rlds_beam.connectors.cleaning.presets import with_preset
 from rlds_beam.errors import RldsBeamError, UsageError
 from rlds_beam.pipelines.options import ReportOptions
+from rlds_beam.text import count
 from rlds_beam.trajectories.options import ItemOptions
-from rlds_beam.wording import count
 
 REJECTED = 3
 """The exit code of a job that rejected more than it may."""

@@ -173,12 +173,12 @@ def push(config: PushConfig) -> PushOutcome:
 
 def _push(config: PushConfig, filled: Callable[[EmbeddedServer, Verified], None]) -> PushOutcome:
     """Runs the job; `filled` is called when all items are in the embedded server, before it ends."""
+    from rlds_beam.console.progress import planning
     from rlds_beam.jobs.push import open_input
     from rlds_beam.pipelines import outcome
     from rlds_beam.reverb.serving.served_tables import parse_tables
     from rlds_beam.reverb.serving.server import EmbeddedServer, verify_checkpoint
     from rlds_beam.runners import check
-    from rlds_beam.seeing.progress import planning
 
     began = time.monotonic()
     check(config)
@@ -210,11 +210,11 @@ def _keep(config: PushConfig, done: PushOutcome) -> PushOutcome:
 def _fill(config: PushConfig, source: PushInput) -> tuple[Verified, Report, dict[str, Any]]:
     """Fills the tables of servers that are up; what they hold, what was read, what the run measured of itself."""
     from rlds_beam.checking.dataset import check_counts
+    from rlds_beam.console.progress import Progress, Total
     from rlds_beam.jobs.push import prepare
     from rlds_beam.reverb.pushing import Pushed
     from rlds_beam.reverb.verifying import Verified
     from rlds_beam.runners.results import run_for_result
-    from rlds_beam.seeing.progress import Progress, Total
 
     job = prepare(config, source, say=_say)
     if not job.fits:
@@ -252,9 +252,9 @@ def main(config: PushConfig) -> int:
 
 def _plan(config: PushConfig) -> int:
     """Prints what would be done; an embedded server is not started for it."""
+    from rlds_beam.console import terminal
     from rlds_beam.jobs.push import open_input, prepare
     from rlds_beam.runners import check
-    from rlds_beam.seeing import terminal
 
     check(config)
     source = open_input(config)

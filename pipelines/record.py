@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from rlds_beam.options import Options, option
-from rlds_beam.pipelines.ranges import run_ranges
+from rlds_beam.pipelines.running import run_ranges
 from rlds_beam.recording.options import RecordOptions
 from rlds_beam.runners.options import RunOptions
-from rlds_beam.wording import count, format_size
+from rlds_beam.text import count, format_size
 
 if TYPE_CHECKING:
     from rlds_beam.checking.report import Report
@@ -114,7 +114,7 @@ def record(config: RecordConfig) -> RecordOutcome:
 
 def _run(config: RecordConfig, job: RecordJob, to_do: Sequence[RolloutRange]) -> dict[str, Any]:
     """Records the ranges that are not finished; what the run measured of itself."""
-    from rlds_beam.seeing.progress import Total
+    from rlds_beam.console.progress import Total
 
     total = Total("record", len(job.ranges), len(job.ranges) - len(to_do))
     return run_ranges(lambda root, ranges: _define(root, job, ranges), config, job, to_do, total)
@@ -173,9 +173,9 @@ class RecordOutcome:
 
 def main(config: RecordConfig) -> int:
     """The command: runs the job, prints its summary, returns the exit code."""
+    from rlds_beam.console import terminal
     from rlds_beam.recording.job import prepare
     from rlds_beam.runners import check
-    from rlds_beam.seeing import terminal
 
     if config.dry_run:
         check(config)

@@ -14,7 +14,7 @@ from rlds_beam.options import option
 from rlds_beam.trajectories.options import FrameOptions, ItemOptions
 
 if TYPE_CHECKING:
-    from rlds_beam.formats.reverb_info import ServerInfo
+    from rlds_beam.reverb.protocol.info import ServerInfo
     from rlds_beam.reverb.serving.server import EmbeddedServer
     from rlds_beam.trajectories.spec import TrajectorySpec
 
@@ -88,8 +88,8 @@ def spec_of(like: str, options: FrameOptions, features: str | None = None) -> Tr
     Raises:
       UsageError: it cannot be opened; or it is converted already, so that the options would do nothing.
     """
-    from rlds_beam.exchange.sources import open_source
-    from rlds_beam.output.reading_back import is_replay, open_replay
+    from rlds_beam.formats.sources import open_source
+    from rlds_beam.formats.trajectories.reading_back import is_replay, open_replay
     from rlds_beam.trajectories.spec import trajectory_spec
 
     if not is_replay(like):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from rlds_beam import storage
 from rlds_beam.checking.options import CheckOptions
 from rlds_beam.connectors.options import ConnectorOptions
-from rlds_beam.connectors.statistics_formats import Format, leaf_of, statistics_in
+from rlds_beam.connectors.statistics.statistics_formats import Format, leaf_of, statistics_in
 from rlds_beam.errors import RldsBeamError, UsageError
 from rlds_beam.options import option
 from rlds_beam.pipelines.options import ReportOptions
@@ -19,7 +19,7 @@ from rlds_beam.runners.options import RunOptions
 
 if TYPE_CHECKING:
     from rlds_beam.checking.report import Report
-    from rlds_beam.connectors.connecting import Connecting
+    from rlds_beam.connectors.runner import ConnectorRunner
     from rlds_beam.episodes.schema import Schema
     from rlds_beam.reading.base import Source
 
@@ -54,7 +54,7 @@ class StatsOutcome:
 
     def lines(self) -> list[str]:
         """The table that the command prints after the report."""
-        from rlds_beam.seeing.statistics import statistics_lines
+        from rlds_beam.console.statistics import statistics_lines
 
         return statistics_lines(self.statistics)
 
@@ -81,7 +81,7 @@ class StatsConfig(RunOptions, ReportOptions, ConnectorOptions, CheckOptions, Sou
 
 
 def define_pipeline(
-    root: Any, config: StatsConfig, source: Source | None = None, connecting: Connecting | None = None
+    root: Any, config: StatsConfig, source: Source | None = None, connecting: ConnectorRunner | None = None
 ) -> Any:
     """Reads and checks the dataset under `root`, and computes the statistics of what is accepted.
 
@@ -94,8 +94,8 @@ def define_pipeline(
     Returns:
       PCollection of one `CheckedStatistics`.
     """
-    from rlds_beam.connectors.presets import with_preset
-    from rlds_beam.exchange.sources import open_source
+    from rlds_beam.connectors.cleaning.presets import with_preset
+    from rlds_beam.formats.sources import open_source
     from rlds_beam.transforms.checking import CheckDataset
     from rlds_beam.transforms.statistics import ComputeStatistics, WithReport
 
@@ -114,14 +114,14 @@ def stats(config: StatsConfig) -> StatsOutcome:
     """
     from rlds_beam.checking.dataset import check_counts, check_source
     from rlds_beam.checking.report import Report
-    from rlds_beam.connectors.presets import with_preset
-    from rlds_beam.exchange.sources import open_source
+    from rlds_beam.connectors.cleaning.presets import with_preset
+    from rlds_beam.console.progress import Progress, Total
+    from rlds_beam.formats.sources import open_source
     from rlds_beam.jobs.cost import stats_seconds
     from rlds_beam.pipelines import outcome
     from rlds_beam.reading.changes import AGAIN, Snapshot
     from rlds_beam.runners import check
     from rlds_beam.runners.results import run_for_result
-    from rlds_beam.seeing.progress import Progress, Total
 
     check(config)
     outcome.check_writable(config.output, "--output")
@@ -151,11 +151,11 @@ def stats(config: StatsConfig) -> StatsOutcome:
     return StatsOutcome(report, statistics)
 
 
-def _connecting(config: StatsConfig, source: Source) -> Connecting:
+def _connecting(config: StatsConfig, source: Source) -> ConnectorRunner:
     """The connectors; raises UsageError if they add columns, of which there are no statistics."""
-    from rlds_beam.connectors.connecting import Connecting
+    from rlds_beam.connectors.runner import ConnectorRunner
 
-    connecting = Connecting.for_options(config, source.schema)
+    connecting = ConnectorRunner.for_options(config, source.schema)
     connecting.refuse_columns("convert --to=columns")
     return connecting
 

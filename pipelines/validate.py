@@ -15,7 +15,7 @@ from rlds_beam.runners.options import RunOptions
 
 if TYPE_CHECKING:
     from rlds_beam.checking.report import Report
-    from rlds_beam.connectors.connecting import Connecting
+    from rlds_beam.connectors.runner import ConnectorRunner
     from rlds_beam.reading.base import Source
 
 __all__ = ["ValidateConfig", "define_pipeline", "validate"]
@@ -40,7 +40,7 @@ class ValidateConfig(RunOptions, ReportOptions, ConnectorOptions, CheckOptions, 
 
 
 def define_pipeline(
-    root: Any, config: ValidateConfig, source: Source | None = None, connecting: Connecting | None = None
+    root: Any, config: ValidateConfig, source: Source | None = None, connecting: ConnectorRunner | None = None
 ) -> Any:
     """Reads and checks the dataset under `root`.
 
@@ -53,15 +53,15 @@ def define_pipeline(
     Returns:
       PCollection of one `Report`, written to `config.report` if that is set.
     """
-    from rlds_beam.connectors.connecting import Connecting
-    from rlds_beam.connectors.presets import with_preset
-    from rlds_beam.exchange.sources import open_source
+    from rlds_beam.connectors.cleaning.presets import with_preset
+    from rlds_beam.connectors.runner import ConnectorRunner
+    from rlds_beam.formats.sources import open_source
     from rlds_beam.transforms import WriteReport
     from rlds_beam.transforms.checking import CheckDataset
 
     config = with_preset(config)
     source = source or open_source(config.input, config.split, config.features, config.from_)
-    checked = root | CheckDataset(source, config, connecting or Connecting.for_options(config, source.schema))
+    checked = root | CheckDataset(source, config, connecting or ConnectorRunner.for_options(config, source.schema))
     return checked.report if config.report is None else checked.report | WriteReport(config.report)
 
 
@@ -74,21 +74,21 @@ def validate(config: ValidateConfig) -> Report:
     """
     from rlds_beam.checking.dataset import check_counts, check_source
     from rlds_beam.checking.report import Report
-    from rlds_beam.connectors.connecting import Connecting
-    from rlds_beam.connectors.presets import with_preset
-    from rlds_beam.exchange.sources import open_source
+    from rlds_beam.connectors.cleaning.presets import with_preset
+    from rlds_beam.connectors.runner import ConnectorRunner
+    from rlds_beam.console.progress import Progress, Total
+    from rlds_beam.formats.sources import open_source
     from rlds_beam.jobs.cost import validate_seconds
     from rlds_beam.pipelines import outcome
     from rlds_beam.reading.changes import AGAIN, Snapshot
     from rlds_beam.runners import check
     from rlds_beam.runners.results import run_for_result
-    from rlds_beam.seeing.progress import Progress, Total
 
     check(config)
     outcome.check_writable(config.report, "--report")
     config = with_preset(config)
     source = open_source(config.input, config.split, config.features, config.from_)
-    connecting = Connecting.for_options(config, source.schema)
+    connecting = ConnectorRunner.for_options(config, source.schema)
     report, snapshot = check_source(source, config), Snapshot.of(source, AGAIN)
     job = dataclasses.replace(config, report=None)  # which is of the workers; this process writes the whole one
     with Progress(Total("validate", bytes=source.size), config.progress).shown() as progress:

@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from rlds_beam.at_work import Done
 from rlds_beam.runners.options import RunOptions
+from rlds_beam.worker_status import Done
 
 _LOOK_SECONDS = 0.5
 """Between two looks at whether there is something to tell."""

@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from rlds_beam import storage
-from rlds_beam.at_work import Done
 from rlds_beam.errors import RldsBeamError, UsageError, missing
 from rlds_beam.runners.base import Define, Runner
 from rlds_beam.runners.metrics import read_metrics
 from rlds_beam.runners.options import RunOptions
+from rlds_beam.worker_status import Done
 
 _COPY = "copy it to a bucket (gcloud storage cp -r) and give its gs:// path"
 _PATHS = {

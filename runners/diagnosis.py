@@ -16,7 +16,7 @@ import tempfile
 from collections.abc import Iterator
 from typing import Literal
 
-from rlds_beam.wording import format_size
+from rlds_beam.text import format_size
 
 Status = Literal["ok", "absent", "problem"]
 

@@ -15,13 +15,13 @@ from collections.abc import Callable
 from typing import Any
 
 import rlds_beam.errors
-from rlds_beam import at_work
-from rlds_beam.at_work import Done
+from rlds_beam import worker_status
 from rlds_beam.errors import DiskError, RldsBeamError, UsageError
 from rlds_beam.runners.base import Define, Runner
 from rlds_beam.runners.threads import NO_MORE_THREADS, no_more_threads, thread_errors
 from rlds_beam.runners.watching import watched
 from rlds_beam.runners.worker_processes import worker_processes
+from rlds_beam.worker_status import Done
 
 START_SECONDS = 2.0
 """Seconds that a job of two workers takes longer to start: two more processes import Beam and connect."""
@@ -69,8 +69,8 @@ class LocalRunner(Runner):
         import apache_beam as beam
         from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
-        before = at_work.done()
-        self._look = lambda: at_work.done() - before
+        before = worker_status.done()
+        self._look = lambda: worker_status.done() - before
         # DirectRunner would first try to download another runner.
         return self._complete_in(None, beam.Pipeline(runner=FnApiRunner(), options=flags), define)
 

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 
 import grpc
 
-from rlds_beam.at_work import is_verbose
 from rlds_beam.errors import NoMoreThreadsError, RldsBeamError
+from rlds_beam.worker_status import is_verbose
 
 NO_MORE_THREADS = "can't start new thread"
 """What Python says where the system starts none."""

@@ -10,10 +10,10 @@ import sys
 import threading
 import time
 
-from rlds_beam.at_work import is_verbose, keep_note
 from rlds_beam.lazy import hide_clients_as_the_parent
 from rlds_beam.runners.kernels import choose_kernels
 from rlds_beam.user_functions import search_as_the_parent
+from rlds_beam.worker_status import is_verbose, keep_note
 
 _WATCH_SECONDS = 0.2
 

@@ -27,7 +27,7 @@ from apache_beam.portability.api import (
 )
 from google.protobuf import json_format, text_format
 
-from rlds_beam.at_work import command
+from rlds_beam.worker_status import command
 
 _DEADLINE = 30.0
 """Seconds that a worker may take to end when it is asked to, and a runner to answer."""

@@ -11,9 +11,9 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from rlds_beam.at_work import Done, Note, command, read_notes
 from rlds_beam.errors import RldsBeamError
 from rlds_beam.runners.threads import NO_MORE_THREADS, no_more_threads
+from rlds_beam.worker_status import Done, Note, command, read_notes
 
 GRACE_SECONDS = 30.0
 """How long the job may continue when a worker has ended without an error, as all do at its end."""

@@ -14,13 +14,12 @@ import numpy as np
 import pytest
 from own_formats import run
 
+from rlds_beam.encoding.base import Damage, Headers, Record
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.episodes.schema import Field, Schema
-from rlds_beam.episodes.violations import BadEpisode, Violation
-from rlds_beam.errors import UsageError
-from rlds_beam.exchange.own_sources import checked_source
-from rlds_beam.formats.base import Damage, Headers, Record
+from rlds_beam.errors import BadEpisode, UsageError, Violation
+from rlds_beam.formats.own_sources import checked_source
 from rlds_beam.reading.base import Segment, Shard, Source, Split
 from rlds_beam.reading.reader import EpisodeReader
 from rlds_beam.testing import make_episode, read_items, read_rejected, write_dataset

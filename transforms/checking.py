@@ -14,12 +14,12 @@ from apache_beam.utils.windowed_value import WindowedValue
 from rlds_beam.checking.duplicates import marked
 from rlds_beam.checking.options import CheckOptions
 from rlds_beam.checking.report import Report
-from rlds_beam.checking.verdicts import Unjudged, count_verdict
+from rlds_beam.checking.verdicts import IgnoredValues, count_verdict
 from rlds_beam.connectors.base import Batch
-from rlds_beam.connectors.connecting import Connecting
+from rlds_beam.connectors.runner import ConnectorRunner
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.keys import EpisodeKey
-from rlds_beam.output.ranges import RangeFitter, check_and_connect
+from rlds_beam.output.range_conversion import RangeFitter, check_and_connect
 from rlds_beam.reading.base import Source
 from rlds_beam.reading.framing import Framing
 from rlds_beam.reading.plan import plan_ranges
@@ -60,11 +60,11 @@ class ValidateEpisodes(beam.PTransform):
         self,
         options: CheckOptions | None = None,
         duplicates: Any = None,
-        connecting: Connecting | None = None,
+        connecting: ConnectorRunner | None = None,
         fitted: Any = None,
     ):
         super().__init__()
-        self._options, self._connecting = options or CheckOptions(), connecting or Connecting.none()
+        self._options, self._connecting = options or CheckOptions(), connecting or ConnectorRunner.none()
         self._duplicates, self._fitted = duplicates, fitted
 
     def expand(self, episodes: Any) -> CheckResult:
@@ -88,7 +88,7 @@ class CheckDataset(beam.PTransform):
       connecting: the connectors.
     """
 
-    def __init__(self, source: Source, options: CheckOptions, connecting: Connecting):
+    def __init__(self, source: Source, options: CheckOptions, connecting: ConnectorRunner):
         super().__init__()
         self._source, self._options, self._connecting = source, options, connecting
 
@@ -97,7 +97,7 @@ class CheckDataset(beam.PTransform):
         look = self._options.policy("duplicate_episode") != "accept"
         duplicates = root | FindDuplicateEpisodes(source, framing) if look else None
         if connecting.unfitted:
-            fitter = RangeFitter(EpisodeReader(source), self._options, connecting, connecting.unjudged(Unjudged()))
+            fitter = RangeFitter(EpisodeReader(source), self._options, connecting, connecting.unjudged(IgnoredValues()))
             ranges = plan_ranges(source, starts=framing.record_starts)
             fitted = root | FitConnectors(fitter, ranges, duplicates)
         episodes = root | ReadFromRlds(source, framing=framing)
@@ -106,12 +106,12 @@ class CheckDataset(beam.PTransform):
 
 
 class _CheckFn(beam.DoFn):
-    def __init__(self, options: CheckOptions, connecting: Connecting):
+    def __init__(self, options: CheckOptions, connecting: ConnectorRunner):
         self._options, self._connecting = options, connecting
 
     def start_bundle(self) -> None:
         self._report = Report()
-        self._fitted: Connecting | None = None
+        self._fitted: ConnectorRunner | None = None
 
     def process(
         self, episode: Episode, duplicates: Mapping[EpisodeKey, EpisodeKey], results: Sequence[Any]
@@ -119,7 +119,7 @@ class _CheckFn(beam.DoFn):
         if self._fitted is None:
             self._fitted = self._connecting.fit(results)
         batches: list[Batch] = []
-        unjudged = self._connecting.unjudged(Unjudged())
+        unjudged = self._connecting.unjudged(IgnoredValues())
         verdict = check_and_connect(marked(episode, duplicates), self._options, self._fitted, unjudged, batches.append)
         self._report.add(verdict)
         count_verdict(verdict)

@@ -10,8 +10,7 @@ from apache_beam.pvalue import TaggedOutput
 
 from rlds_beam.checking.verdicts import Rejection
 from rlds_beam.episodes.episode import Episode
-from rlds_beam.episodes.violations import BadEpisode
-from rlds_beam.errors import UsageError
+from rlds_beam.errors import BadEpisode, UsageError
 from rlds_beam.trajectories.frames import to_frames
 from rlds_beam.trajectories.items import ItemMaker, Items
 from rlds_beam.trajectories.options import FrameOptions, ItemOptions

@@ -7,7 +7,7 @@ from typing import Any
 
 import apache_beam as beam
 
-from rlds_beam import at_work
+from rlds_beam import worker_status
 from rlds_beam.checking.duplicates import (
     Duplicates,
     Fingerprints,
@@ -19,7 +19,7 @@ from rlds_beam.checking.duplicates import (
     scan,
     suspects_by_segment,
 )
-from rlds_beam.formats.base import RecordFormat
+from rlds_beam.encoding.base import RecordFormat
 from rlds_beam.reading.base import Segment, Source
 from rlds_beam.reading.framing import Framing
 from rlds_beam.reading.plan import plan_ranges
@@ -78,7 +78,7 @@ def as_side_input(duplicates: Any) -> Any:
 def _scan(numbered: Numbered, files: RecordFormat) -> Fingerprints:
     index, (_, segment) = numbered
     found = scan(files, index, segment)
-    at_work.count(scanned=1)
+    worker_status.count(scanned=1)
     return found
 
 

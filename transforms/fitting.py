@@ -7,15 +7,15 @@ from typing import Any
 
 import apache_beam as beam
 
-from rlds_beam.at_work import at_work
 from rlds_beam.connectors.fitting import Accumulator
 from rlds_beam.episodes.keys import EpisodeKey
-from rlds_beam.output.ranges import RangeFitter
+from rlds_beam.output.range_conversion import RangeFitter
 from rlds_beam.reading.plan import WorkRange
 from rlds_beam.transforms.duplicates import as_side_input
+from rlds_beam.worker_status import at_work
 
 Results = Sequence[Any]
-"""One for each connector that was fitted, in their order (`Connecting.fit`)."""
+"""One for each connector that was fitted, in their order (`ConnectorRunner.fit`)."""
 
 
 class FitConnectors(beam.PTransform):

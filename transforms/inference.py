@@ -9,9 +9,9 @@ from apache_beam.ml.inference.base import ModelHandler
 
 from rlds_beam.connectors.base import connect
 from rlds_beam.connectors.fields import StepFields
-from rlds_beam.connectors.models import AddModelOutputs
+from rlds_beam.connectors.learner.models import AddModelOutputs
 from rlds_beam.episodes.episode import Episode
-from rlds_beam.episodes.images import EncodedImages
+from rlds_beam.images.encoded_images import EncodedImages
 
 
 class EpisodeModelHandler(ModelHandler[Episode, Episode, AddModelOutputs]):

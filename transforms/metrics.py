@@ -7,7 +7,7 @@ import time
 
 from apache_beam.metrics import Metrics
 
-from rlds_beam import at_work
+from rlds_beam import worker_status
 from rlds_beam.checking.report import Report
 
 METRICS_NAMESPACE = "rlds_beam"
@@ -37,4 +37,4 @@ class RangeMetrics:
         for name, counter in self._counters.items():
             counter.inc(getattr(report, name))
         self._memory.update(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
-        at_work.count(ranges=1)
+        worker_status.count(ranges=1)

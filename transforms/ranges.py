@@ -7,15 +7,15 @@ from typing import Any, Protocol
 
 import apache_beam as beam
 
-from rlds_beam.at_work import at_work
 from rlds_beam.checking.report import Report
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.output.commits import RangeCommit
-from rlds_beam.output.ranges import RangeConverter, RangeFinisher
+from rlds_beam.output.range_conversion import RangeConverter, RangeFinisher
 from rlds_beam.reading.plan import WorkRange
 from rlds_beam.transforms.duplicates import as_side_input
 from rlds_beam.transforms.fitting import as_results
 from rlds_beam.transforms.metrics import RangeMetrics
+from rlds_beam.worker_status import at_work
 
 
 class OpenOutput(beam.PTransform):

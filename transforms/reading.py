@@ -11,9 +11,9 @@ from apache_beam.io.restriction_trackers import OffsetRange, OffsetRestrictionTr
 from apache_beam.metrics import Metrics
 from apache_beam.transforms.core import RestrictionProvider
 
+from rlds_beam.encoding.base import Damage
 from rlds_beam.episodes.episode import Episode
-from rlds_beam.exchange.sources import open_source
-from rlds_beam.formats.base import Damage
+from rlds_beam.formats.sources import open_source
 from rlds_beam.reading.base import Segment, Source
 from rlds_beam.reading.framing import Framing, first_record
 from rlds_beam.reading.plan import plan_ranges

@@ -7,11 +7,11 @@ from typing import Any
 
 import apache_beam as beam
 
-from rlds_beam.at_work import at_work
 from rlds_beam.checking.report import Report
 from rlds_beam.output.commits import RangeCommit
 from rlds_beam.recording.ranges import RangeRecorder, RolloutRange
 from rlds_beam.transforms.metrics import RangeMetrics
+from rlds_beam.worker_status import at_work
 
 
 class RecordRanges(beam.PTransform):

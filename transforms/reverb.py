@@ -11,15 +11,13 @@ from apache_beam.transforms.window import GlobalWindow
 from apache_beam.utils.timestamp import MIN_TIMESTAMP
 from apache_beam.utils.windowed_value import WindowedValue
 
-from rlds_beam.at_work import at_work
 from rlds_beam.checking.verdicts import Rejection
 from rlds_beam.connectors.base import Batch
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.episodes.schema import Schema
-from rlds_beam.episodes.violations import BadEpisode
-from rlds_beam.errors import UsageError
-from rlds_beam.output.reading_back import ReplayRange
+from rlds_beam.errors import BadEpisode, UsageError
+from rlds_beam.formats.trajectories.reading_back import ReplayRange
 from rlds_beam.reading.plan import WorkRange
 from rlds_beam.reverb.options import ReverbOptions
 from rlds_beam.reverb.output import ReverbRangeWriter
@@ -34,6 +32,7 @@ from rlds_beam.trajectories.spec import trajectory_spec
 from rlds_beam.transforms.duplicates import as_side_input
 from rlds_beam.transforms.fitting import as_results
 from rlds_beam.transforms.metrics import RangeMetrics
+from rlds_beam.worker_status import at_work
 
 
 class WriteToReverbResult(NamedTuple):

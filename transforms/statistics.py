@@ -12,8 +12,8 @@ from apache_beam.utils.windowed_value import WindowedValue
 
 from rlds_beam.checking.propensities import propensities_of
 from rlds_beam.checking.report import Report
-from rlds_beam.connectors.dataset_statistics import DatasetStatistics, Groups
-from rlds_beam.connectors.propensity_statistics import TARGET
+from rlds_beam.connectors.statistics.dataset_statistics import DatasetStatistics, Groups
+from rlds_beam.connectors.statistics.propensity_statistics import TARGET
 from rlds_beam.episodes.episode import Episode
 
 

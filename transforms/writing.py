@@ -17,10 +17,8 @@ from rlds_beam import naming
 from rlds_beam.checking.verdicts import Rejection
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.schema import Schema
-from rlds_beam.episodes.violations import BadEpisode
-from rlds_beam.errors import UsageError
-from rlds_beam.output.directory import check_output
-from rlds_beam.output.parts import (
+from rlds_beam.errors import BadEpisode, UsageError
+from rlds_beam.formats.trajectories.bundles import (
     Part,
     PartWriter,
     commit_parts,
@@ -29,8 +27,9 @@ from rlds_beam.output.parts import (
     read_rejected_list,
     write_rejections,
 )
+from rlds_beam.formats.trajectories.output import TrajectoryOutput
+from rlds_beam.output.directory import check_output
 from rlds_beam.output.plans import OutputPlan
-from rlds_beam.output.trajectories import TrajectoryOutput
 from rlds_beam.trajectories.converter import Conversion
 from rlds_beam.trajectories.keeping import keep_fields
 from rlds_beam.trajectories.options import FrameOptions, Images, ItemOptions

@@ -26,30 +26,30 @@ if TYPE_CHECKING:
     from rlds_beam.connectors.base import connect as connect
     from rlds_beam.datasets.dataset import Dataset as Dataset
     from rlds_beam.datasets.opening import open_dataset as open_dataset
+    from rlds_beam.encoding.base import Damage as Damage
+    from rlds_beam.encoding.base import Headers as Headers
+    from rlds_beam.encoding.base import Record as Record
+    from rlds_beam.encoding.base import RecordFormat as RecordFormat
     from rlds_beam.episodes.episode import Episode as Episode
-    from rlds_beam.episodes.images import EncodedImages as EncodedImages
     from rlds_beam.episodes.keys import EpisodeKey as EpisodeKey
     from rlds_beam.episodes.schema import Field as Field
     from rlds_beam.episodes.schema import Schema as Schema
-    from rlds_beam.episodes.violations import BadEpisode as BadEpisode
-    from rlds_beam.episodes.violations import Violation as Violation
+    from rlds_beam.errors import BadEpisode as BadEpisode
     from rlds_beam.errors import FailedRuleError as FailedRuleError
     from rlds_beam.errors import NotVerifiedError as NotVerifiedError
     from rlds_beam.errors import RldsBeamError as RldsBeamError
     from rlds_beam.errors import UsageError as UsageError
-    from rlds_beam.exchange.sources import open_source as open_source
-    from rlds_beam.formats.base import Damage as Damage
-    from rlds_beam.formats.base import Headers as Headers
-    from rlds_beam.formats.base import Record as Record
-    from rlds_beam.formats.base import RecordFormat as RecordFormat
+    from rlds_beam.errors import Violation as Violation
+    from rlds_beam.formats.sources import open_source as open_source
+    from rlds_beam.formats.trajectories.loading import load_items as load_items
+    from rlds_beam.formats.trajectories.loading import load_trajectories as load_trajectories
+    from rlds_beam.images.encoded_images import EncodedImages as EncodedImages
     from rlds_beam.jobs.inspect import Survey as Survey
-    from rlds_beam.output.base import Effort as Effort
+    from rlds_beam.output.base import CostHint as CostHint
     from rlds_beam.output.base import FileOutput as FileOutput
     from rlds_beam.output.base import FileRangeWriter as FileRangeWriter
     from rlds_beam.output.base import RangeWriter as RangeWriter
     from rlds_beam.output.commits import RangeCommit as RangeCommit
-    from rlds_beam.output.loading import load_items as load_items
-    from rlds_beam.output.loading import load_trajectories as load_trajectories
     from rlds_beam.output.shards import ShardInfo as ShardInfo
     from rlds_beam.output.shards import ShardWriter as ShardWriter
     from rlds_beam.output.shards import WrittenFile as WrittenFile
@@ -90,21 +90,21 @@ _HOMES = {
     # Episodes
     "Episode": "rlds_beam.episodes.episode",
     "EpisodeKey": "rlds_beam.episodes.keys",
-    "EncodedImages": "rlds_beam.episodes.images",
+    "EncodedImages": "rlds_beam.images.encoded_images",
     "Field": "rlds_beam.episodes.schema",
     "Schema": "rlds_beam.episodes.schema",
-    "Violation": "rlds_beam.episodes.violations",
-    "BadEpisode": "rlds_beam.episodes.violations",
+    "Violation": "rlds_beam.errors",
+    "BadEpisode": "rlds_beam.errors",
     # Sources
-    "open_source": "rlds_beam.exchange.sources",
+    "open_source": "rlds_beam.formats.sources",
     "Source": "rlds_beam.reading.base",
     "Split": "rlds_beam.reading.base",
     "Shard": "rlds_beam.reading.base",
     "Decoder": "rlds_beam.reading.base",
-    "RecordFormat": "rlds_beam.formats.base",
-    "Record": "rlds_beam.formats.base",
-    "Damage": "rlds_beam.formats.base",
-    "Headers": "rlds_beam.formats.base",
+    "RecordFormat": "rlds_beam.encoding.base",
+    "Record": "rlds_beam.encoding.base",
+    "Damage": "rlds_beam.encoding.base",
+    "Headers": "rlds_beam.encoding.base",
     # Checks
     "CheckOptions": "rlds_beam.checking.options",
     "validate_episode": "rlds_beam.checking.verdicts",
@@ -128,13 +128,13 @@ _HOMES = {
     # Reading
     "open_dataset": "rlds_beam.datasets.opening",
     "Dataset": "rlds_beam.datasets.dataset",
-    "load_items": "rlds_beam.output.loading",
-    "load_trajectories": "rlds_beam.output.loading",
+    "load_items": "rlds_beam.formats.trajectories.loading",
+    "load_trajectories": "rlds_beam.formats.trajectories.loading",
     # Outputs
     "FileOutput": "rlds_beam.output.base",
     "FileRangeWriter": "rlds_beam.output.base",
     "RangeWriter": "rlds_beam.output.base",
-    "Effort": "rlds_beam.output.base",
+    "CostHint": "rlds_beam.output.base",
     "ShardWriter": "rlds_beam.output.shards",
     "ShardInfo": "rlds_beam.output.shards",
     "WrittenFile": "rlds_beam.output.shards",

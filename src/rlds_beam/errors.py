@@ -1,4 +1,4 @@
-"""The errors that a user may meet, each with the exit code that the command line gives it.
+"""The errors that a user may meet, each with its exit code; and what is wrong with an episode.
 
 An error says what was wrong, where, and what to do about it, in that order.
 """
@@ -6,6 +6,7 @@ An error says what was wrong, where, and what to do about it, in that order.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import errno
 import sys
 from collections.abc import Iterator
@@ -119,3 +120,32 @@ class BucketAccessError(BucketError):
 
 class FailedRuleError(RldsBeamError):
     """An episode broke a rule whose policy is `fail`: the first breach ends the job (exit code 1)."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Violation:
+    """One rule that an episode breaks, and where.
+
+    Attributes:
+      rule: its id, for example `last_not_last`; `rlds-beam validate --help` lists all rules.
+      detail: what was found: `NaN at step 17`.
+      field: the step field, if it concerns one.
+      step: index of the first step concerned, if it concerns one.
+    """
+
+    rule: str
+    detail: str
+    field: str | None = None
+    step: int | None = None
+
+    def __str__(self) -> str:
+        where = f" in {self.field}" if self.field else ""
+        return f"{self.rule}{where}: {self.detail}"
+
+
+class BadEpisode(Exception):
+    """An episode cannot be used; carries the violations."""
+
+    def __init__(self, *violations: Violation):
+        super().__init__("; ".join(map(str, violations)))
+        self.violations = violations

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 from rlds_beam import lazy
 from rlds_beam.errors import UsageError
+from rlds_beam.text import did_you_mean
 from rlds_beam.user_functions import by_value, name_of
-from rlds_beam.wording import did_you_mean
 
 if TYPE_CHECKING:
     from typing_extensions import Self  # of typing from Python 3.11 on

@@ -1,5 +1,5 @@
-"""Train RLlib from columns: `rlds_beam.exchange.rllib`, under its documented import path. Needs the extra `rllib`."""
+"""Documented import path of `rlds_beam.formats.rllib.training`: RLlib trains from columns. Needs the extra `rllib`."""
 
-from rlds_beam.exchange.rllib import ColumnsOfflineData, ColumnsPreLearner, offline_data
+from rlds_beam.formats.rllib.training import ColumnsOfflineData, ColumnsPreLearner, offline_data
 
 __all__ = ["ColumnsOfflineData", "ColumnsPreLearner", "offline_data"]

@@ -18,12 +18,12 @@ from typing import Any
 
 import numpy as np
 
+from rlds_beam.encoding.example.reading import Feature, parse_example
+from rlds_beam.encoding.tfds.rlds_dataset import features_json, write_dataset
+from rlds_beam.encoding.tfds.rlds_records import as_column
+from rlds_beam.encoding.tfrecord.framing import record_header
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.keys import EpisodeKey
-from rlds_beam.formats.example import Feature, parse_example
-from rlds_beam.formats.rlds_dataset import features_json, write_dataset
-from rlds_beam.formats.rlds_records import as_column
-from rlds_beam.formats.tfrecord_framing import record_header
 
 __all__ = [
     "cut",

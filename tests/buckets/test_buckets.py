@@ -24,7 +24,7 @@ from recorded import WALK, bytes_of, recorded
 import rlds_beam
 from rlds_beam import storage
 from rlds_beam.errors import BucketError, UsageError
-from rlds_beam.exchange.sources import open_source
+from rlds_beam.formats.sources import open_source
 from rlds_beam.testing import make_episode, write_dataset
 
 

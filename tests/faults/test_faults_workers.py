@@ -28,7 +28,7 @@ import os
 import signal
 
 import rlds_beam
-from rlds_beam.reading.rlds import RldsSource
+from rlds_beam.formats.rlds.source import RldsSource
 
 def info(current, following):
     if os.environ.get("LAST_REWARD") and (current["reward"] == 777).any():

@@ -10,8 +10,8 @@ import numpy as np
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
 
-from rlds_beam.formats.example import parse_example
-from rlds_beam.formats.wire import MalformedError
+from rlds_beam.encoding.example.reading import parse_example
+from rlds_beam.encoding.wire import MalformedError
 
 Values = dict[str, tuple[str | None, list[Any]]]
 """By key: the kind of the list, and its values (floats as their bits, so that NaN equals NaN)."""

@@ -10,9 +10,9 @@ import numpy as np
 from rlds_beam.checking.report import Report
 from rlds_beam.episodes.columns import is_text
 from rlds_beam.episodes.episode import Episode
-from rlds_beam.episodes.image_encoding import encode_jpeg
-from rlds_beam.episodes.images import EncodedImages
-from rlds_beam.exchange.sources import open_source
+from rlds_beam.formats.sources import open_source
+from rlds_beam.images.encoded_images import EncodedImages
+from rlds_beam.images.encoding import encode_jpeg
 from rlds_beam.jobs.convert import ConvertJob, prepare
 from rlds_beam.jobs.options import ConvertOptions
 from rlds_beam.reading.plan import plan_ranges

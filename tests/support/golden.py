@@ -1,4 +1,4 @@
-"""What the commands write, recorded: `tests/golden.json` holds exit codes and digests, `tests/test_golden.py` compares.
+"""What the commands write: `tests/golden.json` holds exit codes and digests, `tests/project/test_golden.py` compares.
 
     python tests/support/golden.py            # print the record of this checkout
     python tests/support/golden.py --write    # make it the record

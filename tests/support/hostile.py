@@ -8,9 +8,9 @@ from typing import Any
 
 import grpc
 
-from rlds_beam.formats.reverb_info import SERVER_INFO
-from rlds_beam.formats.reverb_stream import METHOD
-from rlds_beam.formats.wire import delimited, varint
+from rlds_beam.encoding.wire import delimited, varint
+from rlds_beam.reverb.protocol.info import SERVER_INFO
+from rlds_beam.reverb.protocol.inserts import METHOD
 
 DEADLINE = 60.0
 """Seconds that the server may take for an answer."""

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import numpy as np
 
+from rlds_beam.encoding.tfds.rlds_records import encode_example
+from rlds_beam.encoding.tfrecord.writing import frame
 from rlds_beam.episodes.episode import Episode
-from rlds_beam.formats.rlds_records import encode_example
-from rlds_beam.formats.tfrecord_writing import frame
 from rlds_beam.testing import shard_paths, write_dataset
 
 MARK = np.float32(-1234.5678)

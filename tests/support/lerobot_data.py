@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 
 from rlds_beam.checking.report import Report
 from rlds_beam.episodes.episode import Episode
-from rlds_beam.episodes.image_encoding import encode_jpeg
-from rlds_beam.episodes.images import EncodedImages
+from rlds_beam.images.encoded_images import EncodedImages
+from rlds_beam.images.encoding import encode_jpeg
 from rlds_beam.testing import make_episode, write_dataset
 
 FPS = 10
@@ -105,7 +105,7 @@ def write_moving_data(directory: Path) -> tuple[str, list[Episode]]:
 
 def read_episodes(path: str, kind: str) -> list[Episode]:
     """All episodes of a dataset, as its source reads them."""
-    from rlds_beam.exchange.sources import open_source
+    from rlds_beam.formats.sources import open_source
     from rlds_beam.reading.plan import plan_ranges
     from rlds_beam.reading.reader import EpisodeReader
 

@@ -8,11 +8,11 @@ from typing import Any
 
 from rlds_beam import storage
 from rlds_beam.episodes.schema import Field
+from rlds_beam.formats.trajectories.output import SPEC, fields_json, write_tfds_metadata
 from rlds_beam.output import commits, manifest
 from rlds_beam.output.commits import RangeCommit
 from rlds_beam.output.plans import OutputPlan
 from rlds_beam.output.shards import ShardInfo
-from rlds_beam.output.trajectories import SPEC, fields_json, write_tfds_metadata
 from rlds_beam.reading.plan import WorkRange
 from rlds_beam.trajectories.spec_file import encode_spec_file
 

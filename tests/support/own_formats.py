@@ -11,8 +11,8 @@ from typing import Any
 
 import processes
 
+from rlds_beam.formats.rlds.source import RldsSource
 from rlds_beam.output.commits import RangeCommit
-from rlds_beam.reading.rlds import RldsSource
 
 _MODULES = Path(__file__).parents[1]
 

@@ -15,9 +15,9 @@ import numpy as np
 from processes import DEADLINE
 from servers import drain
 
-from rlds_beam.formats.reverb_info import TableInfo
 from rlds_beam.pipelines.cli import main
 from rlds_beam.reverb.connection import Connection
+from rlds_beam.reverb.protocol.info import TableInfo
 from rlds_beam.testing import make_episode, write_dataset
 from rlds_beam.trajectories.frames import to_frames
 from rlds_beam.trajectories.items import ItemMaker

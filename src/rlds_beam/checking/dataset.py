@@ -10,11 +10,10 @@ from rlds_beam.checking.report import Report
 from rlds_beam.checking.rules import ADVICE
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.keys import EpisodeKey
-from rlds_beam.episodes.violations import Violation
-from rlds_beam.errors import FailedRuleError, UsageError
+from rlds_beam.errors import FailedRuleError, UsageError, Violation
 from rlds_beam.reading.base import Segment, Shard, Source, Split
 from rlds_beam.reading.reader import EpisodeReader
-from rlds_beam.wording import count
+from rlds_beam.text import count
 
 _SAMPLES = 5
 _ENOUGH = 3  # Fewer bad records than this say nothing about the schema.

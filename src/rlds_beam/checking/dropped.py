@@ -7,7 +7,7 @@ import operator
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from rlds_beam.wording import count
+from rlds_beam.text import count
 
 
 @dataclasses.dataclass(frozen=True)

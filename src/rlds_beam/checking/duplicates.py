@@ -15,14 +15,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rlds_beam.at_work import at_work
+from rlds_beam.encoding.base import Headers, RecordFormat
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.keys import EpisodeKey
-from rlds_beam.episodes.violations import Violation
-from rlds_beam.formats.base import Headers, RecordFormat
+from rlds_beam.errors import Violation
 from rlds_beam.reading.base import Segment, Source
 from rlds_beam.reading.framing import Framing
 from rlds_beam.reading.reader import read_segment, stretch
+from rlds_beam.worker_status import at_work
 
 Array = np.ndarray[Any, Any]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 
 from rlds_beam.checking.rules import POLICIES, RULES, Policy
-from rlds_beam.episodes.image_headers import MOST_PIXELS
 from rlds_beam.errors import UsageError
+from rlds_beam.images.headers import MOST_PIXELS
 from rlds_beam.options import Options, option
 
 

@@ -8,9 +8,8 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from rlds_beam.episodes.episode import Column, Episode
-from rlds_beam.episodes.images import EncodedImages
-from rlds_beam.episodes.violations import Violation
-from rlds_beam.errors import RldsBeamError, UsageError
+from rlds_beam.errors import RldsBeamError, UsageError, Violation
+from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.user_functions import raised, resolve
 
 Array: TypeAlias = "np.ndarray[Any, Any]"

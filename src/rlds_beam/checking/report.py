@@ -22,9 +22,8 @@ from rlds_beam.checking.rules import ADVICE, RULES
 from rlds_beam.checking.unused import UnusedSteps, merge_unused, unused_from_json, unused_lines
 from rlds_beam.checking.verdicts import Verdict
 from rlds_beam.episodes.keys import EpisodeKey
-from rlds_beam.episodes.violations import Violation
-from rlds_beam.errors import NotVerifiedError
-from rlds_beam.wording import count, format_size
+from rlds_beam.errors import NotVerifiedError, Violation
+from rlds_beam.text import count, format_size
 
 SAMPLES = 5
 """Samples kept of each rule: those with the smallest keys."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from rlds_beam import at_work
+from rlds_beam import worker_status
 from rlds_beam.checking.connected import Connected
 from rlds_beam.checking.options import CheckOptions
 from rlds_beam.checking.propensities import LOG as LOG_PROPENSITY
@@ -17,11 +17,10 @@ from rlds_beam.checking.propensities import propensity_violations
 from rlds_beam.checking.repairing import repair_episode
 from rlds_beam.checking.rules import ADVICE, RULES, VALUE_RULES
 from rlds_beam.episodes.episode import Column, Episode
-from rlds_beam.episodes.image_checking import check_images
-from rlds_beam.episodes.images import EncodedImages
 from rlds_beam.episodes.keys import EpisodeKey
-from rlds_beam.episodes.violations import BadEpisode, Violation
-from rlds_beam.errors import FailedRuleError
+from rlds_beam.errors import BadEpisode, FailedRuleError, Violation
+from rlds_beam.images.checking import check_images
+from rlds_beam.images.encoded_images import EncodedImages
 
 _ORDER = {rule: i for i, rule in enumerate(RULES)}
 _PROPENSITIES = frozenset((*PROPENSITIES, LOG_PROPENSITY))
@@ -31,7 +30,7 @@ _VOID = ("action", "reward", "discount", *PROPENSITIES, LOG_PROPENSITY)
 
 
 @dataclasses.dataclass(frozen=True)
-class Unjudged:
+class IgnoredValues:
     """The values that an output has no use for: they are not looked at, unless `check_unused` asks for it.
 
     Attributes:
@@ -124,10 +123,10 @@ class Verdict:
 def count_verdict(verdict: Verdict) -> None:
     """Counts a record that this process has done (`at_work`)."""
     steps = sum(map(len, verdict.episodes))
-    at_work.count(records=1, bytes=verdict.size, steps=steps, rejected=verdict.rejected is not None)
+    worker_status.count(records=1, bytes=verdict.size, steps=steps, rejected=verdict.rejected is not None)
 
 
-def validate_episode(episode: Episode, options: CheckOptions, unjudged: Unjudged = Unjudged()) -> Verdict:
+def validate_episode(episode: Episode, options: CheckOptions, unjudged: IgnoredValues = IgnoredValues()) -> Verdict:
     """Looks at every rule of an episode in one pass, and does what the options say.
 
     A record is accepted or rejected as a whole. It is rejected when it breaks a rule whose policy is
@@ -171,7 +170,7 @@ def validate_episode(episode: Episode, options: CheckOptions, unjudged: Unjudged
 def find_violations(
     episode: Episode,
     options: CheckOptions,
-    unjudged: Unjudged = Unjudged(),
+    unjudged: IgnoredValues = IgnoredValues(),
     void: list[str] | None = None,
 ) -> tuple[Violation, ...]:
     """Every breach of a rule in the episode, in the order of `RULES`; no policy is looked at.
@@ -184,7 +183,7 @@ def find_violations(
     return tuple(sorted(found, key=_by_rule)) if found else ()
 
 
-def _look(episode: Episode, options: CheckOptions, unjudged: Unjudged, void: list[str]) -> Iterator[Violation]:
+def _look(episode: Episode, options: CheckOptions, unjudged: IgnoredValues, void: list[str]) -> Iterator[Violation]:
     if not len(episode):
         # What could not be read has no steps either, and says why; a copy of an empty episode is still empty.
         if all(fault.rule in VALUE_RULES for fault in episode.faults):
@@ -210,7 +209,7 @@ def _look(episode: Episode, options: CheckOptions, unjudged: Unjudged, void: lis
         yield from propensity_violations(episode, options.propensity_fn, options.check_unused)
 
 
-def _is_void(path: str, unjudged: Unjudged) -> bool:
+def _is_void(path: str, unjudged: IgnoredValues) -> bool:
     return unjudged.last_step and path.partition("/")[0] in _VOID
 
 

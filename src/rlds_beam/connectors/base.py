@@ -44,7 +44,7 @@ class Batch:
       running: whether the episodes still go on, and a model is to give their next actions: then an episode gives one
         row, of its last step, whose action is not known yet (`env_to_module_pipeline`).
       vector: by column, what the environments of running episodes are given (`ListifyDataForVectorEnv`).
-      connected: what each connector did (`Connecting.connect`).
+      connected: what each connector did (`ConnectorRunner.connect`).
       read: what was read of the record, before any repair and connector: what of it is still the same object was not
         edited, and an output may copy it.
     """

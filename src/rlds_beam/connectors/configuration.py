@@ -13,12 +13,13 @@ from typing import Any, cast
 from rlds_beam import connectors, storage
 from rlds_beam.connectors import CONNECTORS, arguments
 from rlds_beam.connectors.base import Connector
+from rlds_beam.connectors.cleaning.presets import preset_of
 from rlds_beam.connectors.fields import StepFields
 from rlds_beam.connectors.pipeline import ConnectorPipeline
-from rlds_beam.connectors.presets import preset_of
+from rlds_beam.encoding.checked_json import parse_json
+from rlds_beam.encoding.checked_yaml import parse_yaml
 from rlds_beam.errors import MissingExtraError, UsageError
-from rlds_beam.formats.checked_json import parse_json
-from rlds_beam.formats.checked_yaml import parse_yaml
+from rlds_beam.text import did_you_mean
 from rlds_beam.user_functions import (
     ByValue,
     check_configurable,
@@ -28,7 +29,6 @@ from rlds_beam.user_functions import (
     resolve_configurable,
     version_of,
 )
-from rlds_beam.wording import did_you_mean
 
 
 @dataclasses.dataclass(frozen=True)

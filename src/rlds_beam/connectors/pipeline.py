@@ -7,8 +7,8 @@ from typing import TypeAlias
 
 from rlds_beam.connectors.base import Batch, Connector, name_of, run
 from rlds_beam.errors import UsageError
+from rlds_beam.text import did_you_mean
 from rlds_beam.user_functions import configurable
-from rlds_beam.wording import did_you_mean
 
 Which: TypeAlias = "str | type | Connector"
 """A connector of a pipeline: its name, its class, or itself."""

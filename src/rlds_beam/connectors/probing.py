@@ -12,17 +12,16 @@ from typing import Any
 import numpy as np
 
 from rlds_beam.connectors.base import Batch, Columns, Connector, full_name_of, returned, run
-from rlds_beam.connectors.batching import by_module
 from rlds_beam.connectors.configuration import Configuration
 from rlds_beam.connectors.fields import agent_of, module_of
 from rlds_beam.connectors.fitting import FittedConnector
-from rlds_beam.episodes.columns import ZERO_IMAGE, is_numeric
+from rlds_beam.connectors.learner.batching import by_module
+from rlds_beam.episodes.columns import is_numeric
 from rlds_beam.episodes.episode import Column, Episode
-from rlds_beam.episodes.images import EncodedImages
 from rlds_beam.episodes.keys import PROBE
 from rlds_beam.episodes.schema import Field, Schema, text_field
-from rlds_beam.episodes.violations import BadEpisode
-from rlds_beam.errors import RldsBeamError, UsageError
+from rlds_beam.errors import BadEpisode, RldsBeamError, UsageError
+from rlds_beam.images.encoded_images import ZERO_IMAGE, EncodedImages
 from rlds_beam.user_functions import raised
 
 _LENGTHS = (3, 300)

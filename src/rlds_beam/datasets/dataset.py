@@ -9,13 +9,11 @@ from typing import Any, Literal, cast, overload
 import numpy as np
 
 from rlds_beam.datasets.base import Indices, Rows
-from rlds_beam.episodes.columns import ZERO_IMAGE
+from rlds_beam.encoding.example.columns import objects
 from rlds_beam.episodes.episode import Column
-from rlds_beam.episodes.images import EncodedImages
 from rlds_beam.episodes.schema import Field
-from rlds_beam.episodes.violations import BadEpisode
-from rlds_beam.errors import RldsBeamError
-from rlds_beam.formats.example_columns import objects
+from rlds_beam.errors import BadEpisode, RldsBeamError
+from rlds_beam.images.encoded_images import ZERO_IMAGE, EncodedImages
 
 Array = np.ndarray[Any, Any]
 Row = dict[str, Any]

@@ -12,16 +12,15 @@ import numpy as np
 
 from rlds_beam.datasets.base import Indices, PerThread, by_file
 from rlds_beam.datasets.record_files import RecordFiles
+from rlds_beam.encoding.example.columns import objects
+from rlds_beam.encoding.example.reading import parse_example
+from rlds_beam.encoding.wire import MalformedError
 from rlds_beam.episodes.columns import concatenate
 from rlds_beam.episodes.episode import Column, Episode
-from rlds_beam.episodes.images import EncodedImages
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.episodes.schema import Field, Schema
-from rlds_beam.episodes.violations import BadEpisode
-from rlds_beam.errors import RldsBeamError
-from rlds_beam.formats.example import parse_example
-from rlds_beam.formats.example_columns import objects
-from rlds_beam.formats.wire import MalformedError
+from rlds_beam.errors import BadEpisode, RldsBeamError
+from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.reading.base import Decoder
 
 _AT_ONCE = 64

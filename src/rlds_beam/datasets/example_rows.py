@@ -11,12 +11,12 @@ import numpy as np
 
 from rlds_beam.datasets.base import Indices
 from rlds_beam.datasets.record_files import RecordFiles
+from rlds_beam.encoding.example.columns import RowDecoder, objects
+from rlds_beam.encoding.wire import MalformedError
 from rlds_beam.episodes.episode import Column
-from rlds_beam.episodes.images import EncodedImages
 from rlds_beam.episodes.schema import Field
 from rlds_beam.errors import RldsBeamError
-from rlds_beam.formats.example_columns import RowDecoder, objects
-from rlds_beam.formats.wire import MalformedError
+from rlds_beam.images.encoded_images import EncodedImages
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,18 +13,18 @@ from rlds_beam.datasets.episodes import EpisodeRows, StepRows
 from rlds_beam.datasets.example_rows import ExampleRows, stacks_of
 from rlds_beam.datasets.parquet_rows import ParquetRows
 from rlds_beam.datasets.record_files import RecordFile, RecordFiles
+from rlds_beam.encoding.arrayrecord import ArrayRecordFormat
+from rlds_beam.encoding.base import RecordFormat
+from rlds_beam.encoding.example.layout import row_field
+from rlds_beam.encoding.tfrecord.file import TFRecordFormat
 from rlds_beam.errors import UsageError
-from rlds_beam.formats.arrayrecord import ArrayRecordFormat
-from rlds_beam.formats.base import RecordFormat
-from rlds_beam.formats.example_layout import row_field
-from rlds_beam.formats.tfrecord import TFRecordFormat
-from rlds_beam.output.columns.reading import ColumnsManifest
+from rlds_beam.formats.columns.reading import ColumnsManifest
+from rlds_beam.formats.rlds.source import RldsSource
+from rlds_beam.formats.trajectories.output import read_fields, read_kept_fields
 from rlds_beam.output.directory import is_output, is_rlds
 from rlds_beam.output.manifest import load_manifest, read_manifest
-from rlds_beam.output.trajectories import read_fields, read_kept_fields
 from rlds_beam.reading.base import Source, Split
-from rlds_beam.reading.rlds import RldsSource
-from rlds_beam.wording import did_you_mean
+from rlds_beam.text import did_you_mean
 
 Unit = Literal["episodes", "steps"]
 

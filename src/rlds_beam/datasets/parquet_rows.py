@@ -12,11 +12,11 @@ import numpy as np
 from rlds_beam import storage
 from rlds_beam.datasets.base import Indices, PerThread, by_file
 from rlds_beam.datasets.record_files import RecordFile
+from rlds_beam.encoding.arrow_columns import from_arrow
 from rlds_beam.episodes.columns import concatenate
 from rlds_beam.episodes.episode import Column
 from rlds_beam.episodes.schema import Field
 from rlds_beam.errors import RldsBeamError
-from rlds_beam.formats.arrow_columns import from_arrow
 
 _GROUPS = 4
 """Row groups that each thread keeps decoded."""
@@ -115,6 +115,6 @@ def _open(path: str) -> _File:
 
 
 def _empty(field: Field) -> Any:
-    from rlds_beam.formats.arrow_columns import arrow_schema
+    from rlds_beam.encoding.arrow_columns import arrow_schema
 
     return arrow_schema([field]).empty_table().column(0).combine_chunks()

@@ -13,10 +13,10 @@ import numpy as np
 
 from rlds_beam import storage
 from rlds_beam.datasets.base import Indices, PerThread, by_file
+from rlds_beam.encoding.arrayrecord import num_records, open_reader
+from rlds_beam.encoding.base import RecordFormat
+from rlds_beam.encoding.tfrecord.framing import FOOTER, HEADER, OVERHEAD, masked_crc, record_header
 from rlds_beam.errors import RldsBeamError, UsageError
-from rlds_beam.formats.arrayrecord import num_records, open_reader
-from rlds_beam.formats.base import RecordFormat
-from rlds_beam.formats.tfrecord_framing import FOOTER, HEADER, OVERHEAD, masked_crc, record_header
 
 _TOGETHER = 1 << 16
 """Bytes between two records of a TFRecord file that are rather read than skipped."""

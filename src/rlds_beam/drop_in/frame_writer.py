@@ -22,9 +22,9 @@ from typing import Any
 import numpy as np
 
 from rlds_beam.drop_in.nests import Columns, FrameSpec
-from rlds_beam.formats import reverb_stream
-from rlds_beam.formats.reverb_stream import Chunk, Keys
 from rlds_beam.reverb.encoding import GOLDEN, chunk_length_of, digest, mixed
+from rlds_beam.reverb.protocol import inserts
+from rlds_beam.reverb.protocol.inserts import Chunk, Keys
 from rlds_beam.reverb.slicing import REQUEST_BYTES, Portion, SlicedItems, message, portions
 from rlds_beam.reverb.stream import InsertStream
 
@@ -279,7 +279,7 @@ class FrameWriter:
         count, length = len(values[0]), self._chunk_length
         start = self.frames - count
         keys = [self._keys.chunk() for _ in range(0, count, length)]
-        made = reverb_stream.chunks(np.array(keys, np.uint64), values, length, self._episode_id, start)
+        made = inserts.chunks(np.array(keys, np.uint64), values, length, self._episode_id, start)
         self._chunks += (chunk.shifted(start) for chunk in made)
 
     def _horizon(self) -> int:

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from rlds_beam.encoding.tensor_types import DATA_TYPES
 from rlds_beam.episodes.nesting import Path, flatten_nest
-from rlds_beam.formats.tensor_types import DATA_TYPES
 
 Array = np.ndarray[Any, Any]
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from rlds_beam.episodes.violations import BadEpisode, Violation
-from rlds_beam.wording import count
+from rlds_beam.errors import BadEpisode, Violation
+from rlds_beam.text import count
 
 Array = np.ndarray[Any, Any]
 

@@ -1,9 +1,4 @@
-"""Operations on columns that are the same for arrays, text and encoded images.
-
-A zero image is the empty byte string: a dataset holds no such image (an empty one is `undecodable_image`), and no
-encoder is needed to add one. Code that decodes or re-encodes an image column turns `ZERO_IMAGE` into zeros of the
-shape that the column declares.
-"""
+"""Operations on columns that are the same for arrays, text and encoded images."""
 
 from __future__ import annotations
 
@@ -13,11 +8,8 @@ from typing import Any, cast
 import numpy as np
 
 from rlds_beam.episodes.episode import Column
-from rlds_beam.episodes.images import EncodedImages
-from rlds_beam.episodes.violations import BadEpisode, Violation
-
-ZERO_IMAGE = b""
-"""The value in an `EncodedImages` column for an image of zeros (an added or a padding frame)."""
+from rlds_beam.errors import BadEpisode, Violation
+from rlds_beam.images.encoded_images import ZERO_IMAGE, EncodedImages
 
 
 def is_text(column: Column) -> bool:

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from rlds_beam.episodes.episode import Column, Episode
-from rlds_beam.episodes.images import EncodedImages
 from rlds_beam.episodes.schema import Field, Schema
-from rlds_beam.episodes.violations import Violation
+from rlds_beam.errors import Violation
+from rlds_beam.images.encoded_images import EncodedImages
 
 _IMAGES = ("png", "jpeg")
 

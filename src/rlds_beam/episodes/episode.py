@@ -8,10 +8,9 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from rlds_beam.episodes.images import EncodedImages
 from rlds_beam.episodes.keys import EpisodeKey
-from rlds_beam.episodes.violations import Violation
-from rlds_beam.errors import UsageError
+from rlds_beam.errors import UsageError, Violation
+from rlds_beam.images.encoded_images import EncodedImages
 
 Column: TypeAlias = "np.ndarray[Any, Any] | EncodedImages"
 """One field of all steps: leading axis T. `EncodedImages` until pixels are needed."""

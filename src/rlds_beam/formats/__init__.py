@@ -1,1 +1,1 @@
-"""Bytes on disk and on the wire, one format a module."""
+"""Other people's formats and programs: what they read of ours, and what we read of theirs."""

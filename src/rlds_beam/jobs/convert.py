@@ -8,16 +8,15 @@ from collections.abc import Callable, Iterable, Sized
 from typing import Any, NamedTuple
 
 from rlds_beam import storage
-from rlds_beam.at_work import Done
 from rlds_beam.checking.dataset import check_source
 from rlds_beam.checking.options import CheckOptions
 from rlds_beam.checking.report import Report
-from rlds_beam.connectors.connecting import Connecting
-from rlds_beam.connectors.presets import with_preset
+from rlds_beam.connectors.cleaning.presets import with_preset
+from rlds_beam.connectors.runner import ConnectorRunner
+from rlds_beam.encoding.checked_json import parsing, read_json
 from rlds_beam.errors import DiskError, UsageError
-from rlds_beam.exchange.outputs import TRAJECTORIES, configuration_for, create_output
-from rlds_beam.exchange.sources import open_for_job
-from rlds_beam.formats.checked_json import parsing, read_json
+from rlds_beam.formats.outputs import TRAJECTORIES, configuration_for, create_output
+from rlds_beam.formats.sources import open_for_job
 from rlds_beam.jobs.balance import Balance, balance_of, largest_first
 from rlds_beam.jobs.cost import convert_seconds
 from rlds_beam.jobs.options import ConvertOptions
@@ -29,7 +28,7 @@ from rlds_beam.output.files import COMMITS, REPORT
 from rlds_beam.output.fitted import read_fitted, write_fitted
 from rlds_beam.output.manifest import load_manifest
 from rlds_beam.output.plans import OutputPlan
-from rlds_beam.output.ranges import DatasetCommitter, RangeConverter, RangeFinisher, RangeFitter
+from rlds_beam.output.range_conversion import DatasetCommitter, RangeConverter, RangeFinisher, RangeFitter
 from rlds_beam.output.removing import remove_temporary
 from rlds_beam.reading.base import Source
 from rlds_beam.reading.changes import Snapshot
@@ -37,6 +36,7 @@ from rlds_beam.reading.framing import Framing
 from rlds_beam.reading.plan import WorkRange, plan_ranges
 from rlds_beam.reading.reader import EpisodeReader
 from rlds_beam.user_functions import version_of
+from rlds_beam.worker_status import Done
 
 _ADVICE = "once the file stays as it is, run the same command again with --overwrite"
 
@@ -75,7 +75,7 @@ class ConvertJob:
     source: Source
     ranges: tuple[WorkRange, ...]
     check: CheckOptions
-    connecting: Connecting
+    connecting: ConnectorRunner
     output: FileOutput
     dataset_report: Report
     plan: OutputPlan
@@ -231,7 +231,7 @@ def prepare(options: ConvertOptions) -> ConvertJob:
     options = with_preset(options)
     source = open_for_job(options.input, options)
     configuration, check = configuration_for(options), CheckOptions.of(options)
-    connecting = Connecting.of(configuration, source.schema)
+    connecting = ConnectorRunner.of(configuration, source.schema)
     output = create_output(source, connecting, options.output, options)
     framing = Framing(source)
     snapshot = Snapshot.of(source, _ADVICE, framing)

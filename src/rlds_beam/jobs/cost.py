@@ -9,7 +9,7 @@ order of magnitude counts: near the threshold either choice costs the same.
 from __future__ import annotations
 
 from rlds_beam.checking.options import CheckOptions
-from rlds_beam.output.base import Effort
+from rlds_beam.output.base import CostHint
 from rlds_beam.reading.base import Source
 
 _MEGA = 1e6
@@ -44,7 +44,7 @@ def stats_seconds(source: Source, options: CheckOptions) -> float:
     return validate_seconds(source, options) + _megabytes(source) * _rates(source)["read"] + more
 
 
-def convert_seconds(source: Source, effort: Effort) -> float:
+def convert_seconds(source: Source, effort: CostHint) -> float:
     """To convert a dataset with an output of this effort."""
     rates = _rates(source)
     if rates is _JPEG and not effort.decodes_images:

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from rlds_beam.checking.left_out import left_out_lines
-from rlds_beam.connectors.presets import PRESETS, suggested
-from rlds_beam.wording import count, format_size
+from rlds_beam.connectors.cleaning.presets import PRESETS, suggested
+from rlds_beam.text import count, format_size
 
 if TYPE_CHECKING:
     from rlds_beam.jobs.balance import Balance

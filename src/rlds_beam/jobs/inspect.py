@@ -9,17 +9,17 @@ from typing import Any
 from rlds_beam.checking.duplicates import find_duplicates, marked
 from rlds_beam.checking.options import CheckOptions
 from rlds_beam.checking.report import Report
-from rlds_beam.checking.verdicts import Unjudged
+from rlds_beam.checking.verdicts import IgnoredValues
 from rlds_beam.connectors.base import Batch
-from rlds_beam.connectors.connecting import Connecting
-from rlds_beam.connectors.presets import suggested
+from rlds_beam.connectors.cleaning.presets import suggested
+from rlds_beam.connectors.runner import ConnectorRunner
 from rlds_beam.errors import UsageError
-from rlds_beam.exchange.outputs import configuration_for, create_output
+from rlds_beam.formats.outputs import configuration_for, create_output
 from rlds_beam.jobs.balance import Balance, balance_of
 from rlds_beam.jobs.describing import survey_text
 from rlds_beam.jobs.size import predict_size
 from rlds_beam.output.base import FileOutput
-from rlds_beam.output.ranges import check_and_connect
+from rlds_beam.output.range_conversion import check_and_connect
 from rlds_beam.reading.base import Shard, Source
 from rlds_beam.reading.framing import Framing
 from rlds_beam.reading.plan import plan_ranges
@@ -110,7 +110,7 @@ def survey(source: Source, check: CheckOptions, options: Any, sample_bytes: int)
     segments = [(work.split, segment) for work in ranges for segment in work.segments]
     look = small and check.policy("duplicate_episode") != "accept"
     duplicates = find_duplicates(source, framing, segments) if look else {}
-    unjudged = Unjudged() if output is None else connecting.unjudged(output.unjudged)
+    unjudged = IgnoredValues() if output is None else connecting.unjudged(output.unjudged)
     connecting = connecting.as_probed()
     reader, report, predicted = EpisodeReader(source), Report(), 0
     complete, each = True, sample_bytes if small else max(1, sample_bytes // max(1, len(ranges)))
@@ -152,12 +152,12 @@ def _as_they_are(shard: Shard, positions: Sequence[int]) -> Sequence[int]:
     return positions
 
 
-def _output(source: Source, options: Any) -> tuple[Connecting, FileOutput | None, str | None]:
+def _output(source: Source, options: Any) -> tuple[ConnectorRunner, FileOutput | None, str | None]:
     try:
-        connecting = Connecting.of(configuration_for(options), source.schema)
+        connecting = ConnectorRunner.of(configuration_for(options), source.schema)
         return connecting, create_output(source, connecting, "", options), None
     except UsageError as error:
-        return Connecting.none(), None, str(error)
+        return ConnectorRunner.none(), None, str(error)
 
 
 def _scale(source: Source, sampled: Report) -> float:

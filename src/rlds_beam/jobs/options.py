@@ -6,13 +6,13 @@ import dataclasses
 
 from rlds_beam.checking.options import CheckOptions
 from rlds_beam.connectors.options import ConnectorOptions
-from rlds_beam.exchange.lerobot.options import LerobotOptions
-from rlds_beam.exchange.scope_rl_options import ScopeRlOptions
+from rlds_beam.formats.columns.options import ColumnsOptions
+from rlds_beam.formats.keep_ranges.options import KeepRangesOptions
+from rlds_beam.formats.lerobot.options import LerobotOptions
+from rlds_beam.formats.rlds.options import RldsOptions
+from rlds_beam.formats.scope_rl.options import ScopeRlOptions
 from rlds_beam.options import option
-from rlds_beam.output.columns.options import ColumnsOptions
-from rlds_beam.output.keep_ranges_options import KeepRangesOptions
 from rlds_beam.output.options import OutputOptions
-from rlds_beam.output.rlds.options import RldsOptions
 from rlds_beam.reading.options import SourceOptions
 from rlds_beam.reverb.options import ReverbOptions
 from rlds_beam.trajectories.options import FrameOptions, ItemOptions

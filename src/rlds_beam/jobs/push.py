@@ -12,19 +12,19 @@ from rlds_beam import storage
 from rlds_beam.checking.dataset import check_source
 from rlds_beam.checking.options import CheckOptions
 from rlds_beam.checking.report import Report
+from rlds_beam.connectors.cleaning.presets import with_preset
 from rlds_beam.connectors.configuration import Configuration
-from rlds_beam.connectors.connecting import Connecting
 from rlds_beam.connectors.options import ConnectorOptions
-from rlds_beam.connectors.presets import with_preset
+from rlds_beam.connectors.runner import ConnectorRunner
 from rlds_beam.errors import UsageError
-from rlds_beam.exchange.sources import open_for_job
+from rlds_beam.formats.sources import open_for_job
+from rlds_beam.formats.trajectories.reading_back import ReplayRange, is_replay, open_replay
 from rlds_beam.jobs.balance import Balance, balance_of, balance_of_sizes, largest_first
 from rlds_beam.jobs.cost import push_seconds, replay_seconds
 from rlds_beam.jobs.options import PushOptions
 from rlds_beam.options import options_given
 from rlds_beam.output.files import REJECTED
-from rlds_beam.output.ranges import RangeFitter
-from rlds_beam.output.reading_back import ReplayRange, is_replay, open_replay
+from rlds_beam.output.range_conversion import RangeFitter
 from rlds_beam.reading.base import Source
 from rlds_beam.reading.changes import Snapshot
 from rlds_beam.reading.framing import Framing
@@ -124,7 +124,7 @@ def _open_rlds(options: PushOptions) -> PushInput:
     source = open_for_job(options.input, options)
     check, frames, items = CheckOptions.of(options), FrameOptions.of(options), ItemOptions.of(options)
     configuration = Configuration.of(options)
-    connecting = Connecting.of(configuration, source.schema)
+    connecting = ConnectorRunner.of(configuration, source.schema)
     conversion: Conversion | ColumnConversion
     if options.columns:
         for name in options_given(options, FrameOptions, ItemOptions):

@@ -11,15 +11,14 @@ from typing import NamedTuple
 from rlds_beam import storage
 from rlds_beam.checking.options import CheckOptions
 from rlds_beam.checking.verdicts import validate_episode
-from rlds_beam.connectors.connecting import Connecting
+from rlds_beam.connectors.runner import ConnectorRunner
 from rlds_beam.episodes.episode import Episode
-from rlds_beam.episodes.violations import BadEpisode
-from rlds_beam.errors import UsageError
+from rlds_beam.errors import BadEpisode, UsageError
 from rlds_beam.output.base import FileOutput
 from rlds_beam.reading.base import Source
 from rlds_beam.reading.plan import WorkRange, segment_bytes
 from rlds_beam.reading.reader import EpisodeReader
-from rlds_beam.wording import format_size
+from rlds_beam.text import format_size
 
 SAMPLE_BYTES = 4 << 20
 """Of the input, read for a prediction; at least one record."""
@@ -49,7 +48,7 @@ class _Sample:
 
 
 def predict_size(
-    source: Source, ranges: Sequence[WorkRange], check: CheckOptions, connecting: Connecting, output: FileOutput
+    source: Source, ranges: Sequence[WorkRange], check: CheckOptions, connecting: ConnectorRunner, output: FileOutput
 ) -> int | None:
     """The bytes that a conversion writes: records, and rejected records as they were read.
 
@@ -92,7 +91,7 @@ def predict_size(
     return round(sample.written * _scale(source, ranges, sample))
 
 
-def _measure(output: FileOutput, connecting: Connecting, records: Sequence[_Record]) -> int | None:
+def _measure(output: FileOutput, connecting: ConnectorRunner, records: Sequence[_Record]) -> int | None:
     """`output.measure`; of an episode that is larger than a sample, the bytes that some of its steps add to others."""
 
     def measure(records: Iterable[_Record]) -> int | None:

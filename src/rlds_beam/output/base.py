@@ -6,13 +6,13 @@ import abc
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
-from rlds_beam.checking.verdicts import Unjudged
+from rlds_beam.checking.verdicts import IgnoredValues
 from rlds_beam.connectors.base import Batch, Connector
 
 if TYPE_CHECKING:
     from typing_extensions import Self  # of typing from Python 3.11 on
 
-    from rlds_beam.connectors.connecting import Connecting
+    from rlds_beam.connectors.runner import ConnectorRunner
     from rlds_beam.output.commits import RangeCommit
     from rlds_beam.output.shards import ShardInfo, WrittenFile
     from rlds_beam.reading.base import Source
@@ -50,7 +50,7 @@ class FileRangeWriter(RangeWriter, Protocol):
     def finish(self) -> ShardInfo | tuple[WrittenFile, ...]: ...
 
 
-class Effort(NamedTuple):
+class CostHint(NamedTuple):
     """What an output costs besides reading the input, to choose the number of worker processes.
 
     Attributes:
@@ -116,13 +116,13 @@ class FileOutput(abc.ABC):
         return False
 
     @property
-    def effort(self) -> Effort:
-        return Effort()
+    def effort(self) -> CostHint:
+        return CostHint()
 
     @property
-    def unjudged(self) -> Unjudged:
+    def unjudged(self) -> IgnoredValues:
         """The values that the output has no use for, so that they are not judged."""
-        return Unjudged(frozenset(self.describe()[1]))
+        return IgnoredValues(frozenset(self.describe()[1]))
 
     @classmethod
     @abc.abstractmethod
@@ -139,7 +139,7 @@ class FileOutput(abc.ABC):
         """
 
     @classmethod
-    def create_connected(cls, source: Source, connecting: Connecting, directory: str, options: Any) -> FileOutput:
+    def create_connected(cls, source: Source, connecting: ConnectorRunner, directory: str, options: Any) -> FileOutput:
         """The output for a dataset whose episodes pass through connectors: by default, `create` for their schema."""
         if connecting.connectors:
             source = source.with_schema(connecting.probed.schema)

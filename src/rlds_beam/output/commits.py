@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlds_beam import storage
 from rlds_beam.checking.report import Report
-from rlds_beam.errors import NotVerifiedError, UsageError
-from rlds_beam.formats.checked_json import (
+from rlds_beam.encoding.checked_json import (
     ANY,
     COUNT,
     FILE,
@@ -22,6 +21,7 @@ from rlds_beam.formats.checked_json import (
     parsing,
     read_json,
 )
+from rlds_beam.errors import NotVerifiedError, UsageError
 from rlds_beam.output.files import COMMITS, PLAN, REJECTED, listdir, to_json
 from rlds_beam.output.plans import OutputPlan, read_plan
 from rlds_beam.output.shards import ROLES, SHARD_SCHEMA, ShardInfo, WrittenFile

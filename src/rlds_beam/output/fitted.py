@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rlds_beam import storage
-from rlds_beam.formats.checked_json import ANY, TEXT, check_json, read_json
+from rlds_beam.encoding.checked_json import ANY, TEXT, check_json, read_json
 from rlds_beam.output.files import FITTED
 from rlds_beam.output.plans import OutputPlan
 

@@ -7,15 +7,15 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rlds_beam import storage
+from rlds_beam.encoding.checked_json import COUNT, FILE, FILE_PATH, TEXT, check_json, parsing, read_json
 from rlds_beam.errors import NotVerifiedError, UsageError
-from rlds_beam.formats.checked_json import COUNT, FILE, FILE_PATH, TEXT, check_json, parsing, read_json
 from rlds_beam.output.checksums import Checksum, checksum_files, with_checksum
 from rlds_beam.output.commits import RangeCommit, problems_of, read_commits, sizes
 from rlds_beam.output.files import MANIFEST, REJECTED, to_json
 from rlds_beam.output.plans import OutputPlan, read_plan
 from rlds_beam.output.removing import remove_leftovers, remove_parts, remove_temporary
 from rlds_beam.output.shards import SHARD_SCHEMA
-from rlds_beam.wording import some
+from rlds_beam.text import some
 
 if TYPE_CHECKING:
     from rlds_beam.output.base import MergedFile

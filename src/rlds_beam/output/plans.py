@@ -14,11 +14,11 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from rlds_beam import naming, storage
+from rlds_beam.encoding.checked_json import ANY, FILE, FILE_PATH, TEXT, Kind, check_json, read_json
 from rlds_beam.errors import UsageError
-from rlds_beam.formats.checked_json import ANY, FILE, FILE_PATH, TEXT, Kind, check_json, read_json
 from rlds_beam.output.checksums import FILES
 from rlds_beam.output.files import COMMITS, FITTED, LOCK, MANIFEST, PARTS, PLAN, REJECTED, REPORT, to_json
-from rlds_beam.wording import some
+from rlds_beam.text import some
 
 _KIND = "rlds-beam plan"
 RESERVED = (COMMITS, REJECTED, PARTS)

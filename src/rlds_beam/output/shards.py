@@ -9,8 +9,8 @@ from types import TracebackType
 from typing import Any, Literal, get_args
 
 from rlds_beam import storage
-from rlds_beam.formats.checked_json import COUNT, TEXT, Maybe
-from rlds_beam.formats.tfrecord_writing import frame
+from rlds_beam.encoding.checked_json import COUNT, TEXT, Maybe
+from rlds_beam.encoding.tfrecord.writing import frame
 from rlds_beam.output.checksums import Checksum, with_checksum
 
 

@@ -8,11 +8,11 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from rlds_beam.encoding.base import RecordFormat
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.episodes.schema import Schema
-from rlds_beam.episodes.violations import Violation
-from rlds_beam.formats.base import RecordFormat
+from rlds_beam.errors import Violation
 
 if TYPE_CHECKING:
     from typing_extensions import Self  # of typing from Python 3.11 on

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from rlds_beam import storage
+from rlds_beam.encoding.base import RecordFormat
 from rlds_beam.errors import NotVerifiedError
-from rlds_beam.formats.base import RecordFormat
 from rlds_beam.reading.base import Shard, Source
 from rlds_beam.reading.framing import Framing
 from rlds_beam.reading.plan import select_segments

@@ -9,13 +9,13 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from rlds_beam.encoding.example.reading import Array, Feature
+from rlds_beam.encoding.wire import OutOfRangeError
 from rlds_beam.episodes.casting import exact_cast
 from rlds_beam.episodes.episode import Column
 from rlds_beam.episodes.schema import Field
-from rlds_beam.episodes.stored_images import StoredImages
-from rlds_beam.episodes.violations import BadEpisode
-from rlds_beam.formats.example import Array, Feature
-from rlds_beam.formats.wire import OutOfRangeError
+from rlds_beam.errors import BadEpisode
+from rlds_beam.images.stored import StoredImages
 
 MAX_EXPANDED = 1 << 28
 """Bytes that the compressed values of one field of unknown shape may expand to, all steps together."""

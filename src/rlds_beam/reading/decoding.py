@@ -8,16 +8,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from rlds_beam.encoding.example.parsing import ExampleParser
+from rlds_beam.encoding.example.reading import Feature, not_an_example
+from rlds_beam.encoding.tfds.decoder import NotDecodableError, TfdsDecoder
+from rlds_beam.encoding.tfds.features import Json
+from rlds_beam.encoding.wire import MalformedError
 from rlds_beam.episodes.episode import Column, Episode
-from rlds_beam.episodes.images import EncodedImages
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.episodes.schema import Field, Schema
-from rlds_beam.episodes.violations import BadEpisode, Violation
-from rlds_beam.formats.example import Feature, not_an_example
-from rlds_beam.formats.example_parsing import ExampleParser
-from rlds_beam.formats.features import Json
-from rlds_beam.formats.tfds_decoder import NotDecodableError, TfdsDecoder
-from rlds_beam.formats.wire import MalformedError
+from rlds_beam.errors import BadEpisode, Violation
+from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.reading.columns import ColumnReader, WrongValueError, column_reader
 
 

@@ -15,10 +15,10 @@ import numpy as np
 import xxhash
 
 from rlds_beam import storage
-from rlds_beam.at_work import at_work, count
+from rlds_beam.encoding.base import Headers, RecordFormat
 from rlds_beam.errors import UsageError
-from rlds_beam.formats.base import Headers, RecordFormat
 from rlds_beam.reading.base import Segment, Shard, Source
+from rlds_beam.worker_status import at_work, count
 
 RecordStarts = Callable[[Shard, Sequence[int]], Sequence[int]]
 """Of each of these positions in a shard, the first record that begins at it or after it."""

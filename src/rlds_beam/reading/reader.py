@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from rlds_beam.at_work import at_work
+from rlds_beam.encoding.base import CheckedRecord, Damage, Record, RecordFormat
 from rlds_beam.episodes.conformance import Conformance
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.keys import EpisodeKey
-from rlds_beam.episodes.violations import BadEpisode, Violation
-from rlds_beam.errors import RldsBeamError
-from rlds_beam.formats.base import CheckedRecord, Damage, Record, RecordFormat
+from rlds_beam.errors import BadEpisode, RldsBeamError, Violation
 from rlds_beam.reading.base import Segment, Source
 from rlds_beam.reading.changes import Snapshot
 from rlds_beam.user_functions import raised
+from rlds_beam.worker_status import at_work
 
 
 def read_segment(files: RecordFormat, segment: Segment) -> Iterator[Record | Damage]:

@@ -8,7 +8,7 @@ from collections.abc import Collection
 
 from rlds_beam.errors import UsageError
 from rlds_beam.reading.base import Split
-from rlds_beam.wording import count, did_you_mean
+from rlds_beam.text import count, did_you_mean
 
 _SPLIT = re.compile(r"(?P<name>[\w-]+)(\[(?P<start>-?\d+%?)?:(?P<stop>-?\d+%?)?\])?")
 

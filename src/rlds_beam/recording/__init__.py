@@ -1,4 +1,4 @@
-"""Recording: behaviour policies rolled out in environments, into RLDS, each action with its propensity."""
+"""Recording: behavior policies rolled out in environments, into RLDS, each action with its propensity."""
 
 from __future__ import annotations
 
@@ -10,13 +10,10 @@ _HOMES = {
     "Distribution": "distributions",
     "EpsilonGreedyHead": "heads",
     "GaussianHead": "heads",
-    "LoggedDataset": "logged",
-    "MultipleLoggedDataset": "logged",
     "OnlineHead": "heads",
     "Propensity": "distributions",
     "Random": "policies",
     "SoftmaxHead": "heads",
-    "SyntheticDataset": "synthetic",
     "TruncatedGaussianHead": "heads",
     "mask_padding": "padding",
 }

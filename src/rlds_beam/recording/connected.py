@@ -8,11 +8,11 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from rlds_beam.connectors.actions import GetActions, NormalizeAndClipActions
 from rlds_beam.connectors.base import Batch, Connector, run
 from rlds_beam.connectors.configuration import Configuration, flat, load
-from rlds_beam.connectors.kinds import env_to_module_pipeline, module_to_env_pipeline
-from rlds_beam.connectors.outputs import as_numpy
+from rlds_beam.connectors.learner.actions import GetActions, NormalizeAndClipActions
+from rlds_beam.connectors.learner.kinds import env_to_module_pipeline, module_to_env_pipeline
+from rlds_beam.connectors.learner.outputs import as_numpy
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.nesting import flatten
 from rlds_beam.errors import UsageError

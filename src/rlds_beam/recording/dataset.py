@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from rlds_beam import storage
+from rlds_beam.encoding.tfds.dataset_info import SplitInfo, dataset_info_json
+from rlds_beam.encoding.tfds.rlds_dataset import features_json
+from rlds_beam.encoding.tfds.rlds_records import encode_feature, example
 from rlds_beam.episodes.episode import Column, Episode
-from rlds_beam.episodes.images import EncodedImages
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.episodes.schema import Field, Schema
-from rlds_beam.formats.dataset_info import SplitInfo, dataset_info_json
-from rlds_beam.formats.rlds_dataset import features_json
-from rlds_beam.formats.rlds_records import encode_feature, example
+from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.output.commits import RangeCommit
 from rlds_beam.output.files import to_json
 from rlds_beam.output.manifest import VERSION

@@ -13,10 +13,9 @@ from typing import Any
 import numpy as np
 
 from rlds_beam import __version__, storage
-from rlds_beam.at_work import Done
 from rlds_beam.checking.report import Report
+from rlds_beam.encoding.checked_json import parsing, read_json
 from rlds_beam.errors import DiskError, UsageError
-from rlds_beam.formats.checked_json import parsing, read_json
 from rlds_beam.output import directory
 from rlds_beam.output.commits import read_commits
 from rlds_beam.output.files import COMMITS, REPORT, listdir
@@ -31,6 +30,7 @@ from rlds_beam.recording.policies import BehaviorPolicy, HistoryPolicy, Random
 from rlds_beam.recording.ranges import RangeRecorder, RecordingCommitter, RolloutRange, plan_rollouts
 from rlds_beam.recording.settings import Settings, info_fields
 from rlds_beam.user_functions import ByValue, version_of
+from rlds_beam.worker_status import Done
 
 FORMAT = 1
 """Of the files that a recording writes; a change of their bytes makes it another."""

@@ -10,14 +10,14 @@ from typing import Any, cast
 
 from rlds_beam import storage
 from rlds_beam.connectors.configuration import load
+from rlds_beam.encoding.checked_yaml import parse_yaml
 from rlds_beam.errors import UsageError
-from rlds_beam.formats.checked_yaml import parse_yaml
 from rlds_beam.recording.connected import ModulePolicy
 from rlds_beam.recording.heads import HEADS
 from rlds_beam.recording.models import fingerprint, is_model
 from rlds_beam.recording.policies import BehaviorPolicy, Random
+from rlds_beam.text import did_you_mean
 from rlds_beam.user_functions import ByValue, called, resolve, resolve_configurable, version_of
-from rlds_beam.wording import did_you_mean
 
 _POLICIES: dict[str, type[Any]] = {**HEADS, "ModulePolicy": ModulePolicy}
 _CALL = re.compile(r"(?P<head>\w+)\((?P<arguments>.*)\)", re.DOTALL)

@@ -7,12 +7,12 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rlds_beam import at_work, storage
+from rlds_beam import storage, worker_status
 from rlds_beam.checking.report import Report
+from rlds_beam.encoding.tfrecord.writing import frame
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.errors import NotVerifiedError
-from rlds_beam.formats.tfrecord_writing import frame
 from rlds_beam.output import commits, manifest
 from rlds_beam.output.commits import RangeCommit
 from rlds_beam.output.files import REPORT, to_json
@@ -201,7 +201,7 @@ class _Writer:
         report.episodes += 1
         report.steps += len(episode)
         report.bytes += len(payload)
-        at_work.count(records=1, bytes=len(payload), steps=len(episode))
+        worker_status.count(records=1, bytes=len(payload), steps=len(episode))
 
     def check(self) -> None:
         """Raises NotVerifiedError where the range does not hold what was planned."""

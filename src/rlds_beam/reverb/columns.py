@@ -9,20 +9,20 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from rlds_beam.checking.unused import UnusedSteps
-from rlds_beam.checking.verdicts import Unjudged
+from rlds_beam.checking.verdicts import IgnoredValues
 from rlds_beam.connectors.base import Batch
-from rlds_beam.connectors.batching import by_module
+from rlds_beam.connectors.learner.batching import by_module
 from rlds_beam.connectors.probing import Probed
 from rlds_beam.episodes.episode import Column
-from rlds_beam.episodes.images import EncodedImages
 from rlds_beam.episodes.schema import Field
 from rlds_beam.errors import UsageError
+from rlds_beam.images.encoded_images import EncodedImages
+from rlds_beam.text import did_you_mean
 from rlds_beam.trajectories.frames import Frames
 from rlds_beam.trajectories.image_leaves import pixels_of
 from rlds_beam.trajectories.items import Items, Windows
 from rlds_beam.trajectories.options import ItemOptions
 from rlds_beam.trajectories.spec import Leaf, TrajectorySpec
-from rlds_beam.wording import did_you_mean
 
 T = TypeVar("T")
 
@@ -72,8 +72,8 @@ class ColumnConversion:
         return ItemOptions(items="frames")
 
     @property
-    def unjudged(self) -> Unjudged:
-        return Unjudged()
+    def unjudged(self) -> IgnoredValues:
+        return IgnoredValues()
 
     def salt(self) -> dict[str, Any]:
         """What the keys of items depend on besides their episodes."""

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import grpc
 
 from rlds_beam.errors import RldsBeamError, UsageError
-from rlds_beam.formats.reverb_info import CHECKPOINT, SERVER_INFO, ServerInfo, parse_checkpoint, parse_server_info
+from rlds_beam.reverb.protocol.info import CHECKPOINT, SERVER_INFO, ServerInfo, parse_checkpoint, parse_server_info
 
 Answer = TypeVar("Answer")
 

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rlds_beam.formats import reverb_stream
-from rlds_beam.formats.reverb_stream import Chunk, Keys, Request
+from rlds_beam.reverb.protocol import inserts
+from rlds_beam.reverb.protocol.inserts import Chunk, Keys, Request
 from rlds_beam.reverb.slicing import SlicedItems, message, portions
 from rlds_beam.trajectories.items import Windows
 
@@ -130,7 +130,7 @@ class ItemEncoder:
         begins = range(skipped, count, length)
         keys = np.uint64(chunk_seed) + np.arange(len(begins), dtype=np.uint64) * np.uint64(GOLDEN)
         used = [column[skipped:] for column in columns] if skipped else columns
-        chunks = reverb_stream.chunks(keys, used, length, episode_id, skipped)
+        chunks = inserts.chunks(keys, used, length, episode_id, skipped)
         return Cut([chunk.shifted(skipped) for chunk in chunks], windows, priorities, seeds)
 
     def encode(self, cuts: Sequence[Cut]) -> list[Request]:

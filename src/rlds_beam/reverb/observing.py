@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rlds_beam.episodes.images import EncodedImages
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.errors import NotVerifiedError, UsageError, needs
+from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.reverb.priorities import ConstantPriority
 from rlds_beam.reverb.target import Target
 from rlds_beam.trajectories.image_leaves import pixels_of

@@ -12,13 +12,12 @@ from rlds_beam.checking.duplicates import marked
 from rlds_beam.checking.options import CheckOptions
 from rlds_beam.checking.report import Report
 from rlds_beam.connectors.base import Batch
-from rlds_beam.connectors.connecting import Connecting
+from rlds_beam.connectors.runner import ConnectorRunner
 from rlds_beam.episodes.keys import EpisodeKey
-from rlds_beam.episodes.violations import BadEpisode
-from rlds_beam.errors import RldsBeamError
+from rlds_beam.errors import BadEpisode, RldsBeamError
+from rlds_beam.formats.trajectories.reading_back import Replay, ReplayRange
 from rlds_beam.output.commits import rejected_path
-from rlds_beam.output.ranges import check_and_connect, write_range
-from rlds_beam.output.reading_back import Replay, ReplayRange
+from rlds_beam.output.range_conversion import check_and_connect, write_range
 from rlds_beam.output.shards import RejectedWriter
 from rlds_beam.reading.plan import WorkRange
 from rlds_beam.reading.reader import EpisodeReader
@@ -78,7 +77,7 @@ class EpisodePusher:
 
     reader: EpisodeReader
     check: CheckOptions
-    connecting: Connecting
+    connecting: ConnectorRunner
     conversion: Conversion | ColumnConversion
     target: Target
     rejected: str | None = None

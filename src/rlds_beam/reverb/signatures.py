@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from rlds_beam.encoding.structured_values import SignatureLeaf
 from rlds_beam.errors import UsageError
-from rlds_beam.formats.reverb_info import SignatureLeaf, TableInfo
+from rlds_beam.reverb.protocol.info import TableInfo
 from rlds_beam.trajectories.options import CASTS
 from rlds_beam.trajectories.spec import Leaf, Shape, TrajectorySpec
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from rlds_beam.formats import reverb_stream
-from rlds_beam.formats.reverb_stream import Chunk, Keys, Request, Slices
-from rlds_beam.formats.wire import delimited, varint
+from rlds_beam.encoding.wire import delimited, varint
+from rlds_beam.reverb.protocol import inserts
+from rlds_beam.reverb.protocol.inserts import Chunk, Keys, Request, Slices
 
 Array = np.ndarray[Any, Any]
 
@@ -148,7 +148,7 @@ def _items(
     if spread.min() == spread.max():  # which short episodes and whole ones are, and they are the ones that cost most
         own = chunks.slices(items, first, int(spread[0]))
         for table, keys in zip(tables, items.keys, strict=True):
-            rows = reverb_stream.items(table, keys, items.priorities, own, columns, squeeze=squeeze)
+            rows = inserts.items(table, keys, items.priorities, own, columns, squeeze=squeeze)
             yield rows.reshape(-1).data
         return
     groups = [(np.flatnonzero(spread == m), m) for m in sorted(set(spread.tolist()))]
@@ -157,7 +157,7 @@ def _items(
     for table, keys in zip(tables, items.keys, strict=True):
         made = {}
         for (group, m), own in zip(groups, slices, strict=True):
-            rows = reverb_stream.items(table, keys[group], items.priorities[group], own, columns, squeeze=squeeze)
+            rows = inserts.items(table, keys[group], items.priorities[group], own, columns, squeeze=squeeze)
             made[m] = (rows.reshape(-1).data, rows.shape[1])
         for low, high in itertools.pairwise(bounds):
             content, width = made[int(spread[low])]

@@ -12,10 +12,10 @@ from typing import Any
 import grpc
 import numpy as np
 
+from rlds_beam.encoding.wire import MalformedError
 from rlds_beam.errors import NotVerifiedError
-from rlds_beam.formats.reverb_stream import METHOD, Keys, Request, acknowledged_keys, count_keys, decode_keys
-from rlds_beam.formats.wire import MalformedError
 from rlds_beam.reverb.connection import Connection, ServerError, details_of
+from rlds_beam.reverb.protocol.inserts import METHOD, Keys, Request, acknowledged_keys, count_keys, decode_keys
 
 WINDOW_BYTES = 16 << 20
 """What may be sent and not yet acknowledged; it is kept, to be sent again if the connection is lost."""

@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from rlds_beam.errors import NotVerifiedError, UsageError
-from rlds_beam.formats.reverb_info import ServerInfo, TableInfo
 from rlds_beam.reverb.connection import Connection, ServerError
+from rlds_beam.reverb.protocol.info import ServerInfo, TableInfo
 from rlds_beam.reverb.signatures import fitting_axes
+from rlds_beam.text import did_you_mean
 from rlds_beam.trajectories.spec import Shape, TrajectorySpec
-from rlds_beam.wording import did_you_mean
 
 Say = Callable[[str], None]
 """Tells a person something that cannot wait until the end of the job."""

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple, Protocol
 import google_crc32c
 import numpy as np
 
-from rlds_beam.episodes.images import EncodedImages
 from rlds_beam.episodes.keys import EpisodeKey
-from rlds_beam.formats.reverb_stream import Request
+from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.reverb.encoding import Cut, ItemEncoder, chunk_length_of, digest
+from rlds_beam.reverb.protocol.inserts import Request
 from rlds_beam.reverb.stream import InsertStream
 from rlds_beam.reverb.target import Target
 from rlds_beam.trajectories.frames import padded

@@ -5,10 +5,14 @@ from typing import TYPE_CHECKING
 from rlds_beam import lazy
 
 if TYPE_CHECKING:
-    from rlds_beam.output.loading import decoder as decoder
-    from rlds_beam.output.loading import load_trajectories as load_trajectories
+    from rlds_beam.formats.trajectories.loading import decoder as decoder
+    from rlds_beam.formats.trajectories.loading import load_trajectories as load_trajectories
 
 __all__ = ["decoder", "load_trajectories"]
 __getattr__, __dir__ = lazy.exports(
-    __name__, {"decoder": "rlds_beam.output.loading", "load_trajectories": "rlds_beam.output.loading"}
+    __name__,
+    {
+        "decoder": "rlds_beam.formats.trajectories.loading",
+        "load_trajectories": "rlds_beam.formats.trajectories.loading",
+    },
 )

@@ -9,11 +9,10 @@ import numpy as np
 
 from rlds_beam.episodes.casting import changed, violation_of
 from rlds_beam.episodes.episode import Column
-from rlds_beam.episodes.images import EncodedImages
-from rlds_beam.episodes.violations import BadEpisode
-from rlds_beam.errors import UsageError
+from rlds_beam.errors import BadEpisode, UsageError
+from rlds_beam.images.encoded_images import EncodedImages
+from rlds_beam.text import did_you_mean
 from rlds_beam.trajectories.options import Cast
-from rlds_beam.wording import did_you_mean
 
 Array = np.ndarray[Any, Any]
 

@@ -10,11 +10,11 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from rlds_beam.checking.unused import UnusedSteps
-from rlds_beam.checking.verdicts import Unjudged
+from rlds_beam.checking.verdicts import IgnoredValues
 from rlds_beam.episodes.episode import Column, Episode
-from rlds_beam.episodes.images import EncodedImages
 from rlds_beam.episodes.nesting import nest
 from rlds_beam.episodes.schema import Field
+from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.trajectories.coverage import Coverage
 from rlds_beam.trajectories.frames import Frames, frame_count, to_frames
 from rlds_beam.trajectories.image_leaves import jpegs_of, pixels_of
@@ -81,10 +81,10 @@ class Conversion:
         return dataclasses.replace(self, frames=dataclasses.replace(self.frames, policy_info_fn=zeros))
 
     @property
-    def unjudged(self) -> Unjudged:
+    def unjudged(self) -> IgnoredValues:
         """The values that no item depends on."""
         fields = () if self.frames.policy_info_fn else self.describe()[1]  # such a function sees every field
-        return Unjudged(frozenset(fields), last_step=self.frames.last_step == "drop")
+        return IgnoredValues(frozenset(fields), last_step=self.frames.last_step == "drop")
 
     def predict(self, steps: Iterable[int]) -> int:
         """The number of items that episodes of these lengths give; with `across_episodes`, all those of one shard."""

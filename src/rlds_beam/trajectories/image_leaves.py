@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rlds_beam.episodes.columns import ZERO_IMAGE
-from rlds_beam.episodes.image_encoding import encode_jpeg
-from rlds_beam.episodes.image_headers import JPEG_END, jpeg_start
-from rlds_beam.episodes.images import EncodedImages
-from rlds_beam.episodes.stored_images import StoredImages
+from rlds_beam.images.encoded_images import ZERO_IMAGE, EncodedImages
+from rlds_beam.images.encoding import encode_jpeg
+from rlds_beam.images.headers import JPEG_END, jpeg_start
+from rlds_beam.images.stored import StoredImages
 
 if TYPE_CHECKING:
     from rlds_beam.episodes.episode import Column

@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 
 from rlds_beam.episodes.episode import Column
-from rlds_beam.episodes.violations import BadEpisode, Violation
+from rlds_beam.errors import BadEpisode, Violation
 from rlds_beam.trajectories.frames import Frames, padded
 from rlds_beam.trajectories.options import ItemOptions
 

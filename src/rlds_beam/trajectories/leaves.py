@@ -9,8 +9,8 @@ from typing import NamedTuple
 from rlds_beam.episodes.nesting import all_below, nest_order
 from rlds_beam.episodes.schema import REQUIRED_STEP_FIELDS
 from rlds_beam.errors import UsageError
+from rlds_beam.text import did_you_mean
 from rlds_beam.trajectories.options import FrameOptions
-from rlds_beam.wording import did_you_mean
 
 Names = tuple[str, ...]
 

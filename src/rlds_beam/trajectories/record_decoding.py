@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from rlds_beam.encoding.example.matching import Array, Bytes, Layout, Match, match_of
+from rlds_beam.encoding.example.reading import Feature, Kind, parse_example
+from rlds_beam.encoding.wire import MalformedError
 from rlds_beam.episodes.columns import concatenate
-from rlds_beam.episodes.images import EncodedImages
-from rlds_beam.formats.example import Feature, Kind, parse_example
-from rlds_beam.formats.example_matching import Array, Bytes, Layout, Match, match_of
-from rlds_beam.formats.wire import MalformedError
+from rlds_beam.images.encoded_images import EncodedImages
 
 if TYPE_CHECKING:
     from rlds_beam.episodes.episode import Column

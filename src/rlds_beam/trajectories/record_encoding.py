@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rlds_beam.episodes.images import EncodedImages
-from rlds_beam.formats.example_templates import (
+from rlds_beam.encoding.example.templates import (
     BYTES_LIST,
     FLOAT_LIST,
     INT64_LIST,
@@ -29,8 +28,9 @@ from rlds_beam.formats.example_templates import (
     examples_of,
     template_of,
 )
-from rlds_beam.formats.tfrecord_writing import FramedRows, framed_blocks
-from rlds_beam.formats.wire import fixed_varints, varint_width
+from rlds_beam.encoding.tfrecord.writing import FramedRows, framed_blocks
+from rlds_beam.encoding.wire import fixed_varints, varint_width
+from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.trajectories.frames import padded
 from rlds_beam.trajectories.image_leaves import jpegs_of, pixels_of, zero_jpeg
 from rlds_beam.trajectories.keeping import Kept, kept_entries

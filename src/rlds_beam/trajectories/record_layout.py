@@ -8,7 +8,7 @@ leading axis is decides the rest:
   TFRecordObserver writes.
 - whole episodes: [None, ...]. TFDS reads that as it is. TF-Agents' own decoder knows no unknown
   dimension and says so (`Dimension 0 is invalid`); hand it another,
-  `load_tfrecord_dataset(files, decoder=rlds_beam.output.loading.decoder(path))`.
+  `load_tfrecord_dataset(files, decoder=rlds_beam.formats.trajectories.loading.decoder(path))`.
 
 With `images=jpeg`, TF-Agents' `compress_image=True` takes every uint8 leaf of rank 3 for one JPEG,
 and no other leaf. A leaf of L images cannot be one of those, so it becomes a tuple of L leaves

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from rlds_beam.episodes.episode import Column, Episode
-from rlds_beam.episodes.images import EncodedImages
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.episodes.nesting import nest
 from rlds_beam.episodes.schema import Field, Schema
 from rlds_beam.errors import RldsBeamError, UsageError, needs
+from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.trajectories.frames import Frames, to_frames
 from rlds_beam.trajectories.leaves import layout
 from rlds_beam.trajectories.options import FrameOptions, ItemOptions

@@ -10,12 +10,12 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Mapping
 
+from rlds_beam.encoding.tensor_types import DATA_TYPES
+from rlds_beam.encoding.tfrecord.writing import frame
+from rlds_beam.encoding.wire import delimited, integer, text
 from rlds_beam.episodes.nesting import nest
 from rlds_beam.episodes.schema import Field
 from rlds_beam.errors import UsageError
-from rlds_beam.formats.tensor_types import DATA_TYPES
-from rlds_beam.formats.tfrecord_writing import frame
-from rlds_beam.formats.wire import delimited, integer, text
 
 TRAJECTORY_FIELDS = ("step_type", "observation", "action", "policy_info", "next_step_type", "reward", "discount")
 """The fields of tf_agents.trajectories.Trajectory, in its order."""

@@ -12,7 +12,7 @@ from exchanging import export, plain, read_back, rich_dataset
 from minari.data_collector import EpisodeBuffer
 from PIL import Image
 
-from rlds_beam.episodes.images import EncodedImages
+from rlds_beam.images.encoded_images import EncodedImages
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ import pytest
 
 import rlds_beam
 from rlds_beam import Field, Schema
-from rlds_beam.formats.rlds_records import schema_of
+from rlds_beam.encoding.tfds.rlds_records import schema_of
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 

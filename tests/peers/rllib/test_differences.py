@@ -153,7 +153,7 @@ print(batch["default_policy"]["obs"][:, 0].astype(int).tolist())
 
 
 def test_the_order_of_agents_is_defined():
-    """RLlib: that of a set of text. (tests/test_learner_connectors.py shows ours.)"""
+    """RLlib: that of a set of text. (tests/connectors/learner/test_columns.py shows ours.)"""
     orders = set()
     for seed in ("0", "1"):
         environment = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}

@@ -18,7 +18,7 @@ from ray.rllib.connectors.learner.frame_stacking import FrameStacking
 
 from rlds_beam import connectors as ours
 from rlds_beam.connectors.configuration import parse
-from rlds_beam.connectors.rllib import FromRllib
+from rlds_beam.connectors.learner.rllib import FromRllib
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.errors import RldsBeamError, UsageError
 from rlds_beam.testing import make_episode

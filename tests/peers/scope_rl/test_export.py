@@ -22,10 +22,10 @@ from scope_rl.ope.discrete import (
 from scope_rl.policy import EpsilonGreedyHead
 from scope_rl.utils import MultipleLoggedDataset
 
+from rlds_beam.encoding.tfds.rlds_dataset import write_dataset
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.episodes.schema import Field, Schema
-from rlds_beam.formats.rlds_dataset import write_dataset
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Literal, cast, get_args
 
 from rlds_beam.errors import UsageError
-from rlds_beam.formats.reverb_info import TableInfo
+from rlds_beam.reverb.protocol.info import TableInfo
 
 TableKind = Literal["uniform", "prioritized", "queue", "stack"]
 

@@ -13,10 +13,11 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import IO, Any
 
-from rlds_beam import at_work
+from rlds_beam import worker_status
+from rlds_beam.encoding.structured_values import SignatureLeaf
 from rlds_beam.errors import NotVerifiedError, RldsBeamError, UsageError
-from rlds_beam.formats.reverb_info import ServerInfo, SignatureLeaf, TableInfo
 from rlds_beam.reverb.connection import Connection
+from rlds_beam.reverb.protocol.info import ServerInfo, TableInfo
 from rlds_beam.reverb.serving import checkpoints
 from rlds_beam.reverb.serving import process as server_process
 from rlds_beam.reverb.serving.loopback import EVERYWHERE, LOOPBACK
@@ -196,10 +197,10 @@ class _ServerProcess:
         self._home = tempfile.TemporaryDirectory(prefix="rlds-beam-reverb-", ignore_cleanup_errors=True)
         if config.root is None:
             config = dataclasses.replace(config, root=os.path.join(self._home.name, "checkpoints"))
-        verbose = at_work.is_verbose()
+        verbose = worker_status.is_verbose()
         with open(self._log, "w") as log:
             self._process = subprocess.Popen(
-                at_work.command(server_process.__name__),
+                worker_status.command(server_process.__name__),
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=None if verbose else log, text=True,
             )  # fmt: skip
         with contextlib.suppress(BrokenPipeError), _pipe(self._process.stdin) as stdin:

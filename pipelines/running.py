@@ -1,0 +1,72 @@
+"""What `convert` and `record` have in common: a plan's ranges, of which those that are not finished are run."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from rlds_beam import storage
+from rlds_beam.errors import DiskError, RldsBeamError
+from rlds_beam.text import format_size
+
+if TYPE_CHECKING:
+    from rlds_beam.console.progress import Total
+
+
+def _disk(text: str, directory: str) -> str:
+    """What is wrong with a disk, with the output in place of a file in it."""
+    path = re.escape(storage.join(directory, ""))
+    return re.sub(rf"{path}[^ ]*", directory, text)
+
+
+def run_ranges(
+    define: Callable[[Any, Any], object],
+    config: Any,
+    job: Any,
+    to_do: Sequence[Any],
+    total: Total,
+    announced: str | None = None,
+) -> dict[str, Any]:
+    """Runs the ranges that are not finished.
+
+    Args:
+      define: builds the pipeline under a root, for a PCollection of ranges.
+      config: of the job.
+      job: a `ConvertJob` or `RecordJob`.
+      to_do: the ranges.
+      total: for the progress.
+      announced: a line that is printed before the work starts.
+
+    Returns:
+      What the run measured of itself.
+
+    Raises:
+      RldsBeamError: the pipeline failed; the message says how far it came.
+    """
+    import apache_beam as beam
+
+    from rlds_beam.console.progress import Progress
+    from rlds_beam.runners import run_pipeline
+
+    def build(root: Any) -> None:
+        job.make_ready(config.overwrite)
+        # What is spread over the workers is the list of ranges still to do; no episode is ever shuffled.
+        define(root, root | "Ranges" >> beam.Create(to_do, reshuffle=True))
+
+    try:
+        with Progress(total, config.progress, job.committed_since(total.finished)).shown() as progress:
+            if announced is not None:
+                progress.say(announced)
+            return run_pipeline(build, config, job.seconds(to_do), progress)
+    except DiskError as error:
+        left = len(to_do) - job.committed_since(total.finished)().ranges
+        size = job.bytes_of(range(left)) if hasattr(job, "bytes_of") else None
+        room = f"Free about {format_size(size)}" if size else "Free some space"
+        remedy = f"{room} and run the same command again." if error.is_full else "Run the same command again to resume."
+        text = f"{_disk(str(error), job.directory)}; {job.progress('parts')} and kept. {remedy}"
+        raise DiskError(text) from error
+    except RldsBeamError as error:
+        if error.exit_code != RldsBeamError.exit_code:
+            raise
+        raise type(error)(f"{error} ({job.progress()})") from error

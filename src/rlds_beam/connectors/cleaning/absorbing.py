@@ -1,0 +1,71 @@
+"""Absorbing states after terminal ones."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from rlds_beam.connectors.base import EpisodeConnector
+from rlds_beam.connectors.fields import StepFields
+from rlds_beam.connectors.statistics.used_statistics import numbers
+from rlds_beam.episodes.columns import concatenate, zeros_like
+from rlds_beam.episodes.episode import Column, Episode
+from rlds_beam.episodes.nesting import all_below, below
+from rlds_beam.errors import UsageError
+
+Array: TypeAlias = "np.ndarray[Any, Any]"
+
+
+@dataclasses.dataclass(frozen=True)
+class AbsorbingStates(EpisodeConnector):
+    """Lets terminated episodes end in an absorbing state, so that a learned reward can tell it from a time limit.
+
+        terminated    o0   o1   o2   (o3)          truncated     o0   o1   o2
+        obs           o0 0  o1 0  o2 0  0 1  0 1   obs           o0 0  o1 0  o2 0
+        action        a0    a1    a2    0    void  action        a0    a1    void
+        reward        r0    r1    r2    0    void  reward        r0    r1    void
+        is_terminal   F     F     F     F    T     is_terminal   F     F     F
+
+    The last column of the observation says whether the state is absorbing; such a state has zeros in all others. It
+    takes the place of the terminal observation, and has one transition to itself, without action and reward
+    (discriminator-actor-critic, Kostrikov et al. 2019). Truncated episodes get no absorbing state. Where
+    the observation has leaves, what says so is a leaf of its own, float32 (T+1,).
+
+    Attributes:
+      indicator: the name of that leaf, below the observation.
+    """
+
+    indicator: str = "absorbing"
+
+    def edit(self, episode: Episode, fields: StepFields) -> Episode:
+        last = len(episode) - 1
+        if last < 1 or not np.asarray(episode.steps["is_terminal"], bool)[last]:
+            return episode.replace(steps=self._marked(episode, fields, np.zeros(len(episode), bool)))
+        longer = episode.replace(steps={p: _longer(p, column, last, fields) for p, column in episode.steps.items()})
+        return longer.replace(steps=self._marked(longer, fields, np.arange(last + 2) >= last))
+
+    def _marked(self, episode: Episode, fields: StepFields, absorbing: Array) -> dict[str, Column]:
+        if not all_below(episode.steps, fields.obs):
+            raise UsageError(f"AbsorbingStates: the steps have no {fields.obs}, only {', '.join(episode.steps)}")
+        if fields.obs not in episode.steps:
+            return {**episode.steps, f"{fields.obs}/{self.indicator}": absorbing.astype(np.float32)}
+        observation = numbers(episode.steps[fields.obs], fields.obs, "AbsorbingStates")
+        if observation.ndim != 2:
+            raise UsageError(f"AbsorbingStates: {fields.obs} has shape {observation.shape[1:]}, expected a vector")
+        marks = absorbing[:, None].astype(observation.dtype)
+        return {**episode.steps, fields.obs: np.concatenate([observation, marks], axis=1)}
+
+
+def _longer(path: str, column: Column, last: int, fields: StepFields) -> Column:
+    """A column of steps 0 to last + 1, of which the last two are absorbing."""
+    if path in ("is_last", "is_terminal"):
+        return concatenate([zeros_like(column, last + 1), column[last:]])
+    if path == "discount":  # the step into the absorbing state is one like those before
+        made = np.asarray(column)[[*range(last - 1), max(last - 2, 0), last - 1, last]]
+        made[: 1 if last == 1 else 0] = 1
+        return made
+    if any(below(path, field) for field in (fields.obs, fields.actions, fields.rewards)):
+        return concatenate([column[:last], zeros_like(column, 2)])
+    return concatenate([column, column[last:]])

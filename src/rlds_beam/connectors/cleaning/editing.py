@@ -1,0 +1,169 @@
+"""Connectors that edit episodes: subsampling, cutting, shifting, goals."""
+
+from __future__ import annotations
+
+import dataclasses
+import zlib
+from typing import Any
+
+import numpy as np
+
+from rlds_beam.connectors.base import EpisodeConnector
+from rlds_beam.connectors.cleaning.keeping_steps import ended, keep_steps, slice_steps
+from rlds_beam.connectors.fields import StepFields
+from rlds_beam.episodes.columns import concatenate, zeros_like
+from rlds_beam.episodes.episode import Episode
+from rlds_beam.episodes.nesting import below
+from rlds_beam.errors import UsageError
+
+
+@dataclasses.dataclass(frozen=True)
+class MinimumLength(EpisodeConnector):
+    """Drops episodes of fewer transitions; they are counted under its name.
+
+        transitions=3     o0 o1 o2         2 transitions: dropped
+                          o0 o1 o2 o3      3: kept
+
+    Attributes:
+      transitions: the fewest.
+    """
+
+    transitions: int = 1
+
+    def edit(self, episode: Episode, fields: StepFields) -> Episode | list[Episode]:
+        return episode if len(episode) > self.transitions else []
+
+
+@dataclasses.dataclass(frozen=True)
+class TruncateEpisodes(EpisodeConnector):
+    """Keeps the first `transitions` of an episode. A shortened one ends truncated: `is_last`, and not `is_terminal`.
+
+        transitions=2     step          0    1    2    3    4 (terminal)
+                          kept          0    1    2
+                          is_last       F    F    T
+                          is_terminal   F    F    F
+
+    Attributes:
+      transitions: the most.
+    """
+
+    transitions: int
+
+    def edit(self, episode: Episode, fields: StepFields) -> Episode:
+        if len(episode) <= self.transitions + 1:
+            return episode
+        return slice_steps(episode, 0, self.transitions + 1)
+
+
+@dataclasses.dataclass(frozen=True)
+class SubsampleSteps(EpisodeConnector):
+    """Keeps every `every`-th step, and the last one.
+
+        every=2      step      0      1      2      3   (last)
+                     kept      0             2      3
+                     reward    r0+r1         r2     void
+                     discount  d0*d1         d2     void
+
+    The reward of a kept step is the sum up to the next kept one, without discounting; its discount is the product. So
+    the return stays what it was, and a terminated episode still ends with discount 0.
+
+    Attributes:
+      every: 1 keeps all.
+    """
+
+    every: int
+
+    def __post_init__(self) -> None:
+        if self.every < 1:
+            raise UsageError(f"SubsampleSteps: every={self.every}, expected 1 or more")
+
+    def edit(self, episode: Episode, fields: StepFields) -> Episode | list[Episode]:
+        count = len(episode)
+        if self.every == 1 or count < 2:
+            return episode
+        kept = np.unique([*range(0, count, self.every), count - 1])
+        return keep_steps(episode, kept, fields)
+
+
+@dataclasses.dataclass(frozen=True)
+class ShiftAlignment(EpisodeConnector):
+    """Turns episodes of another alignment into RLDS's, where a step holds state, action and reward of one instant.
+
+        sar   step t: s[t], a[t] that follows it, r[t] for a[t]        RLDS: nothing to do
+        ars   step t: a[t-1] that led to s[t], r[t-1], s[t]            actions and rewards move one step back
+        rsa   step t: r[t-1] for a[t-1], s[t], a[t]                    rewards move one step back
+
+    The last step, whose action, reward and discount are void in RLDS, gets zeros for what moved; its discount is 1 if
+    the episode ends truncated.
+
+    Attributes:
+      recorded: `sar`, `ars` or `rsa`.
+    """
+
+    recorded: str
+
+    def __post_init__(self) -> None:
+        if self.recorded not in ("sar", "ars", "rsa"):
+            raise UsageError(f"ShiftAlignment: recorded={self.recorded}, expected sar, ars or rsa")
+
+    def edit(self, episode: Episode, fields: StepFields) -> Episode:
+        of_reward = (fields.rewards, "discount")
+        moved = {"sar": (), "ars": (fields.actions, *of_reward), "rsa": of_reward}[self.recorded]
+        steps = {
+            path: concatenate([column[1:], zeros_like(column, 1)]) if any(below(path, f) for f in moved) else column
+            for path, column in episode.steps.items()
+        }
+        if moved and not np.asarray(episode.steps["is_terminal"])[-1]:
+            steps = ended(steps, terminated=False)
+        return episode.replace(steps=steps)
+
+
+@dataclasses.dataclass(frozen=True)
+class GoalRelabelling(EpisodeConnector):
+    """Adds a goal to each observation: one that the episode reached later (hindsight experience replay).
+
+        uniform   any later step, all alike likely
+        future    a later step, k steps on with probability (1 - gamma) gamma**(k-1), the last one at most
+        final     the last step
+
+    The random numbers come from the seed and the episode's key, so every run and every worker gives the same goals.
+
+    Attributes:
+      strategy: `uniform`, `future` or `final`.
+      achieved: the field that is the goal when it is reached; by default the observation, where it is one array.
+      goal: the field that is written; by default `goal`, or `observation/goal` where the observation has leaves.
+      gamma: of `future`.
+      seed: of the random numbers.
+    """
+
+    strategy: str = "uniform"
+    achieved: str | None = None
+    goal: str | None = None
+    gamma: float = 0.99
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.strategy not in ("uniform", "future", "final"):
+            raise UsageError(f"GoalRelabelling: strategy={self.strategy}, expected uniform, future or final")
+
+    def edit(self, episode: Episode, fields: StepFields) -> Episode:
+        achieved = fields.obs if self.achieved is None else self.achieved
+        if achieved not in episode.steps:
+            raise UsageError(f"GoalRelabelling: the steps have no {achieved}, only {', '.join(episode.steps)}")
+        goal = self.goal or ("goal" if fields.obs in episode.steps else f"{fields.obs}/goal")
+        if any(below(goal, path) and goal != path for path in episode.steps):
+            raise UsageError(f"GoalRelabelling: {goal} would stand below a field; name another goal")
+        goals = self._goals(len(episode) - 1, episode)
+        return episode.replace(steps={**episode.steps, goal: episode.steps[achieved][goals]})
+
+    def _goals(self, last: int, episode: Episode) -> np.ndarray[Any, Any]:
+        """The step whose observation is the goal of each step."""
+        steps = np.arange(last + 1)
+        random = np.random.default_rng([self.seed, zlib.crc32(str(episode.key).encode())])
+        if self.strategy == "final":
+            return np.full(last + 1, last)
+        if self.strategy == "uniform":
+            later = steps + 1 + np.floor(random.random(last + 1) * (last - steps)).astype(np.int64)
+        else:
+            later = steps + random.geometric(1 - self.gamma, last + 1)
+        return np.minimum(later, last)

@@ -1,0 +1,163 @@
+"""Conditions on an episode as text: `success and steps > 30`. Nothing but what is listed here can be written."""
+
+from __future__ import annotations
+
+import ast
+import operator
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from rlds_beam.episodes.episode import Episode
+from rlds_beam.errors import UsageError
+from rlds_beam.images.encoded_images import EncodedImages
+from rlds_beam.text import did_you_mean
+
+_COMPARISONS: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
+    ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le,
+    ast.Gt: operator.gt, ast.GtE: operator.ge,
+    ast.In: lambda a, b: a in b, ast.NotIn: lambda a, b: a not in b,
+}  # fmt: skip
+_ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
+    ast.Mod: operator.mod,
+}  # fmt: skip
+_FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "matches": lambda text, pattern: re.fullmatch(pattern, text, re.DOTALL) is not None,
+    "lower": lambda text: text.lower(),
+    "abs": abs,
+    "len": len,
+}
+_LONGEST = 10_000
+"""Characters of an expression."""
+
+
+class Condition:
+    """A condition on an episode. Pickles, as its text.
+
+    A name is a field of the episode, `success`; one below another is written with a dot, `episode_metadata.task`, and
+    one that is no name with `field("a-b/c")`. `first.X` and `last.X` are the values of a step field at the first and
+    the last step, `steps` is the number of steps; `split`, `shard` and `position` say where the episode was read. There
+    are and, or, not, comparisons, in, + - * / %, text, numbers, lists, and matches(text, pattern), lower, len, abs.
+
+    Raises:
+      UsageError: it is not such an expression.
+    """
+
+    def __init__(self, text: str, where: str = "a condition"):
+        self._text, self._where = text, where
+        try:
+            if len(text) > _LONGEST:
+                raise ValueError(f"it has more than {_LONGEST} characters")
+            self._tree = ast.parse(text.strip(), mode="eval").body
+        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+            raise UsageError(f"{where}: {text!r} is not an expression: {error}") from None
+        self._check(self._tree)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Condition, (self._text, self._where)
+
+    def holds(self, episode: Episode) -> bool:
+        """Whether it is true of an episode.
+
+        Raises:
+          UsageError: it names a field that the episode has not, or compares what cannot be compared.
+        """
+        try:
+            value = self._value(self._tree, episode)
+            return bool(value.all() if isinstance(value, np.ndarray) else value)
+        except UsageError:
+            raise
+        except Exception as error:  # whatever the operators raise of the values
+            raise UsageError(f"{self._where}: {self._text!r} of {episode.key}: {error}") from None
+
+    def _check(self, node: ast.AST) -> None:
+        """Raises UsageError for whatever is not listed."""
+        kinds = (ast.BoolOp, ast.Compare, ast.Constant, ast.List, ast.Tuple, ast.Name, ast.Attribute)
+        good = isinstance(node, kinds)
+        if isinstance(node, ast.UnaryOp):
+            good = isinstance(node.op, (ast.Not, ast.USub))
+        elif isinstance(node, ast.BinOp):
+            good = type(node.op) in _ARITHMETIC
+        elif isinstance(node, ast.Compare):
+            good = all(type(op) in _COMPARISONS for op in node.ops)
+        elif isinstance(node, ast.Constant):
+            good = isinstance(node.value, (str, int, float, bool))
+        elif isinstance(node, ast.Call):
+            good = isinstance(node.func, ast.Name) and node.func.id in (*_FUNCTIONS, "field") and not node.keywords
+        elif isinstance(node, ast.Attribute):
+            good = isinstance(node.value, (ast.Name, ast.Attribute))
+        if not good:
+            part = ast.get_source_segment(self._text.strip(), node) if isinstance(node, ast.expr) else None
+            raise UsageError(
+                f"{self._where}: {self._text!r}: {part or type(node).__name__} cannot be used: there are fields of the "
+                f"episode, comparisons, and, or, not, in, arithmetic, and {', '.join((*_FUNCTIONS, 'field'))}"
+            )
+        inner = node.args if isinstance(node, ast.Call) else ast.iter_child_nodes(node)
+        for child in inner:
+            if isinstance(child, ast.expr):
+                self._check(child)
+
+    def _value(self, node: ast.AST, episode: Episode) -> Any:
+        if isinstance(node, ast.Constant):
+            return node.value
+        if isinstance(node, (ast.List, ast.Tuple)):
+            return [self._value(one, episode) for one in node.elts]
+        if isinstance(node, ast.BoolOp):
+            values = (self._value(one, episode) for one in node.values)
+            return all(values) if isinstance(node.op, ast.And) else any(values)
+        if isinstance(node, ast.UnaryOp):
+            value = self._value(node.operand, episode)
+            return not value if isinstance(node.op, ast.Not) else -value
+        if isinstance(node, ast.BinOp):
+            return _ARITHMETIC[type(node.op)](self._value(node.left, episode), self._value(node.right, episode))
+        if isinstance(node, ast.Compare):
+            return self._compared(node, episode)
+        if isinstance(node, ast.Call):
+            assert isinstance(node.func, ast.Name)
+            given = [self._value(one, episode) for one in node.args]
+            return self._field(str(given[0]), episode) if node.func.id == "field" else _FUNCTIONS[node.func.id](*given)
+        return self._field("/".join(_names(node)), episode)
+
+    def _compared(self, node: ast.Compare, episode: Episode) -> bool:
+        left = self._value(node.left, episode)
+        for op, right in zip(node.ops, node.comparators, strict=True):
+            value = self._value(right, episode)
+            if not np.all(_COMPARISONS[type(op)](left, value)):
+                return False
+            left = value
+        return True
+
+    def _field(self, path: str, episode: Episode) -> Any:
+        known: Mapping[str, Any] = episode.metadata
+        if path in known:
+            return _plain(known[path])
+        own = {"steps": len(episode), "split": episode.key.split, "shard": episode.key.shard,
+               "position": episode.key.position}  # fmt: skip
+        if path in own:
+            return own[path]
+        place, _, field = path.partition("/")
+        column = episode.steps.get(field)
+        if place in ("first", "last") and column is not None and not isinstance(column, EncodedImages):
+            return _plain(column[0 if place == "first" else -1])
+        names = [*known, *own, *(f"{end}.{name}" for name in episode.steps for end in ("first", "last"))]
+        raise UsageError(
+            f"{self._where}: {self._text!r}: there is no field {path.replace('/', '.')}"
+            f"{did_you_mean(path, names)}; there are {', '.join([*known, *own])}, and first.X and last.X of the steps"
+        )
+
+
+def _names(node: ast.AST) -> list[str]:
+    if isinstance(node, ast.Attribute):
+        return [*_names(node.value), node.attr]
+    assert isinstance(node, ast.Name)
+    return [node.id]
+
+
+def _plain(value: Any) -> Any:
+    """Text as `str`, a number as Python's."""
+    if isinstance(value, bytes):
+        return value.decode(errors="replace")
+    return value.item() if isinstance(value, np.generic) else value

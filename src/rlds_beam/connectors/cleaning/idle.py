@@ -1,0 +1,193 @@
+"""Steps in which a robot moves: found as openpi finds them for DROID, or listed in its file."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from rlds_beam import storage
+from rlds_beam.connectors.base import EpisodeConnector
+from rlds_beam.connectors.cleaning.dropping import text_of, values_of, vectors
+from rlds_beam.connectors.cleaning.keeping_steps import slice_steps
+from rlds_beam.connectors.fields import StepFields
+from rlds_beam.encoding.checked_json import parse_json
+from rlds_beam.episodes.episode import Episode
+from rlds_beam.errors import UsageError
+
+Ranges = list[tuple[int, int]]
+"""Steps [start, stop) that are kept."""
+
+DROID_KEY = "{episode_metadata/recording_folderpath}--{episode_metadata/file_path}"
+"""The name of an episode in openpi's file for DROID."""
+
+_MODES = ("split", "mark")
+_FIELD = re.compile(r"\{([^{}]+)\}")
+
+
+@dataclasses.dataclass(frozen=True)
+class IdleRule:
+    """What is idle: openpi's rule for DROID (`compute_droid_nonidle_ranges.py`), with its numbers.
+
+    Attributes:
+      field: of the joint velocities that were commanded.
+      threshold: a step is idle where each of them differs by less from the step before; the first one is not.
+      min_idle: so many idle steps in a row, or more, are left out.
+      min_moving: fewer steps in a row between them are left out, too.
+      trim: steps taken from the end of each range: of the chunks of actions that begin there, most would be idle.
+    """
+
+    field: str = "action_dict/joint_velocity"
+    threshold: float = 1e-3
+    min_idle: int = 7
+    min_moving: int = 16
+    trim: int = 10
+
+    def ranges(self, episode: Episode) -> Ranges:
+        """The steps that are kept, without `trim`."""
+        velocities = vectors(episode, self.field, "idle steps: field")
+        idle = np.zeros(len(velocities), bool)
+        idle[1:] = np.all(np.abs(velocities[1:] - velocities[:-1]) < self.threshold, axis=1)
+        moving = np.ones(len(idle), bool)
+        for start, stop in _runs(idle):
+            moving[start:stop] = stop - start < self.min_idle
+        return [(start, stop) for start, stop in _runs(moving) if stop - start >= self.min_moving]
+
+
+@dataclasses.dataclass(frozen=True)
+class DropIdleSteps(EpisodeConnector):
+    """Keeps the stretches of an episode in which the robot moves: each becomes an episode, or they are marked.
+
+        idle            . i . . . . . i i i i i i i i i . . . . . . . . . . . . . . . . . . . . . . . . . . .
+        kept            ├──── 7 steps ┤                 ├──────────────── 27 steps ────────────────────────┤
+        min_moving=16   too short                       kept, without the 10 steps at its end
+
+    An episode that ends before the recorded one does ends truncated. `convert --to=keep_ranges` writes the ranges as
+    openpi reads them, and KeepRanges applies such a file.
+
+    Attributes:
+      field: of the joint velocities that were commanded.
+      threshold: a step is idle where each of them differs by less from the step before; the first one is not.
+      min_idle: so many idle steps in a row, or more, are left out.
+      min_moving: fewer steps in a row between them are left out, too.
+      trim: steps taken from the end of each range: of the chunks of actions that begin there, most would be idle.
+      mode: `split`: an episode for each range; `mark`: whole episodes with a column `keep`, bool.
+    """
+
+    field: str = "action_dict/joint_velocity"
+    threshold: float = 1e-3
+    min_idle: int = 7
+    min_moving: int = 16
+    trim: int = 10
+    mode: str = "split"
+
+    def __post_init__(self) -> None:
+        check_mode(self.mode, "DropIdleSteps")
+
+    def edit(self, episode: Episode, fields: StepFields) -> Episode | Sequence[Episode]:
+        rule = IdleRule(self.field, self.threshold, self.min_idle, self.min_moving, self.trim)
+        return _applied(episode, rule.ranges(episode), self.trim, self.mode)
+
+
+@dataclasses.dataclass(frozen=True)
+class KeepRanges(EpisodeConnector):
+    """Keeps the stretches of each episode that a JSON file lists, as openpi's for DROID does.
+
+        {"keep_ranges": {"gs://…/folder--/nas/…/trajectory.h5": [[12, 80], [95, 140]]}, "metadata": {…}}
+        steps           0 … 11   12 … 79   80 … 94   95 … 139   140 …
+        kept                     part 0              part 1
+
+    Both forms of the file are read: with `metadata`, whose `filter_last_n_in_ranges` steps are taken from the end of
+    each range, and the older one, a mapping alone. The file has to be where the workers can read it.
+
+    Attributes:
+      ranges: path of the JSON file, on this machine or in a bucket.
+      key: the name of an episode in the file, of its fields in braces.
+      missing: what is done with an episode that the file does not name: `drop` (as openpi does), `keep`, or `fail`.
+      mode: `split`: an episode for each range; `mark`: whole episodes with a column `keep`, bool.
+    """
+
+    ranges: str
+    key: str = DROID_KEY
+    missing: str = "drop"
+    mode: str = "split"
+
+    def __post_init__(self) -> None:
+        check_mode(self.mode, "KeepRanges")
+        if self.missing not in ("drop", "keep", "fail"):
+            raise UsageError(f"KeepRanges: missing={self.missing}, expected drop, keep or fail")
+        object.__setattr__(self, "digest", _read(self.ranges).digest)  # the plan changes when the file does
+
+    def edit(self, episode: Episode, fields: StepFields) -> Episode | Sequence[Episode]:
+        name, file = episode_name(episode, self.key), _read(self.ranges)
+        if file.digest != vars(self)["digest"]:
+            raise UsageError(f"KeepRanges: {self.ranges} has changed since the job was planned")
+        found = file.ranges.get(name)
+        if found is None:
+            if self.missing == "fail" and not episode.key.of_probe:
+                raise UsageError(f"KeepRanges: {self.ranges} does not name the episode {name!r} ({episode.key})")
+            found = [(0, len(episode))] if self.missing != "drop" else []
+            return _applied(episode, found, 0, self.mode)
+        return _applied(episode, [(start, min(stop, len(episode))) for start, stop in found], file.trim, self.mode)
+
+
+def check_mode(mode: str, connector: str) -> None:
+    """Raises UsageError for a mode that there is not."""
+    if mode not in _MODES:
+        raise UsageError(f"{connector}: mode={mode}, expected {' or '.join(_MODES)}")
+
+
+def episode_name(episode: Episode, key: str) -> str:
+    """The name of an episode in a file: a text with fields of the episode in braces; `{key}` is where it was read."""
+
+    def value(match: re.Match[str]) -> str:
+        if match[1] == "key":
+            return str(episode.key)
+        return text_of(values_of(episode, match[1], "the name of an episode")[0])
+
+    return _FIELD.sub(value, key)
+
+
+def _runs(mask: np.ndarray[Any, Any]) -> Ranges:
+    """[start, stop) of each run of True."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], mask, [False]]).astype(np.int8)))
+    return [(int(start), int(stop)) for start, stop in edges.reshape(-1, 2)]
+
+
+def _applied(episode: Episode, ranges: Ranges, trim: int, mode: str) -> Episode | list[Episode]:
+    kept = [(start, stop - trim) for start, stop in ranges if stop - trim > start]
+    if mode == "split":
+        return [slice_steps(episode, start, stop) for start, stop in kept]
+    keep = np.zeros(len(episode), bool)
+    for start, stop in kept:
+        keep[start:stop] = True
+    return episode.with_columns({"keep": keep})
+
+
+@dataclasses.dataclass(frozen=True)
+class _File:
+    ranges: Mapping[str, Ranges]
+    trim: int
+    digest: str
+
+
+@functools.lru_cache(maxsize=4)  # it names each episode of a dataset
+def _read(path: str) -> _File:
+    try:
+        text = storage.read_text(path)
+        content = parse_json(text, path)
+        listed = content["keep_ranges"] if isinstance(content.get("keep_ranges"), dict) else content
+        trim = int(content.get("metadata", {}).get("filter_last_n_in_ranges", 0)) if listed is not content else 0
+        ranges = {name: [(int(start), int(stop)) for start, stop in found] for name, found in listed.items()}
+    except OSError as error:
+        raise UsageError(f"KeepRanges: ranges={path}: {error}") from error
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise UsageError(
+            f"KeepRanges: ranges={path}: expected JSON of openpi's form, episode -> [[start, stop], ...]: {error}"
+        ) from error
+    return _File(ranges, trim, hashlib.sha256(text.encode()).hexdigest())

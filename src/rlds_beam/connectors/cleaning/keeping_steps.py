@@ -1,0 +1,111 @@
+"""Some of the steps of an episode as an episode."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from rlds_beam.connectors.fields import StepFields
+from rlds_beam.episodes.columns import is_numeric
+from rlds_beam.episodes.episode import Column, Episode
+from rlds_beam.episodes.nesting import all_below
+from rlds_beam.errors import UsageError
+from rlds_beam.images.encoded_images import EncodedImages
+
+Array = np.ndarray[Any, Any]
+
+_DISCOUNT = "discount"
+_WIDE = {"b": np.int64, "i": np.int64, "u": np.uint64}
+
+
+def keep_steps(episode: Episode, kept: Array, fields: StepFields) -> Episode | list[Episode]:
+    """The steps at the indices `kept`; `[]` if there are none, the episode itself if these are all.
+
+    step        0   1   2   3   4 (last)        kept        1           3
+    reward      r0  r1  r2  r3  void            reward      r0+r1+r2+r3 void
+    discount    d0  d1  d2  d3  void            discount    d0*d1*d2*d3 void
+    is_first    T   F   F   F   F               is_first    T           F
+    is_last     F   F   F   F   T               is_last     F           T
+
+    Skipped transitions are merged into the kept transition before them (the first one, if there is none before):
+    rewards are added, without discounting, and discounts are multiplied. So the return of the episode and the product
+    of its discounts stay what they were, and a terminated episode still ends with discount 0. The last kept step takes
+    over the end of the episode: `is_last`, `is_terminal`, and the void reward and discount. If only one step is kept,
+    no transition is left, and it takes all.
+
+    Raises:
+      UsageError: the dtype of the reward does not hold a sum.
+    """
+    if not len(kept):
+        return []
+    if len(kept) == len(episode):
+        return episode
+    steps: dict[str, Column] = {path: column[kept] for path, column in episode.steps.items()}
+    starts = kept.copy()
+    starts[-1] = len(episode) - 1
+    starts[0] = 0
+    for path in all_below(episode.steps, fields.rewards):
+        steps[path] = _merged(episode, path, starts, np.add, steps[path])
+    if _DISCOUNT in steps:
+        steps[_DISCOUNT] = _merged(episode, _DISCOUNT, starts, np.multiply, steps[_DISCOUNT])
+    for path, at in (("is_first", 0), ("is_last", -1), ("is_terminal", -1)):
+        if path in steps:
+            steps[path] = with_value(steps[path], at, bool(np.asarray(episode.steps[path])[at]))
+    return episode.replace(steps=steps)
+
+
+def slice_steps(episode: Episode, start: int, stop: int, *, terminated: bool = False) -> Episode:
+    """The steps `start:stop` as an episode. If it ends before the recorded one does, it ends truncated.
+
+    Args:
+      terminated: it ends terminated instead.
+    """
+    if (start, stop) == (0, len(episode)):
+        return episode
+    part = episode.slice(start, stop)
+    steps = dict(part.steps)
+    if "is_first" in steps:
+        steps["is_first"] = with_value(steps["is_first"], 0, True)
+    return part.replace(steps=ended(steps, terminated=terminated) if stop < len(episode) else steps)
+
+
+def ended(steps: Mapping[str, Column], *, terminated: bool) -> dict[str, Column]:
+    """The steps, with the end of an episode at the last one, which was inside one before.
+
+    The discount of the step into a terminal state is 0. The last step of a truncated episode must not keep the 0 of a
+    terminal transition that was cut off: its discount is void, so that becomes 1.
+    """
+    made = dict(steps)
+    for path, value in (("is_last", True), ("is_terminal", terminated)):
+        if path in made:
+            made[path] = with_value(made[path], -1, value)
+    if _DISCOUNT in made:
+        discount = np.array(made[_DISCOUNT])
+        if terminated:
+            discount[-2:] = 0
+        discount[-1:][discount[-1:] == 0] = not terminated
+        made[_DISCOUNT] = discount
+    return made
+
+
+def with_value(flags: Column, at: int, value: bool) -> Array:
+    """A copy of flags with another value at a step."""
+    changed = np.array(flags)
+    changed[at] = value
+    return changed
+
+
+def _merged(episode: Episode, path: str, starts: Array, merge: np.ufunc, kept: Column) -> Column:
+    """The values of a field, merged from each of `starts` to the next; of the kept steps if they are no numbers."""
+    column = episode.steps[path]
+    if isinstance(column, EncodedImages) or not (is_numeric(column) or column.dtype == np.bool_):
+        return kept
+    merged = merge.reduceat(column.astype(_WIDE.get(column.dtype.kind, np.float64)), starts, axis=0)
+    with np.errstate(over="ignore"):
+        narrow: Array = merged.astype(column.dtype)
+    exact = column.dtype.kind in _WIDE
+    if (narrow != merged).any() if exact else (np.isinf(narrow.astype(np.float64)) & np.isfinite(merged)).any():
+        raise UsageError(f"{episode.key}: {path}: {column.dtype} does not hold the sum of the skipped steps")
+    return narrow

@@ -1,0 +1,95 @@
+"""Instructions of episodes, written anew."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+
+from rlds_beam.connectors.base import EpisodeConnector
+from rlds_beam.connectors.cleaning.dropping import text_of, values_of
+from rlds_beam.connectors.fields import StepFields
+from rlds_beam.encoding.checked_json import load_json
+from rlds_beam.episodes.episode import Episode
+from rlds_beam.errors import UsageError
+from rlds_beam.user_functions import nothing_else, resolve
+
+Relabel = Callable[[str, Mapping[str, Any]], str]
+
+
+@dataclasses.dataclass(frozen=True)
+class RelabelLanguage(EpisodeConnector):
+    """Writes instructions anew: by a table, or by a function.
+
+        table={"pick up cup": "pick up the cup"}
+
+        language_instruction     "pick up cup"   "pick up cup"         ->   "pick up the cup"   "pick up the cup"
+        language_instruction     ""              ""                    ->   not in the table: `missing`
+
+        function=my_project.language:relabel       relabel("pick up cup", {"episode_metadata/task": b"…"}) -> text
+
+    Each different text of an episode is asked for once.
+
+    Attributes:
+      table: text -> text, or the path of a JSON file with it.
+      function: `module:function` of the text and the fields of the episode; or the function itself.
+      field: the text, of the steps or of the episode.
+      to: the field that is written, by default the same one; another one is added.
+      missing: of a text that the table does not have: `keep` it, `drop` the episode, or `fail`.
+    """
+
+    table: str | Mapping[str, str] | None = None
+    function: str | Relabel | None = None
+    field: str = "language_instruction"
+    to: str | None = None
+    missing: str = "keep"
+    functions: ClassVar = {"function": nothing_else}
+
+    def __post_init__(self) -> None:
+        if (self.table is None) == (self.function is None):
+            raise UsageError("RelabelLanguage: give a table or a function")
+        if self.missing not in ("keep", "drop", "fail"):
+            raise UsageError(f"RelabelLanguage: missing={self.missing}, expected keep, drop or fail")
+        if isinstance(self.function, str):
+            object.__setattr__(self, "function", resolve(self.function, "RelabelLanguage: function"))
+        if isinstance(self.table, str):
+            object.__setattr__(self, "table", _loaded(self.table))
+
+    def edit(self, episode: Episode, fields: StepFields) -> Episode | list[Episode]:
+        values = values_of(episode, self.field, "RelabelLanguage")
+        made: dict[Any, bytes] = {}
+        for value in dict.fromkeys(values.ravel().tolist()):
+            text = self._relabelled(text_of(value), episode)
+            if text is None:
+                return []
+            made[value] = text.encode()
+        texts = np.fromiter((made[value] for value in values.ravel().tolist()), object, values.size)
+        to = self.field if self.to is None else self.to
+        if self.field in episode.steps:
+            return episode.with_columns({to: texts.reshape(values.shape)})
+        return episode.replace(metadata={**episode.metadata, to: texts.reshape(values.shape)[0]})
+
+    def _relabelled(self, text: str, episode: Episode) -> str | None:
+        if self.function is not None:
+            made = self.function(text, episode.metadata)  # type: ignore[operator]
+            if not isinstance(made, str):
+                raise UsageError(f"RelabelLanguage: function returned {type(made).__name__} for {text!r}, not text")
+            return made
+        assert isinstance(self.table, Mapping)
+        if text in self.table:
+            return self.table[text]
+        if self.missing == "fail" and not episode.key.of_probe:
+            raise UsageError(f"RelabelLanguage: {episode.key}: the table has no {text!r}")
+        return None if self.missing == "drop" else text
+
+
+def _loaded(path: str) -> dict[str, str]:
+    try:
+        content = load_json(path)
+    except (OSError, UsageError) as error:
+        raise UsageError(f"RelabelLanguage: table={path}: {error}") from error
+    if not isinstance(content, dict) or not all(isinstance(value, str) for value in content.values()):
+        raise UsageError(f"RelabelLanguage: table={path}: expected a JSON object, text -> text")
+    return content

@@ -1,0 +1,118 @@
+"""Faults of public datasets that are known, and what mends them: `--preset=NAME`.
+
+This file is data. An entry needs a public source that names the fault; `datasets` are the names that the data have in
+`dataset_info.json`, for which `inspect` suggests it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, TypeVar, cast
+
+from rlds_beam.errors import UsageError
+from rlds_beam.text import did_you_mean
+
+_MOD = "https://github.com/kpertsch/rlds_dataset_mod/blob/main/prepare_open_x.sh"
+_LEROBOT = "https://github.com/huggingface/lerobot/issues/435"
+_NO_END = ("last_not_last",)
+
+Configured = TypeVar("Configured")
+
+
+@dataclasses.dataclass(frozen=True)
+class Preset:
+    """What is wrong with a dataset, and what mends it.
+
+    Attributes:
+      fault: in a sentence.
+      source: where it is said.
+      datasets: names of the datasets.
+      connectors: what mends it, as in a file of connectors.
+      repair: rules whose violations are repaired (`--repair`).
+    """
+
+    fault: str
+    source: tuple[str, ...]
+    datasets: tuple[str, ...]
+    connectors: tuple[Mapping[str, Mapping[str, Any]], ...] = ()
+    repair: tuple[str, ...] = ()
+
+
+def _bgr(*fields: str) -> tuple[Mapping[str, Mapping[str, Any]], ...]:
+    return ({"FlipChannels": {"fields": [f"observation/{field}" for field in fields]}},)
+
+
+PRESETS = {
+    "berkeley_autolab_ur5": Preset(
+        "the images of the hand camera are BGR",
+        (_MOD, _LEROBOT),
+        ("berkeley_autolab_ur5",),
+        _bgr("hand_image"),
+    ),
+    "berkeley_fanuc_manipulation": Preset(
+        "the images of both cameras are BGR",
+        (_MOD, _LEROBOT),
+        ("berkeley_fanuc_manipulation",),
+        _bgr("image", "wrist_image"),
+    ),
+    "stanford_hydra": Preset(
+        "the images of both cameras are BGR",
+        (_MOD, _LEROBOT),
+        ("stanford_hydra_dataset_converted_externally_to_rlds",),
+        _bgr("image", "wrist_image"),
+    ),
+    "utaustin_mutex": Preset(
+        "the images of both cameras are BGR",
+        (_MOD, _LEROBOT),
+        ("utaustin_mutex",),
+        _bgr("image", "wrist_image"),
+    ),
+    "kuka": Preset(
+        "most grasps fail, and a field of the episode says which succeeded",
+        (_MOD,),
+        ("kuka",),
+        ({"KeepSuccessful": {"field": "success"}},),
+    ),
+    "roboturk": Preset(
+        "no step is is_last or is_terminal",
+        ("https://github.com/google-deepmind/open_x_embodiment/issues/11",),
+        ("roboturk",),
+        repair=_NO_END,
+    ),
+    "bridge_dataset": Preset(
+        "no step is is_last or is_terminal in the copy that Octo tests with",
+        ("https://github.com/octo-models/octo/tree/main/tests/debug_dataset",),
+        ("bridge_dataset",),
+        repair=_NO_END,
+    ),
+    "droid": Preset(
+        "failed and unlabelled episodes are among the others; openpi and OpenVLA train from those in …/success/… only",
+        ("https://github.com/Physical-Intelligence/openpi/blob/main/src/openpi/training/droid_rlds_dataset.py",),
+        ("droid",),
+        ({"KeepSuccessful": {"field": "episode_metadata/file_path", "pattern": ".*success.*"}},),
+    ),
+}
+"""By the name that `--preset` gives them."""
+
+
+def preset_of(name: str) -> Preset:
+    """The preset of a name; raises UsageError where there is none."""
+    if name not in PRESETS:
+        raise UsageError(f"--preset={name}: there is none{did_you_mean(name, PRESETS)}; there are {', '.join(PRESETS)}")
+    return PRESETS[name]
+
+
+def with_preset(options: Configured) -> Configured:
+    """The options of a job with the repairs of its preset, and those that were given."""
+    name = getattr(options, "preset", None)
+    if name is None:
+        return options
+    given: tuple[str, ...] = cast(Any, options).repair
+    repair = (*given, *(rule for rule in preset_of(name).repair if rule not in given))
+    return cast(Configured, dataclasses.replace(cast(Any, options), repair=repair))
+
+
+def suggested(dataset: str) -> list[str]:
+    """The presets for a dataset, `name/version`."""
+    return [name for name, preset in PRESETS.items() if dataset.split("/")[0] in preset.datasets]

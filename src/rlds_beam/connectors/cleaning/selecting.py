@@ -1,0 +1,44 @@
+"""Some of the episodes, by a condition."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+
+from rlds_beam.connectors.base import EpisodeConnector
+from rlds_beam.connectors.cleaning.expressions import Condition
+from rlds_beam.connectors.fields import StepFields
+from rlds_beam.episodes.episode import Episode
+
+
+@dataclasses.dataclass(frozen=True)
+class SelectEpisodes(EpisodeConnector):
+    """Keeps the episodes of which a condition is true.
+
+        where="episode_metadata.success and steps >= 30 and matches(last.language_instruction, '.*cup.*')"
+
+        success       steps       language_instruction
+        True          42          pick up the cup             kept
+        True          12          pick up the cup             dropped
+
+    A name is a field of the episode, and a dot stands for the slash in it; `field("a-b/c")` is one that is no name.
+    `first.X` and `last.X` are the values of a step field at the first and the last step, `steps` is their number;
+    `split`, `shard` and `position` say where the episode was read. There are and, or, not, comparisons, in, arithmetic,
+    and the functions matches(text, pattern), lower, len and abs; nothing else can be called.
+
+    Attributes:
+      where: the condition.
+    """
+
+    where: str
+
+    def __post_init__(self) -> None:
+        _condition(self.where)
+
+    def edit(self, episode: Episode, fields: StepFields) -> Episode | list[Episode]:
+        return episode if _condition(self.where).holds(episode) else []
+
+
+@functools.lru_cache(maxsize=16)
+def _condition(text: str) -> Condition:
+    return Condition(text, "SelectEpisodes: where")

@@ -1,0 +1,138 @@
+"""Functions of trajectories as OpenVLA and Octo have them, over our episodes."""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+
+from rlds_beam.connectors.base import EpisodeConnector
+from rlds_beam.connectors.cleaning.keeping_steps import ended, with_value
+from rlds_beam.connectors.fields import StepFields
+from rlds_beam.episodes.episode import Column, Episode
+from rlds_beam.episodes.nesting import flatten, nest
+from rlds_beam.errors import UsageError
+from rlds_beam.images.encoded_images import EncodedImages
+from rlds_beam.user_functions import resolve
+
+Trajectory = dict[str, Any]
+_ADDED = ("_len", "_traj_index", "_frame_index", "traj_metadata")
+
+
+def _is_dataset_transform(function: Any) -> bool:
+    """Whether a function is named as OpenVLA and Octo name theirs, so that a file may name it although it is not
+    marked."""
+    return isinstance(function, types.FunctionType) and function.__name__.endswith("_dataset_transform")
+
+
+@dataclasses.dataclass(frozen=True)
+class TransformTrajectory(EpisodeConnector):
+    """Runs a function of a trajectory, such as OpenVLA's and Octo's `*_dataset_transform`, unchanged.
+
+        {"observation": {"state": (T, 7), "image": (T,)}, "action": {"world_vector": (T, 3), …}, "is_first": (T,), …}
+                ->   function   ->
+        {"observation": {"state": (T, 7), "image": (T,)}, "action": (T, 7), "language_instruction": (T,), …}
+
+    The function is given nested dicts of arrays, with text and encoded images as bytes, as dlimp reads RLDS: also
+    `traj_metadata`, the fields of the episode repeated T times, and `_len`, `_traj_index` (0) and `_frame_index`. What
+    it returns are arrays, or tensors of TensorFlow (which it then imports itself: extra `tf`), of the same number of
+    steps or of fewer; a field that it leaves out is left out, and one that it moves is moved. Where steps are left out
+    at the ends, the first one is `is_first` and the last one `is_last`. A name with a slash in it is there twice, as it
+    is and nested: OpenVLA's function for kuka wants `clip_function_input/base_pose_tool_reached`.
+
+    Attributes:
+      function: `module:function`, or the function itself. A file can name functions that are marked with
+        `configurable` or whose names end in `_dataset_transform`.
+    """
+
+    function: str | Callable[[Trajectory], Mapping[str, Any]]
+    functions: ClassVar = {"function": _is_dataset_transform}
+
+    def __post_init__(self) -> None:
+        if isinstance(self.function, str):
+            object.__setattr__(self, "function", resolve(self.function, "TransformTrajectory: function"))
+
+    def edit(self, episode: Episode, fields: StepFields) -> Episode:
+        given = _trajectory(episode)
+        made = self.function(given)  # type: ignore[operator]
+        if not isinstance(made, Mapping):
+            raise UsageError(f"TransformTrajectory: the function returned a {type(made).__name__}, not a dict")
+        steps: dict[str, Column] = {}
+        for name, value in made.items():
+            if name not in _ADDED:
+                steps |= {path: _column(path, leaf) for path, leaf in flatten(value, name).items()}
+        lengths = {len(column) for column in steps.values()}
+        if len(lengths) != 1 or not lengths <= {*range(1, len(episode) + 1)}:
+            found = ", ".join(f"{path} {len(column)}" for path, column in steps.items())
+            raise UsageError(f"TransformTrajectory: {episode.key} has {len(episode)} steps, and came back with {found}")
+        return episode.replace(steps=_ended(steps, len(episode)))
+
+
+class _Images(np.ndarray[Any, Any]):
+    """Encoded images that remember of which kind they are, through slices."""
+
+    kind: EncodedImages | None = None
+
+    def __array_finalize__(self, other: Any) -> None:
+        self.kind = getattr(other, "kind", None)
+
+
+def _trajectory(episode: Episode) -> Trajectory:
+    """The steps as dlimp gives them; the function may write into the dicts and the arrays."""
+    leaves = {path: _leaf(column) for path, column in episode.steps.items()}
+    trajectory = nest(leaves)
+    for path, leaf in leaves.items():  # names with a slash of their own
+        top, _, rest = path.partition("/")
+        if "/" in rest:
+            trajectory[top][rest] = leaf
+    count = len(episode)
+    metadata = {path: _repeated(value, count) for path, value in episode.metadata.items()}
+    index = np.arange(count, dtype=np.int32)
+    return {
+        **trajectory, "traj_metadata": nest(metadata), "_len": np.full(count, count, np.int32),
+        "_traj_index": np.zeros(count, np.int64), "_frame_index": index,
+    }  # fmt: skip
+
+
+def _leaf(column: Column) -> np.ndarray[Any, Any]:
+    if not isinstance(column, EncodedImages):
+        return np.array(column)
+    images = column.data.copy().view(_Images)
+    images.kind = column[:0]
+    return images
+
+
+def _repeated(value: Any, count: int) -> np.ndarray[Any, Any]:
+    if isinstance(value, (str, bytes)):
+        return np.full(count, value, object)
+    return np.repeat(np.asarray(value)[None], count, axis=0)
+
+
+def _column(path: str, value: Any) -> Column:
+    """An array or a tensor that came back as a column."""
+    if hasattr(value, "numpy"):  # TensorFlow's
+        value = value.numpy()
+    if isinstance(value, _Images) and value.kind is not None:
+        return value.kind.with_data(np.asarray(value))
+    array = np.asarray(value)
+    if array.ndim == 0:
+        raise UsageError(f"TransformTrajectory: {path} came back as {value!r}, without an axis of steps")
+    if array.dtype.kind in "SU":
+        texts = [v.encode() if isinstance(v, str) else v for v in array.ravel().tolist()]
+        array = np.fromiter(texts, object, len(texts)).reshape(array.shape)
+    return array
+
+
+def _ended(steps: Mapping[str, Column], before: int) -> dict[str, Column]:
+    """With the flags of an episode if steps were left out."""
+    steps = dict(steps)
+    if len(next(iter(steps.values()))) == before:
+        return steps
+    if "is_first" in steps:
+        steps["is_first"] = with_value(steps["is_first"], 0, True)
+    if "is_last" not in steps or np.asarray(steps["is_last"])[-1]:
+        return steps
+    return ended(steps, terminated="is_terminal" in steps and bool(np.asarray(steps["is_terminal"])[-1]))

@@ -1,0 +1,91 @@
+"""Multi-agent records: one episode for each agent."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+
+from rlds_beam.connectors.base import Batch, EpisodeConnector
+from rlds_beam.connectors.cleaning.keeping_steps import slice_steps
+from rlds_beam.connectors.fields import StepFields
+from rlds_beam.episodes.episode import Column, Episode
+from rlds_beam.episodes.nesting import below
+from rlds_beam.errors import UsageError
+
+
+@dataclasses.dataclass(frozen=True)
+class SplitAgents(EpisodeConnector):
+    """One episode for each agent of a record. RLDS has no standard for several agents, so a mapping says what is whose.
+
+        agents:
+          left:  {observation: observation/left, action: action/left, reward: reward/left}
+          right: {observation: observation/right, action: action/right, reward: reward/right, present: present/right}
+
+    Fields that are not named (`discount`, `timestamp`) go to each agent. Agents are in the order of the mapping.
+
+        step             0  1  2  3  4  5
+        present/right    F  T  T  T  F  F     an agent that enters late and leaves early
+        its episode         0  1  2           is_first at its first step, is_last at its last one
+
+    `present` is true for the steps whose observation is the agent's. One that leaves before the record ends has been
+    terminated there (its discount becomes 0), unless `left_early` says `truncated`. An agent that is never present, or
+    for one step only, has no transition, and gives no episode.
+
+    Attributes:
+      agents: agent -> {field of a single-agent step: field of the record}; `present` is optional.
+      left_early: `terminated` or `truncated`.
+    """
+
+    agents: Mapping[str, Mapping[str, str]]
+    left_early: str = "terminated"
+
+    def __post_init__(self) -> None:
+        if self.left_early not in ("terminated", "truncated"):
+            raise UsageError(f"SplitAgents: left_early={self.left_early}, expected terminated or truncated")
+
+    def __call__(self, batch: Batch) -> Batch:
+        if batch.running:
+            raise ValueError(
+                "SplitAgents takes recorded episodes: give each running agent an episode of its own, with `agent_id` "
+                "in its metadata"
+            )
+        return super().__call__(batch)
+
+    def edit(self, episode: Episode, fields: StepFields) -> Sequence[Episode]:
+        return [made for agent in self.agents for made in self._episode(episode, agent)]
+
+    def _episode(self, episode: Episode, agent: str) -> Iterator[Episode]:
+        named = dict(self.agents[agent])
+        present = named.pop("present", None)
+        owned = {field for names in self.agents.values() for field in names.values()}
+        steps: dict[str, Column] = {
+            path: column for path, column in episode.steps.items() if not any(below(path, field) for field in owned)
+        }
+        for name, field in named.items():
+            found = {name + path[len(field) :]: c for path, c in episode.steps.items() if below(path, field)}
+            if not found:
+                raise UsageError(
+                    f"SplitAgents: agent {agent}: the steps have no {field}, only {', '.join(episode.steps)}"
+                )
+            steps |= found
+        start, stop = 0, len(episode)
+        if present is not None:
+            start, stop = self._presence(episode, agent, present)
+        if stop - start < 2:
+            return
+        whole = episode.replace(steps=steps, metadata={**episode.metadata, "agent_id": agent})
+        yield slice_steps(whole, start, stop, terminated=self.left_early == "terminated")
+
+    def _presence(self, episode: Episode, agent: str, field: str) -> tuple[int, int]:
+        """The steps of an agent, from its first to the one after its last."""
+        if field not in episode.steps:
+            raise UsageError(f"SplitAgents: agent {agent}: the steps have no {field}, only {', '.join(episode.steps)}")
+        steps = np.flatnonzero(np.asarray(episode.steps[field], bool))
+        if not len(steps):
+            return 0, 0
+        start, stop = int(steps[0]), int(steps[-1]) + 1
+        if stop - start != len(steps):
+            raise UsageError(f"SplitAgents: {episode.key}: agent {agent} leaves and comes back, which is not supported")
+        return start, stop

@@ -1,0 +1,120 @@
+"""RLlib's three kinds of connector pipelines, with the connectors that it puts there by default.
+
+    learner         recorded episodes  ->  a training batch for each module        `Batch.modules`
+    env_to_module   running episodes   ->  what each model is given                `Batch.modules`
+    module_to_env   what models gave   ->  what the environments are given         `Batch.vector`
+
+The last two stand on both sides of a model:
+
+    batch = env_to_module_pipeline()(Batch(running, running=True))
+    outputs = {module: model(columns) for module, columns in batch.modules.items()}
+    batch = module_to_env_pipeline(GetActions("categorical"))(batch.replace(modules=outputs))
+    environment.step(batch.vector["actions"])
+
+A running episode is an `Episode` whose last step holds the last observation. Its action, reward and so on are void, as
+in the last step of RLDS.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rlds_beam.connectors.base import Connector
+from rlds_beam.connectors.learner.actions import GetActions, NormalizeAndClipActions
+from rlds_beam.connectors.learner.batching import AgentToModuleMapping, BatchIndividualItems, NumpyToTensor
+from rlds_beam.connectors.learner.columns import AddColumnsFromEpisodesToTrainBatch, AddObservationsFromEpisodesToBatch
+from rlds_beam.connectors.learner.outputs import (
+    ListifyDataForVectorEnv,
+    ModuleToAgentUnmapping,
+    RemoveSingleTsTimeRankFromBatch,
+    TensorToNumpy,
+    UnBatchToIndividualItems,
+)
+from rlds_beam.connectors.learner.sequences import AddTimeDimToBatchAndZeroPad
+from rlds_beam.connectors.learner.states import AddStatesFromEpisodesToBatch
+from rlds_beam.connectors.pipeline import ConnectorPipeline
+
+
+def learner_pipeline(
+    *,
+    modules: Mapping[str, str] | None = None,
+    max_seq_len: int | None = None,
+    recurrent: Sequence[str] | None = None,
+    initial_state: Any = None,
+) -> ConnectorPipeline:
+    """From recorded episodes to training batches.
+
+    Args:
+      modules: agent -> module, where there are several agents.
+      max_seq_len: the length of a sequence, for recurrent models.
+      recurrent: the modules that are recurrent; by default all, with `max_seq_len`.
+      initial_state: the state at the start of an episode, for recurrent models; by default zeros.
+    """
+    return _pipeline(modules, max_seq_len, recurrent, initial_state, AddColumnsFromEpisodesToTrainBatch())
+
+
+def env_to_module_pipeline(
+    *,
+    modules: Mapping[str, str] | None = None,
+    recurrent: bool | Sequence[str] = False,
+    initial_state: Any = None,
+) -> ConnectorPipeline:
+    """From running episodes to what the models are given: `obs` (N, ...), and for recurrent ones `state_in`.
+
+    Args:
+      modules: agent -> module, where there are several agents.
+      recurrent: the modules whose rows get a time axis of length 1; or whether all do.
+      initial_state: the state at the start of an episode, for recurrent models.
+    """
+    only = None if isinstance(recurrent, bool) else recurrent
+    return _pipeline(modules, 1 if recurrent else None, only, initial_state)
+
+
+def module_to_env_pipeline(
+    get_actions: GetActions | None = None,
+    for_env: NormalizeAndClipActions | None = None,
+    *,
+    several_agents: bool = False,
+) -> ConnectorPipeline:
+    """From what the models gave to what the environments are given.
+
+    Args:
+      get_actions: how actions are made of `action_dist_inputs`.
+      for_env: the bounds of the actions; without it there is no `actions_for_env`.
+      several_agents: the environments take a dict of actions, by agent.
+    """
+    return ConnectorPipeline(
+        [
+            get_actions or GetActions(),
+            TensorToNumpy(),
+            UnBatchToIndividualItems(),
+            *([ModuleToAgentUnmapping()] if several_agents else []),
+            RemoveSingleTsTimeRankFromBatch(),
+            *([for_env] if for_env else []),
+            ListifyDataForVectorEnv(),
+        ]
+    )
+
+
+def _pipeline(
+    modules: Mapping[str, str] | None,
+    max_seq_len: int | None,
+    only: Sequence[str] | None,
+    initial_state: Any,
+    *more: Connector,
+) -> ConnectorPipeline:
+    recurrent: list[Connector] = [
+        AddTimeDimToBatchAndZeroPad(max_seq_len or 1, modules=only),
+        AddStatesFromEpisodesToBatch(initial_state),
+    ]
+    return ConnectorPipeline(
+        [
+            *([AgentToModuleMapping(modules)] if modules else []),
+            AddObservationsFromEpisodesToBatch(),
+            *more,
+            *(recurrent if max_seq_len else []),
+            BatchIndividualItems(),
+            NumpyToTensor(),
+        ]
+    )

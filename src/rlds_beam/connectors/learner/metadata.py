@@ -1,0 +1,95 @@
+"""Columns of any field: text, metadata of the episode, weights."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from rlds_beam.connectors.base import ColumnConnector, Columns
+from rlds_beam.connectors.fields import StepFields, leaves, transitions
+from rlds_beam.episodes.episode import Column, Episode
+from rlds_beam.episodes.nesting import all_below
+from rlds_beam.errors import UsageError
+from rlds_beam.text import did_you_mean
+
+
+@dataclasses.dataclass(frozen=True)
+class AddFieldsToBatch(ColumnConnector):
+    """A column of each field that is named, of the steps or of the episode: text, metadata, `state_out`.
+
+        {task: episode_metadata/task, text: language_instruction, state_out: state_out}
+
+        step          0     1     2 (last)
+        language      l0    l1    l2            text     l0  l1        bytes (T,)
+        task          b"push" (of the episode)  task     b"push"  b"push"
+
+    Text is bytes (UTF-8), numbers keep their dtype. Of step fields the value of the last step is left out, as of the
+    action.
+
+    Attributes:
+      fields: column -> field; or a list of fields, whose columns have their names. A field stands for all below it.
+    """
+
+    fields: Mapping[str, str] | Sequence[str]
+
+    def add(self, episode: Episode, columns: Columns, fields: StepFields) -> Columns:
+        named = self.fields if isinstance(self.fields, Mapping) else {field: field for field in self.fields}
+        made: dict[str, Column] = {}
+        for column, field in named.items():
+            made |= field_columns(episode, field, column, "AddFieldsToBatch")
+        return made
+
+
+@dataclasses.dataclass(frozen=True)
+class AddWeightsToBatch(ColumnConnector):
+    """`weights`, float32 (T,): how much a transition counts in the loss.
+
+        weight=1            1   1   1           as RLlib's replay buffers give without priorities
+        field=quality       q0  q1  q2          of the steps; or one number of the episode, repeated
+
+    Attributes:
+      weight: of each transition.
+      field: a field of the steps or of the episode that the weight is multiplied by.
+    """
+
+    weight: float = 1.0
+    field: str = ""
+
+    def add(self, episode: Episode, columns: Columns, fields: StepFields) -> Columns:
+        weights = np.full(transitions(episode), self.weight, np.float32)
+        if self.field:
+            values = np.asarray(field_columns(episode, self.field, self.field, "AddWeightsToBatch").get(self.field))
+            if values.shape != weights.shape or values.dtype.kind not in "fiub":
+                raise UsageError(f"AddWeightsToBatch: {self.field} is no number: {values.dtype} {values.shape[1:]}")
+            weights = weights * values.astype(np.float32)
+        return {"weights": weights}
+
+
+def field_columns(episode: Episode, field: str, column: str, connector: str) -> dict[str, Column]:
+    """The columns of a field of the steps, or of the episode, a row for each transition.
+
+    Raises:
+      UsageError: there is no such field.
+    """
+    count = transitions(episode)
+    of_steps = {name: values[:count] for name, values in leaves(episode, field, column).items()}
+    if of_steps:
+        return of_steps
+    paths = all_below(episode.metadata, field)
+    if not paths:
+        known = [*episode.steps, *episode.metadata]
+        raise UsageError(f"{connector}: there is no field {field}, only {', '.join(known)}{did_you_mean(field, known)}")
+    return {column + path[len(field) :]: _repeated(episode.metadata[path], count) for path in paths}
+
+
+def _repeated(value: Any, count: int) -> Column:
+    """(count, ...): one value of the episode in each row."""
+    if isinstance(value, str):
+        value = value.encode()
+    if isinstance(value, bytes):
+        return np.full(count, value, object)
+    array = np.asarray(value)
+    return np.repeat(array[None], count, axis=0)

@@ -1,0 +1,178 @@
+"""What a model gives for recorded episodes: states, values and log-probabilities, computed anew."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, TypeAlias
+
+import numpy as np
+
+from rlds_beam.connectors.base import Batch, name_of
+from rlds_beam.connectors.fields import StepFields, leaves, module_of
+from rlds_beam.connectors.learner.outputs import as_numpy
+from rlds_beam.episodes.columns import concatenate
+from rlds_beam.episodes.episode import Column, Episode
+from rlds_beam.episodes.nesting import below, flatten
+from rlds_beam.errors import UsageError
+from rlds_beam.images.encoded_images import EncodedImages
+from rlds_beam.user_functions import nothing_else, resolve
+
+Array: TypeAlias = "np.ndarray[Any, Any]"
+Arrays: TypeAlias = "dict[str, Array]"
+
+
+@dataclasses.dataclass(frozen=True)
+class AddModelOutputs:
+    """Runs a model over each observation of the episodes, and puts what it gives into their steps.
+
+        obs (N, ...), actions (N, ...)   ->   model   ->   {"vf_preds": (N,), "action_logp": (N,), ...}
+
+        step          0     1     2 (last)
+        obs           o0    o1    o2
+        vf_preds      v0    v1    v2       also of the last observation, which GeneralAdvantageEstimation needs
+
+    The model is a function of arrays by name that returns arrays by name (numpy, or tensors of torch, TensorFlow, JAX);
+    N are steps of one or several episodes. What it returns takes the place of a recorded field of that name.
+
+    A recurrent model, one with an `initial_state`, is called for one step after the other, each time for all episodes
+    that are given together (one record; `EpisodeModelHandler` gives more): it is also given `state_in/...`, and returns
+    `state_out/...`. Both are put into the steps, for AddStatesFromEpisodesToBatch.
+
+        step          0     1     2
+        state_in      s0    s1    s2       s0: initial_state
+        state_out     s1    s2    s3
+
+    It comes before the connectors that add columns, and before AddOneTsToEpisodesAndTruncate.
+
+    Attributes:
+      model: `module:function`; or `module:Class`, made once in each process (it loads the weights), whose objects are
+        called; or the function or class itself.
+      initial_state: s0, by the name of the leaf: `{"h": [0.0, 0.0]}`; a number or list for a state without names.
+      inputs: further fields of the steps that the model is given, by the name that they have there:
+        `{"text": "language_instruction"}`.
+      modules: the modules whose episodes are given to the model; by default all.
+      batch_size: steps that a model without a state is given at once.
+    """
+
+    model: str | Callable[[Arrays], Mapping[str, Any]]
+    initial_state: Any = None
+    inputs: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    modules: Sequence[str] | None = None
+    batch_size: int = 1024
+    functions: ClassVar = {"model": nothing_else}
+
+    def __post_init__(self) -> None:
+        if isinstance(self.model, str):  # the object itself says which version of it there is
+            object.__setattr__(self, "model", resolve(self.model, "AddModelOutputs: model"))
+        if self.batch_size < 1:
+            raise UsageError(f"AddModelOutputs: batch_size={self.batch_size}, expected 1 or more")
+
+    def __call__(self, batch: Batch) -> Batch:
+        if any(batch.columns):
+            raise ValueError(f"{name_of(self)} comes before connectors that add columns")
+        chosen = [i for i, e in enumerate(batch.episodes) if len(e) and self._is_of(e)]
+        if not chosen:
+            return batch
+        episodes = list(batch.episodes)
+        parts = [self._inputs(episodes[i], batch.fields) for i in chosen]
+        whole = {name: concatenate([part[name] for part in parts]) for name in parts[0]}
+        ends = np.cumsum([len(episodes[i]) for i in chosen])
+        made = self._all_at_once(whole) if self.initial_state is None else self._step_by_step(whole, ends)
+        for i, end in zip(chosen, ends, strict=True):
+            own = {name: values[end - len(episodes[i]) : end] for name, values in made.items()}
+            episodes[i] = _with(episodes[i], own, batch.fields)
+        return batch.replace(episodes=tuple(episodes))
+
+    def _is_of(self, episode: Episode) -> bool:
+        return self.modules is None or module_of(episode) in self.modules
+
+    def load(self) -> Callable[[Arrays], Mapping[str, Any]]:
+        """The model, ready to be called."""
+        model: Any = self.model
+        return _loaded(model) if isinstance(model, type) else model  # type: ignore[no-any-return]
+
+    def _inputs(self, episode: Episode, fields: StepFields) -> dict[str, Column]:
+        named = {"obs": fields.obs, "actions": fields.actions, **self.inputs}
+        found: dict[str, Column] = {}
+        for name, field in named.items():
+            of = leaves(episode, field, name)
+            if not of:
+                raise UsageError(f"AddModelOutputs: the steps have no {field}, only {', '.join(episode.steps)}")
+            found |= of
+        return found
+
+    def _all_at_once(self, whole: Mapping[str, Column]) -> Arrays:
+        rows = len(next(iter(whole.values())))
+        starts = range(0, rows, self.batch_size)
+        parts = [self._run({name: values[i : i + self.batch_size] for name, values in whole.items()}) for i in starts]
+        return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+    def _step_by_step(self, whole: Mapping[str, Column], ends: Array) -> Arrays:
+        """The outputs of episodes that lie end to end, with the state carried from step to step."""
+        lengths = np.diff(ends, prepend=0)
+        order = np.argsort(-lengths, kind="stable")  # the longest first: those that go on are the first so many
+        starts, lengths = (ends - lengths)[order], lengths[order]
+        initial = {name: _narrow(value) for name, value in flatten(self.initial_state, "state_in").items()}
+        state = {name: np.repeat(value[None], len(ends), axis=0) for name, value in initial.items()}
+        made: Arrays = {}
+        for t in range(lengths[0]):
+            going = int(np.count_nonzero(lengths > t))
+            rows = starts[:going] + t
+            before = {name: values[:going] for name, values in state.items()}
+            outputs = self._run({**{name: values[rows] for name, values in whole.items()}, **before})
+            state = {name: _next(name, outputs, before[name]) for name in before}
+            for name, values in {**before, **outputs}.items():
+                if name not in made:
+                    made[name] = np.zeros((int(ends[-1]), *values.shape[1:]), values.dtype)
+                made[name][rows] = values
+        return made
+
+    def _run(self, columns: Mapping[str, Column]) -> Arrays:
+        """One call of the model, checked."""
+        given = {n: c.decode(n) if isinstance(c, EncodedImages) else c for n, c in columns.items()}
+        rows, outputs = len(next(iter(given.values()))), self.load()(given)
+        if not isinstance(outputs, Mapping) or not outputs:
+            raise UsageError(f"AddModelOutputs: the model returned {outputs!r:.80}, expected arrays by name")
+        made = {name: as_numpy(value) for name, value in outputs.items()}
+        for name, values in made.items():
+            if values.ndim == 0 or len(values) != rows:
+                raise UsageError(f"AddModelOutputs: {name} has shape {values.shape}, expected ({rows}, ...)")
+            if name in columns:
+                raise UsageError(f"AddModelOutputs: the model returned {name}, which it was given")
+        return made
+
+
+@functools.lru_cache(maxsize=4)
+def _loaded(model: type) -> Any:
+    return model()
+
+
+def _next(name: str, outputs: Arrays, before: Array) -> Array:
+    out = name.replace("state_in", "state_out", 1)
+    if out not in outputs:
+        raise UsageError(
+            f"AddModelOutputs: initial_state has {name}, and the model gave no {out}, only {', '.join(outputs)}"
+        )
+    if outputs[out].shape != before.shape:
+        raise UsageError(f"AddModelOutputs: {out} has shape {outputs[out].shape}, and {name} {before.shape}")
+    return outputs[out].astype(before.dtype)
+
+
+def _with(episode: Episode, outputs: Arrays, fields: StepFields) -> Episode:
+    """The episode with a model's outputs; those of its recorded states that they replace are left out."""
+    of = {"state_in": fields.state_in, "state_out": fields.state_out}
+    roles = {name.partition("/")[0] for name in outputs}
+    replaced = {of.get(role, role) for role in (roles | {"state_in"} if "state_out" in roles else roles)}
+    steps = {p: column for p, column in episode.steps.items() if not any(below(p, field) for field in replaced)}
+    for name, values in outputs.items():
+        role = name.partition("/")[0]
+        steps[of.get(role, role) + name[len(role) :]] = values
+    return episode.replace(steps=steps)
+
+
+def _narrow(value: Any) -> Array:
+    """float32 for numbers that were written in a configuration."""
+    array = np.asarray(value)
+    return array.astype(np.float32) if array.dtype == np.float64 else array

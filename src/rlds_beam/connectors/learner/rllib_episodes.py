@@ -1,0 +1,197 @@
+"""Episodes as RLlib has them (`SingleAgentEpisode`), and back."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from rlds_beam.connectors.cleaning.keeping_steps import ended
+from rlds_beam.connectors.fields import StepFields, agent_of, leaves, module_of, terminateds, transitions
+from rlds_beam.episodes.columns import concatenate, is_text
+from rlds_beam.episodes.episode import Column, Episode
+from rlds_beam.episodes.nesting import flatten, nest
+from rlds_beam.errors import RldsBeamError, needs
+from rlds_beam.images.encoded_images import EncodedImages
+
+with needs("rllib", "RLlib's connectors need Ray"):
+    import gymnasium as gym
+    from ray.rllib.env.single_agent_episode import SingleAgentEpisode
+
+Array: TypeAlias = "np.ndarray[Any, Any]"
+
+
+@dataclasses.dataclass(frozen=True)
+class Spaces:
+    """The spaces of an episode; by default those of what was recorded: a Box, or a Dict of them, without bounds."""
+
+    observation: Any = None
+    action: Any = None
+
+    def of(self, episode: Episode, fields: StepFields) -> Spaces:
+        """The spaces, where they were not said, of an episode."""
+        return Spaces(
+            self.observation or _space(arrays(episode, fields.obs)),
+            self.action or _space(arrays(episode, fields.actions)),
+        )
+
+
+def _space(values: Any) -> Any:
+    if isinstance(values, Mapping):
+        return gym.spaces.Dict({name: _space(below) for name, below in values.items()})
+    shape, dtype = values.shape[1:], values.dtype
+    if dtype == np.bool_:
+        return gym.spaces.MultiBinary(shape or 1)
+    low, high = (-np.inf, np.inf) if dtype.kind == "f" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
+    return gym.spaces.Box(low, high, shape, dtype)
+
+
+def arrays(episode: Episode, field: str) -> Any:
+    """What is below a step field: nested arrays by name, or one array; images are decoded, text is left out."""
+    found = leaves(episode, field, "")
+    nested = {path.strip("/"): _array(column, field) for path, column in found.items() if not is_text(column)}
+    return nested[""] if "" in nested else nest(nested)
+
+
+def _array(column: Column, name: str) -> Array:
+    return column.decode(name) if isinstance(column, EncodedImages) else column
+
+
+class Recording:
+    """An episode of ours while it is RLlib's.
+
+    Attributes:
+      episode: as it was.
+      theirs: as RLlib has it: all of it, or its first observation alone (`append`).
+    """
+
+    def __init__(self, episode: Episode, fields: StepFields, spaces: Spaces, name: str, *, whole: bool):
+        self.episode, self._fields, self._count = episode, fields, transitions(episode)
+        self._observations, self._actions = arrays(episode, fields.obs), arrays(episode, fields.actions)
+        self._rewards, self._infos = arrays(episode, fields.rewards), arrays(episode, fields.infos)
+        extras = {extra: arrays(episode, extra) for extra in fields.extras}
+        extras |= {"state_in": arrays(episode, fields.state_in), "state_out": arrays(episode, fields.state_out)}
+        self._extras = {name: values for name, values in extras.items() if not _is_empty(values)}
+        spaces = spaces.of(episode, fields)
+        agent = agent_of(episode)
+        self.theirs = SingleAgentEpisode(
+            id_=name,
+            observation_space=spaces.observation,
+            action_space=spaces.action,
+            observations=[at(self._observations, 0)],
+            infos=[self._info(0)],
+            len_lookback_buffer=0,
+            **({"agent_id": agent, "module_id": module_of(episode), "multi_agent_episode_id": name} if agent else {}),
+        )
+        if whole:
+            for _ in range(self._count):
+                self.append()
+            if self._count:
+                self.theirs.to_numpy()
+        self._before = (self if whole else Recording(episode, fields, spaces, name, whole=True))._leaves()
+
+    def append(self) -> None:
+        """Adds the next transition, as when it was recorded."""
+        t = len(self.theirs)
+        last = t == self._count - 1
+        self.theirs.add_env_step(
+            observation=at(self._observations, t + 1),
+            action=at(self._actions, t),
+            reward=at(self._rewards, t),
+            infos=self._info(t + 1),
+            terminated=last and bool(terminateds(self.episode)[t]),
+            truncated=last and bool(self.episode.steps["is_last"][-1]) and not terminateds(self.episode)[t],
+            extra_model_outputs={name: at(values, t) for name, values in self._extras.items()},
+        )
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """Under which RLlib has its columns."""
+        theirs = self.theirs
+        if theirs.agent_id is None:
+            return (theirs.id_,)
+        return (theirs.multi_agent_episode_id, theirs.agent_id, theirs.module_id)
+
+    def _info(self, t: int) -> dict[str, Any]:
+        return {} if _is_empty(self._infos) else dict(at(self._infos, t))
+
+    def edited(self, theirs: SingleAgentEpisode) -> Episode:
+        """The episode as RLlib's connectors left it; the very same where they changed nothing.
+
+        Raises:
+          RldsBeamError: it cannot be told which of its steps are left.
+        """
+        if not theirs.is_numpy and len(theirs):
+            theirs.to_numpy()
+        after = self._leaves(theirs)
+        if _same(after, self._before):
+            return self.episode
+        count, start = len(theirs), theirs.t_started
+        if start < 0 or start + count > self._count + 1:
+            raise RldsBeamError(f"{self.episode.key}: an RLlib connector returned {count} transitions, from {start} on")
+        index = np.minimum(np.arange(start, start + count + 1), self._count)
+        steps: dict[str, Column] = {}
+        for path, column in self.episode.steps.items():
+            kept = path in after and len(index) == len(column) and _equal(after[path], self._before.get(path))
+            if kept or path not in self._before:
+                steps[path] = column if len(index) == len(column) and start == 0 else column[index]
+        for path, values in after.items():
+            if path not in steps and path not in _ENDS:
+                steps[path] = _with_last(values, count + 1, self.episode.steps.get(path))
+        ends = np.arange(count + 1) == count
+        steps |= {"is_first": np.arange(count + 1) == 0}
+        steps |= {"is_last": ends & theirs.is_done, "is_terminal": ends & theirs.is_terminated}
+        was_terminated = bool(np.asarray(self.episode.steps["is_terminal"])[-1])
+        if theirs.is_done and (start + count < self._count or theirs.is_terminated != was_terminated):
+            steps = ended(steps, terminated=theirs.is_terminated)
+        return self.episode.replace(steps=steps)
+
+    def _leaves(self, theirs: SingleAgentEpisode | None = None) -> dict[str, Array]:
+        """All that connectors can edit, by the path of the step field."""
+        theirs = theirs or self.theirs
+        fields = self._fields
+        found = {
+            **flatten(theirs.get_observations(), fields.obs),
+            **flatten(theirs.get_actions(), fields.actions),
+            **flatten(theirs.get_rewards(), fields.rewards),
+            _ENDS[0]: theirs.is_terminated,
+            _ENDS[1]: theirs.is_truncated,
+        }
+        named = {"state_in": fields.state_in, "state_out": fields.state_out}
+        for name in theirs.extra_model_outputs:
+            found |= flatten(theirs.get_extra_model_outputs(name), named.get(name, name))
+        return {path: np.array(values) for path, values in found.items()}  # connectors write into theirs
+
+
+_ENDS = ("(terminated)", "(truncated)")
+
+
+def at(values: Any, t: int) -> Any:
+    """A copy of the values of one step, of nested arrays: connectors may write into it."""
+    return {name: at(below, t) for name, below in values.items()} if isinstance(values, Mapping) else values[t].copy()
+
+
+def _is_empty(values: Any) -> bool:
+    return isinstance(values, Mapping) and all(map(_is_empty, values.values()))
+
+
+def _same(one: Mapping[str, Array], other: Mapping[str, Array]) -> bool:
+    return one.keys() == other.keys() and all(_equal(values, other[path]) for path, values in one.items())
+
+
+def _equal(one: Array, other: Array | None) -> bool:
+    if other is None or one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    return np.array_equal(one, other, equal_nan=one.dtype.kind == "f")
+
+
+def _with_last(values: Array, steps: int, before: Column | None) -> Column:
+    """Values of transitions, with one for the last step: what it held before, if that fits, or zeros."""
+    if len(values) == steps:
+        return values
+    last = np.zeros((1, *values.shape[1:]), values.dtype)
+    if isinstance(before, np.ndarray) and before.shape[1:] == values.shape[1:] and before.dtype == values.dtype:
+        last = before[-1:]
+    return concatenate([values, last])

@@ -1,0 +1,203 @@
+"""Runs connectors of RLlib's over our episodes, and takes back what they did (`FromRllib`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
+
+import numpy as np
+
+from rlds_beam.connectors.base import Batch, Columns
+from rlds_beam.connectors.fields import DEFAULT_MODULE_ID, module_of
+from rlds_beam.connectors.learner.rllib_episodes import Recording, Spaces
+from rlds_beam.connectors.learner.sequences import AddTimeDimToBatchAndZeroPad
+from rlds_beam.connectors.learner.states import as_state
+from rlds_beam.episodes.columns import is_text
+from rlds_beam.episodes.episode import Column, Episode
+from rlds_beam.episodes.nesting import flatten, nest
+from rlds_beam.errors import RldsBeamError, needs
+from rlds_beam.images.encoded_images import EncodedImages
+
+with needs("rllib", "FromRllib needs Ray"):
+    import tree
+    from ray.rllib.utils.numpy import convert_to_numpy
+    from ray.rllib.utils.spaces.space_utils import BatchedNdArray
+    from ray.rllib.utils.spaces.space_utils import batch as joined
+
+if TYPE_CHECKING:
+    from rlds_beam.connectors.learner.rllib import FromRllib
+
+Array: TypeAlias = "np.ndarray[Any, Any]"
+
+_LOSS_MASK_IS_THERE = "_added_loss_mask_for_valid_episode_ts"
+"""Under this name RLlib's pieces tell each other in `shared_data` that there is a `loss_mask`."""
+
+
+def _recordings(of: FromRllib, batch: Batch) -> list[Recording]:
+    spaces = Spaces(of.observation_space, of.action_space)
+    whole = of.kind == "learner"
+    # With a `_` in the name, RLlib does not change it.
+    return [
+        Recording(episode, batch.fields, spaces, f"episode_{i}", whole=whole)
+        for i, episode in enumerate(batch.episodes)
+    ]
+
+
+def _piece(of: FromRllib, recording: Recording) -> Any:
+    piece: Any = of.connector(**of.arguments)  # type: ignore[operator]
+    for name in ("action_space", "observation_space"):  # what is set last is computed from the other
+        if getattr(piece, f"input_{name}", True) is None:
+            setattr(piece, f"input_{name}", getattr(recording.theirs, name))
+    return piece
+
+
+def _module(of: FromRllib) -> Any:
+    if of.rl_module is not None:
+        return of.rl_module()  # type: ignore[operator]
+    return Module(of.max_seq_len, of.initial_state)
+
+
+def learn(of: FromRllib, batch: Batch) -> Batch:
+    """Runs it over whole episodes, with the columns so far.
+
+    Raises:
+      RldsBeamError: it returned an episode that it was not given.
+    """
+    recordings = _recordings(of, batch)
+    piece, episodes = _piece(of, recordings[0]), [recording.theirs for recording in recordings]
+    keys = [recording.key for recording in recordings]
+    given: dict[str, Any] = {}
+    for key, columns in zip(keys, batch.columns, strict=True):
+        for name, items in _to_theirs(columns).items():
+            given.setdefault(name, {})[key] = [items]
+    shared = {_LOSS_MASK_IS_THERE: True} if "loss_mask" in given else {}
+    made = piece(rl_module=_module(of), batch=given, episodes=episodes, shared_data=shared, explore=False, metrics=None)
+    left = [_index_of(theirs, recordings) for theirs in episodes]
+    edited = [recordings[i].edited(theirs) for i, theirs in zip(left, episodes, strict=True)]
+    there = [batch.columns[i] for i in left]
+    starts = tuple(batch.starts[i] for i in left) if batch.starts else ()
+    batch = batch.replace(episodes=tuple(edited), columns=tuple(there), starts=starts)
+    if _is_batched(made):
+        return batch.replace(modules=_modules(made, edited))
+    of_each = (_from_theirs(made, (keys[i], recordings[i].key)) for i in left)
+    merged = tuple({**_kept(old), **new} for old, new in zip(there, of_each, strict=True))
+    return _with_time(batch.replace(columns=merged))
+
+
+def act(of: FromRllib, batch: Batch) -> Batch:
+    """Runs it after each observation of an episode, the last one included, as where a policy acts."""
+    columns, edited = [], []
+    for recording, there in zip(_recordings(of, batch), batch.columns, strict=True):
+        piece, module, shared = _piece(of, recording), _module(of), {}  # type: ignore[var-annotated]
+        rows: dict[str, list[Any]] = {}
+        for t in range(len(recording.episode)):
+            made = piece(
+                rl_module=module, batch={}, episodes=[recording.theirs], shared_data=shared, explore=False,
+                metrics=None,
+            )  # fmt: skip
+            if t == len(recording.episode) - 1:
+                break  # the last observation, for which there is no action
+            for name, items in made.items():
+                rows.setdefault(name, []).extend(items[recording.key])
+            recording.append()
+        added = {path: leaf for name, items in rows.items() for path, leaf in _flat(joined(items), name)}
+        columns.append({**there, **{name: column for name, column in added.items() if name not in there}})
+        edited.append(recording.edited(recording.theirs))
+    return batch.replace(episodes=tuple(edited), columns=tuple(columns))
+
+
+class Module:
+    """What connectors ask an RLModule for."""
+
+    framework = "torch"
+
+    def __init__(self, max_seq_len: int | None, initial_state: Any):
+        self._state = initial_state
+        self.model_config = {} if max_seq_len is None else {"max_seq_len": max_seq_len}
+
+    def is_stateful(self) -> bool:
+        return bool(self.model_config)
+
+    def get_initial_state(self) -> Any:
+        if isinstance(self._state, Mapping):
+            return nest({path: as_state(leaf) for path, leaf in flatten(self._state, "s").items()})["s"]
+        return {} if self._state is None else as_state(self._state)
+
+    def __getitem__(self, module_id: str) -> Module:
+        return self
+
+    def __contains__(self, name: object) -> bool:
+        return False
+
+
+def _to_theirs(columns: Columns) -> dict[str, Any]:
+    """Copies of columns as nested arrays, each of which says that it has a row for each transition."""
+    arrays = {name: np.array(c).view(BatchedNdArray) for name, c in columns.items() if _is_numeric(c)}
+    return nest(arrays)
+
+
+def _is_numeric(column: Column) -> bool:
+    return not isinstance(column, EncodedImages) and not is_text(column)
+
+
+def _kept(columns: Columns) -> Columns:
+    """Columns that RLlib has no form for."""
+    return {name: column for name, column in columns.items() if not _is_numeric(column)}
+
+
+def _from_theirs(made: Mapping[str, Any], keys: Iterable[tuple[str, ...]]) -> Columns:
+    """The columns of one episode. Its key may have changed: RLlib's pieces change ids."""
+    found: dict[str, Column] = {}
+    for name, of_episodes in made.items():
+        items = [item for key in dict.fromkeys(keys) for item in of_episodes.get(key, ())]
+        if items:
+            found |= _flat(joined(items, individual_items_already_have_batch_dim="auto"), name)
+    return found
+
+
+def _flat(values: Any, name: str) -> Iterator[tuple[str, Array]]:
+    plain = tree.map_structure(
+        lambda leaf: np.asarray(convert_to_numpy(leaf, reduce_type=False)).view(np.ndarray), values
+    )
+    yield from flatten(plain, name).items()
+
+
+def _is_batched(made: Mapping[str, Any]) -> bool:
+    """Whether the columns are not by episode any more (BatchIndividualItems, AgentToModuleMapping)."""
+    return not all(isinstance(c, Mapping) and all(isinstance(key, tuple) for key in c) for c in made.values())
+
+
+def _modules(made: Mapping[str, Any], episodes: list[Episode]) -> dict[str, Columns]:
+    names = sorted({module_of(episode) for episode in episodes})
+    if not set(made) <= set(names):
+        made = {names[0] if len(names) == 1 else DEFAULT_MODULE_ID: made}
+    return {name: dict(pair for c, v in made[name].items() for pair in _flat(_batched(v), c)) for name in sorted(made)}
+
+
+def _batched(values: Any) -> Any:
+    return joined(values, individual_items_already_have_batch_dim="auto") if isinstance(values, list) else values
+
+
+def _index_of(theirs: Any, recordings: list[Recording]) -> int:
+    """Which of the recordings an episode is of: the same object, or a part that has its id."""
+    for i, recording in enumerate(recordings):
+        if theirs is recording.theirs:
+            return i
+    for i in range(len(recordings)):
+        if theirs.id_ == f"episode_{i}" or theirs.id_.startswith(f"episode_{i}_"):
+            return i
+    raise RldsBeamError(f"FromRllib: there is an episode {theirs.id_} that the connector was not given")
+
+
+def _with_time(batch: Batch) -> Batch:
+    """Says how rows became sequences, where an RLlib piece has just made them."""
+    if batch.time is not None or not any("seq_lens" in columns for columns in batch.columns):
+        return batch
+    starts: list[Array | None] = []
+    length = 1
+    for columns in batch.columns:
+        lengths, mask = (cast("Array | None", columns.get(name)) for name in ("seq_lens", "loss_mask"))
+        starts.append(None if lengths is None else np.concatenate([[0], np.cumsum(lengths)[:-1]]).astype(np.int64))
+        if mask is not None and lengths is not None:
+            length = mask.shape[1]
+    return batch.replace(time=AddTimeDimToBatchAndZeroPad(length), starts=tuple(starts))

@@ -1,0 +1,170 @@
+"""Rows that hold several steps: histories of observations, chunks of actions."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from rlds_beam.connectors.base import Batch, ColumnConnector, Columns, check_not_batched
+from rlds_beam.connectors.fields import StepFields, leaves, transitions
+from rlds_beam.connectors.learner.observations import check_no_observations
+from rlds_beam.episodes.columns import is_text
+from rlds_beam.episodes.episode import Column, Episode
+from rlds_beam.errors import UsageError
+from rlds_beam.images.encoded_images import EncodedImages
+
+Array: TypeAlias = "np.ndarray[Any, Any]"
+
+
+@dataclasses.dataclass(frozen=True)
+class FrameStacking(ColumnConnector):
+    """`obs`, with the last `num_frames` observations stacked in the last axis, from the oldest to the newest.
+
+        num_frames=3      t=0    0  0  o0
+                          t=1    0 o0  o1       zeros before the start of the episode
+                          t=2   o0 o1  o2
+
+    An observation (T+1, ..., C) gives (T, ..., num_frames * C). Comes before AddObservationsFromEpisodesToBatch.
+
+    Attributes:
+      num_frames: how many.
+      next_obs: also give `new_obs`, stacked alike.
+    """
+
+    num_frames: int = 4
+    next_obs: bool = False
+
+    def add(self, episode: Episode, columns: Columns, fields: StepFields) -> Columns:
+        check_no_observations(self, columns)
+        count = transitions(episode)
+        added = {}
+        for name, column in leaves(episode, fields.obs, "obs").items():
+            if is_text(column):
+                continue
+            stacked = self._stacked(_array(column, name, "FrameStacking"))
+            added[name] = stacked[:count]
+            if self.next_obs:
+                added[f"new_{name}"] = stacked[1:]
+        return added
+
+    def _stacked(self, column: Array) -> Array:
+        column = column if column.ndim > 1 else column[:, None]
+        padded = np.concatenate([np.zeros((self.num_frames - 1, *column.shape[1:]), column.dtype), column])
+        return np.concatenate([padded[k : k + len(column)] for k in range(self.num_frames)], axis=-1)
+
+
+@dataclasses.dataclass(frozen=True)
+class HistoryWindow(ColumnConnector):
+    """`obs` as the last `length` observations, and `obs_pad_mask`, bool (T, length), true where there is one.
+
+        length=3     t=0   o0 o0 o0   F F T       the first one repeated before the start (Octo, OpenVLA)
+                     t=1   o0 o0 o1   F T T
+                     t=2   o0 o1 o2   T T T
+
+    Comes before AddObservationsFromEpisodesToBatch.
+
+    Attributes:
+      length: W.
+    """
+
+    length: int = 2
+
+    def add(self, episode: Episode, columns: Columns, fields: StepFields) -> Columns:
+        check_no_observations(self, columns)
+        count = transitions(episode)
+        index = np.arange(count)[:, None] + np.arange(1 - self.length, 1)
+        observations = leaves(episode, fields.obs, "obs").items()
+        added = {n: _gather(c, np.maximum(index, 0)) for n, c in observations if not is_text(c)}
+        return {**added, "obs_pad_mask": index >= 0}
+
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "openvla": {"past_end": "neutral"},
+    "openvla_oft": {"tail": "drop"},
+    "octo": {"mask": "action_pad_mask"},
+    "openpi": {},
+    "lerobot": {"mask": "action_is_pad"},
+}
+"""What each project does at the end of an episode."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ActionChunking:
+    """`actions` as the next `horizon` actions of each transition, (T, horizon, ...).
+
+        horizon=3, T=4     t=1   a1 a2 a3   T T T
+                           t=2   a2 a3 a3   T T F       the last action is repeated after the end
+                           t=3   a3 a3 a3   T F F
+
+    Comes after the other connectors that add a row for each transition, and before the time axis.
+
+    Attributes:
+      horizon: H, actions in a chunk.
+      preset: what a project does at the end of an episode: `openvla` (`past_end=neutral`), `openvla_oft` (`tail=drop`),
+        `octo` (a mask named `action_pad_mask`), `openpi` (repeats, without a mask), `lerobot` (a mask named
+        `action_is_pad`, true where the action is padding).
+      past_end: `repeat` the last action; or `neutral`: repeat the dimensions in `absolute`, zeros in the others.
+      absolute: for `neutral`, whether each dimension of the action is absolute: `[false, false, true]`.
+      tail: `keep`, or `drop` transitions whose chunk would run past the end.
+      mask: name of the column that says which actions are real; a name that ends in `is_pad` says which are not.
+    """
+
+    horizon: int
+    preset: str = ""
+    past_end: str = "repeat"
+    absolute: Sequence[bool] = ()
+    tail: str = "keep"
+    mask: str = ""
+
+    def __post_init__(self) -> None:
+        if self.horizon < 1:
+            raise UsageError(f"ActionChunking: horizon={self.horizon}, expected 1 or more")
+        if self.preset:
+            if self.preset not in PRESETS:
+                raise UsageError(f"ActionChunking: preset={self.preset}, expected one of {', '.join(PRESETS)}")
+            for name, value in PRESETS[self.preset].items():
+                object.__setattr__(self, name, value)
+        for name, known in (("past_end", ("repeat", "neutral")), ("tail", ("keep", "drop"))):
+            if getattr(self, name) not in known:
+                raise UsageError(f"ActionChunking: {name}={getattr(self, name)}, expected {' or '.join(known)}")
+
+    def __call__(self, batch: Batch) -> Batch:
+        check_not_batched(self, batch)
+        if batch.time is not None:
+            raise ValueError("ActionChunking has to come before AddTimeDimToBatchAndZeroPad")
+        pairs = zip(batch.episodes, batch.columns, strict=True)
+        return batch.replace(columns=tuple(self._chunked(e, c, batch.fields) for e, c in pairs))
+
+    def _chunked(self, episode: Episode, columns: Columns, fields: StepFields) -> Columns:
+        count = transitions(episode)
+        index = np.arange(count)[:, None] + np.arange(self.horizon)
+        real = index < count
+        made = dict(columns)
+        for name, column in leaves(episode, fields.actions, "actions").items():
+            chunks = _gather(column[:count], np.minimum(index, max(count - 1, 0)))
+            if self.past_end == "neutral" and not isinstance(chunks, EncodedImages):
+                relative = ~np.array(self.absolute, bool) if self.absolute else np.ones(chunks.shape[2:], bool)
+                chunks[~real] = np.where(relative, 0, chunks[~real])
+            made[name] = chunks
+        if self.mask:
+            made[self.mask] = ~real if self.mask.endswith("is_pad") else real
+        if self.tail == "drop":
+            kept = max(0, count - self.horizon + 1)
+            made = {name: column[:kept] for name, column in made.items()}
+        return made
+
+
+def _gather(column: Column, index: Array) -> Any:
+    """The steps `index`, of any number of axes, which come first."""
+    if isinstance(column, EncodedImages):
+        return column.with_data(column.data[index])
+    return column[index]
+
+
+def _array(column: Column, name: str, connector: str) -> Array:
+    if isinstance(column, EncodedImages):
+        return column.decode(name)
+    return column

@@ -1,0 +1,221 @@
+"""What workers run between the check and the output."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rlds_beam.checking.connected import Connected
+from rlds_beam.checking.verdicts import IgnoredValues
+from rlds_beam.connectors.base import Batch, Connector, full_name_of, run
+from rlds_beam.connectors.configuration import Configuration
+from rlds_beam.connectors.counting import counted
+from rlds_beam.connectors.fields import module_of
+from rlds_beam.connectors.fitting import Accumulator, FittedConnector
+from rlds_beam.connectors.probing import Probed, probe
+from rlds_beam.episodes.episode import Column, Episode
+from rlds_beam.episodes.schema import Field, Schema
+from rlds_beam.errors import BadEpisode, RldsBeamError, UsageError
+from rlds_beam.images.encoded_images import EncodedImages
+from rlds_beam.text import some
+from rlds_beam.user_functions import raised
+
+_SAME = "It must return the same {} for every episode."
+
+
+@dataclasses.dataclass(frozen=True)
+class ConnectorRunner:
+    """The connectors of a job, and what they make of episodes of its dataset. Pickles.
+
+    Attributes:
+      configuration: the connectors.
+      probed: what comes out of them.
+    """
+
+    configuration: Configuration
+    probed: Probed
+
+    @classmethod
+    def of(cls, configuration: Configuration, schema: Schema) -> ConnectorRunner:
+        """The connectors, for a dataset.
+
+        Raises:
+          UsageError: they cannot take such episodes.
+        """
+        return cls(configuration, probe(configuration, schema))
+
+    @classmethod
+    def for_options(cls, options: Any, schema: Schema) -> ConnectorRunner:
+        """Those of `--preset` and `--connectors`; raises UsageError as `of`."""
+        return cls.of(Configuration.of(options), schema)
+
+    @classmethod
+    def none(cls) -> ConnectorRunner:
+        """No connectors."""
+        return cls(Configuration(), Probed((), {}, ()))
+
+    @property
+    def connectors(self) -> tuple[Connector, ...]:
+        return self.configuration.connectors
+
+    def refuse_columns(self, instead: str) -> None:
+        """Raises UsageError where the connectors add columns, for an output that holds episodes only.
+
+        Args:
+          instead: the flag of what holds them.
+        """
+        names = sorted({name for columns in self.probed.modules.values() for name in columns})
+        if names:
+            raise UsageError(
+                f"--connectors: they add columns ({some(names)}), which this output does not hold: {instead} writes "
+                "them; or leave these connectors out"
+            )
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """The splits of the output that episodes are divided among; none where they stay in their own."""
+        return next((tuple(c.splits) for c in self.connectors if hasattr(c, "splits")), ())
+
+    def unjudged(self, of_output: IgnoredValues) -> IgnoredValues:
+        """The values that are not judged: connectors may read a field that the output has no use for."""
+        return IgnoredValues(last_step=of_output.last_step) if self.connectors else of_output
+
+    def connect(self, episodes: Sequence[Episode], read: Episode | None = None) -> Batch:
+        """Runs the connectors over the accepted episodes of one record.
+
+        Args:
+          episodes: those that were accepted.
+          read: what was read of the record, for `Batch.read`.
+
+        Raises:
+          BadEpisode: a connector found an episode that cannot be used.
+          RldsBeamError: a connector raised, or returned something else than it did of an episode of zeros.
+        """
+        if not self.connectors:
+            return Batch(tuple(episodes), fields=self.configuration.fields, read=read)
+        batch = self._run(self.connectors, episodes).replace(read=read)
+        if (difference := self._difference(batch)) is not None:
+            raise RldsBeamError(f"--connectors: {self._which_differs(episodes)} {difference}")
+        if len({episode.key for episode in batch.episodes}) == len(batch.episodes):
+            return batch
+        # Keys of items are made of those of their episodes.
+        parts = (e.replace(key=dataclasses.replace(e.key, part=i)) for i, e in enumerate(batch.episodes))
+        return batch.replace(episodes=tuple(parts))
+
+    def _run(self, connectors: Sequence[Connector], episodes: Sequence[Episode]) -> Batch:
+        batch = Batch(tuple(episodes), fields=self.configuration.fields)
+        connected: list[Connected] = []
+        for connector in connectors:
+            before = batch
+            try:
+                batch = run([connector], batch)
+            except (BadEpisode, RldsBeamError):
+                raise
+            except Exception as error:
+                name = full_name_of(connector)
+                raise RldsBeamError(f"--connectors: {name} {raised(error)} for {episodes[0].key}") from error
+            connected.append(counted(connector, before, batch))
+            if not batch.episodes:
+                break
+        return batch.replace(connected=tuple(connected))
+
+    def _difference(self, batch: Batch) -> str | None:
+        """How the result differs from the dry run on zeros: the end of a sentence; None if it does not."""
+        for episode in batch.episodes:
+            found = [difference(episode.steps, schema.steps, str(episode.key)) for schema in self.probed.schemas]
+            if None not in found:
+                return found[0]
+        of_episodes = [(module_of(e), c) for e, c in zip(batch.episodes, batch.columns, strict=True) if c]
+        for module, columns in of_episodes if batch.modules is None else batch.modules.items():
+            key = str(batch.episodes[0].key)
+            if module not in self.probed.modules:
+                known = ", ".join(self.probed.modules) or "none"
+                return (
+                    f"returned columns of the module {module} for {key}, but those of {known} in the dry run on zeros. "
+                    "Name each module in the configuration."
+                )
+            if (found_here := difference(columns, self.probed.modules[module], f"{key}, module {module}")) is not None:
+                return found_here
+        return None
+
+    def _which_differs(self, episodes: Sequence[Episode]) -> str:
+        """The name of the first connector after which the episodes differ from the dry run on zeros."""
+        for i in range(1, len(self.connectors)):
+            some = dataclasses.replace(self.configuration, connectors=self.connectors[:i])
+            first = ConnectorRunner(some, probe(some, self.probed.given))
+            if first._difference(first._run(first.connectors, episodes)) is not None:
+                return full_name_of(self.connectors[i - 1])
+        return full_name_of(self.connectors[-1])
+
+    @property
+    def user_code(self) -> bool:
+        """Whether any of the connectors is not of this package."""
+        package = __name__.rpartition(".")[0]
+        return any(not (getattr(c, "__module__", None) or "").startswith(f"{package}.") for c in self.connectors)
+
+    def as_probed(self) -> ConnectorRunner:
+        """A copy whose connectors are fitted to zeros: what it makes has the same shapes, but other values."""
+        return dataclasses.replace(
+            self, configuration=dataclasses.replace(self.configuration, connectors=self.probed.connectors)
+        )
+
+    @property
+    def unfitted(self) -> int:
+        """How many of the connectors have to be fitted to the dataset before they can run."""
+        return len(self._unfitted())
+
+    def accumulator(self) -> Accumulator:
+        """An empty one, of the first connector that has to be fitted."""
+        _, connector = self._unfitted()[0]
+        return connector.accumulator()
+
+    def accumulate(self, accumulator: Accumulator, episodes: Sequence[Episode]) -> None:
+        """Adds the accepted episodes of one record, as the connectors before the first unfitted one return them.
+
+        Raises: as `connect`.
+        """
+        position, _ = self._unfitted()[0]
+        batch = self._run(self.connectors[:position], episodes)
+        if batch.episodes:
+            accumulator.add(batch)
+
+    def fit(self, results: Sequence[Any]) -> ConnectorRunner:
+        """A copy in which the first unfitted connectors are fitted, one to each of the results."""
+        connectors = list(self.connectors)
+        for result, (i, connector) in zip(results, self._unfitted(), strict=False):
+            connectors[i] = connector.fit(result)
+        return dataclasses.replace(
+            self, configuration=dataclasses.replace(self.configuration, connectors=tuple(connectors))
+        )
+
+    def _unfitted(self) -> list[tuple[int, FittedConnector]]:
+        return [(i, c) for i, c in enumerate(self.connectors) if isinstance(c, FittedConnector) and not c.fitted]
+
+
+def difference(columns: Mapping[str, Column], fields: Mapping[str, Field], where: str) -> str | None:
+    """How columns differ from the fields found in the dry run on zeros; None if they do not.
+
+    Args:
+      where: the episode.
+
+    Returns:
+      The end of a sentence that begins with the name of a connector.
+    """
+    for path in sorted(columns.keys() ^ fields.keys()):
+        returned, in_dry_run = ("returned", "not") if path in columns else ("did not return", "did")
+        return f"{returned} {path} for {where}, but {in_dry_run} in the dry run on zeros. {_SAME.format('fields')}"
+    for path, column in columns.items():
+        if isinstance(column, EncodedImages):
+            continue  # whose header was checked when it was read
+        field = fields[path]
+        if None in field.shape and column.dtype == object and column.ndim == 1:
+            continue  # an array for each step, of another shape each
+        shape = column.shape[1:]
+        if column.dtype != field.numpy_dtype and not (field.dtype == "string" and column.dtype.kind in "SU"):
+            text = f"returned {path} as {column.dtype} for {where}, but as {field.dtype} in the dry run on zeros. "
+            return text + _SAME.format("dtypes")
+        if len(shape) != len(field.shape) or any(b not in (None, a) for a, b in zip(shape, field.shape, strict=True)):
+            text = f"returned {path} with shape {shape} for {where}, but {field.shape} in the dry run on zeros. "
+            return text + _SAME.format("shapes")
+    return None

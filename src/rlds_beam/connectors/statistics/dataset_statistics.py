@@ -1,0 +1,96 @@
+"""Statistics of a dataset: as a whole, of each split, and of each value of a field."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from rlds_beam.connectors.statistics.episode_statistics import EpisodeStatistics, StatisticsBuilder
+from rlds_beam.episodes.episode import Episode
+from rlds_beam.errors import UsageError
+
+
+@dataclasses.dataclass(frozen=True)
+class DatasetStatistics:
+    """Statistics by split and group. Immutable, mergeable, picklable.
+
+    Attributes:
+      groups: by (split, value of the field that `by` names; empty without one).
+    """
+
+    groups: Mapping[tuple[str, str], EpisodeStatistics] = dataclasses.field(default_factory=dict)
+
+    @staticmethod
+    def of(episodes: Iterable[Episode], by: str | None = None) -> DatasetStatistics:
+        """Of episodes.
+
+        Args:
+          by: an episode field (`episode_metadata/task`), or a step field whose first value counts
+            (`language_instruction`).
+        """
+        groups = Groups(by)
+        for episode in episodes:
+            groups.add(episode)
+        return groups.finish()
+
+    def merge(self, *others: DatasetStatistics) -> DatasetStatistics:
+        """All of the episodes."""
+        every = (self, *others)
+        keys = sorted({key for one in every for key in one.groups})
+        return DatasetStatistics(
+            {key: EpisodeStatistics().merge(*(one.groups[key] for one in every if key in one.groups)) for key in keys}
+        )
+
+    @property
+    def whole(self) -> EpisodeStatistics:
+        """Of all episodes."""
+        return EpisodeStatistics().merge(*self.groups.values())
+
+    def to_json(self) -> dict[str, Any]:
+        """The whole, as of `EpisodeStatistics.to_json`; `splits` and, where there are several, `groups` alike."""
+        content = self.whole.to_json()
+        for name, place in (("splits", 0), ("groups", 1)):
+            values = sorted({key[place] for key in self.groups})
+            if values != [""]:
+                content[name] = {value: self._selected(place, value).to_json() for value in values}
+        return content
+
+    def _selected(self, place: int, value: str) -> EpisodeStatistics:
+        return EpisodeStatistics().merge(*(one for key, one in self.groups.items() if key[place] == value))
+
+
+class Groups:
+    """Takes episodes one after another, each into its group."""
+
+    def __init__(self, by: str | None = None):
+        self._by = by
+        self._builders: dict[tuple[str, str], StatisticsBuilder] = {}
+
+    def add(self, episode: Episode) -> None:
+        """Counts an episode.
+
+        Raises:
+          UsageError: it has no field `by`.
+        """
+        key = episode.key.split, "" if self._by is None else _value(episode, self._by)
+        if key not in self._builders:
+            self._builders[key] = StatisticsBuilder()
+        self._builders[key].add(episode)
+
+    def finish(self) -> DatasetStatistics:
+        """The statistics of all episodes so far."""
+        return DatasetStatistics({key: builder.finish() for key, builder in sorted(self._builders.items())})
+
+
+def _value(episode: Episode, field: str) -> str:
+    if field in episode.metadata:
+        value = episode.metadata[field]
+    elif field in episode.steps and len(episode):
+        value = np.asarray(episode.steps[field])[0]
+    else:
+        fields = ", ".join((*episode.metadata, *episode.steps))
+        raise UsageError(f"--by={field}: {episode.key} has no such field, only {fields}")
+    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)

@@ -1,0 +1,272 @@
+"""Statistics of the leaves of episodes: one pass, mergeable in any order, with the same result to the last bit."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from rlds_beam.connectors.fields import StepFields, transitions
+from rlds_beam.connectors.statistics.exact_sums import ExactSums
+from rlds_beam.connectors.statistics.propensity_statistics import PropensityStatistics
+from rlds_beam.connectors.statistics.quantiles import RELATIVE_ERROR, Distribution, exact_rows
+from rlds_beam.episodes.columns import is_numeric
+from rlds_beam.episodes.episode import Column, Episode
+from rlds_beam.episodes.nesting import below
+
+Array: TypeAlias = "np.ndarray[Any, Any]"
+
+_FIRST_ROWS = 1 << 10
+"""Steps that a builder has room for at first."""
+
+_PARTS = 8
+"""Counted parts of a builder that are merged at once."""
+
+QUANTILES = {"q01": 0.01, "q10": 0.10, "q50": 0.50, "q90": 0.90, "q99": 0.99}
+
+
+@dataclasses.dataclass(frozen=True)
+class LeafStatistics:
+    """The values of one leaf of D dimensions, over N steps. Immutable, mergeable, picklable.
+
+    Attributes:
+      shape: the shape of one step.
+      sums: the sums of the values and of their squares.
+      low, high: float64 (D,), the smallest and largest values.
+      distribution: for quantiles.
+    """
+
+    shape: tuple[int, ...]
+    sums: ExactSums
+    low: Array
+    high: Array
+    distribution: Distribution
+
+    @staticmethod
+    def of(values: Array) -> LeafStatistics:
+        """Of values (N, ...), N > 0."""
+        builder = LeafBuilder()
+        builder.add(np.asarray(values))
+        return builder.finish()
+
+    @staticmethod
+    def of_columns(columns: Array, shape: tuple[int, ...], distribution: Distribution) -> LeafStatistics:
+        """Of the values (D, N) of each dimension, which lie one after another; N > 0."""
+        # 0.0 is added because it turns -0.0 into 0.0, so that it does not matter which of them comes first.
+        low, high = (bound(axis=1).astype(np.float64) + 0.0 for bound in (columns.min, columns.max))
+        return LeafStatistics(shape, ExactSums.of(columns), low, high, distribution)
+
+    def merge(self, *others: LeafStatistics) -> LeafStatistics:
+        """All of the values.
+
+        Raises:
+          ValueError: the shapes differ.
+        """
+        every = (self, *others)
+        if any(one.shape != self.shape for one in others):
+            raise ValueError(f"the shapes differ: {sorted({one.shape for one in every})}")
+        return LeafStatistics(
+            self.shape, self.sums.merge(*(one.sums for one in others)),
+            np.min([one.low for one in every], axis=0), np.max([one.high for one in every], axis=0),
+            self.distribution.merge(*(one.distribution for one in others)),
+        )  # fmt: skip
+
+    @property
+    def count(self) -> int:
+        """N."""
+        return self.sums.count
+
+    @property
+    def mean(self) -> Array:
+        """float64 (D,)."""
+        return self.sums.mean
+
+    @property
+    def std(self) -> Array:
+        """The standard deviation of the population, as `np.std`: float64 (D,)."""
+        return self.sums.std
+
+    def to_json(self) -> dict[str, Any]:
+        """`mean`, `std`, `min`, `max`, the quantiles, each in the shape of a step; `count`, and how exact they are."""
+        quantiles = dict(zip(QUANTILES, self.distribution.quantiles(list(QUANTILES.values())), strict=True))
+        values = {"mean": self.mean, "std": self.std, "min": self.low, "max": self.high, **quantiles}
+        return {
+            **{name: value.reshape(self.shape).tolist() for name, value in values.items()},
+            "count": self.count,
+            "zero": np.flatnonzero((self.low == 0) & (self.high == 0)).tolist(),
+            "constant": np.flatnonzero(self.low == self.high).tolist(),
+            "quantile_error": 0.0 if self.distribution.exact else RELATIVE_ERROR,
+        }
+
+
+@dataclasses.dataclass(frozen=True)
+class EpisodeStatistics:
+    """The numbers of any number of episodes. Immutable, mergeable, picklable.
+
+    Attributes:
+      episodes, transitions: how many.
+      leaves: by path. Images and text have none, and neither have the flags.
+      lengths: transitions of each episode, one dimension.
+      returns: the sum of the rewards of each episode.
+      propensities: of the episodes that record them.
+    """
+
+    episodes: int = 0
+    transitions: int = 0
+    leaves: Mapping[str, LeafStatistics] = dataclasses.field(default_factory=dict)
+    lengths: LeafStatistics | None = None
+    returns: LeafStatistics | None = None
+    propensities: PropensityStatistics | None = None
+
+    @staticmethod
+    def of(*episodes: Episode, fields: StepFields | None = None) -> EpisodeStatistics:
+        """Of episodes. Of their last steps only the observation counts, since the action, reward and so on are void."""
+        builder = StatisticsBuilder(fields)
+        for episode in episodes:
+            builder.add(episode)
+        return builder.finish()
+
+    def merge(self, *others: EpisodeStatistics) -> EpisodeStatistics:
+        """All of the episodes."""
+        every = [one for one in (self, *others) if one.episodes]
+        paths = sorted({path for one in every for path in one.leaves})
+        return EpisodeStatistics(
+            sum(one.episodes for one in every),
+            sum(one.transitions for one in every),
+            {path: _merged(one.leaves[path] for one in every if path in one.leaves) for path in paths},
+            _merged(one.lengths for one in every if one.lengths is not None) if every else None,
+            _merged(one.returns for one in every if one.returns is not None)
+            if any(one.returns for one in every)
+            else None,
+            PropensityStatistics.merged([one.propensities for one in every if one.propensities is not None]),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """`episodes`, `transitions`, `fields` by path, `episode_length`, `episode_return`; `propensities`, if any."""
+        propensities = {} if self.propensities is None else {"propensities": self.propensities.to_json()}
+        return {
+            "episodes": self.episodes,
+            "transitions": self.transitions,
+            "fields": {path: leaf.to_json() for path, leaf in self.leaves.items()},
+            "episode_length": self.lengths and self.lengths.to_json(),
+            "episode_return": self.returns and self.returns.to_json(),
+            **propensities,
+        }
+
+
+class LeafBuilder:
+    """Takes the values of a leaf, rows after rows, and counts many at a time.
+
+    They are laid out by dimension, because what is computed of them goes through one dimension after another:
+
+        rows (n, D)    a0 b0 c0  a1 b1 c1        room (D, N)    a0 a1 ...
+                                                                b0 b1 ...
+                                                                c0 c1 ...
+    """
+
+    def __init__(self) -> None:
+        self._room = np.empty((0, 0))
+        self._shape: tuple[int, ...] = ()
+        self._used = 0
+        self._parts: list[LeafStatistics] = []
+
+    def add(self, rows: Array) -> None:
+        """Takes rows (n, ...), n > 0, and holds copies of them.
+
+        Raises:
+          ValueError: they have another shape than those before.
+        """
+        flat = rows.reshape(len(rows), -1)
+        if flat.dtype.kind not in "fiu":  # bfloat16
+            flat = flat.astype(np.float32)
+        if not self._used and not self._parts:
+            self._shape, self._most = rows.shape[1:], exact_rows(flat.shape[1])
+            self._room = np.empty((flat.shape[1], min(self._most, _FIRST_ROWS)), flat.dtype)
+        if rows.shape[1:] != self._shape:
+            raise ValueError(f"the shapes differ: {sorted({rows.shape[1:], self._shape})}")
+        while len(flat):
+            if self._used == self._most:
+                self._count()
+            self._grow(self._used + len(flat), flat.dtype)
+            taken = flat[: self._room.shape[1] - self._used]
+            self._room[:, self._used : self._used + len(taken)] = taken.T
+            self._used += len(taken)
+            flat = flat[len(taken) :]
+
+    def finish(self) -> LeafStatistics:
+        """The statistics of all rows so far; there was one at least."""
+        if not self._parts:
+            columns = self._room[:, : self._used].copy()
+            return LeafStatistics.of_columns(columns, self._shape, Distribution.of(columns))
+        if self._used:
+            self._count()
+        self._parts = [_merged(self._parts)]
+        return self._parts[0]
+
+    def _count(self) -> None:
+        columns = self._room[:, : self._used]
+        self._parts.append(LeafStatistics.of_columns(columns, self._shape, Distribution.counted(columns)))
+        self._used = 0
+        if len(self._parts) == _PARTS:
+            self._parts = [_merged(self._parts)]
+
+    def _grow(self, rows: int, dtype: np.dtype[Any]) -> None:
+        dimensions, now = self._room.shape
+        if rows <= now and dtype == self._room.dtype:
+            return
+        room = np.empty((dimensions, min(self._most, max(2 * now, rows))), np.result_type(self._room.dtype, dtype))
+        room[:, : self._used] = self._room[:, : self._used]
+        self._room = room
+
+
+class StatisticsBuilder:
+    """Takes episodes one after another, and counts many steps at a time, so that short episodes cost no more."""
+
+    def __init__(self, fields: StepFields | None = None):
+        self._fields = fields or StepFields()
+        self._leaves: dict[str, LeafBuilder] = {}
+        self._lengths: list[int] = []
+        self._returns: list[float] = []
+        self._propensities: list[PropensityStatistics] = []
+
+    def add(self, episode: Episode) -> None:
+        """Counts an episode. Holds copies of its numbers, and nothing else of it."""
+        count, fields = transitions(episode), self._fields
+        for path, column in episode.steps.items():
+            rows = column if below(path, fields.obs) else column[:count]
+            if _counts(path, rows):
+                if path not in self._leaves:
+                    self._leaves[path] = LeafBuilder()
+                self._leaves[path].add(np.asarray(rows))
+        if fields.rewards in episode.steps:
+            self._returns.append(np.sum(np.asarray(episode.steps[fields.rewards])[:count], dtype=np.float64))
+        self._lengths.append(count)
+        propensities = PropensityStatistics.of(episode, fields)
+        if propensities is not None:
+            self._propensities.append(propensities)
+        if len(self._propensities) > _PARTS * _PARTS:
+            merged = PropensityStatistics.merged(self._propensities)
+            self._propensities = [] if merged is None else [merged]
+
+    def finish(self) -> EpisodeStatistics:
+        """The statistics of all episodes so far."""
+        if not self._lengths:
+            return EpisodeStatistics()
+        leaves = {path: leaf.finish() for path, leaf in sorted(self._leaves.items())}
+        lengths, returns = np.array(self._lengths), np.array(self._returns)
+        of_returns = LeafStatistics.of(returns) if len(returns) else None
+        propensities = PropensityStatistics.merged(self._propensities)
+        return EpisodeStatistics(
+            len(lengths), int(lengths.sum()), leaves, LeafStatistics.of(lengths), of_returns, propensities
+        )
+
+
+def _merged(parts: Iterable[LeafStatistics]) -> LeafStatistics:
+    first, *others = parts
+    return first.merge(*others) if others else first
+
+
+def _counts(path: str, column: Column) -> bool:
+    return len(column) > 0 and not path.startswith("is_") and is_numeric(column)

@@ -1,0 +1,177 @@
+"""Fields that are scaled by statistics of the whole dataset."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from rlds_beam.connectors.base import Batch, edit_each
+from rlds_beam.connectors.fields import StepFields
+from rlds_beam.connectors.fitting import FittedConnector
+from rlds_beam.connectors.statistics.row_statistics import Rows, RowStatistics, valid_rows
+from rlds_beam.connectors.statistics.used_statistics import (
+    EPSILON,
+    Array,
+    Leaf,
+    array,
+    float_dtype,
+    loaded_statistics,
+    numbers,
+    picked,
+)
+from rlds_beam.episodes.columns import is_numeric
+from rlds_beam.episodes.episode import Column, Episode
+from rlds_beam.episodes.nesting import all_below
+from rlds_beam.errors import UsageError
+from rlds_beam.text import did_you_mean
+
+_NEEDED = {
+    "normal": ("mean", "std", "min", "max"),
+    "bounds": ("min", "max"),
+    "bounds_q99": ("q01", "q99", "min", "max"),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Normalize(FittedConnector):
+    """Scales fields of the steps by statistics of the dataset, as Octo and OpenVLA do.
+
+        mode          y of x                                            of [-2, 0, 2], all of them seen
+        normal        (x - mean) / (std + 1e-8)                         [-1.22, 0, 1.22]
+        bounds        2 (x - min) / (max - min + 1e-8) - 1              [-1, 0, 1]
+        bounds_q99    2 (x - q01) / (q99 - q01 + 1e-8) - 1              [-1, 0, 1], what lies outside clipped
+
+        action (T+1, 3)    mask [T, T, F]       y (T+1, 3)
+        x0 y0 open                              scaled, scaled, as it was
+
+    Floats keep their dtype; other numbers become float32. The statistics are those of the dataset,
+    without the void action of each last step, which is gathered before anything is written; or those of `rlds-beam
+    stats`. `inverse` leads back. It comes before the connectors that add columns.
+
+    Attributes:
+      fields: step fields; a name stands for a leaf (`action`), or for all below it (`observation`).
+      mode: `normal`, `bounds` or `bounds_q99`.
+      mask: field -> whether each dimension is scaled: `{action: [true, true, false]}`; the others are left alone.
+      constant: what a dimension becomes if it has one value in the whole dataset: `zero`, as in OpenVLA (for bounds
+        also if the mask leaves it alone); or `low`, which is -1 for bounds, as in Octo (0 for `normal`).
+      clip: to -1 and 1, for bounds.
+      statistics: a `stats.json` that `rlds-beam stats` wrote (its path, or its content); by default the dataset's own.
+    """
+
+    fields: Sequence[str]
+    mode: str = "bounds_q99"
+    mask: Mapping[str, Sequence[bool]] = dataclasses.field(default_factory=dict)
+    constant: str = "zero"
+    clip: bool = True
+    statistics: str | Mapping[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.fields, str):
+            object.__setattr__(self, "fields", (self.fields,))
+        for name, known in (("mode", tuple(_NEEDED)), ("constant", ("zero", "low"))):
+            if getattr(self, name) not in known:
+                raise UsageError(f"Normalize: {name}={getattr(self, name)}, expected one of {', '.join(known)}")
+        if self.statistics is not None:
+            leaves = loaded_statistics(self.statistics, "Normalize")
+            used = {path: leaves[path] for field in self.fields for path in all_below(leaves, field)}
+            object.__setattr__(self, "statistics", {"fields": picked(used, _NEEDED[self.mode], "Normalize")})
+
+    @property
+    def fitted(self) -> bool:
+        return self.statistics is not None
+
+    def accumulator(self) -> RowStatistics:
+        return RowStatistics(self._rows)
+
+    def fit(self, result: Mapping[str, Mapping[str, Leaf]]) -> Normalize:
+        return dataclasses.replace(self, statistics={"fields": result.get("", {})})
+
+    def transform(self, batch: Batch) -> Batch:
+        return edit_each(self, batch, self._normalized)
+
+    def inverse(self, values: Any, field: str = "action") -> Array:
+        """What `values` (..., D) of a field were before they were scaled; clipped ones come back as the bound.
+
+        Raises:
+          UsageError: the connector is not fitted, or there are no statistics of the field.
+        """
+        if not self.fitted:
+            raise UsageError("Normalize: it has no statistics yet: name a file, or fit it to the dataset")
+        leaf, y = self._leaf(field), np.asarray(values)
+        shift, scale, middle = self._line(leaf)
+        x = np.where(self._mask(field), (y + middle) * scale + shift, y)
+        return np.where(self._constant(field), array(leaf, "min"), x).astype(float_dtype(y))
+
+    def _normalized(self, episode: Episode, fields: StepFields) -> Episode:
+        return episode.with_columns({path: self._scaled(path, episode.steps[path]) for path in self._paths(episode)})
+
+    def _scaled(self, path: str, column: Column) -> Array:
+        leaf, x = self._leaf(path), numbers(column, path, "Normalize")
+        shift, scale, middle = self._line(leaf)
+        if shift.shape != x.shape[1:]:
+            raise UsageError(f"Normalize: the statistics of {path} have shape {shift.shape}, and a step {x.shape[1:]}")
+        y = x.astype(np.float64)
+        y -= shift
+        y /= scale
+        if middle:
+            y -= middle
+            if self.clip:
+                np.clip(y, -1, 1, out=y)
+        if path in self.mask:
+            y = np.where(self._mask(path), y, x)
+        constant = self._constant(path)
+        if constant.any():
+            y[..., constant] = 0.0 if self.constant == "zero" else -middle
+        return y.astype(float_dtype(x))
+
+    def _line(self, leaf: Leaf) -> tuple[Array, Array, float]:
+        """Of `y = (x - shift) / scale - middle`: shift, scale, middle."""
+        if self.mode == "normal":
+            return array(leaf, "mean"), array(leaf, "std") + EPSILON, 0.0
+        low, high = (array(leaf, name) for name in _NEEDED[self.mode][:2])
+        return low, (high - low + EPSILON) / 2, 1.0
+
+    def _leaf(self, path: str) -> Leaf:
+        assert isinstance(self.statistics, Mapping)
+        known = self.statistics["fields"]
+        if path not in known:
+            near = did_you_mean(path, known)
+            raise UsageError(
+                f"Normalize: there are no statistics of {path}, only of {', '.join(known) or 'nothing'}{near}"
+            )
+        return known[path]  # type: ignore[no-any-return]
+
+    def _mask(self, path: str) -> Array:
+        mask, shape = np.asarray(self.mask.get(path, True), bool), np.shape(self._leaf(path)["min"])
+        if mask.shape not in ((), shape):
+            raise UsageError(f"Normalize: the mask of {path} has shape {mask.shape}, and a step {shape}")
+        return mask
+
+    def _constant(self, path: str) -> Array:
+        """The dimensions that become one number: OpenVLA has zeros there for bounds, whether they are scaled or not."""
+        leaf = self._leaf(path)
+        constant: Array = array(leaf, "min") == array(leaf, "max")
+        also_masked = self.constant == "zero" and self.mode != "normal"
+        return constant if also_masked else constant & self._mask(path)
+
+    def _rows(self, batch: Batch) -> Rows:
+        for episode in batch.episodes:
+            for path in self._paths(episode):
+                yield "", path, numbers(valid_rows(episode, path, batch.fields), path, "Normalize")
+
+    def _paths(self, episode: Episode) -> list[str]:
+        """The leaves to scale. Images, text and bools below a name are left alone."""
+        paths: dict[str, None] = {}
+        for field in self.fields:
+            found = all_below(episode.steps, field)
+            if not found:
+                near = did_you_mean(field, episode.steps)
+                raise UsageError(f"Normalize: the steps have no {field}, only {', '.join(episode.steps)}{near}")
+            paths |= dict.fromkeys(path for path in found if path == field or is_numeric(episode.steps[path]))
+        for path in self.mask:
+            if path not in paths:
+                raise UsageError(f"Normalize: there is a mask for {path}, which is not one of {', '.join(paths)}")
+        return list(paths)

@@ -1,0 +1,76 @@
+"""Statistics of rows that connectors choose, gathered record by record, and merged in any order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from rlds_beam.connectors.base import Batch
+from rlds_beam.connectors.fields import StepFields
+from rlds_beam.connectors.learner.returns import real_transitions
+from rlds_beam.connectors.statistics.episode_statistics import LeafBuilder, LeafStatistics
+from rlds_beam.episodes.episode import Column, Episode
+from rlds_beam.episodes.nesting import below
+
+Array: TypeAlias = "np.ndarray[Any, Any]"
+
+Rows: TypeAlias = "Iterable[tuple[str, str, Array]]"
+"""A group (an agent, a module), a name in it, and rows (N, ...)."""
+
+
+class RowStatistics:
+    """An `Accumulator` of the statistics of rows.
+
+    Args:
+      rows_of: what rows there are in a batch; a function that pickles.
+    """
+
+    def __init__(self, rows_of: Callable[[Batch], Rows]):
+        self._rows_of = rows_of
+        self._builders: dict[tuple[str, str], LeafBuilder] = {}
+        self._merged: dict[tuple[str, str], LeafStatistics] = {}
+
+    def add(self, batch: Batch) -> None:
+        """Takes in the rows of one batch. Holds copies of them."""
+        for group, name, rows in self._rows_of(batch):
+            if len(rows):
+                if (group, name) not in self._builders:
+                    self._builders[group, name] = LeafBuilder()
+                self._builders[group, name].add(rows)
+
+    def merge(self, *others: RowStatistics) -> RowStatistics:
+        """All of the rows."""
+        merged, every = RowStatistics(self._rows_of), [one._leaves() for one in (self, *others)]
+        for key in sorted({key for leaves in every for key in leaves}):
+            first, *more = (leaves[key] for leaves in every if key in leaves)
+            merged._merged[key] = first.merge(*more) if more else first
+        return merged
+
+    def finish(self) -> dict[str, dict[str, Any]]:
+        """`LeafStatistics.to_json` by group and name, in the order of their names."""
+        made: dict[str, dict[str, Any]] = {}
+        for (group, name), leaf in sorted(self._leaves().items()):
+            made.setdefault(group, {})[name] = leaf.to_json()
+        return made
+
+    def _leaves(self) -> dict[tuple[str, str], LeafStatistics]:
+        """Of what was added, and of what was merged before."""
+        leaves = {key: builder.finish() for key, builder in self._builders.items()}
+        for key, leaf in self._merged.items():
+            leaves[key] = leaf.merge(leaves[key]) if key in leaves else leaf
+        return leaves
+
+
+def valid_rows(episode: Episode, path: str, fields: StepFields) -> Column:
+    """The rows of a step field that mean something: all observations, and one action, reward and so on a transition.
+
+    step          0     1     2     3 (last)
+    observation   o0    o1    o2    o3
+    action        a0    a1    a2                the action of the last step is void
+
+    A timestep that `AddOneTsToEpisodesAndTruncate` added is left out.
+    """
+    count = real_transitions(episode)
+    return episode.steps[path][: count + 1 if below(path, fields.obs) else count]

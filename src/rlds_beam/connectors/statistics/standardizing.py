@@ -1,0 +1,92 @@
+"""Advantages of mean 0 and standard deviation 1 over the whole dataset."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+import numpy as np
+
+from rlds_beam.connectors.base import Batch, Columns, check_not_batched
+from rlds_beam.connectors.fields import module_of
+from rlds_beam.connectors.fitting import FittedConnector
+from rlds_beam.connectors.learner.returns import real_transitions
+from rlds_beam.connectors.statistics.row_statistics import Rows, RowStatistics
+from rlds_beam.connectors.statistics.used_statistics import Array, Leaf, picked
+from rlds_beam.episodes.episode import Episode
+from rlds_beam.errors import UsageError
+
+_LEAST = 1e-4
+"""The smallest standard deviation that is divided by, as in RLlib."""
+
+
+@dataclasses.dataclass(frozen=True)
+class StandardizeAdvantages(FittedConnector):
+    """`advantages` (T,), float32, with mean 0 and standard deviation 1 over all transitions of a module.
+
+        advantages    1     3     5     0*      mean 3, std 1.63
+                     -1.22  0     1.22  0*      * a timestep that AddOneTsToEpisodesAndTruncate added: neither
+                                                  counted nor changed
+
+        (advantages - mean) / max(std, 1e-4)    std of the population, as RLlib divides
+
+    The statistics are those of the whole dataset, gathered before anything is written. RLlib takes those of each
+    training batch, with the timesteps that were added. It comes after GeneralAdvantageEstimation, and before the time
+    axis.
+
+    Attributes:
+      column: the column.
+      statistics: `mean` and `std` of each module; by default the dataset's own.
+    """
+
+    column: str = "advantages"
+    statistics: Mapping[str, Leaf] | None = None
+
+    def __post_init__(self) -> None:
+        if self.statistics is not None:
+            object.__setattr__(self, "statistics", picked(self.statistics, ("mean", "std"), "StandardizeAdvantages"))
+
+    @property
+    def fitted(self) -> bool:
+        return self.statistics is not None
+
+    def accumulator(self) -> RowStatistics:
+        return RowStatistics(self._rows)
+
+    def fit(self, result: Mapping[str, Mapping[str, Leaf]]) -> StandardizeAdvantages:
+        return dataclasses.replace(self, statistics={module: leaves[self.column] for module, leaves in result.items()})
+
+    def transform(self, batch: Batch) -> Batch:
+        self._check(batch)
+        pairs = zip(batch.episodes, batch.columns, strict=True)
+        return batch.replace(columns=tuple({**c, self.column: self._standardized(e, c)} for e, c in pairs))
+
+    def _standardized(self, episode: Episode, columns: Columns) -> Array:
+        values, real, module = self._values(columns), real_transitions(episode), module_of(episode)
+        assert self.statistics is not None
+        if not real:
+            return values.astype(np.float32)
+        if module not in self.statistics:
+            known = ", ".join(self.statistics) or "nothing"
+            raise UsageError(f"StandardizeAdvantages: there are no statistics of the module {module}, only of {known}")
+        mean, std = (float(self.statistics[module][name]) for name in ("mean", "std"))
+        scaled = (values.astype(np.float64) - mean) / max(std, _LEAST)
+        return np.where(np.arange(len(values)) < real, scaled, values).astype(np.float32)
+
+    def _rows(self, batch: Batch) -> Rows:
+        self._check(batch)
+        for episode, columns in zip(batch.episodes, batch.columns, strict=True):
+            yield module_of(episode), self.column, self._values(columns)[: real_transitions(episode)]
+
+    def _values(self, columns: Columns) -> Array:
+        if self.column not in columns:
+            raise UsageError(
+                f"StandardizeAdvantages: there is no column {self.column}, only {', '.join(columns) or 'none'}; "
+                "GeneralAdvantageEstimation comes before it"
+            )
+        return np.asarray(columns[self.column])
+
+    def _check(self, batch: Batch) -> None:
+        check_not_batched(self, batch)
+        if batch.time is not None:
+            raise ValueError("StandardizeAdvantages has to come before AddTimeDimToBatchAndZeroPad")

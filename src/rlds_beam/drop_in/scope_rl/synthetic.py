@@ -1,0 +1,227 @@
+"""SCOPE-RL's `SyntheticDataset`, over recordings of ours."""
+
+from __future__ import annotations
+
+import dataclasses
+import secrets
+import tempfile
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from rlds_beam.drop_in.scope_rl.logged import LoggedDataset, MultipleLoggedDataset
+from rlds_beam.errors import UsageError
+from rlds_beam.recording.environments import as_environment
+from rlds_beam.recording.job import prepare
+from rlds_beam.recording.loading import as_policy
+from rlds_beam.recording.options import RecordOptions
+from rlds_beam.user_functions import by_value
+
+DEFAULT_PATH = "logged_dataset/"
+PER_FILE = 1000
+"""Trajectories in a file, at most."""
+ENVIRONMENTS = 64
+"""Copies of the environment that are stepped side by side: a policy in torch takes as long for 64 states as for one."""
+
+
+@dataclasses.dataclass
+class SyntheticDataset:
+    """Rolls out behaviour policies in an environment, as SCOPE-RL's class of this name does.
+
+        dataset = SyntheticDataset(env=env, max_episode_steps=200, state_keys=["x", "v"])
+        logged_dataset = dataset.obtain_episodes(policy, n_trajectories=100, random_state=12345)
+        logged_dataset["pscore"]
+
+    Attributes:
+      env: of gymnasium's, gym's or dm_env's; copies of it are stepped, and it stays as it is.
+      max_episode_steps: steps of an episode at most; by default those that the environment says.
+      action_meaning: from the number of a discrete action to what it means.
+      action_keys: names of the dimensions of a continuous action.
+      state_keys: names of the dimensions of a state.
+      info_keys: what of the environment's info is recorded, each with its type: int, float, or another one.
+    """
+
+    env: Any
+    max_episode_steps: int | None = None
+    action_meaning: Any = None
+    action_keys: Sequence[str] | None = None
+    state_keys: Sequence[str] | None = None
+    info_keys: Mapping[str, type] | None = None
+
+    def __post_init__(self) -> None:
+        environment = as_environment(self.env, type(self.env).__name__)
+        state, action = environment.observation.alone, environment.action.alone
+        if state is None or state.kind == "text" or not state.shape:
+            raise UsageError(
+                "a logged dataset is of observations that are one array; record others with rlds-beam record"
+            )
+        if action is None or action.kind not in ("discrete", "box"):
+            raise UsageError("a logged dataset is of actions that are one number or one array of numbers")
+        if self.max_episode_steps is None:
+            self.max_episode_steps = environment.most_steps
+        if self.max_episode_steps is None:
+            raise UsageError(
+                "the environment does not say after how many steps an episode ends: give max_episode_steps"
+            )
+        if self.max_episode_steps < 1:
+            raise UsageError(f"max_episode_steps={self.max_episode_steps}: expected 1 or more")
+        self.action_type = "discrete" if action.kind == "discrete" else "continuous"
+        self.n_actions = action.choices if action.kind == "discrete" else None
+        self.action_dim = None if action.kind == "discrete" else int(np.prod(action.shape, dtype=int))
+        self.state_dim = state.shape[0]
+
+    def obtain_episodes(
+        self,
+        behavior_policies: Any,
+        n_datasets: int = 1,
+        n_trajectories: int = 10000,
+        step_per_trajectory: int | None = None,
+        obtain_info: bool = False,
+        record_unclipped_action: bool = False,
+        path: str = DEFAULT_PATH,
+        save_relative_path: bool = False,
+        random_state: int | None = None,
+    ) -> LoggedDataset | MultipleLoggedDataset:
+        """Records episodes of one policy or several.
+
+        Args:
+          behavior_policies: a head of ours or of SCOPE-RL's, or a list of them.
+          n_datasets: independent datasets of each policy; for more than one, and for a list of policies, the result
+            is a `MultipleLoggedDataset`.
+          n_trajectories: episodes in each.
+          step_per_trajectory: of an episode, at most; by default `max_episode_steps`.
+          obtain_info: record the `info_keys`.
+          record_unclipped_action: store continuous actions as they were sampled.
+          path: of the RLDS dataset; by default a temporary directory, which is removed with the result, where that is
+            one dataset. What an earlier call wrote there is replaced.
+          save_relative_path: of no effect: a path is kept as it is given.
+          random_state: seed of all that is random; None takes one that was never used.
+
+        Raises:
+          UsageError: an argument cannot be used.
+        """
+        del save_relative_path
+        steps = self.max_episode_steps if step_per_trajectory is None else step_per_trajectory
+        return self._obtain(
+            behavior_policies, n_datasets, path, random_state, obtain_info, windows=False,
+            trajectories=n_trajectories, step_per_trajectory=steps,
+            options={"episodes": n_trajectories, "record_unclipped_action": record_unclipped_action},
+        )  # fmt: skip
+
+    def obtain_steps(
+        self,
+        behavior_policies: Any,
+        n_datasets: int = 1,
+        n_trajectories: int = 10000,
+        step_per_trajectory: int = 10,
+        minimum_rollout_length: int = 0,
+        maximum_rollout_length: int = 100,
+        obtain_info: bool = False,
+        obtain_trajectories_from_single_interaction: bool = False,
+        record_unclipped_action: bool = False,
+        path: str = DEFAULT_PATH,
+        save_relative_path: bool = False,
+        random_state: int | None = None,
+    ) -> LoggedDataset | MultipleLoggedDataset:
+        """Records windows of `step_per_trajectory` steps each; where an episode ends in one, it goes on with the next.
+
+        Before a window, the policy is rolled out for a number of steps that is drawn from `minimum_rollout_length` to
+        below `maximum_rollout_length`; an episode that ends meanwhile is followed by another.
+
+        Args:
+          step_per_trajectory: steps of a window.
+          minimum_rollout_length, maximum_rollout_length: of the steps before it.
+          obtain_trajectories_from_single_interaction: each window goes on where the one before ended.
+
+          The others are as of `obtain_episodes`.
+
+        Raises:
+          UsageError: an argument cannot be used.
+        """
+        del save_relative_path
+        single = obtain_trajectories_from_single_interaction
+        return self._obtain(
+            behavior_policies, n_datasets, path, random_state, obtain_info, windows=True,
+            trajectories=n_trajectories, step_per_trajectory=step_per_trajectory,
+            options={
+                "steps": n_trajectories * step_per_trajectory,
+                "minimum_rollout_length": 0 if single else minimum_rollout_length,
+                "maximum_rollout_length": maximum_rollout_length,
+                "single_interaction": single,
+                "record_unclipped_action": record_unclipped_action,
+            },
+        )  # fmt: skip
+
+    def _obtain(
+        self,
+        behavior_policies: Any,
+        n_datasets: int,
+        path: str,
+        random_state: int | None,
+        obtain_info: bool,
+        *,
+        windows: bool,
+        trajectories: int,
+        step_per_trajectory: int | None,
+        options: Mapping[str, Any],
+    ) -> LoggedDataset | MultipleLoggedDataset:
+        several = isinstance(behavior_policies, (list, tuple))
+        policies = [as_policy(p, repr(p)) for p in (behavior_policies if several else [behavior_policies])]
+        owner, path = _directory(path, several or n_datasets > 1)
+        info = dict(self.info_keys or {}) if obtain_info else {}
+        job = prepare(
+            RecordOptions(
+                path,
+                env=by_value("env", self.env),
+                policy=tuple(by_value(policy.name, policy) for policy in policies),
+                step_per_trajectory=step_per_trajectory,
+                max_episode_steps=self.max_episode_steps,
+                datasets=n_datasets,
+                obtain_info=bool(info),
+                info_keys=tuple(info),
+                images="raw",
+                shards=None if options.get("single_interaction") else -(-trajectories // PER_FILE),
+                envs_per_worker=ENVIRONMENTS,
+                reward_dtype="float64",
+                seed=secrets.randbits(63) if random_state is None else random_state,
+                overwrite=True,
+                **options,
+            )
+        )
+        job.record_here(overwrite=True)
+        described = [
+            self._described(policy.name, job.trajectories, step_per_trajectory, info, windows) for policy in policies
+        ]
+        if several or n_datasets > 1:
+            return MultipleLoggedDataset(path, described, n_datasets, owner)
+        return LoggedDataset(path, described[0], 0, 0, owner)
+
+    def _described(
+        self, policy: str, trajectories: int, steps: int | None, info: Mapping[str, type], windows: bool
+    ) -> dict[str, Any]:
+        """What a logged dataset says besides its arrays."""
+        discrete = self.action_type == "discrete"
+        return {
+            "n_trajectories": trajectories,
+            "step_per_trajectory": steps,
+            "action_type": self.action_type,
+            "n_actions": self.n_actions,
+            "action_dim": self.action_dim,
+            "action_meaning": self.action_meaning if discrete else None,
+            "action_keys": None if discrete else self.action_keys,
+            "state_dim": self.state_dim,
+            "state_keys": self.state_keys,
+            "behavior_policy": policy,
+            "info_keys": info,
+            "windows": windows,
+            "max_episode_steps": self.max_episode_steps,
+        }
+
+
+def _directory(path: str, several: bool) -> tuple[Any, str]:
+    """Where the dataset goes, and what keeps a temporary directory there as long as it is needed."""
+    if several or path != DEFAULT_PATH:
+        return None, path
+    owner = tempfile.TemporaryDirectory(prefix="rlds-beam-logged-", ignore_cleanup_errors=True)
+    return owner, owner.name

@@ -1,0 +1,140 @@
+"""ArrayRecord files, through the `array_record` package; local files only.
+
+The package's own `num_records()` is 0, without an error, for a file that is cut short, empty or not an ArrayRecord
+file; here that is a `DamagedFileError`, and `read_records` gives a `Damage`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import google_crc32c
+import numpy as np
+
+from rlds_beam import storage
+from rlds_beam.encoding.base import Damage, Headers, Record
+from rlds_beam.errors import RldsBeamError, UsageError, needs
+
+_BATCH = 64  # records fetched at a time; these are in memory together
+_RANDOM_ACCESS = "readahead_buffer_size:0,max_parallelism:0"  # no threads, no 16 MB buffer each
+
+
+class DamagedFileError(RldsBeamError):
+    """A file is not what it should be as a whole: nothing can be read from it."""
+
+
+def num_records(path: str) -> int:
+    """The number of records in an ArrayRecord file.
+
+    Raises DamagedFileError if it is cut short, empty or no ArrayRecord file, FileNotFoundError if it is
+    not there, UsageError for a remote path, MissingExtraError without the array_record package.
+    """
+    with _reader(path) as reader:
+        return _count(reader, path)
+
+
+def read_records(path: str, start: int = 0, stop: int | None = None) -> Iterator[Record | Damage]:
+    """Reads the records with an index in [start, stop); a stop beyond the last record means the last.
+
+    A record that cannot be read is a `Damage` of one index with no payload (chunks are compressed, so
+    there are no bytes of one record to keep). A file that cannot be read at all is one `Damage` at 0, of
+    the range that starts at 0. Positions here are indices, so any partition into ranges adds up.
+
+    Raises FileNotFoundError if the file is not there; UsageError for a remote path;
+    MissingExtraError without the array_record package.
+    """
+    with _reader(path) as reader:
+        try:
+            count = _count(reader, path)
+        except DamagedFileError as error:
+            if start == 0 and stop != 0:
+                yield Damage(0, 0, str(error), b"")
+            return
+        stop = count if stop is None else min(stop, count)
+        for first in range(start, stop, _BATCH):
+            yield from _read_batch(reader, path, range(first, min(first + _BATCH, stop)))
+
+
+def _read_batch(reader: Any, path: str, indices: range) -> Iterator[Record | Damage]:
+    try:
+        payloads = reader.read(list(indices))
+    except (RuntimeError, IndexError):  # the error does not name the record: read each of them, with a new reader
+        pass
+    else:
+        yield from map(Record, indices, payloads)
+        return
+    for index in indices:
+        with _reader(path) as single:
+            try:
+                (payload,) = single.read([index])
+            except (RuntimeError, IndexError) as error:
+                yield Damage(index, index + 1, f"the record cannot be read: {error}", b"")
+            else:
+                yield Record(index, payload)
+
+
+def _count(reader: Any, path: str) -> int:
+    count = int(reader.num_records())
+    if not reader.ok():
+        try:
+            reader.read([0])
+        except (RuntimeError, IndexError) as error:
+            detail = str(error)
+        else:
+            detail = "it is cut short"
+        raise DamagedFileError(f"{path} is not a whole ArrayRecord file: {detail or 'it is cut short'}")
+    return count
+
+
+def open_reader(path: str) -> Any:
+    """A reader of single records; the caller closes it. What is raised: as by `num_records`."""
+    if storage.scheme(path) is not None:
+        raise UsageError(f"cannot read {path}: ArrayRecord files are read from local disks only; copy it first")
+    with needs("arrayrecord", f"reading {path} needs the package array_record"):
+        from array_record.python.array_record_module import ArrayRecordReader
+    if not os.path.isfile(path):
+        raise FileNotFoundError(f"there is no file {path}")
+    return ArrayRecordReader(path, _RANDOM_ACCESS)
+
+
+@contextlib.contextmanager
+def _reader(path: str) -> Iterator[Any]:
+    reader = open_reader(path)
+    try:
+        yield reader
+    finally:
+        with contextlib.suppress(RuntimeError):  # closing raises the error of the read once more
+            reader.close()
+
+
+@dataclasses.dataclass(frozen=True)
+class ArrayRecordFormat:
+    """ArrayRecord files (`formats.base.RecordFormat`). Positions are indices of records."""
+
+    name: str = "array_record"
+    unit: str = "records"
+
+    def read(self, path: str, start: int = 0, stop: int | None = None) -> Iterator[Record | Damage]:
+        yield from read_records(path, start, stop)
+
+    def scan(self, path: str, start: int = 0, stop: int | None = None) -> Headers:
+        rows = [
+            (record.position, len(record.payload), google_crc32c.value(record.payload))
+            for record in read_records(path, start, stop)
+            if isinstance(record, Record)
+        ]
+        positions, lengths, crcs = zip(*rows, strict=True) if rows else ((), (), ())
+        return Headers(np.array(positions, np.int64), np.array(lengths, np.int64), np.array(crcs, np.uint32))
+
+    def is_splittable(self, path: str) -> bool:
+        return True
+
+    def end(self, path: str, size: int) -> int:
+        return num_records(path)
+
+    def positions(self, path: str, low: int, high: int) -> tuple[int, int | None]:
+        return low, high

@@ -1,0 +1,200 @@
+"""Columns as Arrow arrays, for Parquet: fixed-size lists for known dimensions, so that every reader knows the shapes.
+
+    (N, 3) float32       fixed_size_list<float>[3]
+    (N, 4, 3) float32    fixed_size_list<fixed_size_list<float>[3]>[4]
+    (N, ?, 3)            list<fixed_size_list<float>[3]>
+    text                 string
+    PNG, JPEG            binary
+
+float16 and bfloat16 are written as float32, which holds each of their values and which every reader knows. The dtype,
+the shape and the encoding of a column are in the metadata of its field, under `rlds_beam`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from rlds_beam.encoding.example.columns import objects
+from rlds_beam.encoding.example.layout import IMAGES
+from rlds_beam.encoding.example.rows import images_of, texts_of
+from rlds_beam.episodes.episode import Column
+from rlds_beam.episodes.schema import Field
+from rlds_beam.errors import BadEpisode, Violation
+from rlds_beam.images.encoded_images import EncodedImages
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Array = np.ndarray[Any, Any]
+
+METADATA = b"rlds_beam"
+"""The key in the metadata of an Arrow field."""
+
+_WIDER = {"float16": "float32", "bfloat16": "float32"}
+
+
+def arrow_schema(fields: Sequence[Field]) -> pa.Schema:
+    """The schema of a table with these columns; names are the paths as they are."""
+    import pyarrow as pa
+
+    return pa.schema([_arrow_field(field) for field in fields])
+
+
+def _arrow_field(field: Field) -> pa.Field:
+    import pyarrow as pa
+
+    facts = {"dtype": field.dtype, "shape": list(field.shape), "encoding": field.encoding}
+    return pa.field(field.path, _arrow_type(field), nullable=False, metadata={METADATA: json.dumps(facts).encode()})
+
+
+def _arrow_type(field: Field) -> pa.DataType:
+    import pyarrow as pa
+
+    if field.encoding in IMAGES:
+        kind, shape = pa.binary(), field.shape[:-3]
+    elif field.dtype == "string":
+        kind, shape = pa.string(), field.shape
+    else:
+        kind, shape = pa.from_numpy_dtype(np.dtype(_WIDER.get(field.dtype, field.dtype))), field.shape
+    for size in reversed(shape):
+        kind = pa.list_(pa.field("element", kind, nullable=False), size or -1)
+    return kind
+
+
+def to_arrow(field: Field, column: Column, rows: int) -> pa.Array:
+    """A column as an Arrow array.
+
+    Raises:
+      BadEpisode: a text is not UTF-8.
+      ValueError: the column is not of its field's dtype and shape.
+    """
+    import pyarrow as pa
+
+    if len(column) != rows:
+        raise ValueError(f"{field.path} has {len(column)} values for {rows} rows")
+    dims: tuple[int | None, ...] = field.shape
+    if field.encoding in IMAGES:
+        dims = field.shape[:-3]
+        flat = [image for images in images_of(field, column) for image in images]
+        return _nested(pa.array(flat, pa.binary()), _sizes(cast(EncodedImages, column).data, dims), field)
+    if isinstance(column, EncodedImages):
+        raise ValueError(f"{field.path} holds encoded images, where {field} is expected")
+    if field.dtype == "string":
+        texts = [text for row in texts_of(column, field.path) for text in row]
+        return _nested(_strings(texts, field.path), _sizes(column, dims), field)
+    if column.dtype == object and None in dims:
+        parts = [np.asarray(value) for value in column]
+        for part in parts:
+            _check(field, part.dtype, part.shape)
+        flat_values = np.concatenate([part.ravel() for part in parts] or [np.empty(0, field.numpy_dtype)])
+    else:
+        _check(field, column.dtype, column.shape[1:])
+        flat_values = np.ascontiguousarray(column).ravel()
+    values = pa.array(flat_values.astype(_WIDER.get(field.dtype, field.dtype), copy=False))
+    return _nested(values, _sizes(column, dims), field)
+
+
+def _check(field: Field, dtype: Any, shape: tuple[int, ...]) -> None:
+    same = len(shape) == len(field.shape) and all(a in (None, b) for a, b in zip(field.shape, shape, strict=True))
+    if dtype != field.numpy_dtype or not same:
+        raise ValueError(f"{field.path} is {dtype}{list(shape)}, which is not {field}")
+
+
+def _strings(texts: list[bytes], path: str) -> pa.Array:
+    import pyarrow as pa
+
+    try:
+        return pa.array([text.decode() for text in texts], pa.string())
+    except UnicodeDecodeError as error:
+        detail = f"text that is not UTF-8, which Parquet cannot hold: {error}"
+        raise BadEpisode(Violation("wrong_dtype_or_shape", detail, path)) from None
+
+
+def _sizes(column: Array, dims: Sequence[int | None]) -> list[Array]:
+    """For each dimension, how long each list is: one array for each level of nesting; not where all are known."""
+    if all(dims):
+        return [np.empty(0, np.int64)] * len(dims)
+    if column.dtype == object and None in dims and not is_nested(column):
+        shapes = np.array([np.shape(value) for value in column], np.int64).reshape(len(column), len(dims))
+    else:
+        shapes = np.tile(np.array(np.shape(column)[1 : 1 + len(dims)], np.int64), (len(column), 1))
+    sizes, repeats = [], np.ones(len(column), np.int64)
+    for level in range(len(dims)):
+        sizes.append(np.repeat(shapes[:, level], repeats))
+        repeats = repeats * shapes[:, level]
+    return sizes
+
+
+def is_nested(column: Array) -> bool:
+    """Whether an object array has more axes than rows: texts or images of known shape."""
+    return column.ndim > 1
+
+
+def _nested(values: pa.Array, sizes: list[Array], field: Field) -> pa.Array:
+    """Wraps flat values into lists, the innermost dimension first."""
+    import pyarrow as pa
+
+    kind, kinds = _arrow_type(field), []
+    for _ in sizes:
+        kinds.append(kind)
+        kind = kind.value_type
+    for kind, lengths in zip(reversed(kinds), reversed(sizes), strict=True):
+        if pa.types.is_fixed_size_list(kind):
+            values = pa.FixedSizeListArray.from_arrays(values, type=kind)
+        else:
+            offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+            values = pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), values, type=kind)
+    return values
+
+
+def fields_of(schema: pa.Schema) -> list[Field] | None:
+    """The fields of a table that `arrow_schema` describes; None of another one."""
+    found = []
+    for field in schema:
+        if not field.metadata or METADATA not in field.metadata:
+            return None
+        facts = json.loads(field.metadata[METADATA])
+        found.append(Field(field.name, facts["dtype"], tuple(facts["shape"]), facts["encoding"]))
+    return found
+
+
+def from_arrow(field: Field, array: pa.Array) -> Column:
+    """The column that `to_arrow` made an Arrow array of; text as bytes."""
+    rows, dims = len(array), field.shape[:-3] if field.encoding in IMAGES else field.shape
+    shapes, values = _unnested(array, dims)
+    if field.encoding in IMAGES or field.dtype == "string":
+        flat = objects([v if isinstance(v, bytes) else v.encode() for v in values.to_pylist()])
+    else:
+        flat = values.to_numpy(zero_copy_only=False).astype(field.numpy_dtype, copy=False)
+    if None in dims:
+        sizes = shapes.prod(axis=1)
+        starts = np.concatenate([[0], np.cumsum(sizes)])
+        column = objects([flat[a:b].reshape(shape) for a, b, shape in zip(starts, starts[1:], shapes, strict=False)])
+    else:
+        column = flat.reshape(rows, *cast("tuple[int, ...]", dims))
+    if field.encoding in IMAGES:
+        return EncodedImages(column, field.shape[-3:], field.dtype)
+    return column
+
+
+def _unnested(array: pa.Array, dims: Sequence[int | None]) -> tuple[Array, pa.Array]:
+    """The shape of each row, [rows, dims], and the flat values. Within a row all lists of one level are as long."""
+    import pyarrow as pa
+
+    shapes = np.zeros((len(array), len(dims)), np.int64)
+    repeats = np.ones(len(array), np.int64)
+    for level, size in enumerate(dims):
+        if pa.types.is_fixed_size_list(array.type):
+            shapes[:, level] = cast(int, size)
+        else:
+            offsets = array.offsets.to_numpy()
+            first = np.concatenate([[0], np.cumsum(repeats)])[:-1]
+            there = repeats > 0
+            shapes[there, level] = np.diff(offsets)[first[there]]
+        repeats = repeats * shapes[:, level]
+        array = array.flatten()
+    return shapes, array

@@ -1,0 +1,112 @@
+"""Rows of columns read back from tf.Examples (`example_layout`): by column where they are alike, else one by one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from rlds_beam.encoding.example.layout import IMAGES, is_fixed, kind_of, with_shape
+from rlds_beam.encoding.example.matching import Array, Layout, Match, match_of
+from rlds_beam.encoding.example.reading import Feature, parse_example
+from rlds_beam.encoding.wire import MalformedError
+from rlds_beam.episodes.episode import Column
+from rlds_beam.episodes.schema import Field
+from rlds_beam.images.encoded_images import EncodedImages
+
+
+class RowDecoder:
+    """Decodes the records of one dataset.
+
+    Args:
+      fields: as they are stored (`example_layout.row_field`).
+    """
+
+    def __init__(self, fields: Sequence[Field]):
+        self.fields = {field.path: field for field in fields}
+        self._layouts = [Layout(f.path, kind_of(f), f.numpy_dtype, math.prod(d or 0 for d in f.shape)) for f in fields]
+        self._alike = all(is_fixed(f) and (kind_of(f) != "float" or f.dtype == "float32") for f in fields)
+        self._match: Match | None = None
+
+    def decode(self, payloads: Sequence[bytes], wanted: Sequence[str]) -> dict[str, Column]:
+        """The columns of some records.
+
+        Args:
+          wanted: paths of the columns.
+
+        Returns:
+          Arrays [k, ...]; images are `EncodedImages`; text, and what differs in shape from row to row, an object array.
+
+        Raises:
+          MalformedError: a record does not hold these columns.
+        """
+        if self._alike and len({*map(len, payloads)}) == 1:
+            rows = np.frombuffer(b"".join(payloads), np.uint8).reshape(len(payloads), -1)
+            match = self._match  # of this call: another thread may replace it
+            if match is None or match.count(rows) < len(rows):
+                self._match = match = match_of(payloads[0], self._layouts)
+            if match is not None and match.count(rows) == len(rows):
+                values = match.decode(rows)
+                return {path: values[path].reshape(len(rows), *self._shape(path)) for path in wanted}
+        parsed = [parse_example(payload) for payload in payloads]
+        return {path: _column(self.fields[path], [_value(self.fields[path], record) for record in parsed])
+                for path in wanted}  # fmt: skip
+
+    def _shape(self, path: str) -> tuple[int, ...]:
+        return self.fields[path].closed_shape
+
+
+def _value(field: Field, record: Mapping[str, Feature]) -> Any:
+    """One value: an array, bytes of a text, or a list of images."""
+    path = f"{field.path}/value" if with_shape(field) else field.path
+    feature = record.get(path, Feature(None))
+    if feature.kind != kind_of(field):
+        raise MalformedError(f"{path} is {'missing' if feature.kind is None else f'a list of {feature.kind}'}")
+    if field.encoding in IMAGES:
+        return feature.strings()
+    if field.dtype == "string":
+        return _texts(field, feature.strings())
+    if feature.kind == "bytes":
+        values = np.frombuffer(b"".join(feature.strings()), field.numpy_dtype)
+    else:
+        values = feature.floats() if feature.kind == "float" else feature.ints(field.numpy_dtype)
+    shape: Sequence[int] = [-1 if d is None else d for d in field.shape]
+    if with_shape(field):
+        shape = record.get(f"{field.path}/shape", Feature(None)).ints().tolist()
+    elif 0 in shape:
+        shape = [max(d, 0) for d in shape]
+    try:
+        return values.astype(field.numpy_dtype, copy=False).reshape(shape)
+    except ValueError:
+        raise MalformedError(f"{path} has {len(values)} values, which is not of shape {field.shape}") from None
+
+
+def _texts(field: Field, texts: list[bytes]) -> Any:
+    if not field.shape:
+        if len(texts) != 1:
+            raise MalformedError(f"{field.path} has {len(texts)} texts where one is expected")
+        return texts[0]
+    array = np.empty(len(texts), object)
+    array[:] = texts
+    return array.reshape([-1 if d is None else d for d in field.shape])
+
+
+def _column(field: Field, values: list[Any]) -> Column:
+    if field.encoding in IMAGES:
+        several = len(field.shape) == 4
+        return EncodedImages(objects(values if several else [v[0] for v in values]), field.shape[-3:], field.dtype)
+    if field.dtype == "string" and not field.shape:
+        return objects(values)
+    if None in field.shape:
+        return objects(values)
+    return np.stack(values) if values else np.empty((0, *field.closed_shape), field.numpy_dtype)
+
+
+def objects(values: Sequence[Any]) -> Array:
+    """An object array of these values, whatever they are."""
+    array = np.empty(len(values), object)
+    for i, value in enumerate(values):
+        array[i] = value
+    return array

@@ -1,0 +1,261 @@
+"""Reads a serialised tf.Example with numpy alone.
+
+    message Example  { Features features = 1; }
+    message Features { map<string, Feature> feature = 1; }
+    message Feature  { oneof kind { BytesList bytes_list = 1; FloatList float_list = 2; Int64List int64_list = 3; } }
+    message XxxList  { repeated ... value = 1; }   // floats and ints packed (as most writers do), or not
+
+An episode is a handful of map entries holding long lists, so walking the entries in Python costs
+nothing; the lists themselves are decoded by numpy, and only those that are asked for. The bytes
+are untrusted: every length is checked against the bytes that are left.
+
+Read is what every writer writes: entries of one key and one feature, features of one list, lists that are packed whole
+or not at all. Protobuf takes more (a list in several parts, unknown fields), but its implementations and
+TensorFlow's own parser make different things of it, so here it is malformed. So is all that protobuf refuses.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+import numpy as np
+
+from rlds_beam.encoding.wire import (
+    BLOCK,
+    I32,
+    LEN,
+    LONGEST_SIZE,
+    VARINT,
+    MalformedError,
+    decode_varints,
+    fields,
+    read_size,
+    read_varint,
+)
+from rlds_beam.errors import BadEpisode, Violation
+
+Array: TypeAlias = "np.ndarray[Any, Any]"
+Kind = Literal["bytes", "float", "int64"]
+
+_KINDS: dict[int, Kind] = {1: "bytes", 2: "float", 3: "int64"}
+ENTRY = _KEY = _PACKED = _BYTES = 1 << 3 | LEN  # the tag of a map's entry and key, of a packed list, and of bytes
+_VALUE = 2 << 3 | LEN
+_LONGEST = 1 + LONGEST_SIZE  # bytes of a tag like these, and of the length after it
+TAGS: dict[Kind, int] = {kind: number for number, kind in _KINDS.items()}
+"""The number of a feature's field, by the kind of the list in it."""
+MOST_STRINGS = 1 << 21
+"""The most values of a bytes_list: an empty one takes 2 bytes in a record, and 100 in memory."""
+_FLOAT_TAG, _INT_TAG = 1 << 3 | I32, 1 << 3 | VARINT
+_FLOAT = np.dtype("<f4")
+_TAGS = {number << 3 | LEN: kind for number, kind in _KINDS.items()}
+
+
+class Feature(NamedTuple):
+    """One entry of an Example, still undecoded.
+
+    Attributes:
+      kind: which list it holds; None where the writer put none in.
+      data, start, end: the bytes of that list's message are `data[start:end]`.
+    """
+
+    kind: Kind | None
+    data: bytes = b""
+    start: int = 0
+    end: int = 0
+
+    def floats(self) -> Array:
+        """The values of a float_list: float32 [N]."""
+        # Sliced out, the values are aligned: a column is read many times, and numpy reads unaligned floats slowly.
+        packed = self._packed()
+        if packed is None:
+            packed = self._unpacked_floats()
+        if len(packed) % 4:
+            raise MalformedError(f"a float list of {len(packed)} bytes")
+        return np.frombuffer(packed, _FLOAT)
+
+    def ints(self, dtype: Any = np.int64) -> Array:
+        """The values of an int64_list: [N] as `dtype`. Raises OutOfRangeError where one does not fit."""
+        packed = self._packed()
+        if packed is None:
+            packed = self._unpacked_ints()
+        return decode_varints(packed, dtype)
+
+    def strings(self) -> list[bytes]:
+        """The values of a bytes_list."""
+        data = self.data
+        return [data[start:stop] for start, stop in zip(*self.spans(), strict=True)]
+
+    def spans(self) -> tuple[list[int], list[int]]:
+        """Where the values of a bytes_list begin, and where they end, in `data`."""
+        data, at, end = self.data, self.start, self.end
+        near = end - 4
+        starts: list[int] = []
+        stops: list[int] = []
+        for _ in itertools.repeat(None, MOST_STRINGS):
+            if at >= end:
+                break
+            if data[at] != _BYTES:
+                raise MalformedError(f"no string at byte {at} of a bytes list")
+            # Most lengths take one to three bytes, and there are many: they are read here.
+            if at < near and (size := data[at + 1]) < 0x80:
+                start = at + 2
+            elif at < near and (more := data[at + 2]) < 0x80:
+                size, start = size & 0x7F | more << 7, at + 3
+            elif at < near and (most := data[at + 3]) < 0x80:
+                size, start = size & 0x7F | (more & 0x7F) << 7 | most << 14, at + 4
+            else:
+                size, start = read_size(data, at + 1, end)
+            stop = start + size
+            if stop > end:
+                read_size(data, at + 1, end)  # which says so
+            starts.append(start)
+            stops.append(stop)
+            at = stop
+        if at < end:
+            raise MalformedError(f"a list of more than {MOST_STRINGS:,} strings at byte {self.start}")
+        return starts, stops
+
+    def check(self) -> None:
+        """Reads the list and lets go of it: raises MalformedError where it is none of its kind."""
+        if self.kind == "bytes":
+            self.strings()
+        elif self.kind is not None:
+            self.floats() if self.kind == "float" else self.ints()
+
+    def _packed(self) -> bytes | None:
+        """The one packed list of numbers; None where they are not packed."""
+        data, at, end = self.data, self.start, self.end
+        if at >= end or data[at] != _PACKED:
+            return None
+        size, start = read_varint(data, at + 1, end)
+        if start + size != end or start > at + _LONGEST:
+            raise MalformedError(f"a list of numbers in several parts at byte {at}")
+        return data[start:end]
+
+    def _unpacked_floats(self) -> bytes:
+        """The bytes of numbers that are not packed: each has a tag before it."""
+        raw = np.frombuffer(self.data, np.uint8, self.end - self.start, self.start)
+        if len(raw) % 5 or (raw[::5] != _FLOAT_TAG).any():
+            raise self._no_number()
+        return raw.reshape(-1, 5)[:, 1:].tobytes()
+
+    def _unpacked_ints(self) -> bytes:
+        """The varints of numbers that are not packed: every other varint is a tag, which takes one byte."""
+        raw, parts, of_value = np.frombuffer(self.data, np.uint8, self.end - self.start, self.start), [], 0
+        for at in range(0, len(raw), BLOCK):
+            block = raw[at : at + BLOCK]
+            ends = block < 0x80
+            number = np.cumsum(ends, dtype=np.int32) - ends + of_value
+            of_value = (of_value + int(np.count_nonzero(ends))) & 1
+            is_tag = number & 1 == 0
+            if (block[is_tag] != _INT_TAG).any():
+                raise self._no_number()
+            parts.append(block[~is_tag].tobytes())
+        if of_value:
+            raise self._no_number()
+        return b"".join(parts)
+
+    def _no_number(self) -> MalformedError:
+        return MalformedError(f"not only numbers in the list of numbers at byte {self.start}")
+
+
+def parse_example(payload: bytes) -> dict[str, Feature]:
+    """Key -> feature of a serialised tf.Example; a later entry of a key replaces an earlier one.
+
+    Raises:
+      MalformedError: the bytes are not those of an Example, or of one without any entry
+        (nothing at all parses as an empty Example).
+    """
+    found: dict[str, Feature] = {}
+    for number, wire, start, end in fields(payload, 0, len(payload)):
+        if number != 1 or wire != LEN:
+            continue
+        for raw, feature in _entries(payload, start, end):
+            try:
+                key = raw.decode()
+            except UnicodeDecodeError:
+                raise MalformedError(f"the key {raw[:40]!r} is not UTF-8") from None
+            if key in found:
+                found[key].check()  # it is replaced, so nothing else will look at it
+            found[key] = feature
+    if not found:
+        raise MalformedError("it has no entries" if payload else "it is empty")
+    return found
+
+
+def _entries(payload: bytes, at: int, end: int) -> Iterator[tuple[bytes, Feature]]:
+    """(key, feature) of each entry of the map."""
+    while at < end:
+        if payload[at] == ENTRY:
+            size, start = read_size(payload, at + 1, end)
+            at = start + size
+            yield parse_entry(payload, start, at)
+        else:  # which is not of the map
+            at = next(fields(payload, at, end))[3]
+
+
+def entry_spans(payload: bytes) -> dict[str, tuple[int, int]]:
+    """Key -> (start, end) of each entry of a serialised tf.Example, its key and its feature, as they are stored.
+
+    To copy features from one record to another without looking at their values.
+
+    Raises: as `parse_example`, which looks at more.
+    """
+    spans = {}
+    for number, wire, start, end in fields(payload, 0, len(payload)):
+        if number == 1 and wire == LEN:
+            for number, wire, first, last in fields(payload, start, end):
+                if number == 1 and wire == LEN:
+                    spans[parse_entry(payload, first, last)[0].decode()] = first, last
+    return spans
+
+
+def not_an_example(error: MalformedError) -> BadEpisode:
+    """What a `MalformedError` means for an episode."""
+    return BadEpisode(Violation("not_an_example", str(error)))
+
+
+def parse_entry(data: bytes, at: int, end: int) -> tuple[bytes, Feature]:
+    """(key, feature) of one entry of the map."""
+    if end - at > 4 and data[at] == _KEY and data[at + 1] < 0x80:
+        # As most writers do it: the key, the feature, its one list, and nothing else.
+        value = at + 2 + data[at + 1]
+        if value < end and data[value] == _VALUE:
+            size, start = read_varint(data, value + 1, end)
+            kind = (
+                _TAGS.get(data[start]) if size and start + size == end and start <= value + LONGEST_SIZE + 1 else None
+            )
+            if kind is not None:
+                size, first = read_varint(data, start + 1, end)
+                if first + size == end and first <= start + _LONGEST:
+                    return data[at + 2 : value], Feature(kind, data, first, end)
+    return _any_entry(data, at, end)
+
+
+def _any_entry(data: bytes, at: int, end: int) -> tuple[bytes, Feature]:
+    """(key, feature) of an entry, however it is written; both are there, once."""
+    spans = {}
+    for _ in range(2):
+        if at >= end:
+            raise MalformedError(f"an entry without its {'feature' if _KEY in spans else 'key'} before byte {at}")
+        tag = data[at]
+        size, start = read_size(data, at + 1, end)
+        at = start + size
+        spans[tag] = start, at
+    if at != end or _KEY not in spans or _VALUE not in spans:
+        raise MalformedError(f"an entry that is not a key and a feature before byte {end}")
+    start, stop = spans[_KEY]
+    return data[start:stop], _feature(data, *spans[_VALUE])
+
+
+def _feature(data: bytes, at: int, end: int) -> Feature:
+    """A feature: one list, or nothing."""
+    if at == end:
+        return Feature(None)
+    kind = _TAGS.get(data[at])
+    size, start = read_size(data, at + 1, end)
+    if kind is None or start + size != end:
+        raise MalformedError(f"a feature that is not one list at byte {at}")
+    return Feature(kind, data, start, end)

@@ -1,0 +1,148 @@
+"""Many tf.Examples of one layout at once: a template with holes, which are filled in a block of framed records.
+
+Records whose values are of the same sizes are the same bytes with other values in the same places. So a block of them
+is a uint8 matrix, every row the template, and a feature is one strided copy into all rows.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rlds_beam.encoding.tfrecord.writing import FramedRows
+from rlds_beam.encoding.wire import delimited, tag_and_length, text
+from rlds_beam.errors import BadEpisode, Violation
+
+Array = np.ndarray[Any, Any]
+Bytes = np.ndarray[Any, np.dtype[np.uint8]]
+
+BLOCK_BYTES = 1 << 18
+"""Bytes of records filled and framed at a time: what fits the second-level cache."""
+
+RECORD_LIMIT = 1 << 31
+"""No protobuf message may be as long."""
+
+BYTES_LIST, FLOAT_LIST, INT64_LIST = 1, 2, 3
+"""The fields of tf.train.Feature."""
+
+_KEPT_HEADS = 1 << 14
+
+Holes = tuple[tuple[str, int, int], ...]
+"""Path, field of Feature and bytes of each hole."""
+
+
+class Template(NamedTuple):
+    """A row with the holes empty, and the offset and the bytes of each hole."""
+
+    row: Bytes
+    places: tuple[tuple[int, int], ...]
+
+
+class Room(NamedTuple):
+    """Room for a block of records of one template, and views of each hole in it: [rows] of `void`, a hole each."""
+
+    template: Template
+    records: FramedRows
+    holes: tuple[Array, ...]
+
+    @classmethod
+    def of(cls, template: Template) -> Room:
+        records = FramedRows(max(1, BLOCK_BYTES // max(1, len(template.row))), len(template.row))
+        records.payload[:] = template.row  # does not change when the holes are filled
+        holes = (records.payload[:, start : start + size].view((np.void, size)) for start, size in template.places)
+        return cls(template, records, tuple(hole[:, 0] for hole in holes))
+
+
+def template_of(holes: Holes, whole: bool) -> Template:
+    """The template of Examples with these holes; not `whole`: of their entries only.
+
+    Raises:
+      BadEpisode: a record would take 2 GiB or more.
+    """
+    # Episodes are of many lengths; the templates of short items are kept, those of whole episodes of images are not.
+    small = sum(size for _, _, size in holes) <= BLOCK_BYTES
+    return _kept_template(holes, whole) if small else _new_template(holes, whole)
+
+
+@functools.lru_cache(maxsize=256)
+def _kept_template(holes: Holes, whole: bool) -> Template:
+    return _new_template(holes, whole)
+
+
+def _new_template(holes: Holes, whole: bool) -> Template:
+    heads = [entry_head(*hole) for hole in holes]
+    size = sum(map(len, heads)) + sum(hole for _, _, hole in holes)
+    row = bytearray(tag_and_length(1, size) if whole else b"")
+    _check_size(len(row) + size)
+    places = []
+    for head, (_, _, hole) in zip(heads, holes, strict=True):
+        row += head
+        places.append((len(row), hole))
+        row += bytes(hole)
+    return Template(np.frombuffer(bytes(row), np.uint8), tuple(places))
+
+
+class _EntryHeads(dict[int, bytes]):
+    """By size, the `entry_head` of one path: a look into it costs a fraction of the call."""
+
+    def __init__(self, path: str, kind: int):
+        super().__init__()
+        self._entry = path, kind
+
+    def __missing__(self, size: int) -> bytes:
+        if len(self) >= _KEPT_HEADS:
+            self.clear()
+        head = self[size] = entry_head(*self._entry, size)
+        return head
+
+
+@functools.lru_cache(maxsize=64)
+def entry_heads(path: str, kind: int) -> Mapping[int, bytes]:
+    """By size, the bytes before the one value of an entry (`entry_head`)."""
+    return _EntryHeads(path, kind)
+
+
+@functools.lru_cache(maxsize=1 << 14)
+def entry_head(path: str, kind: int, size: int) -> bytes:
+    """The bytes before the one value of `size` bytes in an entry of Features.feature (a map); numbers are packed."""
+    values = tag_and_length(1, size)
+    feature = tag_and_length(kind, len(values) + size) + values
+    value = tag_and_length(2, len(feature) + size) + feature
+    key = text(1, path)
+    return tag_and_length(1, len(key) + len(value) + size) + key + value
+
+
+def entry(path: str, kind: int, values: bytes) -> bytes:
+    """An entry of Features.feature; `values` is the content of the list `kind`."""
+    return delimited(1, text(1, path) + delimited(2, delimited(kind, values)))
+
+
+def bytes_entry(path: str, values: Sequence[bytes | memoryview]) -> bytes:
+    """An entry with a list of bytes."""
+    if len(values) == 1:
+        return b"".join((entry_head(path, BYTES_LIST, len(values[0])), values[0]))
+    return entry(path, BYTES_LIST, b"".join(piece for v in values for piece in (tag_and_length(1, len(v)), v)))
+
+
+def examples_of(columns: Sequence[Sequence[bytes | memoryview]]) -> Iterator[bytes]:
+    """Examples whose entries are given in pieces: of each piece, that of every Example.
+
+    Each is made when it is asked for: all at once they would not fit the processor's cache.
+
+    Raises:
+      BadEpisode: one would take 2 GiB or more. Raised before the first is made.
+    """
+    sizes = np.sum([np.fromiter(map(len, column), np.int64, len(column)) for column in columns], axis=0)
+    largest = int(sizes.max())
+    _check_size(len(tag_and_length(1, largest)) + largest)
+    heads = [tag_and_length(1, size) for size in sizes.tolist()]
+    return map(b"".join, zip(heads, *columns, strict=True))
+
+
+def _check_size(size: int) -> None:
+    if size >= RECORD_LIMIT:
+        detail = f"an item takes {size} bytes, and a tf.Example holds less than 2 GiB: make shorter items"
+        raise BadEpisode(Violation("too_long", detail))

@@ -1,0 +1,333 @@
+"""TFDS `features.json` as our `Schema`, and back, without TFDS and without importing anything.
+
+TFDS imports whatever class a `features.json` names, before it looks at it. Here a class is only
+ever compared with `FEATURES`, the list of what TFDS itself can put into a step.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from rlds_beam.encoding.checked_json import parse_json, shortened
+from rlds_beam.episodes.nesting import all_below, nest
+from rlds_beam.episodes.schema import REQUIRED_STEP_FIELDS, Field, Schema, by_path
+from rlds_beam.errors import UsageError
+
+Json = Mapping[str, Any]
+
+_PACKAGE = "tensorflow_datasets.core.features."
+FEATURES: dict[str, str] = {
+    _PACKAGE + name: name.rpartition(".")[2]
+    for name in (
+        "features_dict.FeaturesDict",
+        "dataset_feature.Dataset",
+        "sequence_feature.Sequence",
+        "tensor_feature.Tensor",
+        "feature.Tensor",
+        "scalar.Scalar",
+        "text_feature.Text",
+        "class_label_feature.ClassLabel",
+        "bounding_boxes.BBoxFeature",
+        "image_feature.Image",
+        "labeled_image.LabeledImage",
+        "video_feature.Video",
+        "audio_feature.Audio",
+        "translation_feature.Translation",
+        "translation_feature.TranslationVariableLanguages",
+    )
+}
+"""Every class that is read, by its full name in `pythonClassName`."""
+
+_INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
+DTYPES = frozenset(("bool", *_INTEGERS, "float16", "bfloat16", "float32", "float64", "string"))
+ENCODINGS = ("none", "bytes", "zlib")
+
+DEFAULT_DISCOUNT = Field("discount", "float32", feature="default 1", optional=True)
+"""The field of a dataset without discounts (many robot datasets): the decoder gives 1 everywhere."""
+
+
+def parse_features(features: str | bytes | Json, where: str) -> Schema:
+    """The schema that a `features.json` declares.
+
+    Args:
+      features: the file's text, or the JSON it holds. Both the form that TFDS writes today
+        (`featuresDict`, `tensor`, ...) and the older `type`/`content` form are read.
+      where: the file's name, for messages.
+
+    Returns:
+      The schema. Paths of `steps` are relative to the step, those of `metadata` to the episode.
+      A dataset without `discount` gets `DEFAULT_DISCOUNT`; every other RLDS field must exist.
+
+    Raises:
+      UsageError: not a features.json, a class that is not in `FEATURES`, no `steps`, a required
+        step field missing, or a feature that TFDS cannot read back either; names field and file.
+    """
+    root = load_features(features, where)
+    kind, content = _open(root, "", where)
+    if kind != "FeaturesDict":
+        raise UsageError(f"{where}: the features of an RLDS dataset are a FeaturesDict, not a {kind}")
+    children = _children(content, where)
+    if "steps" not in children:
+        raise UsageError(f"{where}: there is no `steps`, so this is not an RLDS dataset; it has {sorted(children)}")
+    steps = by_path(_step_fields(children.pop("steps"), where), where)
+    metadata = by_path((f for name, node in children.items() for f in _fields(node, name, (), False, where)), where)
+    for name in REQUIRED_STEP_FIELDS:
+        if not all_below(steps, name):
+            if name != "discount":
+                raise UsageError(f"{where}: the steps have no `{name}`, which RLDS requires; they have {sorted(steps)}")
+            steps[name] = DEFAULT_DISCOUNT
+    for field in (*steps.values(), *metadata.values()):
+        if 0 in field.shape and (None in field.shape or not field.fast):
+            # With an unknown dimension it cannot be known; TensorFlow divides by 0 and crashes.
+            raise UsageError(f"{where}: {field.path} has shape {field.shape}, whose dimension of 0 cannot be decoded")
+    schema = Schema(steps=steps, metadata=metadata)
+    schema.check_size(where)
+    schema.check_flags(where)
+    return schema
+
+
+def load_features(features: str | bytes | Json, where: str) -> Json:
+    """The JSON of a `features.json`, in which no class outside `FEATURES` is named anywhere."""
+    try:
+        root = features if isinstance(features, Mapping) else parse_json(features, where)
+        named = list(_class_names(root, where))
+    except RecursionError:
+        raise UsageError(f"{where}: this is not a features.json: it is nested too deeply") from None
+    if not isinstance(root, Mapping):
+        raise UsageError(f"{where}: this is not a features.json: it holds a {type(root).__name__}, not an object")
+    for path, name in named:
+        if name not in FEATURES:
+            raise UsageError(
+                f"{where}: {path or 'the root'} is a {name}, which is not one of the features that rlds-beam reads "
+                f"({', '.join(sorted(set(FEATURES.values())))}); nothing was imported"
+            )
+    return root
+
+
+def _class_names(value: Any, where: str, path: str = "") -> Iterator[tuple[str, str]]:
+    """Every class that TFDS would look up, at any place (JSON inside of strings too)."""
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            if key in ("pythonClassName", "python_class_name", "type") and isinstance(inner, str):
+                yield path, inner
+            elif key in ("json", "content") and isinstance(inner, str):
+                yield from _class_names(parse_json(inner, where), where, path)
+            else:
+                structural = key in _STRUCTURE and isinstance(inner, Mapping)
+                yield from _class_names(inner, where, path if structural else f"{path}/{key}".lstrip("/"))
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _class_names(inner, where, path)
+
+
+_STRUCTURE = frozenset(("featuresDict", "features_dict", "features", "feature", "sequence", "content"))
+_CONTENT_KEYS = {
+    "FeaturesDict": "featuresDict",
+    "Dataset": "sequence",
+    "Sequence": "sequence",
+    "Tensor": "tensor",
+    "Scalar": "tensor",
+    "Text": "text",
+    "ClassLabel": "classLabel",
+    "BBoxFeature": "boundingBox",
+    "Image": "image",
+    "LabeledImage": "image",
+    "Video": "video",
+    "Audio": "audio",
+    "Translation": "translation",
+    "TranslationVariableLanguages": "translation",
+}
+
+
+def _open(node: Any, path: str, where: str) -> tuple[str, Json]:
+    """(class, what it holds) of one node, in whichever of TFDS's forms it is written."""
+    at = f"{where}: {path or 'the root'}"
+    if not isinstance(node, Mapping):
+        raise UsageError(f"{at} is not a feature: {shortened(repr(node))}")
+    name = node.get("type") or _get(node, "pythonClassName")
+    if not isinstance(name, str) or name not in FEATURES:
+        raise UsageError(f"{at} names no feature class that rlds-beam reads: {shortened(repr(name))}")
+    kind = FEATURES[name]
+    content = node.get("content", {}) if "type" in node else _get(node, _CONTENT_KEYS[kind])
+    if content is None:
+        inner = _get(node, "jsonFeature")
+        content = inner.get("json", {}) if isinstance(inner, Mapping) else {}
+    if isinstance(content, str):
+        content = parse_json(content, at)
+    if not isinstance(content, Mapping):
+        raise UsageError(f"{at} ({kind}) holds {shortened(repr(content))}, which is not its description")
+    return kind, content
+
+
+def _get(content: Json, name: str, default: Any = None) -> Any:
+    """A value by its proto JSON name or by its older snake_case name."""
+    snake = re.sub("[A-Z]", lambda m: "_" + m[0].lower(), name)
+    return content.get(name, content.get(snake, default))
+
+
+def _children(content: Json, where: str) -> dict[str, Any]:
+    children = content.get("features", {}) if set(content) <= {"features"} else content
+    if not isinstance(children, Mapping):
+        raise UsageError(f"{where}: the features of a FeaturesDict are {shortened(repr(children))}, not an object")
+    return dict(children)
+
+
+def _step_fields(node: Any, where: str) -> Iterator[Field]:
+    kind, content = _open(node, "steps", where)
+    if kind not in ("Dataset", "Sequence"):
+        raise UsageError(f"{where}: `steps` is a {kind}; RLDS steps are a Dataset of a FeaturesDict")
+    kind, content = _open(content.get("feature"), "steps", where)
+    if kind != "FeaturesDict":
+        raise UsageError(f"{where}: `steps` is a Dataset of {kind}; RLDS steps are a Dataset of a FeaturesDict")
+    for name, child in _children(content, where).items():
+        yield from _fields(child, name, (), True, where)
+
+
+def _fields(node: Any, path: str, lengths: tuple[int | None, ...], in_steps: bool, where: str) -> Iterator[Field]:
+    """The leaves below a node; `lengths` are the inner sequences around it."""
+    kind, content = _open(node, path, where)
+    if kind == "FeaturesDict":
+        for name, child in _children(content, where).items():
+            yield from _fields(child, f"{path}/{name}", lengths, in_steps, where)
+    elif kind == "Translation":
+        languages = content.get("languages", ())
+        if not isinstance(languages, list) or not all(isinstance(language, str) for language in languages):
+            raise UsageError(f"{where}: {path} has languages that are not a list of names")
+        for language in languages:
+            yield _in_sequences(_text(f"{path}/{language}", kind), lengths, in_steps)
+    elif kind == "TranslationVariableLanguages":
+        for name in ("language", "translation"):
+            yield _in_sequences(_text(f"{path}/{name}", kind), (*lengths, None), in_steps)
+    elif kind == "Sequence":
+        length = _dimension(content.get("length", 0), path, where)
+        yield from _fields(content.get("feature"), path, (*lengths, length), in_steps, where)
+    elif kind == "Dataset":
+        raise UsageError(f"{where}: {path} is a Dataset; only `steps` may be one")
+    else:
+        yield _in_sequences(_leaf(kind, content, path, in_steps, where), lengths, in_steps)
+
+
+def _in_sequences(field: Field, lengths: tuple[int | None, ...], in_steps: bool) -> Field:
+    """`field` inside of inner sequences. Ragged on disk, except one sequence of an episode."""
+    if not lengths:
+        return field
+    flat = not in_steps and len(lengths) == 1 and field.encoding in ("none", "text") and None not in field.shape
+    return Field(
+        path=field.path,
+        dtype=field.dtype,
+        shape=lengths + field.shape,
+        encoding=field.encoding,
+        feature=f"Sequence({field.feature})",
+        fast=field.fast and flat,
+    )
+
+
+def _text(path: str, kind: str = "Text", optional: bool = False) -> Field:
+    return Field(path, "string", encoding="text", feature=kind, optional=optional)
+
+
+def _leaf(kind: str, content: Json, path: str, in_steps: bool, where: str) -> Field:
+    shape = _shape(content.get("shape"), path, where)
+    if kind == "Text":
+        if _get(content, "useEncoder"):
+            raise UsageError(f"{where}: {path} is Text with an encoder, which TFDS no longer reads")
+        return _text(path)
+    if kind == "ClassLabel":
+        return Field(path, "int64", feature=kind)
+    if kind == "BBoxFeature":
+        return Field(path, "float32", (4,), feature=kind)
+    if kind in ("Image", "LabeledImage", "Video"):
+        return _image(kind, content, shape, path, where)
+    dtype = _dtype(content, "int64" if kind == "Audio" else None, path, where)
+    encoding = str(content.get("encoding") or "none").lower()
+    if encoding not in ENCODINGS or (dtype == "string" and encoding != "none"):
+        raise UsageError(
+            f"{where}: {path} is a {kind} of {dtype} with encoding {shortened(encoding)!r}, which TFDS cannot read"
+        )
+    unknown = shape.count(None)
+    if encoding == "none" and (unknown > 1 or (unknown and in_steps)):
+        raise UsageError(f"{where}: {path} has shape {shape} without an encoding, which TFDS cannot read")
+    return Field(
+        path,
+        dtype,
+        () if kind == "Scalar" else shape,
+        encoding,
+        feature=kind,
+        fast=unknown <= 1 and not _get(content, "lazyDecode"),
+        optional=bool(content.get("optional")) and not in_steps,  # in a step TFDS can neither write nor read None
+    )
+
+
+def _image(kind: str, content: Json, shape: tuple[int | None, ...], path: str, where: str) -> Field:
+    dtype = _dtype(content, "uint8", path, where)
+    if dtype not in ("uint8", "uint16", "float32"):
+        raise UsageError(f"{where}: {path} is a {kind} of {dtype}; TFDS has images of uint8, uint16 and float32")
+    encoding = _get(content, "encodingFormat") or "png"
+    if encoding not in ("png", "jpeg"):
+        raise UsageError(
+            f"{where}: {path} is a {kind} with encoding {shortened(repr(encoding))}; TFDS has png and jpeg"
+        )
+    channels = 1 if kind == "LabeledImage" else 3
+    shape = shape or ((None,) * (3 if kind == "Video" else 2) + (channels,))
+    # A float image is four uint8 channels in disguise, a GIF has a fourth dimension: both are TFDS's business.
+    fast = kind != "Video" and dtype != "float32" and len(shape) == 3
+    return Field(path, dtype, shape, encoding, feature=kind, fast=fast)
+
+
+def _dtype(content: Json, default: str | None, path: str, where: str) -> str:
+    given = content.get("dtype") or default
+    dtype = {"object": "string", "str": "string", "float": "float32"}.get(str(given), str(given))
+    if dtype not in DTYPES:
+        raise UsageError(f"{where}: {path} has dtype {shortened(repr(given))}; known are {', '.join(sorted(DTYPES))}")
+    return dtype
+
+
+def _shape(shape: Any, path: str, where: str) -> tuple[int | None, ...]:
+    dimensions = shape.get("dimensions", ()) if isinstance(shape, Mapping) else shape or ()
+    if not isinstance(dimensions, (list, tuple)):
+        raise UsageError(f"{where}: {path} has shape {shortened(repr(shape))}, which is not a list of dimensions")
+    return tuple(_dimension(d, path, where) for d in dimensions)
+
+
+def _dimension(value: Any, path: str, where: str) -> int | None:
+    try:
+        return None if value is None or int(value) < 0 else int(value)
+    except (OverflowError, TypeError, ValueError):
+        raise UsageError(f"{where}: {path} has dimension {shortened(repr(value))}, which is not a number") from None
+
+
+def features_json(fields: Mapping[str, Field]) -> dict[str, Any]:
+    """The `features.json` of flat records: what `tfds.builder_from_directory` reads.
+
+    Args:
+      fields: path -> leaf of one record: Tensors (encoding none, bytes or zlib), text, and
+        images (png, jpeg; of rank 4, a sequence of them). Paths are nested at their `/`, as in the records' keys.
+
+    Raises:
+      UsageError: a leaf that only TFDS's own decoder reads, or a path that is leaf and folder.
+    """
+    return _node(nest(dict(sorted(fields.items()))))
+
+
+def _node(tree: Field | dict[str, Any]) -> dict[str, Any]:
+    if isinstance(tree, dict):
+        children = {name: _node(child) for name, child in tree.items()}
+        return {"pythonClassName": _PACKAGE + "features_dict.FeaturesDict", "featuresDict": {"features": children}}
+    if not tree.fast:
+        raise UsageError(f"{tree.path}: a {tree.feature} cannot be written")
+    if tree.encoding == "text":
+        return {"pythonClassName": _PACKAGE + "text_feature.Text", "text": {}}
+    dimensions = [str(-1 if d is None else d) for d in tree.shape]
+    shape = {"dimensions": dimensions} if dimensions else {}
+    if tree.encoding in ("png", "jpeg"):
+        if len(tree.shape) == 4:  # a list of images, of any length
+            one = _node(dataclasses.replace(tree, shape=tree.shape[1:]))
+            sequence = {"feature": one, "length": "-1"}
+            return {"pythonClassName": _PACKAGE + "sequence_feature.Sequence", "sequence": sequence}
+        image = {"shape": shape, "dtype": tree.dtype, "encodingFormat": tree.encoding}
+        return {"pythonClassName": _PACKAGE + "image_feature.Image", "image": image}
+    tensor = {"shape": shape, "dtype": tree.dtype, "encoding": tree.encoding}
+    return {"pythonClassName": _PACKAGE + "tensor_feature.Tensor", "tensor": tensor}

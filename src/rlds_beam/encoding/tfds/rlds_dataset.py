@@ -1,0 +1,112 @@
+"""RLDS datasets as TFDS stores them: a directory of features.json, dataset_info.json and TFRecord shards."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rlds_beam.encoding.tfds.rlds_records import encode_example, schema_of
+from rlds_beam.encoding.tfrecord.writing import frame_all
+from rlds_beam.episodes.episode import Episode
+from rlds_beam.episodes.nesting import nest
+from rlds_beam.episodes.schema import Field, Schema
+
+_FEATURES = "tensorflow_datasets.core.features"
+
+
+def features_json(schema: Schema) -> dict[str, Any]:
+    """The content of the `features.json` that TFDS writes for the schema."""
+    steps = {"feature": _feature(nest(dict(sorted(schema.steps.items())))), "length": "-1"}
+    features = {"steps": {"pythonClassName": f"{_FEATURES}.dataset_feature.Dataset", "sequence": steps}}
+    if schema.metadata:
+        features["episode_metadata"] = _feature(nest(dict(sorted(schema.metadata.items()))))
+    return _dict_feature(features)
+
+
+def _dict_feature(features: Mapping[str, Any]) -> dict[str, Any]:
+    return {"pythonClassName": f"{_FEATURES}.features_dict.FeaturesDict", "featuresDict": {"features": features}}
+
+
+def _feature(field: Field | dict[str, Any]) -> dict[str, Any]:
+    """The feature of a leaf, or the FeaturesDict of nested ones."""
+    if isinstance(field, dict):
+        return _dict_feature({name: _feature(child) for name, child in field.items()})
+    if field.encoding == "text":
+        return {"pythonClassName": f"{_FEATURES}.text_feature.Text", "text": {}}
+    dimensions = {"dimensions": [str(-1 if d is None else d) for d in field.shape]} if field.shape else {}
+    content = {"shape": dimensions, "dtype": field.dtype}
+    if field.encoding in ("png", "jpeg"):
+        image = {**content, "encodingFormat": field.encoding}
+        return {"pythonClassName": f"{_FEATURES}.image_feature.Image", "image": image}
+    # TFDS gives a Scalar no encoding.
+    name = "tensor_feature.Tensor" if field.shape or field.encoding != "none" else "scalar.Scalar"
+    return {"pythonClassName": f"{_FEATURES}.{name}", "tensor": {**content, "encoding": field.encoding}}
+
+
+def write_dataset(
+    directory: Path | str,
+    records: Iterable[Episode | bytes],
+    *,
+    name: str = "testing",
+    version: str = "1.0.0",
+    split: str = "train",
+    shards: int = 1,
+    schema: Schema | None = None,
+    numbered: bool = True,
+) -> Path:
+    """Writes one split of a TFDS dataset to `directory/name/version`, and returns that path.
+
+    Another call with another `split` adds it.
+
+    Args:
+      directory: the data_dir of TFDS.
+      records: in order; an Episode is encoded, `bytes` are a payload to be stored as they are.
+      name, version, split: as TFDS spells them (`name` may be `name/config`).
+      shards: number of TFRecord files; the records are spread evenly and in order.
+      schema: what features.json says; by default the schema of the first Episode.
+      numbered: shard names end in `-00000-of-00002`; otherwise in `-00000` as EnvLogger's backend has it.
+    """
+    records = list(records)
+    target = Path(directory) / name / version
+    target.mkdir(parents=True, exist_ok=True)
+    if schema is None:
+        schema = next((schema_of(r) for r in records if isinstance(r, Episode)), None)
+    if schema is not None:
+        (target / "features.json").write_text(json.dumps(features_json(schema), indent=1))
+    elif not (target / "features.json").exists():
+        raise ValueError("write_dataset needs an Episode among the records, or schema=...")
+    payloads = [r if isinstance(r, bytes) else encode_example(r, schema) for r in records]
+    bounds = [len(payloads) * i // shards for i in range(shards + 1)]
+    for i, (start, stop) in enumerate(itertools.pairwise(bounds)):
+        number = f"{i:05d}-of-{shards:05d}" if numbered else f"{i:05d}"
+        file = target / f"{name.partition('/')[0]}-{split}.tfrecord-{number}"
+        file.write_bytes(frame_all(payloads[start:stop]))
+    lengths = [stop - start for start, stop in itertools.pairwise(bounds)]
+    _add_split(target, name, version, split, lengths, sum(map(len, payloads)), numbered)
+    return target
+
+
+def _add_split(
+    target: Path, name: str, version: str, split: str, lengths: Sequence[int], size: int, numbered: bool
+) -> None:
+    """Names the split in dataset_info.json."""
+    shard = "{SHARD_X_OF_Y}" if numbered else "{SHARD_INDEX}"
+    path = target / "dataset_info.json"
+    dataset, _, config = name.partition("/")
+    info: dict[str, Any] = {"name": dataset, "version": version, "fileFormat": "tfrecord", "splits": []}
+    if config:
+        info["configName"] = config
+    if path.exists():
+        info = json.loads(path.read_text())
+    info["splits"] = [s for s in info["splits"] if s["name"] != split] + [
+        {
+            "filepathTemplate": "{DATASET}-{SPLIT}.{FILEFORMAT}-" + shard,
+            "name": split,
+            "numBytes": str(size),
+            "shardLengths": list(map(str, lengths)),
+        }
+    ]
+    path.write_text(json.dumps(info, indent=1))

@@ -1,1 +1,0 @@
-"""Other people's formats and programs: what they read of ours, and what we read of theirs."""

@@ -1,0 +1,177 @@
+"""Episodes out of files that hold arrays: what the record formats and decoders of such sources have in common."""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeAlias
+
+import google_crc32c
+import numpy as np
+
+from rlds_beam.encoding.base import Damage, Headers, Record
+from rlds_beam.encoding.checked_json import shortened
+from rlds_beam.encoding.tfds.features import DTYPES
+from rlds_beam.episodes.columns import zeros_like
+from rlds_beam.episodes.episode import Column, Episode
+from rlds_beam.episodes.keys import EpisodeKey
+from rlds_beam.episodes.schema import Field, Schema
+from rlds_beam.errors import BadEpisode, UsageError, Violation
+from rlds_beam.formats.arrays.hdf5_reading import UNREADABLE
+from rlds_beam.formats.arrays.packed_arrays import pack, unpack
+from rlds_beam.images.encoded_images import EncodedImages
+
+Array: TypeAlias = "np.ndarray[Any, Any]"
+Arrays: TypeAlias = "Mapping[str, Array]"
+
+_WIDE = ("float64", "uint64")
+
+
+def number_field(path: str, dtype: str, shape: tuple[int, ...] = ()) -> Field:
+    """The field of an array of numbers; one whose values a tf.Example would round is stored in it as bytes.
+
+    Raises:
+      UsageError: no field has such a dtype (complex numbers, records).
+    """
+    if dtype not in DTYPES:
+        raise UsageError(f"{path} holds {dtype} values, which cannot be read; known are {', '.join(sorted(DTYPES))}")
+    return Field(path, dtype, shape, "bytes" if dtype in _WIDE else "none")
+
+
+def encoded_images(values: Array, path: str) -> Array:
+    """Images as an object array [T] of bytes, also those that are rows of bytes. Raises BadEpisode of other values."""
+    if values.dtype == object and values.ndim == 1:
+        return values
+    if values.dtype != np.uint8 or values.ndim != 2:
+        detail = f"{values.dtype.name}{list(values.shape)}, where an encoded image for each step is expected"
+        raise BadEpisode(Violation("wrong_dtype_or_shape", detail, path))
+    return np.fromiter((row.tobytes() for row in values), object, len(values))
+
+
+FLAG_FIELDS = {name: Field(name, "bool") for name in ("is_first", "is_last", "is_terminal")}
+
+
+class ArrayFormat(abc.ABC):
+    """Files whose episodes are arrays (`formats.base.RecordFormat`). Positions are numbers of episodes.
+
+    A record's payload is the episode's arrays as `.npz` bytes.
+    """
+
+    unit = "episodes"
+
+    @property
+    @abc.abstractmethod
+    def name(self) -> str: ...
+
+    @abc.abstractmethod
+    def count(self, path: str) -> int:
+        """The number of episodes in a file; raises OSError where it cannot be read at all."""
+
+    @abc.abstractmethod
+    def episodes(self, path: str, start: int, stop: int) -> Iterator[Arrays | Damage]:
+        """The arrays of each of the episodes; raises OSError where it cannot go on."""
+
+    def read(self, path: str, start: int = 0, stop: int | None = None) -> Iterator[Record | Damage]:
+        try:
+            last = self.count(path)
+        except OSError as error:
+            if start == 0 and stop != 0:
+                yield Damage(0, 0, f"the file cannot be read: {error}", b"")
+            return
+        last = last if stop is None else min(stop, last)
+        position = start
+        try:
+            for found in self.episodes(path, start, last):
+                yield found if isinstance(found, Damage) else _record(position, found)
+                position += 1
+        except (*UNREADABLE, AttributeError, OverflowError) as error:
+            yield from (Damage(i, i + 1, f"the file cannot be read: {error}", b"") for i in range(position, last))
+
+    def scan(self, path: str, start: int = 0, stop: int | None = None) -> Headers:
+        records = [
+            (record.position, len(record.payload), google_crc32c.value(record.payload))
+            for record in self.read(path, start, stop)
+            if isinstance(record, Record)
+        ]
+        positions, lengths, crcs = zip(*records, strict=True) if records else ((), (), ())
+        return Headers(np.array(positions, np.int64), np.array(lengths, np.int64), np.array(crcs, np.uint32))
+
+    def is_splittable(self, path: str) -> bool:
+        return True
+
+    def end(self, path: str, size: int) -> int:
+        try:
+            return self.count(path)
+        except OSError:
+            return 1  # for the one record that says so
+
+    def positions(self, path: str, low: int, high: int) -> tuple[int, int | None]:
+        return low, high
+
+
+def _record(position: int, arrays: Arrays) -> Record | Damage:
+    try:
+        return Record(position, pack(arrays))
+    except (TypeError, ValueError) as error:
+        return Damage(position, position + 1, f"the episode cannot be read: {shortened(error)}", b"")
+
+
+@dataclasses.dataclass(frozen=True)
+class ArrayDecoder(abc.ABC):
+    """Makes episodes of packed arrays (`reading.base.Decoder`).
+
+    Attributes:
+      schema: what an episode holds.
+    """
+
+    schema: Schema
+
+    @abc.abstractmethod
+    def convert(self, arrays: Arrays) -> tuple[Mapping[str, Column], Mapping[str, Any]]:
+        """The step columns and the episode's own fields. May raise KeyError or ValueError, or BadEpisode."""
+
+    def decode(self, payload: bytes, key: EpisodeKey) -> Episode:
+        try:
+            arrays = unpack(payload)
+        except ValueError as error:
+            raise BadEpisode(Violation("not_an_example", str(error))) from None
+        try:
+            steps, metadata = self.convert(arrays)
+        except KeyError as error:
+            name = error.args[0] if error.args else ""
+            raise BadEpisode(Violation("missing_field", f"the episode has no {name}", str(name))) from None
+        except (AttributeError, IndexError, OverflowError, TypeError, ValueError) as error:
+            raise BadEpisode(Violation("wrong_dtype_or_shape", str(error))) from None
+        steps = {path: steps[path] for path in self.schema.steps if path in steps}
+        return Episode(key, steps, metadata, payload)
+
+
+def with_last(column: Column, last: Column | None = None) -> Column:
+    """A column of transitions with a value for the last step: zeros, unless one is given."""
+    if isinstance(column, EncodedImages):
+        data = np.append(column.data, (last or zeros_like(column, 1)).data)
+        return column.with_data(data)
+    return np.concatenate([column, zeros_like(column, 1) if last is None else last])
+
+
+def flags(ended: Array, terminated: Array) -> dict[str, Array]:
+    """is_first, is_last and is_terminal of an episode, from the ends after each of its transitions (bool, T).
+
+    transitions   0     1     2                steps         0     1     2     3
+    ended         F     F     T          ->    is_last       F     F     F     T
+    """
+    first = np.zeros(len(ended) + 1, bool)
+    first[0] = True
+    before = np.zeros(1, bool)
+    terminal = np.concatenate([before, np.asarray(terminated, bool)])
+    return {
+        "is_first": first,
+        "is_last": np.concatenate([before, np.asarray(ended, bool)]) | terminal,
+        "is_terminal": terminal,
+    }
+
+
+def discounts(terminal: Array) -> Array:
+    """float32: 1, and 0 on the step that leads into a terminal one."""
+    return np.where(np.append(terminal[1:], terminal[-1:]), 0, 1).astype(np.float32)

@@ -1,0 +1,193 @@
+"""The step fields of a dataset as columns of numbers, text and images, for formats that hold such columns."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from rlds_beam.encoding import checked_json
+from rlds_beam.encoding.checked_json import COUNT, Kind, Maybe, check_json
+from rlds_beam.encoding.tfds.features import DTYPES
+from rlds_beam.episodes.casting import exact_cast
+from rlds_beam.episodes.columns import text_bytes
+from rlds_beam.episodes.episode import Column, Episode
+from rlds_beam.episodes.nesting import all_below, nest_order
+from rlds_beam.episodes.schema import Field, Schema
+from rlds_beam.errors import BadEpisode, UsageError, Violation
+from rlds_beam.images.encoded_images import ZERO_IMAGE, EncodedImages
+from rlds_beam.images.encoding import encode_jpeg
+
+Array: TypeAlias = "np.ndarray[Any, Any]"
+
+FLAGS = ("is_first", "is_last", "is_terminal")
+NO_SHAPE = "its shape is not the same at all steps"
+TEXT = "text"
+JPEG_QUALITY = 95
+
+
+@dataclasses.dataclass(frozen=True)
+class LeafColumn:
+    """A step field of a fixed shape.
+
+    Attributes:
+      field: of the schema.
+    """
+
+    field: Field
+
+    @property
+    def path(self) -> str:
+        return self.field.path
+
+    @property
+    def is_image(self) -> bool:
+        """Whether it is stored as PNG or JPEG."""
+        return self.field.encoding in ("png", "jpeg")
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Of the values as they are written: bfloat16, which other formats do not know, becomes float32."""
+        return np.dtype(np.float32) if self.field.dtype == "bfloat16" else self.field.numpy_dtype
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of one step."""
+        return self.field.closed_shape
+
+    @property
+    def channels_last(self) -> bool:
+        """Whether it is taken for an image whose last axis is that of its channels."""
+        shape = self.shape
+        is_pixels = self.field.dtype == "uint8" and len(shape) == 3
+        return self.is_image or (is_pixels and shape[-1] in (1, 3, 4) and shape[0] not in (1, 3, 4))
+
+    def values(self, episode: Episode, stop: int | None = None) -> Array:
+        """(steps, *shape) in C order, of the first `stop` steps.
+
+        Raises:
+          BadEpisode: an image cannot be decoded, or is of another size.
+        """
+        column = episode.steps[self.path][:stop]
+        if isinstance(column, EncodedImages):
+            column = self._pixels(column)
+        return np.ascontiguousarray(column.reshape(len(column), *self.shape), self.dtype)
+
+    def _pixels(self, column: EncodedImages) -> Array:
+        there = column.data != ZERO_IMAGE
+        if there.all():
+            return column.decode(self.path)
+        pixels = np.zeros((len(column), *self.shape), self.field.dtype)
+        if there.any():
+            pixels[there] = column[there].decode(self.path)
+        return pixels
+
+    def jpegs(self, episode: Episode) -> list[bytes]:
+        """A JPEG for each step; what is a JPEG already is passed on as it is.
+
+        Raises:
+          BadEpisode: an image cannot be decoded, or is of another size.
+        """
+        column = episode.steps[self.path]
+        if not isinstance(column, EncodedImages):
+            return encode_jpeg(self.values(episode), JPEG_QUALITY)
+        images = list(column)
+        others = [i for i, data in enumerate(images) if not data.startswith(b"\xff\xd8\xff")]
+        if others:
+            pixels = self._pixels(column[np.array(others)])
+            for i, jpeg in zip(others, encode_jpeg(pixels, JPEG_QUALITY), strict=True):
+                images[i] = jpeg
+        return images
+
+
+Leaves: TypeAlias = "tuple[LeafColumn, ...]"
+
+
+def leaves_below(schema: Schema, name: str, left_out: dict[str, str]) -> Leaves:
+    """The columns of a step field, in the order of `tf.nest`; those that are no numbers go to `left_out`.
+
+    Raises:
+      UsageError: an image is of no fixed size.
+    """
+    return columns_of((schema.steps[path] for path in nest_order(all_below(schema.steps, name))), left_out)
+
+
+def columns_of(fields: Iterable[Field], left_out: dict[str, str]) -> Leaves:
+    """The columns of fields of numbers and images. What is raised, and `left_out`: as for `leaves_below`."""
+    found = []
+    for field in fields:
+        if field.dtype == "string":
+            left_out[field.path] = TEXT
+        elif None in field.shape and field.encoding in ("png", "jpeg"):
+            raise UsageError(
+                f"{field} has no fixed size, and an array of images has: make them equal with --connectors"
+            )
+        elif None in field.shape:
+            left_out[field.path] = NO_SHAPE
+        else:
+            found.append(LeafColumn(field))
+    return tuple(found)
+
+
+def is_text(field: Field) -> bool:
+    """Whether a field is one text a step."""
+    return field.dtype == "string" and not field.shape
+
+
+def text_values(column: Column, path: str) -> list[bytes]:
+    """The text of each step. Raises BadEpisode where it is something else."""
+    return [text_bytes(value, path) for value in column]
+
+
+def scalar(leaf: LeafColumn, role: str, to: str) -> LeafColumn:
+    """The column, which is one number a step; raises UsageError where it is not."""
+    if leaf.field.known_size != 1 or leaf.is_image:
+        raise UsageError(f"--to={to}: the {role} is one number a step, and {leaf.field} is not")
+    return leaf
+
+
+def single(leaves: Leaves, role: str, to: str) -> LeafColumn:
+    """The only column; raises UsageError where there is none, or another number."""
+    if len(leaves) == 1:
+        return leaves[0]
+    if not leaves:
+        raise UsageError(f"--to={to}: the dataset has no {role} of numbers")
+    names = ", ".join(leaf.path for leaf in leaves)
+    raise UsageError(
+        f"--to={to}: the {role} is one array, and the dataset has {names}: join them, or leave some out, with "
+        "--connectors"
+    )
+
+
+def representable(values: Array, dtype: Any, path: str) -> Array:
+    """The values in the dtype that a format stores. Raises BadEpisode (not_representable) if one would change."""
+    return exact_cast(values, np.dtype(dtype), path, "not_representable")
+
+
+def not_representable(detail: str, field: str | None = None) -> BadEpisode:
+    """An episode that the format cannot hold."""
+    return BadEpisode(Violation("not_representable", detail, field))
+
+
+def field_json(field: Field) -> dict[str, Any]:
+    """A field, as files of ours keep it for those who read them back."""
+    return {"path": field.path, **field.to_json()}
+
+
+_ENCODINGS = ("none", "bytes", "zlib", "png", "jpeg", "text")
+_FIELD = {
+    "path": Kind("the path of a field", lambda path: isinstance(path, str) and bool(path)),
+    "dtype": Kind(f"one of {', '.join(sorted(DTYPES))}", lambda dtype: isinstance(dtype, str) and dtype in DTYPES),
+    "shape": [Maybe(COUNT)],
+    "encoding": Kind(f"one of {', '.join(_ENCODINGS)}", lambda encoding: encoding in _ENCODINGS),
+    "feature": checked_json.TEXT,
+}
+
+
+def field_from_json(content: Any, where: str) -> Field:
+    """`field_json` read back; raises UsageError if it is not a field, which names the file (`where`)."""
+    check_json(content, _FIELD, where)
+    shape = tuple(content["shape"])
+    return Field(content["path"], content["dtype"], shape, content["encoding"], content["feature"])

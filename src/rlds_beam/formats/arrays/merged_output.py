@@ -1,0 +1,148 @@
+"""What outputs have in common that are one file for each split: ranges write parts, and `complete` merges them."""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from rlds_beam import storage
+from rlds_beam.checking.verdicts import IgnoredValues
+from rlds_beam.connectors.base import Batch
+from rlds_beam.connectors.fields import StepFields
+from rlds_beam.connectors.runner import ConnectorRunner
+from rlds_beam.encoding.tfrecord.writing import frame
+from rlds_beam.episodes.episode import Episode
+from rlds_beam.errors import BadEpisode
+from rlds_beam.formats.arrays.parts import Part, PartColumn, PartWriter, Values, size_of
+from rlds_beam.output.base import CostHint, FileOutput, MergedFile
+from rlds_beam.output.commits import RangeCommit
+from rlds_beam.output.shards import ShardInfo, ShardWriter
+from rlds_beam.reading.base import Source
+from rlds_beam.reading.plan import WorkRange
+
+PARTS = "parts"
+"""The directory that holds parts until they are merged."""
+
+
+class MergedOutput(FileOutput):
+    """An output of a few large files.
+
+    Attributes:
+      splits: names of the dataset's splits.
+    """
+
+    splits: tuple[str, ...]
+    holds = "episode"
+    merges = True
+
+    @classmethod
+    def create_connected(cls, source: Source, connecting: ConnectorRunner, directory: str, options: Any) -> FileOutput:
+        connecting.refuse_columns("--to=columns")
+        if connecting.connectors:
+            source = source.with_schema(connecting.probed.schema)
+        return cls.of(source, connecting.configuration.fields, directory, options)
+
+    @classmethod
+    def create(cls, source: Source, directory: str, options: Any) -> FileOutput:
+        return cls.of(source, StepFields(), directory, options)
+
+    @classmethod
+    @abc.abstractmethod
+    def of(cls, source: Source, fields: StepFields, directory: str, options: Any) -> FileOutput:
+        """The output for a dataset, with the step fields of each role. What is raised: as by `FileOutput.create`."""
+
+    @property
+    @abc.abstractmethod
+    def part_columns(self) -> tuple[PartColumn, ...]:
+        """The columns of a part."""
+
+    @abc.abstractmethod
+    def encode(self, episode: Episode) -> Sequence[Values]:
+        """The rows of each column of a part.
+
+        Raises:
+          BadEpisode: the format cannot hold the episode.
+        """
+
+    def note(self, about: dict[str, Any], values: Sequence[Values]) -> None:
+        """Adds to what is to be known of a part when it is merged."""
+
+    @abc.abstractmethod
+    def merge(self, split: str, parts: Sequence[Part]) -> Iterator[MergedFile]:
+        """Writes the files of a split; parts of no episode are left out."""
+
+    def describe_merged(self, parts: Mapping[str, Sequence[Part]]) -> dict[str, Any]:
+        """Writes what is to be written beside the files; returns the manifest's entry."""
+        del parts
+        return {}
+
+    @property
+    def effort(self) -> CostHint:
+        return CostHint()
+
+    @property
+    def unjudged(self) -> IgnoredValues:
+        return IgnoredValues(frozenset(self.describe()[1]))
+
+    def predict(self, steps: Iterable[int]) -> int:
+        return sum(1 for _ in steps)
+
+    def measure(self, batches: Sequence[Batch]) -> int:
+        size = 0
+        for episode in (episode for batch in batches for episode in batch.episodes):
+            try:
+                size += sum(map(size_of, self.encode(episode))) + self.overhead
+            except BadEpisode:  # it is going to be rejected, and kept as it was read
+                size += len(frame(episode.payload))
+        return size
+
+    @property
+    def overhead(self) -> int:
+        """Bytes of an episode besides its values."""
+        return 0
+
+    def file(self, work: WorkRange) -> str:
+        return f"{PARTS}/{work}.part"
+
+    def open_range(self, work: WorkRange) -> PartRangeWriter:
+        return PartRangeWriter(self, storage.below(self.directory, self.file(work)))
+
+    def complete(self, commits: Sequence[RangeCommit]) -> dict[str, Any]:
+        found: dict[str, list[Part]] = {}
+        for commit in commits:
+            part = Part(storage.join(self.directory, commit.file)) if commit.shard.records else None
+            found.setdefault(commit.split, []).extend([part] if part else [])
+        parts = {split: some for split, some in found.items() if some}
+        merged = [file for split, some in parts.items() for file in self.merge(split, some)]
+        return {**self.describe_merged(parts), "merged": merged}
+
+
+class PartRangeWriter:
+    """Writes the part of a range (`output.base.FileRangeWriter`)."""
+
+    def __init__(self, output: MergedOutput, path: str):
+        self._output, self._part = output, PartWriter(path, output.part_columns)
+        self._about: dict[str, Any] = {}
+        self.predicted = 0
+
+    def write(self, batch: Batch) -> None:
+        encoded = [self._output.encode(episode) for episode in batch.episodes]
+        for episode, values in zip(batch.episodes, encoded, strict=True):  # all that can fail has not
+            self._output.note(self._about, values)
+            self._part.add(values, episode.key)
+            self.predicted += 1
+
+    def finish(self) -> ShardInfo:
+        return self._part.commit(self._about)
+
+    def abort(self) -> None:
+        self._part.abort()
+
+
+def write_merged(directory: str, name: str, split: str, episodes: int, pieces: Iterable[bytes]) -> MergedFile:
+    """Writes a file of these bytes, under its name once it is whole."""
+    with ShardWriter(storage.below(directory, name)) as writer:
+        writer.write(pieces, episodes)
+        return MergedFile(name, split, dataclasses.replace(writer.commit(), records=episodes))

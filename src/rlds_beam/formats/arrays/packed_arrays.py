@@ -1,0 +1,124 @@
+"""Arrays by name as bytes, in NumPy's `.npz` format: the payload of an episode that no file holds as one record.
+
+`np.load(io.BytesIO(payload))` reads it, also where it is kept in `rejected/`.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import struct
+import zlib
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from rlds_beam.formats.numpy.npy import npy_header
+
+Array: TypeAlias = "np.ndarray[Any, Any]"
+
+_LOCAL = struct.Struct("<4s5H3I2H")
+_CENTRAL = struct.Struct("<4s6H3I5H2I")
+_END = struct.Struct("<4s4H2IH")
+_DATE = 0x21  # 1 January 1980, the first that the format has
+_MOST = 0xFFFFFFFF
+LENGTHS = " lengths"
+
+
+def pack(arrays: Mapping[str, Array]) -> bytes:
+    """The arrays as `.npz` bytes. Text is an object array of bytes, of any shape: it is stored as its bytes, and
+    their lengths in that shape.
+
+    Raises:
+      ValueError: they are larger than 4 GB, or an object is not text.
+    """
+    parts: list[bytes] = []
+    central: list[bytes] = []
+    at = 0
+    for name, array in _plain(arrays).items():
+        file = f"{name}.npy".encode()
+        header = npy_header(array.dtype, array.shape)
+        data = np.ascontiguousarray(array).tobytes()
+        size, crc = len(header) + len(data), zlib.crc32(data, zlib.crc32(header))
+        if at + size > _MOST - 4096:
+            raise ValueError("an episode of more than 4 GB")
+        parts += [_LOCAL.pack(b"PK\3\4", 20, 0x800, 0, 0, _DATE, crc, size, size, len(file), 0), file, header, data]
+        central += [
+            _CENTRAL.pack(b"PK\1\2", 20, 20, 0x800, 0, 0, _DATE, crc, size, size, len(file), 0, 0, 0, 0, 0, at),
+            file,
+        ]
+        at += _LOCAL.size + len(file) + size
+    directory = b"".join(central)
+    count = len(central) // 2
+    return b"".join([*parts, directory, _END.pack(b"PK\5\6", 0, 0, count, count, len(directory), at, 0)])
+
+
+def unpack(payload: bytes) -> dict[str, Array]:
+    """What was packed: views of the payload.
+
+    Raises:
+      ValueError: it is something else.
+    """
+    arrays: dict[str, Array] = {}
+    at = 0
+    try:
+        while payload[at : at + 4] == b"PK\3\4":
+            *_, size, name_size, extra = _LOCAL.unpack_from(payload, at)
+            start = at + _LOCAL.size + name_size + extra
+            name = payload[at + _LOCAL.size : at + _LOCAL.size + name_size].decode().removesuffix(".npy")
+            (length,) = struct.unpack_from("<H", payload, start + 8)
+            dtype, shape = _header(payload[start : start + 10 + length])
+            count = int(np.prod(shape, dtype=np.int64))
+            arrays[name] = np.frombuffer(payload, dtype, count, start + 10 + length).reshape(shape)
+            at = start + size
+    except (struct.error, SyntaxError, KeyError, TypeError, UnicodeDecodeError) as error:
+        raise ValueError(f"not the arrays of an episode ({error})") from None
+    if not arrays:
+        raise ValueError("not the arrays of an episode")
+    return _with_text(arrays)
+
+
+@functools.lru_cache(maxsize=1024)
+def _header(header: bytes) -> tuple[np.dtype[Any], tuple[int, ...]]:
+    content = ast.literal_eval(header[10:].decode())
+    return np.dtype(content["descr"]), tuple(content["shape"])
+
+
+def _plain(arrays: Mapping[str, Array]) -> dict[str, Array]:
+    plain: dict[str, Array] = {}
+    for name, array in arrays.items():
+        if array.dtype == object:
+            values = [_text(name, value) for value in array.reshape(-1)]
+            plain[name] = np.frombuffer(b"".join(values), np.uint8)
+            lengths = np.fromiter(map(len, values), np.int64, len(values))
+            plain[name + LENGTHS] = lengths.reshape(array.shape)
+        else:
+            plain[name] = array
+    return plain
+
+
+def _text(name: str, value: Any) -> bytes:
+    if isinstance(value, str):
+        return value.encode()
+    if not isinstance(value, bytes):
+        raise ValueError(f"{name} holds a {type(value).__name__}, where text is expected")
+    return value
+
+
+def _with_text(arrays: dict[str, Array]) -> dict[str, Array]:
+    found = {}
+    for name, array in arrays.items():
+        lengths = arrays.get(name + LENGTHS)
+        if lengths is not None:
+            found[name] = split_bytes(array.tobytes(), lengths.reshape(-1)).reshape(lengths.shape)
+        elif not name.endswith(LENGTHS):
+            found[name] = array
+    return found
+
+
+def split_bytes(data: bytes, lengths: Array) -> Array:
+    """Bytes one after another as an object array of them."""
+    ends = np.cumsum(lengths).tolist()
+    starts = [0, *ends[:-1]]
+    return np.fromiter((data[start:end] for start, end in zip(starts, ends, strict=True)), object, len(ends))

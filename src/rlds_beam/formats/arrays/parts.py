@@ -1,0 +1,223 @@
+"""Part files: the columns of the episodes of one range, until all ranges are merged into the files of a format.
+
+A part holds blocks of episodes. In a block the rows of each column lie together, episode after episode:
+
+    block 0                                             block 1                            index
+    [observations e0 e1 e2][actions e0 e1 e2][...] [observations e3 e4][actions e3 e4] ... [rows, blocks][JSON]
+
+So an episode's rows of a column are one stretch of bytes (as a contiguous HDF5 dataset wants them), a column is a few
+large stretches, and neither writing nor merging holds more than a block in memory.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, BinaryIO, NamedTuple, TypeAlias
+
+import numpy as np
+
+from rlds_beam import storage
+from rlds_beam.errors import UsageError
+from rlds_beam.formats.arrays import hdf5_objects
+from rlds_beam.output.shards import ShardInfo, ShardWriter
+
+Array: TypeAlias = "np.ndarray[Any, Any]"
+
+Values: TypeAlias = "Array | Sequence[bytes]"
+"""The rows of a column of one episode: an array (rows, ...), or (of a column of references) bytes for each row."""
+
+BLOCK_BYTES = 4 << 20
+_READ = 1 << 20
+_TRAILER = struct.Struct("<8sQ")
+_MAGIC = b"rldspart"
+
+
+@dataclasses.dataclass(frozen=True)
+class PartColumn:
+    """A column of a part.
+
+    Attributes:
+      name: of it.
+      row_bytes: bytes of a row.
+      references: whether its values are of any length: written as collections of a global heap of HDF5, and a row is a
+        reference into them, relative to the start of the part until it is merged.
+    """
+
+    name: str
+    row_bytes: int
+    references: bool = False
+
+
+class PartWriter:
+    """Writes a part (temporary name, checksum and commit as of a `ShardWriter`)."""
+
+    def __init__(self, path: str, columns: Sequence[PartColumn]):
+        self._columns, self._shard = columns, ShardWriter(path)
+        self._at = self._held_bytes = self._episodes = 0
+        self._held: list[tuple[Sequence[Values], object]] = []
+        self._rows: list[list[int]] = []
+        self._blocks: list[list[int]] = []
+
+    def add(self, values: Sequence[Values], key: object) -> None:
+        """Adds an episode: the rows of each of the columns."""
+        self._held.append((values, key))
+        self._rows.append([len(rows) for rows in values])
+        self._held_bytes += sum(map(size_of, values))
+        if self._held_bytes >= BLOCK_BYTES:
+            self._flush()
+
+    def _flush(self) -> None:
+        if not self._held:
+            return
+        offsets = []
+        for i, column in enumerate(self._columns):
+            rows: list[Any] = [values[i] for values, _ in self._held]
+            if column.references:
+                heap, references = hdf5_objects.heap_collections([v for part in rows for v in part], self._at)
+                self._write([heap])
+                rows = [references]
+            offsets.append(self._at)
+            self._write([np.ascontiguousarray(part).reshape(-1).view(np.uint8).data for part in rows])
+        self._blocks.append([self._episodes, *offsets])
+        for _, key in self._held:
+            self._shard.write((), 1, key)
+        self._episodes += len(self._held)
+        self._held, self._held_bytes = [], 0
+
+    def _write(self, buffers: Sequence[bytes | memoryview]) -> None:
+        """Buffers, then zeros up to a multiple of 8."""
+        size = sum(len(buffer) for buffer in buffers)
+        end = hdf5_objects.aligned(size)
+        self._shard.write([*buffers, bytes(end - size)], 0)
+        self._at += end
+
+    def commit(self, about: Mapping[str, Any]) -> ShardInfo:
+        """Completes the part.
+
+        Args:
+          about: more to be known of it when it is merged, JSON.
+        """
+        self._flush()
+        rows = np.array(self._rows, "<i8").reshape(-1, len(self._columns))
+        blocks = np.array(self._blocks, "<i8").reshape(-1, 1 + len(self._columns))
+        content = {"body": self._at, "episodes": len(rows), "blocks": len(blocks), "about": about,
+                   "columns": [dataclasses.astuple(column) for column in self._columns]}  # fmt: skip
+        text = json.dumps(content).encode()
+        self._shard.write([rows.tobytes(), blocks.tobytes(), text, _TRAILER.pack(_MAGIC, len(text))], 0)
+        return self._shard.commit()
+
+    def abort(self) -> None:
+        """Removes what was written so far; nothing is done after `commit`."""
+        self._shard.abort()
+
+
+def size_of(values: Values) -> int:
+    """About the bytes that rows of a column take."""
+    if isinstance(values, np.ndarray):
+        return values.nbytes
+    return sum(len(value) + 32 for value in values)
+
+
+class Stretch(NamedTuple):
+    """Rows of a column that lie together in a part.
+
+    Attributes:
+      offset: in the part.
+      rows: int64, of each episode.
+    """
+
+    offset: int
+    rows: Array
+
+
+class Part:
+    """A part that is read: its index is in memory, 8 bytes for each episode and column."""
+
+    def __init__(self, path: str):
+        """
+        Raises:
+          UsageError: it is no part.
+        """
+        self.path = path
+        size = storage.size(path)
+        with storage.open_read(path) as file:
+            file.seek(max(0, size - _TRAILER.size))
+            magic, length = _TRAILER.unpack(file.read(_TRAILER.size).rjust(_TRAILER.size, b"\0"))
+            if magic != _MAGIC:
+                raise UsageError(f"{path} is not a part of an output of rlds-beam")
+            file.seek(size - _TRAILER.size - length)
+            content = json.loads(file.read(length))
+            self.body: int = content["body"]
+            self.about: dict[str, Any] = content["about"]
+            self.columns = tuple(PartColumn(*column) for column in content["columns"])
+            shape = content["episodes"], len(self.columns)
+            file.seek(self.body)
+            self.rows: Array = np.frombuffer(file.read(8 * shape[0] * shape[1]), "<i8").reshape(shape)
+            count = content["blocks"] * (1 + shape[1])
+            self._blocks: Array = np.frombuffer(file.read(8 * count), "<i8").reshape(-1, 1 + shape[1])
+
+    def __len__(self) -> int:
+        """The number of episodes."""
+        return len(self.rows)
+
+    def stretches(self, column: int) -> Iterator[Stretch]:
+        """Where the rows of a column are, block by block."""
+        ends = [*self._blocks[1:, 0], len(self)]
+        for (first, *offsets), end in zip(self._blocks.tolist(), ends, strict=True):
+            yield Stretch(offsets[column], self.rows[first:end, column])
+
+    def offsets(self) -> Array:
+        """int64 (episodes, columns): where the rows of each episode are in the part."""
+        found = np.zeros(self.rows.shape, np.int64)
+        for i, column in enumerate(self.columns):
+            first = 0
+            for offset, rows in self.stretches(i):
+                starts = np.cumsum(rows) - rows
+                found[first : first + len(rows), i] = offset + starts * column.row_bytes
+                first += len(rows)
+        return found
+
+    def column_bytes(self, column: int) -> Iterator[bytes]:
+        """The rows of a column, of all episodes, in order."""
+        row_bytes = self.columns[column].row_bytes
+        with storage.open_read(self.path) as file:
+            for offset, rows in self.stretches(column):
+                yield from _read(file, offset, int(rows.sum()) * row_bytes)
+
+    def blocks(self, column: int) -> Iterator[tuple[bytes, Array]]:
+        """The rows of a column block by block, and the number of rows of each episode."""
+        row_bytes = self.columns[column].row_bytes
+        with storage.open_read(self.path) as file:
+            for offset, rows in self.stretches(column):
+                yield b"".join(_read(file, offset, int(rows.sum()) * row_bytes)), rows
+
+    def body_bytes(self, address: int) -> Iterator[bytes]:
+        """The blocks as they are in a file where they begin at `address`: references are moved along."""
+        moved = sorted(
+            (offset, int(rows.sum()) * column.row_bytes)
+            for i, column in enumerate(self.columns)
+            if column.references
+            for offset, rows in self.stretches(i)
+        )
+        at = 0
+        with storage.open_read(self.path) as file:
+            for offset, size in moved:
+                yield from _read(file, at, offset - at)
+                references = np.frombuffer(b"".join(_read(file, offset, size)), hdf5_objects.REFERENCE).copy()
+                references["address"] += address
+                yield references.tobytes()
+                at = offset + size
+            yield from _read(file, at, self.body - at)
+
+
+def _read(file: BinaryIO, offset: int, size: int) -> Iterator[bytes]:
+    file.seek(offset)
+    while size:
+        piece = file.read(min(size, _READ))
+        if not piece:
+            raise UsageError(f"{file.name} is cut short: run the same command again")
+        yield piece
+        size -= len(piece)

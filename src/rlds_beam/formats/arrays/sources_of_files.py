@@ -1,0 +1,87 @@
+"""Finding the files of a dataset that has no metadata of its own: one file, several, or a directory of them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+from rlds_beam import naming, storage
+from rlds_beam.errors import UsageError
+from rlds_beam.formats.arrays.array_episodes import ArrayFormat
+from rlds_beam.output.directory import is_output
+from rlds_beam.output.manifest import read_manifest
+from rlds_beam.reading.base import Shard, Split
+from rlds_beam.reading.splits import selected_splits, slice_split
+
+
+@dataclasses.dataclass(frozen=True)
+class FoundFiles:
+    """Files of a dataset.
+
+    Attributes:
+      name: of the dataset.
+      splits: the paths of each split.
+      where: what was named, for messages.
+    """
+
+    name: str
+    splits: Mapping[str, tuple[str, ...]]
+    where: str
+
+
+def find_files(input: str | Sequence[str], endings: tuple[str, ...], source: str) -> FoundFiles:
+    """The files that are named: paths, globs, or a directory; those of a finished output of ours by split.
+
+    Raises:
+      UsageError: there are none.
+    """
+    where = input if isinstance(input, str) else ",".join(input)
+    if isinstance(input, str) and storage.isdir(input):
+        if is_output(input):
+            manifest = read_manifest(input)
+            splits: dict[str, tuple[str, ...]] = {}
+            for shard in manifest["shards"]:
+                if shard["file"].endswith(endings):
+                    path = storage.join(input, shard["file"])
+                    splits[shard["split"]] = (*splits.get(shard["split"], ()), path)
+            if splits:
+                return FoundFiles(manifest["name"], splits, where)
+        paths = [storage.join(input, name) for name in storage.listdir(input) if name.endswith(endings)]
+        name = storage.split(input.rstrip("/"))[1]
+    else:
+        paths = [path for one in (input.split(",") if isinstance(input, str) else input) for path in _glob(one)]
+        name = storage.split(paths[0])[1].rpartition(".")[0] if paths else ""
+    if not paths:
+        raise UsageError(f"{where}: there is no {' or '.join(endings)} file there, as --from={source} reads")
+    return FoundFiles(naming.to_name(name), {"train": tuple(paths)}, where)
+
+
+def _glob(pattern: str) -> list[str]:
+    found = storage.glob(pattern)
+    if not found:
+        raise UsageError(f"{pattern}: no such file or directory")
+    return found
+
+
+def shards_of(files: ArrayFormat, paths: Sequence[str]) -> tuple[Shard, ...]:
+    """The files as shards, with their numbers of episodes (a file that cannot be read has none that is known)."""
+    shards = []
+    for i, path in enumerate(paths):
+        try:
+            count: int | None = files.count(path)
+        except OSError:
+            count = None
+        shards.append(Shard(i, path, storage.size(path), count))
+    return tuple(shards)
+
+
+def splits_of(splits: Mapping[str, tuple[Shard, ...]], split: str | None, dataset: str) -> tuple[Split, ...]:
+    """The splits (or slices of them) that `--split` selects."""
+    chosen = selected_splits(split, splits, dataset)
+    return tuple(slice_split(Split(name, splits[name]), start, stop) for name, start, stop in chosen)
+
+
+def no_features(source: str, features: str | None) -> None:
+    """Raises UsageError where `--features` is given."""
+    if features is not None:
+        raise UsageError(f"--features={features}: --from={source} reads no features.json, the files say what they hold")

@@ -1,0 +1,238 @@
+"""Columns for a learner, as connectors make them: one dataset for each module, in a directory of its own."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from rlds_beam import naming, storage
+from rlds_beam.checking.verdicts import IgnoredValues
+from rlds_beam.connectors.base import Batch, Columns
+from rlds_beam.connectors.learner.batching import by_module
+from rlds_beam.connectors.learner.columns import AddColumnsFromEpisodesToTrainBatch, AddObservationsFromEpisodesToBatch
+from rlds_beam.connectors.runner import ConnectorRunner, difference
+from rlds_beam.encoding.arrayrecord_writing import check_writable
+from rlds_beam.encoding.example.layout import row_field
+from rlds_beam.encoding.tfds.dataset_info import SplitInfo, dataset_info_json
+from rlds_beam.encoding.tfds.features import features_json
+from rlds_beam.encoding.tfrecord.writing import frame
+from rlds_beam.episodes.episode import Column
+from rlds_beam.episodes.schema import Field
+from rlds_beam.errors import BadEpisode, RldsBeamError, UsageError
+from rlds_beam.formats.columns.options import ColumnsFormat, ColumnsOptions
+from rlds_beam.formats.columns.row_files import RowFile, measure_rows, open_row_file
+from rlds_beam.output.base import CostHint, FileOutput
+from rlds_beam.output.commits import RangeCommit
+from rlds_beam.output.files import MANIFEST, PLAN, to_json
+from rlds_beam.output.manifest import VERSION
+from rlds_beam.output.plans import RESERVED, OutputPlan
+from rlds_beam.output.shards import ShardInfo, WrittenFile
+from rlds_beam.reading.base import Source
+from rlds_beam.reading.plan import WorkRange
+
+FEATURES, DATASET_INFO = "features.json", "dataset_info.json"
+
+DEFAULT_CONNECTORS = (AddObservationsFromEpisodesToBatch(), AddColumnsFromEpisodesToTrainBatch())
+"""RLlib's default learner pipeline, without a time axis: obs, actions, rewards, terminateds, truncateds."""
+
+Modules = Mapping[str, tuple[Field, ...]]
+
+
+@dataclasses.dataclass(frozen=True)
+class ColumnsOutput(FileOutput):
+    """`MODULE/`: a dataset with a record for each row of the module's columns, a transition or a sequence of them.
+
+    Attributes:
+      directory, name: as of `FileOutput`.
+      format: of the files.
+      modules: the columns of each module.
+      description: of the dataset, for TFDS.
+    """
+
+    directory: str
+    name: str
+    format: ColumnsFormat
+    modules: Modules
+    description: str = "Columns, made by rlds-beam."
+
+    default_connectors = DEFAULT_CONNECTORS
+    holds = "row"
+
+    @classmethod
+    def create(cls, source: Source, directory: str, options: Any) -> ColumnsOutput:
+        raise UsageError("columns are made by connectors: rlds_beam.convert(..., to='columns') runs them")
+
+    @classmethod
+    def create_connected(
+        cls, source: Source, connecting: ConnectorRunner, directory: str, options: Any
+    ) -> ColumnsOutput:
+        made = connecting.probed.modules
+        if not made:
+            raise UsageError(
+                "--to=columns: the connectors add no columns; AddObservationsFromEpisodesToBatch and "
+                "AddColumnsFromEpisodesToTrainBatch add the usual ones"
+            )
+        for module in made:
+            _check_name(module)
+        kind = ColumnsOptions.of(options).format
+        if kind == "array_record":
+            check_writable(directory)
+        modules = {module: tuple(fields.values()) for module, fields in made.items()}
+        for fields in modules.values():
+            features_json({field.path: row_field(field) for field in fields})  # raises where TFDS cannot nest them
+        return cls(directory, source.name, kind, modules, f"Columns of {source.dataset}, made by rlds-beam.")
+
+    @property
+    def metadata(self) -> tuple[str, ...]:
+        names = () if self.format == "parquet" else (FEATURES, DATASET_INFO)
+        return tuple(f"{module}/{name}" for module in self.modules for name in names)
+
+    @property
+    def effort(self) -> CostHint:
+        return CostHint(decodes_images=False)
+
+    @property
+    def unjudged(self) -> IgnoredValues:
+        return IgnoredValues()
+
+    def plan(self) -> dict[str, Any]:
+        modules = {module: fields_json(fields) for module, fields in self.modules.items()}
+        return {"columns": {"format": self.format, "modules": modules}}
+
+    def describe(self) -> tuple[list[str], dict[str, str]]:
+        return [f"{module}: {field}" for module, fields in self.modules.items() for field in fields], {}
+
+    def predict(self, steps: Iterable[int]) -> int:
+        """Of transitions; sequences follow from the columns of a batch only (`count`)."""
+        return sum(max(0, length - 1) for length in steps)
+
+    def count(self, batch: Batch) -> int:
+        return sum(rows for _, rows in self._rows(batch).values())
+
+    def measure(self, batches: Sequence[Batch]) -> int:
+        size = 0
+        parts: dict[str, list[tuple[Columns, int]]] = {module: [] for module in self.modules}
+        for batch in batches:
+            for module, part in self._rows(batch).items():
+                parts[module].append(part)
+        for module, fields in self.modules.items():
+            try:
+                size += measure_rows(self.format, fields, parts[module])
+            except BadEpisode:  # one of them is going to be rejected, and kept as it was read
+                size += sum(len(frame(episode.payload)) for batch in batches for episode in batch.episodes)
+        return size
+
+    def _rows(self, batch: Batch) -> dict[str, tuple[Columns, int]]:
+        """The columns and the number of rows of each module that has some."""
+        found = {}
+        for module, columns in by_module(batch).items():
+            if columns:
+                where = f"{batch.episodes[0].key}, module {module}"
+                wrong = difference(columns, {field.path: field for field in self.modules.get(module, ())}, where)
+                if wrong is not None:
+                    raise RldsBeamError(f"--connectors: the connectors {wrong}")
+                found[module] = columns, _length(columns, where)
+        return found
+
+    def file(self, work: WorkRange) -> str:
+        return self.files(work)[0]
+
+    def files(self, work: WorkRange) -> tuple[str, ...]:
+        number = f"{work.index:05d}-of-{work.of:05d}"
+        if self.format == "parquet":
+            name = f"{self.name}-{work.split}-{number}.parquet"
+        else:
+            name = f"{self.name}-{work.split}.{self.format}-{number}"
+        return tuple(f"{module}/{name}" for module in self.modules)
+
+    def open_range(self, work: WorkRange) -> ColumnsWriter:
+        return ColumnsWriter(self, work)
+
+    def complete(self, commits: Sequence[RangeCommit]) -> dict[str, Any]:
+        for i, (module, fields) in enumerate(self.modules.items()):
+            self._complete_module(module, fields, [(commit.split, commit.files[i]) for commit in commits])
+        return {"format": self.format, "modules": {m: fields_json(fields) for m, fields in self.modules.items()}}
+
+    def _complete_module(self, module: str, fields: Sequence[Field], files: Sequence[tuple[str, WrittenFile]]) -> None:
+        """Writes the metadata of a module; a split without rows is left out, and its empty files are removed."""
+        splits = []
+        for split in dict.fromkeys(name for name, _ in files):
+            own = [one for name, one in files if name == split]
+            if any(one.shard.records for one in own):
+                size = sum(one.shard.bytes for one in own)
+                splits.append(SplitInfo(split, tuple(one.shard.records for one in own), size))
+            else:
+                storage.remove_files(self.directory, [one.file for one in own])
+        if splits and self.format != "parquet":
+            features = features_json({field.path: row_field(field) for field in fields})
+            storage.write_text(storage.below(self.directory, module, FEATURES), to_json(features))
+            info = dataset_info_json(
+                self.name, VERSION, splits, file_format=self.format, description=self.description
+            )  # fmt: skip
+            storage.write_text(storage.below(self.directory, module, DATASET_INFO), to_json(info))
+
+
+class ColumnsWriter:
+    """Writes the rows of batches to one file for each module (`output.base.FileRangeWriter`).
+
+    Attributes:
+      predicted: rows of the batches so far, by the lengths of their columns.
+    """
+
+    def __init__(self, output: ColumnsOutput, work: WorkRange):
+        self._output = output
+        self._names = dict(zip(output.modules, output.files(work), strict=True))
+        self._predicted = dict.fromkeys(output.modules, 0)
+        self._files: dict[str, RowFile] = {}
+        try:
+            for module, name in self._names.items():
+                path = storage.below(output.directory, name)
+                self._files[module] = open_row_file(output.format, path, output.modules[module])
+        except BaseException:
+            self.abort()
+            raise
+
+    @property
+    def predicted(self) -> int:
+        return sum(self._predicted.values())
+
+    def write(self, batch: Batch) -> None:
+        found = self._output._rows(batch)
+        prepared = [(m, rows, self._files[m].prepare(columns, rows)) for m, (columns, rows) in found.items() if rows]
+        for module, rows, content in prepared:  # all that can fail has not
+            self._files[module].add(content, batch.episodes[0].key)
+            self._predicted[module] += rows
+
+    def finish(self) -> tuple[WrittenFile, ...]:
+        infos: dict[str, ShardInfo] = {module: file.commit() for module, file in self._files.items()}
+        return tuple(WrittenFile(name, infos[m], self._predicted[m]) for m, name in self._names.items())
+
+    def abort(self) -> None:
+        for file in self._files.values():
+            file.abort()
+
+
+def _length(columns: Mapping[str, Column], where: str) -> int:
+    """The number of rows; raises RldsBeamError where columns differ in it."""
+    lengths = {path: len(column) for path, column in columns.items()}
+    first, rows = next(iter(lengths.items()))
+    for path, length in lengths.items():
+        if length != rows:
+            raise RldsBeamError(f"{where}: the column {path} has {length} rows, and {first} has {rows}")
+    return rows
+
+
+def _check_name(module: str) -> None:
+    """Raises UsageError where a module cannot be a directory of the output."""
+    taken = module in (*RESERVED, PLAN, MANIFEST) or OutputPlan({}).names(module)
+    if not naming.is_file_name(module) or module[0] in "._" or taken:
+        raise UsageError(
+            f"--to=columns: {module!r} cannot be the name of a directory in the output: give the module another name, "
+            "of letters, digits, `_` and `-` (AgentToModuleMapping)"
+        )
+
+
+def fields_json(fields: Iterable[Field]) -> list[dict[str, Any]]:
+    """The columns of a row, as the manifest has them."""
+    return [{"path": f.path, "dtype": f.dtype, "shape": list(f.shape), "encoding": f.encoding} for f in fields]

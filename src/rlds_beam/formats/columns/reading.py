@@ -1,0 +1,68 @@
+"""What the manifest of an output says of its columns."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from rlds_beam import storage
+from rlds_beam.encoding.checked_json import COUNT, FILE, TEXT, Kind, Maybe, check_json
+from rlds_beam.encoding.tfds.features import DTYPES
+from rlds_beam.episodes.schema import Field
+from rlds_beam.errors import UsageError
+from rlds_beam.formats.columns.options import FORMATS
+from rlds_beam.output.files import MANIFEST
+from rlds_beam.text import did_you_mean
+
+_FIELD = {
+    "path": TEXT,
+    "dtype": Kind("the name of a dtype", lambda dtype: dtype in DTYPES),
+    "shape": [Maybe(COUNT)],
+    "encoding": Kind("the name of an encoding", lambda e: e in ("none", "bytes", "zlib", "text", "png", "jpeg")),
+}
+_SCHEMA = {
+    "format": Kind(f"one of {', '.join(FORMATS)}", lambda name: name in FORMATS),
+    "modules": {"*": [_FIELD]},
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class ColumnsManifest:
+    """The columns of an output.
+
+    Attributes:
+      format: of the files.
+      modules: the columns of each module.
+    """
+
+    format: str
+    modules: Mapping[str, tuple[Field, ...]]
+
+    @classmethod
+    def of(cls, manifest: Mapping[str, Any], path: str) -> ColumnsManifest:
+        """That of the output at `path`.
+
+        Raises:
+          UsageError: it is not as rlds-beam writes it.
+        """
+        check_json(dict(manifest), _SCHEMA, storage.join(path, MANIFEST))
+        check_json([*manifest["modules"]], [FILE], storage.join(path, MANIFEST))
+        modules = {
+            module: tuple(Field(f["path"], f["dtype"], tuple(f["shape"]), f["encoding"]) for f in fields)
+            for module, fields in manifest["modules"].items()
+        }
+        return cls(manifest["format"], modules)
+
+    def choose(self, module: str | None, path: str) -> str:
+        """The module of this name, or the only one.
+
+        Raises:
+          UsageError: there is no such module, or there are several and none is named.
+        """
+        known = ", ".join(self.modules)
+        if module is None and len(self.modules) != 1:
+            raise UsageError(f"{path} holds the columns of {known}: name one of them, module=...")
+        if module is not None and module not in self.modules:
+            raise UsageError(f"{path} has no module {module}{did_you_mean(module, self.modules)}; it has {known}")
+        return next(iter(self.modules)) if module is None else module

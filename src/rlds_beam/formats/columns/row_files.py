@@ -1,0 +1,197 @@
+"""Files of rows, one class for each format. A file has its name only when it is complete."""
+
+from __future__ import annotations
+
+import abc
+import io
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from rlds_beam import storage
+from rlds_beam.encoding.arrow_columns import arrow_schema, to_arrow
+from rlds_beam.encoding.example.rows import RowEncoder
+from rlds_beam.episodes.episode import Column
+from rlds_beam.episodes.schema import Field
+from rlds_beam.formats.columns.options import ColumnsFormat
+from rlds_beam.output.record_writing import ArrayRecordFile
+from rlds_beam.output.shards import ShardInfo, ShardWriter
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+ROW_GROUP_BYTES = 4 << 20
+"""Bytes of values in a row group of a Parquet file: what a read of one row has to decode."""
+
+
+class RowFile(abc.ABC):
+    """Writes rows to one file. `prepare` finds all that can be wrong with them; `add` writes what it returned."""
+
+    @abc.abstractmethod
+    def prepare(self, columns: Mapping[str, Column], rows: int) -> Any:
+        """The rows as they will be written.
+
+        Raises:
+          BadEpisode: they cannot be.
+          ValueError: a column is not of its field's dtype and shape.
+        """
+
+    @abc.abstractmethod
+    def add(self, prepared: Any, key: object) -> None:
+        """Writes rows that come from the episode `key`."""
+
+    @abc.abstractmethod
+    def commit(self) -> ShardInfo:
+        """Completes the file and gives it its name; what is in it, as counted when it was written."""
+
+    @abc.abstractmethod
+    def abort(self) -> None:
+        """Removes what was written so far; nothing is done after `commit`."""
+
+
+def open_row_file(kind: ColumnsFormat, path: str, fields: Sequence[Field]) -> RowFile:
+    """The writer of a file with these columns."""
+    kinds: dict[str, type[TFRecordRows | ArrayRecordRows | ParquetRows]] = {
+        "tfrecord": TFRecordRows,
+        "array_record": ArrayRecordRows,
+        "parquet": ParquetRows,
+    }
+    return kinds[kind](path, fields)
+
+
+class TFRecordRows(RowFile):
+    """A TFRecord file of tf.Examples."""
+
+    def __init__(self, path: str, fields: Sequence[Field]):
+        self._encoder, self._shard = RowEncoder(fields), ShardWriter(path)
+
+    def prepare(self, columns: Mapping[str, Column], rows: int) -> Iterator[tuple[memoryview | bytes, int]]:
+        return self._encoder.framed(columns, rows)
+
+    def add(self, prepared: Iterator[tuple[memoryview | bytes, int]], key: object) -> None:
+        for buffer, records in prepared:
+            self._shard.write([buffer], records, key)
+
+    def commit(self) -> ShardInfo:
+        return self._shard.commit()
+
+    def abort(self) -> None:
+        self._shard.abort()
+
+
+class ArrayRecordRows(RowFile):
+    """An ArrayRecord file of tf.Examples."""
+
+    def __init__(self, path: str, fields: Sequence[Field]):
+        self._encoder, self._file = RowEncoder(fields), ArrayRecordFile(path)
+
+    def prepare(self, columns: Mapping[str, Column], rows: int) -> Iterator[bytes]:
+        return self._encoder.payloads(columns, rows)
+
+    def add(self, prepared: Iterator[bytes], key: object) -> None:
+        for payload in prepared:
+            self._file.add(payload, key)
+
+    def commit(self) -> ShardInfo:
+        return self._file.commit()
+
+    def abort(self) -> None:
+        self._file.abort()
+
+
+class ParquetRows(RowFile):
+    """A Parquet file. Rows of several episodes share a row group of `ROW_GROUP_BYTES`."""
+
+    def __init__(self, path: str, fields: Sequence[Field]):
+        import pyarrow.parquet
+
+        self._fields, self._shard = fields, ShardWriter(path)
+        self._schema = arrow_schema(fields)
+        text = [field.path for field in fields if field.dtype == "string"]
+        self._sink = ShardSink(self._shard)
+        self._writer = pyarrow.parquet.ParquetWriter(
+            self._sink, self._schema, use_dictionary=[_leaf(path, self._schema) for path in text] or False
+        )
+        self._held: list[tuple[pa.Table, object]] = []
+        self._bytes = 0
+
+    def prepare(self, columns: Mapping[str, Column], rows: int) -> pa.Table:
+        import pyarrow as pa
+
+        arrays = [to_arrow(field, columns[field.path], rows) for field in self._fields]
+        return pa.Table.from_arrays(arrays, schema=self._schema)
+
+    def add(self, prepared: pa.Table, key: object) -> None:
+        self._held.append((prepared, key))
+        self._bytes += prepared.nbytes
+        if self._bytes >= ROW_GROUP_BYTES:
+            self._flush()
+
+    def _flush(self) -> None:
+        import pyarrow as pa
+
+        if self._held:
+            table = pa.concat_tables([table for table, _ in self._held])
+            each = max(1, table.num_rows * ROW_GROUP_BYTES // max(1, table.nbytes))
+            self._writer.write_table(table, row_group_size=each)
+        for table, key in self._held:
+            self._shard.write((), table.num_rows, key)
+        self._held, self._bytes = [], 0
+
+    def commit(self) -> ShardInfo:
+        self._flush()
+        self._writer.close()
+        return self._shard.commit()
+
+    def abort(self) -> None:
+        self._shard.abort()
+        self._sink.discards = True  # the writer adds a footer when it is closed
+        self._writer.close()
+
+
+def _leaf(path: str, schema: pa.Schema) -> str:
+    """The name of a column's values in a Parquet file, below its lists."""
+    import pyarrow as pa
+
+    kind, name = schema.field(path).type, path
+    while pa.types.is_nested(kind):
+        kind, name = kind.value_type, f"{name}.list.element"
+    return name
+
+
+class ShardSink(io.RawIOBase):
+    """A shard as a file that is written to."""
+
+    def __init__(self, shard: ShardWriter):
+        super().__init__()
+        self._shard, self._at, self.discards = shard, 0, False
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        buffer = bytes(data)
+        if not self.discards:
+            self._shard.write([buffer], 0)
+        self._at += len(buffer)
+        return len(buffer)
+
+    def tell(self) -> int:
+        return self._at
+
+
+def measure_rows(
+    kind: ColumnsFormat, fields: Sequence[Field], parts: Sequence[tuple[Mapping[str, Column], int]]
+) -> int:
+    """The bytes of a file with these rows; it is written to a directory for temporary files, and removed.
+
+    Raises: as `RowFile.prepare`.
+    """
+    with tempfile.TemporaryDirectory() as directory:
+        file = open_row_file(kind, storage.below(directory, "rows"), fields)
+        try:
+            for columns, rows in parts:
+                file.add(file.prepare(columns, rows), "")
+            return file.commit().bytes
+        finally:
+            file.abort()

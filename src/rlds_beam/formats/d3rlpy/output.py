@@ -1,0 +1,171 @@
+"""d3rlpy's HDF5 files (version 2.1): `ReplayBuffer.load(open("name-train.h5", "rb"), InfiniteBuffer())`.
+
+An RLDS episode of N steps has N - 1 transitions. d3rlpy stores an observation, an action and a reward for each step,
+and gives an episode that terminated as many transitions as it has steps (the observation after the last one is taken
+for zeros and never used), and any other one transition less:
+
+    RLDS, terminal     o0 a0 r0   o1 a1 r1   o2 (void)       d3rlpy   o0 a0 r0   o1 a1 r1            terminated
+    RLDS, truncated    o0 a0 r0   o1 a1 r1   o2 (void)       d3rlpy   o0 a0 r0   o1 a1 r1   o2 -- --
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from rlds_beam.connectors.fields import StepFields
+from rlds_beam.episodes.episode import Episode
+from rlds_beam.episodes.schema import Schema
+from rlds_beam.errors import UsageError
+from rlds_beam.formats.arrays.hdf5_merging import SingleDataset, merge_hdf5
+from rlds_beam.formats.arrays.hdf5_objects import datatype
+from rlds_beam.formats.arrays.hdf5_tree import EpisodeTemplate, Leaf
+from rlds_beam.formats.arrays.leaves import (
+    FLAGS,
+    LeafColumn,
+    Leaves,
+    field_from_json,
+    field_json,
+    leaves_below,
+    not_representable,
+    representable,
+    scalar,
+    single,
+)
+from rlds_beam.formats.arrays.merged_output import MergedOutput, write_merged
+from rlds_beam.formats.arrays.parts import Part, PartColumn, Values
+from rlds_beam.output.base import MergedFile
+from rlds_beam.reading.base import Source
+
+VERSION = "2.1"
+SCHEMA = "rlds_beam"
+"""A dataset beside d3rlpy's own: which RLDS fields they are, JSON."""
+
+_COLUMNS = ("observations", "actions", "rewards", "terminated")
+_NOT_HELD = "d3rlpy has no such field"
+
+
+@dataclasses.dataclass(frozen=True)
+class D3rlpyOutput(MergedOutput):
+    """One HDF5 file for each split.
+
+    Attributes:
+      directory, name, splits: as of `MergedOutput`.
+      observations: one array, or (where there are several) a tuple of arrays; images have their channels first.
+      action, reward: of a step.
+      left_out: other fields, and why.
+    """
+
+    directory: str
+    name: str
+    splits: tuple[str, ...]
+    observations: Leaves
+    action: LeafColumn
+    reward: LeafColumn
+    left_out: dict[str, str]
+
+    @classmethod
+    def of(cls, source: Source, fields: StepFields, directory: str, options: Any) -> D3rlpyOutput:
+        schema, left_out = source.schema, dict[str, str]()
+        observations = leaves_below(schema, fields.obs, left_out)
+        if not observations:
+            raise UsageError("--to=d3rlpy: the dataset has no observation of numbers")
+        action = single(leaves_below(schema, fields.actions, left_out), "action", "d3rlpy")
+        if len(action.shape) > 1 or action.is_image:
+            raise UsageError(f"--to=d3rlpy: an action is a vector or an integer, and {action.field} is not")
+        reward = scalar(single(leaves_below(schema, fields.rewards, {}), "reward", "d3rlpy"), "reward", "d3rlpy")
+        for leaf in (*observations, action, reward):
+            datatype(leaf.dtype)  # raises where HDF5 has no such type
+        held = {leaf.path for leaf in (*observations, action, reward)} | {*FLAGS} | left_out.keys()
+        left_out |= {path: _NOT_HELD for path in schema.steps if path not in held}
+        left_out[f"{fields.obs} (last step, where it is terminal)"] = (
+            "d3rlpy takes it for zeros, and uses it for nothing"
+        )
+        left_out |= dict.fromkeys(schema.metadata, "of the episode: d3rlpy has no such field")
+        splits = tuple(split.name for split in source.splits)
+        return cls(directory, source.name, splits, observations, action, reward, left_out)
+
+    @property
+    def metadata(self) -> tuple[str, ...]:
+        return tuple(self._file(split) for split in self.splits)
+
+    def _file(self, split: str) -> str:
+        return f"{self.name}-{split}.h5"
+
+    def plan(self) -> dict[str, Any]:
+        return {"d3rlpy": {"version": VERSION, "fields": self._fields()}}
+
+    def _fields(self) -> dict[str, Any]:
+        kept = {"observations": self.observations, "actions": (self.action,), "rewards": (self.reward,)}
+        return {name: [field_json(leaf.field) for leaf in leaves] for name, leaves in kept.items()}
+
+    def describe(self) -> tuple[list[str], dict[str, str]]:
+        kept = [*(f"observations: {leaf.field}" for leaf in self.observations),
+                f"actions: {self.action.field}", f"rewards: {self.reward.field}", "terminated: bool"]  # fmt: skip
+        return kept, self.left_out
+
+    @property
+    def _action_dtype(self) -> np.dtype[Any]:
+        return np.dtype(np.int64) if self.action.dtype == np.bool_ else self.action.dtype
+
+    @property
+    def _actions(self) -> int:
+        return int(np.prod(self.action.shape, dtype=np.int64))
+
+    def _tree(self) -> dict[str, Leaf]:
+        several = len(self.observations) > 1
+        tree = {}
+        for i, leaf in enumerate(self.observations):
+            shape = (leaf.shape[-1], *leaf.shape[:-1]) if leaf.channels_last else leaf.shape
+            tree[f"observations_{{}}_{i}" if several else "observations_{}"] = Leaf(i, leaf.dtype, shape)
+        at = len(self.observations)
+        tree["actions_{}"] = Leaf(at, self._action_dtype, (self._actions,))
+        tree["rewards_{}"] = Leaf(at + 1, self.reward.dtype, (1,))
+        tree["terminated_{}"] = Leaf(at + 2, np.dtype(bool), scalar=True)
+        return tree
+
+    @property
+    def part_columns(self) -> tuple[PartColumn, ...]:
+        return tuple(PartColumn(name.replace("_{}", ""), leaf.row_bytes) for name, leaf in self._tree().items())
+
+    @property
+    def overhead(self) -> int:
+        return EpisodeTemplate(self._tree()).size + 50 * len(self._tree())
+
+    def encode(self, episode: Episode) -> Sequence[Values]:
+        terminated = bool(episode.steps["is_terminal"][-1])
+        if len(episode) < 2:
+            raise not_representable("an episode of one step has no transition, and d3rlpy holds transitions")
+        rows = len(episode) - 1 if terminated else len(episode)
+        observations = []
+        for leaf in self.observations:
+            values = leaf.values(episode, rows)
+            observations.append(np.ascontiguousarray(np.moveaxis(values, -1, 1)) if leaf.channels_last else values)
+        actions = self.action.values(episode, rows).reshape(rows, self._actions)
+        actions = representable(actions, self._action_dtype, self.action.path)
+        rewards = self.reward.values(episode, rows).reshape(rows, 1)
+        return [*observations, actions, rewards, np.array([terminated])]
+
+    def merge(self, split: str, parts: Sequence[Part]) -> Iterator[MergedFile]:
+        episodes = sum(map(len, parts))
+        singles = {
+            "columns": SingleDataset.of(np.array(_COLUMNS, "S")),
+            "num_episodes": SingleDataset.of(np.int64(episodes)),
+            "version": SingleDataset.of(np.array(VERSION, "S")),
+            SCHEMA: SingleDataset.of(np.array(json.dumps(self._fields()), "S")),
+        }
+        pieces = merge_hdf5(parts, EpisodeTemplate(self._tree()), singles)
+        yield write_merged(self.directory, self._file(split), split, episodes, pieces)
+
+
+def schema_from_json(text: str) -> tuple[dict[str, list[Any]], Schema]:
+    """`SCHEMA` read back: the fields of each d3rlpy column as JSON, and the schema of the episodes."""
+    content = json.loads(text)
+    fields = [
+        field_from_json(field, SCHEMA) for name in ("observations", "actions", "rewards") for field in content[name]
+    ]
+    return content, Schema({field.path: field for field in fields})

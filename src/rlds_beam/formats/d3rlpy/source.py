@@ -1,0 +1,205 @@
+"""d3rlpy's HDF5 files as a source: `--from=d3rlpy`.
+
+What the RLDS fields were is known of files that `--to=d3rlpy` wrote. Of others, the observation is `observation` (of
+several arrays `observation/0`, ...), and one integer a step is a scalar action. d3rlpy does not store the observation
+after the last action of an episode that terminated, and uses none: here it is zeros. Of an episode that did not
+terminate, the last observation is that of the last step, whose action and reward are void.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from rlds_beam.encoding.base import Damage
+from rlds_beam.encoding.checked_json import ANY, check_json, parse_json, shortened
+from rlds_beam.episodes.casting import exact_cast, exact_flags
+from rlds_beam.episodes.episode import Column
+from rlds_beam.episodes.schema import Field, Schema
+from rlds_beam.errors import UsageError
+from rlds_beam.formats.arrays.array_episodes import (
+    FLAG_FIELDS,
+    ArrayDecoder,
+    ArrayFormat,
+    Arrays,
+    discounts,
+    flags,
+    number_field,
+    with_last,
+)
+from rlds_beam.formats.arrays.hdf5_reading import UNREADABLE, check_stored, open_hdf5, read_array
+from rlds_beam.formats.arrays.leaves import LeafColumn, field_from_json
+from rlds_beam.formats.arrays.sources_of_files import find_files, no_features, shards_of, splits_of
+from rlds_beam.formats.d3rlpy.output import SCHEMA
+from rlds_beam.reading.base import Source, Split
+
+Array: TypeAlias = "np.ndarray[Any, Any]"
+
+_OWN = ("observations", "actions", "rewards")
+
+
+@dataclasses.dataclass(frozen=True)
+class D3rlpyFormat(ArrayFormat):
+    """d3rlpy's HDF5 files, version 2.1."""
+
+    name = "d3rlpy"
+
+    def count(self, path: str) -> int:
+        with open_hdf5(path) as file:
+            return _count(file, path)
+
+    def episodes(self, path: str, start: int, stop: int) -> Iterator[Arrays | Damage]:
+        with open_hdf5(path) as file:
+            for i in range(start, stop):
+                try:
+                    yield _arrays(file, i)
+                except UNREADABLE as error:
+                    yield Damage(i, i + 1, f"episode {i} cannot be read: {error}", b"")
+
+
+def _count(file: Any, path: str) -> int:
+    if "num_episodes" not in file or "version" not in file:
+        raise OSError(f"{path} is no file of a d3rlpy ReplayBuffer: it has no num_episodes")
+    count = read_array(file["num_episodes"])
+    if count.shape != () or count.dtype.kind not in "iu" or not 0 <= count <= len(file):
+        raise OSError(f"{path} says num_episodes is {shortened(count)}, and it has {len(file):,} arrays")
+    return int(count)
+
+
+def _arrays(file: Any, i: int) -> dict[str, Array]:
+    found = {name: read_array(file[f"{name}_{i}"]) for name in ("actions", "rewards", "terminated")}
+    if f"observations_{i}" in file:
+        return {"observations": read_array(file[f"observations_{i}"]), **found}
+    several: dict[str, Array] = {}
+    while f"observations_{i}_{len(several)}" in file:
+        several[f"observations/{len(several)}"] = read_array(file[f"observations_{i}_{len(several)}"])
+    if not several:
+        raise KeyError(f"there are no observations_{i}")
+    return several | found
+
+
+@dataclasses.dataclass(frozen=True)
+class D3rlpyDecoder(ArrayDecoder):
+    """Makes episodes of d3rlpy's arrays.
+
+    Attributes:
+      schema: as of `ArrayDecoder`.
+      observations: by the name of an array, the path of the field.
+      action, reward: paths.
+      own: whether `--to=d3rlpy` wrote the file: images have their channels first then.
+    """
+
+    observations: Mapping[str, str]
+    action: str
+    reward: str
+    own: bool
+
+    def convert(self, arrays: Arrays) -> tuple[Mapping[str, Column], Mapping[str, Any]]:
+        terminated = bool(exact_flags(arrays["terminated"], "terminated"))
+        rows = len(arrays["rewards"])
+        fields = self.schema.steps
+        steps: dict[str, Column] = {}
+        for name, path in self.observations.items():
+            column = arrays[name]
+            if self.own and LeafColumn(fields[path]).channels_last:
+                column = np.moveaxis(column, 1, -1)
+            steps[path] = self._cast(path, column)
+        steps[self.action] = self._cast(self.action, arrays["actions"].reshape(rows, *fields[self.action].shape))
+        steps[self.reward] = self._cast(self.reward, arrays["rewards"].reshape(rows, *fields[self.reward].shape))
+        if terminated:
+            steps = {path: with_last(column) for path, column in steps.items()}
+        transitions = rows if terminated else rows - 1
+        ends = np.arange(transitions) == transitions - 1
+        marks = flags(ends, ends & terminated)
+        return {**steps, **marks, "discount": discounts(marks["is_terminal"])}, {}
+
+    def _cast(self, path: str, column: Array) -> Array:
+        """The column in the field's dtype: that of the first episode, or the one before `--to=d3rlpy` wrote it."""
+        return exact_cast(column, self.schema.steps[path].numpy_dtype, path)
+
+
+@dataclasses.dataclass(frozen=True)
+class D3rlpySource(Source):
+    """Files of d3rlpy's replay buffers. Attributes: as of `Source`."""
+
+    dataset: str
+    schema: Schema
+    decoder: D3rlpyDecoder
+    splits: tuple[Split, ...]
+    files: D3rlpyFormat = D3rlpyFormat()
+    violations: tuple[Any, ...] = ()
+
+    @classmethod
+    def open(cls, input: str | Sequence[str], *, split: str | None = None, features: str | None = None) -> D3rlpySource:
+        no_features("d3rlpy", features)
+        found = find_files(input, (".h5", ".hdf5"), "d3rlpy")
+        files = cls.files
+        splits = splits_of({name: shards_of(files, paths) for name, paths in found.splits.items()}, split, found.name)
+        first = next((shard.path for one in splits for shard in one.shards if shard.records), None)
+        if first is None:
+            for shard in (shard for one in splits for shard in one.shards if shard.records is None):
+                try:
+                    files.count(shard.path)
+                except OSError as error:
+                    raise UsageError(str(error)) from error
+            raise UsageError(f"{found.where}: there are no episodes")
+        decoder = _decoder(first)
+        return cls(f"{found.name}/1.0.0", decoder.schema, decoder, splits)
+
+
+def _decoder(path: str) -> D3rlpyDecoder:
+    try:
+        with open_hdf5(path) as file:
+            if SCHEMA in file:
+                return _own_decoder(parse_json(file[SCHEMA][()], f"{path}: {SCHEMA}"), path)
+            arrays = _shapes(file)
+    except UNREADABLE as error:
+        raise UsageError(f"{path} cannot be read: {error}") from error
+    names = [name for name in arrays if name.startswith("observations")]
+    observations = {name: name.replace("observations", "observation") for name in names}
+    fields = {observations[name]: number_field(observations[name], *arrays[name]) for name in names}
+    dtype, shape = arrays["actions"]
+    action = number_field("action", dtype, () if shape == (1,) and np.dtype(dtype).kind in "iu" else shape)
+    steps = {**fields, "action": action, "reward": number_field("reward", arrays["rewards"][0])}
+    steps |= {"discount": Field("discount", "float32"), **FLAG_FIELDS}
+    return D3rlpyDecoder(Schema(steps), observations, "action", "reward", False)
+
+
+def _shapes(file: Any) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """The dtype and shape of a row of each array of the first episode."""
+    found = {}
+    for name in file:
+        match = re.fullmatch(r"(observations|actions|rewards)_0(?:_(\d+))?", name)
+        if match:
+            key = match[1] + (f"/{match[2]}" if match[2] else "")
+            array = check_stored(file[name])
+            found[key] = (array.dtype.name, tuple(array.shape[1:]))
+    if not {"actions", "rewards"} <= found.keys():
+        raise KeyError("there are no actions_0 or rewards_0")
+    return dict(sorted(found.items()))
+
+
+def _own_decoder(content: Any, path: str) -> D3rlpyDecoder:
+    where = f"{path}: {SCHEMA}"
+    check_json(content, {name: [ANY] for name in _OWN}, where)
+    fields = {name: [field_from_json(one, where) for one in content[name]] for name in _OWN}
+    if not all(fields.values()):
+        raise UsageError(f"{where} has no fields of {next(name for name in _OWN if not fields[name])}")
+    paths = [field.path for field in fields["observations"]]
+    names = ["observations"] if len(paths) == 1 else [f"observations/{i}" for i in range(len(paths))]
+    plain = (dataclasses.replace(_pixels(f)) for some in fields.values() for f in some)
+    steps = {field.path: field for field in plain}
+    steps |= {"discount": Field("discount", "float32"), **FLAG_FIELDS}
+    action, reward = fields["actions"][0].path, fields["rewards"][0].path
+    return D3rlpyDecoder(Schema(steps), dict(zip(names, paths, strict=True)), action, reward, True)
+
+
+def _pixels(field: Field) -> Field:
+    """The field, its images no longer encoded."""
+    if field.encoding not in ("png", "jpeg"):
+        return field
+    return dataclasses.replace(field, encoding="none", feature="Tensor" if field.shape else "Scalar")

@@ -1,0 +1,243 @@
+"""D4RL's HDF5 files as a source: `--from=d4rl`.
+
+All steps of all episodes lie in a few flat arrays. An episode ends where `terminals` or `timeouts` says so, and, in
+files that hold `next_observations`, also where these are not the observation of the next row: some files have no
+timeouts, and in others some are missing. What D4RL does not store decides how the last row is read:
+
+    terminals                 the observation after it is that of next_observations, or zeros, which no learner uses
+    timeouts, next known      the observation after it is that of next_observations
+    timeouts, next not known  the last row is the last step: its action and reward are void
+
+Rows after the last end are an episode that does not end: it is rejected as `last_not_last`, and --repair=last_not_last
+takes it as truncated.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from rlds_beam.encoding.base import Damage
+from rlds_beam.episodes.casting import changed, is_number
+from rlds_beam.episodes.episode import Column
+from rlds_beam.episodes.schema import Field, Schema
+from rlds_beam.errors import BadEpisode, UsageError, Violation
+from rlds_beam.formats.arrays.array_episodes import (
+    FLAG_FIELDS,
+    ArrayDecoder,
+    ArrayFormat,
+    Arrays,
+    discounts,
+    flags,
+    number_field,
+    with_last,
+)
+from rlds_beam.formats.arrays.hdf5_reading import UNREADABLE, check_stored, datasets_of, open_hdf5
+from rlds_beam.formats.arrays.sources_of_files import find_files, no_features, shards_of, splits_of
+from rlds_beam.reading.base import Source, Split
+
+Array: TypeAlias = "np.ndarray[Any, Any]"
+
+_NAMES = {
+    "observations": "observation",
+    "actions": "action",
+    "rewards": "reward",
+    "infos/action_log_probs": "action_logp",
+}
+_REQUIRED = ("observations", "actions", "rewards", "terminals")
+_NEXT = "next_observations"
+_WRONG = "wrong flags"
+_ROWS = 65536  # compared at a time
+_NOISE = 0.5  # where more next observations than that are other ones, they are no sign of an end
+
+
+@dataclasses.dataclass(frozen=True)
+class Boundaries:
+    """The episodes of a file.
+
+    Attributes:
+      starts: int64 [episodes + 1], the first row of each; the last one is the number of rows.
+      terminal, ended: bool [episodes], whether an episode terminated; whether it ended at all.
+      wrong: by episode, a flag in it that is neither 0 nor 1: it says nothing about an end.
+    """
+
+    starts: Array
+    terminal: Array
+    ended: Array
+    wrong: Mapping[int, str]
+
+
+def boundaries(path: str) -> Boundaries:
+    """Where the episodes of a file begin and end. What is raised: as by `ArrayFormat.count`."""
+    status = os.stat(path)
+    return _boundaries(path, status.st_mtime_ns, status.st_size)
+
+
+@functools.lru_cache(maxsize=64)
+def _boundaries(path: str, changed: int, size: int) -> Boundaries:
+    with open_hdf5(path) as file:
+        if missing := [name for name in _REQUIRED if name not in file]:
+            raise OSError(f"{path} is no file of D4RL: it has no {missing[0]}")
+        for name in (*_REQUIRED, *(name for name in ("timeouts", _NEXT) if name in file)):
+            if not check_stored(file[name]).shape:
+                raise OSError(f"{path}: {name} has no rows")
+        rows = len(file["rewards"])
+        for name in ("observations", "actions", "terminals"):
+            if len(file[name]) < rows:
+                raise OSError(f"{path}: {name} has {len(file[name])} rows, and rewards has {rows}")
+        wrong: list[tuple[str, Array, Array]] = []
+        terminal = _flag(file, "terminals", rows, wrong)
+        cut = _flag(file, "timeouts", rows, wrong) | _jumps(file, rows) if rows else terminal
+    ends = np.flatnonzero(terminal | cut)
+    starts = np.unique(np.concatenate([[0], ends + 1, [rows]]))
+    last = starts[1:] - 1
+    told: dict[int, str] = {}
+    for name, bad, values in wrong:
+        episodes, first = np.unique(np.searchsorted(starts, bad, side="right") - 1, return_index=True)
+        for episode, i in zip(episodes.tolist(), first.tolist(), strict=True):
+            told.setdefault(episode, f"{name} is {values[i]} at row {bad[i]}, expected 0 or 1")
+    return Boundaries(starts, terminal[last], (terminal | cut)[last], told)
+
+
+def _flag(file: Any, name: str, rows: int, wrong: list[tuple[str, Array, Array]]) -> Array:
+    """bool [rows]; D4RL has it as bools, bytes or floats, sometimes with an axis of 1.
+
+    Args:
+      wrong: is given the name, the rows whose flag is neither 0 nor 1 (they are False), and their flags.
+    """
+    if name not in file or not rows:
+        return np.zeros(rows, bool)
+    values: Array = np.asarray(file[name][()]).reshape(len(file[name]), -1)[:rows, 0]
+    if not is_number(values.dtype):
+        raise OSError(f"{name} holds {values.dtype.name} values, expected 0 and 1")
+    flags = values.astype(bool)
+    bad = np.flatnonzero(changed(values, flags))
+    if len(bad):
+        wrong.append((name, bad, values[bad]))
+        flags[bad] = False
+    return np.concatenate([flags, np.zeros(rows - len(values), bool)])
+
+
+def _jumps(file: Any, rows: int) -> Array:
+    """bool [rows]: where the next observation is not that of the next row."""
+    jumps = np.zeros(rows, bool)
+    if _NEXT not in file or file[_NEXT].shape != file["observations"].shape:
+        return jumps
+    for start in range(0, rows - 1, _ROWS):
+        stop = min(start + _ROWS, rows - 1)
+        after, following = file[_NEXT][start:stop], file["observations"][start + 1 : stop + 1]
+        jumps[start:stop] = (after != following).reshape(stop - start, -1).any(axis=1)
+    return jumps if jumps.mean() <= _NOISE else np.zeros(rows, bool)
+
+
+@dataclasses.dataclass(frozen=True)
+class D4rlFormat(ArrayFormat):
+    """D4RL's files."""
+
+    name = "d4rl"
+
+    def count(self, path: str) -> int:
+        return len(boundaries(path).ended)
+
+    def episodes(self, path: str, start: int, stop: int) -> Iterator[Arrays | Damage]:
+        found = boundaries(path)
+        with open_hdf5(path) as file:
+            names = [name for name, dataset in _columns(file)]
+            for i in range(start, stop):
+                first, last = (int(row) for row in found.starts[i : i + 2])
+                try:
+                    arrays = {name: read_array_rows(file[name], first, last) for name in names}
+                    if _NEXT in file:
+                        arrays[_NEXT] = read_array_rows(file[_NEXT], last - 1, last)
+                except UNREADABLE as error:
+                    yield Damage(i, i + 1, f"rows {first} to {last} cannot be read: {error}", b"")
+                else:
+                    if i in found.wrong:
+                        arrays[_WRONG] = np.array([found.wrong[i].encode()], object)
+                    yield {**arrays, "end": np.array([found.terminal[i], found.ended[i]])}
+
+
+def read_array_rows(dataset: Any, start: int, stop: int) -> Array:
+    """Rows of a dataset of numbers."""
+    return np.asarray(check_stored(dataset)[start:stop])
+
+
+def _columns(file: Any) -> Iterator[tuple[str, Any]]:
+    """The arrays with a row for each step, but for the flags."""
+    rows = len(file["rewards"])
+    for name, dataset in datasets_of(file):
+        is_step = name in ("observations", "actions", "rewards") or name.startswith("infos/")
+        if is_step and dataset.shape and dataset.shape[0] >= rows and dataset.dtype.kind in "biuf":
+            yield name, check_stored(dataset)
+
+
+@dataclasses.dataclass(frozen=True)
+class D4rlDecoder(ArrayDecoder):
+    """Makes episodes of rows. Attributes: as of `ArrayDecoder`."""
+
+    def convert(self, arrays: Arrays) -> tuple[Mapping[str, Column], Mapping[str, Any]]:
+        if _WRONG in arrays:
+            raise BadEpisode(Violation("wrong_dtype_or_shape", arrays[_WRONG][0].decode(), "is_terminal"))
+        terminal, ended = (bool(flag) for flag in arrays["end"])
+        steps: dict[str, Column] = {}
+        for name, values in arrays.items():
+            if name not in ("end", _NEXT):
+                path = path_of(name)
+                steps[path] = values.reshape(len(values), *self.schema.steps[path].closed_shape)
+        rows = len(steps["reward"])
+        after = arrays.get(_NEXT)
+        if after is not None or terminal:
+            last = {"observation": after} if after is not None else {}
+            steps = {path: with_last(column, last.get(path)) for path, column in steps.items()}
+            rows += 1
+        end = np.arange(rows - 1) == rows - 2
+        marks = flags(end & ended, end & terminal)
+        return {**steps, **marks, "discount": discounts(marks["is_terminal"])}, {}
+
+
+def path_of(name: str) -> str:
+    """The step field of an array: `info/qpos` of `infos/qpos`."""
+    return _NAMES.get(name) or name.replace("infos/", "info/", 1)
+
+
+@dataclasses.dataclass(frozen=True)
+class D4rlSource(Source):
+    """D4RL's files. Attributes: as of `Source`."""
+
+    dataset: str
+    schema: Schema
+    decoder: D4rlDecoder
+    splits: tuple[Split, ...]
+    files: D4rlFormat = D4rlFormat()
+    violations: tuple[Any, ...] = ()
+
+    @classmethod
+    def open(cls, input: str | Sequence[str], *, split: str | None = None, features: str | None = None) -> D4rlSource:
+        no_features("d4rl", features)
+        found = find_files(input, (".hdf5", ".h5"), "d4rl")
+        splits = splits_of(
+            {name: shards_of(cls.files, paths) for name, paths in found.splits.items()}, split, found.name
+        )
+        path = next(shard.path for one in splits for shard in one.shards)
+        try:
+            with open_hdf5(path) as file:
+                if missing := [name for name in _REQUIRED if name not in file]:
+                    raise UsageError(f"{path} is no file of D4RL: it has no {missing[0]}")
+                fields = [_field(name, dataset) for name, dataset in _columns(file)]
+        except UsageError:
+            raise
+        except UNREADABLE as error:
+            raise UsageError(f"{path} cannot be read: {error}") from error
+        steps = {field.path: field for field in fields} | {"discount": Field("discount", "float32"), **FLAG_FIELDS}
+        schema = Schema(steps)
+        return cls(f"{found.name}/1.0.0", schema, D4rlDecoder(schema), splits)
+
+
+def _field(name: str, dataset: Any) -> Field:
+    shape = tuple(dataset.shape[1:])
+    return number_field(path_of(name), dataset.dtype.name, () if name == "rewards" else shape)

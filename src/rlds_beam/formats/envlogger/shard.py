@@ -1,0 +1,259 @@
+"""One shard of an EnvLogger log: its reader, and what takes the place of index files that are missing or damaged.
+
+    steps.riegeli              the steps, whose first says that an episode begins
+    step_offsets.riegeli       where in it each step is
+    episode_index.riegeli      of each episode: the number of its first step, and where its metadata is (-1: nowhere)
+    episode_metadata.riegeli   the metadata
+
+A writer that was killed leaves an index of fewer episodes than there are, or none; of a damaged index EnvLogger's
+reader takes what lies before the damage, and says nothing. So the index is held against the steps, and made anew if
+needed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence, Set
+from typing import Any
+
+import numpy as np
+
+from rlds_beam.errors import needs
+from rlds_beam.formats.envlogger.riegeli import Chunk, Gap, bridge, riegeli_file, scan
+
+LOG_METADATA = "metadata.riegeli"
+STEPS, OFFSETS = "steps.riegeli", "step_offsets.riegeli"
+EPISODES, METADATA = "episode_index.riegeli", "episode_metadata.riegeli"
+FILES = (STEPS, OFFSETS, EPISODES, METADATA)
+_FIRST, _LAST = 0, 2
+_NOTHING = -1
+UNREADABLE = (RuntimeError, TypeError, ValueError)
+"""What the reader raises: it gives None for a step that it cannot read, and takes the length of it."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ShardIndex:
+    """What is in a shard.
+
+    Attributes:
+      episodes: their number.
+      anew: the index files that were made anew, by name.
+      damage: what was wrong with them, and what could not be read; "" where nothing was.
+      bridged: a directory with a copy of the steps without damaged headers of chunks, where there are any.
+    """
+
+    episodes: int
+    anew: Mapping[str, bytes] = dataclasses.field(default_factory=dict)
+    damage: str = ""
+    bridged: tempfile.TemporaryDirectory[str] | None = None
+
+
+def index_of(shard: str) -> ShardIndex:
+    """What is in the directory of a shard; raises OSError where no step can be read."""
+    sizes = []
+    for name in FILES:
+        with contextlib.suppress(FileNotFoundError):
+            found = os.stat(os.path.join(shard, name))
+            sizes.append((name, found.st_size, found.st_mtime_ns))
+    return _index(os.path.abspath(shard), tuple(sizes))
+
+
+@contextlib.contextmanager
+def opened(shard: str, anew: Mapping[str, bytes], bridged: Any = None) -> Iterator[Any]:
+    """EnvLogger's reader of one shard, with some of its files made anew; raises OSError where it cannot be read."""
+    with needs("envlogger", f"reading {shard} needs the package envlogger"):
+        from envlogger.backends.python import riegeli_dataset_reader
+    with tempfile.TemporaryDirectory() as alone:  # a damaged shard makes the whole log unreadable
+        inside = os.path.join(alone, "shard")
+        os.mkdir(inside)
+        for name in FILES:
+            if name in anew:
+                _write(os.path.join(inside, name), anew[name])
+            else:
+                folder = bridged.name if bridged is not None and name == STEPS else os.path.abspath(shard)
+                os.symlink(os.path.join(folder, name), os.path.join(inside, name))
+        _write(os.path.join(alone, LOG_METADATA), riegeli_file([b""]))  # that of the log is not read
+        reader = riegeli_dataset_reader.RiegeliDatasetReader()
+        try:
+            reader.init(alone)
+        except RuntimeError as error:
+            raise OSError(f"{shard}: {str(error).replace(inside, shard)}") from error
+        try:
+            yield reader
+        finally:
+            reader.close()
+
+
+def _write(path: str, content: bytes) -> None:
+    with open(path, "wb") as file:
+        file.write(content)
+
+
+@functools.lru_cache(maxsize=64)
+def _index(shard: str, files: tuple[tuple[str, int, int], ...]) -> ShardIndex:
+    there = [name for name, _, _ in files]
+    if STEPS not in there:
+        raise OSError(f"{shard}: there is no {STEPS}")
+    anew = {name: riegeli_file([]) for name in (EPISODES, METADATA) if name not in there}
+    wrong = [f"{name} is missing" for name in FILES if name not in there]
+    offsets, gaps = _records(os.path.join(shard, STEPS))
+    after_gaps: set[int] = set()
+    known = _steps_of_index(shard, anew) if OFFSETS in there else 0
+    if len(offsets) > known:
+        anew[OFFSETS] = riegeli_file([_datum(np.array(offsets, np.int64))])
+        if known:
+            wrong.append(f"{OFFSETS} names {known:,} of {len(offsets):,} steps")
+        elif OFFSETS in there:
+            wrong.append(f"{OFFSETS} names no steps")
+        if gaps:  # the numbers of the steps after a gap are others than they were
+            anew[EPISODES] = riegeli_file([])
+            after_gaps = set(gaps)
+            wrong += [f"bytes {g.begin:,} to {g.end:,} of {STEPS} hold no step that can be read" for g in gaps.values()]
+    bridged = _bridged(os.path.join(shard, STEPS), [gap for after, gap in gaps.items() if after < len(offsets)])
+    begins = _Begins(shard, anew, bridged, after_gaps)
+    if begins.lost:
+        kept = np.delete(np.array(offsets, np.int64), begins.lost)
+        anew[OFFSETS] = riegeli_file([_datum(kept)])
+    if begins.found:
+        anew[EPISODES], unknown = begins.index()
+        if EPISODES in there and not after_gaps:
+            wrong.append(f"{EPISODES} names {len(begins.known)} of {begins.count} episodes")
+        if unknown:
+            wrong.append(f"which metadata belongs to {unknown} of the episodes is not known")
+    if not wrong:
+        return ShardIndex(begins.count, bridged=bridged)
+    return ShardIndex(begins.count, anew, begins.damage(wrong), bridged)
+
+
+def _bridged(path: str, gaps: Sequence[Gap]) -> tempfile.TemporaryDirectory[str] | None:
+    """A copy of the steps whose gaps are chunks without records; None where there are none.
+
+    Riegeli's reader finds a chunk by the headers of those before it in its block of 64 KiB, and stops at a damaged one.
+    """
+    if not gaps:
+        return None
+    directory = tempfile.TemporaryDirectory()
+    copy = os.path.join(directory.name, STEPS)
+    shutil.copyfile(path, copy)
+    with open(copy, "r+b") as file:
+        for gap in gaps:
+            for place, content in bridge(gap):
+                file.seek(place)
+                file.write(content)
+    return directory
+
+
+def _records(path: str) -> tuple[list[int], dict[int, Gap]]:
+    """The places of the records of a file; and the gaps between them, by the number of the record after each."""
+    offsets: list[int] = []
+    gaps: dict[int, Gap] = {}
+    with open(path, "rb") as file:
+        for found in scan(file):
+            if isinstance(found, Chunk):
+                offsets.extend(range(found.begin, found.begin + found.records))
+            else:
+                before = gaps.get(len(offsets), found)
+                gaps[len(offsets)] = Gap(before.begin, found.end)
+    return offsets, gaps
+
+
+def _steps_of_index(shard: str, anew: Mapping[str, bytes]) -> int:
+    """The number of steps that the index names; 0 where it cannot be read."""
+    try:
+        with opened(shard, anew) as reader:
+            return int(reader.num_steps)
+    except OSError:
+        return 0
+
+
+class _Begins:
+    """The steps with which episodes begin.
+
+    Attributes:
+      known: what the index says of each episode: its first step, and whether it has metadata.
+      found: the first steps of those that it does not name.
+      lost: steps between a gap and the next beginning: of an episode whose beginning is lost.
+    """
+
+    def __init__(self, shard: str, anew: Mapping[str, bytes], bridged: Any, after_gaps: Set[int]):
+        self._shard, self._anew, self._bridged, self._after_gaps = shard, anew, bridged, after_gaps
+        self.known: list[tuple[int, bool]] = []
+        with opened(shard, anew, bridged) as reader:
+            self.steps = int(reader.num_steps)
+            for i in range(int(reader.num_episodes)):
+                info = reader.episode(i, True)
+                if int(info.start) >= self.steps:  # of steps that were not written
+                    break
+                self.known.append((int(info.start), info.metadata is not None))
+        self.found: list[int] = []
+        self.lost: list[int] = []
+        self._last = _LAST
+        self._look(self.known[-1][0] if self.known else 0)
+
+    @property
+    def count(self) -> int:
+        """Episodes."""
+        return len(self.known) + len(self.found)
+
+    def _look(self, start: int) -> None:
+        """Reads the types of the steps from the last episode that is known on."""
+        step, lost = start, False
+        while step < self.steps:
+            with opened(self._shard, self._anew, self._bridged) as reader:
+                kind: int | None = _FIRST
+                while step < self.steps and kind is not None:  # a reader that failed reads nothing more
+                    kind = _step_type(reader, step)
+                    lost = (lost or step in self._after_gaps) and kind != _FIRST
+                    if lost:
+                        self.lost.append(step)
+                    self._last = self._last if kind is None else kind
+                    if kind == _FIRST and not (self.known and step == self.known[-1][0]):
+                        self.found.append(step - len(self.lost))
+                    step += 1
+
+    def index(self) -> tuple[bytes, int]:
+        """The index of all episodes, and the number of those whose metadata is not known."""
+        path = os.path.join(self._shard, METADATA)
+        places = _records(path)[0] if METADATA not in self._anew else []
+        of_known = [places.pop(0) if has and places else _NOTHING for _, has in self.known]
+        unfinished = self._last != _LAST
+        if len(places) == len(self.found) - unfinished:  # written when the next episode begins
+            of_found, unknown = places + [_NOTHING] * unfinished, 0
+        else:
+            of_found, unknown = [_NOTHING] * len(self.found), len(self.found) if places else 0
+        starts = [start for start, _ in self.known] + self.found
+        return riegeli_file([_datum(np.stack([starts, of_known + of_found], axis=1).astype(np.int64))]), unknown
+
+    def damage(self, wrong: Sequence[str]) -> str:
+        """What is said of a shard in whose index something is wrong."""
+        first = min([*self.found[:1], *(start for start, _ in self.known[:1])], default=self.steps)
+        without = len(self.lost) + first
+        lost = [f"{without:,} more are of episodes whose beginning is lost"] if without else []
+        found = f"{self.count:,} episodes of {self.steps - without:,} steps were found in {STEPS}"
+        return f"{self._shard}: {'; '.join([*wrong, found, *lost])}; what its writer had not yet written is lost"
+
+
+def _step_type(reader: Any, step: int) -> int | None:
+    """Of a step; None if it cannot be read."""
+    from envlogger.converters import codec
+    from envlogger.proto import storage_pb2
+
+    try:
+        data = reader.serialized_step(step)
+        timestep = storage_pb2.Data.FromString(data).tuple.values[0]
+        return int(codec.decode(timestep.tuple.values[0]))
+    except (*UNREADABLE, AttributeError, IndexError):
+        return None
+
+
+def _datum(values: Any) -> bytes:
+    """An array as the index files hold it."""
+    from envlogger.converters import codec
+
+    content: bytes = codec.encode(values).datum.SerializeToString()
+    return content

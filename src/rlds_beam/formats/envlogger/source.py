@@ -1,0 +1,260 @@
+"""EnvLogger's Riegeli logs as a source: `--from=envlogger`, through the package `envlogger` (Linux, Python 3.11).
+
+    LOG/metadata.riegeli
+    LOG/<timestamp>/steps.riegeli  step_offsets.riegeli  episode_metadata.riegeli  episode_index.riegeli
+
+Each directory of a timestamp is a shard. EnvLogger stores with a step the action, reward and discount that led to it;
+in RLDS they are those that lead out of it, and the last step's are zeros:
+
+    logged   o0 --   o1 a0 r0 d0   o2 a1 r1 d1        RLDS   o0 a0 r0 d0   o1 a1 r1 d1   o2 (void)
+
+A log that was damaged, or whose writer was killed, is read as far as it can be: an episode whose steps cannot be read
+is `corrupt_record`. Where index files are missing or damaged, the episodes are found by scanning the steps
+(`envlogger_shard`), and one record more is `corrupt_record`, which says what was wrong. An episode without a last step
+is `last_not_last`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from rlds_beam import naming, storage
+from rlds_beam.encoding.base import Damage, Record
+from rlds_beam.episodes.casting import exact_cast
+from rlds_beam.episodes.columns import zeros_like
+from rlds_beam.episodes.episode import Column
+from rlds_beam.episodes.schema import Field, Schema
+from rlds_beam.errors import BadEpisode, UsageError, needs
+from rlds_beam.formats.arrays.array_episodes import FLAG_FIELDS, ArrayDecoder, ArrayFormat, Arrays, number_field
+from rlds_beam.formats.arrays.packed_arrays import unpack
+from rlds_beam.formats.arrays.sources_of_files import no_features, splits_of
+from rlds_beam.formats.envlogger.shard import FILES, LOG_METADATA, STEPS, UNREADABLE, index_of, opened
+from rlds_beam.reading.base import Shard, Source, Split
+from rlds_beam.reading.changes import files_in
+
+Array: TypeAlias = "np.ndarray[Any, Any]"
+
+_LAST = 2
+
+
+@dataclasses.dataclass(frozen=True)
+class EnvLoggerFormat(ArrayFormat):
+    """One shard of a log; its path is that of `steps.riegeli`. A payload holds the steps as EnvLogger stored them."""
+
+    name = "envlogger"
+
+    def count(self, path: str) -> int:
+        index = index_of(os.path.dirname(path))
+        return index.episodes + bool(index.damage)
+
+    def episodes(self, path: str, start: int, stop: int) -> Iterator[Arrays | Damage]:
+        shard = os.path.dirname(path)
+        index = index_of(shard)
+        position, last = start, min(stop, index.episodes)
+        while position < last:  # a reader that failed once reads nothing more: another one goes on
+            with opened(shard, index.anew, index.bridged) as reader:
+                while position < last:
+                    found = _read(reader, position)
+                    yield found
+                    position += 1
+                    if isinstance(found, Damage):
+                        break
+        if stop > index.episodes:
+            yield Damage(index.episodes, index.episodes + 1, index.damage, b"")
+
+
+def _read(reader: Any, position: int) -> Arrays | Damage:
+    first = 0
+    try:
+        info = reader.episode(position, True)
+        first, count = int(info.start), int(info.num_steps)
+        steps = [reader.serialized_step(step) for step in range(first, first + count)]
+        if None in steps:
+            raise ValueError("a step cannot be read")
+        about = b"" if info.metadata is None else info.metadata.SerializeToString()
+    except (*UNREADABLE, AttributeError) as error:
+        reason = f"episode {position}: steps from {first} on cannot be read"
+        return Damage(position, position + 1, f"{reason} ({type(error).__name__})", b"")
+    return {"steps": _objects(steps), "metadata": _objects([about])}
+
+
+def _objects(values: Sequence[bytes]) -> Array:
+    return np.fromiter(values, object, len(values))
+
+
+@dataclasses.dataclass(frozen=True)
+class EnvLoggerDecoder(ArrayDecoder):
+    """Makes episodes of logged steps. Attributes: as of `ArrayDecoder`."""
+
+    def convert(self, arrays: Arrays) -> tuple[Mapping[str, Column], Mapping[str, Any]]:
+        steps, metadata = _columns(arrays)
+        return steps, {path: metadata[path] for path in self.schema.metadata}
+
+
+def _columns(arrays: Arrays) -> tuple[dict[str, Column], dict[str, Any]]:
+    """The RLDS columns of logged steps, and the fields of the episode."""
+    logged = [_decoded(step) for step in arrays["steps"]]
+    if not logged:
+        return {}, {}
+    types = np.array([int(timestep[0]) for (timestep, _, _) in logged])
+    led_to = {"action": [action for _, action, _ in logged[1:]]}
+    led_to |= {name: [timestep[i] for timestep, _, _ in logged[1:]] for name, i in (("reward", 1), ("discount", 2))}
+    columns = _stacked([timestep[3] for timestep, _, _ in logged], "observation")
+    for name, values in led_to.items():
+        for path, column in _stacked(values, name).items():
+            columns[path] = np.concatenate([column, zeros_like(column, 1)])
+    for path, column in _stacked([_named(custom) for _, _, custom in logged], "").items():
+        columns.setdefault(path, column)
+    first, last = np.arange(len(logged)) == 0, types == _LAST
+    ended = np.array([False, *(timestep[2] == 0 for timestep, _, _ in logged[1:])])
+    columns |= {"is_first": first, "is_last": last, "is_terminal": last & ended}
+    about = _decoded(arrays["metadata"][0]) if arrays["metadata"][0] else {}
+    return columns, {path: _value(value) for path, value in _by_path(about or {}, "").items()}
+
+
+def _decoded(data: bytes) -> Any:
+    with needs("envlogger", "reading EnvLogger's logs needs the package envlogger"):
+        from envlogger.converters import codec
+        from envlogger.proto import storage_pb2
+    return codec.decode(storage_pb2.Data.FromString(bytes(data)))
+
+
+def _named(custom: Any) -> Mapping[str, Any]:
+    """What the environment's step function added to a step."""
+    if custom is None:
+        return {}
+    return custom if isinstance(custom, Mapping) else {"custom": custom}
+
+
+def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+    """The leaves of dicts, tuples and lists by path."""
+    if isinstance(value, Mapping):
+        named: list[tuple[Any, Any]] = sorted(value.items())
+    elif isinstance(value, (tuple, list)):
+        named = list(enumerate(value))
+    else:
+        yield path, value
+        return
+    for name, one in named:
+        yield from _leaves(one, f"{path}/{name}" if path else str(name))
+
+
+def _by_path(value: Any, path: str) -> dict[str, Any]:
+    """The leaves by path. Raises ValueError where two have the same one."""
+    leaves = [*_leaves(value, path)]
+    found = dict(leaves)
+    if len(found) < len(leaves):
+        names = [name for name, _ in leaves]
+        raise ValueError(f"two fields are both named {next(name for name in names if names.count(name) > 1)}")
+    return found
+
+
+def _stacked(values: Sequence[Any], path: str) -> dict[str, Column]:
+    """The values of all steps, leaf by leaf. Raises ValueError where they differ in their leaves."""
+    rows = [_by_path(value, path) for value in values]
+    if not rows:
+        return {}
+    for row in rows:
+        if row.keys() != rows[0].keys():
+            raise ValueError(f"the steps have other fields than the first: {sorted(row.keys() ^ rows[0].keys())[:3]}")
+    return {name: _column([row[name] for row in rows], name) for name in rows[0] if rows[0][name] is not None}
+
+
+def _column(values: Sequence[Any], path: str) -> Column:
+    if isinstance(values[0], (str, bytes)):
+        return _objects([_value(value) for value in values])
+    arrays = [np.asarray(value) for value in values]
+    if len({array.dtype for array in arrays}) > 1:  # Python's numbers, of which some are whole
+        dtype = np.result_type(*arrays)
+        arrays = [exact_cast(array, dtype, path) for array in arrays]
+    stacked: Array = np.stack(arrays)
+    return stacked
+
+
+def _value(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode()
+    return value if isinstance(value, bytes) else np.asarray(value)
+
+
+@dataclasses.dataclass(frozen=True)
+class EnvLoggerSource(Source):
+    """A log, or several. Attributes: as of `Source`."""
+
+    dataset: str
+    schema: Schema
+    decoder: EnvLoggerDecoder
+    splits: tuple[Split, ...]
+    files: EnvLoggerFormat = EnvLoggerFormat()
+    violations: tuple[Any, ...] = ()
+
+    def companions(self, shard: Shard) -> list[str]:
+        return [path for path in files_in([storage.split(shard.path)[0]]) if path != shard.path]
+
+    @classmethod
+    def open(
+        cls, input: str | Sequence[str], *, split: str | None = None, features: str | None = None
+    ) -> EnvLoggerSource:
+        no_features("envlogger", features)
+        logs = input.split(",") if isinstance(input, str) else list(input)
+        paths = [path for log in logs for path in _shards(log)]
+        name = naming.to_name(storage.split(logs[0].rstrip("/"))[1])
+        shards = tuple(Shard(i, path, _size(path), _count(cls.files, path)) for i, path in enumerate(paths))
+        schema = _schema(cls.files, paths)
+        return cls(f"{name}/1.0.0", schema, EnvLoggerDecoder(schema), splits_of({"train": shards}, split, name))
+
+
+def _shards(log: str) -> list[str]:
+    """The files of steps of a log; raises UsageError where there are none."""
+    if storage.scheme(log) is not None:
+        raise UsageError(f"cannot read {log}: EnvLogger's logs are read from local disks only; copy it first")
+    folders = [storage.join(log, name) for name in storage.listdir(log)] if storage.isdir(log) else []
+    found = [
+        storage.join(folder, STEPS)
+        for folder in folders
+        if storage.isdir(folder) and any(storage.exists(storage.join(folder, name)) for name in FILES)
+    ]
+    if not found and not storage.exists(storage.join(log, LOG_METADATA)):
+        raise UsageError(f"{log} is no log of EnvLogger's Riegeli backend: there is no {LOG_METADATA} in it")
+    if not found:
+        raise UsageError(f"{log}: there are no steps in it (DIRECTORY/{STEPS}): was its environment closed?")
+    return found
+
+
+def _size(path: str) -> int:
+    return storage.size(path) if storage.exists(path) else 0
+
+
+def _count(files: EnvLoggerFormat, path: str) -> int | None:
+    try:
+        return files.count(path)
+    except OSError:
+        return None
+
+
+def _schema(files: EnvLoggerFormat, paths: Sequence[str]) -> Schema:
+    """Of the first episode that can be read."""
+    for path in paths:
+        for record in files.read(path):
+            if isinstance(record, Record):
+                try:
+                    steps, metadata = _columns(unpack(record.payload))
+                except (ValueError, BadEpisode):
+                    continue
+                fields = {name: _field(name, column) for name, column in steps.items()}
+                return Schema(
+                    fields | FLAG_FIELDS,
+                    {name: _field(name, _column([value], name)) for name, value in metadata.items()},
+                )
+    raise UsageError(f"{paths[0]}: there is no episode that can be read in it: was its environment closed?")
+
+
+def _field(path: str, column: Any) -> Field:
+    if column.dtype == object:
+        return Field(path, "string", (), "text", "Text")
+    return number_field(path, column.dtype.name, column.shape[1:])

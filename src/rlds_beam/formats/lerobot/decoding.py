@@ -1,0 +1,154 @@
+"""A record of a LeRobot dataset as an `Episode`."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from rlds_beam import storage
+from rlds_beam.encoding import arrow_values
+from rlds_beam.encoding.example.columns import objects
+from rlds_beam.episodes.casting import exact_cast
+from rlds_beam.episodes.columns import text_bytes
+from rlds_beam.episodes.episode import Column, Episode
+from rlds_beam.episodes.keys import EpisodeKey
+from rlds_beam.episodes.schema import Field
+from rlds_beam.errors import BadEpisode, Violation
+from rlds_beam.formats.arrays.array_episodes import discounts
+from rlds_beam.formats.lerobot.episode_fields import DISCOUNT, FLAGS, REWARD, EpisodeFields, FeatureFields, sizes
+from rlds_beam.formats.lerobot.files import EPISODE
+from rlds_beam.formats.lerobot.reading import Video
+from rlds_beam.formats.lerobot.videos import encode_png, read_frames
+from rlds_beam.images.encoded_images import EncodedImages
+
+_IMAGES = ("png", "jpeg")
+
+
+@dataclasses.dataclass(frozen=True)
+class LerobotDecoder:
+    """Makes episodes of records (`reading.base.Decoder`).
+
+    Attributes:
+      fields: what they hold.
+      root: of the dataset: for its videos.
+      fps: frames a second.
+    """
+
+    fields: EpisodeFields
+    root: str
+    fps: float
+
+    def decode(self, payload: bytes, key: EpisodeKey) -> Episode:
+        import pyarrow as pa
+
+        try:
+            table = pa.ipc.open_stream(payload).read_all()
+            about = json.loads((table.schema.metadata or {})[EPISODE])
+        except (pa.ArrowException, KeyError, ValueError) as error:
+            raise BadEpisode(Violation("not_an_example", f"it is no record of a LeRobot dataset: {error!r}")) from None
+        rows = table.num_rows
+        if not rows:
+            raise BadEpisode(Violation("empty_episode", "it has no frames"))
+        steps: dict[str, Column] = {}
+        for feature in self.fields.features:
+            try:
+                steps |= self._columns(feature, table, about)
+            except (AttributeError, LookupError, OverflowError, TypeError, ValueError) as error:  # pyarrow's, too
+                detail = f"{feature.name} is not what info.json says: {error}"
+                raise BadEpisode(Violation("wrong_dtype_or_shape", detail, feature.fields[0].path)) from None
+        metadata: dict[str, Any] = {}
+        for name, field in self.fields.columns.items():
+            try:
+                metadata[field.path] = _value(field, about["columns"].get(name))
+            except (AttributeError, OverflowError, TypeError, ValueError) as error:
+                raise BadEpisode(Violation("wrong_dtype_or_shape", f"{name} in meta/: {error}", field.path)) from None
+        if self.fields.task is not None:
+            texts = objects(arrow_values.texts(table["task"]))
+            if self.fields.task_of_episode:
+                metadata[self.fields.task] = texts[0]
+            else:
+                steps[self.fields.task] = texts
+        _complete(steps, self.fields.made, rows)
+        return Episode(key, {path: steps[path] for path in self.fields.schema.steps}, metadata, payload)
+
+    def _columns(self, feature: FeatureFields, table: Any, about: Mapping[str, Any]) -> dict[str, Column]:
+        rows, (first, *more) = table.num_rows, feature.fields
+        if feature.kind == "video":
+            video = Video(*about["videos"][feature.name])
+            return {first.path: self._frames(first, video, rows)}
+        column = table[feature.name].combine_chunks()
+        if column.null_count:
+            raise ValueError(f"{column.null_count} frames have none")
+        if feature.kind == "image":
+            images = EncodedImages(objects(_image_bytes(column)), first.shape, first.dtype, first.encoding)
+            return {first.path: images if first.encoding in _IMAGES else images.decode(first.path)}
+        if feature.kind == "text":
+            return {first.path: objects(arrow_values.texts(column)).reshape(rows, *first.closed_shape)}
+        values = arrow_values.numbers(column)
+        if not more:
+            flags = first.path == "is_terminal" and first.path not in (feature.name,)
+            shaped = exact_cast(values.reshape(rows, *first.closed_shape), first.numpy_dtype, first.path)
+            return {first.path: _only_last(shaped) if flags else shaped}
+        parts = np.split(values.reshape(rows, -1), np.cumsum(sizes(feature))[:-1], axis=1)
+        return {
+            field.path: exact_cast(part.reshape(rows, *field.closed_shape), field.numpy_dtype, field.path)
+            for field, part in zip(feature.fields, parts, strict=True)
+        }
+
+    def _frames(self, field: Field, video: Video, rows: int) -> Column:
+        path = storage.join(self.root, *video.file.split("/"))
+        if field.encoding not in _IMAGES:
+            pixels: Column = np.stack(read_frames(path, video.start, self.fps, rows, field))
+            return pixels
+        images = objects(read_frames(path, video.start, self.fps, rows, field, encode_png))
+        return EncodedImages(images, field.shape, field.dtype, field.encoding)
+
+
+def _only_last(flags: Any) -> Any:
+    """`next.done` of the last frame only: in RLDS only the last step of an episode is terminal."""
+    last = np.zeros(len(flags), bool)
+    last[-1:] = flags[-1:]
+    return last
+
+
+def _image_bytes(column: Any) -> list[bytes]:
+    content: list[bytes] = column.field("bytes").to_pylist()
+    if any(image is None for image in content):
+        raise ValueError("its images are in files of their own, not in the data file")
+    return content
+
+
+def _value(field: Field, value: Any) -> Any:
+    """A value of the episode; nothing is zeros, or an empty text. Raises BadEpisode if it is no such value."""
+    if field.dtype == "string":
+        if not field.shape:
+            return text_bytes(value or "", field.path)
+        return objects([text_bytes(text, field.path) for text in value or []])
+    if field.encoding in _IMAGES:
+        return value or b""
+    if value is None:
+        return np.zeros(field.closed_shape, field.numpy_dtype)[()]
+    try:
+        array = np.asarray(value)
+    except ValueError as error:
+        raise BadEpisode(Violation("wrong_dtype_or_shape", str(error), field.path)) from None
+    if value == [] and None in field.shape:  # also of the shape (0, 2)
+        return np.zeros(field.closed_shape, field.numpy_dtype)
+    return exact_cast(array, field.numpy_dtype, field.path)[()]
+
+
+def _complete(steps: dict[str, Column], made: tuple[str, ...], rows: int) -> None:
+    """Adds the fields that no feature gives; FLAGS come before the discount in `made`."""
+    flags: dict[str, Any] = {path: np.zeros(rows, bool) for path in FLAGS}
+    flags["is_first"][0] = flags["is_last"][-1] = True
+    for path in made:
+        if path in FLAGS:
+            steps[path] = flags[path]
+        elif path == DISCOUNT.path:
+            steps[path] = discounts(np.asarray(steps["is_terminal"], bool))
+        else:
+            steps[path] = np.zeros(rows, REWARD.dtype)

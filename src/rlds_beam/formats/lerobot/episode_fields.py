@@ -1,0 +1,174 @@
+"""Which field of an episode each feature of a LeRobot dataset becomes: the inverse of `features.py`.
+
+    observation.images.top     observation/images/top
+    observation.state          observation/state
+    action                     action
+    next.reward                reward; 0 where there is none
+    next.done                  is_terminal, on the last frame
+    the frame's task           language_instruction
+
+What rlds-beam wrote becomes what it was (`meta/rlds_beam.json`). `is_first`, `is_last`, and `discount` are added if
+they are missing; the discount is 1, and 0 on a terminal step and the step that leads into it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from rlds_beam.encoding.checked_json import ANY, TEXT, Kind, Maybe, check_json
+from rlds_beam.encoding.tfds.features import DTYPES
+from rlds_beam.episodes.schema import Field, Schema, by_path, text_field
+from rlds_beam.errors import UsageError
+from rlds_beam.formats.arrays.leaves import field_from_json
+from rlds_beam.formats.lerobot import layout
+from rlds_beam.formats.lerobot.features import INDEX_FEATURES
+from rlds_beam.formats.lerobot.reading import Meta
+
+TASK = "language_instruction"
+REWARD, DISCOUNT = Field("reward", "float32"), Field("discount", "float32")
+_INFO = "meta/info.json"
+FLAGS = ("is_first", "is_last", "is_terminal")
+
+
+@dataclasses.dataclass(frozen=True)
+class FeatureFields:
+    """A feature, and the fields that it becomes: several, if it is vectors that were joined.
+
+    Attributes:
+      name: of the feature.
+      kind: `number`, `text`, `image` or `video`.
+      shape: of a frame, as LeRobot has it.
+      fields: what it becomes.
+    """
+
+    name: str
+    kind: str
+    shape: tuple[int, ...]
+    fields: tuple[Field, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class EpisodeFields:
+    """What the episodes of a dataset hold.
+
+    Attributes:
+      features: those that are read.
+      task: the path of the instruction; None where the data had none.
+      task_of_episode: whether that is one value for the episode.
+      columns: the field of the episode that each column of meta/episodes becomes.
+      made: fields that no feature gives.
+    """
+
+    features: tuple[FeatureFields, ...]
+    task: str | None
+    task_of_episode: bool
+    columns: Mapping[str, Field]
+    made: tuple[str, ...]
+
+    @property
+    def schema(self) -> Schema:
+        steps = by_path((field for feature in self.features for field in feature.fields), _INFO)
+        steps |= {path: Field(path, "bool", feature="Scalar") for path in self.made if path in FLAGS}
+        steps |= {field.path: field for field in (REWARD, DISCOUNT) if field.path in self.made}
+        metadata = by_path(self.columns.values(), _INFO)
+        if self.task is not None:
+            task = [text_field(self.task)]
+            if self.task_of_episode:
+                metadata = by_path([*metadata.values(), *task], _INFO)
+            else:
+                steps = by_path([*steps.values(), *task], _INFO)
+        return Schema(steps, metadata)
+
+
+def episode_fields(meta: Meta) -> EpisodeFields:
+    """The fields of a dataset's episodes.
+
+    Raises:
+      UsageError: a feature cannot be read.
+    """
+    known = meta.fields or {}
+    where = meta.path(layout.FIELDS)
+    if meta.fields is not None:
+        check_json(known, _KNOWN, where)
+    described = known.get("features", {})
+    names = [name for name in meta.info["features"] if name not in INDEX_FEATURES]
+    paths = _paths(name for name in names if name not in described)
+    features = []
+    for name in names:
+        info = meta.info["features"][name]
+        kind = {"image": "image", "video": "video", "string": "text"}.get(info["dtype"], "number")
+        shape = tuple(info["shape"]) if kind in ("image", "video") or info["shape"] != [1] else ()
+        if name in described:
+            fields = tuple(field_from_json(field, where) for field in described[name]["fields"])
+            if kind == "video":
+                fields = tuple(map(_of_video, fields))
+        else:
+            fields = (_conventional(name, paths[name], kind, shape, info),)
+        features.append(FeatureFields(name, kind, shape, fields))
+    there = {field.path for feature in features for field in feature.fields}
+    made = tuple(path for path in (*FLAGS, "reward", "discount") if path not in there)
+    task = known["task"] if meta.fields else TASK
+    columns = {name: field_from_json(field, where) for name, field in known.get("episode_columns", {}).items()}
+    if not meta.fields:
+        columns = _columns(meta)
+    return EpisodeFields(tuple(features), task, bool(known.get("task_of_episode")), columns, made)
+
+
+_FIELDS = Kind("a list of fields", lambda fields: isinstance(fields, list) and bool(fields))
+_KNOWN = {
+    "features?": {"*": {"fields": (_FIELDS, [ANY]), "*": ANY}},
+    "task": Maybe(TEXT),
+    "task_of_episode?": ANY,
+    "episode_columns?": {"*": ANY},
+}
+
+
+def _of_video(field: Field) -> Field:
+    """The field of the images that are read from a video: frames that were JPEGs are encoded again, as PNGs."""
+    if field.dtype != "uint8" or len(field.shape) != 3 or field.encoding not in ("none", "png", "jpeg"):
+        raise UsageError(f"meta/rlds_beam.json: {field} cannot be a video")
+    return field if field.encoding == "none" else dataclasses.replace(field, encoding="png", feature="Image")
+
+
+def _paths(names: Iterable[str]) -> dict[str, str]:
+    """The path of each name: `observation/state`. Dots stay where a name goes through another one, which is a value."""
+    every = list(names)
+    known = {"next.reward": "reward", "next.done": "is_terminal"}
+    known = {name: path for name, path in known.items() if path not in every}
+    found = {}
+    for name in every:
+        through = any(name.startswith(f"{other}.") for other in every)
+        found[name] = known.get(name) or (name if through else name.replace(".", "/"))
+    return found
+
+
+def _conventional(name: str, path: str, kind: str, shape: tuple[int, ...], info: Mapping[str, Any]) -> Field:
+    if kind in ("image", "video"):
+        if len(shape) != 3:
+            raise UsageError(f"info.json: {name} has the shape {list(shape)}, and images have three dimensions")
+        names = info.get("names")
+        if isinstance(names, list) and names and str(names[0]).startswith("channel"):
+            shape = (*shape[1:], shape[0])
+        return Field(path, "uint8", shape, "png", "Image")
+    if kind == "text":
+        return text_field(path, shape)
+    dtype = "bool" if path == "is_terminal" else info["dtype"]
+    if dtype not in DTYPES or 0 in shape:
+        raise UsageError(f"info.json: {name} is {info['dtype']}{list(shape)}, which cannot be read")
+    return Field(path, dtype, shape)
+
+
+def _columns(meta: Meta) -> dict[str, Field]:
+    columns = {}
+    for name, (dtype, shape) in meta.episode_schema().items():
+        path = f"episode_metadata/{name.replace('/', '.')}"
+        columns[name] = text_field(path, shape) if dtype == "string" else Field(path, dtype, shape)
+    return columns
+
+
+def sizes(feature: FeatureFields) -> list[int]:
+    """Numbers of each field in a joined vector."""
+    return [math.prod(field.closed_shape) for field in feature.fields]

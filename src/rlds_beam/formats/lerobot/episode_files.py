@@ -1,0 +1,140 @@
+"""The files of episodes, as v2.1 has them: a Parquet file of each, and a video of each camera.
+
+Their names have the number of the episode, which is known only when all ranges are finished. Until then the files of a
+range lie one after another in packs, one of the frames and one of each camera:
+
+    _ranges/train-00003-of-00008.data     [ Parquet ][ Parquet ][ Parquet ]
+                                                    ^          ^          ^   `ends`, kept in the facts of the range
+
+`unpack` writes them under their names, with the true numbers in them. The packs stay until the commit of the range
+names these files, so it can be killed at any point.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from rlds_beam import storage
+from rlds_beam.errors import NotVerifiedError
+from rlds_beam.formats.lerobot import layout
+from rlds_beam.formats.lerobot.frames import FrameColumns, Frames
+from rlds_beam.formats.lerobot.parquet_file import FramesFile, edited, edits_of
+from rlds_beam.formats.lerobot.range_files import Videos
+from rlds_beam.formats.lerobot.videos import Encoding, encoded_video
+from rlds_beam.output.shards import ShardWriter, WrittenFile
+
+if TYPE_CHECKING:
+    from rlds_beam.formats.lerobot.output import LerobotOutput
+    from rlds_beam.formats.lerobot.range_facts import RangeFacts
+
+Array = np.ndarray[Any, Any]
+_ENDS = "ends"
+
+
+class EpisodeFiles:
+    """Writes the packs of a range.
+
+    Args:
+      output: which they are of.
+      columns: of the frames.
+      names: of the pack of the frames, and of those of the videos.
+    """
+
+    def __init__(self, output: LerobotOutput, columns: FrameColumns, names: tuple[str, ...]):
+        self._output, self._columns, self._names, self._frames = output, columns, names, 0
+        self._paths = [storage.below(output.directory, name) for name in names]
+        self._shards = [ShardWriter(path) for path in self._paths]
+        self._ends: list[list[int]] = [[0] * len(names)]
+        self._places: dict[str, list[Array]] = {}
+
+    def add(self, frames: Frames, videos: Videos, key: object) -> None:
+        """Takes an episode."""
+        starts = self._ends[-1]
+        file = FramesFile(self._shards[0], self._columns)
+        file.add(frames, key)
+        places, size = file.close()
+        sizes = [size]
+        for name, found in places.items():
+            found[:, 0] += starts[0]
+            self._places.setdefault(name, []).append(found)
+        for place, feature in enumerate(self._output.videos, 1):
+            height, width, _ = feature.shape
+            encoding, pixels = cast(Encoding, self._output.encoding), videos[feature.name]
+            content = encoded_video(self._paths[place], encoding, self._output.fps, height, width, pixels)
+            self._shards[place].write([content], frames.length, key)
+            sizes.append(len(content))
+        self._ends.append([start + size for start, size in zip(starts, sizes, strict=True)])
+        self._frames += frames.length
+
+    def commit(self) -> tuple[list[WrittenFile], dict[str, Array]]:
+        """Completes the packs; they, and where the episodes and the numbers of the range are in them."""
+        written = [
+            WrittenFile(name, shard.commit(), self._frames, role="part" if place else "items")
+            for place, (name, shard) in enumerate(zip(self._names, self._shards, strict=True))
+        ]
+        places = {name: np.concatenate(found) for name, found in self._places.items()}
+        return written, {**places, _ENDS: np.array(self._ends, np.int64)}
+
+    def abort(self) -> None:
+        """Removes what was written so far; does nothing after `commit`."""
+        for shard in self._shards:
+            shard.abort()
+
+
+def file_names(output: LerobotOutput, episode: int) -> list[str]:
+    """The names of the files of an episode: of its frames, and of its videos."""
+    place = layout.place_of_episode(episode)
+    videos = [layout.EPISODE_VIDEO_PATH.format(video_key=feature.name, **place) for feature in output.videos]
+    return [layout.EPISODE_DATA_PATH.format(**place), *videos]
+
+
+def unpack(
+    output: LerobotOutput, packs: list[str], facts: RangeFacts, first: int, numbers: Mapping[str, Array]
+) -> list[WrittenFile]:
+    """Writes the files of the episodes of a range, however often; they in the order of the episodes.
+
+    Args:
+      packs: their names.
+      facts: of the range.
+      first: the number of its first episode.
+      numbers: of its frames (`edits_of`).
+
+    Raises:
+      NotVerifiedError: a pack is not there, or cut short.
+    """
+    found = zip(*(_contents(output, name, facts, i, numbers) for i, name in enumerate(packs)), strict=True)
+    written = []
+    for episode, (contents, length, key) in enumerate(zip(found, facts.lengths.tolist(), facts.keys, strict=True)):
+        for place, (name, content) in enumerate(zip(file_names(output, first + episode), contents, strict=True)):
+            with ShardWriter(storage.below(output.directory, name)) as shard:
+                shard.write([content], length, key)
+                written.append(WrittenFile(name, shard.commit(), length, role="part" if place else "items"))
+    return written
+
+
+def _contents(
+    output: LerobotOutput, name: str, facts: RangeFacts, place: int, numbers: Mapping[str, Array]
+) -> Iterator[bytes | bytearray]:
+    """The file of each episode in a pack, with the true numbers."""
+    path, ends = storage.join(output.directory, name), facts.places[_ENDS][:, place].tolist()
+    edits = edits_of(facts.places, numbers) if not place else []
+    at = 0
+    try:
+        with storage.open_read(path) as file:
+            for start, stop in itertools.pairwise(ends):
+                content = file.read(stop - start)
+                if len(content) < stop - start:
+                    raise OSError(f"it has {start + len(content)} bytes, where {ends[-1]} were written")
+                own = []
+                while at < len(edits) and edits[at][0] < stop:
+                    own.append((edits[at][0] - start, edits[at][1]))
+                    at += 1
+                yield edited(content, own) if own else content
+    except OSError as error:
+        raise NotVerifiedError(
+            f"{path} is not there, or damaged ({error}): remove the commit of its range, and run the same command again"
+        ) from error

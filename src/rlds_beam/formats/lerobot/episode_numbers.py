@@ -1,0 +1,80 @@
+"""What the episodes of a range are in the dataset, and their statistics with it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from rlds_beam.formats.lerobot import statistics
+from rlds_beam.formats.lerobot.features import INDEX_FEATURES
+from rlds_beam.formats.lerobot.gathered_statistics import GatheredStatistics
+from rlds_beam.formats.lerobot.range_facts import RangeFacts
+
+if TYPE_CHECKING:
+    from rlds_beam.formats.lerobot.output import LerobotOutput
+
+Array = np.ndarray[Any, Any]
+
+
+class EpisodeNumbers(NamedTuple):
+    """What a range does not know itself.
+
+    Attributes:
+      episode, frame: of the dataset, that its first ones are.
+      tasks: of each of its tasks, the number in the dataset.
+    """
+
+    episode: int
+    frame: int
+    tasks: Array
+
+
+class FeatureStatistics(NamedTuple):
+    """The statistics of a feature in each of E episodes.
+
+    Attributes:
+      name: of the feature.
+      values: (E, statistics, D).
+      shape: of a statistic in one episode.
+      counts: of the values that they are of, (E,).
+    """
+
+    name: str
+    values: Array
+    shape: tuple[int, ...]
+    counts: Array
+
+
+def features_statistics(
+    output: LerobotOutput, facts: RangeFacts, numbers: EpisodeNumbers
+) -> Iterator[FeatureStatistics]:
+    """The statistics of the episodes of a range, feature by feature."""
+    features = {feature.name: feature for feature in output.features.features}
+    every = {**facts.statistics, **_of_indices(facts, numbers)}
+    for name in (n for n in (*features, *INDEX_FEATURES) if n in every):
+        feature = features.get(name)
+        shape: tuple[int, ...] = (1,)
+        counts = facts.lengths
+        if feature is not None and feature.kind == "image":
+            shape, counts = (feature.shape[-1], 1, 1), facts.samples[name]
+        elif feature is not None:
+            shape = feature.shape or (1,)
+        yield FeatureStatistics(name, every[name], shape, counts)
+
+
+def _of_indices(facts: RangeFacts, numbers: EpisodeNumbers) -> dict[str, Array]:
+    """Of what the dataset numbers: (E, statistics, 1)."""
+    ends = np.cumsum(facts.lengths)
+    std = statistics.STATISTICS.index("std")
+    of_index = statistics.range_statistics(facts.lengths)
+    of_episode = np.zeros_like(of_index)
+    first = numbers.frame + ends - facts.lengths
+    others = np.arange(of_index.shape[1]) != std
+    of_index[:, others] += first[:, None]
+    of_episode[:, others] += numbers.episode + np.arange(len(ends))[:, None]
+    tasks = GatheredStatistics()
+    for own in np.split(numbers.tasks[facts.frame_tasks], ends[:-1]) if len(ends) else ():
+        tasks.add({"task_index": own}, {})
+    return {"index": of_index[..., None], "episode_index": of_episode[..., None], **tasks.finish()}

@@ -1,0 +1,73 @@
+"""meta/*.jsonl of v2.1: the length and the tasks of each episode, its statistics, and the tasks.
+
+episodes.jsonl         {"episode_index": 0, "tasks": ["push"], "length": 41, "episode_key": ..., fields of the episode}
+episodes_stats.jsonl   {"episode_index": 0, "stats": {"action": {"min": [...], "max": ..., "mean", "std", "count"}}}
+tasks.jsonl            {"task_index": 0, "task": "push"}
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from rlds_beam import storage
+from rlds_beam.formats.lerobot import layout, statistics
+from rlds_beam.formats.lerobot.episode_numbers import EpisodeNumbers, FeatureStatistics, features_statistics
+from rlds_beam.formats.lerobot.range_facts import RangeFacts
+from rlds_beam.output.shards import ShardWriter
+
+if TYPE_CHECKING:
+    from rlds_beam.formats.lerobot.output import LerobotOutput
+
+_STATISTICS = ("min", "max", "mean", "std", "count")
+"""Those of v2.1."""
+
+
+class EpisodesLines:
+    """Writes them (`metadata.EpisodesFiles`)."""
+
+    def __init__(self, output: LerobotOutput):
+        self._output = output
+        self._episodes, self._stats = (
+            ShardWriter(storage.below(output.directory, name))
+            for name in (layout.EPISODES_JSONL, layout.EPISODES_STATS_JSONL)
+        )
+
+    def add(self, place: int, number: int, facts: RangeFacts, numbers: EpisodeNumbers) -> None:
+        del place, number
+        if not facts.frames:
+            return
+        known = facts.columns.select(list(self._output.features.columns)).to_pylist()
+        found = [one for one in features_statistics(self._output, facts, numbers) if _is_known(one)]
+        episodes, stats = [], []
+        for i, (key, length, own) in enumerate(
+            zip(facts.keys, facts.lengths.tolist(), facts.episode_tasks(), strict=True)
+        ):
+            index = {"episode_index": numbers.episode + i}
+            tasks = [facts.tasks[task] for task in own]
+            columns = known[i] if known else {}
+            episodes.append({**index, "tasks": tasks, "length": length, "episode_key": key, **columns})
+            stats.append({**index, "stats": {one.name: _statistics(one, i) for one in found}})
+        self._episodes.write(_lines(episodes), 0)
+        self._stats.write(_lines(stats), 0)
+
+    def finish(self, tasks: Sequence[str]) -> None:
+        self._episodes.commit()
+        self._stats.commit()
+        lines = _lines({"task_index": i, "task": task} for i, task in enumerate(tasks))
+        storage.write_bytes(storage.below(self._output.directory, layout.TASKS_JSONL), b"".join(lines))
+
+
+def _is_known(feature: FeatureStatistics) -> bool:
+    """LeRobot 0.3 refuses statistics of a feature with `image` in its name that are not of three channels."""
+    return "image" not in feature.name or feature.shape == (3, 1, 1)
+
+
+def _statistics(feature: FeatureStatistics, episode: int) -> dict[str, Any]:
+    made = statistics.to_json(feature.values[episode], int(feature.counts[episode]), feature.shape)
+    return {name: made[name] for name in _STATISTICS}
+
+
+def _lines(content: Iterable[Any]) -> list[bytes]:
+    return [json.dumps(one, ensure_ascii=False).encode() + b"\n" for one in content]

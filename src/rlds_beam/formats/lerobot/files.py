@@ -1,0 +1,197 @@
+"""The episodes in the data files of a LeRobot dataset, as records."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import io
+import json
+import zlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rlds_beam import storage
+from rlds_beam.encoding.base import Damage, Headers, Record
+from rlds_beam.encoding.checked_json import shortened
+from rlds_beam.encoding.parquet_reading import UNREADABLE, open_parquet
+from rlds_beam.formats.lerobot.reading import EpisodeRow, Meta
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+EPISODE = b"rlds_beam_episode"
+"""In the schema of a record: what meta/ says of the episode, as JSON."""
+
+_NUMBERED = ("index", "episode_index")
+"""Left out of a record, so that two episodes are equal where only their place differs."""
+
+
+@functools.lru_cache(maxsize=4)
+def meta_of(root: str, digest: str) -> Meta:
+    """The metadata of a dataset; read once a process, and again where they are others (`Meta.digest`)."""
+    del digest
+    return Meta.open(root)
+
+
+@functools.lru_cache(maxsize=4)
+def _rows_of_files(root: str, digest: str) -> dict[str, list[EpisodeRow]]:
+    rows: dict[str, list[EpisodeRow]] = {}
+    for row in meta_of(root, digest).episodes:
+        rows.setdefault(row.file, []).append(row)
+    return rows
+
+
+@dataclasses.dataclass(frozen=True)
+class LerobotFiles:
+    """Data files: a record is an episode, and its position is its number in the file (`formats.base.RecordFormat`).
+
+    The payload is an Arrow stream: the frames, their task as text, and what meta/ says of the episode.
+
+    Attributes:
+      root: of the dataset.
+      digest: of its metadata.
+    """
+
+    root: str
+    digest: str
+
+    @property
+    def name(self) -> str:
+        return "parquet"
+
+    @property
+    def unit(self) -> str:
+        return "episodes"
+
+    def rows(self, path: str) -> list[EpisodeRow]:
+        """The episodes in a file, by meta/."""
+        return _rows_of_files(self.root, self.digest).get(path[len(self.root.rstrip("/")) + 1 :], [])
+
+    def read(self, path: str, start: int = 0, stop: int | None = None) -> Iterator[Record | Damage]:
+        for position, found in self._tables(path, start, stop, images=True):
+            if isinstance(found, str):
+                yield Damage(position, position + 1, found, b"")
+            else:
+                yield Record(position, _stream(found))
+
+    def scan(self, path: str, start: int = 0, stop: int | None = None) -> Headers:
+        positions, lengths, checksums = [], [], []
+        for position, found in self._tables(path, start, stop, images=False):
+            if not isinstance(found, str):
+                positions.append(position)
+                lengths.append(found.num_rows)
+                checksums.append(zlib.crc32(_stream(found)))
+        return Headers(np.array(positions, np.int64), np.array(lengths, np.int64), np.array(checksums, np.uint32))
+
+    def is_splittable(self, path: str) -> bool:
+        return True
+
+    def end(self, path: str, size: int) -> int:
+        return len(self.rows(path))
+
+    def positions(self, path: str, low: int, high: int) -> tuple[int, int | None]:
+        return low, high
+
+    def _tables(self, path: str, start: int, stop: int | None, images: bool) -> Iterator[tuple[int, pa.Table | str]]:
+        """The frames of each episode with its position; or what is wrong with them."""
+        rows = self.rows(path)
+        wanted = range(start, len(rows) if stop is None else min(stop, len(rows)))
+        if not wanted:
+            return
+        try:
+            file = storage.open_read(path)
+        except OSError as error:
+            if storage.scheme(path) is not None:
+                raise
+            yield from ((position, f"the file cannot be read: {shortened(error)}") for position in wanted)
+            return
+        with file:
+            try:
+                frames = _Frames(file, storage.size(path), images)
+            except UNREADABLE as error:
+                yield from ((position, f"the file is damaged: {shortened(error)}") for position in wanted)
+                return
+            for position in wanted:
+                try:
+                    found = self._table(frames, rows[position])
+                except UNREADABLE as error:
+                    found = f"the file is damaged: {shortened(error)}"
+                yield position, found
+
+    def _table(self, frames: _Frames, row: EpisodeRow) -> pa.Table | str:
+        import pyarrow as pa
+
+        table = frames.of(row.index)
+        if table.num_rows != row.length:
+            return f"{table.num_rows} frames, where meta/ says {row.length} of episode {row.index}"
+        tasks = meta_of(self.root, self.digest).tasks
+        numbers = table["task_index"].to_pylist()
+        if not all(number in tasks for number in numbers):
+            return f"a task that meta/ does not name, in episode {row.index}"
+        texts = pa.array([tasks[number] for number in numbers], pa.string())
+        about = {
+            "columns": row.columns,
+            "videos": {key: dataclasses.astuple(video) for key, video in row.videos.items()},
+        }
+        table = table.append_column("task", texts)
+        return table.replace_schema_metadata({EPISODE: json.dumps(about, default=str).encode()})
+
+
+class _Frames:
+    """The row groups of a file; the last one that was read is kept."""
+
+    def __init__(self, file: Any, size: int, images: bool):
+        import pyarrow as pa
+
+        self._file = open_parquet(file, size)
+        schema = self._file.schema_arrow
+        if len(set(schema.names)) < len(schema.names):
+            raise ValueError("two columns have the same name")
+        self._columns = [
+            field.name
+            for field in schema
+            if field.name not in _NUMBERED and (images or not pa.types.is_struct(field.type))
+        ]
+        column = self._file.read(columns=["episode_index"])["episode_index"]
+        if column.null_count or not pa.types.is_integer(column.type):
+            raise ValueError(f"episode_index is {column.type} with {column.null_count} nulls, not integers")
+        numbers = column.to_numpy()
+        starts = np.flatnonzero(np.r_[True, numbers[1:] != numbers[:-1]]) if len(numbers) else np.empty(0, np.int64)
+        stops = np.r_[starts[1:], len(numbers)].astype(np.int64)
+        found = zip(numbers[starts].tolist(), starts.tolist(), stops.tolist(), strict=True)
+        self._places = {number: (start, stop) for number, start, stop in found}
+        groups = [self._file.metadata.row_group(i).num_rows for i in range(self._file.num_row_groups)]
+        self._ends = np.cumsum(groups, dtype=np.int64)
+        self._held: tuple[int, Any] = (-1, None)
+
+    def of(self, episode: int) -> pa.Table:
+        """The frames of an episode; none, where the file does not have it."""
+        import pyarrow as pa
+
+        start, stop = self._places.get(episode, (0, 0))
+        parts = []
+        groups = range(int(np.searchsorted(self._ends, start, side="right")), len(self._ends))
+        for group in groups:
+            if start == stop or (group and self._ends[group - 1] >= stop):
+                break
+            first = int(self._ends[group - 1]) if group else 0
+            low, high = max(start, first), min(stop, int(self._ends[group]))
+            if low < high:
+                parts.append(self._group(group).slice(low - first, high - low))
+        return pa.concat_tables(parts) if parts else self._file.schema_arrow.empty_table().select(self._columns)
+
+    def _group(self, group: int) -> pa.Table:
+        if self._held[0] != group:
+            self._held = group, self._file.read_row_group(group, columns=self._columns)
+        return self._held[1]
+
+
+def _stream(table: pa.Table) -> bytes:
+    import pyarrow as pa
+
+    sink = io.BytesIO()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table.combine_chunks())
+    return sink.getvalue()

@@ -1,0 +1,219 @@
+"""Which LeRobot feature each field of an episode becomes.
+
+RLDS                                LeRobot
+observation/image_0   (png, jpeg)   observation.images.image_0
+observation/state                   observation.state
+action                              action
+reward                              next.reward
+is_last                             next.done
+language_instruction                the task of the frame (meta/tasks)
+any other field of the steps        its path, with dots: observation.gripper
+any field of the episode            a column of meta/episodes
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Container, Iterable, Mapping, Sequence
+
+import numpy as np
+
+from rlds_beam.encoding.example.layout import IMAGES
+from rlds_beam.episodes.schema import Field, Schema
+from rlds_beam.errors import UsageError
+from rlds_beam.formats.lerobot.features import INDEX_FEATURES, Feature, FeatureMap
+from rlds_beam.text import did_you_mean
+
+RESERVED = (*INDEX_FEATURES, "task")
+"""Names that no field can have: `task` is the text that LeRobot adds to each frame."""
+
+TASK_FIELDS = (
+    "language_instruction",
+    "observation/language_instruction",
+    "observation/natural_language_instruction",
+    "natural_language_instruction",
+    "observation/instruction",
+    "instruction",
+    "episode_metadata/language_instruction",
+    "episode_metadata/natural_language_instruction",
+    "episode_metadata/instruction",
+    "episode_metadata/task",
+)
+"""Fields that hold the instruction; the first that there is counts."""
+
+_WIDER = {"float16": "float32", "bfloat16": "float32"}
+_DTYPES = {"bool", "float32", "float64", "string", *(f"{u}int{n}" for u in ("", "u") for n in (8, 16, 32, 64))}
+
+_LEAST_IMAGE = 16
+"""Pixels that a side of uint8 numbers has at least, to be taken for an image."""
+
+
+def map_features(
+    schema: Schema, entries: Sequence[str] = (), sizes: Mapping[str, tuple[int, int]] | None = None
+) -> FeatureMap:
+    """The features of a dataset.
+
+    Args:
+      schema: of its episodes.
+      entries: of `--map`.
+      sizes: height and width of images whose size the schema leaves open, by path.
+
+    Raises:
+      UsageError: a field cannot be held, two have one name, or an entry names what is not there.
+    """
+    named, task, dropped = _parse(entries, schema)
+    left_out = dict.fromkeys(dropped, "--map leaves it out")
+    if task is None:
+        known = {**schema.steps, **schema.metadata}
+        task = next((p for p in TASK_FIELDS if p in known and _is_text(known[p]) and p not in dropped), None)
+    used = {path for paths in named.values() for path in paths}
+    rest = [f for p, f in schema.steps.items() if p not in used and p not in dropped and p != task]
+    empty = [field for field in rest if 0 in field.shape]
+    left_out |= {field.path: "it has no values" for field in empty}
+    rest = [field for field in rest if field not in empty]
+    taken = list(named)
+    for field in rest:
+        name = _conventional(field, rest, named)
+        if name in taken:
+            other = next((p for n, p in named.items() if n == name), ("another field",))
+            raise UsageError(
+                f"--to=lerobot: {field.path} and {'+'.join(other)} would both be the feature {name}: name one of them "
+                f"otherwise (--map=NAME={field.path}), or leave it out (--map=-{field.path})"
+            )
+        taken.append(name)
+        named[name] = (field.path,)
+    known_sizes = sizes or {}
+    features = [_feature(name, [schema.steps[path] for path in paths], known_sizes) for name, paths in named.items()]
+    features.sort(key=lambda feature: feature.kind != "image")
+    columns = _columns([f for p, f in schema.metadata.items() if p not in dropped and p != task])
+    return FeatureMap(tuple(features), task, columns, left_out, task in schema.metadata)
+
+
+def _parse(entries: Iterable[str], schema: Schema) -> tuple[dict[str, tuple[str, ...]], str | None, set[str]]:
+    """The paths of each name, the field of the task, and the fields to leave out."""
+    named: dict[str, tuple[str, ...]] = {}
+    task, dropped = None, set()
+    every = {**schema.steps, **schema.metadata}
+    for entry in entries:
+        name, equals, text = entry.partition("=")
+        paths = tuple(text.split("+")) if equals else (entry[1:],)
+        if not (equals or entry.startswith("-")):
+            raise UsageError(f"--map={entry}: expected NAME=PATH, NAME=PATH+PATH, or -PATH")
+        for path in paths:
+            known = every if not equals or name == "task" else schema.steps
+            if path not in known:
+                raise UsageError(f"--map={entry}: there is no field {path}{did_you_mean(path, known)}; there are "
+                                 f"{', '.join(known)}")  # fmt: skip
+        if not equals:
+            dropped.add(paths[0])
+        elif name == "task":
+            if len(paths) > 1 or not _is_text(every[paths[0]]):
+                raise UsageError(f"--map={entry}: the task is one field of text")
+            task = paths[0]
+        elif name in named or name in RESERVED or not name or "/" in name:
+            why = "it is named twice" if name in named else "LeRobot has no such name for a field"
+            raise UsageError(f"--map={entry}: {why}")
+        else:
+            named[name] = paths
+    return named, task, dropped
+
+
+def _is_text(field: Field) -> bool:
+    return field.dtype == "string" and field.shape == () and field.encoding not in IMAGES
+
+
+def is_image(field: Field) -> bool:
+    """Whether a field is stored as images: PNG, JPEG, or an array of pixels."""
+    if field.encoding in IMAGES:
+        return True
+    if field.dtype != "uint8" or len(field.shape) != 3 or None in field.shape:
+        return False
+    height, width, channels = field.closed_shape
+    return min(height, width) >= _LEAST_IMAGE and channels in (1, 3, 4)
+
+
+def _conventional(field: Field, fields: Sequence[Field], named: Container[str]) -> str:
+    """The name of a field that `--map` does not name.
+
+    Args:
+      fields: all of these.
+      named: the names that others have already.
+    """
+    path = field.path
+    if path == "reward":
+        return "next.reward"
+    if path == "is_last":
+        return "next.done"
+    parts = path.split("/")
+    if is_image(field) and parts[0] == "observation":
+        rest = parts[1:] if len(parts) < 3 or parts[1] not in ("image", "images") else parts[2:]
+        return ".".join(["observation", "images", *rest]) if rest else "observation.image"
+    if path == "observation":
+        return "observation.state"
+    if parts[0] == "action" and sum(other.path.split("/")[0] == "action" for other in fields) == 1:
+        return "action"
+    vectors = [f.path for f in fields if f.path.startswith("observation/") and _is_vector(f)]
+    if vectors == [path] and "observation.state" not in named:
+        return "observation.state"
+    name = ".".join(parts)
+    return f"rlds.{name}" if name in RESERVED else name
+
+
+def _is_vector(field: Field) -> bool:
+    return len(field.shape) == 1 and field.dtype.startswith(("float", "bfloat"))
+
+
+def _feature(name: str, fields: Sequence[Field], sizes: Mapping[str, tuple[int, int]]) -> Feature:
+    """Raises UsageError where LeRobot holds no such field."""
+    (first, *more) = fields
+    if more:
+        return _joined(name, fields)
+    drop = f"leave it out: --map=-{first.path}"
+    if is_image(first):
+        shape = first.shape if first.shape[-1] is not None else (*first.shape[:-1], 3)
+        if first.path in sizes:
+            shape = (*sizes[first.path], shape[-1])
+        if len(shape) != 3 or None in shape:
+            raise UsageError(
+                f"--to=lerobot: {first} has images of unknown size, or several a step, and LeRobot's have one size: "
+                f"resize them with a connector, or {drop}"
+            )
+        return Feature(name, (first,), "image", "image", tuple(d or 0 for d in shape))
+    if None in first.shape:
+        raise UsageError(
+            f"--to=lerobot: {first} differs in shape from step to step, which LeRobot does not hold: pad it with a "
+            f"connector, or {drop}"
+        )
+    text = first.dtype == "string"
+    if len(first.shape) > (1 if text else 5):
+        raise UsageError(f"--to=lerobot: {first} has more dimensions than LeRobot holds: {drop}")
+    return Feature(name, (first,), "text" if text else "number", _dtype(first, drop), first.closed_shape)
+
+
+def _joined(name: str, fields: Sequence[Field]) -> Feature:
+    for field in fields:
+        if len(field.shape) > 1 or None in field.shape or field.dtype == "string" or is_image(field):
+            raise UsageError(f"--map={name}=...: {field} is no vector of numbers, so it cannot be joined with others")
+    dtype = np.result_type(*(_dtype(field, "leave it out") for field in fields))
+    return Feature(name, tuple(fields), "number", dtype.name, (sum(math.prod(f.closed_shape) for f in fields),))
+
+
+def _dtype(field: Field, instead: str) -> str:
+    dtype = _WIDER.get(field.dtype, field.dtype)
+    if dtype not in _DTYPES:
+        raise UsageError(f"--to=lerobot: {field}: LeRobot holds no {field.dtype}: {instead}")
+    return dtype
+
+
+_EPISODE_COLUMNS = ("episode_index", "tasks", "length", "dataset_from_index", "dataset_to_index", "episode_key")
+
+
+def _columns(fields: Iterable[Field]) -> dict[str, Field]:
+    """The columns of meta/episodes by name: `file_path` of `episode_metadata/file_path`, where that is one field's."""
+    columns: dict[str, Field] = {}
+    for field in fields:
+        name = field.path.removeprefix("episode_metadata/")
+        if name in _EPISODE_COLUMNS or name in columns or name.split("/")[0] in ("data", "videos", "meta", "stats"):
+            name = f"rlds/{field.path}"
+        columns[name] = field
+    return columns

@@ -1,0 +1,64 @@
+"""How a LeRobot dataset is written: the options."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Literal
+
+from rlds_beam.errors import UsageError
+from rlds_beam.formats.lerobot.layout import Version
+from rlds_beam.options import Options, option
+
+Codec = Literal["av1", "h264"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LerobotOptions(Options):
+    """How a LeRobot dataset is written (--to=lerobot)."""
+
+    lerobot_version: Version = option("3.0", "3.0, or 2.1, with files for each episode, which GR00T and openpi read")
+    fps: float | None = option(None, "frames a second of the recording; needed where the data does not say")
+    round_fps: bool = option(False, "round --fps to a whole number (it is refused otherwise)")
+    map: tuple[str, ...] = option(
+        (), "NAME=PATH: the feature that a field becomes (PATH+PATH joins vectors, task=PATH names the instruction); "
+        "-PATH leaves a field out (comma separated)",
+    )  # fmt: skip
+    image_samples: int | None = option(
+        None,
+        "images of each camera and episode that are decoded for the image statistics (one of 50, 4 at most)",
+        least=1,
+    )
+    vcodec: Codec = option("av1", "the codec of --images=video")
+    crf: int = option(30, "its quality: lower is better and larger", least=0)
+    gop: int = option(
+        2, "a key frame every so many frames: fewer are smaller, and slower to read at random places", least=1
+    )
+    encoder_preset: str | None = option(None, "the encoder's speed (12 for av1, medium for h264)")
+    robot_type: str | None = option(None, "the name of the robot, for info.json")
+    modality: str | None = option(
+        None, "modality.json for GR00T, with --lerobot_version=2.1: auto, or a file that is checked and copied"
+    )
+
+
+def whole_fps(options: LerobotOptions, found: float | None = None) -> int:
+    """The frames a second.
+
+    Args:
+      found: what the data says.
+
+    Raises:
+      UsageError: nothing says it, or it is not a whole number.
+    """
+    fps = options.fps if options.fps is not None else found
+    if fps is None:
+        raise UsageError("--to=lerobot: nothing says how many frames a second were recorded; name it: --fps=10")
+    if not 0 < fps < 1e6:
+        raise UsageError(f"--fps={fps:g}: expected a number above 0")
+    if float(fps).is_integer():
+        return int(fps)
+    if not options.round_fps or round(fps) < 1:
+        raise UsageError(
+            f"--fps={fps:g}: LeRobot's videos and tools need a whole number of frames a second; give one, or "
+            "--round_fps to take the nearest (the timestamps are then those of the rounded rate)"
+        )
+    return round(float(fps))

@@ -1,0 +1,88 @@
+"""A LeRobot dataset of v2.1 as an output: `convert --to=lerobot --lerobot_version=2.1`."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from rlds_beam.encoding.example.layout import IMAGES
+from rlds_beam.errors import UsageError
+from rlds_beam.formats.lerobot import layout
+from rlds_beam.formats.lerobot.episode_files import EpisodeFiles, file_names, unpack
+from rlds_beam.formats.lerobot.episodes_lines import EpisodesLines
+from rlds_beam.formats.lerobot.modality import modality_text
+from rlds_beam.formats.lerobot.output import LerobotOutput, numbers_of
+from rlds_beam.formats.lerobot.range_facts import DIRECTORY, facts_file
+from rlds_beam.reading.plan import WorkRange
+
+if TYPE_CHECKING:
+    from rlds_beam.formats.lerobot.metadata import EpisodesFiles
+    from rlds_beam.output.commits import RangeCommit
+
+
+@dataclasses.dataclass(frozen=True)
+class LerobotV21Output(LerobotOutput):
+    """As `LerobotOutput`, with a Parquet file and a video of each camera for each episode; `meta/` holds JSON lines."""
+
+    version: ClassVar[str] = layout.V21
+    files_class: ClassVar[Any] = EpisodeFiles
+
+    def with_modality(self, modality: str | None) -> LerobotOutput:
+        for field in self.features.columns.values():
+            if field.encoding in IMAGES:
+                raise UsageError(
+                    f"--lerobot_version=2.1: {field} is an image of the episode, which episodes.jsonl cannot hold: "
+                    f"leave it out: --map=-{field.path}"
+                )
+        if modality is None:
+            return self
+        return dataclasses.replace(self, modality=modality_text(modality, self.features, self.videos))
+
+    @property
+    def metadata(self) -> tuple[str, ...]:
+        lines = (layout.EPISODES_JSONL, layout.EPISODES_STATS_JSONL, layout.TASKS_JSONL)
+        return (*lines, *self.metadata_of_all, *([layout.MODALITY] if self.modality is not None else []))
+
+    def plan(self) -> dict[str, Any]:
+        return {"lerobot": {**super().plan()["lerobot"], "modality": self.modality}}
+
+    def file(self, work: WorkRange) -> str:
+        return f"{DIRECTORY}/{work}.data"
+
+    def files(self, work: WorkRange) -> tuple[str, ...]:
+        videos = [f"{DIRECTORY}/{work}.{feature.name}.videos" for feature in self.videos]
+        return (self.file(work), facts_file(work), *videos)
+
+    def finished_files(self, numbers: Any) -> list[str]:
+        first = numbers["first_episode"]
+        return [name for i in range(first, first + numbers["episodes"]) for name in file_names(self, i)]
+
+    def finish_range(self, commit: RangeCommit, numbers: Any) -> RangeCommit:
+        facts = self.facts(commit)
+        if not facts.frames:
+            return commit
+        packs = [one.file for one in commit.kept]
+        kept = [one for one in commit.files if one.role == "temporary"]
+        first, *more = unpack(self, packs, facts, numbers["first_episode"], numbers_of(facts, numbers))
+        return dataclasses.replace(
+            commit, file=first.file, shard=first.shard, predicted=first.predicted, more=(*more, *kept)
+        )
+
+    def episodes_files_writer(self) -> EpisodesFiles:
+        return EpisodesLines(self)
+
+    def stats(self, found: dict[str, Any]) -> dict[str, Any]:
+        """Without counts: GR00T takes a part of the vector of each statistic that it finds."""
+        return {
+            name: {statistic: value for statistic, value in of_feature.items() if statistic != "count"}
+            for name, of_feature in found.items()
+        }
+
+    def info(self, episodes: int) -> dict[str, Any]:
+        return {
+            "total_videos": episodes * len(self.videos),
+            "total_chunks": -(-episodes // layout.CHUNK),
+            "chunks_size": layout.CHUNK,
+            "data_path": layout.EPISODE_DATA_PATH,
+            "video_path": layout.EPISODE_VIDEO_PATH if self.videos else None,
+        }

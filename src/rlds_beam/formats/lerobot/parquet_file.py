@@ -1,0 +1,266 @@
+"""The Parquet file of a range's frames, and the numbers in it that are written when all ranges are finished.
+
+`index`, `episode_index` and `task_index` count from the first frame of the dataset. A range knows only its own, so it
+writes them with a mark in the upper half of each number, plain and not compressed:
+
+    index, of the range    7AC391E5 00000000    7AC391E5 00000001    ...
+    index, in the end      00000000 0001E240    00000000 0001E241    ...
+
+Where these numbers are is kept: the values themselves are the end of their page; the smallest and the largest of each
+row group, by which readers skip row groups, are in the page's header and in the footer. `renumber` writes the true
+numbers there: into the finished file, which keeps its size, as often as need be. `pages.check_pages`
+holds pyarrow to that.
+"""
+
+from __future__ import annotations
+
+import io
+import struct
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from rlds_beam import storage
+from rlds_beam.errors import RldsBeamError
+from rlds_beam.formats.lerobot.frames import FrameColumns, Frames
+from rlds_beam.formats.lerobot.tables import NUMBERED
+from rlds_beam.output.checksums import Checksum
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Array = np.ndarray[Any, Any]
+
+MARKS = {"index": 0x7AC391E5 << 32, "episode_index": 0x7AC391E6 << 32, "task_index": 0x7AC391E7 << 32}
+"""Added to the numbers of a range."""
+
+BOUNDED = ("index", "episode_index")
+"""Their true numbers rise as those of the range do, so the bounds of a row group stay its first and last."""
+
+ROW_GROUP_BYTES = 1 << 20
+"""A row group ends after the episode that makes it so large: long episodes have their own, as LeRobot writes them."""
+
+_MOST_ROWS = 1 << 14
+"""Of a row group: more may be several pages."""
+
+_MOST_BYTES = 64 << 20
+
+_MOST_GROUP_BYTES = 1 << 30
+"""Of the episodes that are held at once, where they are several: a column of Arrow holds twice that."""
+
+_HEADER = 4096
+"""Bytes of a page's header, at most."""
+
+_CHUNK = 1 << 20
+
+
+class Target(Protocol):
+    """What a file is written to: a `ShardWriter`."""
+
+    def write(self, buffers: Iterable[bytes | memoryview], records: int, key: object = None) -> None: ...
+
+
+class FramesFile:
+    """Writes frames as a Parquet file, to the end of a shard."""
+
+    def __init__(self, shard: Target, columns: FrameColumns):
+        import pyarrow.parquet
+
+        self._shard, self._columns, schema = shard, columns, columns.schema
+        self._sink = _Sink(self._shard)
+        plain = [name for name in schema.names if name in NUMBERED]
+        leaves = [leaf for field in schema for leaf in _leaves(field.name, field.type)]
+        images = [leaf for leaf in leaves if leaf.endswith((".bytes", ".path")) and leaf not in schema.names]
+        self._writer = pyarrow.parquet.ParquetWriter(
+            self._sink, schema, use_dictionary=[leaf for leaf in leaves if leaf not in (*plain, *images)] or False,
+            compression={leaf: "none" if leaf in (*plain, *images) else "snappy" for leaf in leaves},
+            write_statistics=list(BOUNDED), data_page_size=_MOST_BYTES,
+        )  # fmt: skip
+        self._held: list[tuple[Frames, object]] = []
+        self._bytes = self._rows = 0
+
+    def add(self, frames: Frames, key: object) -> None:
+        """Takes the frames of an episode."""
+        if self._bytes + frames.bytes > _MOST_GROUP_BYTES:
+            self.end_group()
+        self._held.append((frames, key))
+        self._bytes += frames.bytes
+        self._rows += frames.length
+        if self._bytes >= ROW_GROUP_BYTES or self._rows >= _MOST_ROWS:
+            self.end_group()
+
+    def end_group(self) -> None:
+        """Ends the row group."""
+        if self._held:
+            table = self._columns.table([frames for frames, _ in self._held])
+            most = min(_MOST_ROWS, self._rows * _MOST_BYTES // max(1, self._bytes))
+            self._writer.write_table(table, row_group_size=max(1, most))
+            self._sink.pass_on()
+        for frames, key in self._held:
+            self._shard.write((), frames.length, key)
+        self._held, self._bytes, self._rows = [], 0, 0
+
+    def close(self) -> tuple[dict[str, Array], int]:
+        """Completes the file: where the numbers of the range are in it, for `edits_of`, and its bytes."""
+        self.end_group()
+        self._sink.footer = self._sink.tell()
+        self._writer.close()
+        self._sink.pass_on()
+        return self._sink.places(), self._sink.tell()
+
+    def abort(self) -> None:
+        """Writes no more; does nothing after `close`."""
+        self._sink.discards = True  # the writer adds a footer when it is closed
+        self._writer.close()
+
+
+def _leaves(name: str, kind: pa.DataType) -> list[str]:
+    """The names of a column's values in a Parquet file."""
+    import pyarrow as pa
+
+    if pa.types.is_struct(kind):
+        return [leaf for field in kind for leaf in _leaves(f"{name}.{field.name}", field.type)]
+    if isinstance(kind, pa.ListType | pa.LargeListType | pa.FixedSizeListType):
+        return _leaves(f"{name}.list.element", kind.value_type)
+    return [name]
+
+
+class _Sink(io.RawIOBase):
+    """A shard as a file that is written to; keeps the small pieces, which the headers of pages are."""
+
+    def __init__(self, shard: Target):
+        super().__init__()
+        self._shard, self._at = shard, 0
+        self._kept: dict[int, bytes] = {}
+        self._waiting: list[bytes] = []
+        self.discards = False
+        self.footer: int | None = None
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        piece = bytes(data)  # of `bytes`, which pyarrow gives, these themselves
+        self._waiting.append(piece)
+        if len(piece) <= _HEADER or self.footer is not None:
+            self._kept[self._at] = piece
+        else:
+            self.pass_on()
+        self._at += len(piece)
+        return len(piece)
+
+    def pass_on(self) -> None:
+        """Writes what has come since the last time."""
+        waiting, self._waiting = self._waiting, []
+        if not self.discards:
+            self._shard.write(waiting, 0)
+
+    def tell(self) -> int:
+        return self._at
+
+    def places(self) -> dict[str, Array]:
+        """By column, (offset, count) of the values of each row group; `bounds`: (offset, column, number).
+
+        Raises:
+          RldsBeamError: the numbers are not where this version of pyarrow should have written them.
+        """
+        import pyarrow.parquet
+
+        assert self.footer is not None
+        tail = b"".join(part for at, part in sorted(self._kept.items()) if at >= self.footer)
+        metadata = pyarrow.parquet.read_metadata(io.BytesIO(tail))
+        values: dict[str, list[tuple[int, int]]] = {name: [] for name in NUMBERED}
+        bounds = _marked(tail, self.footer)
+        columns = {metadata.schema.column(i).path: i for i in range(metadata.num_columns)}
+        groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
+        pages = {group.column(i).data_page_offset for group in groups for i in range(group.num_columns)}
+        for group in groups:
+            for name in NUMBERED:
+                column = group.column(columns[name])
+                start, size = column.data_page_offset, column.total_compressed_size - 8 * group.num_rows
+                header = self._kept.get(start, b"")
+                if len(header) != size:
+                    raise other_pages()
+                bounds += _marked(header, start)
+                end = start + column.total_compressed_size
+                if end not in pages:  # some versions repeat there what the footer says
+                    bounds += _marked(self._kept.get(end, b""), end)
+                values[name].append((start + size, group.num_rows))
+        found = {name: np.array(places, np.int64).reshape(-1, 2) for name, places in values.items()}
+        return {**found, "bounds": np.array(bounds, np.int64).reshape(-1, 3)}
+
+
+def _marked(data: bytes, offset: int) -> list[tuple[int, int, int]]:
+    """Where numbers with a mark are: (offset, which of `NUMBERED`, the number of the range)."""
+    found = []
+    for name in BOUNDED:
+        mark = struct.pack("<q", MARKS[name])[4:]
+        at = data.find(mark)
+        while at >= 0:
+            found.append((offset + at - 4, NUMBERED.index(name), int.from_bytes(data[at - 4 : at], "little")))
+            at = data.find(mark, at + 4)
+    return found
+
+
+def edits_of(places: Mapping[str, Array], numbers: Mapping[str, Array]) -> list[tuple[int, bytes]]:
+    """What is to be written where for the true numbers: (offset, bytes), in order.
+
+    Args:
+      places: as `FramesFile.close` gave them.
+      numbers: of each frame, for each of `NUMBERED`. Of the bounded ones they are those of the range, with a number
+        added.
+    """
+    edits: list[tuple[int, bytes]] = []
+    for name in NUMBERED:
+        values = np.ascontiguousarray(numbers[name], np.dtype("<i8"))
+        first = 0
+        for offset, count in places[name].tolist():
+            edits.append((offset, values[first : first + count].tobytes()))
+            first += count
+    for offset, column, number in places["bounds"].tolist():
+        edits.append((offset, struct.pack("<q", int(numbers[NUMBERED[column]][0]) + number)))
+    edits.sort()
+    return edits
+
+
+def edited(content: bytes, edits: Iterable[tuple[int, bytes]]) -> bytearray:
+    """The content with these edits."""
+    whole = bytearray(content)
+    for offset, part in edits:
+        whole[offset : offset + len(part)] = part
+    return whole
+
+
+def renumber(path: str, places: Mapping[str, Array], numbers: Mapping[str, Array]) -> str:
+    """Writes the true numbers into a finished file, however often; returns its checksum. Args: as for `edits_of`."""
+    edits = edits_of(places, numbers)
+    if storage.scheme(path) is None:
+        with storage.open_update(path) as file:
+            for offset, content in edits:
+                file.seek(offset)
+                file.write(content)
+    else:
+        with storage.open_read(path) as file:
+            whole = edited(file.read(), edits)
+        storage.write_bytes(path, bytes(whole))
+    return checksum_of(path)
+
+
+def other_pages() -> RldsBeamError:
+    """Of a version of pyarrow that writes files in another way."""
+    import pyarrow as pa
+
+    return RldsBeamError(
+        f"--to=lerobot: pyarrow {pa.__version__} writes the pages of Parquet files in a way that rlds-beam does not "
+        "know: install another version"
+    )
+
+
+def checksum_of(path: str) -> str:
+    """The checksum of a file."""
+    checksum = Checksum()
+    with storage.open_read(path) as file:
+        while part := file.read(_CHUNK):
+            checksum.update(part)
+    return str(checksum)

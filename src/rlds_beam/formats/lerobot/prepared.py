@@ -1,0 +1,120 @@
+"""One episode as frames of a LeRobot dataset, with all that can be wrong with it found."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rlds_beam.encoding.arrow_columns import to_arrow
+from rlds_beam.encoding.example.columns import objects
+from rlds_beam.episodes.episode import Column, Episode
+from rlds_beam.errors import BadEpisode
+from rlds_beam.formats.lerobot import statistics, tables
+from rlds_beam.formats.lerobot.features import Feature
+from rlds_beam.formats.lerobot.frames import Values
+from rlds_beam.formats.lerobot.videos import Pixels
+from rlds_beam.images.checking import check_images
+from rlds_beam.images.encoded_images import ZERO_IMAGE, EncodedImages
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from rlds_beam.formats.lerobot.output import LerobotOutput
+
+Array = np.ndarray[Any, Any]
+
+
+class PreparedEpisode:
+    """What is written of an episode, and gathered.
+
+    Attributes:
+      key, length: of the episode.
+      columns: of its frames, by name, without the numbers that only the range knows.
+      numbers: of those, the numbers: (T, ...).
+      texts: of its task, one of the episode or one of each frame.
+      histograms, samples: by image feature.
+      metadata: of the episode, an array of one value for each column of meta/episodes.
+      pixels: by feature, the frames of videos.
+
+    Raises:
+      BadEpisode: it cannot be written.
+    """
+
+    def __init__(self, output: LerobotOutput, episode: Episode):
+        mapped, steps = output.features, episode.steps
+        self.key, self.length = episode.key, len(episode)
+        self.metadata = {
+            name: metadata_column(field, [episode.metadata[field.path]]) for name, field in mapped.columns.items()
+        }
+        self.columns: dict[str, Values] = {}
+        self.numbers: dict[str, Array] = {}
+        self.histograms: dict[str, Array] = {}
+        self.samples: dict[str, int] = {}
+        self.pixels: dict[str, Iterable[Array]] = {}
+        for feature in mapped.features:
+            column = steps[feature.path]
+            if feature.kind == "number":
+                self.numbers[feature.name] = tables.numbers_of(feature, steps)
+            elif feature.kind == "text":
+                self.columns[feature.name] = tables.texts(column, feature.path)
+            else:
+                _check_size(feature, column)
+                self._sample(feature, column, output.image_samples)
+                if feature in output.videos:
+                    self.pixels[feature.name] = Pixels(tables.images_of(feature, column), feature)
+                else:
+                    self.columns[feature.name] = tables.image_parts(feature, column)
+        places = np.arange(self.length)
+        self.numbers |= {"timestamp": (places / output.fps).astype(np.float32), "frame_index": places}
+        self.columns |= self.numbers
+        self.texts = _task_texts(mapped.task, episode)
+
+    def _sample(self, feature: Feature, column: Column, samples: int | None) -> None:
+        """Counts the pixels of some frames, but not of `ZERO_IMAGE`; where there is no other, as if it were one."""
+        places = statistics.sample_places(self.length, samples)
+        if isinstance(column, EncodedImages):
+            some: Column = column.with_data(objects([image for image in map(column.image, places) if image]))
+        else:
+            some = column[places]
+        if len(some):
+            histogram = statistics.histogram_of(some, feature.shape[-1], feature.path)
+        else:
+            histogram = np.zeros((feature.shape[-1], statistics.LEVELS), np.int64)
+            histogram[:, 0] = 1
+        self.histograms[feature.name] = histogram
+        self.samples[feature.name] = max(1, len(some))
+
+    def release(self) -> None:
+        """Forgets the frames."""
+        self.columns, self.numbers, self.texts, self.pixels, self.histograms = {}, {}, [], {}, {}
+
+
+def metadata_column(field: Any, values: list[Any]) -> pa.Array:
+    """Values of a field of the episodes as Arrow holds them."""
+    if field.encoding in ("png", "jpeg"):
+        return to_arrow(field, EncodedImages(objects(values), field.shape, field.dtype), len(values))
+    if field.dtype == "string" or None in field.shape:
+        return to_arrow(field, objects(values), len(values))
+    column = np.array(values, field.numpy_dtype).reshape(len(values), *field.closed_shape)
+    return to_arrow(field, column, len(values))
+
+
+def _task_texts(task: str | None, episode: Episode) -> list[str]:
+    if task is None:
+        return [""]
+    if task in episode.metadata:
+        return tables.texts(objects([episode.metadata[task]]), task)
+    return tables.texts(episode.steps[task], task)
+
+
+def _check_size(feature: Feature, column: Column) -> None:
+    """Raises BadEpisode for an image of another size, where the schema leaves that open."""
+    if feature.is_sized and isinstance(column, EncodedImages):
+        there = column.data != ZERO_IMAGE
+        images = EncodedImages(column.data[there], feature.shape, column.dtype, column.encoding)
+        found = check_images(images, sys.maxsize, feature.path)
+        if found:
+            raise BadEpisode(*found)

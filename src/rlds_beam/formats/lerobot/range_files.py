@@ -1,0 +1,63 @@
+"""The files of a range in v3.0: one of its frames, and a video of each camera, with all of its episodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from rlds_beam import storage
+from rlds_beam.formats.lerobot.frames import FrameColumns, Frames
+from rlds_beam.formats.lerobot.parquet_file import FramesFile
+from rlds_beam.formats.lerobot.videos import Encoding, VideoFile
+from rlds_beam.output.shards import ShardWriter, WrittenFile
+
+if TYPE_CHECKING:
+    from rlds_beam.formats.lerobot.output import LerobotOutput
+
+Array = np.ndarray[Any, Any]
+Videos = Mapping[str, Iterable[Array]]
+"""By feature, the frames of an episode."""
+
+
+class RangeFiles:
+    """Writes them.
+
+    Args:
+      output: which they are of.
+      columns: of the frames.
+      names: of the file of the frames, and of those of the videos.
+    """
+
+    def __init__(self, output: LerobotOutput, columns: FrameColumns, names: tuple[str, ...]):
+        data, *videos = (storage.below(output.directory, name) for name in names)
+        self._names, self._frames = names, 0
+        self._shard = ShardWriter(data)
+        self._file = FramesFile(self._shard, columns)
+        self._videos: dict[str, VideoFile] = {}
+        for feature, path in zip(output.videos, videos, strict=True):
+            height, width, _ = feature.shape
+            self._videos[feature.name] = VideoFile(path, cast(Encoding, output.encoding), output.fps, height, width)
+
+    def add(self, frames: Frames, videos: Videos, key: object) -> None:
+        """Takes an episode."""
+        self._file.add(frames, key)
+        for name, pixels in videos.items():
+            self._videos[name].add(pixels, key)
+        self._frames += frames.length
+
+    def commit(self) -> tuple[list[WrittenFile], dict[str, Array]]:
+        """Completes the files; they, and where the numbers of the range are in the first."""
+        places, _ = self._file.close()
+        written = [WrittenFile(self._names[0], self._shard.commit(), self._frames)]
+        for name, video in zip(self._names[1:], self._videos.values(), strict=True):
+            written.append(WrittenFile(name, video.commit(), self._frames, role="part"))
+        return written, places
+
+    def abort(self) -> None:
+        """Removes what was written so far; does nothing after `commit`."""
+        self._shard.abort()
+        self._file.abort()
+        for video in self._videos.values():
+            video.abort()

@@ -1,0 +1,96 @@
+"""Writes the episodes of a range as frames of a LeRobot dataset."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rlds_beam import storage
+from rlds_beam.connectors.base import Batch
+from rlds_beam.formats.lerobot import statistics
+from rlds_beam.formats.lerobot.frames import FrameColumns, Frames
+from rlds_beam.formats.lerobot.gathered_statistics import GatheredStatistics
+from rlds_beam.formats.lerobot.parquet_file import MARKS
+from rlds_beam.formats.lerobot.prepared import PreparedEpisode, metadata_column
+from rlds_beam.formats.lerobot.range_facts import RangeFacts, facts_file
+from rlds_beam.output.shards import WrittenFile
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from rlds_beam.formats.lerobot.output import LerobotOutput
+    from rlds_beam.reading.plan import WorkRange
+
+Array = np.ndarray[Any, Any]
+
+
+class LerobotWriter:
+    """`output.base.FileRangeWriter` of a LeRobot dataset.
+
+    Attributes:
+      predicted: frames of the episodes so far.
+    """
+
+    def __init__(self, output: LerobotOutput, work: WorkRange):
+        self._output, self._facts = output, facts_file(work)
+        self._map = output.features
+        names = tuple(name for name in output.files(work) if name != self._facts)
+        self._files = output.files_class(output, FrameColumns(output.stored), names)
+        self._tasks: dict[str, int] = {}
+        self._frame_tasks: list[Array] = []
+        self._episodes: list[PreparedEpisode] = []
+        self._statistics = GatheredStatistics()
+        self._histograms = {f.name: np.zeros((f.shape[-1], statistics.LEVELS), np.int64) for f in self._map.images}
+        self.predicted = 0
+
+    def write(self, batch: Batch) -> None:
+        prepared = [PreparedEpisode(self._output, episode) for episode in batch.episodes if len(episode)]
+        for one in prepared:  # all that can fail has not
+            self._files.add(self._numbered(one), one.pixels, one.key)
+            self._statistics.add(one.numbers, one.histograms)
+            for name, histogram in one.histograms.items():
+                self._histograms[name] += histogram
+            one.release()
+            self._episodes.append(one)
+            self.predicted += one.length
+
+    def _numbered(self, one: PreparedEpisode) -> Frames:
+        """The frames, numbered as the next ones of the range; adds to the tasks."""
+        tasks = [self._tasks.setdefault(text, len(self._tasks)) for text in one.texts]
+        self._frame_tasks.append(np.repeat(np.array(tasks, np.int32), one.length // len(tasks)))
+        own = {
+            "index": self.predicted + np.arange(one.length),
+            "episode_index": np.full(one.length, len(self._episodes)),
+            "task_index": self._frame_tasks[-1].astype(np.int64),
+        }
+        return Frames({**one.columns, **{name: MARKS[name] + values for name, values in own.items()}}, one.length)
+
+    def finish(self) -> tuple[WrittenFile, ...]:
+        (data, *videos), places = self._files.commit()
+        made = self._episodes
+        facts = RangeFacts(
+            keys=[str(one.key) for one in made],
+            lengths=np.array([one.length for one in made], np.int64),
+            tasks=list(self._tasks),
+            frame_tasks=np.concatenate([np.empty(0, np.int32), *self._frame_tasks]),
+            statistics=self._statistics.finish(),
+            histograms=self._histograms,
+            samples={name: np.array([one.samples[name] for one in made], np.int64) for name in self._histograms},
+            columns=self._columns(made),
+            places=places,
+        )
+        kept = facts.write(storage.below(self._output.directory, self._facts), data.shard.first_key)
+        return (data, WrittenFile(self._facts, kept, len(made), role="temporary"), *videos)
+
+    def abort(self) -> None:
+        self._files.abort()
+
+    def _columns(self, episodes: list[PreparedEpisode]) -> pa.Table:
+        import pyarrow as pa
+
+        made = {}
+        for name, field in self._map.columns.items():
+            parts = [one.metadata[name] for one in episodes]
+            made[name] = pa.concat_arrays(parts) if parts else metadata_column(field, [])
+        return pa.table(made) if made else pa.table({"episode_key": [str(one.key) for one in episodes]})

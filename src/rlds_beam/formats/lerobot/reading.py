@@ -1,0 +1,250 @@
+"""What `meta/` of a LeRobot dataset says, v3.0 and v2.1 alike."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import io
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from rlds_beam import storage
+from rlds_beam.encoding.checked_json import ANY, COUNT, TEXT, Kind, Maybe, check_json, parse_json, parsing, shortened
+from rlds_beam.encoding.parquet_reading import UNREADABLE, open_parquet
+from rlds_beam.errors import UsageError
+from rlds_beam.formats.lerobot import layout
+from rlds_beam.formats.lerobot.layout import V3, V21
+from rlds_beam.formats.lerobot.templates import PathTemplate
+
+_FPS = Kind("a number above 0, up to 1,000,000", lambda fps: type(fps) in (int, float) and 0 < fps <= 1_000_000)
+_SIZE = Kind("a whole number above 0", lambda value: COUNT.test(value) and value > 0)
+_TIME = Kind("a time in seconds", lambda value: type(value) in (int, float) and 0 <= value < 1e12)
+_INFO = {
+    "codebase_version": TEXT,
+    "fps": _FPS,
+    "total_episodes": COUNT,
+    "data_path": TEXT,
+    "video_path?": Maybe(TEXT),
+    "chunks_size?": _SIZE,
+    "splits?": Maybe({"*": TEXT}),
+    "features": {"*": {"dtype": TEXT, "shape": [COUNT], "*": ANY}},
+    "*": ANY,
+}
+_EPISODE = {"episode_index": COUNT, "length": COUNT, "*": ANY}
+_POSITIONS = ("episode_index", "tasks", "length", "dataset_from_index", "dataset_to_index", "episode_key")
+
+
+@dataclasses.dataclass(frozen=True)
+class Video:
+    """Where the frames of an episode and camera are: the file, and the seconds at which they begin there."""
+
+    file: str
+    start: float
+
+
+@dataclasses.dataclass(frozen=True)
+class EpisodeRow:
+    """What meta/ says of one episode.
+
+    Attributes:
+      index: `episode_index`.
+      length: its frames.
+      file: its data file, below the root.
+      videos: by feature.
+      columns: more that is known of it.
+    """
+
+    index: int
+    length: int
+    file: str
+    videos: Mapping[str, Video]
+    columns: Mapping[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Meta:
+    """A dataset's metadata.
+
+    Attributes:
+      root: its directory.
+      info: `info.json`.
+      fields: `rlds_beam.json`, where rlds-beam wrote the dataset.
+    """
+
+    root: str
+    info: Mapping[str, Any]
+    fields: Mapping[str, Any] | None
+
+    @staticmethod
+    def open(root: str) -> Meta:
+        """Raises UsageError where there is no LeRobot dataset that can be read."""
+        path = storage.join(root, layout.INFO)
+        if not storage.exists(path):
+            raise UsageError(f"{root} has no {layout.INFO}, so it is not a LeRobot dataset")
+        info = check_json(parse_json(storage.read_small(path), path), _INFO, path)
+        if info["codebase_version"] not in (V3, V21):
+            raise UsageError(
+                f"{path}: a dataset of version {info['codebase_version']}; {V21} and {V3} can be read "
+                "(LeRobot converts older ones)"
+            )
+        fields = storage.join(root, layout.FIELDS)
+        return Meta(root, info, parse_json(storage.read_small(fields), fields) if storage.exists(fields) else None)
+
+    @property
+    def version(self) -> str:
+        return str(self.info["codebase_version"])
+
+    @property
+    def video_keys(self) -> list[str]:
+        return [name for name, feature in self.info["features"].items() if feature["dtype"] == "video"]
+
+    def path(self, name: str) -> str:
+        return storage.join(self.root, *name.split("/"))
+
+    @functools.cached_property
+    def _data_path(self) -> PathTemplate:
+        return PathTemplate.of(self.info["data_path"], self._numbers, f"{self.path(layout.INFO)}: data_path")
+
+    @functools.cached_property
+    def _video_path(self) -> PathTemplate:
+        where = f"{self.path(layout.INFO)}: video_path"
+        return PathTemplate.of(self.info.get("video_path"), self._numbers, where, self.video_keys)
+
+    @property
+    def _numbers(self) -> tuple[str, ...]:
+        """The placeholders in the names of files."""
+        return tuple(layout.place_of_episode(0) if self.version == V21 else layout.place(0))
+
+    @functools.cached_property
+    def tasks(self) -> Mapping[int, str]:
+        """The text of each task, by its number."""
+        if self.version == V21:
+            path = self.path(layout.TASKS_JSONL)
+            check_json(lines := self._lines(layout.TASKS_JSONL), [{"task_index": COUNT, "task": TEXT}], path)
+            return {line["task_index"]: line["task"] for line in lines}
+        path = self.path(layout.TASKS)
+        if not storage.exists(path):
+            return {}
+        table = _read_table(path)
+        names = [name for name in table.column_names if name != "task_index"]
+        if len(names) != 1 or table.num_columns != 2:
+            raise UsageError(f"{path}: expected the columns task_index and task")
+        numbers, texts = table["task_index"].to_pylist(), table[names[0]].to_pylist()
+        check_json(numbers, [COUNT], f"{path}: task_index")
+        check_json(texts, [TEXT], f"{path}: {names[0]}")
+        return dict(zip(numbers, texts, strict=True))
+
+    @functools.cached_property
+    def episodes(self) -> list[EpisodeRow]:
+        """The episodes in order."""
+        with parsing(self.path("meta")):
+            rows = self._episodes_v21() if self.version == V21 else self._episodes_v3()
+        for row in rows:
+            check_json([row.index, row.length], [COUNT], f"{self.path('meta')}: an episode's index and length")
+            check_json([video.start for video in row.videos.values()], [_TIME], f"{self.path('meta')}: from_timestamp")
+        rows.sort(key=lambda row: row.index)
+        if len(rows) != self.info["total_episodes"]:
+            raise UsageError(
+                f"{self.root}: meta/ describes {len(rows)} episodes, where info.json says "
+                f"{self.info['total_episodes']}: some of its files are missing"
+            )
+        return rows
+
+    def _episodes_v3(self) -> list[EpisodeRow]:
+        rows: list[EpisodeRow] = []
+        for table in self._episode_tables():
+            names = [n for n in table.column_names if not n.startswith(("stats/", "data/", "videos/", "meta/"))]
+            more = [name for name in names if name not in _POSITIONS]
+            for row in table.to_pylist():
+                place = {name: row[f"data/{name}"] for name in ("chunk_index", "file_index")}
+                videos = {key: self._video(key, row) for key in self.video_keys}
+                columns = {name: row[name] for name in more}
+                file = self._data_path.fill(place)
+                rows.append(EpisodeRow(row["episode_index"], row["length"], file, videos, columns))
+        return rows
+
+    def _episode_tables(self) -> list[Any]:
+        def read(path: str) -> Any:
+            return _read_table(path, lambda column: not column.startswith("stats/"))
+
+        return storage.at_once(read, storage.files_below(self.root, "meta/episodes/*/*.parquet"), self.root)
+
+    def _video(self, key: str, row: Mapping[str, Any]) -> Video:
+        place = {name: row[f"videos/{key}/{name}"] for name in ("chunk_index", "file_index")}
+        return Video(self._video_path.fill(place, key), row[f"videos/{key}/from_timestamp"])
+
+    def _episodes_v21(self) -> list[EpisodeRow]:
+        rows, size = [], self.info.get("chunks_size", layout.CHUNK)
+        for line in check_json(self._lines(layout.EPISODES_JSONL), [_EPISODE], self.path(layout.EPISODES_JSONL)):
+            index = line["episode_index"]
+            place = layout.place_of_episode(index, size)
+            videos = {key: Video(self._video_path.fill(place, key), 0.0) for key in self.video_keys}
+            columns = {name: value for name, value in line.items() if name not in _POSITIONS}
+            rows.append(EpisodeRow(index, line["length"], self._data_path.fill(place), videos, columns))
+        return rows
+
+    def _lines(self, name: str) -> list[Any]:
+        path = self.path(name)
+        if not storage.exists(path):
+            raise UsageError(f"{path} is missing")
+        lines = storage.read_text(path).split("\n")
+        return [parse_json(line, f"{path}: line {i}") for i, line in enumerate(lines, 1) if line.strip()]
+
+    def episode_schema(self) -> dict[str, tuple[str, tuple[int | None, ...]]]:
+        """The dtype and shape of each further column of the episodes."""
+        found: dict[str, tuple[str, tuple[int | None, ...]]] = {}
+        for row in self.episodes:
+            for name, value in row.columns.items():
+                kind = _kind(value)
+                if kind is not None:
+                    found[name] = kind if found.get(name, kind) == kind else ("", ())
+        return {name: kind for name, kind in found.items() if kind[0]}
+
+    def digest(self) -> str:
+        """Of all metadata that an episode depends on, and of the names and sizes of the videos."""
+        numbers = sorted(self.tasks)
+        dense = numbers == [*range(len(numbers))]
+        tasks = [self.tasks[i] if dense else [i, self.tasks[i]] for i in numbers]
+        content: list[Any] = [self.info, self.fields, tasks, [dataclasses.asdict(row) for row in self.episodes]]
+        files = sorted({video.file for row in self.episodes for video in row.videos.values()})
+        sizes = storage.at_once(_size, [self.path(file) for file in files], self.root)
+        return hashlib.sha256(json.dumps([*content, files, sizes], default=str).encode()).hexdigest()
+
+
+def _size(path: str) -> int | None:
+    return storage.size(path) if storage.exists(path) else None
+
+
+def _read_table(path: str, wanted: Any = None) -> Any:
+    """A Parquet file; raises UsageError where it is damaged."""
+    try:
+        with storage.open_read(path) as file:
+            data = file.read()
+            content = open_parquet(io.BytesIO(data), len(data))
+            names = [name for name in content.schema_arrow.names if wanted is None or wanted(name)]
+            if len(set(names)) < len(names):
+                raise ValueError("two columns have the same name")
+            return content.read(columns=names)
+    except UNREADABLE as error:
+        raise UsageError(f"{path} is damaged: {shortened(error)}") from error
+
+
+def _kind(value: Any) -> tuple[str, tuple[int | None, ...]] | None:
+    """The dtype and shape of a value; None of no value."""
+    if value is None:
+        return None
+    if isinstance(value, str):
+        return "string", ()
+    if isinstance(value, list) and value and all(isinstance(one, str) for one in value):
+        return "string", (None,)
+    try:
+        array = np.asarray(value)
+    except ValueError:
+        return "", ()
+    if array.dtype.kind not in "biuf":
+        return "", ()
+    return array.dtype.name, tuple(array.shape)

@@ -1,0 +1,161 @@
+"""A LeRobot dataset (v3.0 or v2.1) as a source: `--from=lerobot`."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+import os
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from rlds_beam import naming, storage
+from rlds_beam.encoding.checked_json import shortened
+from rlds_beam.episodes.schema import Schema
+from rlds_beam.errors import UsageError, Violation
+from rlds_beam.formats.lerobot import layout
+from rlds_beam.formats.lerobot.decoding import LerobotDecoder
+from rlds_beam.formats.lerobot.episode_fields import EpisodeFields, episode_fields
+from rlds_beam.formats.lerobot.files import LerobotFiles, meta_of
+from rlds_beam.formats.lerobot.reading import Meta
+from rlds_beam.images.headers import MOST_PIXELS
+from rlds_beam.reading.base import Shard, Source, Split
+from rlds_beam.reading.splits import selected_splits, slice_of
+
+_SECONDS_A_PIXEL = 5e-8
+"""To decode a pixel of a video, and to encode it as a PNG."""
+
+
+@dataclasses.dataclass(frozen=True)
+class LerobotSource(Source):
+    """A LeRobot dataset.
+
+    Attributes:
+      root: its directory.
+      fields: what its episodes hold.
+      digest: of its metadata.
+      The others: as of `Source`.
+    """
+
+    dataset: str
+    root: str
+    schema: Schema
+    fields: EpisodeFields
+    splits: tuple[Split, ...]
+    digest: str
+    fps: float = 1.0
+    violations: tuple[Violation, ...] = ()
+
+    @classmethod
+    def open(
+        cls, input: str | Sequence[str], *, split: str | None = None, features: str | None = None
+    ) -> LerobotSource:
+        if features is not None:
+            raise UsageError("--features is for RLDS: info.json says what a LeRobot dataset holds")
+        (given,) = [input] if isinstance(input, str) else input
+        root = given if storage.scheme(given) else os.path.abspath(given)
+        meta = Meta.open(root)
+        fields = episode_fields(meta)
+        shards, violations = _shards(meta)
+        splits = _splits(meta, shards, split)
+        name = naming.to_name(storage.split(root.rstrip("/"))[1], "lerobot")
+        dataset = f"{name}/{meta.version.removeprefix('v')}"
+        fps = float(meta.info["fps"])
+        return cls(dataset, root, fields.schema, fields, splits, meta.digest(), fps, violations)
+
+    @property
+    def files(self) -> LerobotFiles:  # type: ignore[override]
+        return LerobotFiles(self.root, self.digest)
+
+    @functools.cached_property
+    def decoder(self) -> LerobotDecoder:  # type: ignore[override]
+        return LerobotDecoder(self.fields, self.root, self.fps)
+
+    def companions(self, shard: Shard) -> list[str]:
+        rows = self.files.rows(shard.path)
+        return sorted({storage.join(self.root, video.file) for row in rows for video in row.videos.values()})
+
+    def decode_seconds(self) -> float:
+        frames = [row.length for s in self.splits for shard in s.shards for row in self.files.rows(shard.path)]
+        shards = {shard.path: shard for s in self.splits for shard in s.shards}.values()
+        total = sum(shard.records or 0 for shard in shards)
+        share = (self.episodes or 0) / total if total else 0.0
+        meta = meta_of(self.root, self.digest)
+        shapes = [meta.info["features"][key]["shape"][:2] for key in meta.video_keys]
+        pixels = sum(min(math.prod(shape), MOST_PIXELS) for shape in shapes)
+        return float(sum(frames) * pixels * share * _SECONDS_A_PIXEL)
+
+    def plan(self) -> dict[str, Any]:
+        return {"meta_sha256": self.digest}
+
+
+def _shards(meta: Meta) -> tuple[list[Shard], tuple[Violation, ...]]:
+    """The data files, in the order of their episodes; one that is missing is a violation."""
+    records: dict[str, int] = {}
+    for row in meta.episodes:
+        records[row.file] = records.get(row.file, 0) + 1
+    shards, violations = [], []
+    for index, (file, count) in enumerate(records.items()):
+        path = storage.join(meta.root, file)
+        if storage.exists(path):
+            shards.append(Shard(index, path, storage.size(path), count))
+        else:
+            violations.append(Violation("missing_shard", f"{path} is not there; {count} episodes were to be in it"))
+            shards.append(Shard(index, path, 0, count))
+    return shards, tuple(violations)
+
+
+def _splits(meta: Meta, shards: Sequence[Shard], wanted: str | None) -> tuple[Split, ...]:
+    """The splits of info.json, each a slice of the episodes."""
+    total = len(meta.episodes)
+    ranges: dict[str, tuple[int, int]] = {}
+    for name, text in (meta.info.get("splits") or {"train": f"0:{total}"}).items():
+        naming.check_name(name, f"{meta.path(layout.INFO)}: a split")
+        match = re.fullmatch(r"(\d{1,18}):(\d{1,18})", text)
+        if match is None:
+            raise UsageError(
+                f"{meta.path('meta/info.json')}: the split {name} is {shortened(text)}, expected FIRST:END"
+            )
+        start = min(int(match[1]), total)
+        ranges[name] = (start, max(start, min(int(match[2]), total)))  # of a split of nothing, both are equal
+    splits = []
+    for name, low, high in selected_splits(wanted, ranges, storage.split(meta.root.rstrip("/"))[1]):
+        start, stop = ranges[name]
+        if low is not None or high is not None:
+            first, last = slice_of(name, stop - start, low, high)
+            start, stop = start + first, start + last
+        if (start, stop) != (0, total):
+            _check_order(meta, name)
+        own, first, end = _files_of(shards, start, stop)
+        splits.append(Split(name, own, first, end))
+    return tuple(splits)
+
+
+def _check_order(meta: Meta, split: str) -> None:
+    """Raises UsageError if some file does not hold consecutive episodes: then a part of them is no run of records."""
+    last: dict[str, int] = {}
+    for number, row in enumerate(meta.episodes):
+        if last.get(row.file, number - 1) != number - 1:
+            raise UsageError(
+                f"{meta.path(row.file)} holds the episodes {last[row.file]} and {number} but not those between them, "
+                f"so the split {split} cannot be cut from the files. Read all episodes (one split, without a slice)"
+            )
+        last[row.file] = number
+
+
+def _files_of(shards: Sequence[Shard], start: int, stop: int) -> tuple[tuple[Shard, ...], int, int | None]:
+    """The files with episodes start to stop, and the slice of those that they are; (0, None) of all."""
+    if start == stop:
+        return (), 0, None
+    own, first, skipped = [], 0, 0
+    for shard in shards:
+        count = shard.records or 0
+        if first + count <= start:
+            skipped += count
+        elif first < stop:
+            own.append(shard)
+        first += count
+    held = sum(shard.records or 0 for shard in own)
+    whole = start == skipped and stop == skipped + held
+    return tuple(own), 0 if whole else start - skipped, None if whole else stop - skipped

@@ -1,0 +1,179 @@
+"""The statistics of LeRobot: of each episode, and of the whole dataset.
+
+    {feature: {min, max, mean, std, count, q01, q10, q50, q90, q99}}
+
+Quantiles are those of `np.quantile`, of all values: not means or bounds of the quantiles of episodes. Images are 0 to
+1, channel by channel, of a sample of the frames, which are decoded for it.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, cast
+
+import numpy as np
+
+from rlds_beam.connectors.statistics.episode_statistics import QUANTILES, LeafStatistics
+from rlds_beam.episodes.episode import Column
+from rlds_beam.errors import BadEpisode, Violation
+from rlds_beam.images.encoded_images import EncodedImages
+
+Array = np.ndarray[Any, Any]
+
+STATISTICS = ("min", "max", "mean", "std", *QUANTILES)
+LEVELS = 256
+_JPEG = b"\xff\xd8\xff"
+_SIDE = 100
+"""JPEGs are decoded at a half, a quarter or an eighth of their size, as long as each side keeps so many pixels."""
+
+_PIXELS = 4096
+"""Of a larger image, every second (third, ...) row and column is counted, as long as so many pixels are."""
+
+FRAMES_OF_A_SAMPLE, MOST_SAMPLES = 50, 4
+"""An image is decoded for so many frames of an episode, or a part of them; so many at most."""
+
+
+def episodes_statistics(episodes: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
+    """Of the numbers of E episodes: by feature, (E, len(STATISTICS), D) of its D dimensions.
+
+    Args:
+      episodes: the columns of each, all with the same names: (T, ...), T > 0, of any length.
+    """
+    names = tuple(episodes[0])
+    columns = [np.concatenate([episode[name] for episode in episodes]) for name in names]
+    parts = [column.reshape(len(column), -1) for column in columns]
+    lengths = np.array([len(episode[names[0]]) for episode in episodes])
+    every = _statistics_of_parts(np.concatenate(parts, axis=1, dtype=np.float64), lengths)
+    ends = np.cumsum([part.shape[1] for part in parts])
+    return dict(zip(names, np.split(every, ends[:-1], axis=2), strict=True))
+
+
+def _statistics_of_parts(values: Array, lengths: Array) -> Array:
+    """Of values (N, D), of which the first `lengths[0]` rows are one part, and so on: (E, len(STATISTICS), D)."""
+    starts, count = np.cumsum(lengths) - lengths, lengths[:, None]
+    mean = np.add.reduceat(values, starts) / count
+    std = np.sqrt(np.add.reduceat(np.square(values - np.repeat(mean, lengths, axis=0)), starts) / count)
+    ordered = np.full((len(lengths), values.shape[1], lengths.max()), np.nan)  # which sorts last
+    ordered.transpose(0, 2, 1)[np.arange(lengths.max()) < count] = values
+    ordered.sort(axis=2)
+    places = np.array(list(QUANTILES.values())) * (count - 1)
+    low = np.floor(places).astype(np.int64)
+    ranks = np.concatenate([np.zeros_like(count), count - 1, low, np.minimum(low + 1, count - 1)], axis=1)
+    found = np.take_along_axis(ordered, ranks[:, None], axis=2).transpose(0, 2, 1)
+    quantiles = _between(found[:, 2:], (places - low)[..., None])
+    return np.concatenate([found[:, :2], mean[:, None], std[:, None], quantiles], axis=1)
+
+
+def _between(found: Array, shares: Array) -> Array:
+    """Linear interpolation along axis 1: the values below each quantile, then those above, by the share of these."""
+    below, above = np.split(found, 2, axis=1)
+    return cast(Array, below + (above - below) * shares)
+
+
+def counted_statistics(values: Array, counts: Array) -> Array:
+    """Of sorted values (N,), each of which there are so many: (len(STATISTICS),)."""
+    there = counts > 0
+    values, counts = np.asarray(values, np.float64)[there], counts[there]
+    ends = np.cumsum(counts)
+    total = ends[-1]
+    mean = (values * counts).sum() / total
+    std = math.sqrt((counts * np.square(values - mean)).sum() / total)
+    places = np.array(list(QUANTILES.values())) * (total - 1)
+    low = np.floor(places).astype(np.int64)
+    below = values[np.searchsorted(ends, low, side="right")]
+    above = values[np.searchsorted(ends, np.minimum(low + 1, total - 1), side="right")]
+    return np.array([values[0], values[-1], mean, std, *(below + (above - below) * (places - low))])
+
+
+def range_statistics(count: Array) -> Array:
+    """Of 0, 1, ..., n - 1, for each of E counts n: (E, len(STATISTICS))."""
+    last = np.asarray(count, np.float64) - 1
+    std = np.sqrt((np.square(last + 1) - 1) / 12)
+    return np.stack([np.zeros_like(last), last, last / 2, std, *(q * last for q in QUANTILES.values())], axis=-1)
+
+
+def image_statistics(histograms: Array, levels: int = LEVELS) -> Array:
+    """Of histograms (..., C, levels), those of E episodes, say: (..., len(STATISTICS), C), in 0 to 1."""
+    rows = histograms.reshape(-1, levels)
+    values, ends = np.arange(levels) / (levels - 1), np.cumsum(rows, axis=1)
+    total = ends[:, -1:]
+    mean = (rows * values).sum(axis=1, keepdims=True) / total
+    std = np.sqrt((rows * np.square(values - mean)).sum(axis=1, keepdims=True) / total)
+    places = np.array(list(QUANTILES.values())) * (total - 1)
+    low = np.floor(places).astype(np.int64)
+    ranks = np.concatenate([np.zeros_like(total), total - 1, low, np.minimum(low + 1, total - 1)], axis=1)
+    # The value of a rank is the first whose end is beyond it; all rows one after another are one sorted list.
+    before = np.cumsum(total, axis=0) - total
+    at = (ends + before).reshape(-1).searchsorted(ranks + before, side="right")
+    found = values[at - levels * np.arange(len(rows))[:, None]]
+    every = np.concatenate([found[:, :2], mean, std, _between(found[:, 2:], places - low)], axis=1)
+    return np.swapaxes(every.reshape(*histograms.shape[:-1], -1), -1, -2)
+
+
+def leaf_statistics(leaf: LeafStatistics) -> Array:
+    """Of numbers: (len(STATISTICS), D)."""
+    quantiles = leaf.distribution.quantiles(list(QUANTILES.values()))
+    return np.stack([leaf.low, leaf.high, leaf.mean, leaf.std, *quantiles])
+
+
+def to_json(statistics: Array, count: int, shape: Sequence[int]) -> dict[str, Any]:
+    """The entry of a feature in `stats.json`; each statistic has at least one axis.
+
+    Args:
+      statistics: (len(STATISTICS), D).
+      shape: of each.
+    """
+    values = {name: row.reshape(shape).tolist() for name, row in zip(STATISTICS, statistics, strict=True)}
+    return {**values, "count": [count]}
+
+
+@functools.lru_cache(maxsize=1024)
+def sample_places(length: int, samples: int | None = None) -> list[int]:
+    """The frames of an episode that are decoded, each in the middle of its part of the episode.
+
+    Args:
+      samples: how many; by default one of `FRAMES_OF_A_SAMPLE`, `MOST_SAMPLES` at most.
+    """
+    count = min(length, samples or min(MOST_SAMPLES, -(-length // FRAMES_OF_A_SAMPLE)))
+    return [(2 * i + 1) * length // (2 * count) for i in range(count)]
+
+
+def histogram_of(images: Column, channels: int, path: str) -> Array:
+    """How many pixels of each channel have each value: int64 (channels, LEVELS); of 16 bits, the upper 8.
+
+    Large images are sampled (`_SIDE`, `_PIXELS`).
+
+    Raises:
+      BadEpisode: an image is damaged.
+    """
+    counts = np.zeros((channels, LEVELS), np.int64)
+    for image in _pixels(images, channels, path):
+        pixels = (image >> 8).astype(np.uint8) if image.dtype == np.uint16 else image
+        height, width, _ = pixels.shape
+        step = max(1, math.isqrt(height * width // _PIXELS))
+        for channel, values in enumerate(pixels[step // 2 :: step, step // 2 :: step].reshape(-1, channels).T):
+            counts[channel] += np.bincount(values, minlength=LEVELS)
+    return counts
+
+
+def _pixels(images: Column, channels: int, path: str) -> Iterable[Array]:
+    """The pixels of each image, [H, W, C]."""
+    if not isinstance(images, EncodedImages):
+        return np.asarray(images)
+    if channels in (1, 3) and all(image.startswith(_JPEG) for image in images):
+        return _small_jpegs(images, "RGB" if channels == 3 else "GRAY", path)
+    return images.decode(path)
+
+
+def _small_jpegs(images: EncodedImages, colours: str, path: str) -> Iterator[Array]:
+    import simplejpeg
+
+    for image in images:
+        try:
+            yield simplejpeg.decode_jpeg(
+                image, colours, fastdct=True, fastupsample=False, min_height=_SIDE, min_width=_SIDE, min_factor=2
+            )
+        except (ValueError, KeyError) as error:
+            raise BadEpisode(Violation("undecodable_image", f"the JPEG is damaged ({error})", path)) from None

@@ -1,0 +1,181 @@
+"""The Parquet columns of the frames, in the types that Hugging Face `datasets` gives to LeRobot's features.
+
+single number, or a vector of one   the number
+vector of n                         fixed_size_list<number>[n]
+matrix and more                     list<list<number>>, which `datasets` calls Array2D
+text                                string
+image                               struct<bytes: binary, path: string>: the PNG or JPEG as it came
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from rlds_beam.encoding.example.rows import texts_of
+from rlds_beam.episodes.episode import Column
+from rlds_beam.errors import BadEpisode, Violation
+from rlds_beam.formats.arrays.leaves import representable
+from rlds_beam.formats.lerobot.features import Feature
+from rlds_beam.images.encoded_images import ZERO_IMAGE, EncodedImages
+from rlds_beam.images.stored import StoredImages
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Array = np.ndarray[Any, Any]
+
+NUMBERED = ("index", "episode_index", "task_index")
+"""Columns of which a range knows its own numbers only: the first frame is 0, until all ranges are finished."""
+
+_PNG_LEVEL = 3
+"""Of the pixels that came as arrays: a compromise between the size and the time."""
+
+
+def is_single(feature: Feature) -> bool:
+    """Whether a frame holds a value, not a list."""
+    return feature.shape in ((), (1,))
+
+
+def frames_schema(features: Iterable[Feature]) -> pa.Schema:
+    """The schema of the frames: the features, then LeRobot's own columns."""
+    import pyarrow as pa
+
+    kept = list(features)
+    fields = [pa.field(feature.name, arrow_type(feature)) for feature in kept]
+    fields += [pa.field("timestamp", pa.float32()), pa.field("frame_index", pa.int64())]
+    fields += [pa.field(name, pa.int64(), nullable=False) for name in NUMBERED]
+    return pa.schema(fields, metadata={b"huggingface": _hugging_face(kept)})
+
+
+def arrow_type(feature: Feature) -> pa.DataType:
+    """The type of a column."""
+    import pyarrow as pa
+
+    if feature.kind == "image":
+        return pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+    kind = pa.string() if feature.kind == "text" else pa.from_numpy_dtype(np.dtype(feature.dtype))
+    if is_single(feature):
+        return kind
+    if len(feature.shape) == 1:
+        return pa.list_(kind, feature.shape[0])
+    for _ in feature.shape:
+        kind = pa.list_(kind)
+    return kind
+
+
+def _hugging_face(features: Iterable[Feature]) -> bytes:
+    """What `datasets` reads from the file's metadata. `Sequence`, and not `List`, is known to all of its versions."""
+    kinds = {feature.name: _hugging_face_type(feature) for feature in features}
+    kinds["timestamp"] = _value("float32")
+    kinds |= {name: _value("int64") for name in ("frame_index", *NUMBERED)}
+    return json.dumps({"info": {"features": kinds}}).encode()
+
+
+def _hugging_face_type(feature: Feature) -> dict[str, Any]:
+    if feature.kind == "image":
+        return {"_type": "Image"}
+    if is_single(feature):
+        return _value(feature.dtype)
+    if len(feature.shape) == 1:
+        return {"feature": _value(feature.dtype), "length": feature.shape[0], "_type": "Sequence"}
+    return {"shape": list(feature.shape), "dtype": feature.dtype, "_type": f"Array{len(feature.shape)}D"}
+
+
+def _value(dtype: str) -> dict[str, Any]:
+    return {"dtype": dtype, "_type": "Value"}
+
+
+def numbers_of(feature: Feature, steps: Mapping[str, Column]) -> Array:
+    """The values of a feature of numbers (T, *shape), in its dtype.
+
+    Raises:
+      BadEpisode: a value would change: vectors of several dtypes were joined.
+    """
+    dtype = np.dtype(feature.dtype)
+    if len(feature.fields) == 1:
+        return representable(np.asarray(steps[feature.path]), dtype, feature.path)
+    parts = [representable(np.asarray(steps[field.path]), dtype, field.path) for field in feature.fields]
+    return np.concatenate([part.reshape(len(part), -1) for part in parts], axis=1)
+
+
+def numbers_array(feature: Feature, values: Array) -> pa.Array:
+    """Those values as Arrow holds them."""
+    import pyarrow as pa
+
+    flat = pa.array(np.ascontiguousarray(values).reshape(-1))
+    if is_single(feature):
+        return flat
+    if len(feature.shape) == 1:
+        return pa.FixedSizeListArray.from_arrays(flat, feature.shape[0])
+    return lists(flat, values.shape)
+
+
+def lists(flat: pa.Array, shape: tuple[int, ...]) -> pa.Array:
+    """Values of a shape as nested lists."""
+    import pyarrow as pa
+
+    for depth in range(len(shape) - 1, 0, -1):
+        rows = int(np.prod(shape[:depth], dtype=np.int64))
+        offsets = np.arange(rows + 1, dtype=np.int32) * shape[depth]
+        flat = pa.ListArray.from_arrays(pa.array(offsets), flat)
+    return flat
+
+
+def texts(column: Column, path: str) -> list[str]:
+    """The texts of a field, one after another.
+
+    Raises:
+      BadEpisode: one is not UTF-8.
+    """
+    try:
+        return [text.decode() for row in texts_of(cast(Array, column), path) for text in row]
+    except UnicodeDecodeError as error:
+        detail = f"text that is not UTF-8, which LeRobot cannot hold: {error}"
+        raise BadEpisode(Violation("wrong_dtype_or_shape", detail, path)) from None
+
+
+def texts_array(feature: Feature, values: Sequence[str]) -> pa.Array:
+    """Texts as Arrow holds them."""
+    import pyarrow as pa
+
+    flat = pa.array(values, pa.string())
+    return flat if is_single(feature) else pa.FixedSizeListArray.from_arrays(flat, feature.shape[0])
+
+
+def images_of(feature: Feature, column: Column) -> list[bytes]:
+    """The PNG or JPEG of each frame: as it came, or a PNG of pixels that came as an array."""
+    if not isinstance(column, EncodedImages):
+        return [_png(image) for image in np.asarray(column)]
+    images: list[bytes] = column.data.tolist()
+    if ZERO_IMAGE in images:  # of a step that a repair or a connector added
+        dtype = np.uint16 if column.dtype == "uint16" else np.uint8
+        zeros = _png(np.zeros(feature.shape, dtype))
+        images = [image or zeros for image in images]
+    return images
+
+
+def _png(pixels: Array) -> bytes:
+    import imagecodecs
+
+    return cast(bytes, imagecodecs.png_encode(pixels[..., 0] if pixels.shape[-1] == 1 else pixels, level=_PNG_LEVEL))
+
+
+def image_parts(feature: Feature, column: Column) -> Sequence[bytes | memoryview]:
+    """The same, and images within a record as its parts: they are not copied."""
+    if isinstance(column, StoredImages) and (column.stops > column.starts).all():
+        return column.pieces()
+    return images_of(feature, column)
+
+
+def images_array(images: Sequence[bytes | memoryview]) -> pa.Array:
+    """Images as Arrow holds them."""
+    import pyarrow as pa
+
+    ends = np.cumsum([0, *map(len, images)]).astype(np.int32)
+    buffers = [None, pa.py_buffer(ends), pa.py_buffer(b"".join(images))]
+    content = pa.Array.from_buffers(pa.binary(), len(images), buffers)
+    return pa.StructArray.from_arrays([content, pa.nulls(len(content), pa.string())], ["bytes", "path"])

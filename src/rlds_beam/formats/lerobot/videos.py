@@ -1,0 +1,258 @@
+"""The videos of a LeRobot dataset: a file for each camera and range, with all of its episodes one after another.
+
+The frame rate is constant and the first frame is at 0, so frame i of the file is at i / fps exactly; LeRobot looks a
+frame up by its time, with a tolerance of 1e-4 s.
+
+    file-003.mp4      episode 7                episode 8
+    frame             0     1     2     3      4     5
+    time at 10 fps    0.0   0.1   0.2   0.3    0.4   0.5          from_timestamp of episode 8: 0.4
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, cast
+
+import numpy as np
+
+from rlds_beam import storage
+from rlds_beam.encoding.example.columns import objects
+from rlds_beam.episodes.schema import Field
+from rlds_beam.errors import BadEpisode, UsageError, Violation, needs
+from rlds_beam.formats.lerobot.features import Feature
+from rlds_beam.formats.lerobot.options import Codec, LerobotOptions
+from rlds_beam.formats.lerobot.parquet_file import checksum_of
+from rlds_beam.images.encoded_images import EncodedImages
+from rlds_beam.images.headers import MOST_PIXELS
+from rlds_beam.output.shards import ShardInfo
+
+Array = np.ndarray[Any, Any]
+
+PIXELS = "yuv420p"
+_PRESETS: dict[str, str] = {"av1": "12", "h264": "medium"}
+_ENCODERS = {"av1": "libsvtav1", "h264": "libx264"}
+_COPY = 1 << 22
+_HELD = 256 << 20
+"""Bytes of the pixels of an episode and camera that are held at most."""
+
+_PNG_LEVEL = 1
+
+_OWN_FILE = {"format_whitelist": "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi", "protocol_whitelist": "none"}
+"""FFmpeg options: only formats with the frames in the file. Playlists make FFmpeg read other files, or the network."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Encoding:
+    """How videos are encoded; the defaults are LeRobot's.
+
+    Attributes:
+      codec: `av1` (SVT-AV1) or `h264` (x264).
+      crf: the quality: lower is better and larger.
+      gop: a key frame every so many frames.
+      preset: of the encoder: its speed.
+    """
+
+    codec: Codec = "av1"
+    crf: int = 30
+    gop: int = 2
+    preset: str = "12"
+
+    @staticmethod
+    def of(options: LerobotOptions) -> Encoding:
+        """Raises UsageError where the settings cannot be used, or PyAV is not installed."""
+        with needs("lerobot", "--images=video needs PyAV"):
+            import av  # noqa: F401
+        if not 0 <= options.crf <= 63 or options.gop < 1:
+            raise UsageError(f"--crf={options.crf} --gop={options.gop}: expected 0 to 63, and 1 or more")
+        preset = options.encoder_preset or _PRESETS[options.vcodec]
+        return Encoding(options.vcodec, options.crf, options.gop, preset)
+
+    def options(self) -> dict[str, str]:
+        """The encoder's options. One thread, for the same bytes everywhere; workers share the cores.
+
+        x264's macroblock tree (`mbtree`) uses memory that it never wrote, for frames of most sizes: with it, the bytes
+        depend on what was in memory before.
+        """
+        own = {"svtav1-params": "fast-decode=0:lp=1"} if self.codec == "av1" else {"threads": "1", "mbtree": "0"}
+        return {"g": str(self.gop), "crf": str(self.crf), "preset": self.preset, **own}
+
+    def info(self, height: int, width: int, fps: int) -> dict[str, Any]:
+        """The `info` of a feature in info.json."""
+        return {
+            "video.height": height, "video.width": width, "video.codec": self.codec, "video.pix_fmt": PIXELS,
+            "video.fps": fps, "video.channels": 3, "has_audio": False, "video.g": self.gop, "video.crf": self.crf,
+            "video.preset": int(self.preset) if self.preset.isdigit() else self.preset, "video.fast_decode": 0,
+            "video.extra_options": {}, "video.video_backend": "pyav", "is_depth_map": False,
+        }  # fmt: skip
+
+
+class Pixels:
+    """The frames of an episode, decoded one after another, of images that are known to be sound.
+
+    Those of a long episode are decoded twice, so that they need not be held.
+    """
+
+    def __init__(self, images: Sequence[bytes], feature: Feature):
+        """Raises BadEpisode where an image is damaged, or of another size."""
+        self._images, self._feature = images, feature
+        self._held: list[Array] | None = []
+        holds = len(images) * feature.size <= _HELD
+        for image in self._decoded():
+            if holds:
+                self._held.append(image)
+        if not holds:
+            self._held = None
+
+    def __iter__(self) -> Iterator[Array]:
+        return iter(self._decoded() if self._held is None else self._held)
+
+    def _decoded(self) -> Iterator[Array]:
+        for step, image in enumerate(self._images):
+            try:
+                yield EncodedImages(objects([image]), self._feature.shape).decode(self._feature.path)[0]
+            except BadEpisode as bad:
+                detail = f"{bad.violations[0].detail} (its frame {step})"
+                raise BadEpisode(dataclasses.replace(bad.violations[0], detail=detail, step=step)) from None
+
+
+class VideoFile:
+    """Writes frames to a video; it has its file name when it is complete.
+
+    Attributes:
+      frames: so far.
+    """
+
+    def __init__(self, path: str, encoding: Encoding, fps: int, height: int, width: int):
+        with needs("lerobot", "writing videos needs PyAV"):
+            import av
+        os.environ.setdefault("SVT_LOG", "1")  # it tells of errors, and not of its settings
+        self._av, self._path, self.frames = av, path, 0
+        if storage.scheme(path) is None:
+            self._local = storage.temporary_name(path)
+        else:
+            handle, self._local = tempfile.mkstemp(suffix=".mp4")
+            os.close(handle)
+        self._container: Any = av.open(self._local, "w", format="mp4", options={"movflags": "faststart"})
+        self._stream: Any = self._container.add_stream(_ENCODERS[encoding.codec], fps, options=encoding.options())
+        self._stream.pix_fmt, self._stream.height, self._stream.width = PIXELS, height, width
+        self._keys: list[str] = []
+
+    def add(self, pixels: Iterable[Array], key: object) -> None:
+        """Takes the frames of an episode, uint8 (height, width, 3)."""
+        for image in pixels:
+            frame = self._av.VideoFrame.from_ndarray(np.ascontiguousarray(image), "rgb24")
+            frame.pts = self.frames
+            self.frames += 1
+            self._container.mux(self._stream.encode(frame))
+        self._keys[1:] = [str(key)]
+
+    def content(self) -> bytes:
+        """All of the video, in place of the file: `abort` is to follow."""
+        self._complete()
+        with open(self._local, "rb") as file:
+            return file.read()
+
+    def commit(self) -> ShardInfo:
+        """Completes the file; what is in it."""
+        self._complete()
+        size, checksum = os.path.getsize(self._local), checksum_of(self._local)
+        if storage.scheme(self._path) is None:
+            storage.rename(self._local, self._path)
+        else:
+            with open(self._local, "rb") as source, storage.open_write(self._path) as target:
+                while part := source.read(_COPY):
+                    target.write(part)
+            os.remove(self._local)
+        self._local = ""
+        first, last = (self._keys[0], self._keys[-1]) if self._keys else (None, None)
+        return ShardInfo(self.frames, size, checksum, first, last)
+
+    def abort(self) -> None:
+        """Removes what was written so far; does nothing after `commit`."""
+        if self._container is not None:
+            with contextlib.suppress(Exception):  # an encoder that has no frame yet cannot be closed
+                self._close()
+        if self._local:
+            with contextlib.suppress(FileNotFoundError):
+                os.remove(self._local)
+
+    def _complete(self) -> None:
+        if self.frames:
+            self._container.mux(self._stream.encode())
+            self._close()
+        else:  # of a range without an episode: an empty file, which is removed in the end
+            with contextlib.suppress(Exception):  # an encoder that has no frame yet cannot be closed
+                self._close()
+            storage.open_write(self._local).close()
+
+    def _close(self) -> None:
+        container, self._container = self._container, None
+        container.close()
+
+
+def encoded_video(path: str, encoding: Encoding, fps: int, height: int, width: int, pixels: Iterable[Array]) -> bytes:
+    """The video of one episode, made in a temporary file beside `path`."""
+    video = VideoFile(path, encoding, fps, height, width)
+    try:
+        video.add(pixels, "")
+        return video.content()
+    finally:
+        video.abort()
+
+
+def encode_png(pixels: Array) -> bytes:
+    """A frame as a PNG."""
+    import imagecodecs
+
+    return cast(bytes, imagecodecs.png_encode(pixels, level=_PNG_LEVEL))
+
+
+def read_frames(
+    path: str, start: float, fps: float, count: int, field: Field, convert: Callable[[Array], Any] = np.asarray
+) -> list[Any]:
+    """The frames of an episode.
+
+    Args:
+      start: the time of the first one in the file.
+      count: how many there are.
+      convert: what to do with each one, uint8 (height, width, 3), so that only its result is held.
+
+    Raises:
+      BadEpisode: the video is not there, damaged, or too short.
+    """
+    with needs("lerobot", "reading videos needs PyAV"):
+        import av
+
+    found: list[Any] = []
+    try:
+        for image in _frames(path, start, fps):
+            found.append(convert(image))
+            if len(found) == count:
+                return found
+        detail = f"{path} has {len(found)} frames from {start} s on, where the episode has {count}"
+    except (OSError, ValueError, av.FFmpegError) as error:
+        detail = f"{path} cannot be read: {error}"
+    raise BadEpisode(Violation("undecodable_image", detail, field.path))
+
+
+def _frames(path: str, start: float, fps: float) -> Iterator[Array]:
+    import av
+
+    with storage.open_read(path) as file, av.open(file, options=_OWN_FILE) as container:
+        if not container.streams.video:
+            raise ValueError("it holds no video")
+        stream = container.streams.video[0]
+        stream.thread_type = "NONE"
+        codec = stream.codec_context
+        if codec.width * codec.height > MOST_PIXELS:
+            raise ValueError(f"its frames have {codec.width}x{codec.height} pixels, and {MOST_PIXELS:,} is the limit")
+        codec.options = {"max_pixels": str(MOST_PIXELS)}  # a later frame may be of another size
+        if start > 0:
+            container.seek(int(start / stream.time_base), stream=stream)  # to the key frame before
+        for frame in container.decode(stream):
+            if frame.time is not None and frame.time > start - 0.5 / fps:
+                yield frame.to_ndarray(format="rgb24")

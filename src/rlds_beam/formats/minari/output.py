@@ -1,0 +1,237 @@
+"""Minari datasets (HDF5): `minari.MinariDataset("OUTPUT/data")`.
+
+An RLDS episode of N steps has N observations, as a Minari episode of N - 1 steps has:
+
+    RLDS      o0 a0 r0   o1 a1 r1   o2 (void)
+    Minari    observations o0 o1 o2   actions a0 a1   rewards r0 r1   terminations / truncations of the 2 steps
+
+Step fields that Minari has no place for go to its infos, N values each, and what belongs to the episode to a group that
+Minari does not look at; `--from=minari` reads both.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from rlds_beam import storage
+from rlds_beam.connectors.fields import StepFields
+from rlds_beam.episodes.episode import Episode
+from rlds_beam.episodes.nesting import below, nest
+from rlds_beam.episodes.schema import Field
+from rlds_beam.errors import UsageError
+from rlds_beam.formats.arrays.hdf5_merging import merge_hdf5
+from rlds_beam.formats.arrays.hdf5_tree import EpisodeTemplate, Leaf
+from rlds_beam.formats.arrays.leaves import (
+    FLAGS,
+    LeafColumn,
+    columns_of,
+    field_json,
+    leaves_below,
+    not_representable,
+    scalar,
+    single,
+)
+from rlds_beam.formats.arrays.merged_output import MergedOutput, write_merged
+from rlds_beam.formats.arrays.parts import Part, PartColumn, Values
+from rlds_beam.formats.minari import gym_spaces
+from rlds_beam.formats.minari.columns import MinariColumn, text_range
+from rlds_beam.output.base import CostHint, MergedFile
+from rlds_beam.output.options import images_option
+from rlds_beam.reading.base import Source
+
+METADATA, MAIN = "metadata.json", "main_data.hdf5"
+VERSION = "0.5.4"
+OWN = "rlds_beam"
+"""In metadata.json, and in the group of an episode: what is for `--from=minari` only."""
+
+
+@dataclasses.dataclass(frozen=True)
+class MinariOutput(MergedOutput):
+    """A Minari dataset for each split.
+
+    Attributes:
+      directory, name, splits: as of `MergedOutput`.
+      columns: what is stored of an episode.
+      fields: which RLDS fields are the observation, the action and the reward.
+      jpeg: whether images of the observation are JPEGs.
+      left_out: other fields, and why.
+    """
+
+    directory: str
+    name: str
+    splits: tuple[str, ...]
+    columns: tuple[MinariColumn, ...]
+    fields: StepFields
+    jpeg: bool
+    left_out: dict[str, str]
+
+    @classmethod
+    def of(cls, source: Source, fields: StepFields, directory: str, options: Any) -> MinariOutput:
+        schema, left_out, jpeg = source.schema, dict[str, str](), images_option(options, "minari") == "jpeg"
+        reward = single(leaves_below(schema, fields.rewards, {}), "reward", "minari")
+        columns = [
+            *_columns(schema.steps, fields.obs, "observations", "step", left_out, jpeg),
+            *_columns(schema.steps, fields.actions, "actions", "transition", left_out, jpeg),
+            MinariColumn(scalar(reward, "reward", "minari").field, "rewards", "transition"),
+        ]
+        for role, name in (("observation", "observations"), ("action", "actions")):
+            if not any(below(column.place, name) for column in columns):
+                raise UsageError(f"--to=minari: the dataset has no {role} that Minari could hold")
+        roles = (fields.obs, fields.actions, fields.rewards, *FLAGS)
+        for path, field in schema.steps.items():
+            if not any(below(path, role) for role in roles):
+                columns += _info(field, left_out)
+        columns += [column for field in schema.metadata.values() for column in _of_episode(field, left_out)]
+        splits = tuple(split.name for split in source.splits)
+        left_out[f"{fields.actions}, {fields.rewards} (last step)"] = "RLDS says nothing by them, and Minari has none"
+        return cls(directory, source.name, splits, tuple(columns), fields, jpeg, left_out)
+
+    def folder(self, split: str) -> str:
+        """The directory of a split's dataset: Minari's own name for it, where there is one split only."""
+        return "data" if len(self.splits) == 1 else split
+
+    @property
+    def metadata(self) -> tuple[str, ...]:
+        return tuple(f"{self.folder(split)}/{name}" for split in self.splits for name in (MAIN, METADATA))
+
+    def stored_names(self) -> Iterator[tuple[str, str]]:
+        yield from ((column.field.path, column.place) for column in self.columns)
+
+    def plan(self) -> dict[str, Any]:
+        return {"minari": {"version": VERSION, "images": "jpeg" if self.jpeg else "raw", **self._about()}}
+
+    def _about(self) -> dict[str, Any]:
+        """What `--from=minari` has to know."""
+        columns = [
+            {"place": column.place, "of": column.of, "jpeg": column.jpeg, **field_json(column.field)}
+            for column in self.columns
+        ]
+        return {"columns": columns}
+
+    def describe(self) -> tuple[list[str], dict[str, str]]:
+        held = [f"{column.place}: {column.field}" for column in self.columns]
+        return [*held, "terminations: bool", "truncations: bool"], self.left_out
+
+    @property
+    def effort(self) -> CostHint:
+        return CostHint(decodes_images=not self.jpeg)
+
+    @property
+    def _leaves(self) -> dict[str, Leaf]:
+        """By place: the dataset of each column."""
+        places = [*self.columns, *(MinariColumn(Field(n, "bool"), n, "transition") for n in _ENDS)]
+        return {column.place: Leaf(i, column.dtype, column.shape) for i, column in enumerate(places)}
+
+    @property
+    def _template(self) -> EpisodeTemplate:
+        return EpisodeTemplate({"episode_{}": {"infos": {}, **nest(self._leaves)}}, ("id", "total_steps"))
+
+    @property
+    def part_columns(self) -> tuple[PartColumn, ...]:
+        leaves = self._leaves.items()
+        return tuple(PartColumn(place, leaf.row_bytes, leaf.dtype in ("bytes", "text")) for place, leaf in leaves)
+
+    @property
+    def overhead(self) -> int:
+        return self._template.size + 100
+
+    def encode(self, episode: Episode) -> Sequence[Values]:
+        if len(episode) < 2:
+            raise not_representable("an episode of one step has no transition, and a Minari episode has one at least")
+        values = [column.values(episode) for column in self.columns]
+        ends = np.zeros((2, len(episode) - 1), bool)
+        ends[0 if episode.steps["is_terminal"][-1] else 1, -1] = True
+        return [*values, *ends]
+
+    def note(self, about: dict[str, Any], values: Sequence[Values]) -> None:
+        for column, rows in zip(self.columns, values, strict=False):
+            if column.is_discrete and isinstance(rows, np.ndarray):
+                low, high = int(rows.min()), int(rows.max())
+                known = about.get(column.place, [low, high])
+                about[column.place] = [min(low, known[0]), max(high, known[1])]
+            elif column.is_text and not isinstance(rows, np.ndarray):
+                about[column.place] = text_range(rows, about.get(column.place))
+
+    def merge(self, split: str, parts: Sequence[Part]) -> Iterator[MergedFile]:
+        folder, episodes = self.folder(split), sum(map(len, parts))
+        rewards = self._leaves["rewards"].column
+        pieces = merge_hdf5(parts, self._template, steps_column=rewards)
+        merged = write_merged(self.directory, f"{folder}/{MAIN}", split, episodes, pieces)
+        steps = sum(int(part.rows[:, rewards].sum()) for part in parts)
+        content = self._metadata(split, [part.about for part in parts], episodes, steps, merged.shard.bytes)
+        storage.write_text(storage.below(self.directory, folder, METADATA), json.dumps(content))
+        yield merged
+
+    def _metadata(
+        self, split: str, about: Sequence[Mapping[str, Any]], episodes: int, steps: int, size: int
+    ) -> dict[str, Any]:
+        directory = storage.split(self.directory.rstrip("/"))[1]
+        own = directory if re.fullmatch(r"[-\w]+-v\d+", directory) and len(self.splits) == 1 else None
+        other = f"{self.name}-{split}" if len(self.splits) > 1 else self.name
+        return {
+            "dataset_id": own or re.sub(r"[^-\w]", "_", other) + "-v0",
+            "minari_version": VERSION,
+            "total_episodes": episodes,
+            "total_steps": steps,
+            "dataset_size": round(size / 1e6, 1),
+            "data_format": "hdf5",
+            "jpeg_encoding": self.jpeg,
+            "observation_space": json.dumps(self._space("observations", about)),
+            "action_space": json.dumps(self._space("actions", about)),
+            "description": f"Converted from the RLDS dataset {self.name}, split {split}.",
+            OWN: {**self._about(), "dataset": self.name, "split": split},
+        }
+
+    def _space(self, name: str, about: Sequence[Mapping[str, Any]]) -> gym_spaces.JsonSpace:
+        columns = [column for column in self.columns if below(column.place, name)]
+        spaces = {
+            column.place[len(name) + 1 :]: column.space([a.get(column.place) for a in about]) for column in columns
+        }
+        return gym_spaces.nested(spaces)
+
+
+_ENDS = ("terminations", "truncations")
+
+
+def _columns(
+    steps: Mapping[str, Field], role: str, name: str, of: Any, left_out: dict[str, str], jpeg: bool
+) -> Iterator[MinariColumn]:
+    for path in sorted(steps, key=lambda path: path.split("/")):
+        if below(path, role):
+            yield from _column(steps[path], name + path[len(role) :], of, left_out, jpeg)
+
+
+def _info(field: Field, left_out: dict[str, str]) -> Iterator[MinariColumn]:
+    yield from _column(field, f"infos/{field.path}", "step", left_out, jpeg=False)
+
+
+def _of_episode(field: Field, left_out: dict[str, str]) -> Iterator[MinariColumn]:
+    if field.encoding in ("png", "jpeg"):
+        left_out[field.path] = "an image of the episode"
+    else:
+        yield from _column(field, f"{OWN}/{field.path}", "episode", left_out, jpeg=False)
+
+
+def _column(field: Field, place: str, of: Any, left_out: dict[str, str], jpeg: bool) -> Iterator[MinariColumn]:
+    if field.dtype == "string" and not field.shape:
+        yield MinariColumn(field, place, of)
+        return
+    for leaf in columns_of([field], left_out):
+        yield MinariColumn(field, place, of, jpeg and _check_jpeg(leaf))
+
+
+def _check_jpeg(leaf: LeafColumn) -> bool:
+    """Whether Minari reads the column as JPEGs, if it reads any."""
+    if not gym_spaces.is_image(leaf.dtype, leaf.shape):
+        return False
+    if len(leaf.shape) == 3 and leaf.shape[-1] != 3:
+        raise UsageError(
+            f"--images=jpeg: Minari reads JPEGs of 3 channels, and {leaf.field} has {leaf.shape[-1]}: leave it out"
+        )
+    return True

@@ -1,0 +1,290 @@
+"""Minari datasets (HDF5, Arrow, Parquet) as a source: `--from=minari`.
+
+It reads a dataset's directory, or one that `--to=minari` wrote.
+
+A Minari episode of T steps is an RLDS episode of T + 1: the observations as they are, the actions and rewards with a
+void last step. JPEGs stay as they are. Infos are step fields `info/...`, unless `--to=minari` says what they were.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+
+from rlds_beam import naming, storage
+from rlds_beam.encoding.base import Damage
+from rlds_beam.encoding.checked_json import ANY, COUNT, TEXT, Kind, Maybe, check_json, parse_json, parsing, read_json
+from rlds_beam.encoding.tfds.features import DTYPES
+from rlds_beam.episodes.casting import exact_cast, exact_flags
+from rlds_beam.episodes.episode import Column
+from rlds_beam.episodes.schema import Field, Schema, by_path, text_field
+from rlds_beam.errors import UsageError
+from rlds_beam.formats.arrays.array_episodes import (
+    FLAG_FIELDS,
+    ArrayDecoder,
+    ArrayFormat,
+    Arrays,
+    discounts,
+    encoded_images,
+    flags,
+    number_field,
+    with_last,
+)
+from rlds_beam.formats.arrays.hdf5_reading import (
+    UNREADABLE,
+    check_readable,
+    datasets_of,
+    is_readable,
+    is_text,
+    open_hdf5,
+    read_array,
+)
+from rlds_beam.formats.arrays.leaves import field_from_json
+from rlds_beam.formats.arrays.sources_of_files import no_features, shards_of, splits_of
+from rlds_beam.formats.minari import gym_spaces
+from rlds_beam.formats.minari.arrow import ARROW, MinariArrowFormat
+from rlds_beam.formats.minari.output import MAIN, METADATA, OWN
+from rlds_beam.images.encoded_images import EncodedImages
+from rlds_beam.reading.base import Shard, Source, Split
+from rlds_beam.reading.changes import files_in
+
+Array: TypeAlias = "np.ndarray[Any, Any]"
+
+_ROLES = {"observations": "observation", "actions": "action", "rewards": "reward", "infos": "info"}
+_JPEG = b"\xff\xd8\xff"
+_DTYPE = Kind("a dtype of numbers", lambda dtype: isinstance(dtype, str) and dtype in DTYPES)
+_SPACE = {"type?": TEXT, "dtype?": Maybe(_DTYPE), "shape?": Maybe([COUNT]), "*": ANY}
+
+
+@dataclasses.dataclass(frozen=True)
+class MinariFormat(ArrayFormat):
+    """The `main_data.hdf5` of a Minari dataset."""
+
+    name = "minari"
+
+    def count(self, path: str) -> int:
+        with open_hdf5(path) as file:
+            return len(file)
+
+    def episodes(self, path: str, start: int, stop: int) -> Iterator[Arrays | Damage]:
+        with open_hdf5(path) as file:
+            for i in range(start, stop):
+                try:
+                    found = datasets_of(file[f"episode_{i}"])
+                    yield {place: read_array(dataset) for place, dataset in found if is_readable(dataset)}
+                except UNREADABLE as error:
+                    yield Damage(i, i + 1, f"episode_{i} cannot be read: {error}", b"")
+
+
+@dataclasses.dataclass(frozen=True)
+class MinariField:
+    """Where a field is.
+
+    Attributes:
+      field: of a step, or of the episode.
+      place: in the group of an episode: `observations/state`.
+      of: whether it has a value for each step, each transition, or one for the episode.
+    """
+
+    field: Field
+    place: str
+    of: Literal["step", "transition", "episode"]
+
+    def column(self, arrays: Arrays, steps: int) -> Column:
+        """Its values, one for each step.
+
+        Raises:
+          KeyError: there are none.
+          BadEpisode: they are not of the field's dtype.
+        """
+        found = arrays[self.place]
+        column: Column
+        if self.field.encoding == "jpeg":
+            column = EncodedImages(encoded_images(found, self.field.path), self.field.shape, self.field.dtype)
+        else:
+            column = exact_cast(found, self.field.numpy_dtype, self.field.path)
+        return with_last(column) if self.of == "transition" or len(column) == steps - 1 else column
+
+
+@dataclasses.dataclass(frozen=True)
+class MinariDecoder(ArrayDecoder):
+    """Makes episodes of the arrays of a Minari episode.
+
+    Attributes:
+      schema: as of `ArrayDecoder`.
+      fields: where each field is.
+    """
+
+    fields: tuple[MinariField, ...]
+
+    def convert(self, arrays: Arrays) -> tuple[Mapping[str, Column], Mapping[str, Any]]:
+        terminated, truncated = (exact_flags(arrays[name], name) for name in ("terminations", "truncations"))
+        steps = len(terminated) + 1
+        marks = flags(terminated | truncated, terminated)
+        columns: dict[str, Column] = {"discount": discounts(marks["is_terminal"])}
+        columns |= {one.field.path: one.column(arrays, steps) for one in self.fields if one.of != "episode"}
+        metadata = {
+            one.field.path: exact_cast(arrays[one.place], one.field.numpy_dtype, one.field.path)[0]
+            for one in self.fields
+            if one.of == "episode"
+        }
+        return {**columns, **marks}, metadata
+
+
+@dataclasses.dataclass(frozen=True)
+class MinariSource(Source):
+    """A Minari dataset. Attributes: as of `Source`."""
+
+    dataset: str
+    schema: Schema
+    decoder: MinariDecoder
+    splits: tuple[Split, ...]
+    files: MinariFormat | MinariArrowFormat
+    violations: tuple[Any, ...] = ()
+
+    def companions(self, shard: Shard) -> list[str]:
+        if not isinstance(self.files, MinariArrowFormat):
+            return []
+        folder = storage.split(shard.path)[0]
+        places = [storage.join(folder, name) for name in storage.listdir(folder) if name.isdecimal()]
+        return files_in(place for place in places if storage.isdir(place))
+
+    @classmethod
+    def open(cls, input: str | Sequence[str], *, split: str | None = None, features: str | None = None) -> MinariSource:
+        no_features("minari", features)
+        if not isinstance(input, str):
+            raise UsageError("--from=minari takes one directory: that of a dataset")
+        if storage.scheme(input) is not None:
+            raise UsageError(f"cannot read {input}: Minari's files are read from local disks only; copy it first")
+        folders = _folders(input)
+        abouts = {folder: _metadata(folder) for folder in folders}
+        named = {_split(about, folder): folder for folder, about in abouts.items()}
+        if len(named) < len(folders):
+            raise UsageError(f"{input} holds {len(folders)} datasets: name one of {', '.join(folders)}")
+        first = next(iter(named.values()))
+        about = abouts[first]
+        kind = about.get("data_format", "hdf5")
+        paths = {name: storage.join(folder, METADATA if kind in ARROW else MAIN) for name, folder in named.items()}
+        files: MinariFormat | MinariArrowFormat = MinariFormat()
+        shards = {name: shards_of(files, [path]) for name, path in paths.items()} if kind not in ARROW else {}
+        if kind in ARROW:
+            files = arrow = MinariArrowFormat(kind, _spaces(about, storage.join(first, METADATA), whole=True))
+            shards = {name: (arrow.shard(path),) for name, path in paths.items()}
+        name = naming.to_name(
+            about.get(OWN, {}).get("dataset") or str(about.get("dataset_id", "minari")).replace("/", "-")
+        )
+        if OWN in about:
+            fields = _own_fields(about[OWN], storage.join(first, METADATA))
+        else:
+            fields = _fields(next(iter(paths.values())), files, about)
+        of_steps = by_path((one.field for one in fields if one.of != "episode"), first)
+        of_steps.setdefault("discount", Field("discount", "float32"))
+        schema = Schema(of_steps | FLAG_FIELDS, by_path((one.field for one in fields if one.of == "episode"), first))
+        return cls(f"{name}/1.0.0", schema, MinariDecoder(schema, fields), splits_of(shards, split, name), files)
+
+
+def _folders(input: str) -> list[str]:
+    """The directories that hold metadata.json and the data: `input` itself, or those in it."""
+    if not storage.isdir(input):
+        raise UsageError(f"{input}: there is no such directory")
+    folders = [input, *(storage.join(input, name) for name in storage.listdir(input))]
+    found = [f for f in folders if storage.isdir(f) and storage.exists(storage.join(f, METADATA))]
+    if not found:
+        raise UsageError(f"{input} is no Minari dataset: there is no {METADATA} in it, or in its directory data")
+    return found[:1] if found[0] == input else found
+
+
+def _metadata(folder: str) -> dict[str, Any]:
+    path = storage.join(folder, METADATA)
+    content = read_json(path)
+    if not isinstance(content, dict):
+        raise UsageError(f"{path} is not as Minari writes it: fetch the dataset again")
+    kind = content.get("data_format", "hdf5")
+    if kind not in ("hdf5", *ARROW):
+        known = ", ".join(("hdf5", *ARROW))
+        raise UsageError(f"{folder}: its data are stored as {kind}, and --from=minari reads {known}")
+    if kind == "hdf5" and not storage.exists(storage.join(folder, MAIN)):
+        raise UsageError(f"{folder}: there is no {MAIN} in it: fetch the dataset again")
+    check_json(content.get(OWN, {}), {"*": ANY}, f"{path}: {OWN}")
+    return content
+
+
+def _split(about: Mapping[str, Any], folder: str) -> str:
+    """The split that a directory holds: one that `--to=minari` wrote says so."""
+    where = storage.join(folder, METADATA)
+    with parsing(where):
+        return naming.check_name(about.get(OWN, {}).get("split", "train"), f"{where}: {OWN}.split")
+
+
+def _own_fields(about: Any, where: str) -> tuple[MinariField, ...]:
+    with parsing(where):
+        fields = []
+        for one in about["columns"]:
+            field = field_from_json(one, where)
+            if field.encoding == "png" or (field.encoding == "jpeg" and not one["jpeg"]):
+                field = dataclasses.replace(field, encoding="none", feature="Tensor")
+            elif one["jpeg"]:
+                field = dataclasses.replace(field, encoding="jpeg", feature="Image")
+            fields.append(MinariField(field, one["place"], one["of"]))
+    return tuple(fields)
+
+
+def _fields(path: str, files: MinariFormat | MinariArrowFormat, about: Mapping[str, Any]) -> tuple[MinariField, ...]:
+    """What the first episode holds, for a dataset that another program wrote."""
+    where = storage.join(storage.split(path)[0], METADATA)
+    jpeg, spaces = bool(about.get("jpeg_encoding", True)), _spaces(about, where)
+    try:
+        if isinstance(files, MinariArrowFormat):
+            arrays = files.read_episode(storage.join(storage.split(path)[0], "0"))
+            found = [_field(place, one, jpeg, spaces) for place, one in sorted(arrays.items())]
+        else:
+            with open_hdf5(path) as file:
+                datasets = [*datasets_of(file["episode_0"])]
+                for place, dataset in datasets:
+                    if place.partition("/")[0] in _ROLES and dataset.shape is not None:
+                        check_readable(dataset)
+                found = [_field(place, one, jpeg, spaces) for place, one in datasets]
+    except UNREADABLE as error:
+        raise UsageError(f"{path} cannot be read: {error}") from error
+    return tuple(one for one in found if one is not None)
+
+
+def _field(place: str, dataset: Any, jpeg: bool, spaces: Mapping[str, Any]) -> MinariField | None:
+    role, _, rest = place.partition("/")
+    if role not in _ROLES or not dataset.shape:
+        return None
+    parts = [part.removeprefix("_index_") for part in rest.split("/") if part]
+    name = "/".join([_ROLES[role], *parts])
+    of: Any = "transition" if role in ("actions", "rewards") else "step"
+    space = spaces.get(place, {})
+    if jpeg and space.get("type") == "Box" and gym_spaces.is_image(np.dtype(space["dtype"]), tuple(space["shape"])):
+        shape = tuple(space["shape"])
+        return MinariField(Field(name, "uint8", shape if len(shape) == 3 else (*shape, 1), "jpeg", "Image"), place, of)
+    if is_text(dataset):
+        return MinariField(text_field(name, tuple(dataset.shape[1:])), place, of)
+    return MinariField(number_field(name, dataset.dtype.name, tuple(dataset.shape[1:])), place, of)
+
+
+def _spaces(about: Mapping[str, Any], where: str, *, whole: bool = False) -> dict[str, Any]:
+    """The space of each array, by its place; of all places above them, too, where the `whole` is asked for."""
+    found: dict[str, Any] = {}
+    for role, name in (("observations", "observation_space"), ("actions", "action_space")):
+        if isinstance(about.get(name), str):
+            _flat(parse_json(about[name], f"{where}: {name}"), f"{where}: {name}", role, found, whole)
+    return found
+
+
+def _flat(space: Any, where: str, place: str, found: dict[str, Any], whole: bool) -> None:
+    check_json(space, _SPACE, where)
+    below = space.get("subspaces")
+    if isinstance(below, dict):
+        for name, one in below.items():
+            _flat(one, where, f"{place}/{name}", found, whole)
+    elif isinstance(below, list):
+        for i, one in enumerate(below):
+            _flat(one, where, f"{place}/_index_{i}", found, whole)
+    if whole or below is None:
+        found[place] = space

@@ -1,0 +1,203 @@
+"""NumPy arrays: one `.npy` file for each field, all steps of all episodes one after another.
+
+    OUTPUT/train/observation.state.npy    (steps, ...)      np.load(..., mmap_mode="r") reads it from the disk
+    OUTPUT/train/episode_offsets.npy      (episodes + 1,)   episode i is the steps offsets[i]:offsets[i + 1]
+
+Text, and images that are to be JPEGs (`--images=jpeg`), are bytes one after another, `observation.image.npy`, with
+`observation.image.offsets.npy`: value i is the bytes offsets[i]:offsets[i + 1]. Fields of the episode are arrays with a
+value for each episode. Nothing is left out but what has no fixed shape.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from rlds_beam.checking.verdicts import IgnoredValues
+from rlds_beam.connectors.fields import StepFields
+from rlds_beam.episodes.columns import text_bytes
+from rlds_beam.episodes.episode import Episode
+from rlds_beam.episodes.schema import Field
+from rlds_beam.formats.arrays.leaves import LeafColumn, columns_of, field_json, is_text, text_values
+from rlds_beam.formats.arrays.merged_output import MergedOutput, write_merged
+from rlds_beam.formats.arrays.parts import Part, PartColumn, Values
+from rlds_beam.formats.numpy.npy import npy_header
+from rlds_beam.output.base import CostHint, MergedFile
+from rlds_beam.output.options import images_option
+from rlds_beam.reading.base import Source
+
+OFFSETS = "episode_offsets"
+
+
+@dataclasses.dataclass(frozen=True)
+class NumpyColumn:
+    """A field, and how it is stored.
+
+    Attributes:
+      field: of a step, or of the episode.
+      of_episode: which of both.
+      as_bytes: whether its values are bytes of any length.
+    """
+
+    field: Field
+    of_episode: bool = False
+    as_bytes: bool = False
+
+    @property
+    def file(self) -> str:
+        """The name of its file, without `.npy`."""
+        return self.field.path.replace("/", ".")
+
+    def values(self, episode: Episode) -> Values:
+        """Its rows: bytes for each, where it is `as_bytes`."""
+        if self.of_episode:
+            value = episode.metadata[self.field.path]
+            if self.as_bytes:
+                return [text_bytes(value, self.field.path)]
+            return np.ascontiguousarray(np.asarray(value, self._leaf.dtype).reshape(1, *self._leaf.shape))
+        if not self.as_bytes:
+            return self._leaf.values(episode)
+        if self._leaf.is_image:
+            return self._leaf.jpegs(episode)
+        return text_values(episode.steps[self.field.path], self.field.path)
+
+    @property
+    def _leaf(self) -> LeafColumn:
+        return LeafColumn(self.field)
+
+    def part_columns(self) -> tuple[PartColumn, ...]:
+        """Of a part: its rows; or bytes, and the length of each value."""
+        if self.as_bytes:
+            return PartColumn(self.field.path, 1), PartColumn(self.field.path + " lengths", 8)
+        size = int(np.prod(self._leaf.shape, dtype=np.int64)) * self._leaf.dtype.itemsize
+        return (PartColumn(self.field.path, size),)
+
+    def rows(self, episode: Episode) -> list[Values]:
+        """For each of `part_columns`."""
+        values = self.values(episode)
+        if isinstance(values, np.ndarray):
+            return [values]
+        return [np.frombuffer(b"".join(values), np.uint8), np.array([len(value) for value in values], "<i8")]
+
+
+@dataclasses.dataclass(frozen=True)
+class NumpyOutput(MergedOutput):
+    """A directory of arrays for each split.
+
+    Attributes:
+      directory, name, splits: as of `MergedOutput`.
+      columns: what is stored.
+      left_out: other fields, and why.
+    """
+
+    directory: str
+    name: str
+    splits: tuple[str, ...]
+    columns: tuple[NumpyColumn, ...]
+    left_out: dict[str, str]
+
+    @classmethod
+    def of(cls, source: Source, fields: StepFields, directory: str, options: Any) -> NumpyOutput:
+        left_out: dict[str, str] = {}
+        jpeg = images_option(options, "numpy") == "jpeg"
+        columns = [*_columns(source.schema.steps.values(), left_out, jpeg=jpeg)]
+        of_episode = source.schema.metadata.values()
+        columns += [dataclasses.replace(c, of_episode=True) for c in _columns(of_episode, left_out, jpeg=True)]
+        splits = tuple(split.name for split in source.splits)
+        return cls(directory, source.name, splits, tuple(columns), left_out)
+
+    @property
+    def metadata(self) -> tuple[str, ...]:
+        names = [OFFSETS, *(name for column in self.columns for name in _files(column))]
+        return tuple(f"{split}/{name}.npy" for split in self.splits for name in names)
+
+    def stored_names(self) -> Iterator[tuple[str, str]]:
+        yield "the offsets of the episodes", OFFSETS
+        yield from ((column.field.path, name) for column in self.columns for name in _files(column))
+
+    def plan(self) -> dict[str, Any]:
+        return {"numpy": {"fields": self._fields()}}
+
+    def _fields(self) -> list[dict[str, Any]]:
+        return [
+            {"file": c.file, "of_episode": c.of_episode, "as_bytes": c.as_bytes, **field_json(c.field)}
+            for c in self.columns
+        ]
+
+    def describe(self) -> tuple[list[str], dict[str, str]]:
+        return [str(column.field) for column in self.columns], self.left_out
+
+    @property
+    def unjudged(self) -> IgnoredValues:
+        return IgnoredValues(frozenset(self.left_out))
+
+    @property
+    def effort(self) -> CostHint:
+        return CostHint(decodes_images=not any(c.as_bytes and c.field.dtype != "string" for c in self.columns))
+
+    @property
+    def part_columns(self) -> tuple[PartColumn, ...]:
+        steps = PartColumn("steps", 8)
+        return (steps, *(part for column in self.columns for part in column.part_columns()))
+
+    def encode(self, episode: Episode) -> Sequence[Values]:
+        steps = np.array([len(episode)], "<i8")
+        return [steps, *(rows for column in self.columns for rows in column.rows(episode))]
+
+    def merge(self, split: str, parts: Sequence[Part]) -> Iterator[MergedFile]:
+        episodes = sum(map(len, parts))
+        yield self._write(split, OFFSETS, episodes, np.dtype("<i8"), (episodes + 1,), _offsets(_bytes(parts, 0)))
+        at = 1
+        for column in self.columns:
+            rows = sum(int(part.rows[:, at].sum()) for part in parts)
+            leaf = LeafColumn(column.field)
+            dtype, shape = (np.dtype(np.uint8), ()) if column.as_bytes else (leaf.dtype, leaf.shape)
+            yield self._write(split, column.file, rows, dtype, (rows, *shape), _bytes(parts, at))
+            at += 1
+            if column.as_bytes:
+                count = sum(int(part.rows[:, at].sum()) for part in parts)
+                name = f"{column.file}.offsets"
+                yield self._write(split, name, count, np.dtype("<i8"), (count + 1,), _offsets(_bytes(parts, at)))
+                at += 1
+
+    def _write(
+        self, split: str, name: str, records: int, dtype: np.dtype[Any], shape: tuple[int, ...], data: Iterable[bytes]
+    ) -> MergedFile:
+        def pieces() -> Iterator[bytes]:
+            yield npy_header(dtype, shape)
+            yield from data
+
+        return write_merged(self.directory, f"{split}/{name}.npy", split, records, pieces())
+
+    def describe_merged(self, parts: Mapping[str, Sequence[Part]]) -> dict[str, Any]:
+        return {"numpy": {"fields": self._fields()}}
+
+
+def _columns(fields: Iterable[Field], left_out: dict[str, str], *, jpeg: bool) -> Iterator[NumpyColumn]:
+    for field in fields:
+        if is_text(field) or (jpeg and field.encoding in ("png", "jpeg")):
+            yield NumpyColumn(field, as_bytes=True)
+        else:
+            yield from (NumpyColumn(leaf.field) for leaf in columns_of([field], left_out))
+
+
+def _files(column: NumpyColumn) -> list[str]:
+    return [column.file, f"{column.file}.offsets"] if column.as_bytes else [column.file]
+
+
+def _bytes(parts: Sequence[Part], column: int) -> Iterator[bytes]:
+    for part in parts:
+        yield from part.column_bytes(column)
+
+
+def _offsets(lengths: Iterable[bytes]) -> Iterator[bytes]:
+    """int64 lengths as offsets, from 0 on."""
+    yield bytes(8)
+    last = 0
+    for piece in lengths:
+        offsets = last + np.cumsum(np.frombuffer(piece, "<i8"))
+        last = int(offsets[-1]) if len(offsets) else last
+        yield offsets.astype("<i8").tobytes()

@@ -1,0 +1,199 @@
+"""Arrays that `convert --to=numpy` wrote, as a source: `--from=numpy`."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from rlds_beam import naming, storage
+from rlds_beam.encoding.base import Damage
+from rlds_beam.encoding.checked_json import parsing
+from rlds_beam.episodes.casting import exact_cast
+from rlds_beam.episodes.episode import Column
+from rlds_beam.episodes.schema import Field, Schema, by_path
+from rlds_beam.errors import UsageError
+from rlds_beam.formats.arrays.array_episodes import ArrayDecoder, ArrayFormat, Arrays, encoded_images
+from rlds_beam.formats.arrays.leaves import field_from_json
+from rlds_beam.formats.arrays.packed_arrays import split_bytes
+from rlds_beam.formats.arrays.sources_of_files import no_features, splits_of
+from rlds_beam.formats.numpy.output import OFFSETS
+from rlds_beam.images.encoded_images import EncodedImages
+from rlds_beam.output.files import MANIFEST
+from rlds_beam.output.manifest import read_manifest
+from rlds_beam.reading.base import Shard, Source, Split
+from rlds_beam.reading.changes import files_in
+
+Array: TypeAlias = "np.ndarray[Any, Any]"
+
+
+@dataclasses.dataclass(frozen=True)
+class NumpyField:
+    """A field and its file.
+
+    Attributes:
+      field: of a step, or of the episode; as it is read.
+      file: without `.npy`.
+      of_episode: which of both.
+      as_bytes: whether its values are bytes of any length.
+    """
+
+    field: Field
+    file: str
+    of_episode: bool
+    as_bytes: bool
+
+    @classmethod
+    def of(cls, content: Any, where: str) -> NumpyField:
+        """A field of the manifest (`where`)."""
+        field, as_bytes = field_from_json(content, where), bool(content["as_bytes"])
+        if field.encoding in ("png", "jpeg"):
+            encoding = "jpeg" if as_bytes and not content["of_episode"] else field.encoding if as_bytes else "none"
+            field = dataclasses.replace(field, encoding=encoding, feature="Image" if as_bytes else "Tensor")
+        file = content["file"]
+        if not naming.is_file_name(file):
+            raise ValueError(f"{file!r} is not the name of a file in its directory")
+        return cls(field, file, bool(content["of_episode"]), as_bytes)
+
+
+@dataclasses.dataclass(frozen=True)
+class NumpyFormat(ArrayFormat):
+    """The directory of arrays of a split; its path is that of `episode_offsets.npy`.
+
+    Attributes:
+      fields: what is there.
+    """
+
+    fields: tuple[NumpyField, ...]
+    name = "numpy"
+
+    def count(self, path: str) -> int:
+        return len(_offsets(path)) - 1
+
+    def episodes(self, path: str, start: int, stop: int) -> Iterator[Arrays | Damage]:
+        folder = storage.split(path)[0]
+        offsets = _offsets(path)
+        try:
+            arrays = {one.file: _load(storage.join(folder, f"{one.file}.npy")) for one in self.fields}
+            ends = {
+                one.file: _offsets(storage.join(folder, f"{one.file}.offsets.npy"), len(arrays[one.file]))
+                for one in self.fields
+                if one.as_bytes
+            }
+        except OSError as error:
+            raise OSError(f"an array cannot be read: {error}") from error
+        rows = {one.file: len(ends.get(one.file, arrays[one.file])) - one.as_bytes for one in self.fields}
+        for one in self.fields:
+            wanted = len(offsets) - 1 if one.of_episode else int(offsets[-1])
+            if rows[one.file] < wanted:
+                raise OSError(f"{one.file}.npy has {rows[one.file]} rows, and the episodes have {wanted}")
+        for i in range(start, stop):
+            part = {True: (i, i + 1), False: (int(offsets[i]), int(offsets[i + 1]))}
+            yield {one.file: _rows(arrays[one.file], ends.get(one.file), *part[one.of_episode]) for one in self.fields}
+
+
+def _load(path: str) -> Array:
+    storage.check_regular(path)
+    try:
+        array: Array = np.load(path, mmap_mode="r", allow_pickle=False)
+    except OSError:
+        raise
+    except Exception as error:  # numpy has Python parse the header: of a damaged one it raises almost anything
+        raise OSError(f"{path} is not an array: {type(error).__name__}") from error
+    if not isinstance(array, np.ndarray) or not array.ndim:  # an .npz file of another name, or one number
+        raise OSError(f"{path} is not an array of rows")
+    return array
+
+
+def _offsets(path: str, last: int | None = None) -> Array:
+    """Where each of some rows begins, and the end of the last one, which is at most `last`."""
+    array = _load(path)
+    found: Array = np.asarray(array)
+    if found.ndim != 1 or found.dtype.kind not in "iu" or not len(found):
+        raise OSError(f"{path} holds {found.dtype}{list(found.shape)}, not offsets")
+    if found[0] != 0 or (found[1:] < found[:-1]).any() or (last is not None and found[-1] > last):
+        raise OSError(f"{path}: the offsets are not those of consecutive rows")
+    return found
+
+
+def _rows(array: Array, ends: Array | None, start: int, stop: int) -> Array:
+    if ends is None:
+        return np.array(array[start:stop])
+    data = array[int(ends[start]) : int(ends[stop])].tobytes()
+    return split_bytes(data, np.diff(ends[start : stop + 1]))
+
+
+@dataclasses.dataclass(frozen=True)
+class NumpyDecoder(ArrayDecoder):
+    """Makes episodes of the rows of the arrays.
+
+    Attributes:
+      schema: as of `ArrayDecoder`.
+      fields: what is there.
+    """
+
+    fields: tuple[NumpyField, ...]
+
+    def convert(self, arrays: Arrays) -> tuple[Mapping[str, Column], Mapping[str, Any]]:
+        steps: dict[str, Column] = {}
+        metadata: dict[str, Any] = {}
+        for one in self.fields:
+            values, field = arrays[one.file], one.field
+            if field.encoding == "jpeg" and not one.of_episode:
+                images = encoded_images(values, field.path)
+                steps[field.path] = EncodedImages(images, field.shape, field.dtype)
+                continue
+            if not one.as_bytes:
+                values = exact_cast(values, field.numpy_dtype, field.path)
+            if one.of_episode:
+                metadata[field.path] = values[0]
+            else:
+                steps[field.path] = values
+        return steps, metadata
+
+
+@dataclasses.dataclass(frozen=True)
+class NumpySource(Source):
+    """A finished output of `convert --to=numpy`. Attributes: as of `Source`; `checksums` of its files."""
+
+    dataset: str
+    schema: Schema
+    files: NumpyFormat
+    decoder: NumpyDecoder
+    splits: tuple[Split, ...]
+    checksums: Mapping[str, str]
+    violations: tuple[Any, ...] = ()
+
+    @classmethod
+    def open(cls, input: str | Sequence[str], *, split: str | None = None, features: str | None = None) -> NumpySource:
+        no_features("numpy", features)
+        if not isinstance(input, str):
+            raise UsageError("--from=numpy takes one directory: what convert --to=numpy wrote")
+        if storage.scheme(input) is not None:
+            raise UsageError(f"cannot read {input}: arrays are read from local disks only; copy it first")
+        manifest = read_manifest(input)
+        if not isinstance(manifest.get("numpy"), dict):
+            raise UsageError(f"{input} holds no arrays: it was converted with another --to")
+        where = storage.join(input, MANIFEST)
+        with parsing(where):
+            fields = tuple(NumpyField.of(one, where) for one in manifest["numpy"]["fields"])
+        shards: dict[str, tuple[Shard, ...]] = {}
+        for one in manifest["shards"]:
+            folder, name = storage.split(one["file"])
+            if name == f"{OFFSETS}.npy":
+                size = sum(other["bytes"] for other in manifest["shards"] if other["split"] == one["split"])
+                shards[one["split"]] = (Shard(0, storage.join(input, folder, name), size, one["records"]),)
+        steps = by_path((one.field for one in fields if not one.of_episode), input)
+        schema = Schema(steps, by_path((one.field for one in fields if one.of_episode), input))
+        splits = splits_of(shards, split, manifest["name"])
+        checksums = {one["file"]: one["checksum"] for one in manifest["shards"]}
+        decoder = NumpyDecoder(schema, fields)
+        return cls(f"{manifest['name']}/1.0.0", schema, NumpyFormat(fields), decoder, splits, checksums)
+
+    def companions(self, shard: Shard) -> list[str]:
+        return [path for path in files_in([storage.split(shard.path)[0]]) if path != shard.path]
+
+    def plan(self) -> dict[str, Any]:
+        return {"checksums": dict(self.checksums)}

@@ -1,0 +1,113 @@
+"""Sources of users: what they lack is said when they are opened, and what their code raises is one line."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from rlds_beam.encoding.base import Damage, Record
+from rlds_beam.episodes.schema import Schema
+from rlds_beam.errors import RldsBeamError, UsageError
+from rlds_beam.reading.base import Source, Split
+from rlds_beam.user_functions import raised
+
+_ATTRIBUTES: dict[str, Any] = {"dataset": str, "schema": Schema, "splits": (tuple, list), "violations": (tuple, list)}
+_FILES = ("name", "unit", "read", "scan", "is_splittable", "end", "positions")
+
+
+def checked_source(source: Any, from_: str) -> Source:
+    """A user's source, just opened, with errors of its record format that name it.
+
+    Raises:
+      UsageError: it lacks something of the contract (`reading.base.Source`).
+    """
+    where = f"--from={from_}"
+    if not isinstance(source, Source):
+        raise UsageError(f"{where}: its open returned {_a(source)}, not a Source")
+    for name, kind in _ATTRIBUTES.items():
+        value = _attribute(source, name, where)
+        if not isinstance(value, kind):
+            raise UsageError(f"{where}: its {name} is {_a(value)}, not {_a_kind(kind)}")
+    for split in source.splits:
+        if not isinstance(split, Split):
+            raise UsageError(f"{where}: its splits hold {_a(split)}, not a Split")
+    files, decoder = _attribute(source, "files", where), _attribute(source, "decoder", where)
+    for name in _FILES:
+        _attribute(files, name, f"{where}: its files")
+    _attribute(decoder, "decode", f"{where}: its decoder")
+    try:
+        json.dumps(source.plan())
+        source.most_steps()
+    except RldsBeamError:
+        raise
+    except Exception as error:
+        raise UsageError(f"{where}: its plan {raised(error)}") from error
+    if not type(files).__module__.startswith("rlds_beam."):
+        object.__setattr__(source, "files", NamedFiles(files, where))
+    return source
+
+
+def _attribute(of: Any, name: str, where: str) -> Any:
+    try:
+        return getattr(of, name)
+    except AttributeError as error:
+        raise UsageError(
+            f"{where}: {type(of).__qualname__} has no {name} ({error}); rlds_beam.reading.base.Source says what a "
+            "source has"
+        ) from error
+    except RldsBeamError:
+        raise
+    except Exception as error:  # of a property
+        raise UsageError(f"{where}: its {name} {raised(error)}") from error
+
+
+def _a(value: Any) -> str:
+    return "None" if value is None else f"a {type(value).__name__}"
+
+
+def _a_kind(kind: Any) -> str:
+    return f"a {kind[0].__name__}" if isinstance(kind, tuple) else f"a {kind.__name__}"
+
+
+class NamedFiles:
+    """A user's record format (`formats.base.RecordFormat`); what it raises is an error that names the source. Pickles.
+
+    Args:
+      files: the user's.
+      where: the source, for messages.
+    """
+
+    def __init__(self, files: Any, where: str):
+        self._files, self._where = files, where
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):  # also while this is unpickled
+            raise AttributeError(name)
+        value = getattr(self._files, name)
+        return functools.partial(self._called, name) if callable(value) else value
+
+    def _called(self, name: str, *arguments: Any, **named: Any) -> Any:
+        try:
+            return getattr(self._files, name)(*arguments, **named)
+        except (RldsBeamError, MemoryError):
+            raise
+        except Exception as error:
+            raise RldsBeamError(f"{self._where}: files.{name} {raised(error)}") from error
+
+    def read(self, path: str, start: int = 0, stop: int | None = None) -> Iterator[Record | Damage]:
+        records = self._called("read", path, start, stop)
+        while True:
+            try:
+                record = next(records, None)
+            except (RldsBeamError, MemoryError):
+                raise
+            except Exception as error:
+                raise RldsBeamError(f"{self._where}: files.read {raised(error)}, reading {path}") from error
+            if record is None:
+                return
+            if not isinstance(record, (Record, Damage)) or not isinstance(record.payload, bytes):
+                what = _a(getattr(record, "payload", record))
+                raise RldsBeamError(f"{self._where}: files.read gave {what}, not a Record or Damage of bytes ({path})")
+            yield record

@@ -1,0 +1,125 @@
+"""Where a dataset comes from, and what was done to it: provenance.json, and README.md for people."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import rlds_beam
+from rlds_beam.text import count
+
+PROVENANCE, CARD = "provenance.json", "README.md"
+_FROM_INFO = ("citation", "description", "location", "redistributionInfo", "releaseNotes")
+
+
+def provenance(
+    plan: Mapping[str, Any],
+    report: Mapping[str, Any],
+    splits: Sequence[Mapping[str, Any]],
+    source: Mapping[str, Any],
+    fitted: Sequence[Any] | None = None,
+) -> dict[str, Any]:
+    """The content of provenance.json: nothing in it is of this machine, so equal plans give equal bytes.
+
+    Args:
+      plan: the content of plan.json.
+      report: that of report.json.
+      splits: of dataset_info.json.
+      source: what is known of the dataset that was read: its dataset_info.json (`info`), the names of its files with
+        licences (`licences`), and its own provenance, if rlds-beam wrote it (`provenance`).
+      fitted: what connectors were fitted to, the statistics of the dataset.
+    """
+    content = plan.get("content", {})
+    shards = {
+        split: [
+            {"file": name, "bytes": size, "fingerprint": dict(content.get(split, [])).get(name)}
+            for name, size in found["shards"]
+        ]
+        for split, found in plan["splits"].items()
+    }
+    slices = {split: found["slice"] for split, found in plan["splits"].items() if found["slice"] != [0, None]}
+    info = {name: source["info"][name] for name in _FROM_INFO if name in source["info"]}
+    read = {name: plan.get(name, default) for name, default in (("from", "rlds"), ("features_sha256", None))}
+    counts = {name: report[name] for name in ("records", "valid", "repaired", "rejected")}
+    dropped = {name: found["records"] for name, found in report.get("dropped", {}).items()}
+    made = {
+        "written_by": f"rlds-beam {rlds_beam.__version__}",
+        "source": {
+            "dataset": plan["dataset"], **read, "info": info, "licences": list(source["licences"]),
+            "shards": shards, **({"slices": slices} if slices else {}),
+        },
+        "check": plan["check"],
+        "connectors": plan.get("connectors", {"connectors": []}),
+        "counts": {**counts, "dropped": dropped, "written": report["items_written"]},
+        "rules": {rule: {k: v for k, v in found.items() if k != "samples"} for rule, found in report["rules"].items()},
+        "splits": [{"name": one["name"], "episodes": sum(map(int, one["shardLengths"]))} for one in splits],
+    }  # fmt: skip
+    made |= {"statistics": list(fitted)} if fitted else {}
+    return made | ({"source_provenance": source["provenance"]} if source["provenance"] else {})
+
+
+def card(name: str, version: str, made: Mapping[str, Any]) -> str:
+    """README.md: the same for people."""
+    source, counts = made["source"], made["counts"]
+    files = sum(len(shards) for shards in source["shards"].values())
+    size = sum(shard["bytes"] for shards in source["shards"].values() for shard in shards)
+    lines = [
+        f"# {name} {version}",
+        "",
+        f"RLDS, written by {made['written_by']} from `{source['dataset']}` ({count(files, 'file')}, {size:,} bytes).",
+        "Everything here is also in `provenance.json`, for programs.",
+        "",
+        *_section("Splits", [f"- `{one['name']}`: {count(one['episodes'], 'episode')}" for one in made["splits"]]),
+        *_section("What was done", [*_check_lines(made), *map(_connector_line, made["connectors"]["connectors"])]),
+        *_section("What became of each record", _count_lines(counts, made["rules"])),
+        *_section("Statistics", ["`fitted.json` has what connectors were fitted to."] if "statistics" in made else []),
+        *_section("Licence and citation of the source", _licence_lines(source)),
+        *_section("About the source", [source["info"].get("description", "")]),
+    ]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _section(title: str, lines: Sequence[str]) -> list[str]:
+    filled = [line for line in lines if line]
+    return [f"## {title}", "", *filled, ""] if filled else []
+
+
+def _check_lines(made: Mapping[str, Any]) -> list[str]:
+    policies = {name: made["check"][name] for name in ("repair", "accept") if made["check"].get(name)}
+    said = [f"{name} {', '.join(rules)}" for name, rules in policies.items()]
+    return [f"- checked by rlds-beam's rules{': ' + '; '.join(said) if said else ''}"]
+
+
+def _connector_line(connector: Mapping[str, Any]) -> str:
+    arguments = ", ".join(f"{name}={_short(value)}" for name, value in connector["arguments"].items())
+    return f"- `{connector['name']}({arguments})`"
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def _count_lines(counts: Mapping[str, Any], rules: Mapping[str, Any]) -> list[str]:
+    lines = [f"- {counts['records']} read, {counts['written']} episodes written"]
+    lines += [f"- {number} dropped by `{name}`" for name, number in counts["dropped"].items()]
+    lines += [f"- {counts['rejected']} rejected, kept in `rejected/`"] if counts["rejected"] else []
+    for rule, found in rules.items():
+        outcomes = ", ".join(f"{number} {outcome}" for outcome, number in found.items() if number)
+        lines += [f"  - `{rule}`: {outcomes}"] if outcomes else []
+    return lines
+
+
+def _licence_lines(source: Mapping[str, Any]) -> list[str]:
+    info = source["info"]
+    redistribution = info.get("redistributionInfo")
+    licence = redistribution.get("license") if isinstance(redistribution, dict) else None
+    lines = [f"Licence: {licence}", ""] if licence else []
+    lines += [f"The licence text of the source: {', '.join(f'[{n}]({n})' for n in source['licences'])}"] * bool(
+        source["licences"]
+    )
+    if not lines:
+        lines = ["The source does not state a licence."]
+    citation = info.get("citation")
+    return [*lines, "```", str(citation), "```"] if citation else lines

@@ -1,0 +1,181 @@
+"""Several RLDS datasets read as one: `--from=merged A,B,C`. Their schemas are made one, or refused field by field."""
+
+from __future__ import annotations
+
+import bisect
+import dataclasses
+import hashlib
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from rlds_beam.encoding.base import RecordFormat
+from rlds_beam.episodes.casting import exact_cast
+from rlds_beam.episodes.episode import Column, Episode
+from rlds_beam.episodes.keys import EpisodeKey
+from rlds_beam.episodes.schema import Field, Schema
+from rlds_beam.errors import UsageError, Violation
+from rlds_beam.formats.rlds.source import RldsSource
+from rlds_beam.images.encoded_images import EncodedImages
+from rlds_beam.reading.base import Decoder, Source, Split
+
+FROM = Field("source_dataset", "string", encoding="text", feature="Text")
+"""The field of the episode that names the dataset it comes from, `name/version`."""
+
+_IMAGES = ("png", "jpeg")
+
+
+@dataclasses.dataclass(frozen=True)
+class MergedSource(Source):
+    """Several RLDS datasets, end to end, split by split; each episode says in `source_dataset` where it is from.
+
+    What fields may differ in: integers, or floats, of another width become the wider one; images of another size or
+    encoding become images of any size. Everything else is refused by name, also a field that one of them has not.
+    """
+
+    dataset: str
+    schema: Schema
+    files: RecordFormat
+    decoder: Decoder
+    splits: tuple[Split, ...]
+    violations: tuple[Violation, ...]
+    merged: tuple[RldsSource, ...]
+
+    common: ClassVar[bool] = False
+
+    @classmethod
+    def open(cls, input: str | Sequence[str], *, split: str | None = None, features: str | None = None) -> MergedSource:
+        paths = [path for path in (input.split(",") if isinstance(input, str) else input) if path]
+        if len(paths) < 2:
+            raise UsageError(f"--from=merged: {input}: name two datasets or more, with commas between them")
+        if features is not None or (split is not None and "[" in split):
+            raise UsageError("--from=merged takes no --features, and no slices in --split: write the slices first")
+        sources = tuple(RldsSource.open(path, split=split) for path in paths)
+        kinds = {source.files.name for source in sources}
+        if len(kinds) > 1:
+            raise UsageError(f"--from=merged: files of {' and '.join(sorted(kinds))}: convert one of them first")
+        schema = _merged_schema(sources, cls.common)
+        starts, splits = _merged_splits(sources)
+        decoder = MergedDecoder(starts, sources, schema)
+        violations = tuple(violation for source in sources for violation in source.violations)
+        return cls("merged/1.0.0", schema, sources[0].files, decoder, splits, violations, sources)
+
+    def plan(self) -> dict[str, Any]:
+        features = [hashlib.sha256(source.features.encode()).hexdigest() for source in self.merged]
+        return {"merged": [[s.dataset, digest] for s, digest in zip(self.merged, features, strict=True)]}
+
+
+class MergedCommonSource(MergedSource):
+    """The same, with the fields that all of them have (`--from=merged_common`)."""
+
+    common = True
+
+
+class MergedDecoder:
+    """Decodes a record by the dataset that its shard is of, and gives it the merged schema. Pickles.
+
+    Args:
+      starts: by split, the index of the first shard of each dataset.
+    """
+
+    def __init__(self, starts: Mapping[str, Sequence[int]], sources: Sequence[RldsSource], schema: Schema):
+        self._starts, self._schema = starts, schema
+        self._decoders = [source.decoder for source in sources]
+        self._names = [source.dataset.encode() for source in sources]
+
+    def decode(self, payload: bytes, key: EpisodeKey) -> Episode:
+        which = bisect.bisect_right(self._starts[key.split], key.shard) - 1
+        episode = self._decoders[which].decode(payload, key)
+        steps = {path: _cast(episode.steps[path], field) for path, field in self._schema.steps.items()}
+        metadata: dict[str, Any] = {
+            path: episode.metadata[path] if field.dtype == "string" or field.encoding in _IMAGES
+            else exact_cast(np.asarray(episode.metadata[path]), field.numpy_dtype, path)[()]
+            for path, field in self._schema.metadata.items() if path != FROM.path
+        }  # fmt: skip
+        return episode.replace(steps=steps, metadata={**metadata, FROM.path: self._names[which]})
+
+
+def _cast(column: Column, field: Field) -> Column:
+    if isinstance(column, EncodedImages):
+        return EncodedImages(column.data, field.shape, field.dtype, field.encoding)
+    return exact_cast(column, field.numpy_dtype, field.path)
+
+
+def _merged_splits(sources: Sequence[RldsSource]) -> tuple[dict[str, list[int]], tuple[Split, ...]]:
+    """The first shard of each dataset by split, and the splits, whose shards are numbered anew."""
+    starts: dict[str, list[int]] = {}
+    splits = []
+    for name in dict.fromkeys(split.name for source in sources for split in source.splits):
+        parts = [next((s.shards for s in source.splits if s.name == name), ()) for source in sources]
+        # A shard that is missing leaves a gap in the numbers of its dataset.
+        sizes = [max((shard.index + 1 for shard in shards), default=0) for shards in parts]
+        starts[name] = [0, *itertools.accumulate(sizes)][:-1]
+        shards = [dataclasses.replace(shard, index=start + shard.index)
+                  for start, part in zip(starts[name], parts, strict=True) for shard in part]  # fmt: skip
+        splits.append(Split(name, tuple(shards)))
+    return starts, tuple(splits)
+
+
+def _merged_schema(sources: Sequence[RldsSource], common: bool) -> Schema:
+    """One schema for all.
+
+    Raises:
+      UsageError: with each field that cannot be merged, and why.
+    """
+    wrong: list[str] = []
+    parts = []
+    for kind in ("steps", "metadata"):
+        fields: list[Mapping[str, Field]] = [getattr(source.schema, kind) for source in sources]
+        made = {}
+        for path in dict.fromkeys(path for own in fields for path in own):
+            without = [source.dataset for source, own in zip(sources, fields, strict=True) if path not in own]
+            if without and common:
+                continue
+            try:
+                if without:
+                    raise _DifferError(
+                        f"{' and '.join(without)} have no such field (--from=merged_common leaves it out)"
+                    )
+                made[path] = _merged_field([own[path] for own in fields], sources)
+            except _DifferError as error:
+                wrong.append(f"{path}: {error}")
+        parts.append(made)
+    if wrong:
+        raise UsageError("--from=merged: these datasets cannot be one:\n  " + "\n  ".join(wrong))
+    return Schema(parts[0], {**parts[1], FROM.path: FROM})
+
+
+class _DifferError(ValueError):
+    """Fields that cannot be merged."""
+
+
+def _merged_field(fields: Sequence[Field], sources: Sequence[RldsSource]) -> Field:
+    first = fields[0]
+    slow = next((field for field in fields if not field.fast), None)
+    if slow is not None:
+        raise _DifferError(f"a {slow.feature} is not read by itself")
+    if any(field.feature == "ClassLabel" for field in fields) and len({str(s.texts) for s in sources}) > 1:
+        raise _DifferError("the names of the classes differ, or are not there")
+    images = {field.encoding in _IMAGES for field in fields}
+    if len(images) > 1:
+        raise _DifferError("images in one, and no images in another")
+    said = " and ".join(dict.fromkeys(f"{field.dtype}{field.shape}" for field in fields))
+    if images == {True}:
+        if len({field.dtype for field in fields}) > 1 or len({field.shape[-1] for field in fields}) > 1:
+            raise _DifferError(f"images of {said}")
+        shape = tuple(
+            sizes[0] if len(set(sizes)) == 1 else None for sizes in zip(*(f.shape for f in fields), strict=True)
+        )
+        encoding = first.encoding if len({field.encoding for field in fields}) == 1 else "jpeg"
+        return Field(first.path, first.dtype, shape, encoding, "Image")
+    if len({field.shape for field in fields}) > 1:
+        raise _DifferError(f"{said}")
+    dtypes = [field.numpy_dtype for field in fields]
+    if len({dtype.kind for dtype in dtypes}) > 1:
+        raise _DifferError(f"{said}")
+    dtype = first.dtype if len(set(dtypes)) == 1 else np.result_type(*dtypes).name
+    plain = "bytes" if dtype == "bfloat16" else "none"
+    encoding = first.encoding if len({field.encoding for field in fields}) == 1 else plain
+    return Field(first.path, dtype, first.shape, encoding, first.feature)

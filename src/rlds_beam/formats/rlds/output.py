@@ -1,0 +1,330 @@
+"""RLDS again: the episodes that the check and the connectors let through, as TFDS stores them."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from rlds_beam import storage
+from rlds_beam.checking.verdicts import IgnoredValues
+from rlds_beam.connectors.base import Batch
+from rlds_beam.connectors.fields import OUTPUT_SPLIT
+from rlds_beam.connectors.runner import ConnectorRunner
+from rlds_beam.encoding.arrayrecord_writing import check_writable
+from rlds_beam.encoding.checked_json import parse_json, read_json
+from rlds_beam.encoding.tfds.dataset_info import SplitInfo, dataset_info_json
+from rlds_beam.encoding.tfds.features import parse_features
+from rlds_beam.encoding.tfds.rlds_features import edited_features, same_storage
+from rlds_beam.encoding.tfrecord.framing import OVERHEAD
+from rlds_beam.episodes.episode import Episode
+from rlds_beam.episodes.schema import Schema
+from rlds_beam.errors import BadEpisode, RldsBeamError, UsageError
+from rlds_beam.formats.columns.options import ColumnsFormat, ColumnsOptions
+from rlds_beam.formats.rlds.card import CARD, PROVENANCE, card, provenance
+from rlds_beam.formats.rlds.names import CARRIED, is_licence, name_and_version
+from rlds_beam.formats.rlds.options import RldsOptions
+from rlds_beam.formats.rlds.records import RecordEncoder
+from rlds_beam.output.base import CostHint, FileOutput
+from rlds_beam.output.commits import RangeCommit
+from rlds_beam.output.files import FITTED, REPORT, to_json
+from rlds_beam.output.plans import read_plan
+from rlds_beam.output.record_writing import RecordFile, open_record_file
+from rlds_beam.output.shards import WrittenFile
+from rlds_beam.reading.base import Source, TfdsMetadata
+from rlds_beam.reading.decoding import EpisodeDecoder
+from rlds_beam.reading.plan import WorkRange
+
+FEATURES, DATASET_INFO = "features.json", "dataset_info.json"
+
+
+@dataclasses.dataclass(frozen=True)
+class RldsOutput(FileOutput):
+    """A dataset of episodes in TFDS's layout, a record for each.
+
+    Attributes:
+      directory, name: as of `FileOutput`; the name, too, is the directory's, where that is called `NAME/1.0.0`.
+      version: of the dataset, or of the directory.
+      format: of the files.
+      schema: of the episodes that are written.
+      stored: how the records that are read hold their fields; None where they are not RLDS.
+      features: the text of features.json.
+      info: the content of the dataset_info.json that was read.
+      files_beside: the bytes of files that belong to the data, by file name.
+      earlier: the provenance of the dataset that was read.
+      splits: those that episodes are divided among; where there are none, they stay in their own.
+      beside_as: a second format, in which the same records are written beside the first.
+    """
+
+    directory: str
+    name: str
+    version: str
+    format: ColumnsFormat
+    schema: Schema
+    stored: Schema | None
+    features: str
+    info: Mapping[str, Any]
+    files_beside: Mapping[str, bytes]
+    earlier: Any = None
+    splits: tuple[str, ...] = ()
+    beside_as: ColumnsFormat | None = None
+
+    holds = "episode"
+    divides = True
+
+    @classmethod
+    def create(cls, source: Source, directory: str, options: Any) -> RldsOutput:
+        return cls._create(source, source.schema, (), directory, options)
+
+    @classmethod
+    def create_connected(cls, source: Source, connecting: ConnectorRunner, directory: str, options: Any) -> RldsOutput:
+        connecting.refuse_columns("--to=columns")
+        if not connecting.connectors:
+            return cls.create(source, directory, options)
+        return cls._create(source, _written(connecting.probed.schema), connecting.splits, directory, options)
+
+    @classmethod
+    def _create(
+        cls, source: Source, schema: Schema, splits: tuple[str, ...], directory: str, options: Any
+    ) -> RldsOutput:
+        kind = ColumnsOptions.of(options).format
+        if kind == "parquet":
+            raise UsageError("--format=parquet is for --to=columns; --to=rlds writes tfrecord or array_record")
+        beside_as: ColumnsFormat | None = "array_record" if RldsOptions.of(options).array_record_beside else None
+        if beside_as and kind != "tfrecord":
+            raise UsageError(f"--array_record_beside is for TFRecords, and --format={kind} writes none")
+        if "array_record" in (kind, beside_as):
+            check_writable(directory)
+        if splits and len(source.splits) > 1:
+            known = ", ".join(split.name for split in source.splits)
+            raise UsageError(f"--connectors: SplitEpisodes divides one split: name it, --split=NAME; there are {known}")
+        tfds = source.tfds or TfdsMetadata("")
+        if tfds.outside:
+            raise UsageError(
+                f"--to=rlds copies {tfds.outside[0]} into the output, and in {source.dataset} it is a link to a file "
+                "outside of the dataset: replace the link with the file"
+            )
+        stored = None if source.tfds is None else source.schema
+        if stored is not None and _unchanged(schema, stored):
+            features = tfds.features
+        else:
+            features = to_json(edited_features(schema, tfds.features, stored))
+        name, version = name_and_version(source, directory)
+        info = json.loads(tfds.info) if tfds.info is not None else {}
+        files = dict(tfds.files)
+        earlier = parse_json(files[PROVENANCE], f"{source.dataset}: {PROVENANCE}") if files.get(PROVENANCE) else None
+        return cls(directory, name, version, kind, schema, stored, features, info, files, earlier, splits, beside_as)
+
+    @property
+    def formats(self) -> tuple[ColumnsFormat, ...]:
+        """Of the files: each record is in one of each."""
+        return (self.format, *([self.beside_as] if self.beside_as else []))
+
+    @property
+    def metadata(self) -> tuple[str, ...]:
+        return (FEATURES, DATASET_INFO, PROVENANCE, CARD, *self._carried())
+
+    def _carried(self) -> dict[str, bytes]:
+        return {name: content for name, content in self.files_beside.items() if name != PROVENANCE}
+
+    @property
+    def effort(self) -> CostHint:
+        return CostHint(decodes_images=False)
+
+    @property
+    def unjudged(self) -> IgnoredValues:
+        return IgnoredValues()
+
+    def plan(self) -> dict[str, Any]:
+        described = {"format": self.format, "features": json.loads(self.features), "info": self.info}
+        beside = {"beside": self.beside_as} if self.beside_as else {}
+        files = {name: _planned(content) for name, content in self.files_beside.items()}
+        return {"rlds": {**described, **beside, "files": files, "splits": self.splits}}
+
+    def describe(self) -> tuple[list[str], dict[str, str]]:
+        written = self.schema.recorded
+        return [*(f"steps/{field}" for field in written.steps.values()), *map(str, written.metadata.values())], {}
+
+    def predict(self, steps: Iterable[int]) -> int:
+        return sum(1 for _ in steps)
+
+    def count(self, batch: Batch) -> int:
+        return len(batch.episodes)
+
+    def measure(self, batches: Sequence[Batch]) -> int | None:
+        encoder, size = self.encoder(), 0
+        for batch in batches:
+            for episode in batch.episodes:
+                try:
+                    size += len(encoder.encode(episode, batch.read)) + OVERHEAD
+                except BadEpisode:  # it is going to be rejected, and kept as it was read
+                    size += len(episode.payload) + OVERHEAD
+                except RldsBeamError:  # which is for a worker to say
+                    return None
+        return size
+
+    def encoder(self) -> RecordEncoder:
+        """Episodes as records."""
+        return RecordEncoder(self.schema, self.stored)
+
+    def verify(self, record: bytes, episode: Episode) -> None:
+        """Decodes a record by the features.json that is going to be written, as TFDS will.
+
+        Raises:
+          RldsBeamError: it is not what features.json says, so that nobody could read the dataset.
+        """
+        declared = parse_features(self.features, FEATURES)
+        steps, metadata = (
+            {path: field for path, field in fields.items() if field.fast}
+            for fields in (declared.steps, declared.metadata)
+        )
+        try:
+            EpisodeDecoder(Schema(steps, metadata)).decode(record, episode.key)
+        except BadEpisode as bad:
+            raise RldsBeamError(
+                f"--to=rlds: the record of {episode.key} is not what {FEATURES} would say: {bad}. Nothing could read "
+                "it. Its source or a connector returns other values than declared, or this is a bug: please report it"
+            ) from bad
+
+    def file(self, work: WorkRange) -> str:
+        return self.files(work)[0]
+
+    def files(self, work: WorkRange) -> tuple[str, ...]:
+        """The names that TFDS expects: one, or one for each split that episodes are divided among, in each format."""
+        number, splits = f"{work.index:05d}-of-{work.of:05d}", self.splits or (work.split,)
+        return tuple(f"{self.name}-{split}.{kind}-{number}" for kind in self.formats for split in splits)
+
+    def open_range(self, work: WorkRange) -> RldsWriter:
+        return RldsWriter(self, work)
+
+    def complete(self, commits: Sequence[RangeCommit]) -> dict[str, Any]:
+        """Writes the metadata; a split without episodes is left out, and its empty files are removed."""
+        found: dict[str, list[WrittenFile]] = {}
+        beside: dict[str, list[str]] = {}
+        for commit in commits:
+            names = self.splits or (commit.split,)
+            for i, one in enumerate(commit.files):
+                if i < len(names):
+                    found.setdefault(names[i], []).append(one)
+                else:
+                    beside.setdefault(names[i % len(names)], []).append(one.file)
+        splits = []
+        for split, files in found.items():
+            if any(one.shard.records for one in files):
+                size = sum(one.shard.bytes for one in files)
+                splits.append(SplitInfo(split, tuple(one.shard.records for one in files), size))
+            else:
+                storage.remove_files(self.directory, [*(one.file for one in files), *beside.get(split, [])])
+        made = dataset_info_json(
+            self.name, self.version, splits, file_format=self.format, alternatives=self.formats[1:]
+        )  # fmt: skip
+        if splits:
+            info = {name: self.info[name] for name in CARRIED if name in self.info}
+            self._write(FEATURES, self.features)
+            self._write(DATASET_INFO, to_json({**made, **info}))
+            for name, content in self._carried().items():
+                storage.write_bytes(storage.below(self.directory, name), content)
+        described = self._provenance(made["splits"])
+        self._write(PROVENANCE, to_json(described))
+        self._write(CARD, card(self.name, self.version, described))
+        return {"version": self.version, "format": self.format}
+
+    def _provenance(self, splits: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        plan = read_plan(self.directory)
+        assert plan is not None  # the output is of a plan, which stands until the end
+        fitted = storage.join(self.directory, FITTED)
+        results = (read_json(fitted) or {}).get("results") if storage.exists(fitted) else None
+        source = {
+            "info": self.info,
+            "licences": [name for name in self.files_beside if is_licence(name)],
+            "provenance": self.earlier,
+        }
+        return provenance(plan.content, read_json(storage.join(self.directory, REPORT)), splits, source, results)
+
+    def _write(self, name: str, text: str) -> None:
+        storage.write_text(storage.below(self.directory, name), text)
+
+
+class RldsWriter:
+    """Writes episodes to one file, or to one for each split (`output.base.FileRangeWriter`).
+
+    Attributes:
+      predicted: episodes so far.
+    """
+
+    def __init__(self, output: RldsOutput, work: WorkRange):
+        self.predicted = 0
+        self._encoder, self._names = output.encoder(), output.files(work)
+        self._splits, self._output, self._verified = output.splits, output, False
+        self._counts = [0] * len(self._names)
+        self._places = len(self._names) // len(output.formats)
+        self._files: list[RecordFile] = []
+        try:
+            for i, name in enumerate(self._names):
+                kind = output.formats[i // self._places]
+                self._files.append(open_record_file(kind, storage.below(output.directory, name)))
+        except BaseException:
+            self.abort()
+            raise
+
+    def write(self, batch: Batch) -> None:
+        records = [(self._place(e), e, self._encoder.encode(e, batch.read)) for e in batch.episodes]
+        read = batch.read
+        if not self._verified:
+            for _, episode, record in records:
+                if read is None or record is not read.payload:  # which was decoded when it was read
+                    self._verified = True
+                    self._output.verify(record, episode)
+                    break
+        for place, episode, record in records:  # all that can fail has not
+            crc = read.payload_crc if read is not None and record is read.payload else None
+            for i in range(place, len(self._files), self._places):
+                self._files[i].add(record, episode.key, crc)
+                self._counts[i] += 1
+        self.predicted += len(records)
+
+    def _place(self, episode: Episode) -> int:
+        """Which of the files the episode goes to."""
+        if not self._splits:
+            return 0
+        split = episode.metadata[OUTPUT_SPLIT]
+        return self._splits.index(split.decode() if isinstance(split, bytes) else str(split))
+
+    def finish(self) -> tuple[WrittenFile, ...]:
+        written = zip(self._names, [file.commit() for file in self._files], self._counts, strict=True)
+        return tuple(
+            WrittenFile(*one, role="items" if i < self._places else "part") for i, one in enumerate(written)
+        )  # fmt: skip
+
+    def abort(self) -> None:
+        for file in self._files:
+            file.abort()
+
+
+def _planned(content: bytes) -> str:
+    """What the plan says of a file: its text, or its digest if it is not UTF-8."""
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError:
+        return f"sha256:{hashlib.sha256(content).hexdigest()}"
+
+
+def _written(schema: Schema) -> Schema:
+    """What is written of what connectors return.
+
+    They may have changed a discount that records do not hold: it is written. Which split an episode goes to is not.
+    """
+    steps = {p: dataclasses.replace(f, optional=False, feature="Scalar") if f.optional else f
+             for p, f in schema.steps.items()}  # fmt: skip
+    return Schema(steps, {path: field for path, field in schema.metadata.items() if path != OUTPUT_SPLIT})
+
+
+def _unchanged(schema: Schema, stored: Schema) -> bool:
+    """Whether all fields are stored as they were, and no others."""
+    pairs = ((schema.steps, stored.steps), (schema.metadata, stored.metadata))
+    return all(
+        new.keys() == old.keys() and all(same_storage(field, old[path]) for path, field in new.items())
+        for new, old in pairs
+    )

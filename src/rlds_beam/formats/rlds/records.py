@@ -1,0 +1,140 @@
+"""Episodes as RLDS records; what was not edited is copied from the record that was read, byte for byte."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rlds_beam.encoding.example.reading import entry_spans
+from rlds_beam.encoding.tfds.rlds_features import same_storage
+from rlds_beam.encoding.tfds.rlds_records import as_column, encode_feature, join_entries
+from rlds_beam.encoding.wire import delimited
+from rlds_beam.episodes.episode import Column, Episode
+from rlds_beam.episodes.nesting import all_below
+from rlds_beam.episodes.schema import Field, Schema
+from rlds_beam.errors import BadEpisode, RldsBeamError, Violation
+from rlds_beam.images.encoded_images import ZERO_IMAGE, EncodedImages
+from rlds_beam.images.encoding import encode_zeros
+from rlds_beam.images.headers import read_image_header
+
+
+class _Leaf(NamedTuple):
+    """A field of a record.
+
+    Attributes:
+      name: its key in the tf.Example.
+      field: how it is stored.
+      in_steps: or of the episode.
+      stored_alike: in the records that are read, where these are RLDS.
+    """
+
+    name: str
+    field: Field
+    in_steps: bool
+    stored_alike: bool
+
+    def of(self, episode: Episode) -> Any:
+        """The column, or the value of the episode."""
+        return (episode.steps if self.in_steps else episode.metadata).get(self.field.path)
+
+
+class RecordEncoder:
+    """Episode -> serialised tf.Example, as TFDS stores RLDS.
+
+    Args:
+      schema: of the episodes.
+      stored: how their fields are stored in the records that they were read from; None where these are not RLDS.
+    """
+
+    def __init__(self, schema: Schema, stored: Schema | None):
+        new, old = schema.recorded, (stored or Schema({})).recorded
+        self._schema = schema
+        self._leaves = [
+            *(_Leaf(f"steps/{p}", f, True, same_storage(f, old.steps.get(p))) for p, f in new.steps.items()),
+            *(_Leaf(p, f, False, same_storage(f, old.metadata.get(p))) for p, f in new.metadata.items()),
+        ]
+        self._copies = (
+            stored is not None
+            and all(leaf.stored_alike for leaf in self._leaves)
+            and len(self._leaves) == len(old.steps) + len(old.metadata)
+        )
+
+    def encode(self, episode: Episode, read: Episode | None) -> bytes:
+        """The record of an episode.
+
+        Args:
+          read: what was read, of which connectors and repairs made the episode.
+
+        Raises:
+          BadEpisode: it cannot be written: an image to be filled in has no known size.
+          RldsBeamError: a field that is only copied as it is was changed.
+        """
+        if self._copies and read is not None and episode.steps is read.steps and episode.metadata is read.metadata:
+            return read.payload
+        kept = [leaf.stored_alike and read is not None and leaf.of(episode) is leaf.of(read) for leaf in self._leaves]
+        if read is not None and self._copies and all(kept):
+            return read.payload
+        self._schema.check(episode)
+        payload = b"" if read is None else read.payload
+        spans = entry_spans(payload) if any(kept) else {}
+        entries: dict[str, bytes] = {}
+        for leaf, is_kept in zip(self._leaves, kept, strict=True):
+            names = _names(spans, leaf) if is_kept else []
+            entries |= {name: payload[slice(*spans[name])] for name in names}
+            if not names and not (is_kept and not leaf.in_steps and leaf.field.optional):
+                entries[leaf.name] = self._entry(leaf, episode)
+        return join_entries(entry for _, entry in sorted(entries.items()))
+
+    def _entry(self, leaf: _Leaf, episode: Episode) -> bytes:
+        value, field = leaf.of(episode), leaf.field
+        if not field.fast:
+            raise RldsBeamError(
+                f"--to=rlds: {episode.key}: {field.path} is a {field.feature}, which is copied as it is and not "
+                "written anew, and a repair or a connector changed it, or the steps: leave that out, or drop the field"
+            )
+        if value is None:
+            raise BadEpisode(Violation("missing_field", "there is no such value", field.path))
+        column = value if leaf.in_steps else _of_episode(value)
+        if isinstance(column, EncodedImages):
+            column = _filled(column, field)
+        return delimited(1, leaf.name.encode()) + delimited(2, encode_feature(column, field))
+
+
+def _names(spans: Mapping[str, Any], leaf: _Leaf) -> list[str]:
+    """The entries of a leaf that there are: of a ragged one, several."""
+    if leaf.field.fast:
+        return [leaf.name] if leaf.name in spans else []
+    return all_below(spans, leaf.name)
+
+
+def _of_episode(value: Any) -> Column:
+    """A value of the episode as a column of one step."""
+    if isinstance(value, str | bytes):
+        return as_column([value])
+    array = np.asarray(value)
+    return array[None]
+
+
+def _filled(images: EncodedImages, field: Field) -> EncodedImages:
+    """With an image of zeros for each that is `ZERO_IMAGE`, as large as declared, or as the first one is."""
+    empty = [step for step, data in enumerate(images.data) if data == ZERO_IMAGE]
+    if not empty:
+        return images
+    shape = tuple(_shape(images, field))
+    if None in shape:
+        detail = "an image of zeros is to be added, and neither the schema nor another image says of which size"
+        raise BadEpisode(Violation("undecodable_image", detail, field.path, empty[0]))
+    data = images.data.copy()
+    zeros = encode_zeros(tuple(d or 0 for d in shape), field.dtype, field.encoding)
+    for step in empty:
+        data[step] = zeros
+    return images.with_data(data)
+
+
+def _shape(images: EncodedImages, field: Field) -> Iterator[int | None]:
+    first = next((data for data in images.data if data != ZERO_IMAGE), None)
+    header = (None, None) if first is None else read_image_header(first)
+    yield from (declared or found for declared, found in zip(field.shape[:2], header, strict=True))
+    yield field.shape[2] or 3

@@ -1,0 +1,188 @@
+"""The splits and shards of an RLDS dataset, found and compared with its metadata."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from rlds_beam import naming, storage
+from rlds_beam.encoding.arrayrecord import ArrayRecordFormat
+from rlds_beam.encoding.base import RecordFormat
+from rlds_beam.encoding.tfds.dataset_info import DatasetInfo, SplitInfo, read_dataset_info
+from rlds_beam.encoding.tfds.features import parse_features
+from rlds_beam.encoding.tfrecord.file import TFRecordFormat
+from rlds_beam.episodes.schema import Schema
+from rlds_beam.errors import UsageError, Violation
+from rlds_beam.reading.base import Shard, Source, Split, TfdsMetadata
+from rlds_beam.reading.decoding import EpisodeDecoder
+from rlds_beam.reading.splits import selected_splits, slice_split
+from rlds_beam.text import count
+
+_FORMATS: dict[str, RecordFormat] = {"tfrecord": TFRecordFormat(), "array_record": ArrayRecordFormat()}
+"""By their names in dataset_info.json."""
+
+_TEXTS = re.compile(r"[\w.-]+\.labels\.txt|(LICEN[CS]E|COPYING|NOTICE)[\w.-]*|provenance\.json")
+"""Files that go with the data. TFDS writes `*.labels.txt` for a ClassLabel: a name of a class in each line."""
+
+
+@dataclasses.dataclass(frozen=True)
+class RldsSource(Source):
+    """An RLDS dataset in TFDS's layout.
+
+    Attributes:
+      features: the text of features.json (for TFDS's decoder where ours does not do).
+      info: the text of dataset_info.json; None of shard files that were named.
+      texts: the bytes of text files that belong to the data, by file name (`TfdsMetadata.files`).
+      outside: as of `TfdsMetadata`.
+      The others: as of `Source`.
+    """
+
+    dataset: str
+    features: str
+    schema: Schema
+    files: RecordFormat
+    splits: tuple[Split, ...]
+    violations: tuple[Violation, ...] = ()
+    info: str | None = None
+    texts: Mapping[str, bytes] = dataclasses.field(default_factory=dict)
+    outside: tuple[str, ...] = ()
+
+    @classmethod
+    def open(cls, input: str | Sequence[str], *, split: str | None = None, features: str | None = None) -> RldsSource:
+        """See `exchange.sources.open_source`."""
+        if isinstance(input, str) and storage.isdir(input):
+            return _open_directory(_dataset_directory(input), split, features)
+        return _open_files(_expand(input), split, features)
+
+    @functools.cached_property
+    def decoder(self) -> EpisodeDecoder:  # type: ignore[override]
+        return EpisodeDecoder(self.schema, self.features)
+
+    @property
+    def tfds(self) -> TfdsMetadata:
+        return TfdsMetadata(self.features, self.info, self.texts, self.outside)
+
+    def plan(self) -> dict[str, Any]:
+        return {"features_sha256": hashlib.sha256(self.features.encode()).hexdigest()}
+
+    def most_steps(self) -> int | None:
+        first = next((shard for split in self.splits for shard in split.shards), None)
+        if first is None or self.files.name != "tfrecord" or not self.files.is_splittable(first.path):
+            return None  # compressed
+        size = sum(shard.size for split in self.splits for shard in split.shards)
+        return size // _least_step_bytes(self.schema)
+
+
+def _dataset_directory(path: str) -> str:
+    """`path` itself, or its only version directory, as TFDS users write `~/data/name`."""
+    if storage.exists(storage.join(path, "features.json")):
+        return path
+    inner = [d for d in storage.listdir(path) if storage.exists(storage.join(path, d, "features.json"))]
+    if len(inner) == 1:
+        return storage.join(path, inner[0])
+    if inner:
+        raise UsageError(f"{path} holds {len(inner)} datasets: name one of {', '.join(sorted(inner))}")
+    raise UsageError(
+        f"{path} has no features.json, so it is not a TFDS dataset. Give the directory that holds features.json and "
+        "dataset_info.json (…/name/version), or the shard files themselves with --features=features.json"
+    )
+
+
+def _open_directory(directory: str, split: str | None, features: str | None) -> RldsSource:
+    info_path = storage.join(directory, "dataset_info.json")
+    if not storage.exists(info_path):
+        raise UsageError(
+            f"{info_path} is missing, so nothing says which shards belong to the dataset. Restore it, or name the "
+            f"shard files: '{storage.join(directory, '*.tfrecord*')}'"
+        )
+    info_text = storage.read_text(info_path)
+    info = read_dataset_info(info_text, info_path)
+    text, schema = _features(features or storage.join(directory, "features.json"))
+    there = storage.sizes(directory)
+    splits, violations = [], []
+    for name, start, stop in selected_splits(split, info.splits, info.name):
+        found, wrong = _shards(directory, there, info, info.splits[name])
+        splits.append(slice_split(Split(name, found), start, stop))
+        violations += wrong
+    texts = [name for name in sorted(there) if _TEXTS.fullmatch(name)]
+    copied = (*([] if features else ["features.json"]), "dataset_info.json", *texts)
+    return RldsSource(
+        "/".join(p for p in (info.name, info.config_name, info.version) if p),
+        text, schema, _FORMATS[info.file_format], tuple(splits), tuple(violations), info_text,
+        {name: storage.read_small(storage.join(directory, name)) for name in texts},
+        tuple(name for name in copied if storage.is_outside(directory, name)),
+    )  # fmt: skip
+
+
+def _features(path: str) -> tuple[str, Schema]:
+    if not storage.exists(path):
+        raise UsageError(f"{path} is missing: it says what the records hold. Name it with --features=PATH")
+    text = storage.read_text(path)
+    return text, parse_features(text, path)
+
+
+def _shards(
+    directory: str, there: Mapping[str, int], info: DatasetInfo, split: SplitInfo
+) -> tuple[tuple[Shard, ...], list[Violation]]:
+    """The shards of `split` that exist, and a violation for each that is missing or too many."""
+    shards, violations = [], []
+    expected = [split.filename(info.name, info.file_format, i) for i in range(len(split.shard_lengths))]
+    for index, (name, records) in enumerate(zip(expected, split.shard_lengths, strict=True)):
+        path = storage.join(directory, name)
+        if name in there:
+            shards.append(Shard(index, path, there[name], records))
+        elif records:
+            violations.append(
+                Violation("missing_shard", f"{path} is not there; {count(records, 'episode')} were to be in it")
+            )
+    named, prefix = set(expected), f"{info.name}-{split.name}.{info.file_format}"
+    for name in sorted(n for n in there if n.startswith(prefix) and not n.endswith(".spec")):
+        if name not in named:
+            detail = f"{storage.join(directory, name)} is not one of the shards that dataset_info.json names"
+            violations.append(Violation("extra_shard", detail))
+    return tuple(shards), violations
+
+
+def _expand(input: str | Sequence[str]) -> list[str]:
+    patterns: Iterable[str] = input.split(",") if isinstance(input, str) else input
+    paths: list[str] = []
+    for pattern in patterns:
+        found = storage.glob(pattern)
+        if not found:
+            if storage.isdir(pattern):
+                raise UsageError(f"{pattern} is a directory: give one directory, or several files")
+            raise UsageError(f"{pattern}: no such file or directory")
+        paths += [path for path in found if not path.endswith((".json", ".spec"))]
+    return paths
+
+
+def _open_files(paths: list[str], split: str | None, features: str | None) -> RldsSource:
+    """Shard files by name: their order is the order given, and nothing says how many records each holds."""
+    if not paths:
+        raise UsageError("no shard files among what was given")
+    directory, first = storage.split(paths[0])
+    text, schema = _features(features or storage.join(directory, "features.json"))
+    if split is not None and not re.fullmatch(r"[\w-]+", split):
+        raise UsageError(f"--split={split}: shard files given by name cannot be sliced; give the dataset's directory")
+    sizes = storage.at_once(storage.size, paths, paths[0])
+    shards = tuple(Shard(i, path, size, None) for i, (path, size) in enumerate(zip(paths, sizes, strict=True)))
+    name = naming.to_name(first.split("-")[0].split(".")[0])
+    files = _FORMATS["array_record" if ".array_record" in first else "tfrecord"]
+    return RldsSource(name, text, schema, files, (Split(split or "train", shards),))
+
+
+def _least_step_bytes(schema: Schema) -> int:
+    """What a step takes in a tf.Example at least: 4 bytes a float, 1 an integer, 2 a string (its tag and length)."""
+    least = 0
+    for field in schema.steps.values():
+        if field.encoding != "none" or field.dtype == "string":
+            least += 2
+        elif None not in field.shape:
+            floats = field.numpy_dtype.kind not in "iub"
+            least += math.prod(d for d in field.shape if d is not None) * (4 if floats else 1)
+    return max(1, least)

@@ -1,0 +1,221 @@
+"""RLlib's recorded episodes: what `config.offline_data(input_="OUTPUT/train", input_read_episodes=True)` reads.
+
+A row of a Parquet file, `item`, is the state of a `SingleAgentEpisode`, packed with msgpack. RLlib needs episodes that
+are done; an episode of N steps has N - 1 actions and rewards, and N observations:
+
+    RLDS     o0 a0 r0   o1 a1 r1   o2 (void)        RLlib    observations o0 o1 o2   actions a0 a1   rewards r0 r1
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from rlds_beam import storage
+from rlds_beam.checking.verdicts import IgnoredValues
+from rlds_beam.connectors.base import Batch
+from rlds_beam.connectors.fields import StepFields
+from rlds_beam.connectors.runner import ConnectorRunner
+from rlds_beam.encoding.tfrecord.writing import frame
+from rlds_beam.episodes.episode import Episode
+from rlds_beam.episodes.keys import EpisodeKey
+from rlds_beam.episodes.nesting import below, nest
+from rlds_beam.episodes.schema import Schema
+from rlds_beam.errors import BadEpisode, UsageError
+from rlds_beam.formats.arrays.leaves import FLAGS, Leaves, leaves_below, not_representable, scalar, single
+from rlds_beam.formats.columns.row_files import ROW_GROUP_BYTES, ShardSink
+from rlds_beam.formats.rllib.msgpack import Repeated, packb
+from rlds_beam.output.base import FileOutput
+from rlds_beam.output.commits import RangeCommit
+from rlds_beam.output.shards import ShardInfo, ShardWriter
+from rlds_beam.reading.base import Source
+from rlds_beam.reading.plan import WorkRange
+
+_NOT_HELD = "RLlib has no such field in an episode"
+_OVERHEAD = 700  # bytes of an episode besides its arrays
+
+
+@dataclasses.dataclass(frozen=True)
+class RllibOutput(FileOutput):
+    """A Parquet file of episodes for each range.
+
+    Attributes:
+      directory, name: as of `FileOutput`.
+      observations, actions: one array, or a dict of them.
+      reward: of a step.
+      extras: further outputs of the behaviour policy's model, by their names.
+      fields: where they are in the steps.
+      left_out: other fields, and why.
+    """
+
+    directory: str
+    name: str
+    observations: Leaves
+    actions: Leaves
+    reward: Leaves
+    extras: tuple[tuple[str, Leaves], ...]
+    fields: StepFields
+    left_out: dict[str, str]
+
+    holds = "episode"
+
+    @classmethod
+    def create(cls, source: Source, directory: str, options: Any) -> RllibOutput:
+        return cls._of(source, StepFields(), directory)
+
+    @classmethod
+    def create_connected(cls, source: Source, connecting: ConnectorRunner, directory: str, options: Any) -> RllibOutput:
+        connecting.refuse_columns("--to=columns")
+        if connecting.connectors:
+            source = source.with_schema(connecting.probed.schema)
+        return cls._of(source, connecting.configuration.fields, directory)
+
+    @classmethod
+    def _of(cls, source: Source, fields: StepFields, directory: str) -> RllibOutput:
+        schema, left_out = source.schema, dict[str, str]()
+        observations = leaves_below(schema, fields.obs, left_out)
+        actions = leaves_below(schema, fields.actions, left_out)
+        if not observations or not actions:
+            raise UsageError("--to=rllib: the dataset has no observation or no action of numbers")
+        reward = (scalar(single(leaves_below(schema, fields.rewards, {}), "reward", "rllib"), "reward", "rllib"),)
+        roles = {**{name: name for name in fields.extras}, "state_in": fields.state_in, "state_out": fields.state_out}
+        found = ((name, leaves_below(schema, path, left_out)) for name, path in roles.items())
+        extras = tuple((name, leaves) for name, leaves in found if leaves)
+        left_out |= _others(schema, [fields.obs, fields.actions, fields.rewards, *FLAGS, *roles.values()], left_out)
+        return cls(directory, source.name, observations, actions, reward, extras, fields, left_out)
+
+    def plan(self) -> dict[str, Any]:
+        return {"rllib": {"fields": self.describe()[0]}}
+
+    def describe(self) -> tuple[list[str], dict[str, str]]:
+        named = [("observations", self.observations), ("actions", self.actions), ("rewards", self.reward), *self.extras]
+        return [f"{name}: {leaf.field}" for name, leaves in named for leaf in leaves], self.left_out
+
+    @property
+    def unjudged(self) -> IgnoredValues:
+        return IgnoredValues(frozenset(self.left_out))
+
+    def predict(self, steps: Iterable[int]) -> int:
+        return sum(1 for _ in steps)
+
+    def measure(self, batches: Sequence[Batch]) -> int:
+        size = 0
+        for episode in (episode for batch in batches for episode in batch.episodes):
+            try:
+                size += len(self.pack(episode))
+            except BadEpisode:  # it is going to be rejected, and kept as it was read
+                size += len(frame(episode.payload))
+        return size + _OVERHEAD
+
+    def pack(self, episode: Episode) -> bytes:
+        """The episode's state.
+
+        Raises:
+          BadEpisode: RLlib cannot read such an episode.
+        """
+        if len(episode) < 2:
+            raise not_representable("an episode of one step has no transition, and RLlib samples transitions")
+        end, terminated = len(episode) - 1, bool(episode.steps["is_terminal"][-1])
+        found = ((name, _nested(leaves, self._path(name), episode, end)) for name, leaves in self.extras)
+        extras = {name: _buffer(values, finalized=True) for name, values in found}
+        return packb(
+            {
+                "id_": episode_id(episode.key),
+                "agent_id": None,
+                "module_id": None,
+                "multi_agent_episode_id": None,
+                "observations": _buffer(_nested(self.observations, self.fields.obs, episode, end + 1), finalized=True),
+                "actions": _buffer(_nested(self.actions, self.fields.actions, episode, end), finalized=True),
+                "rewards": _buffer(self.reward[0].values(episode, end).reshape(end), finalized=True),
+                "infos": _buffer(Repeated({}, end + 1), finalized=False),
+                "extra_model_outputs": extras or None,
+                "is_terminated": terminated,
+                "is_truncated": not terminated,
+                "t_started": 0,
+                "t": end,
+                "_observation_space": None,
+                "_action_space": None,
+                "_start_time": None,
+                "_last_step_time": None,
+                "custom_data": {},
+            }
+        )
+
+    def _path(self, extra: str) -> str:
+        return {"state_in": self.fields.state_in, "state_out": self.fields.state_out}.get(extra, extra)
+
+    def file(self, work: WorkRange) -> str:
+        return f"{work.split}/{self.name}-{work.split}-{work.index:05d}-of-{work.of:05d}.parquet"
+
+    def open_range(self, work: WorkRange) -> RllibWriter:
+        return RllibWriter(self, storage.below(self.directory, self.file(work)))
+
+    def complete(self, commits: Sequence[RangeCommit]) -> dict[str, Any]:
+        """There is nothing to write. Empty files are removed: RLlib would read them."""
+        storage.remove_files(self.directory, [commit.file for commit in commits if not commit.shard.records])
+        return {"rllib": {"fields": self.describe()[0]}}
+
+
+def _others(schema: Schema, roles: Sequence[str], left_out: dict[str, str]) -> dict[str, str]:
+    others = {path: _NOT_HELD for path in schema.steps if not any(below(path, role) for role in roles)}
+    return {**others, **dict.fromkeys(schema.metadata, f"of the episode: {_NOT_HELD}"), **left_out}
+
+
+def _buffer(data: Any, *, finalized: bool) -> dict[str, Any]:
+    """The state of an `InfiniteLookbackBuffer`."""
+    return {"data": data, "lookback": 0, "finalized": finalized, "space": None}
+
+
+def _nested(leaves: Leaves, role: str, episode: Episode, stop: int) -> Any:
+    """The values below a step field: an array, or nested dicts of arrays."""
+    found = {leaf.path[len(role) :].strip("/"): leaf.values(episode, stop) for leaf in leaves}
+    return found[""] if "" in found else nest(found)
+
+
+def episode_id(key: EpisodeKey) -> str:
+    """The id of an episode: RLlib takes `_` for the mark of a part of an episode."""
+    part = f".{key.part}" if key.part else ""
+    return f"{key.split}:{key.shard:05d}@{key.position}{part}".replace("_", "-")
+
+
+class RllibWriter:
+    """Writes the episodes of a range (`output.base.FileRangeWriter`)."""
+
+    def __init__(self, output: RllibOutput, path: str):
+        import pyarrow as pa
+        import pyarrow.parquet
+
+        self._output, self._shard = output, ShardWriter(path)
+        self._schema = pa.schema([pa.field("item", pa.binary(), nullable=False)])
+        self._sink = ShardSink(self._shard)
+        self._writer = pyarrow.parquet.ParquetWriter(self._sink, self._schema, use_dictionary=False)
+        self._held: list[tuple[bytes, object]] = []
+        self.predicted = 0
+
+    def write(self, batch: Batch) -> None:
+        packed = [self._output.pack(episode) for episode in batch.episodes]
+        self._held += zip(packed, (episode.key for episode in batch.episodes), strict=True)
+        self.predicted += len(packed)
+        if sum(len(item) for item, _ in self._held) >= ROW_GROUP_BYTES:
+            self._flush()
+
+    def _flush(self) -> None:
+        import pyarrow as pa
+
+        if self._held:
+            items = pa.array([item for item, _ in self._held], pa.binary())
+            self._writer.write_table(pa.table([items], schema=self._schema))
+        for _, key in self._held:
+            self._shard.write((), 1, key)
+        self._held = []
+
+    def finish(self) -> ShardInfo:
+        self._flush()
+        self._writer.close()
+        return self._shard.commit()
+
+    def abort(self) -> None:
+        self._shard.abort()
+        self._sink.discards = True  # the writer adds a footer when it is closed
+        self._writer.close()

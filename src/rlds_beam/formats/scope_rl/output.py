@@ -1,0 +1,220 @@
+"""SCOPE-RL's logged datasets: a pickled dict for each split, with all of SCOPE-RL's keys.
+
+    MultipleLoggedDataset("discrete", "OUTPUT").get("NAME", 0)
+
+SCOPE-RL takes it for granted that every trajectory has `step_per_trajectory` steps, and cuts the arrays so. A shorter
+episode is padded: the last state, action and info once more, reward 0, pscore 1, done 1. Beside SCOPE-RL's keys there
+are `mask` (1 for the steps that were recorded), `terminated` and `truncated`, since `done` is both:
+
+    RLDS         o0 a0 r0   o1 a1 r1   o2 (void)            S = 4
+    state        o0   o1   o1   o1           done        0  1  1  1
+    action       a0   a1   a1   a1           terminal    0  0  0  0     1 where a trajectory has all S steps
+    reward       r0   r1   0    0            mask        1  1  0  0
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from rlds_beam.connectors.fields import StepFields
+from rlds_beam.episodes.columns import text_bytes
+from rlds_beam.episodes.episode import Episode
+from rlds_beam.episodes.nesting import below
+from rlds_beam.errors import UsageError
+from rlds_beam.formats.arrays.leaves import (
+    FLAGS,
+    LeafColumn,
+    Leaves,
+    is_text,
+    leaves_below,
+    not_representable,
+    representable,
+    scalar,
+    single,
+    text_values,
+)
+from rlds_beam.formats.arrays.merged_output import MergedOutput, write_merged
+from rlds_beam.formats.arrays.parts import Part, PartColumn, Values
+from rlds_beam.formats.scope_rl.merging import lengths_of, merge_logged_dataset, trajectory_steps
+from rlds_beam.formats.scope_rl.options import ScopeRlOptions
+from rlds_beam.output.base import MergedFile
+from rlds_beam.reading.base import Source
+
+_NOT_HELD = "SCOPE-RL has no such field"
+_PROPENSITIES = ("propensity", "action_logp")
+_POLICY = re.compile(r"(^|/)policy$")
+
+
+@dataclasses.dataclass(frozen=True)
+class ScopeRlOutput(MergedOutput):
+    """A logged dataset for each split.
+
+    Attributes:
+      directory, name, splits: as of `MergedOutput`.
+      states: which are the dimensions of the state, one after another.
+      action, reward: of a step.
+      propensity: of the action, where it is recorded (`action_logp` is its logarithm).
+      info: by key: numbers, or text.
+      policy: the field of the episode that names its policy.
+      options: of the job.
+      left_out: other fields, and why.
+    """
+
+    directory: str
+    name: str
+    splits: tuple[str, ...]
+    states: Leaves
+    action: LeafColumn
+    reward: LeafColumn
+    propensity: LeafColumn | None
+    info: tuple[tuple[str, LeafColumn], ...]
+    policy: str | None
+    options: ScopeRlOptions
+    left_out: dict[str, str]
+
+    @classmethod
+    def of(cls, source: Source, fields: StepFields, directory: str, options: Any) -> ScopeRlOutput:
+        own, schema, left_out = ScopeRlOptions.of(options), source.schema, dict[str, str]()
+        if own.ragged == "reject" and own.step_per_trajectory is None:
+            raise UsageError("--ragged=reject: say how many steps a trajectory has, --step_per_trajectory=N")
+        states = leaves_below(schema, fields.obs, left_out)
+        if wrong := [leaf for leaf in states if len(leaf.shape) > 1 or leaf.is_image]:
+            raise UsageError(f"--to=scope_rl: a state is a vector, and {wrong[0].field} is not: leave it out")
+        if not states:
+            raise UsageError("--to=scope_rl: the dataset has no observation of numbers")
+        action = single(leaves_below(schema, fields.actions, left_out), "action", "scope_rl")
+        if len(action.shape) > 1 or (action.dtype.kind in "iub" and action.field.known_size != 1):
+            raise UsageError(f"--to=scope_rl: an action is an integer or a vector of floats, and {action.field} is not")
+        reward = scalar(single(leaves_below(schema, fields.rewards, {}), "reward", "scope_rl"), "reward", "scope_rl")
+        propensity = next((LeafColumn(schema.steps[p]) for p in _PROPENSITIES if p in schema.steps), None)
+        infos = [field for path, field in schema.steps.items() if below(path, fields.infos) and not field.shape]
+        kept = tuple((field.path[len(fields.infos) + 1 :] or field.path, LeafColumn(field)) for field in infos)
+        policy = next((path for path in schema.metadata if _POLICY.search(path)), None)
+        held = {leaf.path for leaf in (*states, action, reward, *(leaf for _, leaf in kept))}
+        held |= {*FLAGS, *([propensity.path] if propensity else [])} | left_out.keys()
+        left_out |= {path: _NOT_HELD for path in schema.steps if path not in held}
+        left_out |= {path: f"of the episode: {_NOT_HELD}" for path in schema.metadata if path != policy}
+        left_out[f"{fields.obs} (last step)"] = "SCOPE-RL has a state for each action only"
+        splits = tuple(split.name for split in source.splits)
+        return cls(
+            directory, source.name, splits, states, action, reward, propensity, kept, policy, own, left_out
+        )  # fmt: skip
+
+    @property
+    def discrete(self) -> bool:
+        """Whether an action is an integer."""
+        return self.action.dtype.kind in "iub"
+
+    @property
+    def action_dim(self) -> int:
+        return int(np.prod(self.action.shape, dtype=np.int64))
+
+    @property
+    def metadata(self) -> tuple[str, ...]:
+        return tuple(self._file(split) for split in self.splits)
+
+    def _file(self, split: str) -> str:
+        """The name that SCOPE-RL's `MultipleLoggedDataset` looks for."""
+        kind, policy = "discrete" if self.discrete else "continuous", self.options.behavior_policy or self.name
+        return f"logged_dataset_{kind}_{re.sub(r'[^A-Za-z0-9_.-]', '_', policy)}_{self.splits.index(split)}.pickle"
+
+    def plan(self) -> dict[str, Any]:
+        return {"scope_rl": {"fields": self.describe()[0], **dataclasses.asdict(self.options)}}
+
+    def describe(self) -> tuple[list[str], dict[str, str]]:
+        pscore = f"pscore: {self.propensity.field}" if self.propensity else "pscore: None, no propensity is recorded"
+        states = [f"state: {leaf.field}" for leaf in self.states]
+        info = [f"info/{key}: {leaf.field}" for key, leaf in self.info]
+        return [*states, f"action: {self.action.field}", f"reward: {self.reward.field}", pscore, *info], self.left_out
+
+    @property
+    def part_columns(self) -> tuple[PartColumn, ...]:
+        columns = [
+            PartColumn("state", 8 * sum(leaf.field.known_size for leaf in self.states)),
+            PartColumn("action", 8 if self.discrete else 8 * self.action_dim),
+            PartColumn("reward", 8),
+            PartColumn("pscore", 8),
+            PartColumn("terminated", 1),
+        ]
+        for key, leaf in self.info:
+            text = is_text(leaf.field)
+            columns += [PartColumn(f"info/{key}", 1 if text else 8)]
+            columns += [PartColumn(f"info/{key} lengths", 8)] if text else []
+        return (*columns, PartColumn("policy", 1))
+
+    def encode(self, episode: Episode) -> Sequence[Values]:
+        end, steps = len(episode) - 1, self.options.step_per_trajectory
+        if end < 1:
+            raise not_representable("an episode of one step has no action, and a logged dataset has one for each state")
+        if steps is not None and (end > steps or (end < steps and self.options.ragged == "reject")):
+            raise not_representable(f"{end} actions, where --step_per_trajectory={steps}")
+        states = [
+            representable(leaf.values(episode, end).reshape(end, -1), np.float64, leaf.path) for leaf in self.states
+        ]
+        state = np.concatenate(states, axis=1)
+        action = self.action.values(episode, end).reshape(end, self.action_dim)
+        if self.discrete:
+            action = representable(action[:, 0], np.int64, self.action.path)
+        else:
+            action = representable(action, np.float64, self.action.path)
+        reward = representable(self.reward.values(episode, end).reshape(end), np.float64, self.reward.path)
+        terminated = np.array([episode.steps["is_terminal"][-1]], bool)
+        values: list[Values] = [state, action, reward, self._pscore(episode, end), terminated]
+        for _, leaf in self.info:
+            if is_text(leaf.field):
+                found = text_values(episode.steps[leaf.path][:end], leaf.path)
+                values += [np.frombuffer(b"".join(found), np.uint8), np.array([len(one) for one in found], "<i8")]
+            else:
+                column = leaf.values(episode, end)
+                dtype = np.int64 if column.dtype.kind in "iub" else np.float64
+                values.append(representable(column, dtype, leaf.path))
+        policy = text_bytes(episode.metadata[self.policy], self.policy) if self.policy else b""
+        return [*values, np.frombuffer(policy, np.uint8)]
+
+    def _pscore(self, episode: Episode, end: int) -> np.ndarray[Any, Any]:
+        if self.propensity is None:
+            return np.ones(end)
+        values = self.propensity.values(episode, end).reshape(end, -1)[:, 0].astype(np.float64)
+        return np.exp(values) if self.propensity.path == "action_logp" else values
+
+    def note(self, about: dict[str, Any], values: Sequence[Values]) -> None:
+        _, action, reward, *_, policy = values
+        if self.discrete and isinstance(action, np.ndarray):
+            about["n_actions"] = max(about.get("n_actions", 0), int(action.max()) + 1)
+        about["steps"] = max(about.get("steps", 0), len(reward))
+        name = np.asarray(policy, np.uint8).tobytes().decode("utf-8", "replace")
+        about["policies"] = sorted({*about.get("policies", ()), name})
+
+    def describe_merged(self, parts: Mapping[str, Sequence[Part]]) -> dict[str, Any]:
+        lengths = [lengths_of(some) for some in parts.values()]
+        rows = sum(len(one) * trajectory_steps(self, some) for one, some in zip(lengths, parts.values(), strict=True))
+        return {"padding": {"rows": rows, "padded": rows - sum(int(one.sum()) for one in lengths)}}
+
+    def notes(self, manifest: Mapping[str, Any]) -> list[str]:
+        found = manifest.get("padding", {})
+        if not found.get("padded"):
+            return []
+        rows = f"{found['padded']:,} of {found['rows']:,} rows are padding (their mask is 0)"
+        return [
+            f"padding   {rows}: for off-policy evaluation, call rlds_beam.recording.mask_padding;",
+            "          for training, leave them out",
+        ]
+
+    def merge(self, split: str, parts: Sequence[Part]) -> Iterator[MergedFile]:
+        episodes = sum(map(len, parts))
+        pieces = merge_logged_dataset(self, self.splits.index(split), parts)
+        yield write_merged(self.directory, self._file(split), split, episodes, pieces)
+
+    @property
+    def state_keys(self) -> list[str]:
+        """A name for each dimension of the state."""
+        keys = []
+        for leaf in self.states:
+            name = leaf.path.partition("/")[2] or leaf.path
+            keys += [name] if not leaf.shape else [f"{name}_{i}" for i in range(leaf.field.known_size)]
+        return keys

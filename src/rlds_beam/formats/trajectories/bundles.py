@@ -1,0 +1,231 @@
+"""The output of a user's pipeline: parts that bundles wrote, named as shards when all are finished.
+
+A bundle has no name that is the same on another run, so it writes a part with a random name. The parts that the runner
+committed are listed, put in the order of their first episodes, and become the shards of the dataset; parts of bundles
+that failed are left over, and removed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import uuid
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from rlds_beam import naming, storage
+from rlds_beam.checking.report import Report
+from rlds_beam.checking.verdicts import Rejection
+from rlds_beam.connectors.base import Batch
+from rlds_beam.encoding.checked_json import TEXT, check_json, read_json
+from rlds_beam.episodes.episode import Episode
+from rlds_beam.episodes.keys import EpisodeKey
+from rlds_beam.formats.trajectories.output import TrajectoryOutput, TrajectoryWriter
+from rlds_beam.output.commits import commit_range, rejected_path
+from rlds_beam.output.directory import check_output
+from rlds_beam.output.files import COMMITS, PARTS, REJECTED, REJECTED_LIST, listdir, to_json
+from rlds_beam.output.manifest import commit_dataset
+from rlds_beam.output.plans import OutputPlan, read_plan, write_plan
+from rlds_beam.output.removing import remove_output
+from rlds_beam.output.shards import RejectedWriter, ShardInfo
+from rlds_beam.reading.plan import WorkRange
+
+_PART = re.compile(r".+-[0-9a-f]{32}(\.spec|\.tfrecord|\.jsonl)?")
+_RANGE = re.compile(r"[^/]+-\d{5}-of-\d{5}")
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """A file that a bundle wrote.
+
+    Attributes:
+      split: of its episodes.
+      path: without the ending, for rejected records.
+      info: what is in it.
+      predicted: items that were to be in it.
+    """
+
+    split: str
+    path: str
+    info: ShardInfo
+    predicted: int = 0
+
+    @property
+    def first(self) -> EpisodeKey:
+        """Of the first record; what the order of the shards follows."""
+        return EpisodeKey.parse(self.info.first_key) if self.info.first_key else EpisodeKey("", self.split, 0, 0)
+
+
+class PartWriter:
+    """Writes the items of the episodes of one bundle: a part for each split that it meets."""
+
+    def __init__(self, output: TrajectoryOutput):
+        self._output = output
+        self._open: dict[str, tuple[str, TrajectoryWriter]] = {}
+
+    def add(self, episode: Episode) -> None:
+        """Writes the items of one valid episode.
+
+        Raises:
+          BadEpisode: it cannot be written; nothing of it was.
+        """
+        split = episode.key.split
+        if split not in self._open:
+            path = _part_path(self._output.directory, split)
+            self._open[split] = (path, TrajectoryWriter(path, self._output.conversion))
+        self._open[split][1].write(Batch((episode,)))
+
+    def finish(self) -> list[Part]:
+        """Completes the parts of the bundle."""
+        parts = [Part(split, path, part.finish(), part.predicted) for split, (path, part) in self._open.items()]
+        self._open = {}
+        return parts
+
+    def abort(self) -> None:
+        """Removes what was not finished."""
+        for _, part in self._open.values():
+            part.abort()
+        self._open = {}
+
+
+def _part_path(output: str, split: str, *directory: str) -> str:
+    """A path in `directory` of the output that no other bundle takes."""
+    name = f"{naming.check_name(split, 'the split of an episode')}-{uuid.uuid4().hex}"
+    storage.makedirs(storage.below(output, *directory, PARTS))
+    return storage.below(output, *directory, PARTS, name)
+
+
+def write_rejections(output: str, rejections: Iterable[Rejection]) -> list[Part]:
+    """Writes the rejected records of one bundle: a part for each split."""
+    writers: dict[str, tuple[str, RejectedWriter]] = {}
+    for rejection in rejections:
+        split = rejection.key.split
+        if split not in writers:
+            path = _part_path(output, split, REJECTED)
+            writers[split] = (path, RejectedWriter(path))
+        writers[split][1].write(rejection.payload, rejection.to_json(), rejection.key)
+    parts = [(split, path, writer.commit()) for split, (path, writer) in writers.items()]
+    return [Part(split, path, info) for split, path, info in parts if info is not None]
+
+
+def commit_parts(output: TrajectoryOutput, parts: Sequence[Part], plan: str) -> dict[str, Any]:
+    """Names the parts as shards and finishes the dataset; returns its manifest. May be run again.
+
+    Args:
+      plan: `OutputPlan.digest` of the pipeline.
+
+    Raises:
+      NotVerifiedError: another number of items was written than predicted, or another pipeline replaced the output.
+    """
+    ranges = []
+    for work, part in _numbered(parts):
+        file = output.file(work)
+        for ending in ("", *output.beside):
+            _rename(part.path + ending, storage.below(output.directory, file + ending))
+        commit_range(
+            output.directory, work, file, part.info,
+            beside=[file + ending for ending in output.beside],
+            predicted=part.predicted, rejected=None, report=Report(items_written=part.info.records).to_json(),
+        )  # fmt: skip
+        ranges.append(work)
+    committed = commit_dataset(output.directory, output.name, ranges, output.complete, plan)
+    _remove_parts(output.directory)
+    return committed
+
+
+def commit_rejections(output: str, parts: Sequence[Part]) -> dict[str, Any]:
+    """Names the parts of rejected records `rejected/<split>-00000-of-00003`, and lists them in `rejected.json`.
+
+    Those that an earlier pipeline listed there are replaced.
+    """
+    listed = []
+    for work, part in _numbered(parts):
+        path = rejected_path(output, work)
+        for ending in (".tfrecord", ".jsonl"):
+            _rename(part.path + ending, path + ending)
+        listed.append({"file": path + ".tfrecord", **dataclasses.asdict(part.info)})
+    content = {"id": uuid.uuid4().hex, "records": sum(part.info.records for part in parts), "files": listed}
+    storage.makedirs(storage.below(output, REJECTED))
+    new = {f"{work}{ending}" for work, _ in _numbered(parts) for ending in (".tfrecord", ".jsonl")}
+    storage.remove_files(output, [f"{REJECTED}/{name}" for name in {*read_rejected_list(output).files} - new])
+    storage.write_text(storage.below(output, REJECTED, REJECTED_LIST), to_json(content))
+    _remove_parts(output, REJECTED)
+    return content
+
+
+class RejectedList(NamedTuple):
+    """What `rejected.json` says.
+
+    Attributes:
+      id: another one each time that it is written; None where it does not exist.
+      files: the names of the files in `rejected/` that it lists.
+    """
+
+    id: str | None = None
+    files: tuple[str, ...] = ()
+
+
+def read_rejected_list(output: str) -> RejectedList:
+    """The `rejected.json` of an output.
+
+    Raises:
+      UsageError: it is not as rlds-beam writes it.
+    """
+    path = storage.join(output, REJECTED, REJECTED_LIST)
+    content = read_json(path) if storage.exists(path) else None
+    if content is None:
+        return RejectedList()
+    check_json(content, {"id?": TEXT, "files": [{"file": TEXT}]}, path)
+    names = [storage.split(entry["file"])[1].removesuffix(".tfrecord") for entry in content["files"]]
+    ours = [name for name in names if _RANGE.fullmatch(name)]
+    return RejectedList(
+        content.get("id"), tuple(f"{name}{ending}" for name in ours for ending in (".tfrecord", ".jsonl"))
+    )
+
+
+def open_parts(output: str, plan: OutputPlan, *, overwrite: bool, rejected: str | None) -> None:
+    """Makes the output directory ready for parts, when the pipeline runs; may be run again.
+
+    Args:
+      plan: of the pipeline.
+      overwrite: as of `check_output`.
+      rejected: the `RejectedList.id` before the pipeline ran. Another one is the work of this pipeline, and stays.
+
+    Raises:
+      UsageError: something else came into the directory since it was checked.
+    """
+    existing = read_plan(output)
+    if existing is not None and existing.content == plan.content:
+        return
+    if existing is not None:
+        check_output(output, plan, overwrite=overwrite)
+        found = read_rejected_list(output)
+        remove_output(output, kept=() if found.id == rejected else (REJECTED_LIST, *found.files))
+        _remove_parts(output)
+    storage.makedirs(output)
+    write_plan(output, plan)
+    storage.makedirs(storage.below(output, COMMITS))
+    storage.makedirs(storage.below(output, REJECTED))
+
+
+def _remove_parts(output: str, *directory: str) -> None:
+    """Removes what bundles that failed left in `directory` of the output."""
+    parts = "/".join((*directory, PARTS))
+    names = listdir(storage.below(output, parts))
+    ours = [name for name in names if _PART.fullmatch(storage.temporary_of(name) or name)]
+    storage.remove_files(output, [f"{parts}/{name}" for name in ours])
+    storage.remove_empty(storage.below(output, parts))
+
+
+def _numbered(parts: Sequence[Part]) -> list[tuple[WorkRange, Part]]:
+    numbered = []
+    for split in sorted({part.split for part in parts}):
+        own = sorted((part for part in parts if part.split == split), key=lambda part: (part.first, part.path))
+        numbered += [(WorkRange(split, i, len(own), ()), part) for i, part in enumerate(own)]
+    return numbered
+
+
+def _rename(source: str, destination: str) -> None:
+    """Moves a file; one that an earlier attempt moved already is where it should be."""
+    if storage.exists(source):
+        storage.rename(source, destination)

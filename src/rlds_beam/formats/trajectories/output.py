@@ -1,0 +1,217 @@
+"""Trajectory TFRecords, which TF-Agents and TFDS read."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from rlds_beam import storage
+from rlds_beam.checking.unused import UnusedSteps
+from rlds_beam.checking.verdicts import IgnoredValues
+from rlds_beam.connectors.base import Batch
+from rlds_beam.connectors.runner import ConnectorRunner
+from rlds_beam.encoding.checked_json import COUNT, TEXT, Kind, Maybe, check_json
+from rlds_beam.encoding.tfds.dataset_info import SplitInfo, dataset_info_json
+from rlds_beam.encoding.tfds.features import features_json
+from rlds_beam.encoding.tfrecord.writing import frame
+from rlds_beam.episodes.schema import Field
+from rlds_beam.errors import BadEpisode, UsageError
+from rlds_beam.output.base import CostHint, FileOutput
+from rlds_beam.output.commits import RangeCommit
+from rlds_beam.output.files import MANIFEST
+from rlds_beam.output.manifest import VERSION
+from rlds_beam.output.options import images_option
+from rlds_beam.output.shards import ShardInfo, ShardWriter
+from rlds_beam.reading.base import Source
+from rlds_beam.reading.plan import WorkRange
+from rlds_beam.trajectories.converter import Conversion, Converter, record_encoder
+from rlds_beam.trajectories.keeping import keep_fields
+from rlds_beam.trajectories.options import CASTS, FrameOptions, ItemOptions
+from rlds_beam.trajectories.spec import trajectory_spec
+from rlds_beam.trajectories.spec_file import encode_spec_file
+
+SPEC = ".spec"
+FEATURES, DATASET_INFO = "features.json", "dataset_info.json"
+
+
+@dataclasses.dataclass(frozen=True)
+class TrajectoryOutput(FileOutput):
+    """A dataset of trajectory TFRecords in TFDS's layout, each with the `.spec` that TF-Agents wants beside it.
+
+    Attributes:
+      directory, name: as of `FileOutput`.
+      conversion: how episodes become items.
+      description: of the dataset, for TFDS.
+    """
+
+    directory: str
+    name: str
+    conversion: Conversion
+    description: str = "Trajectories, made by rlds-beam."
+
+    beside = (SPEC,)
+    metadata = (FEATURES, DATASET_INFO)
+
+    @classmethod
+    def create_connected(cls, source: Source, connecting: ConnectorRunner, directory: str, options: Any) -> FileOutput:
+        connecting.refuse_columns("--to=columns")
+        return super().create_connected(source, connecting, directory, options)
+
+    @classmethod
+    def create(cls, source: Source, directory: str, options: Any) -> TrajectoryOutput:
+        frames, items = FrameOptions.of(options), ItemOptions.of(options)
+        spec = trajectory_spec(source.schema, frames, items)
+        keep = keep_fields(options.keep, source.schema, (leaf.path for leaf in spec.leaves))
+        conversion = Conversion(frames, items, spec, images_option(options, "trajectories"), keep)
+        _ = conversion.fields  # raises where the format cannot hold a leaf
+        return cls(directory, source.name, conversion, f"Trajectories of {source.dataset}, made by rlds-beam.")
+
+    @property
+    def whole_shards(self) -> bool:
+        return self.conversion.items.across_episodes
+
+    @property
+    def effort(self) -> CostHint:
+        items = self.conversion.items
+        copies = 1.0 if items.length is None else items.length / items.stride
+        return CostHint(copies, decodes_images=self.conversion.images != "jpeg")
+
+    @property
+    def unjudged(self) -> IgnoredValues:
+        return self.conversion.unjudged
+
+    def plan(self) -> dict[str, Any]:
+        return self.conversion.plan()
+
+    def describe(self) -> tuple[list[str], dict[str, str]]:
+        records, left_out = self.conversion.describe()
+        for path, why in left_out.items():
+            if why.startswith(("text", "of the episode")):  # which a trajectory cannot hold, but a record can
+                left_out[path] = f"{why}; --keep={path} carries it beside the trajectory"
+        return records, left_out
+
+    def predict(self, steps: Iterable[int]) -> int:
+        return self.conversion.predict(steps)
+
+    def measure(self, batches: Sequence[Batch]) -> int:
+        conversion = self.conversion.without_user_code()  # which is run by workers only
+        converter = Converter(conversion, record_encoder(conversion))
+        size = 0
+        for episode in (episode for batch in batches for episode in batch.episodes):
+            try:
+                for encoded in converter.encode([episode]):  # its buffers share one room: counted before the next
+                    size += sum(map(len, encoded.buffers))
+            except BadEpisode:  # it is going to be rejected, and kept as it was read
+                size += len(frame(episode.payload))
+        return size + sum(len(buffer) for encoded in converter.finish() for buffer in encoded.buffers)
+
+    def file(self, work: WorkRange) -> str:
+        """The name that TFDS expects."""
+        return f"{self.name}-{work.split}.tfrecord-{work.index:05d}-of-{work.of:05d}"
+
+    def open_range(self, work: WorkRange) -> TrajectoryWriter:
+        return TrajectoryWriter(storage.below(self.directory, self.file(work)), self.conversion)
+
+    def complete(self, commits: Sequence[RangeCommit]) -> dict[str, Any]:
+        fields = self.conversion.fields
+        kept = self.conversion.kept_fields
+        write_tfds_metadata(self.directory, self.name, commits, (*fields, *kept), self.description)
+        return {"fields": fields_json(fields), **({"kept": fields_json(kept)} if kept else {})}
+
+
+class TrajectoryWriter:
+    """Writes the items of episodes to one TFRecord file (`output.base.FileRangeWriter`)."""
+
+    def __init__(self, path: str, conversion: Conversion):
+        self._path, self._fields = path, conversion.fields
+        self._converter = Converter(conversion, record_encoder(conversion))
+        self._shard = ShardWriter(path)
+
+    @property
+    def predicted(self) -> int:
+        return self._converter.predicted
+
+    @property
+    def unused_steps(self) -> Mapping[str, UnusedSteps]:
+        return self._converter.unused_steps
+
+    def write(self, batch: Batch) -> None:
+        for items in self._converter.encode(batch.episodes):
+            self._shard.write(items.buffers, items.count, batch.episodes[0].key)
+
+    def finish(self) -> ShardInfo:
+        for items in self._converter.finish():
+            self._shard.write(items.buffers, items.count)
+        info = self._shard.commit()
+        storage.write_bytes(self._path + SPEC, encode_spec_file(self._fields))
+        return info
+
+    def abort(self) -> None:
+        self._shard.abort()
+
+
+def write_tfds_metadata(
+    directory: str, name: str, commits: Sequence[RangeCommit], fields: Sequence[Field], description: str = ""
+) -> None:
+    """Writes features.json and dataset_info.json.
+
+    A split without items is left out, and its empty shards are removed: TFDS cannot read such a split. A dataset
+    without any item gets no metadata.
+    """
+    splits = []
+    for split in dict.fromkeys(commit.split for commit in commits):
+        shards = [commit for commit in commits if commit.split == split]
+        if any(commit.shard.records for commit in shards):
+            size = sum(commit.shard.bytes for commit in shards)
+            splits.append(SplitInfo(split, tuple(commit.shard.records for commit in shards), size))
+        else:
+            storage.remove_files(directory, [name for commit in shards for name in (commit.file, *commit.beside)])
+    if splits:
+        features = features_json({field.path: field for field in fields})
+        storage.write_text(storage.below(directory, FEATURES), _json(features))
+        info = dataset_info_json(name, VERSION, splits, description=description)
+        storage.write_text(storage.below(directory, DATASET_INFO), _json(info))
+
+
+def fields_json(fields: Iterable[Field]) -> list[dict[str, Any]]:
+    """The fields of a record, as the manifest has them."""
+    return [{"path": f.path, "dtype": f.dtype, "shape": list(f.shape), "encoding": f.encoding} for f in fields]
+
+
+def read_fields(manifest: Mapping[str, Any], path: str) -> list[Field]:
+    """`fields_json` read back from the manifest of the output at `path`.
+
+    Raises:
+      UsageError: it is another output's, or is not as rlds-beam writes it.
+    """
+    fields = manifest.get("fields")
+    of_objects = isinstance(fields, list) and all(isinstance(field, dict) for field in fields)
+    if not of_objects or "step_type" not in [field.get("path") for field in fields or ()]:
+        raise UsageError(f"{path} holds no trajectories: it was converted with another --to")
+    check_json(fields, [_FIELD], storage.join(path, MANIFEST))
+    return [Field(f["path"], f["dtype"], tuple(f["shape"]), f["encoding"]) for f in fields or ()]
+
+
+def read_kept_fields(manifest: Mapping[str, Any], path: str) -> list[Field]:
+    """What the records of the output at `path` carry beside the trajectory.
+
+    Raises:
+      UsageError: the manifest is not as rlds-beam writes it.
+    """
+    kept = check_json(manifest.get("kept", []), [_KEPT_FIELD], storage.join(path, MANIFEST))
+    return [Field(f["path"], f["dtype"], tuple(f["shape"]), f["encoding"]) for f in kept]
+
+
+_FIELD = {
+    "path": TEXT,
+    "dtype": Kind(f"one of {', '.join(CASTS)}", lambda dtype: dtype in CASTS),
+    "shape": [Maybe(COUNT)],
+    "encoding": Kind("none, bytes or jpeg", lambda encoding: encoding in ("none", "bytes", "jpeg")),
+}
+_KEPT_FIELD = {**_FIELD, "dtype": Kind("text or a number", lambda dtype: dtype in (*CASTS, "bool", "string"))}
+
+
+def _json(content: Any) -> str:
+    return json.dumps(content, indent=2, ensure_ascii=False) + "\n"

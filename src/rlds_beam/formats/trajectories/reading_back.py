@@ -1,0 +1,228 @@
+"""Converted trajectories read back as items: what `rlds-beam convert` wrote, pushed without converting it again."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import json
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from rlds_beam import storage
+from rlds_beam.encoding.tfrecord.rows import Bytes, RowReader
+from rlds_beam.encoding.wire import MalformedError
+from rlds_beam.episodes.episode import Column
+from rlds_beam.episodes.keys import EpisodeKey
+from rlds_beam.episodes.schema import Field
+from rlds_beam.errors import BadEpisode, RldsBeamError, UsageError
+from rlds_beam.formats.trajectories.output import read_fields
+from rlds_beam.images.encoded_images import EncodedImages
+from rlds_beam.output.checksums import Checksum
+from rlds_beam.output.directory import is_output, is_rlds
+from rlds_beam.output.manifest import read_manifest
+from rlds_beam.trajectories.frames import Frames
+from rlds_beam.trajectories.items import Items, Windows
+from rlds_beam.trajectories.record_decoding import TrajectoryDecoder
+from rlds_beam.trajectories.spec import Leaf, Shape, TrajectorySpec
+
+_BATCH_ITEMS, _BATCH_BYTES = 256, 4 << 20
+"""Items read at a time, at most; fewer of large ones. Changing these changes the address of every item."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ReplayRange:
+    """A shard of the dataset: what one worker reads in one go.
+
+    Attributes:
+      path: of the file.
+      split, index: the shard's split, and its number there.
+      items, bytes, checksum: what the manifest says of it.
+    """
+
+    path: str
+    split: str
+    index: int
+    items: int
+    bytes: int
+    checksum: str
+
+    def __str__(self) -> str:
+        return f"{self.split}-{self.index:05d}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Replay:
+    """A converted dataset, ready to be read. Pickles.
+
+    Attributes:
+      dataset: `name/version`.
+      fingerprint: hex digest of what all of its records are. Two conversions of one dataset have the
+        same names and positions, and are told apart by this.
+      spec: the leaves, in the order in which `tf.nest` flattens a `Trajectory`. Images are pixels.
+      ranges: one for each shard that holds items.
+      jpegs: of each leaf that is stored as JPEGs, the names that these have in a record.
+    """
+
+    dataset: str
+    fingerprint: str
+    spec: TrajectorySpec
+    ranges: tuple[ReplayRange, ...]
+    jpegs: dict[str, tuple[str, ...]]
+
+    @property
+    def items(self) -> int:
+        """Number of items in all ranges."""
+        return sum(work.items for work in self.ranges)
+
+    @functools.cached_property
+    def batch(self) -> int:
+        """Items in one `Items`: follows from the spec alone, so that it is the same on every run."""
+        if self.spec.item_shape == (None,):
+            return 1
+        frame = sum(leaf.numpy_dtype.itemsize * math.prod(leaf.shape) for leaf in self.spec.leaves)
+        item = frame * math.prod(length or 1 for length in self.spec.item_shape)
+        return max(1, min(_BATCH_ITEMS, _BATCH_BYTES // item))
+
+    def read_items(self, work: ReplayRange) -> Iterator[Items]:
+        """The items of a range in their order, bit for bit those that were written (JPEGs are decoded).
+
+        Each `Items` holds `batch` items (the last one of a range may hold fewer), side by side: frames
+        [B * L, ...], and windows of L frames, L apart. Frames that several items share were written, and are read,
+        with each of them. Its key is the shard and the byte offset of its first record.
+
+        Raises:
+          RldsBeamError: the file is not what was written. Every record is checked before it is given,
+            and the file as a whole (its checksum, its number of items) at its end.
+        """
+        checksum, decoder = Checksum.like(work.checksum), TrajectoryDecoder(self.spec, self.jpegs)
+        try:
+            with storage.open_read(work.path) as file:
+                reader = RowReader(file, work.path, checksum)
+                position = 0
+                while rows := _rows(reader, self.batch):
+                    key = EpisodeKey(self.dataset, work.split, work.index, position)
+                    yield self._items(rows, decoder, key, work)
+                    position = reader.position
+        except OSError as error:
+            raise RldsBeamError(f"{work.path} cannot be read: {error}") from error
+        if (reader.records, str(checksum)) != (work.items, work.checksum):
+            raise RldsBeamError(
+                f"{work.path} is not the file that was written: it holds {reader.records} items where the manifest "
+                f"says {work.items}, or others; fetch it again, or convert the dataset again"
+            )
+
+    def _items(self, rows: list[Bytes], decoder: TrajectoryDecoder, key: EpisodeKey, work: ReplayRange) -> Items:
+        try:
+            decoded = decoder.decode(rows)
+            columns = {path: _pixels(column, path) for path, column in decoded.items()}
+        except (MalformedError, BadEpisode) as error:
+            raise RldsBeamError(
+                f"{work.path}, in the {sum(map(len, rows))} records from byte {key.position} on: {error}; the manifest "
+                "describes other records: convert the dataset again"
+            ) from error
+        count = sum(map(len, rows))
+        frames = Frames(columns, key)
+        length = len(frames) // count
+        return Items(frames, Windows(0, count, length, length, len(frames)))
+
+
+def is_replay(path: str) -> bool:
+    """Whether `path` is a directory of items that `rlds-beam convert` wrote, finished or not."""
+    return is_output(path) and not is_rlds(path)
+
+
+def open_replay(path: str, split: str | None = None) -> Replay:
+    """Opens the output directory of a conversion; its shards are looked at, but not read.
+
+    Args:
+      path: the directory.
+      split: `train`, `train+test`; None for all.
+
+    Raises:
+      UsageError: the conversion is not finished, or this is no output of rlds-beam; there is no such split, or
+        nothing in it; a shard is missing or of another size than it was written, or its checksum is of an
+        algorithm that this version does not know.
+    """
+    manifest = read_manifest(path)
+    spec, jpegs = spec_of(read_fields(manifest, path))
+    shards = manifest["shards"]
+    # What an earlier version wrote keeps its fingerprint, and its items keep their keys: `sha256:` was not part of it.
+    checksums = [(shard["split"], shard["checksum"].removeprefix("sha256:")) for shard in shards]
+    fingerprint = hashlib.sha256(json.dumps([manifest["fields"], checksums]).encode()).hexdigest()
+    return Replay(
+        dataset=f"{manifest['name']}/{manifest['version']}",
+        fingerprint=fingerprint,
+        spec=spec,
+        ranges=_ranges(path, shards, split),
+        jpegs=jpegs,
+    )
+
+
+def _ranges(path: str, shards: list[dict[str, Any]], split: str | None) -> tuple[ReplayRange, ...]:
+    splits = sorted({shard["split"] for shard in shards if shard["records"]})
+    if not splits:
+        raise UsageError(f"{path} holds no items; its report.json says what became of the episodes")
+    wanted = splits if split is None else split.split("+")
+    for name in wanted:
+        if name not in splits:
+            slices = "; converted items have no episodes to slice: slice when converting" if "[" in name else ""
+            raise UsageError(f"{path} has no items of a split {name}; it has {', '.join(splits)}{slices}")
+    ranges = []
+    for name in wanted:
+        own = [shard for shard in shards if shard["split"] == name]
+        for i, s in enumerate(own):
+            if s["records"]:
+                file = storage.join(path, s["file"])
+                ranges.append(ReplayRange(file, name, i, s["records"], s["bytes"], s["checksum"]))
+    for work in ranges:
+        _check(work)
+    return tuple(ranges)
+
+
+def _check(work: ReplayRange) -> None:
+    again = "fetch it again, or convert the dataset again"
+    if not storage.exists(work.path):
+        raise UsageError(f"{work.path} is not there, and the manifest names it: {again}")
+    size = storage.size(work.path)
+    if size != work.bytes:
+        raise UsageError(f"{work.path} has {size} bytes where {work.bytes} were written: {again}")
+    Checksum.like(work.checksum)  # raises for an unknown algorithm
+
+
+def spec_of(fields: list[Field]) -> tuple[TrajectorySpec, dict[str, tuple[str, ...]]]:
+    """The spec whose `record_fields` these are, and the names of its JPEGs."""
+    item_shape: Shape = next(field.shape for field in fields if field.path == "step_type")
+    leaves: dict[str, Leaf] = {}
+    jpegs: dict[str, tuple[str, ...]] = {}
+    for field in fields:
+        path, shape = field.path, field.shape[len(item_shape) :]
+        if field.encoding == "jpeg":
+            if item_shape not in ((), (None,)):  # a leaf for each frame: `observation/camera/0`, `/1`, ...
+                path, shape = path.rpartition("/")[0], field.shape
+            jpegs[path] = (*jpegs.get(path, ()), field.path)
+        leaves[path] = Leaf(path, field.dtype, tuple(size or 0 for size in shape))
+    return TrajectorySpec(tuple(leaves.values()), item_shape), jpegs
+
+
+def _rows(reader: RowReader, count: int) -> list[Bytes]:
+    """The next `count` records, fewer at the end of the file."""
+    found: list[Bytes] = []
+    while count and (rows := reader.read(count)) is not None:
+        found.append(rows)
+        count -= len(rows)
+    return found
+
+
+def _pixels(column: Column, path: str) -> Column:
+    """A column without JPEGs; one that several items share is decoded once."""
+    if not isinstance(column, EncodedImages):
+        return column
+    number = {jpeg: i for i, jpeg in enumerate(dict.fromkeys(column))}
+    data = np.empty(len(number), object)
+    data[:] = list(number)
+    pixels = column.with_data(data).decode(path)
+    return pixels[[number[jpeg] for jpeg in column]]

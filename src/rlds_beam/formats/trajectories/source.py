@@ -1,0 +1,251 @@
+"""TF-Agents trajectory TFRecords as a source: `--from=trajectories`, of `TFRecordObserver` or of `--to=trajectories`.
+
+A record holds one frame, and what it holds is in the `.spec` beside the file (or in the manifest of
+`--to=trajectories`, with --items=frames or --items=episodes). An episode is the frames from a FIRST to the next LAST;
+its payload is their records, as they were framed. In a frame, reward and discount belong to the step after it, as in
+RLDS:
+
+    frame   step_type  FIRST MID   LAST          RLDS    is_first    T F F
+            reward     r0    r1    (void)                is_last     F F T
+            discount   d0    d1    (void)                is_terminal F F T   where d1 is 0
+
+Items that are cut out of episodes (pairs, sequences) hold frames several times, and are refused.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import google_crc32c
+import numpy as np
+
+from rlds_beam import naming, storage
+from rlds_beam.encoding.base import Damage, Headers, Record
+from rlds_beam.encoding.example.reading import Feature, parse_example
+from rlds_beam.encoding.structured_values import signature_leaves
+from rlds_beam.encoding.tfrecord.file import TFRecordFormat
+from rlds_beam.encoding.tfrecord.writing import frame
+from rlds_beam.encoding.wire import MalformedError, Message
+from rlds_beam.episodes.episode import Episode
+from rlds_beam.episodes.keys import EpisodeKey
+from rlds_beam.episodes.schema import Field, Schema
+from rlds_beam.errors import BadEpisode, UsageError, Violation
+from rlds_beam.formats.arrays.array_episodes import FLAG_FIELDS, number_field
+from rlds_beam.formats.arrays.sources_of_files import no_features, splits_of
+from rlds_beam.formats.trajectories.output import SPEC, read_fields
+from rlds_beam.formats.trajectories.reading_back import spec_of
+from rlds_beam.images.encoded_images import EncodedImages
+from rlds_beam.output.directory import is_output
+from rlds_beam.output.manifest import read_manifest
+from rlds_beam.reading.base import Shard, Source, Split
+from rlds_beam.trajectories.frames import FIRST, LAST
+from rlds_beam.trajectories.record_decoding import TrajectoryDecoder
+from rlds_beam.trajectories.spec import Leaf, TrajectorySpec
+
+Array: TypeAlias = "np.ndarray[Any, Any]"
+Jpegs: TypeAlias = "Mapping[str, tuple[str, ...]]"
+
+_FRAMING = 12, 4  # bytes before and after a payload
+_OWN = ("step_type", "next_step_type", "reward", "discount")
+
+
+@dataclasses.dataclass(frozen=True)
+class EpisodesOfFrames:
+    """TFRecord files whose records are frames (`formats.base.RecordFormat`): a record here is an episode.
+
+    Files are read whole: where an episode begins is known only from the frames before it.
+
+    Attributes:
+      whole: whether each record of a file is an episode already.
+    """
+
+    whole: bool
+    name: str = "trajectories"
+    unit: str = "bytes"
+
+    def read(self, path: str, start: int = 0, stop: int | None = None) -> Iterator[Record | Damage]:
+        held: list[bytes] = []
+        first = 0
+        for record in TFRecordFormat().read(path):
+            if isinstance(record, Damage):
+                if held:
+                    yield Record(first, b"".join(held))
+                    held = []
+                yield record
+                continue
+            kind = None if self.whole else step_type(record.payload)
+            if held and kind == FIRST:  # the one before has no end
+                yield Record(first, b"".join(held))
+                held = []
+            first = first if held else record.position
+            held.append(frame(record.payload))
+            if self.whole or kind == LAST:
+                yield Record(first, b"".join(held))
+                held = []
+        if held:
+            yield Record(first, b"".join(held))
+
+    def scan(self, path: str, start: int = 0, stop: int | None = None) -> Headers:
+        records = [
+            (record.position, len(record.payload), google_crc32c.value(record.payload))
+            for record in self.read(path, start, stop)
+            if isinstance(record, Record)
+        ]
+        positions, lengths, crcs = zip(*records, strict=True) if records else ((), (), ())
+        return Headers(np.array(positions, np.int64), np.array(lengths, np.int64), np.array(crcs, np.uint32))
+
+    def is_splittable(self, path: str) -> bool:
+        return False
+
+    def end(self, path: str, size: int) -> int:
+        return size
+
+    def positions(self, path: str, low: int, high: int) -> tuple[int, int | None]:
+        raise UsageError(f"{path}: nothing says how many episodes it holds, so that it cannot be sliced")
+
+
+def step_type(payload: bytes) -> int | None:
+    """Of a frame; None where there is none that can be read."""
+    try:
+        values = _step_types(parse_example(payload).get("step_type", Feature(None)))
+    except MalformedError:
+        return None
+    return int(values[0]) if len(values) else None
+
+
+def _step_types(feature: Feature) -> Array:
+    """int32, which TF-Agents writes as bytes."""
+    if feature.kind == "int64":
+        return feature.ints()
+    if feature.kind != "bytes":
+        return np.zeros(0, np.int32)
+    data = b"".join(feature.strings())
+    return np.frombuffer(data[: len(data) // 4 * 4], "<i4")
+
+
+def payloads_of(framed: bytes) -> Iterator[bytes]:
+    """The payloads of records that were framed. Raises MalformedError where they are not."""
+    at, (before, after) = 0, _FRAMING
+    while at < len(framed):
+        size = int.from_bytes(framed[at : at + 8], "little")
+        if at + before + size + after > len(framed):
+            raise MalformedError("the records of the frames are cut short")
+        yield framed[at + before : at + before + size]
+        at += before + size + after
+
+
+@dataclasses.dataclass(frozen=True)
+class FramesDecoder:
+    """Makes episodes of frames (`reading.base.Decoder`).
+
+    Attributes:
+      schema: what an episode holds.
+      spec: of the frames.
+      jpegs: as of `TrajectoryDecoder`.
+    """
+
+    schema: Schema
+    spec: TrajectorySpec
+    jpegs: Jpegs
+
+    def decode(self, payload: bytes, key: EpisodeKey) -> Episode:
+        try:
+            rows = [np.frombuffer(one, np.uint8)[None] for one in payloads_of(payload)]
+            columns = TrajectoryDecoder(self.spec, self.jpegs).decode(rows)
+        except (MalformedError, ValueError) as error:
+            raise BadEpisode(Violation("not_an_example", f"not the frames of a trajectory: {error}")) from None
+        types, discount = columns["step_type"], columns["discount"]
+        assert not isinstance(types, EncodedImages) and not isinstance(discount, EncodedImages)
+        last = types == LAST
+        terminal = last & bool((discount[-2:] == 0).any())
+        steps = {path: column for path, column in columns.items() if path not in ("step_type", "next_step_type")}
+        steps |= {"is_first": types == FIRST, "is_last": last, "is_terminal": terminal}
+        return Episode(key, {path: steps[path] for path in self.schema.steps}, {}, payload)
+
+
+@dataclasses.dataclass(frozen=True)
+class TrajectoriesSource(Source):
+    """Trajectory TFRecords. Attributes: as of `Source`."""
+
+    dataset: str
+    schema: Schema
+    decoder: FramesDecoder
+    splits: tuple[Split, ...]
+    files: EpisodesOfFrames
+    violations: tuple[Any, ...] = ()
+
+    @classmethod
+    def open(
+        cls, input: str | Sequence[str], *, split: str | None = None, features: str | None = None
+    ) -> TrajectoriesSource:
+        no_features("trajectories", features)
+        if isinstance(input, str) and storage.isdir(input) and is_output(input):
+            manifest = read_manifest(input)
+            spec, jpegs = spec_of(read_fields(manifest, input))
+            named: dict[str, list[str]] = {}
+            for shard in (one for one in manifest["shards"] if one["records"]):
+                named.setdefault(shard["split"], []).append(storage.join(input, shard["file"]))
+            name, where = manifest["name"], input
+        else:
+            paths = _files(input)
+            spec, jpegs = _spec(paths[0]), {}
+            named, where = {"train": paths}, paths[0]
+            name = naming.to_name(storage.split(paths[0])[1].split(".")[0])
+        if spec.item_shape not in ((), (None,)):
+            raise UsageError(
+                f"{where} holds items of {spec.item_shape[0]} frames, cut out of episodes: --from=trajectories reads "
+                "--items=frames and --items=episodes"
+            )
+        schema = _schema(spec, jpegs)
+        shards = {
+            name: tuple(Shard(i, path, storage.size(path), None) for i, path in enumerate(paths))
+            for name, paths in named.items()
+        }
+        files = EpisodesOfFrames(spec.item_shape == (None,))
+        return cls(f"{name}/1.0.0", schema, FramesDecoder(schema, spec, jpegs), splits_of(shards, split, name), files)
+
+
+def _files(input: str | Sequence[str]) -> list[str]:
+    patterns = input.split(",") if isinstance(input, str) else list(input)
+    found: list[str] = []
+    for pattern in patterns:
+        names = storage.files_below(pattern, "*") if storage.isdir(pattern) else storage.glob(pattern)
+        found += [path for path in names if storage.exists(path + SPEC)]
+    if not found:
+        raise UsageError(f"{','.join(patterns)}: there is no file there with its {SPEC} beside it")
+    return found
+
+
+def _spec(path: str) -> TrajectorySpec:
+    """What the `.spec` beside a file says of its records."""
+    try:
+        (record,) = TFRecordFormat().read(path + SPEC)
+        leaves = [*signature_leaves(Message(record.payload))]
+    except (MalformedError, ValueError) as error:
+        raise UsageError(f"{path}{SPEC} is no spec of TF-Agents: {error}") from error
+    shapes = {leaf.path: leaf.shape for leaf in leaves}
+    missing = [name for name in _OWN if shapes.get(name) is None]
+    if missing:
+        raise UsageError(f"{path}{SPEC} is no spec of a trajectory: it has no {missing[0]}")
+    item = shapes["step_type"] or ()
+    for leaf in leaves:
+        if leaf.shape is None or None in leaf.shape[len(item) :] or leaf.dtype in ("unknown", "string"):
+            raise UsageError(
+                f"{path}{SPEC}: {leaf.path} is {leaf.dtype} of the shape {leaf.shape}, which cannot be read"
+            )
+    own = (Leaf(leaf.path, leaf.dtype, tuple(size or 0 for size in (leaf.shape or ())[len(item) :])) for leaf in leaves)
+    return TrajectorySpec(tuple(own), item)
+
+
+def _schema(spec: TrajectorySpec, jpegs: Jpegs) -> Schema:
+    fields = {}
+    for leaf in spec.leaves:
+        if leaf.path not in ("step_type", "next_step_type"):
+            fields[leaf.path] = (
+                Field(leaf.path, leaf.dtype, leaf.shape, "jpeg", "Image")
+                if leaf.path in jpegs
+                else number_field(leaf.path, leaf.dtype, leaf.shape)
+            )
+    return Schema(fields | FLAG_FIELDS)

@@ -1,0 +1,66 @@
+"""What is wrong with a column of images, without decoding one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from rlds_beam.errors import Violation
+from rlds_beam.images.encoded_images import EncodedImages
+from rlds_beam.images.headers import JPEG_END, UndecodableImageError, alike, read_image_header
+
+
+def check_images(images: EncodedImages, max_pixels: int, field: str | None = None) -> list[Violation]:
+    """What is wrong with a column of images, without decoding one.
+
+    Args:
+      images: the column.
+      max_pixels: height x width that an image may have at most.
+      field: the field's path, for the violations.
+
+    Returns:
+      At most one violation of each rule, at its first step: `undecodable_image` (no known image,
+      a header cut short, an image without its end, a PNG whose checksums fail) and
+      `image_too_large` (more pixels than allowed, or another size than the schema declares).
+      Damage inside a JPEG's body shows only in `EncodedImages.decode`.
+    """
+    found: dict[str, Violation] = {}
+    steps: Iterable[int] = range(len(images))
+    good = b""  # how the last good JPEG begins
+    if len(images):
+        good = _check_image(images.image(0), 0, images.shape[:2], max_pixels, field, found)
+        steps = images.unlike(good, JPEG_END) if good else range(1, len(images))
+    for step in steps:
+        data = images.image(step)
+        if not (good and data.startswith(good) and data.endswith(JPEG_END)):
+            good = _check_image(data, step, images.shape[:2], max_pixels, field, found) or good
+    return list(found.values())
+
+
+def _check_image(
+    data: bytes,
+    step: int,
+    declared: tuple[int | None, ...],
+    max_pixels: int,
+    field: str | None,
+    found: dict[str, Violation],
+) -> bytes:
+    """Adds what is wrong with one image; how all begin that are as good, nothing where that is not known."""
+    try:
+        header = read_image_header(data)
+    except UndecodableImageError as error:
+        found.setdefault("undecodable_image", Violation("undecodable_image", f"{error} at step {step}", field, step))
+        return b""
+    size = (header.height, header.width)
+    detail = ""
+    if header.height * header.width > max_pixels:
+        detail = f"{header.height}x{header.width} pixels at step {step}, where at most {max_pixels} are allowed"
+    elif any(want is not None and want != got for want, got in zip(declared, size, strict=True)):
+        detail = f"{header.height}x{header.width} at step {step}, where the schema says {_size(declared)}"
+    if detail:
+        found.setdefault("image_too_large", Violation("image_too_large", detail, field, step))
+        return b""
+    return alike(header)
+
+
+def _size(declared: tuple[int | None, ...]) -> str:
+    return "x".join("?" if d is None else str(d) for d in declared)

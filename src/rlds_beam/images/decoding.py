@@ -1,0 +1,147 @@
+"""Pixels of an image: those of `tf.image.decode_image`, which TFDS decodes with, bit for bit.
+
+simplejpeg and imagecodecs give the same ones several times faster where the stored form is the usual one; TensorFlow
+decodes the rest (palettes, 16 bits read as 8, alpha dropped, BMP, CMYK), and, where it is
+installed, decides about bytes that the fast decoders refuse.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import struct
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from rlds_beam.errors import needs
+from rlds_beam.images.headers import UndecodableImageError, png_chunks, read_image_header
+
+Array: TypeAlias = "np.ndarray[Any, Any]"
+
+_PNG_CHANNELS = {0: 1, 2: 3, 6: 4}  # colour type -> channels, without palette and gray + alpha
+# Chunks that do not affect how the pixels are stored. (libpng, as TensorFlow calls it, corrects no colours.)
+_PNG_REMARKS = frozenset(b"IEND bKGD cHRM eXIf gAMA iCCP iTXt pHYs sBIT sRGB tEXt tIME zTXt".split())
+_PNG_END = b"\0\0\0\0IEND\xaeB`\x82"
+_MOST_INFLATION = 1032  # bytes that deflate makes of one, at most
+_STORED_BLOCK = 65535  # bytes in a block that is not compressed, at most
+
+
+def decode_image(data: bytes, channels: int | None, dtype: str, place: Array | None = None) -> Array:
+    """[H, W, C]: what `tf.image.decode_image(data, channels, dtype)` gives.
+
+    Args:
+      place: an array that the pixels may be written to, if it has their shape: then it is returned itself.
+    """
+    image = None
+    try:
+        if dtype == "uint8" and data.startswith(b"\xff\xd8\xff"):
+            image = _fast_jpeg(data, channels, place)
+        elif data.startswith(b"\x89PNG\r\n\x1a\n"):
+            image = _fast_png(data, channels, dtype)
+        else:
+            read_image_header(data)
+    except UndecodableImageError:
+        if importlib.util.find_spec("tensorflow") is None:
+            raise
+    return _decode_with_tensorflow(data, channels, dtype) if image is None else image
+
+
+def _fast_jpeg(data: bytes, channels: int | None, place: Array | None) -> Array | None:
+    """The pixels; None of a JPEG stored in a form that only TensorFlow reads as it does."""
+    import simplejpeg
+
+    try:
+        height, width, stored, _ = simplejpeg.decode_jpeg_header(data)
+        if channels is None:
+            channels = 1 if stored == "Gray" else 3
+        if channels not in (1, 3) or stored in ("CMYK", "YCCK"):
+            return None
+        fits = place is not None and place.shape == (height, width, channels)
+        # The settings of tf.io.decode_jpeg.
+        image: Array = simplejpeg.decode_jpeg(
+            data, colorspace="RGB" if channels == 3 else "GRAY", fastdct=True, fastupsample=False,
+            buffer=place if fits else None,
+        )  # fmt: skip
+    except (ValueError, KeyError) as error:  # KeyError: chroma subsampled in a way that it has no name for
+        raise UndecodableImageError(f"the JPEG is damaged ({error})") from None
+    return place if fits and place is not None else image
+
+
+def _fast_png(data: bytes, channels: int | None, dtype: str) -> Array | None:
+    """The pixels; None of a PNG stored in a form that only TensorFlow reads as it does."""
+    if len(data) < 33:
+        raise UndecodableImageError("the PNG is cut short")
+    width, height, depth, colour, _, _, interlaced = struct.unpack_from(">IIBBBBB", data, 16)
+    stored = _PNG_CHANNELS.get(colour)
+    if depth != (8 if dtype == "uint8" else 16) or stored is None or channels not in (stored, None):
+        return None
+    # A header that claims more than so few bytes can hold gets no memory.
+    if height * width * stored * (depth // 8) > _MOST_INFLATION * len(data):
+        raise UndecodableImageError("the PNG has too few scanlines")
+    import imagecodecs
+
+    image: Array
+    try:
+        stream = _png_stream(data)
+        if stream is None:
+            return None
+        if not stream:
+            raise UndecodableImageError("the PNG has no scanlines")
+        size = height * (1 + width * stored)
+        # zlib looks back no further than its window, which the first byte tells; libdeflate does not mind it.
+        if depth == 8 and not interlaced and min(size, 1 << 15) <= 256 << (stream[0] >> 4):
+            image = imagecodecs.spng_decode(_inflated_png(data[:33], stream, size))
+        else:
+            image = imagecodecs.png_decode(data)
+    except (RuntimeError, ValueError) as error:  # imagecodecs' own, and where it cannot read libpng's message
+        raise UndecodableImageError(f"the PNG is damaged ({error})") from None
+    if image.ndim == 2:
+        image = image[..., None]
+    return image
+
+
+def _png_stream(data: bytes) -> bytes | None:
+    """The compressed scanlines; None of a PNG with other chunks than those and comments."""
+    _, *chunks = png_chunks(data)
+    kinds = [kind for kind, _, _ in chunks]
+    count = kinds.count(b"IDAT")
+    first = kinds.index(b"IDAT") if count else 0
+    if not _PNG_REMARKS.issuperset(kinds[:first] + kinds[first + count :]):
+        return None
+    return b"".join([data[start:end] for _, start, end in chunks[first : first + count]])
+
+
+def _inflated_png(header: bytes, stream: bytes, size: int) -> bytes:
+    """The same PNG with its scanlines, `size` bytes, not compressed.
+
+    Inflating is most of a PNG's decoding, and libdeflate does it in a third of the time that the
+    zlib inside every PNG decoder takes. What is left to spng is to undo the filters.
+    """
+    import imagecodecs
+
+    scanlines = imagecodecs.deflate_decode(stream, out=size)  # RuntimeError if there are more
+    if len(scanlines) != size:
+        raise UndecodableImageError("the PNG has too few scanlines")
+    parts = [b"IDAT\x78\x01"]
+    for start in range(0, size, _STORED_BLOCK):
+        block = scanlines[start : start + _STORED_BLOCK]
+        last = start + len(block) == size
+        parts += struct.pack("<?HH", last, len(block), len(block) ^ 0xFFFF), block
+    parts.append(stream[-4:])  # the checksum, which libdeflate has compared
+    body = b"".join(parts)
+    checksum = imagecodecs.deflate_crc32(body).to_bytes(4, "big")
+    return b"".join((header, (len(body) - 4).to_bytes(4, "big"), body, checksum, _PNG_END))
+
+
+def _decode_with_tensorflow(data: bytes, channels: int | None, dtype: str) -> Array:
+    with needs("tf", "decoding a palette, 16-bit, CMYK or BMP image, or another number of channels, takes TensorFlow"):
+        import tensorflow as tf
+
+    try:
+        image: Array = tf.image.decode_image(data, channels=channels or 0, dtype=tf.dtypes.as_dtype(dtype)).numpy()
+    except (tf.errors.OpError, ValueError) as error:
+        message = str(getattr(error, "message", error)).partition("} ")[2] or str(error)
+        raise UndecodableImageError(f"TensorFlow cannot decode it ({message.strip()[:120]})") from None
+    if image.ndim != 3:
+        raise UndecodableImageError("it is a GIF, which TFDS decodes as a video")
+    return image

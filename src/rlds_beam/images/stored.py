@@ -1,0 +1,106 @@
+"""Images that still lie in the record that was read."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+
+from rlds_beam.images.encoded_images import EncodedImages
+
+Array = np.ndarray[Any, Any]
+
+_FEW = 64
+"""Images that are compared one by one in less time than all at once."""
+
+
+class StoredImages(EncodedImages):
+    """A column of images within a record; they are cut out when somebody asks for `data`, and not to be looked at.
+
+        record    ...  tag, length  [ image 0 ]  tag, length  [ image 1 ]  ...
+                                    ^          ^
+                            starts[0]          stops[0]
+
+    Attributes:
+      record: the bytes.
+      places: where the images begin, and where they end.
+      starts, stops: the same, int64 [T].
+      shape, dtype, encoding: as of `EncodedImages`.
+    """
+
+    record: bytes
+    places: tuple[list[int], list[int]]
+
+    def __init__(
+        self, record: bytes, starts: list[int], stops: list[int],
+        shape: tuple[int | None, ...], dtype: str = "uint8", encoding: str = "jpeg",
+    ):  # fmt: skip
+        # Most columns are checked and copied, and nobody asks for an array.
+        self.__dict__.update(record=record, places=(starts, stops), shape=shape, dtype=dtype, encoding=encoding)
+
+    @functools.cached_property
+    def starts(self) -> Array:
+        return np.array(self.places[0], np.int64)
+
+    @functools.cached_property
+    def stops(self) -> Array:
+        return np.array(self.places[1], np.int64)
+
+    @functools.cached_property
+    def data(self) -> Array:
+        """The images: object array [T] of `bytes`."""
+        record = self.record
+        places = zip(*self.places, strict=True)
+        return np.fromiter([record[start:stop] for start, stop in places], object, len(self))
+
+    def pieces(self) -> list[memoryview]:
+        """The images as pieces of the record, which are not copied."""
+        record = memoryview(self.record)
+        return [record[start:stop] for start, stop in zip(*self.places, strict=True)]
+
+    def __len__(self) -> int:
+        return len(self.places[0])
+
+    def __getitem__(self, index: Any) -> StoredImages:
+        starts, stops = (np.atleast_1d(places[index]).tolist() for places in (self.starts, self.stops))
+        return StoredImages(self.record, starts, stops, self.shape, self.dtype, self.encoding)
+
+    def __getstate__(self) -> dict[str, Any]:
+        made_again = ("data", "starts", "stops", "_last")
+        return {name: value for name, value in self.__dict__.items() if name not in made_again}
+
+    def image(self, step: int) -> bytes:
+        starts, stops = self.places
+        return self.record[starts[step] : stops[step]]
+
+    def unlike(self, start: bytes, end: bytes) -> list[int]:
+        # The check asks, and then whatever writes the images: the last answer is kept.
+        known: tuple[bytes, bytes, list[int]] | None = self.__dict__.get("_last")
+        if known is None or known[:2] != (start, end):
+            known = self.__dict__["_last"] = start, end, self._unlike(start, end)
+        return known[2]
+
+    def _unlike(self, start: bytes, end: bytes) -> list[int]:
+        if len(self) < _FEW:
+            begins, ends = self.record.startswith, self.record.endswith
+            starts, stops = self.places
+            places = enumerate(zip(starts, stops, strict=True))
+            return [t for t, (low, high) in places if not (begins(start, low, high) and ends(end, low, high))]
+        if (self.stops - self.starts).min() < max(len(start), len(end)):
+            return super().unlike(start, end)
+        alike = self._hold(self.starts, start) & self._hold(self.stops - len(end), end)
+        unlike: list[int] = np.flatnonzero(~alike).tolist()
+        return unlike
+
+    def _hold(self, places: Array, wanted: bytes) -> Array:
+        """Whether these bytes are at each of the places, bool [T]."""
+        size = len(wanted)
+        if not size:
+            return np.ones(len(places), bool)
+        everywhere: Array = np.ndarray(len(self.record) - size + 1, f"V{size}", self.record, strides=1)
+        equal: Array = everywhere[places] == np.void(wanted)
+        return equal
+
+    def with_data(self, data: Array) -> EncodedImages:
+        return EncodedImages(data, self.shape, self.dtype, self.encoding)

@@ -1,0 +1,287 @@
+"""The work of a conversion: one range of input after another, and the dataset at the end."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from rlds_beam import storage
+from rlds_beam.checking.dataset import check_counts
+from rlds_beam.checking.duplicates import marked
+from rlds_beam.checking.options import CheckOptions
+from rlds_beam.checking.report import Report
+from rlds_beam.checking.verdicts import IgnoredValues, Rejection, Verdict, count_verdict, validate_episode
+from rlds_beam.connectors.base import Batch
+from rlds_beam.connectors.fitting import Accumulator
+from rlds_beam.connectors.runner import ConnectorRunner
+from rlds_beam.episodes.episode import Episode
+from rlds_beam.episodes.keys import EpisodeKey
+from rlds_beam.errors import BadEpisode
+from rlds_beam.output import commits, manifest
+from rlds_beam.output.base import FileOutput, RangeWriter
+from rlds_beam.output.commits import RangeCommit, rejected_path
+from rlds_beam.output.files import REPORT
+from rlds_beam.output.plans import add_files
+from rlds_beam.output.removing import remove_parts
+from rlds_beam.output.shards import RejectedWriter, ShardInfo, WrittenFile
+from rlds_beam.reading.base import Source
+from rlds_beam.reading.changes import Snapshot
+from rlds_beam.reading.plan import WorkRange
+from rlds_beam.reading.reader import EpisodeReader
+
+Duplicates = Mapping[EpisodeKey, EpisodeKey]
+"""What `FindDuplicateEpisodes` found: each duplicate, and what it repeats."""
+
+
+def check_and_connect(
+    episode: Episode,
+    check: CheckOptions,
+    connecting: ConnectorRunner,
+    unjudged: IgnoredValues,
+    write: Callable[[Batch], object],
+) -> Verdict:
+    """Checks one record, runs the connectors over what is accepted of it, and writes all that they return, or nothing.
+
+    Args:
+      episode: as read, with its faults; marked if it is a duplicate.
+      write: takes the batch, unless the connectors dropped all of it; raises BadEpisode where it cannot be written.
+
+    Raises:
+      FailedRuleError: it breaks a rule whose policy is `fail`.
+    """
+    verdict = validate_episode(episode, check, unjudged)
+    if verdict.rejected is not None:
+        return verdict
+    try:
+        batch = connecting.connect(verdict.episodes, episode)
+        if batch.episodes:
+            write(batch)
+    except BadEpisode as bad:
+        # Some faults show only now: a damaged image body, an episode too long for one item.
+        found = validate_episode(episode.replace(faults=(*episode.faults, *bad.violations)), check, unjudged)
+        if found.rejected is not None:
+            return found
+        # The rule is accepted, but nothing could be written of the episode.
+        return Verdict(episode.key, (), found.violations, Rejection.of(episode, bad), size=len(episode.payload))
+    if not batch.connected:
+        return verdict
+    written = bool(batch.episodes) or not batch.dropped
+    return dataclasses.replace(verdict, dropped=batch.dropped, written=written, connected=batch.connected)
+
+
+def write_range(
+    reader: EpisodeReader,
+    work: WorkRange,
+    check: CheckOptions,
+    connecting: ConnectorRunner,
+    unjudged: IgnoredValues,
+    duplicates: Duplicates,
+    writer: RangeWriter,
+    rejected: RejectedWriter | None,
+) -> Report:
+    """Reads, checks, connects and writes the episodes of one range; the caller finishes both writers.
+
+    Raises:
+      FailedRuleError: a rule whose policy is `fail` is broken.
+    """
+    report = Report()
+    for segment in work.segments:
+        for episode in reader.read(work.split, segment):
+            verdict = check_and_connect(marked(episode, duplicates), check, connecting, unjudged, writer.write)
+            report.add(verdict)
+            count_verdict(verdict)
+            if verdict.rejected is not None and rejected is not None:
+                rejected.write(verdict.rejected.payload, verdict.rejected.to_json(), episode.key)
+            del episode, verdict  # They may be large: nothing of them is held while the next one is read.
+    return report
+
+
+@dataclasses.dataclass(frozen=True)
+class RangeFitter:
+    """Gathers from a range what connectors are fitted to. Pickles.
+
+    Attributes: as of `RangeConverter`; `unjudged` as of its output.
+    """
+
+    reader: EpisodeReader
+    check: CheckOptions
+    connecting: ConnectorRunner
+    unjudged: IgnoredValues
+
+    def gather(self, work: WorkRange, duplicates: Duplicates, results: Sequence[Any]) -> Accumulator:
+        """What the first connector without a result has to know of the range.
+
+        Args:
+          results: of the connectors before it.
+        """
+        connecting = self.connecting.fit(results)
+        accumulator = connecting.accumulator()
+        check = dataclasses.replace(self.check, fail=())  # which is for the conversion to say
+        for segment in work.segments:
+            for episode in self.reader.read(work.split, segment):
+                verdict = validate_episode(marked(episode, duplicates), check, self.unjudged)
+                if verdict.rejected is None:
+                    with contextlib.suppress(BadEpisode):  # it is going to be rejected
+                        connecting.accumulate(accumulator, verdict.episodes)
+        return accumulator
+
+
+@dataclasses.dataclass(frozen=True)
+class RangeConverter:
+    """Turns a range of input into a finished file. Pickles.
+
+    Attributes:
+      reader: of the dataset.
+      check: what is done with episodes that break a rule.
+      connecting: what is made of accepted ones.
+      output: what is written; `directory.open_output` made its directory ready.
+      plan: `OutputPlan.digest` of the job.
+    """
+
+    reader: EpisodeReader
+    check: CheckOptions
+    connecting: ConnectorRunner
+    output: FileOutput
+    plan: str = ""
+
+    def convert(self, work: WorkRange, duplicates: Duplicates, results: Sequence[Any] = ()) -> RangeCommit:
+        """Reads, checks, converts and writes one range, and commits it.
+
+        No file has its final name before the range is complete; a range that is converted
+        again gives the same bytes. A range that is finished, because a runner restarted the job, is left as it is.
+
+        Args:
+          results: what the connectors are fitted to (`FitConnectors`).
+
+        Raises:
+          FailedRuleError: a rule whose policy is `fail` is broken.
+          NotVerifiedError: another number of items was written than predicted.
+        """
+        output, directory = self.output, self.output.directory
+        done = commits.read_commit(directory, work, output.files(work), self.plan)
+        if done is not None:
+            return done
+        for file in output.files(work):
+            storage.below(directory, file)  # also those of an output that is not ours
+        writer = output.open_range(work)
+        try:
+            with RejectedWriter(rejected_path(directory, work)) as rejected:
+                connecting = self.connecting.fit(results)
+                unjudged = connecting.unjudged(output.unjudged)
+                report = write_range(self.reader, work, self.check, connecting, unjudged, duplicates, writer, rejected)
+                kept, written = rejected.commit(), writer.finish()
+        finally:
+            writer.abort()
+        if isinstance(written, ShardInfo):
+            file = output.file(work)
+            beside = tuple(file + ending for ending in output.beside)
+            written = (WrittenFile(file, written, writer.predicted, beside),)
+        report.items_predicted = writer.predicted
+        report.items_written = sum(one.shard.records for one in written if one.role == "items")
+        report.bytes_written, report.unused = (
+            sum(one.shard.bytes for one in written if one.role != "temporary"),
+            getattr(writer, "unused_steps", {}),
+        )
+        first, *more = written
+        return commits.commit_range(
+            directory, work, first.file, first.shard, beside=first.beside, predicted=first.predicted,
+            rejected=kept, report=report.to_json(), plan=self.plan, more=more,
+        )  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class RangeFinisher:
+    """Completes the files of ranges when all of them are finished (`FileOutput.finish_range`). Pickles."""
+
+    output: FileOutput
+    ranges: tuple[WorkRange, ...]
+
+    def commits(self) -> list[tuple[RangeCommit, Any]]:
+        """The commit of each range that is finished, and the numbers that its files lack."""
+        found = commits.read_commits(self.output.directory)
+        done = [found[str(work)] for work in self.ranges if str(work) in found]
+        if len(done) < len(self.ranges):
+            return []  # which `manifest.commit_dataset` says
+        numbered = list(zip(done, self.output.number(done), strict=True))
+        if files := [file for _, numbers in numbered for file in self.output.finished_files(numbers)]:
+            add_files(self.output.directory, files)  # the plan names them before they are there
+        return numbered
+
+    def finish(self, commit: RangeCommit, numbers: Any) -> None:
+        """Completes the files of one range, and commits it once more: with their new checksums.
+
+        Files that it has no more are removed after that.
+        """
+        finished = commit
+        if commit.numbers != numbers:
+            # A runner may give a range again that is finished since, and whose first files are gone.
+            now = commits.read_again(self.output.directory, commit)
+            finished = now if now.numbers == numbers else self.output.finish_range(now, numbers)
+            if finished is not now:
+                finished = dataclasses.replace(finished, numbers=numbers)
+                commits.write_commit(self.output.directory, finished)
+        written = self.output.files(self._works[commit.range])
+        remove_parts(self.output.directory, {*written} - {*finished.names})
+
+    @functools.cached_property
+    def _works(self) -> dict[str, WorkRange]:
+        return {str(work): work for work in self.ranges}
+
+
+@dataclasses.dataclass(frozen=True)
+class DatasetCommitter:
+    """Finishes the dataset when all of its ranges are. Pickles.
+
+    Attributes:
+      source: what was read.
+      check: as of the ranges.
+      output: what is written.
+      ranges: all of the plan.
+      dataset_report: the report on the dataset as a whole (`checking.dataset.check_source`).
+      plan: `OutputPlan.digest` of the job.
+      snapshot: of the source's files.
+    """
+
+    source: Source
+    check: CheckOptions
+    output: FileOutput
+    ranges: tuple[WorkRange, ...]
+    dataset_report: Report
+    plan: str | None = None
+    snapshot: Snapshot | None = None
+
+    @property
+    def finisher(self) -> RangeFinisher:
+        return RangeFinisher(self.output, self.ranges)
+
+    def commit(self) -> Report:
+        """Checks all files, writes the report and the metadata, and the manifest last.
+
+        Raises:
+          NotVerifiedError: the files are not what was predicted, or an input file changed during the job.
+          FailedRuleError: a shard holds another number of records than it should, and
+            `short_shard` is to fail.
+        """
+        directory = self.output.directory
+        if self.snapshot is not None:
+            self.snapshot.verify_all()
+        if self.output.numbers_ranges:
+            for commit, numbers in self.finisher.commits():
+                self.finisher.finish(commit, numbers)
+        reports = commits.read_reports(directory, self.ranges)
+        if any(report.episodes and not report.connectors for report in reports):
+            for report in reports:  # an earlier version, which did not count, finished some of the ranges
+                report.connectors = ()
+        report = self.dataset_report.merge(*reports)
+        report.check()
+        report = report.merge(check_counts(self.source, report.shards, self.check))
+        report.left_out = self.output.describe()[1]
+        for file in self.output.metadata:
+            storage.below(directory, file)
+        storage.write_text(storage.below(directory, REPORT), json.dumps(report.to_json(), indent=2) + "\n")
+        manifest.commit_dataset(directory, self.output.name, self.ranges, self.output.complete, self.plan)
+        return report

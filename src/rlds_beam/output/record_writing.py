@@ -1,0 +1,86 @@
+"""Files of records, TFRecord or ArrayRecord. A file has its name only when it is complete."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Protocol
+
+from rlds_beam import storage
+from rlds_beam.encoding.arrayrecord import num_records
+from rlds_beam.encoding.arrayrecord_writing import open_writer
+from rlds_beam.encoding.tfrecord.writing import framed
+from rlds_beam.output.checksums import Checksum
+from rlds_beam.output.shards import ShardInfo, ShardWriter
+
+_READ = 1 << 20
+
+
+class RecordFile(Protocol):
+    """Writes records to one file."""
+
+    def add(self, payload: bytes, key: object, crc: int | None = None) -> None:
+        """Writes a record that comes from the episode `key`; `crc` is its masked CRC32C, where it is known."""
+
+    def commit(self) -> ShardInfo:
+        """Completes the file and gives it its name; what is in it."""
+
+    def abort(self) -> None:
+        """Removes what was written so far; does nothing after `commit`."""
+
+
+def open_record_file(kind: str, path: str) -> RecordFile:
+    """The writer of a file: `tfrecord` or `array_record`."""
+    kinds: dict[str, type[ArrayRecordFile | TFRecordFile]] = {"array_record": ArrayRecordFile, "tfrecord": TFRecordFile}
+    return kinds[kind](path)
+
+
+class TFRecordFile:
+    """A TFRecord file (`RecordFile`)."""
+
+    def __init__(self, path: str):
+        self._shard = ShardWriter(path)
+
+    def add(self, payload: bytes, key: object, crc: int | None = None) -> None:
+        self._shard.write(framed(payload, crc), 1, key)
+
+    def commit(self) -> ShardInfo:
+        return self._shard.commit()
+
+    def abort(self) -> None:
+        self._shard.abort()
+
+
+class ArrayRecordFile:
+    """An ArrayRecord file (`RecordFile`), on a local disk."""
+
+    def __init__(self, path: str):
+        self._path = path
+        self._temporary = storage.temporary_name(path)
+        self._writer = open_writer(self._temporary)
+        self._keys: list[str] = []
+        self._open = True
+
+    def add(self, payload: bytes, key: object, crc: int | None = None) -> None:
+        self._writer.write(payload)
+        self._keys[1:] = [str(key)]
+
+    def commit(self) -> ShardInfo:
+        with storage.naming(self._path):
+            self._writer.close()
+        checksum, size = Checksum(), 0
+        with storage.open_read(self._temporary) as file:
+            while part := file.read(_READ):
+                checksum.update(part)
+                size += len(part)
+        records = num_records(self._temporary)
+        storage.rename(self._temporary, self._path)
+        self._open = False
+        first, last = (self._keys[0], self._keys[-1]) if self._keys else (None, None)
+        return ShardInfo(records, size, str(checksum), first, last)
+
+    def abort(self) -> None:
+        if self._open:
+            self._open = False
+            with contextlib.suppress(OSError, RuntimeError):
+                self._writer.close()
+            storage.remove(self._temporary)

@@ -1,0 +1,152 @@
+"""A Reverb server's description of itself and its tables, read without TensorFlow.
+
+Source: ServerInfoResponse and CheckpointResponse in reverb/cc/reverb_service.proto, TableInfo in
+reverb/cc/schema.proto (https://github.com/google-deepmind/reverb). Tests compare it with
+Reverb's own client of dm-reverb 0.14.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from rlds_beam.encoding.structured_values import SignatureLeaf, signature_leaves
+from rlds_beam.encoding.wire import Message
+
+SERVER_INFO = "/deepmind.reverb.ReverbService/ServerInfo"
+CHECKPOINT = "/deepmind.reverb.ReverbService/Checkpoint"
+
+
+@dataclasses.dataclass(frozen=True)
+class Limiter:
+    """A table's rate limiter, and what went through it.
+
+    An insert waits while `inserts * samples_per_insert - samples` would pass `max_diff`, a sample while it would
+    fall below `min_diff`; below `min_size_to_sample` items inserts are free and nothing is sampled.
+
+    Attributes:
+      inserts: items that were ever inserted. An existing item is not counted again.
+      samples: items that were ever sampled.
+    """
+
+    samples_per_insert: float
+    min_diff: float
+    max_diff: float
+    min_size_to_sample: int
+    inserts: int
+    samples: int
+
+
+@dataclasses.dataclass(frozen=True)
+class TableInfo:
+    """A table at one moment.
+
+    Attributes:
+      name: of the table.
+      sampler: `uniform`, `prioritized`, `fifo`, `lifo`, `min_heap` or `max_heap`: which item is sampled.
+      remover: one of the same: which item is removed when a full table gets another.
+      max_size: items that it holds at most.
+      max_times_sampled: after how many times an item goes; not above 0: it stays.
+      current_size: items in it.
+      num_episodes: episodes that its items refer to.
+      num_deleted_episodes: episodes that items of it once referred to.
+      limiter: its rate limiter.
+      signature: its leaves in the order of `tf.nest`, which is that of an item's columns; None: it takes any item.
+    """
+
+    name: str
+    sampler: str
+    remover: str
+    max_size: int
+    max_times_sampled: int
+    current_size: int
+    num_episodes: int
+    num_deleted_episodes: int
+    limiter: Limiter
+    signature: tuple[SignatureLeaf, ...] | None
+
+
+@dataclasses.dataclass(frozen=True)
+class ServerInfo:
+    """A server at one moment.
+
+    Attributes:
+      state_id: a random number of 128 bits: another one after each start.
+      tables: by name, in alphabetical order.
+    """
+
+    state_id: int
+    tables: dict[str, TableInfo]
+
+
+def parse_server_info(response: bytes) -> ServerInfo:
+    """Reads a serialised ServerInfoResponse; raises ValueError where it is none."""
+    message = Message(response)
+    state = message.message(1)
+    tables = sorted((_table(table) for table in message.messages(2)), key=lambda table: table.name)
+    return ServerInfo(state.unsigned(1) << 64 | state.unsigned(2), {table.name: table for table in tables})
+
+
+def parse_checkpoint(response: bytes) -> str:
+    """The path in a serialised CheckpointResponse; raises ValueError where it is none."""
+    return Message(response).text(1)
+
+
+def parse_table_checkpoint(record: bytes) -> TableInfo:
+    """Reads a serialised PriorityTableCheckpoint (reverb/cc/checkpointing/checkpoint.proto): a table in a checkpoint.
+
+    It holds what was inserted less what was deleted. Its episodes are not counted there (0).
+
+    Raises:
+      ValueError: it is none.
+    """
+    message = Message(record)
+    limiter = message.message(3)
+    inserts, deletes = limiter.integer(7), limiter.integer(8)
+    return TableInfo(
+        name=message.text(1),
+        sampler=_selector(message.message(4)),
+        remover=_selector(message.message(5)),
+        max_size=message.integer(6),
+        max_times_sampled=message.integer(7),
+        current_size=inserts - deletes,
+        num_episodes=0,
+        num_deleted_episodes=message.integer(8),
+        limiter=Limiter(
+            limiter.double(2), limiter.double(3), limiter.double(4), limiter.integer(5), inserts, limiter.integer(6)
+        ),
+        signature=tuple(signature_leaves(message.message(9), ())) if 9 in message else None,
+    )
+
+
+def _table(message: Message) -> TableInfo:
+    return TableInfo(
+        name=message.text(8),
+        sampler=_selector(message.message(1)),
+        remover=_selector(message.message(2)),
+        max_size=message.integer(3),
+        max_times_sampled=message.integer(4),
+        current_size=message.integer(7),
+        num_episodes=message.integer(9),
+        num_deleted_episodes=message.integer(10),
+        limiter=_limiter(message.message(5)),
+        signature=tuple(signature_leaves(message.message(6), ())) if 6 in message else None,
+    )
+
+
+def _limiter(message: Message) -> Limiter:
+    return Limiter(
+        samples_per_insert=message.double(1),
+        min_diff=message.double(2),
+        max_diff=message.double(3),
+        min_size_to_sample=message.integer(4),
+        inserts=message.message(5).integer(2),
+        samples=message.message(6).integer(2),
+    )
+
+
+def _selector(message: Message) -> str:
+    """KeyDistributionOptions: a oneof."""
+    if 4 in message:
+        return "min_heap" if message.message(4).integer(1) else "max_heap"
+    names = {1: "fifo", 2: "uniform", 3: "prioritized", 6: "lifo"}
+    return next((name for field, name in names.items() if field in message), "unknown")

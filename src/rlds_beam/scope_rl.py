@@ -1,0 +1,20 @@
+"""Documented import path of `rlds_beam.drop_in.scope_rl`: SCOPE-RL's SyntheticDataset and LoggedDataset."""
+
+from typing import TYPE_CHECKING
+
+from rlds_beam import lazy
+
+if TYPE_CHECKING:
+    from rlds_beam.drop_in.scope_rl.logged import LoggedDataset as LoggedDataset
+    from rlds_beam.drop_in.scope_rl.logged import MultipleLoggedDataset as MultipleLoggedDataset
+    from rlds_beam.drop_in.scope_rl.synthetic import SyntheticDataset as SyntheticDataset
+
+__all__ = ["LoggedDataset", "MultipleLoggedDataset", "SyntheticDataset"]
+__getattr__, __dir__ = lazy.exports(
+    __name__,
+    {
+        "LoggedDataset": "rlds_beam.drop_in.scope_rl.logged",
+        "MultipleLoggedDataset": "rlds_beam.drop_in.scope_rl.logged",
+        "SyntheticDataset": "rlds_beam.drop_in.scope_rl.synthetic",
+    },
+)

@@ -1,0 +1,128 @@
+"""Values that mean nothing to what is written: void ones of the last step, and fields that are left out."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rlds_beam.checking.options import CheckOptions
+from rlds_beam.checking.verdicts import IgnoredValues, validate_episode
+from rlds_beam.testing import make_episode, write_dataset
+
+STEPS = 5
+
+
+def with_nan(*places: tuple[str, int], value: float = np.nan, **kwargs: Any) -> Any:
+    """An episode with NaN in these columns and steps, and a step field `extra/score` that no trajectory has."""
+    made = make_episode(STEPS, columns={"extra/score": np.zeros(STEPS, np.float32)}, **kwargs)
+    columns = {path: np.array(column) for path, column in made.steps.items()}
+    for path, step in places:
+        columns[path][step] = value
+    return made.replace(steps=columns)
+
+
+VOID = ("action", "reward", "discount")
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("path", VOID)
+def test_void_values_are_not_judged_and_become_0(path, value):
+    episode = with_nan((path, -1), value=value)
+    verdict = validate_episode(episode, CheckOptions())
+    (accepted,) = verdict.episodes
+    assert verdict.violations == () and not np.any(accepted.steps[path][-1])
+    np.testing.assert_array_equal(accepted.steps[path][:-1], episode.steps[path][:-1])
+    assert not np.isfinite(episode.steps[path][-1]).any()  # the one that was read is as it was
+
+
+@pytest.mark.parametrize("path", [*VOID, "observation"])
+def test_all_others_are(path):
+    steps = [-1] if path == "observation" else [-2]
+    verdict = validate_episode(with_nan(*((path, step) for step in steps)), CheckOptions())
+    assert [v.rule for v in verdict.violations] == ["non_finite"]
+
+
+def test_a_void_discount_may_be_out_of_range():
+    assert not validate_episode(with_nan(("discount", -1), value=7.0), CheckOptions()).violations
+    found = validate_episode(with_nan(("discount", 1), ("discount", -1), value=7.0), CheckOptions()).violations
+    assert [(v.rule, v.step) for v in found] == [("discount_out_of_range", 1)]
+
+
+def test_nested_actions_are_void_too():
+    episode = with_nan(("action/arm", -1), action={"arm": 2, "hand": ()})
+    assert not validate_episode(episode, CheckOptions()).violations
+
+
+def test_a_step_that_does_not_end_the_episode_is_not_void():
+    episode = with_nan(("reward", -1))
+    episode = episode.replace(
+        steps={**episode.steps, "is_last": np.zeros(STEPS, bool), "is_terminal": np.zeros(STEPS, bool)}
+    )
+    assert [v.rule for v in validate_episode(episode, CheckOptions()).violations] == ["last_not_last", "non_finite"]
+    episode = with_nan(("reward", 1), ("reward", -1))
+    flags = {"is_last": np.array([0, 1, 0, 0, 1], bool), "is_first": np.array([1, 0, 1, 0, 0], bool)}
+    parts = validate_episode(episode.replace(steps={**episode.steps, **flags}), CheckOptions(repair=("last_inside",)))
+    assert [p.steps["reward"][-1] for p in parts.episodes] == [0, 0]
+
+
+def test_fields_that_are_left_out_are_judged_only_if_asked():
+    episode, unjudged = with_nan(("extra/score", 2)), IgnoredValues(frozenset({"extra/score"}))
+    assert [v.field for v in validate_episode(episode, CheckOptions()).violations] == ["extra/score"]
+    assert not validate_episode(episode, CheckOptions(), unjudged).violations
+    asked = validate_episode(episode, CheckOptions(check_unused=True), unjudged)
+    assert [v.field for v in asked.violations] == ["extra/score"]
+
+
+def test_an_output_may_have_a_use_for_the_last_step():
+    used = IgnoredValues(last_step=False)
+    for path in VOID:
+        assert validate_episode(with_nan((path, -1)), CheckOptions(), used).violations
+    assert validate_episode(with_nan(("reward", -1)), CheckOptions(check_unused=True)).violations
+
+
+# The commands
+
+
+@pytest.fixture
+def source(tmp_path):
+    episodes = [
+        with_nan(seed=0),
+        with_nan(("reward", -1), ("action", -1), seed=1),
+        with_nan(("extra/score", 1), seed=2),
+    ]
+    return write_dataset(tmp_path / "data", episodes)
+
+
+@pytest.mark.parametrize(
+    ("flags", "rejected"),
+    [
+        ((), 0),
+        (("--check_unused",), 2),
+        (("--last_step=absorbing",), 1),
+        (("--policy_info_fields=extra/score",), 1),
+        (("--items=episodes",), 0),
+        (("--policy_info_fn=scores_of_unused:scores",), 1),
+    ],
+)
+def test_convert(convert_only, source, tmp_path, monkeypatch, flags, rejected):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "scores_of_unused.py").write_text("def scores(steps, following):\n    return steps['extra']['score']\n")
+    ran = convert_only(source, *flags)
+    assert ran.code == (3 if rejected else 0), ran.err
+    assert ran.rules.get("non_finite", 0) == rejected
+    for item in ran.items:
+        assert all(np.isfinite(value).all() for value in item.values() if value.dtype.kind == "f")
+
+
+def test_what_is_accepted_is_let_through(convert_only, source):
+    ran = convert_only(source, "--accept=non_finite", "--items=episodes")
+    assert ran.code == 0 and np.isnan(ran.items[1]["reward"][-1])
+
+
+def test_validate_knows_no_field_that_is_left_out(validate, source):
+    code, report, _ = validate(source)
+    assert code == 3
+    assert json.dumps(report["rules"]).count("extra/score") == 1 and report["rejected"] == 1

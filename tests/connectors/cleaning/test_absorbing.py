@@ -1,0 +1,146 @@
+"""Absorbing states, and columns of any field, each by the picture in its docstring."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rlds_beam.connectors import (
+    AbsorbingStates,
+    AddColumnsFromEpisodesToTrainBatch,
+    AddFieldsToBatch,
+    AddNextObservationsFromEpisodesToTrainBatch,
+    AddObservationsFromEpisodesToBatch,
+    AddTimeDimToBatchAndZeroPad,
+    AddWeightsToBatch,
+    StepFields,
+    connect,
+)
+from rlds_beam.episodes.episode import Episode
+from rlds_beam.episodes.keys import EpisodeKey
+from rlds_beam.errors import UsageError
+from rlds_beam.images.encoded_images import EncodedImages
+
+T, F = True, False
+
+
+def episode(transitions: int, *, terminal: bool = True, **fields: object) -> Episode:
+    """Observations 1, 2, ...; actions 10, 11, ...; rewards 1, 2, 4, ...; discounts 1, and 0 into the terminal state."""
+    count = transitions + 1
+    flags = {name: np.zeros(count, bool) for name in ("is_first", "is_last", "is_terminal")}
+    flags["is_first"][0] = flags["is_last"][-1] = True
+    flags["is_terminal"][-1] = terminal
+    steps = {
+        "observation": np.arange(1.0, count + 1, dtype=np.float32)[:, None],
+        "action": np.arange(10.0, 10 + count, dtype=np.float32)[:, None],
+        "reward": 2.0 ** np.arange(count),
+        "discount": np.where(np.arange(count) == transitions - 1, 1.0 - terminal, 1.0).astype(np.float32),
+        **flags,
+        **fields,
+    }
+    metadata = {"episode_metadata/task": b"push", "episode_metadata/size": np.float32(0.5), "name": "one"}
+    return Episode(EpisodeKey("d/1.0.0", "train", 0, 0), steps, metadata)
+
+
+def edited(of: Episode, fields: StepFields | None = None) -> Episode:
+    return connect([AbsorbingStates()], [of], fields).episodes[0]
+
+
+def transitions(of: Episode) -> list[tuple[float, ...]]:
+    """(observation, action, reward, next observation, terminated), one by one."""
+    batch = connect(
+        [
+            AddObservationsFromEpisodesToBatch(),
+            AddNextObservationsFromEpisodesToTrainBatch(),
+            AddColumnsFromEpisodesToTrainBatch(),
+        ],
+        [of],
+    )
+    c = batch.columns[0]
+    rows = zip(
+        c["obs"].tolist(), c["actions"].tolist(), c["rewards"], c["new_obs"].tolist(), c["terminateds"], strict=True
+    )
+    return [(tuple(o), tuple(a), float(r), tuple(n), bool(d)) for o, a, r, n, d in rows]
+
+
+@settings(deadline=None, max_examples=30)
+@given(count=st.integers(1, 20), terminal=st.booleans())
+def test_transitions_are_those_of_discriminator_actor_critic(count, terminal):
+    """Against a loop over transitions: the terminal state is replaced, and the absorbing one leads to itself."""
+    before = episode(count, terminal=terminal)
+    expected = []
+    for o, a, r, n, d in transitions(before):
+        expected.append(((*o, 0.0), a, r, (0.0, 1.0) if d else (*n, 0.0), False))
+    if terminal:
+        expected.append(((0.0, 1.0), (0.0,), 0.0, (0.0, 1.0), True))
+    assert transitions(edited(before)) == expected
+
+
+def test_absorbing_states_of_the_picture():
+    made = edited(episode(3)).steps
+    np.testing.assert_array_equal(made["observation"], [[1, 0], [2, 0], [3, 0], [0, 1], [0, 1]])
+    np.testing.assert_array_equal(made["action"][:, 0], [10, 11, 12, 0, 0])
+    np.testing.assert_array_equal(made["reward"], [1, 2, 4, 0, 0])
+    np.testing.assert_array_equal(made["discount"], [1, 1, 1, 0, 1])
+    np.testing.assert_array_equal(made["is_terminal"], [F, F, F, F, T])
+    np.testing.assert_array_equal(made["is_last"], [F, F, F, F, T])
+    np.testing.assert_array_equal(made["is_first"], [T, F, F, F, F])
+    np.testing.assert_array_equal(edited(episode(1)).steps["discount"], [1, 0, 1])
+    assert {path: column.dtype for path, column in made.items()} == {p: c.dtype for p, c in episode(3).steps.items()}
+    truncated = edited(episode(2, terminal=False)).steps
+    np.testing.assert_array_equal(truncated["observation"], [[1, 0], [2, 0], [3, 0]])
+    np.testing.assert_array_equal(truncated["action"], episode(2).steps["action"])
+
+
+def test_an_observation_with_leaves_gets_one_more():
+    steps = dict(episode(2).steps)
+    images = EncodedImages(np.array([b"a", b"b", b"c"], object), (4, 4, 3), "uint8")
+    steps |= {"sensors/state": steps.pop("observation"), "sensors/image": images, "sensors/text": images.data}
+    made = edited(episode(2).replace(steps=steps), StepFields(obs="sensors")).steps
+    np.testing.assert_array_equal(made["sensors/absorbing"], np.array([0, 0, 1, 1], np.float32))
+    np.testing.assert_array_equal(made["sensors/state"][:, 0], [1, 2, 0, 0])
+    assert made["sensors/image"].data.tolist() == made["sensors/text"].tolist() == [b"a", b"b", b"", b""]
+
+
+def test_fields_of_the_steps_and_of_the_episode():
+    language = np.array([b"pick", b"place", b"", b""], object)
+    of = episode(3, language_instruction=language, **{"state_out/h": np.arange(8.0).reshape(4, 2)})
+    names = {"text": "language_instruction", "task": "episode_metadata/task", "state_out": "state_out", "who": "name"}
+    made = connect([AddFieldsToBatch(names)], [of]).columns[0]
+    assert made["text"].tolist() == [b"pick", b"place", b""]
+    assert made["task"].tolist() == [b"push"] * 3
+    assert made["who"].tolist() == [b"one"] * 3
+    np.testing.assert_array_equal(made["state_out/h"], of.steps["state_out/h"][:3])
+    both = connect([AddFieldsToBatch(["episode_metadata"]), AddTimeDimToBatchAndZeroPad(2)], [of]).columns[0]
+    assert both["episode_metadata/task"].tolist() == [[b"push", b"push"], [b"push", b""]]
+    np.testing.assert_array_equal(both["episode_metadata/size"], np.array([[0.5, 0.5], [0.5, 0]], np.float32))
+    with pytest.raises(UsageError, match=r"no field language_instructions, only .*did you mean language_instruction\?"):
+        connect([AddFieldsToBatch(["language_instructions"])], [of])
+
+
+def test_weights():
+    of = episode(3, quality=np.array([0.5, 1, 2, 9]))
+    for piece, expected in (
+        (AddWeightsToBatch(), [1, 1, 1]),
+        (AddWeightsToBatch(2, "quality"), [1, 2, 4]),
+        (AddWeightsToBatch(field="episode_metadata/size"), [0.5, 0.5, 0.5]),
+    ):
+        (weights,) = connect([piece], [of]).columns[0].values()
+        np.testing.assert_array_equal(weights, np.array(expected, np.float32))
+        assert weights.dtype == np.float32
+    with pytest.raises(UsageError, match="is no number"):
+        connect([AddWeightsToBatch(field="name")], [of])
+    recorded = connect([AddWeightsToBatch(), AddColumnsFromEpisodesToTrainBatch()], [episode(2, weights=np.zeros(3))])
+    np.testing.assert_array_equal(recorded.columns[0]["weights"], [1, 1])  # the first that makes a column
+
+
+@pytest.mark.parametrize(
+    ("fields", "observation", "message"),
+    [(StepFields(obs="sensors"), np.zeros((3, 1)), "no sensors"), (None, np.zeros((3, 2, 2)), "expected a vector"),
+     (None, np.full(3, b"a", object), "holds object")],
+)  # fmt: skip
+def test_observations_that_cannot_be_marked(fields, observation, message):
+    with pytest.raises(UsageError, match=message):
+        edited(episode(2, observation=observation), fields)

@@ -1,0 +1,42 @@
+"""Presets are good configurations with a source each; `inspect` suggests them by name, and they do what they say."""
+
+from __future__ import annotations
+
+import pytest
+
+import rlds_beam
+from rlds_beam.connectors.cleaning.presets import PRESETS, suggested, with_preset
+from rlds_beam.connectors.configuration import Configuration
+from rlds_beam.errors import UsageError
+from rlds_beam.pipelines import cli
+from rlds_beam.pipelines.convert import ConvertConfig
+from rlds_beam.testing import make_episode, write_dataset
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_each_preset_is_one(name):
+    preset = PRESETS[name]
+    config = with_preset(ConvertConfig("in", "out", preset=name, repair="first_not_first"))
+    assert config.repair == ("first_not_first", *preset.repair)
+    assert len(Configuration.of(config).connectors) == len(preset.connectors)
+    assert preset.connectors or preset.repair
+    assert preset.fault and all(source.startswith("https://") for source in preset.source)
+    assert all(name in suggested(f"{dataset}/0.1.0") for dataset in preset.datasets)
+
+
+def test_an_unknown_preset_is_refused():
+    with pytest.raises(UsageError, match=r"--preset=robotur: there is none.*did you mean roboturk"):
+        with_preset(ConvertConfig("in", "out", preset="robotur"))
+
+
+def test_a_preset_comes_before_the_connectors_that_are_named(tmp_path, capsys):
+    (tmp_path / "more.json").write_text('[{"MinimumLength": {"transitions": 3}}]')
+    records = [make_episode(steps, seed=i) for i, steps in enumerate(["F M M M", "F M", "F M M M"])]
+    path = write_dataset(tmp_path, records, name="roboturk", version="0.1.0")
+    assert cli.main(["inspect", str(path)]) == 0
+    assert "--preset=roboturk fixes it: no step is is_last or is_terminal" in capsys.readouterr().out
+    done = rlds_beam.convert(
+        path, tmp_path / "out", to="rlds", preset="roboturk", connectors=str(tmp_path / "more.json")
+    )
+    assert (done.report.repaired, done.report.items_written) == (3, 2)
+    assert "repair last_not_last" in (tmp_path / "out/README.md").read_text()

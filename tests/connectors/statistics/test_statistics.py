@@ -1,0 +1,186 @@
+"""Statistics, held against numpy on the whole data, however the data are divided."""
+
+from __future__ import annotations
+
+import pickle
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rlds_beam.connectors.statistics import quantiles
+from rlds_beam.connectors.statistics.episode_statistics import QUANTILES, EpisodeStatistics, LeafBuilder, LeafStatistics
+from rlds_beam.connectors.statistics.exact_sums import ExactSums
+from rlds_beam.connectors.statistics.quantiles import RELATIVE_ERROR, Distribution
+from rlds_beam.testing import make_episode
+
+Q = list(QUANTILES.values())
+
+
+def cuts(count: int) -> st.SearchStrategy[list[int]]:
+    return st.lists(st.integers(1, count - 1), unique=True, max_size=6).map(sorted)
+
+
+@given(seed=st.integers(0, 1000), where=cuts(300), order=st.randoms(use_true_random=False))
+@settings(max_examples=50, deadline=None)
+def test_merging_is_numpy_on_the_whole_however_it_is_divided(seed, where, order):
+    values = np.random.default_rng(seed).normal(3.0, 2.0, (300, 2, 2)).astype(np.float32)
+    parts = [LeafStatistics.of(part) for part in np.split(values, where)]
+    order.shuffle(parts)
+    merged = parts[0].merge(*parts[1:])
+    found, wide = merged.to_json(), values.astype(np.float64)
+    np.testing.assert_allclose(found["mean"], wide.mean(axis=0), rtol=1e-12)
+    np.testing.assert_allclose(found["std"], wide.std(axis=0), rtol=1e-12)
+    np.testing.assert_array_equal(found["min"], wide.min(axis=0))
+    np.testing.assert_array_equal(found["max"], wide.max(axis=0))
+    for name, q in QUANTILES.items():
+        np.testing.assert_allclose(found[name], np.quantile(wide, q, axis=0), rtol=1e-12)
+    assert (found["count"], found["quantile_error"]) == (300, 0.0)
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
+def test_quantiles_of_many_values_are_within_the_stated_error_and_do_not_depend_on_the_division(scale, monkeypatch):
+    monkeypatch.setattr(quantiles, "EXACT", 1000)
+    rng = np.random.default_rng(5)
+    values = (scale * np.stack([rng.normal(size=50_000), rng.exponential(size=50_000) - 1], axis=1)).astype(np.float32)
+    one = Distribution.of(values.T)
+    parts = [Distribution.of(part.T) for part in np.split(values, [10, 700, 5_000, 41_234])]
+    many = pickle.loads(pickle.dumps(parts[3].merge(parts[1], parts[0]))).merge(parts[4], parts[2])
+    assert not one.exact
+    np.testing.assert_array_equal(one.quantiles(Q), many.quantiles(Q))
+    expected = np.quantile(values.astype(np.float64), Q, axis=0)
+    assert (abs(one.quantiles(Q) - expected) <= 1.001 * RELATIVE_ERROR * abs(expected)).all()
+
+
+def test_large_offsets_do_not_cost_the_standard_deviation_its_digits():
+    values = 1e8 + np.random.default_rng(0).normal(size=(10_000, 1))
+    parts = [LeafStatistics.of(part) for part in np.split(values, 100)]
+    np.testing.assert_allclose(parts[0].merge(*parts[1:]).std, values.std(axis=0), rtol=1e-6)
+
+
+def test_zero_and_constant_dimensions():
+    values = np.array([[0.0, 7.0, 1.0], [0.0, 7.0, 2.0]])
+    found = LeafStatistics.of(values).to_json()
+    assert (found["zero"], found["constant"]) == ([0], [0, 1])
+
+
+def test_void_values_of_the_last_step_do_not_count_and_its_observation_does():
+    episodes = [make_episode(steps, seed=steps) for steps in (4, 9)]
+    for episode in episodes:
+        episode.steps["action"][-1] = np.nan
+        episode.steps["reward"][-1] = np.nan
+    parts = [EpisodeStatistics.of(episode) for episode in episodes]
+    found = EpisodeStatistics().merge(*parts).to_json()
+    assert (found["episodes"], found["transitions"]) == (2, 11)
+    assert found["fields"]["observation"]["count"] == 13
+    assert found["fields"]["action"]["count"] == 11
+    actions = np.concatenate([episode.steps["action"][:-1] for episode in episodes]).astype(np.float64)
+    np.testing.assert_allclose(found["fields"]["action"]["mean"], actions.mean(axis=0))
+    returns = [episode.steps["reward"][:-1].astype(np.float64).sum() for episode in episodes]
+    np.testing.assert_allclose(found["episode_return"]["mean"], np.mean(returns))
+    assert found["episode_length"]["max"] == 8
+    assert not any(path.startswith("is_") for path in found["fields"])
+
+
+@pytest.mark.parametrize("bound", [1, 7, 1000])
+def test_rows_one_after_another_are_the_rows_at_once(bound, monkeypatch):
+    monkeypatch.setattr(quantiles, "EXACT", bound)
+    rng = np.random.default_rng(bound)
+    values = rng.normal(size=(200, 3)).astype(np.float32)
+    builder = LeafBuilder()
+    for part in np.split(values, np.sort(rng.integers(1, 200, 20))):
+        if len(part):
+            builder.add(part)
+    found, wide = builder.finish(), values.astype(np.float64)
+    assert (found.count, found.distribution.exact) == (200, bound >= 200)
+    np.testing.assert_allclose([found.mean, found.std], [wide.mean(0), wide.std(0)], rtol=1e-10)
+    np.testing.assert_array_equal([found.low, found.high], [wide.min(0), wide.max(0)])
+    found_quantiles = found.distribution.quantiles(Q)
+    np.testing.assert_array_equal(found_quantiles, Distribution.of(values.T).quantiles(Q))
+
+
+ODD = [0.0, -0.0, 5e-324, -5e-324, 1e-310, 1e-45, 1e-40, -1e-300, 1e-20, 1.0, -1.0, 3e38, 1e39, -1e300, 1.7e308]
+
+
+@given(
+    values=st.lists(st.one_of(st.sampled_from(ODD), st.floats(allow_nan=False, allow_infinity=False)), min_size=2),
+    infinite=st.sampled_from([[], [np.inf], [-np.inf, np.inf], [np.nan]]),
+    dtype=st.sampled_from([np.float64, np.float32]),
+)
+@settings(max_examples=300, deadline=None)
+def test_approximate_quantiles_of_any_floats_are_within_the_stated_error(values, infinite, dtype):
+    """Of each of the two values between which `np.quantile` interpolates; zeros are exact."""
+    with np.errstate(over="ignore"):
+        column = np.array([*values, *infinite], dtype).astype(np.float64)
+    with np.errstate(all="ignore"):
+        found = Distribution.counted(column[None]).quantiles(Q)[:, 0]
+    if np.isnan(column).any():
+        assert np.isnan(found).all()
+        return
+    ordered, places = np.sort(column), np.array(Q) * (len(column) - 1)
+    for value, place in zip(found, places, strict=True):
+        low, high = ordered[int(np.floor(place))], ordered[int(np.ceil(place))]
+        share = place - np.floor(place)
+        with np.errstate(invalid="ignore"):
+            expected = low * (1 - share) + high * share if share else low
+        if not np.isfinite(expected):
+            np.testing.assert_equal(value, expected)
+            continue
+        allowed = max(abs(low), abs(high)) * RELATIVE_ERROR * 1.001
+        assert abs(value / 2 - expected / 2) <= allowed / 2 + 5e-324
+        assert not np.signbit(value) or value < 0
+
+
+@pytest.mark.parametrize("tiny", [0.0, 1e-310, 1e-42])
+def test_zeros_of_both_signs_and_denormals_do_not_move_a_quantile(tiny, monkeypatch):
+    monkeypatch.setattr(quantiles, "EXACT", 10)
+    column = np.array([-0.0, 0.0] * 600 + [tiny] * 50, np.float64)[:, None]
+    found = LeafStatistics.of(column).to_json()
+    assert found["quantile_error"] > 0
+    assert (found["q01"], found["q50"]) == ([0.0], [0.0])
+    assert found["q99"][0] == pytest.approx(tiny, rel=RELATIVE_ERROR, abs=0)
+    assert str(found["min"][0]) == "0.0"
+
+
+def odd_column(rng: np.random.Generator) -> np.ndarray:
+    """Numbers whose sums depend on their order, in floats."""
+    column = np.concatenate([rng.normal(size=300) * 10.0 ** rng.integers(-8, 9, 300), [1e300, -1e300, 1e-310, -0.0, 0]])
+    return rng.permutation(column)
+
+
+@given(
+    seed=st.integers(0, 1000), where=cuts(305), order=st.randoms(use_true_random=False), bound=st.sampled_from([9, 999])
+)
+@settings(max_examples=40, deadline=None)
+def test_statistics_are_the_same_to_the_last_bit_however_they_are_divided_and_merged(seed, where, order, bound):
+    values = np.stack([odd_column(np.random.default_rng([seed, i])) for i in range(2)], axis=1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(quantiles, "EXACT", bound)
+        expected = LeafStatistics.of(values).to_json()
+        parts = [LeafStatistics.of(part) for part in np.split(values, where)]
+        while len(parts) > 1:
+            order.shuffle(parts)
+            parts = [pickle.loads(pickle.dumps(parts[0].merge(parts[1]))), *parts[2:]]
+        assert repr(parts[0].to_json()) == repr(expected)
+
+
+def test_sums_are_exact():
+    rng = np.random.default_rng(0)
+    whole = rng.integers(-(2**52), 2**52, 500).astype(np.float64)
+    for column in (whole, odd_column(rng), np.array([1e200, 1e-200] * 5), rng.normal(size=20_000), np.zeros(3)):
+        sums, unit = ExactSums.of(column[None]), 2**1074
+        exact = [Fraction(value) for value in column.tolist()]
+        assert Fraction(sums.totals[0], unit) == sum(exact)
+        if np.abs(column[column != 0]).min(initial=1) > 1e-150:  # smaller squares are no float64
+            assert Fraction(sums.squares[0], unit) == sum(value * value for value in exact)
+    short = rng.normal(size=(3, 1000)).astype(np.float32)
+    np.testing.assert_array_equal(ExactSums.of(short).squares, ExactSums.of(short.astype(np.float64)).squares)
+
+
+@pytest.mark.parametrize("odd", [np.inf, -np.inf, np.nan])
+def test_a_value_that_is_not_finite_shows_in_the_mean(odd):
+    found = LeafStatistics.of(np.array([[1.0, 1.0], [odd, 2.0]]))
+    np.testing.assert_array_equal(found.mean, [odd, 1.5])
+    np.testing.assert_array_equal(found.std, [np.nan, 0.5])

@@ -1,0 +1,249 @@
+"""`--connectors`: a YAML or JSON file, or something in a module."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import typing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlds_beam import connectors
+from rlds_beam.connectors import CONNECTORS, arguments, configuration
+from rlds_beam.connectors.fields import StepFields
+from rlds_beam.connectors.learner.sequences import AddTimeDimToBatchAndZeroPad
+from rlds_beam.connectors.learner.states import AddStatesFromEpisodesToBatch
+from rlds_beam.errors import UsageError
+from rlds_beam.pipelines.cli import main
+from rlds_beam.recording.loading import load_policies
+from rlds_beam.testing import make_episode, write_dataset
+
+LEARNER = """
+- AddObservationsFromEpisodesToBatch
+- AddColumnsFromEpisodesToTrainBatch
+- AddTimeDimToBatchAndZeroPad: {max_seq_len: 20}
+- AddStatesFromEpisodesToBatch: {initial_state: {h: [0.0, 0.0]}}
+- BatchIndividualItems
+"""
+
+
+def load(tmp_path: Path, text: str, name: str = "learner.yaml") -> configuration.Configuration:
+    (tmp_path / name).write_text(text)
+    return configuration.load(str(tmp_path / name))
+
+
+def test_a_list_of_names_with_arguments(tmp_path):
+    loaded = load(tmp_path, LEARNER)
+    assert [type(connector).__name__ for connector in loaded.connectors] == [
+        "AddObservationsFromEpisodesToBatch",
+        "AddColumnsFromEpisodesToTrainBatch",
+        "AddTimeDimToBatchAndZeroPad",
+        "AddStatesFromEpisodesToBatch",
+        "BatchIndividualItems",
+    ]
+    assert loaded.connectors[2] == AddTimeDimToBatchAndZeroPad(max_seq_len=20)
+    assert loaded.connectors[3] == AddStatesFromEpisodesToBatch(initial_state={"h": [0.0, 0.0]})
+    assert loaded.fields == StepFields()
+
+
+def test_a_mapping_says_where_things_are(tmp_path):
+    content = {"fields": {"obs": "observation/state", "extras": ["logp"]}, "connectors": ["BatchIndividualItems"]}
+    loaded = load(tmp_path, json.dumps(content), "learner.json")
+    assert loaded.fields == StepFields(obs="observation/state", extras=("logp",))
+    assert len(loaded.connectors) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("- AddObservationsFromEpisodeToBatch", "did you mean AddObservationsFromEpisodesToBatch?"),
+        ("- AddTimeDimToBatchAndZeroPad: {max_seq_length: 3}", "no argument max_seq_length; did you mean max_seq_len?"),
+        ("- AddTimeDimToBatchAndZeroPad: {max_seq_len: 0}", "a sequence has at least one transition"),
+        ("- AgentToModuleMapping", "the argument modules is missing"),
+        ("- AddTimeDimToBatchAndZeroPad: 20", "expected the name of a connector"),
+        ("BatchIndividualItems", "expected a list of connectors"),
+        ("{connector: []}", "no entry connector; did you mean connectors?"),
+        ("- [", "while parsing"),
+        ("- !!python/object/apply:os.system [id]", "could not determine a constructor"),
+        ("- no_such_module_at_all:Piece", "No module named"),
+        ("- NStepReturns: {n: three}", "learner.yaml: NStepReturns: n: expected an int, got 'three'"),
+        ("- NStepReturns: {n: true}", "NStepReturns: n: expected an int, got True"),
+        ("- NStepReturns: {n_step: 3}", "NStepReturns: there is no argument n_step; it takes n, gamma"),
+        ("- ResizeImages: {height: [1], width: 2}", "ResizeImages: height: expected an int, got [1]"),
+        (
+            "- DropNoOpSteps: {threshold: 1e-4}",
+            "expected a number, got '1e-4' (YAML takes 1e-4 for text; write 1.0e-4)",
+        ),
+        ("- DropFields: {fields: 3}", "DropFields: fields: expected a list, got 3"),
+        ("- ShiftAlignment: {recorded: x}", "learner.yaml: ShiftAlignment: recorded=x, expected sar, ars or rsa"),
+        ("- SelectEpisodes: {where: null}", "SelectEpisodes: where: expected text, got None"),
+    ],
+)
+def test_what_is_wrong_is_said(tmp_path, text, message):
+    with pytest.raises(UsageError) as caught:
+        load(tmp_path, text)
+    assert message in str(caught.value)
+    assert "learner.yaml" in str(caught.value)
+
+
+def test_pieces_of_the_users(tmp_path, monkeypatch):
+    (tmp_path / "own_pieces_of_a_user.py").write_text(
+        "import dataclasses, rlds_beam\n"
+        "@rlds_beam.configurable\n"
+        "@dataclasses.dataclass\n"
+        "class Scale:\n"
+        "    by: float\n"
+        "    def __call__(self, batch): return batch\n"
+        "@rlds_beam.configurable\n"
+        "def drop(batch): return batch.replace(episodes=())\n"
+        "pieces = [Scale(2.0), drop]\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    loaded = load(tmp_path, "- own_pieces_of_a_user:Scale: {by: 3.0}\n- own_pieces_of_a_user:drop")
+    assert loaded.connectors[0].by == 3.0
+    assert len(configuration.load("own_pieces_of_a_user:pieces").connectors) == 2
+    with pytest.raises(UsageError, match="argument by is missing"):
+        load(tmp_path, "- own_pieces_of_a_user:Scale")
+
+
+def test_a_file_that_is_not_there(tmp_path):
+    with pytest.raises(UsageError, match="No such file"):
+        configuration.load(str(tmp_path / "none.yaml"))
+
+
+CALLED = """
+import pathlib
+
+def touch(*_, **__): pathlib.Path("called").touch()
+
+class Touch:
+    def __init__(self, *_, **__): touch()
+    def __call__(self, *_): touch()
+
+touching = Touch.__new__(Touch)
+"""
+NAMED_IN_A_FILE = [
+    "- {name}",
+    "- {name}: {{path: x}}",
+    "- RelabelLanguage: {{function: '{name}'}}",
+    "- AddModelOutputs: {{model: '{name}'}}",
+    "- TransformTrajectory: {{function: '{name}'}}",
+    "- FromRllib: {{connector: '{name}'}}",
+    "- FromRllib: {{connector: '{name}', rl_module: '{name}'}}",
+]
+
+
+@pytest.mark.parametrize("what", ["touch", "Touch", "touching"])
+@pytest.mark.parametrize("entry", NAMED_IN_A_FILE)
+def test_a_file_calls_nothing_but_connectors(tmp_path, monkeypatch, entry, what):
+    """Whatever else it names, `subprocess:Popen` for example, is imported and not called."""
+    if "FromRllib" in entry:
+        pytest.importorskip("ray")
+    (tmp_path / "anything_at_all.py").write_text(CALLED)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match=f"anything_at_all:{what} was not called: .*@rlds_beam.configurable"):
+        load(tmp_path, entry.format(name=f"anything_at_all:{what}"))
+    assert not (tmp_path / "called").exists()
+
+
+@pytest.mark.parametrize("when", ["True", "len(batch.episodes[0]) == 4"])
+def test_an_error_of_several_lines_is_one_line(tmp_path, monkeypatch, capsys, when):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "two_lines.py").write_text(
+        f"def connector(batch):\n    if {when}: raise ValueError('first\\nsecond')\n    return batch\n"
+    )
+    source = write_dataset(tmp_path / "data", [make_episode(4)])
+    assert main(["convert", str(source), "out", "--connectors=two_lines:connector", "--workers=1"]) in (1, 2)
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if "about" not in line]
+    assert "two_lines:connector raised ValueError: first second (" in line
+
+
+def test_a_class_that_the_flag_names(tmp_path, monkeypatch, capsys):
+    """One whose objects cannot be connectors is not called; an error of one that can is a line."""
+    (tmp_path / "own_classes.py").write_text(
+        "class Other:\n    def __init__(self): open('called', 'w')\n"
+        "class Raises:\n    def __init__(self): raise ValueError('no')\n    def __call__(self, batch): return batch\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    source = write_dataset(tmp_path / "data", [make_episode(4)])
+    for name, said in {
+        "own_classes:Other": "own_classes:Other was not called: ", "subprocess:Popen": "Popen was not called: ",
+        "own_classes:Raises": "--connectors=own_classes:Raises: raised ValueError: no (",
+    }.items():  # fmt: skip
+        assert main(["convert", str(source), "out", f"--connectors={name}"]) == 2
+        err = capsys.readouterr().err
+        assert said in err and err.count("\n") == 1
+    assert not (tmp_path / "called").exists()
+
+
+@pytest.mark.parametrize("name", ["subprocess:Popen", "os:system", "builtins:exec", "subprocess:run"])
+def test_inspect_calls_nothing_that_a_file_names(tmp_path, capsys, name):
+    source = write_dataset(tmp_path / "data", [make_episode(4)])
+    (tmp_path / "f.yaml").write_text(f"- {name}: {{args: [touch, {tmp_path / 'called'}]}}\n- {name}\n")
+    main(["inspect", str(source), f"--connectors={tmp_path / 'f.yaml'}"])
+    assert f"{name} was not called" in capsys.readouterr().out
+    assert not (tmp_path / "called").exists()
+
+
+@pytest.mark.parametrize(
+    "policy", ["{name}", "SoftmaxHead: {{base_policy: '{name}'}}", "ModulePolicy: {{base_policy: '{name}'}}",
+               "ModulePolicy: {{base_policy: 'policy_saver:x', module_to_env: '{name}'}}"]
+)  # fmt: skip
+def test_a_file_of_policies_calls_nothing_that_is_not_marked(tmp_path, monkeypatch, policy):
+    (tmp_path / "anything_at_all.py").write_text(CALLED)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "policies.yaml").write_text(f"- {policy.format(name='anything_at_all:Touch')}")
+    with pytest.raises(UsageError, match="anything_at_all:Touch was not called"):
+        load_policies([str(tmp_path / "policies.yaml")])
+    assert not (tmp_path / "called").exists()
+
+
+MARKED = """
+import rlds_beam
+from rlds_beam.connectors import Connector, ConnectorPipeline, EpisodeConnector
+
+@rlds_beam.configurable
+def function(*given): return given[0]
+
+@rlds_beam.configurable
+def factory(limit): return function
+
+class Explicit(Connector):
+    def __call__(self, batch): return batch
+
+class Derived(EpisodeConnector):
+    def edit(self, episode, fields): return episode
+
+pipeline = ConnectorPipeline([Derived()])
+
+def toto_dataset_transform(trajectory): return trajectory
+"""
+
+
+@pytest.mark.parametrize(
+    "entry",
+    ["function", "factory: {limit: 1}", "Explicit", "Derived", "pipeline", "RelabelLanguage: {function: NAME:function}",
+     "AddModelOutputs: {model: NAME:function}", "TransformTrajectory: {function: NAME:toto_dataset_transform}"],
+)  # fmt: skip
+def test_connectors_and_marked_functions_may_be_named(tmp_path, monkeypatch, entry):
+    (tmp_path / "marked_pieces.py").write_text(MARKED)
+    monkeypatch.chdir(tmp_path)
+    name = entry.replace("NAME:", "marked_pieces:") if "NAME" in entry else f"marked_pieces:{entry}"
+    assert len(load(tmp_path, f"- {name}").connectors) == 1
+
+
+class Thing:
+    """Of no type that an argument has."""
+
+
+@pytest.mark.parametrize("name", CONNECTORS)
+def test_every_argument_of_every_connector_has_a_type_that_is_checked(name):
+    made = getattr(connectors, name)
+    hints = arguments.hints_of(made)
+    for argument in inspect.signature(made).parameters:
+        if hints[argument] is Any or (Any in typing.get_args(hints[argument])):
+            continue
+        with pytest.raises(UsageError, match=f"^f.yaml: {name}: (the argument|{argument}: expected )"):
+            configuration.parse([{name: {argument: Thing()}}], "f.yaml")

@@ -1,0 +1,211 @@
+"""Laws that hold for every connector of the package, over generated episodes."""
+
+from __future__ import annotations
+
+import copy
+import json
+import pickle
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rlds_beam import connectors
+from rlds_beam.connectors import Batch, FittedConnector, connect
+from rlds_beam.connectors.configuration import Configuration, described
+from rlds_beam.connectors.learner.outputs import as_numpy
+from rlds_beam.connectors.runner import ConnectorRunner
+from rlds_beam.encoding.tfds.rlds_records import schema_of
+from rlds_beam.episodes.episode import Episode
+from rlds_beam.images.encoded_images import EncodedImages
+from rlds_beam.images.encoding import encode_png
+from rlds_beam.testing import make_episode
+
+AGENTS = {
+    name: {"observation": "observation/state", "action": "action", "reward": "reward"} for name in ("left", "right")
+}
+COLUMNS = [connectors.AddObservationsFromEpisodesToBatch(), connectors.AddColumnsFromEpisodesToTrainBatch()]
+SEQUENCES = [*COLUMNS, connectors.AddTimeDimToBatchAndZeroPad(4)]
+PIXELS = encode_png(np.arange(96, dtype=np.uint8).reshape(1, 4, 8, 3))[0]
+LOGITS = {"default_policy": {"action_dist_inputs": np.zeros((2, 4), np.float32), "vf_preds": np.zeros(2)}}
+
+PIECES = {
+    "AbsorbingStates": ({}, []),
+    "ActionChunking": ({"horizon": 3, "preset": "octo"}, COLUMNS),
+    "AddColumnsFromEpisodesToTrainBatch": ({}, []),
+    "AddFieldsToBatch": ({"fields": ["language", "episode_metadata/task"]}, []),
+    "AddIdsToBatch": ({}, []),
+    "AddImportanceWeights": ({"target": "propensity"}, []),
+    "AddInfosFromEpisodesToBatch": ({}, []),
+    "AddModelOutputs": ({"model": "every_model:values"}, []),
+    "AddNextObservationsFromEpisodesToTrainBatch": ({}, []),
+    "AddObservationsFromEpisodesToBatch": ({}, []),
+    "AddOneTsToEpisodesAndTruncate": ({}, []),
+    "AddStatesFromEpisodesToBatch": ({"initial_state": {"h": [0.0, 0.0]}}, SEQUENCES),
+    "AddTimeDimToBatchAndZeroPad": ({"max_seq_len": 4, "stride": 2, "pad": "left"}, COLUMNS),
+    "AddWeightsToBatch": ({}, []),
+    "AgentToModuleMapping": ({"modules": {"": "p0"}}, []),
+    "BatchIndividualItems": ({}, COLUMNS),
+    "BinarizeGripper": ({}, []),
+    "ComputeReturnsToGo": ({}, []),
+    "DropFields": ({"fields": ["info", "episode_metadata/task"]}, []),
+    "DropIdleSteps": ({"field": "observation/state", "threshold": 1.0, "min_idle": 1, "min_moving": 2, "trim": 1}, []),
+    "DropNoOpSteps": ({"threshold": 1.0}, []),
+    "DropUnlabelled": ({"fields": ["language"]}, []),
+    "FlattenObservations": ({"categories": {"room": 4}}, []),
+    "FrameStacking": ({}, []),
+    "FlipChannels": ({"fields": ["pixels"]}, []),
+    "GeneralAdvantageEstimation": ({}, []),
+    "GoalRelabelling": ({"achieved": "observation/state"}, []),
+    "HistoryWindow": ({}, []),
+    "InvertGripper": ({}, []),
+    "KeepRanges": ({"ranges": "RANGES", "key": "{episode_metadata/task}", "missing": "keep"}, []),
+    "KeepSuccessful": ({"field": "reward"}, []),
+    "MeanStdFilter": ({}, []),
+    "MinimumLength": ({"transitions": 2}, []),
+    "NStepReturns": ({"n": 3}, []),
+    "Normalize": ({"fields": ["action", "observation"]}, []),
+    "NumpyToTensor": ({}, COLUMNS),
+    "PrevActionsPrevRewards": ({}, []),
+    "RelabelLanguage": ({"table": {"go": "go on"}, "field": "language"}, []),
+    "RelativeToAbsoluteGripper": ({}, []),
+    "ResizeImages": ({"height": 6, "width": 5, "fields": ["pixels", "depth"], "minimum": 1}, []),
+    "SelectEpisodes": ({"where": "steps > 5 and episode_metadata.task == 'push'"}, []),
+    "SelfNormalizeImportanceWeights": ({}, [connectors.AddImportanceWeights("propensity")]),
+    "ShiftAlignment": ({"recorded": "ars"}, []),
+    "SplitAgents": ({"agents": AGENTS}, []),
+    "SplitEpisodes": ({"fractions": {"train": 0.5, "val": 0.5}, "stratify": "language"}, []),
+    "StandardizeAdvantages": ({}, [connectors.GeneralAdvantageEstimation()]),
+    "SubsampleSteps": ({"every": 2}, []),
+    "TransformTrajectory": ({"function": "every_model:without_first"}, []),
+    "TruncateEpisodes": ({"transitions": 5}, []),
+}
+"""Arguments, and the connectors that come before."""
+
+OF_OUTPUTS = {
+    "GetActions": {"distribution": "diagonal_gaussian"},
+    "ListifyDataForVectorEnv": {},
+    "ModuleToAgentUnmapping": {},
+    "NormalizeAndClipActions": {},
+    "RemoveSingleTsTimeRankFromBatch": {},
+    "TensorToNumpy": {},
+    "UnBatchToIndividualItems": {},
+}
+"""Those between a model and environments: arguments."""
+
+
+def episode(length: int, seed: int) -> Episode:
+    rng = np.random.default_rng(seed)
+    columns = {
+        "observation/room": rng.integers(0, 4, length),
+        "info/distance": rng.normal(size=length).astype(np.float32),
+        "vf_preds": rng.normal(size=length).astype(np.float32),
+        "propensity": rng.uniform(0.1, 1, length),
+        "state_out/h": rng.normal(size=(length, 2)).astype(np.float32),
+        "language": np.array([b"go"] * length, object),
+        "pixels": EncodedImages(np.array([PIXELS] * length, object), (4, 8, 3), "uint8", "png"),
+        "depth": rng.integers(0, 1000, (length, 3, 4)).astype(np.uint16),
+    }
+    metadata = {"episode_metadata/task": b"push"}
+    return make_episode(
+        length, seed=seed, observation={"state": 3}, columns=columns, metadata=metadata, terminal=seed % 2 == 0
+    )
+
+
+@pytest.fixture(autouse=True, scope="module")
+def model(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("model")
+    (folder / "every_model.py").write_text(
+        "def values(columns):\n    return {'vf_preds': columns['obs/state'][:, 0]}\n\n"
+        "def without_first(trajectory):\n    del trajectory['traj_metadata']\n"
+        "    return {k: v if isinstance(v, dict) else v[:] for k, v in trajectory.items()}\n"
+    )
+    (folder / "ranges.json").write_text('{"push": [[1, 4], [5, 9]]}')
+    PIECES["KeepRanges"][0]["ranges"] = str(folder / "ranges.json")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(folder))
+        yield
+
+
+def made(name: str):
+    arguments = PIECES[name][0] if name in PIECES else OF_OUTPUTS[name]
+    return getattr(connectors, name)(**arguments)
+
+
+def same(one: Batch, other: Batch) -> None:
+    assert one.dropped == other.dropped
+    pairs = [(a.steps, b.steps) for a, b in zip(one.episodes, other.episodes, strict=True)]
+    pairs += list(zip(one.columns, other.columns, strict=True))
+    pairs += [(one.modules[m], other.modules[m]) for m in one.modules or {}]
+    for a, b in pairs:
+        assert list(a) == list(b)
+        for path, column in a.items():
+            np.testing.assert_array_equal(plain(column), plain(b[path]), err_msg=path)
+
+
+def plain(column):
+    return column.data if isinstance(column, EncodedImages) else as_numpy(column)
+
+
+def test_each_connector_is_here():
+    with_ray = {"FromRllib"}  # tests/peers/rllib/test_from_rllib.py
+    assert {*PIECES, *OF_OUTPUTS, *with_ray} == {*connectors.CONNECTORS}
+
+
+@pytest.mark.parametrize("name", PIECES)
+@settings(deadline=None, max_examples=8)
+@given(lengths=st.lists(st.integers(2, 20), min_size=2, max_size=4), seed=st.integers(0, 1000))
+def test_what_a_connector_makes_is_known_beforehand_and_nothing_is_written_into(name, lengths, seed):
+    """What `convert` relies on: known of episodes of zeros; pure; pickles; the same each time."""
+    before, piece = PIECES[name][1], made(name)
+    episodes = [episode(length, seed + i) for i, length in enumerate(lengths)]
+    connecting = ConnectorRunner.of(Configuration((*before, piece)), schema_of(episodes[0]))
+    if isinstance(piece, FittedConnector):
+        accumulator = connecting.accumulator()
+        for one in episodes:
+            connecting.accumulate(accumulator, [one])
+        connecting = connecting.fit([json.loads(json.dumps(accumulator.finish()))])
+    untouched = copy.deepcopy(episodes)
+    again = pickle.loads(pickle.dumps(connecting))
+    for one, kept in zip(episodes, untouched, strict=True):
+        done = connecting.connect([one])  # raises where the fields, dtypes or shapes are not those of zeros
+        same(done, again.connect([copy.deepcopy(one)]))
+        for path, column in kept.steps.items():
+            np.testing.assert_array_equal(plain(one.steps[path]), plain(column), err_msg=path)
+    assert described(piece)["name"] == name
+    json.dumps(described(piece))
+
+
+@pytest.mark.parametrize("name", OF_OUTPUTS)
+def test_outputs_of_models_are_not_written_into(name):
+    running = Batch((episode(3, 0), episode(5, 1)), running=True, modules=LOGITS)
+    before = []
+    if name in (
+        "ListifyDataForVectorEnv",
+        "ModuleToAgentUnmapping",
+        "RemoveSingleTsTimeRankFromBatch",
+        "NormalizeAndClipActions",
+    ):
+        before = [connectors.GetActions("diagonal_gaussian"), connectors.UnBatchToIndividualItems()]
+    for piece in before:
+        running = piece(running)
+    untouched, piece = copy.deepcopy(running), made(name)
+    first, second = piece(running), pickle.loads(pickle.dumps(piece))(copy.deepcopy(running))
+    same(first, second)
+    same(running, untouched)
+    assert described(piece)["name"] == name
+
+
+@pytest.mark.parametrize("name", PIECES)
+def test_shortest_episodes_do_no_harm(name):
+    """One transition, and an episode of one step, which has none."""
+    before, piece = PIECES[name][1], made(name)
+    if isinstance(piece, FittedConnector):
+        accumulator = piece.accumulator()
+        accumulator.add(connect(before, [episode(9, 1)]))
+        piece = piece.fit(accumulator.finish())
+    for length in (2, 1):
+        batch = connect([*before, piece], [episode(length, 0)])
+        for columns in batch.columns:
+            assert all(len(plain(column)) <= max(length, 2) for column in columns.values())

@@ -1,0 +1,255 @@
+"""How far a job is: what is printed of it, where and when, while the job runs."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import pty
+import re
+import select
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from flink_gate import Gate
+from processes import DEADLINE, running
+
+from rlds_beam import worker_status
+from rlds_beam.console import progress
+from rlds_beam.console.progress import Progress, Total, planning
+from rlds_beam.formats.sources import open_source
+from rlds_beam.jobs.convert import prepare
+from rlds_beam.pipelines.convert import ConvertConfig
+from rlds_beam.runners import base
+from rlds_beam.testing import flip_byte, make_episode, shard_paths, write_dataset
+from rlds_beam.text import format_size
+from rlds_beam.worker_status import Done
+
+SUPPORT = Path(__file__).parents[1] / "support"
+FLAGS = ("--shards=8", "--accept=duplicate_episode", "--policy_info_fn=flink_gate:hold")
+
+
+@pytest.fixture
+def data(tmp_path) -> Path:
+    return write_dataset(tmp_path / "data", [make_episode(20, seed=i) for i in range(40)], shards=2)
+
+
+@pytest.fixture
+def gate(tmp_path, monkeypatch) -> Iterator[Gate]:
+    """A job waits at it after its first range."""
+    found = Gate(tmp_path / "gate")
+    found.close(tmp_path / "out")
+    monkeypatch.setenv("FLINK_GATE", str(found.directory))
+    monkeypatch.setenv("PYTHONPATH", str(SUPPORT))
+    yield found
+    found.open()
+
+
+@pytest.fixture
+def eager(monkeypatch) -> None:
+    monkeypatch.setattr(base, "_LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(base.Runner, "tick_seconds", 0.02)
+    monkeypatch.setattr(progress, "EVERY_SECONDS", 0.05)
+
+
+def read_until(master: int, text: bytes) -> bytes:
+    """What comes out of a terminal, up to this text or the end."""
+    seen, deadline = b"", time.monotonic() + DEADLINE
+    while text not in seen and time.monotonic() < deadline and select.select([master], [], [], DEADLINE)[0]:
+        with contextlib.suppress(OSError):  # the end of the last process at it
+            seen += os.read(master, 65536)
+            continue
+        break
+    return seen
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_terminal_has_a_live_line(data, tmp_path, gate, workers) -> None:
+    master, terminal = pty.openpty()
+    arguments = ["convert", data, tmp_path / "out", *FLAGS, f"--workers={workers}"]
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "100"}
+    with running(arguments, env=environment, stdout=terminal, stderr=terminal, text=False) as process:
+        os.close(terminal)
+        seen = read_until(master, b" of 8 ranges, ")
+        assert b"convert 1 of 8 ranges, " in seen or b"convert 2 of 8 ranges, " in seen, seen
+        gate.open()
+        seen += read_until(master, b"took ")
+        assert process.wait(DEADLINE) == 0, seen
+    os.close(master)
+    assert b"\r" in seen and b"\x1b[2K" in seen  # the line is written over, and gone at the end
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_elsewhere_there_are_plain_lines(data, gate, convert, monkeypatch, eager, workers) -> None:
+    printed = Progress._print
+
+    def print_and_open(self: Progress, line: str) -> None:
+        printed(self, line)
+        if " ranges, " in line:
+            gate.open()
+
+    monkeypatch.setattr(Progress, "_print", print_and_open)
+    monkeypatch.syspath_prepend(str(SUPPORT))
+    ran = convert(data, *FLAGS, f"--workers={workers}")
+    assert ran.code == 0
+    first, *lines = ran.err.splitlines()
+    assert first.startswith("rlds-beam: about ") and first.endswith(f" to be written to {ran.output}")
+    assert any(" of 8 ranges, " in line for line in lines), ran.err
+    assert all(line.startswith("rlds-beam: convert ") for line in lines)
+    assert "\x1b" not in ran.err
+
+
+@pytest.mark.parametrize("flag", ["--progress=none", "-q", "--quiet"])
+def test_none_prints_nothing(data, gate, convert, monkeypatch, eager, flag) -> None:
+    tick = Progress.tick
+
+    def tick_and_open(self: Progress, done: Done) -> None:
+        tick(self, done)
+        if done.ranges:
+            gate.open()
+
+    monkeypatch.setattr(Progress, "tick", tick_and_open)
+    monkeypatch.syspath_prepend(str(SUPPORT))
+    ran = convert(data, *FLAGS, flag)
+    assert (ran.code, ran.err) == (0, "")
+    assert (ran.out == "") == (flag != "--progress=none")
+
+
+def test_validate_and_a_short_job(data, validate) -> None:
+    code, report, err = validate(data)
+    assert (code, err) == (0, "")
+    assert report["records"] == 40
+
+
+def line(total: Total, *ticks: tuple[float, Done]) -> str:
+    """The last line that is printed of a job, of which so much was done after so many seconds."""
+    shown = Progress(total, "plain", stream=io.StringIO())
+    text = ""
+    for seconds, done in ticks:
+        text = shown.line(done, shown._began + seconds)
+    return text
+
+
+def test_the_line_of_a_conversion() -> None:
+    total = Total("convert", ranges=100, finished=20, bytes=3_200_000_000)
+    assert line(total, (1, Done())) == "convert starting, 0:01 so far"
+    assert line(total, (3, Done(scanned=7))) == "convert looking for duplicates (7 pieces of files), 0:03 so far"
+    planned = "convert planning, 2.5 GB of files looked at, 0:03 so far"
+    assert line(Total("convert"), (3, Done(framed=2_500_000_000))) == planned
+    begun = (5.0, Done(records=1))
+    working = (45.0, Done(ranges=20, records=4000, bytes=640_000_000, steps=400_000, rejected=3))
+    assert line(total, begun, working) == (
+        "convert 40 of 100 ranges, 400,000 steps, 10,000 steps/s, 640.0 MB of 3.2 GB, 3 rejected, 2:40 left"
+    )
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_all_of_the_files_is_counted_while_a_job_is_planned(tmp_path, monkeypatch, capsys, damaged) -> None:
+    source = write_dataset(tmp_path / "data", [make_episode(20, seed=i) for i in range(40)], shards=2)
+    if damaged:
+        flip_byte(shard_paths(source)[0], record=1, part="length")
+    monkeypatch.setattr(progress, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(progress, "EVERY_SECONDS", 0.0)
+    size = sum(shard.stat().st_size for shard in shard_paths(source))
+    line = f"rlds-beam: convert planning, {format_size(size)} of files looked at, "
+    before, said, deadline = worker_status.done().framed, "", time.monotonic() + DEADLINE
+    with planning("convert", "plain"):
+        prepare(ConvertConfig(input=str(source), output=str(tmp_path / "out")))
+        while line not in (said := said + capsys.readouterr().err):
+            assert time.monotonic() < deadline, said
+            time.sleep(0.01)
+    assert worker_status.done().framed - before == size
+
+
+def test_the_size_of_the_output_is_said_before_the_work(data, convert, tmp_path) -> None:
+    ran = convert(data, "--accept=duplicate_episode")
+    (said,) = re.findall(rf"^rlds-beam: about (\S+) kB to be written to {ran.output}$", ran.err)
+    assert 1000 * float(said) == pytest.approx(sum(f.stat().st_size for f in ran.output.glob("*.tfrecord-*")), rel=0.01)
+    assert convert(data, "--json", "--overwrite", "--items=frames").err == ""
+
+
+def test_the_line_of_a_job_without_ranges() -> None:
+    total = Total("validate", bytes=1_000_000)
+    begun, half = (0.0, Done(records=1)), (3600.0, Done(records=10, bytes=500_000, steps=7200))
+    assert line(total, begun, half) == "validate 7,200 steps, 2 steps/s, 500.0 kB of 1.0 MB, 1:00:00 left"
+
+
+def test_a_slice_is_the_whole_of_what_is_to_be_done(data) -> None:
+    whole = open_source(str(data))
+    assert whole.size == sum(shard.stat().st_size for shard in shard_paths(data))
+    for text, part in (("train[:25%]", 0.25), ("train[5:7]", 0.05), ("train[15:25]", 0.25)):
+        sliced = open_source(str(data), split=text)
+        assert sliced.size == pytest.approx(part * whole.size, rel=0.02)
+        assert sliced.splits[0].size == sliced.size
+        assert sliced.most_steps() == whole.most_steps()  # which is a bound, and must not be too small
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory) -> Path:
+    """Very many records, so that a command is still at work when it is interrupted."""
+    path = write_dataset(tmp_path_factory.mktemp("large"), [make_episode(2, seed=i) for i in range(100)])
+    (shard,) = shard_paths(path)
+    shard.write_bytes(shard.read_bytes() * 4_000)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("command", "shown", "said"),
+    [
+        (["example", "{out}", "--episodes=10000000"], " of 10,000,000 episodes, ", "nothing was written"),
+        (["validate", "{large}", "--accept=duplicate_episode", "--workers=1"], " steps, ", "nothing was written"),
+        (["convert", "{large}", "{out}", "--accept=duplicate_episode", "--workers=1"], " ranges, ",
+         "run the same command"),
+    ],
+    ids=["example", "validate", "convert"],
+)  # fmt: skip
+def test_what_an_interrupted_command_says_is_true(tmp_path, large, command, shown, said) -> None:
+    master, terminal = pty.openpty()
+    arguments = [text.format(large=large, out=tmp_path / "out") for text in command]
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "160"}
+    with running(arguments, env=environment, stdout=terminal, stderr=terminal, text=False) as process:
+        os.close(terminal)
+        seen = read_until(master, shown.encode())
+        assert shown.encode() in seen, seen
+        os.kill(process.pid, signal.SIGINT)
+        seen += read_until(master, said.encode())
+        assert process.wait(DEADLINE) == 130, seen
+    os.close(master)
+    assert said.encode() in seen and b"Traceback" not in seen
+    left = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert not left or said != "nothing was written"
+
+
+def test_compressed_input_is_larger_than_its_files() -> None:
+    begun, later = (0.0, Done(records=1)), (30.0, Done(ranges=1, records=9, bytes=5_000_000, steps=300))
+    expected = "convert 1 of 4 ranges, 300 steps, 10 steps/s, 5.0 MB, 1:30 left"
+    assert line(Total("convert", ranges=4, bytes=1_000_000), begun, later) == expected
+
+
+def test_a_runner_that_does_not_know_how_far_it_is(capsys, eager) -> None:
+    """On Flink: the finished ranges are counted where they are written."""
+    shown = Progress(Total("convert", ranges=4), "plain", look=lambda: Done(ranges=2))
+    shown._began -= 60
+    shown._printed -= 60
+    shown.tick(None)
+    assert capsys.readouterr().err == "rlds-beam: convert 2 of 4 ranges, 1:00 left\n"
+
+
+def test_a_line_that_cannot_be_printed_is_no_error() -> None:
+    with open("/dev/full", "w") as full:
+        shown = Progress(Total("push", ranges=2), "plain", stream=full)
+        shown._printed -= progress.EVERY_SECONDS
+        shown.tick(Done(ranges=1))
+        with contextlib.suppress(OSError):
+            full.close()
+
+
+def test_counting_costs_nothing_to_speak_of() -> None:
+    """An episode takes 20 microseconds at the least."""
+    began = time.process_time()
+    for _ in range(20_000):
+        worker_status.count(records=1, bytes=100, steps=10)
+    assert (time.process_time() - began) / 20_000 < 20e-6

@@ -1,0 +1,194 @@
+"""What a process notes of its work, what remains of one that dies, and how a job learns of it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from processes import DEADLINE
+
+from rlds_beam import worker_status
+from rlds_beam.errors import RldsBeamError
+from rlds_beam.runners import worker_processes
+from rlds_beam.runners.watching import watched
+from rlds_beam.runners.worker_processes import WorkerProcesses
+from rlds_beam.testing import make_episode, write_dataset
+from rlds_beam.worker_status import Done, read_notes
+
+CHILD = """
+import os, sys
+from rlds_beam.worker_status import at_work, keep_note
+keep_note(sys.argv[1])
+{body}
+"""
+
+
+def child(home, body: str, *flags: str) -> int:
+    """The exit code of a process that keeps its note in `home`."""
+    return subprocess.run(
+        [sys.executable, "-c", CHILD.format(body=body), str(home), *flags], check=False, timeout=DEADLINE
+    ).returncode
+
+
+@pytest.fixture
+def hostile(tmp_path, monkeypatch):
+    """The current directory: modules in it have the names of installed ones, and end whatever imports them."""
+    for name in ("apache_beam", "json", "logging", "numpy", "runpy"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('imported from the current directory')")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_a_process_of_ours_imports_nothing_from_the_current_directory(hostile):
+    program = "import json, sys; print(__name__, sys.argv[1:], all(sys.path))"
+    (hostile / "path").mkdir()
+    (hostile / "path" / "its_module.py").write_text(program)
+    environment = {**os.environ, "PYTHONPATH": str(hostile / "path")}
+    command = worker_status.command("its_module", "a", "-b")
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=DEADLINE)
+    assert done.stdout == "__main__ ['a', '-b'] True\n"
+
+
+def test_worker_processes_import_nothing_from_the_current_directory(hostile, convert):
+    source = write_dataset(hostile / "data", [make_episode(5, seed=i) for i in range(4)], shards=2)
+    ran = convert(source, "--workers=2")
+    assert ran.code == 0, ran.err
+
+
+@pytest.fixture
+def notebook(tmp_path, monkeypatch):
+    monkeypatch.setattr(worker_status, "_notebook", None)
+    worker_status.keep_note(str(tmp_path))
+    return tmp_path
+
+
+def test_blocks_lie_within_each_other(notebook):
+    (note,) = read_notes(str(notebook))
+    assert note[:3] == (os.getpid(), (), 0.0)
+    with worker_status.at_work("a range with a long name, so that leftovers after the next line are rubbish"):
+        with worker_status.at_work("a file"):
+            assert read_notes(str(notebook))[0].at[1:] == ("a file",)
+        assert len(read_notes(str(notebook))[0].at) == 1
+    (note,) = read_notes(str(notebook))
+    assert note.at == () and note.seconds > 0
+
+
+def test_an_error_ends_the_block(notebook):
+    with pytest.raises(ValueError), worker_status.at_work("a range"):  # noqa: PT011
+        raise ValueError
+    assert read_notes(str(notebook))[0].at == ()
+
+
+def test_nothing_is_noted_unless_asked_for(tmp_path, monkeypatch):
+    monkeypatch.setattr(worker_status, "_notebook", None)
+    monkeypatch.chdir(tmp_path)
+    with worker_status.at_work("a range"):
+        assert list(tmp_path.iterdir()) == []
+
+
+def test_the_note_of_a_process_that_was_killed_is_left(tmp_path):
+    body = "with at_work('range'):\n with at_work('file, bytes 0 to 9'):\n  os.kill(os.getpid(), 9)"
+    assert child(tmp_path, body) == -signal.SIGKILL
+    (note,) = read_notes(str(tmp_path))
+    assert note.at == ("range", "file, bytes 0 to 9")
+
+
+@pytest.fixture
+def workers(tmp_path, monkeypatch):
+    """Starts a process in place of a worker; it keeps its note where a worker does."""
+    monkeypatch.setattr(worker_processes, "GRACE_SECONDS", 0.2)
+    monkeypatch.setattr(worker_processes, "_END_SECONDS", 0.2)
+    (tmp_path / "home").mkdir()
+    found = WorkerProcesses(str(tmp_path / "home"))
+
+    def start(body: str) -> WorkerProcesses:
+        program = [sys.executable, "-c", CHILD.format(body=body), found.home]
+        monkeypatch.setattr(worker_processes, "command", lambda *_: program)
+        found.start("worker", "unix:/nowhere")
+        return found
+
+    yield start
+    found.end()
+
+
+def hang() -> dict[str, Any]:
+    """A job that waits for its worker forever."""
+    threading.Event().wait(60)
+    return {}
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [(-9, "killed by SIGKILL, as a system that runs out of memory does"), (-11, "killed by SIGSEGV"), (3, "code 3")],
+)
+def test_a_worker_that_dies_ends_the_job(workers, code, words):
+    end = f"os.kill(os.getpid(), {-code})" if code < 0 else f"os._exit({code})"
+    started = workers(f"with at_work('range'):\n with at_work('file'):\n  {end}")
+    with pytest.raises(RldsBeamError) as raised:
+        watched(hang, started.error)
+    text = str(raised.value)
+    assert text.startswith("a worker process died at range, file (") and text.endswith("run again")
+    assert words in text
+
+
+def test_a_worker_that_leaves_without_an_error_ends_the_job(workers):
+    with pytest.raises(RldsBeamError, match=r"died at range \(it ended without an error\)"):
+        watched(hang, workers("with at_work('range'):\n os._exit(0)").error)
+
+
+def test_a_worker_that_is_through_is_no_error(workers, monkeypatch):
+    monkeypatch.setattr(worker_processes, "GRACE_SECONDS", 60.0)
+    started = workers("with at_work('range'): pass")
+    assert watched(lambda: {"code": started._processes["worker"].wait(DEADLINE)}, started.error) == {"code": 0}
+
+
+def test_the_last_line_of_the_dead_ones_log_is_said(workers):
+    write = "open(os.path.join(sys.argv[1], f'{os.getpid()}.log'), 'w').write('a\\nno more memory\\n')"
+    started = workers(f"{write}\nos._exit(1)")
+    Path(started.home, "1.log").write_text("of one that lives\n")
+    with pytest.raises(RldsBeamError, match=r"between two ranges \(exit code 1: no more memory\)"):
+        watched(hang, started.error)
+
+
+def test_a_worker_that_does_not_end_is_killed(workers):
+    started = workers("import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\ntime.sleep(60)")
+    started.end()
+    assert started._processes["worker"].returncode == -signal.SIGKILL
+
+
+def test_a_cause_that_is_seen_after_the_job_failed(workers):
+    """Beam fails with a lost connection a moment before the process is known to have ended."""
+    started = workers("os._exit(7)")
+
+    def job():
+        raise RuntimeError("connection lost")
+
+    with pytest.raises(RldsBeamError, match="exit code 7"):
+        watched(job, started.error)
+
+
+def test_what_is_done_is_counted_and_noted(notebook, monkeypatch):
+    monkeypatch.setattr(worker_status, "_UPDATE_SECONDS", 0.0)
+    before = worker_status.done()
+    worker_status.count(records=1, bytes=100, steps=5)
+    worker_status.count(records=1, bytes=50, rejected=1)
+    worker_status.count(ranges=1)
+    expected = Done(ranges=1, records=2, bytes=150, steps=5, rejected=1)
+    assert worker_status.done() - before == expected
+    assert read_notes(str(notebook))[0].done - before == expected
+
+
+def test_a_note_is_not_written_for_each_episode(notebook, monkeypatch):
+    monkeypatch.setattr(worker_status, "_UPDATE_SECONDS", 3600.0)
+    noted = read_notes(str(notebook))[0].done
+    for _ in range(100):
+        worker_status.count(records=1)
+    assert read_notes(str(notebook))[0].done == noted
+    with worker_status.at_work("a range"):
+        assert (read_notes(str(notebook))[0].done - noted).records == 100

@@ -1,0 +1,136 @@
+"""Our reader of tf.Examples against protobuf and TensorFlow, on messages that are not as they should be.
+
+RLDS_BEAM_FUZZ=100000 pytest tests/encoding/example/test_fuzz.py
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+from example_fuzz import Fuzz, Values, bits, by_protobuf, by_us
+
+from rlds_beam.encoding.example.reading import parse_example
+from rlds_beam.encoding.tfds.rlds_records import encode_example, schema_of
+from rlds_beam.encoding.wire import MalformedError, delimited
+from rlds_beam.episodes.keys import EpisodeKey
+from rlds_beam.errors import BadEpisode
+from rlds_beam.reading.decoding import EpisodeDecoder
+from rlds_beam.testing import make_episode
+
+MESSAGES = int(os.environ.get("RLDS_BEAM_FUZZ", "3000"))
+SEED = int(os.environ.get("RLDS_BEAM_FUZZ_SEED", "0"))
+
+
+def canonical(values: Values | None) -> Values | None:
+    """An Example without entries is malformed to us, and empty to protobuf."""
+    return values or None
+
+
+@pytest.mark.timeout(1200)
+def test_protobuf_refuses_what_we_do_not_read_and_reads_the_same():
+    """All that we read protobuf reads, with the same values; so what it refuses is refused."""
+    fuzz, seen = Fuzz(SEED), Counter[str]()
+    for _ in range(MESSAGES):
+        data = fuzz.example()
+        ours, theirs = by_us(data), canonical(by_protobuf(data))
+        seen["both" if ours and theirs else "refused by protobuf" if not theirs else "refused by us alone"] += 1
+        assert ours is None or ours == theirs, data.hex()
+    assert min(seen["both"], seen["refused by protobuf"], seen["refused by us alone"]) > MESSAGES // 50
+
+
+@pytest.mark.timeout(1200)
+def test_tensorflow_reads_the_same():
+    """What TFDS reads with: where it and we read a message, the values are the same."""
+    tf = pytest.importorskip("tensorflow")
+    dtypes = {"bytes": tf.string, "float": tf.float32, "int64": tf.int64}
+    fuzz, compared = Fuzz(SEED + 1), 0
+    for _ in range(MESSAGES):
+        data = fuzz.example()
+        ours = by_us(data)
+        if ours is None:
+            continue
+        expected = {key: tf.io.VarLenFeature(dtypes[kind]) for key, (kind, _) in ours.items() if kind and key}
+        if not expected:
+            continue
+        try:
+            read = tf.io.parse_single_example(data, expected)
+        except (tf.errors.InvalidArgumentError, UnicodeDecodeError):  # its message quotes the bytes
+            continue
+        for key in expected:
+            values = read[key].values.numpy().tolist()
+            assert (bits(values) if ours[key][0] == "float" else values) == ours[key][1], (key, data.hex())
+        compared += 1
+    assert compared > MESSAGES // 5
+
+
+def test_what_every_writer_writes_is_read():
+    fuzz = Fuzz(SEED + 2)
+    fuzz_example = [fuzz.features() for _ in range(200)]  # `odd` is 0: nothing but what the grammar asks for
+    for features in fuzz_example:
+        data = delimited(1, features)
+        assert by_us(data) == by_protobuf(data) is not None
+
+
+def entry(key: bytes, feature: bytes) -> bytes:
+    return delimited(1, delimited(1, key) + delimited(2, feature))
+
+
+FLOATS = delimited(1, np.float32([1, 2]).tobytes())
+ODD = {
+    "packed twice": delimited(2, FLOATS + FLOATS),
+    "packed, then not": delimited(2, FLOATS + b"\x0d" + bytes(4)),
+    "not packed, then packed": delimited(2, b"\x0d" + bytes(4) + FLOATS),
+    "two lists": delimited(2, FLOATS) + delimited(2, FLOATS),
+    "lists of two kinds": delimited(1, b"") + delimited(2, FLOATS),
+    "an unknown field": delimited(2, FLOATS) + delimited(9, b"x"),
+    "one in the list": delimited(2, FLOATS + delimited(9, b"x")),
+    "part of a float": delimited(2, delimited(1, bytes(7))),
+    "a group": delimited(2, FLOATS) + b"\x4b\x4c",
+}
+
+
+def test_a_tag_that_is_longer_than_need_be_is_malformed():
+    """Protobuf knows it, and TensorFlow skips it as one that it does not know."""
+    data = delimited(1, entry(b"a", delimited(2, FLOATS)))
+    long = b"\x8a\x00" + data[1:]
+    assert by_protobuf(long) == by_protobuf(data) == by_us(data)
+    assert by_us(long) is None
+
+
+@pytest.mark.parametrize("odd", ODD)
+def test_what_readers_disagree_about_is_malformed(odd):
+    data = delimited(1, entry(b"a", ODD[odd]))
+    with pytest.raises(MalformedError):
+        parse_example(data)["a"].floats()
+
+
+def test_numbers_that_are_not_packed_are_read():
+    numbers = b"".join(b"\x0d" + np.float32(i).tobytes() for i in range(3))
+    example = parse_example(delimited(1, entry(b"a", delimited(2, numbers))))
+    assert example["a"].floats().tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("name", ["steps/reward", "steps/not/asked", "nor/for/this"])
+def test_a_malformed_list_makes_the_record_no_example(name: str) -> None:
+    """Whether a field is asked for or not: protobuf refuses the record."""
+    episode = make_episode(3)
+    decoder, key = EpisodeDecoder(schema_of(episode)), EpisodeKey("a/1.0.0", "train", 0, 0)
+    sound = encode_example(episode, schema_of(episode))
+    assert len(decoder.decode(sound, key)) == 3
+    record: Any = sound + delimited(1, entry(name.encode(), delimited(2, delimited(1, bytes(7)))))
+    assert by_protobuf(record) is None
+    with pytest.raises(BadEpisode) as bad:
+        decoder.decode(record, key)
+    assert [v.rule for v in bad.value.violations] == ["not_an_example"]
+
+
+def test_a_key_that_is_there_twice_must_be_sound_twice() -> None:
+    bad, good = delimited(2, delimited(1, bytes(7))), delimited(2, FLOATS)
+    data = delimited(1, entry(b"a", bad) + entry(b"a", good))
+    assert by_protobuf(data) is None
+    with pytest.raises(MalformedError):
+        parse_example(data)

@@ -1,0 +1,404 @@
+"""TFRecord bytes: reading against TensorFlow and against every kind of damage, splitting, writing."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import itertools
+import struct
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from google_crc32c import value as crc32c
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rlds_beam.encoding.base import Damage, Record
+from rlds_beam.encoding.tfrecord import file as tfrecord
+from rlds_beam.encoding.tfrecord import framing as tfrecord_framing
+from rlds_beam.encoding.tfrecord.file import read_records, scan_headers
+from rlds_beam.encoding.tfrecord.gzip_stream import GzipStream
+from rlds_beam.encoding.tfrecord.writing import FramedRows, frame, frame_all
+
+
+def read(data: bytes, start: int = 0, stop: int | None = None, **options: Any) -> list[Record | Damage]:
+    return list(read_records(io.BytesIO(data), start, stop, **options))
+
+
+def records(units: list[Record | Damage]) -> list[bytes]:
+    return [unit.payload for unit in units if isinstance(unit, Record)]
+
+
+def damages(units: list[Record | Damage]) -> list[Damage]:
+    return [unit for unit in units if isinstance(unit, Damage)]
+
+
+def flip(data: bytes, *places: int) -> bytes:
+    changed = bytearray(data)
+    for place in places:
+        changed[place] ^= 0x40
+    return bytes(changed)
+
+
+PAYLOADS = [b"alfa", b"", b"b", b"gamma", bytes(5), b"\xff" * 3]
+GOOD = frame_all(PAYLOADS)
+STARTS = [sum(len(p) + 16 for p in PAYLOADS[:i]) for i in range(len(PAYLOADS) + 1)]
+THIRD = STARTS[2]
+HUGE = (1 << 60).to_bytes(8, "little")
+
+FAULTS: dict[str, bytes] = {
+    "none": GOOD,
+    "empty": b"",
+    "data": flip(GOOD, STARTS[3] + 14),
+    "data crc": flip(GOOD, STARTS[4] - 2),
+    "two data in a row": flip(GOOD, STARTS[3] + 14, STARTS[4] + 14),
+    "first data": flip(GOOD, 13),
+    "last data": flip(GOOD, len(GOOD) - 5),
+    "length": flip(GOOD, THIRD),
+    "length crc": flip(GOOD, THIRD + 9),
+    "first length": flip(GOOD, 0),
+    "last length": flip(GOOD, STARTS[-2]),
+    "data, then length": flip(GOOD, STARTS[3] + 14, STARTS[4]),
+    "length, then data": flip(GOOD, STARTS[2], STARTS[3] + 14),
+    "torn header": GOOD[: STARTS[-2] + 7],
+    "torn payload": GOOD[: STARTS[-2] + 13],
+    "torn footer": GOOD[:-2],
+    "torn, and data before": flip(GOOD[:-2], STARTS[4] + 14),
+    "trailing zeros": GOOD + bytes(40),
+    "trailing garbage": GOOD + b"garbage, and not little of it",
+    "hole of zeros": GOOD[:THIRD] + bytes(STARTS[4] - THIRD) + GOOD[STARTS[4] :],
+    "bytes lost in data": GOOD[: STARTS[3] + 14] + GOOD[STARTS[3] + 17 :],
+    "bytes lost in header": GOOD[: STARTS[3] + 2] + GOOD[STARTS[3] + 5 :],
+    "bytes put in": GOOD[: STARTS[3] + 14] + b"???" + GOOD[STARTS[3] + 14 :],
+    "huge length": GOOD[:THIRD] + HUGE + struct.pack("<I", tfrecord_framing.masked_crc(HUGE)) + GOOD[THIRD + 12 :],
+    "longer than the file": GOOD[:THIRD] + tfrecord_framing.record_header(999) + GOOD[THIRD + 12 :],
+    "text": b"This is a text file and nothing else.\n" * 3,
+    "one bad record": flip(frame(b"alone"), 14),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_ranges_add_up(name: str) -> None:
+    """Any partition into ranges gives what one reader gives, each record exactly once.
+
+    Each place is the end of a range, and every third the beginning of one that ends elsewhere.
+    """
+    data = FAULTS[name]
+    whole = read(data)
+    places = range(len(data) + 2)
+    fronts, backs = [read(data, 0, a) for a in places], [read(data, b) for b in places]
+    for a, b in itertools.combinations_with_replacement(places, 2):
+        if a % 3 == 0 or a == b:
+            assert fronts[a] + read(data, a, b) + backs[b] == whole, (a, b)
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_every_byte_is_accounted_for(name: str) -> None:
+    units = read(FAULTS[name])
+    position = 0
+    for unit in units:
+        assert unit.position == position
+        position = unit.stop if isinstance(unit, Damage) else position + 16 + len(unit.payload)
+    assert position == len(FAULTS[name])
+
+
+@pytest.mark.parametrize(
+    ("name", "lost", "reason"),
+    [
+        ("data", [3], "do not match their checksum"),
+        ("data crc", [3], "do not match their checksum"),
+        ("two data in a row", [3, 4], "do not match their checksum"),
+        ("first data", [0], "do not match their checksum"),
+        ("last data", [5], "do not match their checksum"),
+        ("length", [2], "length does not match its checksum"),
+        ("length crc", [2], "length does not match its checksum"),
+        ("first length", [0], "length does not match its checksum"),
+        ("data, then length", [3, 4], "do not match their checksum"),
+        ("length, then data", [2, 3], "length does not match its checksum"),
+        ("torn header", [5], "header is cut short: 7 of 12"),
+        ("torn payload", [5], "cut short: 19 bytes announced, 13 there"),
+        ("torn footer", [5], "cut short: 19 bytes announced, 17 there"),
+        ("trailing zeros", [], "zeros where a record should begin"),
+        ("trailing garbage", [], "length does not match its checksum"),
+        ("hole of zeros", [2, 3], "zeros where a record should begin"),
+        ("bytes lost in data", [3], "do not match their checksum"),
+        ("bytes put in", [3], "do not match their checksum"),
+        ("huge length", [2], f"announces {1 << 60} bytes"),
+        ("longer than the file", [2], "cut short: 1015 bytes announced"),
+        ("text", range(6), "not a TFRecord file?"),
+    ],
+)
+def test_damage_costs_only_what_it_hits(name: str, lost: list[int], reason: str) -> None:
+    units = read(FAULTS[name])
+    assert records(units) == [p for i, p in enumerate(PAYLOADS) if i not in lost]
+    assert reason in damages(units)[0].reason
+
+
+def test_each_bad_record_is_a_damage_of_its_own() -> None:
+    for name in ("two data in a row", "data, then length", "length, then data"):
+        assert len(damages(read(FAULTS[name]))) == 2, name
+
+
+def test_damage_keeps_the_bytes() -> None:
+    (framed,) = damages(read(FAULTS["data"]))
+    assert framed.payload == flip(PAYLOADS[3], 2)
+    (unframed,) = damages(read(FAULTS["length"]))
+    assert unframed.payload == FAULTS["length"][THIRD : STARTS[3]]
+    (capped,) = damages(read(FAULTS["length"], max_damage_bytes=5))
+    assert (capped.payload, capped.stop) == (unframed.payload[:5], unframed.stop)
+
+
+def test_a_record_above_the_bound_is_skipped_unread() -> None:
+    data = frame_all([b"ok", b"x" * 100, b"too"])
+    units = read(data, max_record_bytes=50)
+    assert records(units) == [b"ok", b"too"]
+    assert "100 bytes, more than max_record_bytes=50" in damages(units)[0].reason
+    with pytest.raises(ValueError, match="max_record_bytes"):
+        read(data, max_record_bytes=1 << 32)
+
+
+def test_a_length_that_lies_allocates_nothing() -> None:
+    data = tfrecord_framing.record_header((1 << 30) - 1) + b"short"
+    tracemalloc.start()
+    try:
+        for file in (io.BytesIO(data), GzipStream(io.BytesIO(gzip.compress(data)))):
+            (unit,) = read_records(file)
+            assert "cut short" in unit.reason  # type: ignore[union-attr]
+        assert tracemalloc.get_traced_memory()[1] < 32 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_records_inside_a_record_do_not_fool_a_reader() -> None:
+    inner = frame_all([b"inner", b"records"])
+    payloads = [inner, b"x" + inner * 2, b"plain", inner]
+    data = frame_all(payloads)
+    assert records(read(data)) == payloads
+    damaged = flip(data, 12 + len(inner) + 4 + 12)
+    assert records(read(damaged)) == [payloads[0], *payloads[2:]]
+    for bytes_ in (data, damaged):
+        whole = read(bytes_)
+        for boundary in scan_headers(io.BytesIO(bytes_)).positions.tolist():
+            assert read(bytes_, 0, boundary) + read(bytes_, boundary) == whole
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    payloads=st.lists(st.binary(max_size=30), max_size=6),
+    edits=st.lists(st.tuples(st.floats(0, 1), st.integers(0, 12), st.binary(max_size=12)), max_size=3),
+    cuts=st.lists(st.integers(0, 300), max_size=6),
+)
+def test_ranges_add_up_on_anything(
+    payloads: list[bytes], edits: list[tuple[float, int, bytes]], cuts: list[int]
+) -> None:
+    data = frame_all(payloads)
+    for where, removed, added in edits:
+        at = int(where * len(data))
+        data = data[:at] + added + data[at + removed :]
+    whole = read(data)
+    bounds = [0, *sorted(cuts), None]
+    parts = [read(data, a, b) for a, b in itertools.pairwise(bounds)]  # type: ignore[arg-type]
+    assert list(itertools.chain(*parts)) == whole
+    if not edits:
+        assert records(whole) == payloads
+
+
+@settings(max_examples=50, deadline=None)
+@given(seed=st.integers(0, 1 << 32), block=st.integers(64, 300))
+def test_blocks_leave_no_seams(seed: int, block: int) -> None:
+    """Nothing depends on where the reader's blocks end."""
+    random = np.random.default_rng(seed)
+    payloads = [random.bytes(int(n)) for n in random.integers(0, 400, 12)]
+    data = frame_all(payloads)
+    data = flip(data, *random.integers(0, len(data), int(random.integers(0, 4))).tolist())
+    whole, headers = read(data), scan_headers(io.BytesIO(data))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tfrecord_framing, "BLOCK", block)
+        patch.setattr(tfrecord, "BLOCK", block)
+        patch.setattr(tfrecord, "_FAR", 100)
+        assert read(data) == whole
+        middle = len(data) // 2
+        assert read(data, 0, middle) + read(data, middle) == whole
+        assert list(read_records(GzipStream(io.BytesIO(gzip.compress(data))))) == whole
+        for one, other in zip(headers, scan_headers(io.BytesIO(data)), strict=True):
+            np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_headers_are_those_of_records_and_framed_damage(name: str) -> None:
+    data = FAULTS[name]
+    units = {unit.position: unit for unit in read(data)}
+    headers = scan_headers(io.BytesIO(data))
+    assert [a.dtype for a in headers] == [np.int64, np.int64, np.uint32]
+    assert {unit.position for unit in units.values() if isinstance(unit, Record)} <= set(headers.positions.tolist())
+    for position, length, crc in zip(*(a.tolist() for a in headers), strict=True):
+        unit = units[position]
+        assert length == len(unit.payload)
+        if isinstance(unit, Record):
+            assert crc == tfrecord_framing.masked_crc(unit.payload)
+        else:
+            assert unit.stop == position + length + 16
+    for cut in range(len(data) + 1):
+        parts = [scan_headers(io.BytesIO(data), 0, cut), scan_headers(io.BytesIO(data), cut)]
+        assert np.concatenate([p.positions for p in parts]).tolist() == headers.positions.tolist()
+
+
+def test_find_headers_finds_every_alignment_and_length() -> None:
+    lengths = [0, 1, 255, 256, 65536, (1 << 24) + 7, (1 << 32) - 1]
+    data, expected = b"\x01", []
+    for length in lengths:
+        expected.append(len(data))
+        data += tfrecord_framing.record_header(length) + b"\x07"
+    for shift in range(4):
+        found = tfrecord_framing.find_headers(memoryview(bytes(shift) + data))
+        assert found.tolist() == [place + shift for place in expected]
+    for short in range(12):
+        assert tfrecord_framing.find_headers(memoryview(bytes(short))).tolist() == []
+
+
+# Against TensorFlow
+
+
+@pytest.fixture(scope="module")
+def tf() -> Any:
+    return pytest.importorskip("tensorflow")
+
+
+def written_by_tf(tf: Any, path: Path, payloads: list[bytes], compression: str = "") -> bytes:
+    with tf.io.TFRecordWriter(str(path), tf.io.TFRecordOptions(compression_type=compression)) as writer:
+        for payload in payloads:
+            writer.write(payload)
+    return path.read_bytes()
+
+
+def test_same_bytes_as_tensorflow(tf: Any, tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    payloads = [random.bytes(n) for n in (0, 1, 7, 100, 70_000, 2_000_000)]
+    expected = written_by_tf(tf, tmp_path / "a", payloads)
+    assert frame_all(payloads) == expected
+    assert b"".join(map(frame, payloads)) == expected
+    assert records(read(expected)) == payloads
+
+
+@pytest.mark.parametrize(("count", "length"), [(0, 5), (3, 0), (1, 1), (2500, 33)])
+def test_rows_same_bytes_as_tensorflow(tf: Any, tmp_path: Path, count: int, length: int) -> None:
+    rows = np.random.default_rng(1).integers(0, 256, (count, length), np.uint8)
+    expected = written_by_tf(tf, tmp_path / "a", [row.tobytes() for row in rows])
+    room = FramedRows(count, length)
+    for _ in range(2):  # the room can be used again
+        room.payload[:] = rows
+        assert memoryview(room.finish()).tobytes() == expected
+
+
+def test_read_back_by_tf_data(tf: Any, tmp_path: Path) -> None:
+    payloads = [b"one", b"", b"three" * 1000]
+    (tmp_path / "a").write_bytes(frame_all(payloads))
+    assert list(tf.data.TFRecordDataset(str(tmp_path / "a")).as_numpy_iterator()) == payloads
+
+
+def test_open_goes_by_bytes_not_by_name(tf: Any, tmp_path: Path) -> None:
+    random = np.random.default_rng(2)
+    payloads = [random.bytes(300_000), b"", b"last" * 50_000]
+    zipped, plain = tmp_path / "x.tfrecord.gz-00000-of-00010", tmp_path / "plain.gz"
+    written_by_tf(tf, zipped, payloads, "GZIP")
+    written_by_tf(tf, plain, payloads)
+    for path, splittable, size in ((zipped, False, None), (plain, True, plain.stat().st_size)):
+        opened = tfrecord.open_tfrecord(str(path))
+        with opened.file:
+            assert (opened.splittable, opened.size) == (splittable, size)
+            assert list(read_records(opened.file)) == read(plain.read_bytes())
+
+
+def test_a_plain_file_that_begins_like_gzip(tmp_path: Path) -> None:
+    payload = bytes(int.from_bytes(b"\x1f\x8b\x08", "little"))
+    (tmp_path / "a").write_bytes(frame(payload))
+    opened = tfrecord.open_tfrecord(str(tmp_path / "a"))
+    with opened.file:
+        assert opened.splittable
+        assert records(list(read_records(opened.file))) == [payload]
+
+
+# gzip
+
+
+def read_gzip(data: bytes) -> list[Record | Damage]:
+    return list(read_records(GzipStream(io.BytesIO(data))))
+
+
+def test_gzip_members_and_padding() -> None:
+    first, second = frame_all(PAYLOADS[:3]), frame_all(PAYLOADS[3:])
+    for padding in (b"", bytes(100)):
+        data = gzip.compress(first) + padding + gzip.compress(second) + padding
+        assert read_gzip(data) == read(GOOD)
+    assert read_gzip(gzip.compress(b"")) == []
+
+
+def test_gzip_cut_anywhere_is_damage() -> None:
+    data = gzip.compress(GOOD)
+    whole = read(GOOD)
+    for cut in range(3, len(data)):
+        units = read_gzip(data[:cut])
+        assert [u for u in units if isinstance(u, Record)] == whole[: len(records(units))]
+        (damage,) = damages(units)
+        assert units[-1] == damage
+        assert "cut short" in damage.reason and "gzip" in damage.reason
+
+
+@pytest.mark.parametrize("end", [b"trailing", b"\x1f\x8b\x08garbage......"])
+def test_gzip_with_trailing_garbage(end: bytes) -> None:
+    units = read_gzip(gzip.compress(GOOD) + end)
+    assert records(units) == PAYLOADS
+    assert "gzip stream is" in damages(units)[0].reason
+
+
+def test_gzip_damaged_records_are_read_around() -> None:
+    for data in FAULTS.values():
+        assert read_gzip(gzip.compress(data)) == read(data)
+
+
+def test_gzip_stream_expands_without_growing() -> None:
+    bomb = gzip.compress(bytes(64 << 20), 9)
+    tracemalloc.start()
+    try:
+        (damage,) = read_gzip(bomb)
+        assert isinstance(damage, Damage) and damage.stop == 64 << 20
+        assert tracemalloc.get_traced_memory()[1] < 48 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_gzip_stream_seeks() -> None:
+    data = np.random.default_rng(3).bytes(300_000)
+    stream = GzipStream(io.BytesIO(gzip.compress(data)))
+    for place in (0, 200_000, 5, 299_999, 300_000, 70_000):
+        assert stream.seek(place) == stream.tell() == place
+        assert stream.read(10) == data[place : place + 10]
+    assert stream.seek(1 << 30) == len(data)
+
+
+# Memory
+
+
+def test_memory_does_not_grow_with_the_file() -> None:
+    def peak(count: int) -> int:
+        data = io.BytesIO(frame(bytes(50_000)) * count)
+        tracemalloc.start()
+        try:
+            assert sum(1 for _ in read_records(data)) == count
+            assert len(scan_headers(data).lengths) == count
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+    assert peak(1000) < 1.1 * peak(100)
+
+
+def test_checksum_mask_is_that_of_the_format() -> None:
+    mask: Callable[[bytes], int] = tfrecord_framing.masked_crc
+    crc = crc32c(b"123456789")
+    assert crc == 0xE3069283  # the check value of CRC32C
+    assert mask(b"123456789") == ((crc >> 15 | (crc & 0x7FFF) << 17) + 0xA282EAD8) % (1 << 32)

@@ -1,0 +1,327 @@
+"""`convert --to=columns`: one dataset for each module, in each of the formats."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from own_formats import committed_times, options, run
+from processes import kill, running, wait_until
+
+import rlds_beam
+from rlds_beam.connectors import (
+    AddColumnsFromEpisodesToTrainBatch,
+    AddIdsToBatch,
+    AddObservationsFromEpisodesToBatch,
+    AddTimeDimToBatchAndZeroPad,
+    AgentToModuleMapping,
+    SplitAgents,
+    connect,
+)
+from rlds_beam.connectors.base import Batch
+from rlds_beam.episodes.episode import Episode
+from rlds_beam.errors import NotVerifiedError, RldsBeamError, UsageError
+from rlds_beam.formats.columns.options import FORMATS
+from rlds_beam.formats.columns.output import ColumnsOutput
+from rlds_beam.images.encoded_images import EncodedImages
+from rlds_beam.images.encoding import encode_jpeg
+from rlds_beam.reading.plan import WorkRange
+from rlds_beam.testing import make_episode, read_rejected, write_dataset
+
+HOLD = "COLUMNS_HOLD"
+"""An environment variable: the episode of this number is never finished."""
+
+
+def hold(batch: Batch) -> Batch:
+    while str(len(batch.episodes[0])) == os.environ.get(HOLD):
+        time.sleep(0.1)
+    return batch
+
+
+CONNECTORS = [
+    hold,
+    SplitAgents({name: {"observation": "observation", "action": "action", "reward": "reward"} for name in "ab"}),
+    AgentToModuleMapping({"a": "walker", "b": "runner-2"}),
+    AddObservationsFromEpisodesToBatch(),
+    AddColumnsFromEpisodesToTrainBatch(),
+    AddIdsToBatch(("agent_id", "t")),
+]
+"""Two modules, with images and text."""
+
+
+def episode(length: int) -> Episode:
+    made = make_episode(length, seed=length, breaks=["last_not_last"] if length == 9 else [])
+    rng = np.random.default_rng(length)
+    data = np.empty(length, object)
+    data[:] = encode_jpeg(rng.integers(0, 255, (length, 8, 8, 3), np.uint8))
+    steps = {**made.steps, "observation/state": made.steps["observation"], "observation/camera": data}
+    del steps["observation"]
+    return made.replace(steps={**steps, "observation/camera": EncodedImages(data, (8, 8, 3))})
+
+
+LENGTHS = (5, 12, 3, 9, 20, 8, 30, 2)
+EPISODES = [episode(length) for length in LENGTHS]
+VALID = [e for e in EPISODES if len(e) != 9]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> str:
+    directory = tmp_path_factory.mktemp("data")
+    return str(write_dataset(directory, EPISODES, name="toy", shards=4))
+
+
+@pytest.fixture(scope="module")
+def outputs(data: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """By format: the output of the connectors."""
+    directory = tmp_path_factory.mktemp("outputs")
+    for name in FORMATS:
+        if name == "array_record":
+            pytest.importorskip("array_record")
+        rlds_beam.convert(data, directory / name, to="columns", format=name, connectors=CONNECTORS, shards=3)
+    return {name: directory / name for name in FORMATS}
+
+
+def expected(module: str) -> dict[str, Any]:
+    """The columns of a module, as the connectors return them."""
+    parts = [columns for e in VALID for columns in [connect(CONNECTORS, [e])]]
+    agent = {"walker": 0, "runner-2": 1}[module]
+    columns = [part.columns[agent] for part in parts]
+    images = [c["obs/camera"].data for c in columns]
+    rest = {path: np.concatenate([c[path] for c in columns]) for path in columns[0] if path != "obs/camera"}
+    return {**rest, "obs/camera": np.concatenate(images)}
+
+
+def content(output: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(output)): p.read_bytes() for p in output.rglob("*") if p.is_file()}
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_the_rows_are_those_of_the_connectors(outputs, kind):
+    output = outputs[kind]
+    manifest = json.loads((output / "manifest.json").read_text())
+    rows = sum(len(e) - 1 for e in VALID)
+    assert manifest["items"] == 2 * rows == sum(shard["predicted"] for shard in manifest["shards"])
+    assert [line["rule"] for line, _ in read_rejected(output)] == ["last_not_last"]
+    for module in ("walker", "runner-2"):
+        found = rlds_beam.open_dataset(output, module=module, images="encoded")
+        assert len(found) == rows
+        wanted = expected(module)
+        assert {*found.fields} == {*wanted}
+        for path, column in wanted.items():
+            np.testing.assert_array_equal(found.columns[path], column, path)
+            assert found.columns[path].dtype == column.dtype
+
+
+@pytest.mark.parametrize("kind", ["array_record", "parquet"])
+def test_two_workers_write_the_same_bytes(data, outputs, tmp_path, kind):
+    code, out, err = run("convert", data, tmp_path / "out", "--to=columns", f"--format={kind}",
+                         "--connectors=test_columns:CONNECTORS", "--shards=3", "--workers=2", "--json")  # fmt: skip
+    assert (code, err.count("\n")) == (3, 1), err
+    report = json.loads(out)
+    assert report["items_written"] == report["items_predicted"] == 2 * sum(len(e) - 1 for e in VALID)
+    made, one = content(tmp_path / "out"), content(outputs[kind])
+    data_files = {name for name in one if "/" in name and not name.startswith("_commits")}
+    assert data_files == {name for name in made if "/" in name and not name.startswith("_commits")}
+    assert all(made[name] == one[name] for name in data_files)
+
+
+def test_killed_and_run_again_it_is_as_if_undisturbed(data, tmp_path):
+    flags = ("--to=columns", "--connectors=test_columns:CONNECTORS", "--shards=4")
+    assert run("convert", data, tmp_path / "undisturbed", *flags, "--workers=1")[0] == 3
+    output = tmp_path / "out"
+    with running(["convert", data, output, *flags, "--workers=2"], **options(**{HOLD: "30"})) as process:
+        wait_until(lambda: len(list(output.glob("_commits/*.json"))) >= 2, process)
+        kill(process)
+    assert not (output / "manifest.json").exists()
+    (output / "walker/.toy-train.tfrecord-00000-of-00004.01234567.tmp").write_bytes(b"of a killed worker")
+    finished = committed_times(output)
+    assert run("convert", data, output, *flags, "--workers=2")[0] == 3
+    assert content(output) == content(tmp_path / "undisturbed")
+    assert finished
+    assert all(path.stat().st_mtime_ns == time_ns for path, time_ns in finished.items())
+
+
+def test_overwriting_leaves_nothing_of_other_columns(data, tmp_path):
+    output = tmp_path / "out"
+    rlds_beam.convert(data, output, to="columns", connectors=CONNECTORS)
+    with pytest.raises(UsageError, match="holds the output of another plan"):
+        rlds_beam.convert(data, output, to="columns")
+    rlds_beam.convert(data, output, to="columns", format="parquet", overwrite=True)
+    assert sorted(p.name for p in output.iterdir() if p.is_dir()) == ["_commits", "default_policy", "rejected"]
+    assert [p.suffix for p in (output / "default_policy").iterdir()] == [".parquet"]
+
+
+def test_the_default_is_a_row_for_each_transition_and_sequences_are_rows(data, tmp_path):
+    rlds_beam.convert(data, tmp_path / "plain", to="columns")
+    plain = rlds_beam.open_dataset(tmp_path / "plain")
+    assert [*plain.fields] == ["obs/camera", "obs/state", "actions", "rewards", "terminateds", "truncateds"]
+    pieces = [*CONNECTORS[3:5], AddTimeDimToBatchAndZeroPad(max_seq_len=6)]
+    done = rlds_beam.convert(data, tmp_path / "sequences", to="columns", connectors=pieces)
+    rows = rlds_beam.open_dataset(tmp_path / "sequences")
+    assert len(rows) == done.report.items_written == sum(-(-(len(e) - 1) // 6) for e in VALID)
+    assert rows[0]["obs/camera"].shape == (6, 8, 8, 3)
+    assert not rows[0]["obs/camera"][4:].any()  # 4 transitions, padded
+    assert rows.columns["loss_mask"].sum() == len(plain)
+    np.testing.assert_array_equal(rows[1]["actions"], plain[4:10]["actions"])
+
+
+def test_inspect_predicts_the_rows_and_the_bytes(data, outputs):
+    survey = rlds_beam.inspect(data, to="columns", connectors=CONNECTORS)
+    assert survey.items == json.loads((outputs["tfrecord"] / "manifest.json").read_text())["items"]
+    for kind in ("tfrecord", "parquet"):
+        found = rlds_beam.inspect(data, to="columns", format=kind, connectors=CONNECTORS[1:])
+        kept = sum(path.stat().st_size for path in (outputs[kind] / "rejected").glob("*.tfrecord"))
+        written = json.loads((outputs[kind] / "manifest.json").read_text())["bytes"] + kept
+        assert found.size == written if kind == "tfrecord" else 0.2 * written < found.size < 5 * written
+
+
+@pytest.mark.parametrize("name", ["../x", "a/b", ".hidden", "_commits", "rejected", "manifest.json", ""])
+def test_a_module_that_is_no_name_of_a_directory_is_refused(data, tmp_path, name):
+    pieces = [*CONNECTORS[1:2], AgentToModuleMapping({"a": name or "..", "b": "b"}), *CONNECTORS[3:]]
+    with pytest.raises(UsageError, match="cannot be the name of a directory"):
+        rlds_beam.convert(data, tmp_path / "out", to="columns", connectors=pieces)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ({"to": "columns", "items": "frames"}, "--items is for --to=trajectories"),
+        ({"to": "columns", "images": "jpeg"}, "--images is for --to=trajectories"),
+        ({"format": "parquet"}, "--format is for --to=columns"),
+        ({"to": "columns", "connectors": CONNECTORS[1:3]}, "the connectors add no columns"),
+        ({"to": "columns", "format": "csv"}, "expected one of tfrecord, array_record, parquet"),
+        ({"to": "column"}, "did you mean columns?"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(data, tmp_path, flags, said):
+    with pytest.raises(UsageError, match=said.replace("?", r"\?")):
+        rlds_beam.convert(data, tmp_path / "out", **flags)
+
+
+def test_a_connector_may_not_change_its_columns(data, tmp_path):
+    def changing(batch):
+        more = {"rewards": np.zeros(29)} if len(batch.episodes[0]) == 30 else {}
+        return batch.replace(columns=tuple({**columns, **more} for columns in batch.columns))
+
+    with pytest.raises(
+        RldsBeamError, match=r"test_columns:.*changing returned rewards as float64 for .*, but as float32"
+    ):
+        rlds_beam.convert(data, tmp_path / "out", to="columns", connectors=[*CONNECTORS[3:5], changing])
+
+
+def test_a_module_without_rows_and_a_split_without_rows(tmp_path):
+    fields = {"walker": rlds_beam.Field("x", "float32", (2,)), "runner": rlds_beam.Field("x", "float32", (2,))}
+    output = ColumnsOutput(str(tmp_path), "toy", "parquet", {module: (field,) for module, field in fields.items()})
+    for module in fields:
+        (tmp_path / module).mkdir()
+    writer = output.open_range(WorkRange("train", 0, 1, ()))
+    columns = {"x": np.zeros((3, 2), np.float32)}
+    writer.write(Batch((EPISODES[0],), ({},), modules={"walker": columns}))
+    assert [(one.file, one.shard.records, one.predicted) for one in writer.finish()] == [
+        ("walker/toy-train-00000-of-00001.parquet", 3, 3),
+        ("runner/toy-train-00000-of-00001.parquet", 0, 0),
+    ]
+    writer.abort()
+    assert len([*tmp_path.rglob("*.parquet")]) == 2
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_an_aborted_range_leaves_nothing(tmp_path, kind):
+    if kind == "array_record":
+        pytest.importorskip("array_record")
+    output = ColumnsOutput(str(tmp_path), "toy", kind, {"walker": (rlds_beam.Field("x", "float32"),)})
+    (tmp_path / "walker").mkdir()
+    writer = output.open_range(WorkRange("train", 0, 1, ()))
+    writer.write(Batch((EPISODES[0],), ({},), modules={"walker": {"x": np.zeros(3, np.float32)}}))
+    writer.abort()
+    assert not [*tmp_path.rglob("*.*")]
+
+
+def test_damage_is_found(data, tmp_path):
+    output = tmp_path / "out"
+    rlds_beam.convert(data, output, to="columns")
+    (file,) = (output / "default_policy").glob("*.tfrecord-*")
+    whole = file.read_bytes()
+    file.write_bytes(whole[:-1])
+    with pytest.raises(UsageError, match="bytes where"):
+        rlds_beam.open_dataset(output)
+    file.write_bytes(whole[:-20] + bytes([whole[-20] ^ 1]) + whole[-19:])
+    found = rlds_beam.open_dataset(output)
+    found[0]
+    with pytest.raises(RldsBeamError, match="does not match its checksum"):
+        found[-1]
+    file.unlink()
+    with pytest.raises(UsageError, match="is not there"):
+        rlds_beam.open_dataset(output)
+    # A range with a lost file is made again.
+    (output / "manifest.json").unlink()
+    rlds_beam.convert(data, output, to="columns")
+    assert file.read_bytes() == whole
+
+
+def test_tfds_reads_both_kinds_of_records(outputs):
+    tfds = pytest.importorskip("tensorflow_datasets")
+    wanted = expected("walker")
+    images = rlds_beam.open_dataset(outputs["parquet"], module="walker").columns["obs/camera"]
+    in_order = tfds.ReadConfig(interleave_cycle_length=1)
+    builder = tfds.builder_from_directory(outputs["tfrecord"] / "walker")
+    rows = list(tfds.as_numpy(builder.as_dataset(split="train", read_config=in_order)))
+    source = tfds.builder_from_directory(outputs["array_record"] / "walker").as_data_source(split="train")
+    for found in (rows, source):
+        assert len(found) == len(images)
+        for i in (0, 7, len(images) - 1):
+            within = 0 if found is rows else 8  # without TensorFlow, TFDS decodes JPEGs with another library
+            np.testing.assert_allclose(found[i]["obs"]["camera"].astype(int), images[i].astype(int), atol=within)
+            np.testing.assert_array_equal(found[i]["actions"], wanted["actions"][i])
+            assert found[i]["terminateds"] == wanted["terminateds"][i]
+            assert found[i]["agent_id"] == b"a"
+
+
+def test_columns_cannot_be_pushed_yet(outputs):
+    code, _, err = run("push", outputs["parquet"], "--reverb=127.0.0.1:1", "--table=t")
+    assert code == 2
+    assert "holds no trajectories" in err
+
+
+def test_predicted_rows_are_compared_with_those_written(tmp_path, data, monkeypatch):
+    from rlds_beam.formats.columns import row_files
+
+    monkeypatch.setattr(row_files.ParquetRows, "_flush", lambda self: None)
+    with pytest.raises(NotVerifiedError, match="holds 0 items where"):
+        rlds_beam.convert(data, tmp_path / "out", to="columns", format="parquet", workers=1)
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_an_output_without_a_row_is_read_and_is_finished(tmp_path, kind):
+    if kind == "array_record":
+        pytest.importorskip("array_record")
+    data = write_dataset(tmp_path / "data", [make_episode(5, breaks=["last_not_last"])])
+    for _ in range(2):  # the second time, nothing is left to do
+        assert rlds_beam.convert(data, tmp_path / "out", to="columns", format=kind).report.items_written == 0
+    found = rlds_beam.open_dataset(tmp_path / "out")
+    assert (len(found), list(found)) == (0, [])
+    assert {name: column.shape for name, column in found.columns.items()} == {
+        "obs": (0, 3), "actions": (0, 2), "rewards": (0,), "terminateds": (0,), "truncateds": (0,)
+    }  # fmt: skip
+
+
+def test_a_column_cannot_be_a_folder_of_columns(data, tmp_path):
+    def clashing(batch):
+        return batch.replace(columns=tuple({**columns, "rewards/x": columns["rewards"]} for columns in batch.columns))
+
+    with pytest.raises(UsageError, match="rewards"):
+        rlds_beam.convert(data, tmp_path / "out", to="columns", connectors=[*CONNECTORS[3:5], clashing])
+
+
+def test_a_nan_in_the_void_last_step_is_no_reason_to_reject(tmp_path):
+    episode = make_episode(5)
+    reward = np.array(episode.steps["reward"])
+    reward[-1] = np.nan
+    data = write_dataset(tmp_path / "data", [episode.with_columns({"reward": reward})])
+    assert rlds_beam.convert(data, tmp_path / "out", to="columns").report.items_written == 4

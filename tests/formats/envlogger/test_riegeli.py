@@ -1,0 +1,59 @@
+"""The frame of Riegeli files: against the bytes of its documentation, and against itself; envlogger's reader reads them
+in `test_exchange_sources.py`."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rlds_beam.formats.envlogger.riegeli import BLOCK, Chunk, Gap, bridge, riegeli_file, scan
+
+SIGNATURE = bytes.fromhex(
+    "83af70d10d884a3f00000000000000004000000000000000 91bac23c9287e1a9"
+    "0000000000000000e19f13c0e9b1c37273000000000000000000000000000000".replace(" ", "")
+)
+"""The first 64 bytes of every file: its block header and two of its hashes are HighwayHash."""
+
+
+def chunks(content: bytes) -> list[Chunk | Gap]:
+    return list(scan(io.BytesIO(content)))
+
+
+def test_a_file_begins_as_the_documentation_says():
+    assert riegeli_file([]) == SIGNATURE
+    assert chunks(SIGNATURE) == []
+
+
+@settings(max_examples=30)
+@given(st.lists(st.integers(0, 2 * BLOCK), max_size=3), st.integers(0, 40))
+def test_what_is_written_is_found(sizes, short):
+    content = riegeli_file([bytes(size) for size in sizes] + [b"x"] * short)
+    assert chunks(content) == ([Chunk(64, len(sizes) + short)] if sizes or short else [])
+    assert len(content) >= 64 + len(sizes) + short  # each record has a place of its own
+
+
+def test_more_records_than_bytes():
+    assert chunks(riegeli_file([b""] * 70_000)) == [Chunk(64, 70_000)]
+
+
+@pytest.mark.parametrize("size", [10, 63 * 1024, 65_400, 200_000])
+def test_a_chunk_that_was_cut_is_a_gap(size):
+    content = riegeli_file([bytes(size)])
+    for cut in (65, 90, len(content) - 1):
+        assert chunks(content[:cut]) == [Gap(64, cut)]
+
+
+@pytest.mark.parametrize("size", [40, 900, 200_000])
+def test_a_damaged_header_costs_one_chunk_and_is_bridged(size):
+    whole = riegeli_file([bytes(10)] * 3, [bytes(size)] * 2, [bytes(90_000)], [b"last"])
+    first, damaged, third, last = chunks(whole)
+    content = bytearray(whole)
+    content[damaged.begin + (24 if damaged.begin % BLOCK == 0 else 0)] ^= 0xFF
+    _, gap, *rest = chunks(bytes(content))
+    assert gap == Gap(damaged.begin, third.begin) and rest == [third, last]
+    for place, byte in bridge(gap):
+        content[place : place + 1] = byte
+    assert chunks(bytes(content)) == [first, third, last]

@@ -1,0 +1,255 @@
+"""`convert --to=lerobot`: what is in the files, on any number of workers, killed or not."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import lerobot_data as data
+import numpy as np
+import pyarrow.dataset as pd
+import pyarrow.parquet as pq
+import pytest
+from own_formats import run
+
+import rlds_beam
+from rlds_beam.errors import RldsBeamError, UsageError
+from rlds_beam.formats.lerobot import episodes_table, parquet_file, statistics
+from rlds_beam.formats.lerobot.pages import check_pages
+from rlds_beam.jobs.convert import prepare
+from rlds_beam.pipelines.convert import ConvertConfig
+from rlds_beam.testing import make_episode, read_rejected, write_dataset
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, list[Any]]:
+    return data.write_robot_data(tmp_path_factory.mktemp("data"))
+
+
+@pytest.fixture(scope="module")
+def output(source: tuple[str, list[Any]], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("lerobot") / "out"
+    outcome = rlds_beam.convert(source[0], path, to="lerobot", fps=data.FPS, shards=3)
+    assert outcome.report.items_written == sum(map(len, source[1]))
+    return path
+
+
+def test_the_frames_are_the_steps(source, output):
+    table, episodes = data.frames(output), source[1]
+    lengths = [len(e) for e in episodes]
+    column = {name: table[name].to_pylist() for name in table.column_names}
+    for name, path in {
+        "observation.state": "observation/state", "observation.matrix": "observation/matrix", "action": "action",
+        "next.reward": "reward", "next.done": "is_last", "is_first": "is_first", "is_terminal": "is_terminal",
+        "discount": "discount", "observation.count": "observation/count",
+    }.items():  # fmt: skip
+        np.testing.assert_array_equal(column[name], np.concatenate([e.steps[path] for e in episodes]), name)
+    for name, path in {"observation.images.image_0": "observation/image_0",
+                       "observation.images.depth": "observation/depth"}.items():  # fmt: skip
+        assert [image["bytes"] for image in column[name]] == [i for e in episodes for i in e.steps[path]]
+    assert column["observation.note"] == [t.decode() for e in episodes for t in e.steps["observation/note"]]
+    assert column["index"] == list(range(sum(lengths)))
+    assert column["episode_index"] == np.repeat(range(len(episodes)), lengths).tolist()
+    assert column["frame_index"] == [i for n in lengths for i in range(n)]
+    assert column["timestamp"] == [np.float32(i / data.FPS) for n in lengths for i in range(n)]
+    tasks = pq.read_table(output / "meta/tasks.parquet").to_pydict()
+    assert tasks["task_index"] == list(range(len(tasks["task"])))
+    texts = [t.decode() for e in episodes for t in e.steps["language_instruction"]]
+    assert [tasks["task"][i] for i in column["task_index"]] == texts
+    assert tasks["task"] == list(dict.fromkeys(texts))
+
+
+def test_the_bounds_of_row_groups_are_true(output):
+    for file in sorted(output.glob("data/*/*.parquet")):
+        content = pq.ParquetFile(file)
+        for group in (content.metadata.row_group(i) for i in range(content.num_row_groups)):
+            columns = {group.column(i).path_in_schema: group.column(i) for i in range(group.num_columns)}
+            first, last = columns["index"].statistics.min, columns["index"].statistics.max
+            assert last - first + 1 == group.num_rows
+            rows = data.frames(output).slice(first, group.num_rows)
+            assert rows["index"].to_pylist() == list(range(first, last + 1))
+            bounds = columns["episode_index"].statistics
+            assert (bounds.min, bounds.max) == (rows["episode_index"][0].as_py(), rows["episode_index"][-1].as_py())
+        assert b"\xe5\x91\xc3\x7a" not in file.read_bytes()[-4096:]
+    found = pd.dataset(sorted(map(str, output.glob("data/*/*.parquet")))).to_table(
+        filter=pd.field("episode_index") == 4
+    )
+    assert set(found["episode_index"].to_pylist()) == {4}
+
+
+def test_meta_says_where_each_episode_is(source, output):
+    episodes, rows, first = source[1], data.episodes_rows(output), 0
+    assert len(rows) == len(episodes)
+    for i, (row, e) in enumerate(zip(rows, episodes, strict=True)):
+        assert (row["episode_index"], row["length"]) == (i, len(e))
+        assert (row["dataset_from_index"], row["dataset_to_index"]) == (first, first + len(e))
+        texts = [t.decode() for t in e.steps["language_instruction"]]
+        assert row["tasks"] == list(dict.fromkeys(texts))
+        assert row["file_path"] == f"/data/{len(e)}"
+        assert row["success"] == bool(len(e) % 2)
+        file = output / f"data/chunk-{row['data/chunk_index']:03d}/file-{row['data/file_index']:03d}.parquet"
+        assert i in pq.read_table(file, columns=["episode_index"])["episode_index"].to_pylist()
+        np.testing.assert_allclose(row["stats/action/mean"], e.steps["action"].mean(axis=0), rtol=1e-5)
+        np.testing.assert_allclose(row["stats/index/q50"], [first + (len(e) - 1) / 2])
+        assert row["stats/action/count"] == [len(e)]
+        assert np.shape(row["stats/observation.matrix/std"]) == (2, 3)
+        assert np.shape(row["stats/observation.images.image_0/min"]) == (3, 1, 1)
+        first += len(e)
+    info = data.meta(output, "info")
+    assert info["splits"] == {"train": "0:5", "val": "5:7"}
+    assert (info["total_frames"], info["total_episodes"], info["fps"]) == (first, len(episodes), data.FPS)
+    assert info["features"]["observation.state"]["names"] == ["state_0", "state_1", "state_2", "state_3"]
+    assert info["features"]["observation.images.image_0"]["shape"] == [16, 16, 3]
+    assert info["features"]["next.reward"]["shape"] == [1]
+
+
+def test_the_statistics_are_those_of_all_frames(source, output):
+    found, table = data.meta(output, "stats"), data.frames(output)
+    assert {*found} == {*data.meta(output, "info")["features"]} - {"observation.note"}
+    for name in ("action", "observation.matrix", "next.reward", "timestamp", "index", "episode_index", "task_index",
+                 "next.done"):  # fmt: skip
+        values = np.array(table[name].to_pylist(), np.float64)
+        stats = found[name]
+        assert stats["count"] == [len(values)]
+        for key, value in {
+            "min": values.min(0), "max": values.max(0), "mean": values.mean(0), "std": values.std(0),
+            **{f"q{q:02d}": np.quantile(values, q / 100, axis=0) for q in (1, 10, 50, 90, 99)},
+        }.items():  # fmt: skip
+            wanted = np.reshape(value, values.shape[1:] or (1,))
+            np.testing.assert_allclose(stats[key], wanted, rtol=1e-6, atol=1e-7, err_msg=f"{name} {key}")
+    sampled = []
+    for e in source[1]:
+        places = statistics.sample_places(len(e))
+        sampled.append(e.steps["observation/image_0"][places].decode().reshape(-1, 3) / 255)
+    pixels, stats = np.concatenate(sampled), found["observation.images.image_0"]
+    assert stats["count"] == [sum(-(-len(e) // 50) for e in source[1])]
+    for key, value in {"mean": pixels.mean(0), "std": pixels.std(0), "q90": np.quantile(pixels, 0.9, axis=0)}.items():
+        np.testing.assert_allclose(np.ravel(stats[key]), value, atol=1e-9, err_msg=key)
+
+
+def test_everything_is_counted(source, output):
+    manifest = json.loads((output / "manifest.json").read_text())
+    frames = sum(map(len, source[1]))
+    assert manifest["items"] == frames == sum(shard["predicted"] for shard in manifest["shards"])
+    assert [line["rule"] for line, _ in read_rejected(output)] == ["last_not_last"]
+    assert not (output / "_ranges").exists()
+    for shard in (one for one in manifest["shards"] if one["records"]):
+        assert (output / shard["file"]).stat().st_size == shard["bytes"]
+    commits = [json.loads(file.read_text()) for file in (output / "_commits").iterdir()]
+    assert {c["shard"]["checksum"] for c in commits} == {s["checksum"] for s in manifest["shards"]}
+
+
+def test_numbers_that_were_half_written_are_written_again(source, output, tmp_path):
+    path = tmp_path / "out"
+    config = ConvertConfig(source[0], str(path), to="lerobot", fps=data.FPS, shards=3)
+    job = prepare(config)
+    for work in job.open():
+        job.converter.convert(work, {})
+    finisher = job.committer.finisher
+    finisher.finish(*finisher.commits()[0])
+    torn = path / "data/chunk-000/file-001.parquet"
+    content = bytearray(torn.read_bytes())
+    place = content.find(b"\xe5\x91\xc3\x7a")  # the upper half of a number of the range
+    assert place > 0
+    content[place - 4 : place + 2] = b"\1\2\3\4\5\6"
+    torn.write_bytes(content)
+    flags = ("--to=lerobot", f"--fps={data.FPS}", "--shards=3", "--workers=2", "--progress=none")
+    assert run("convert", source[0], path, *flags)[0] == 3
+    assert data.files(path) == data.files(output)
+
+
+def test_what_a_run_left_that_was_killed_at_its_end_is_removed(source, output, tmp_path):
+    path = tmp_path / "out"
+    config = ConvertConfig(source[0], str(path), to="lerobot", fps=data.FPS, shards=3)
+    job = prepare(config)
+    for work in job.open():
+        job.converter.convert(work, {})
+    facts = {file: file.read_bytes() for file in (path / "_ranges").iterdir()}
+    job.committer.commit()
+    assert data.files(path) == data.files(output)
+    (path / "_ranges").mkdir()
+    for file, content in facts.items():
+        file.write_bytes(content)
+    rlds_beam.convert(source[0], path, to="lerobot", fps=data.FPS, shards=3)
+    assert data.files(path) == data.files(output)
+
+
+def test_overwriting_leaves_nothing(source, tmp_path):
+    path = tmp_path / "out"
+    data.convert_here(source[0], path, shards=3)
+    data.convert_here(source[0], path, shards=1, map="-observation/depth", overwrite=True)
+    assert len(list(path.glob("data/*/*.parquet"))) == 2
+    assert "observation.images.depth" not in data.meta(path, "info")["features"]
+
+
+def test_a_range_without_an_episode_has_no_file(tmp_path):
+    episodes = [make_episode(4, seed=i, breaks=["last_not_last"] if i < 2 else []) for i in range(4)]
+    source = write_dataset(tmp_path, episodes, name="toy", shards=2)
+    path = tmp_path / "out"
+    data.convert_here(source, path, fps=5, shards=2)
+    assert [file.name for file in path.glob("data/*/*")] == ["file-001.parquet"]
+    assert [row["data/file_index"] for row in data.episodes_rows(path)] == [1, 1]
+    states = [row for e in episodes[2:] for row in e.steps["observation"].tolist()]
+    assert data.frames(path)["observation.state"].to_pylist() == states
+    again = prepare(ConvertConfig(str(source), str(path), to="lerobot", fps=5, shards=2)).look()
+    assert again.complete and not again.to_do
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"write_statistics": True, "use_dictionary": True},  # numbers that are not plain
+        {"compression": "snappy"},
+        {"data_page_size": 8, "write_batch_size": 1},  # several pages
+        {"bounds": False},
+    ],
+)
+def test_a_pyarrow_that_writes_its_pages_otherwise_is_refused(source, tmp_path, monkeypatch, change):
+    if change.get("bounds") is False:
+        monkeypatch.setattr(parquet_file, "_marked", lambda data, offset: [])
+    else:
+        writer = pq.ParquetWriter
+        monkeypatch.setattr(pq, "ParquetWriter", lambda *args, **kwargs: writer(*args, **{**kwargs, **change}))
+    check_pages.cache_clear()
+    with pytest.raises(RldsBeamError, match="install another version"):
+        data.convert_here(source[0], tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, "--fps=10"),
+        ({"fps": 12.5}, "--round_fps"),
+        ({"fps": 0}, "above 0"),
+        ({"fps": 5, "map": "x=observation/nothing"}, "there is no field"),
+        ({"fps": 5, "image_samples": 0}, "at least 1"),
+        ({"fps": 5, "items": "frames"}, "--items is for --to=trajectories"),
+        ({"fps": 5, "images": "jpeg"}, "copy or video"),
+        ({"fps": 5, "crf": 20}, "is for --images=video"),
+    ],
+)
+def test_options_that_cannot_be_used_are_refused(source, tmp_path, options, message):
+    with pytest.raises(UsageError, match=message):
+        rlds_beam.convert(source[0], tmp_path / "out", to="lerobot", **options)
+    assert not (tmp_path / "out").exists()
+
+
+def test_videos_need_an_extra(source, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "av", None)
+    with pytest.raises(UsageError, match=r"rlds-beam\[lerobot\]"):
+        rlds_beam.convert(source[0], tmp_path / "out", to="lerobot", fps=5, images="video")
+
+
+def test_tables_of_episodes_are_written_by_row_groups(source, tmp_path, monkeypatch):
+    """Whatever is in memory at once: the same table, and nothing but what is written when all is."""
+    path, _ = source
+    data.convert_here(path, tmp_path / "one", shards=5)
+    monkeypatch.setattr(episodes_table, "ROW_GROUP_BYTES", 1)
+    data.convert_here(path, tmp_path / "several", shards=5)
+    one, several = (pq.ParquetFile(next((tmp_path / n).glob("meta/episodes/*/*"))) for n in ("one", "several"))
+    assert one.num_row_groups == 1 < several.num_row_groups
+    assert one.read().equals(several.read())
+    assert len(list((tmp_path / "several" / "meta" / "episodes" / "chunk-000").iterdir())) == 1

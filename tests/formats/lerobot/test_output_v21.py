@@ -1,0 +1,203 @@
+"""`convert --to=lerobot --lerobot_version=2.1`: the frames and the numbers of v3.0, in files of episodes."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import lerobot_data as data
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import xxhash
+from memory_store import memory_store
+from own_formats import run
+
+import rlds_beam
+from rlds_beam.errors import UsageError
+from rlds_beam.formats.lerobot import layout
+from rlds_beam.formats.sources import open_source
+from rlds_beam.jobs.convert import ConvertJob, prepare
+from rlds_beam.pipelines.convert import ConvertConfig
+from rlds_beam.testing import make_episode, write_dataset
+
+V21 = {"to": "lerobot", "fps": data.FPS, "lerobot_version": "2.1", "shards": 3}
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, list[Any]]:
+    return data.write_robot_data(tmp_path_factory.mktemp("data"))
+
+
+@pytest.fixture(scope="module")
+def output(source: tuple[str, list[Any]], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("v21") / "out"
+    outcome = rlds_beam.convert(source[0], path, **V21)
+    assert outcome.report.items_written == sum(map(len, source[1]))
+    return path
+
+
+@pytest.fixture(scope="module")
+def v3(source: tuple[str, list[Any]], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("v3") / "out"
+    data.convert_here(source[0], path, shards=3)
+    return path
+
+
+def job_of(source: str, path: Path, **options: Any) -> ConvertJob:
+    return prepare(ConvertConfig(source, str(path), **{**V21, **options}))
+
+
+def test_an_episode_is_a_file_and_its_frames_are_those_of_v3(source, output, v3):
+    assert data.frames(output).to_pylist() == data.frames(v3).to_pylist()
+    assert data.frames(output).schema.metadata == data.frames(v3).schema.metadata
+    files = sorted(output.glob("data/*/*"))
+    assert [str(file.relative_to(output)) for file in files] == [
+        f"data/chunk-000/episode_{i:06d}.parquet" for i in range(len(source[1]))
+    ]
+    for i, file in enumerate(files):
+        content = pq.ParquetFile(file)
+        assert set(content.read()["episode_index"].to_pylist()) == {i}
+        assert content.metadata.num_rows == len(source[1][i])
+        for group in (content.metadata.row_group(g) for g in range(content.num_row_groups)):
+            (column,) = (
+                column
+                for column in (group.column(c) for c in range(group.num_columns))
+                if column.path_in_schema == "episode_index"
+            )
+            assert (column.statistics.min, column.statistics.max) == (i, i)
+
+
+def test_meta_says_what_that_of_v3_says(output, v3):
+    rows, info = data.episodes_rows(v3), data.meta(output, "info")
+    wanted = [
+        {n: r[n] for n in ("episode_index", "tasks", "length", "episode_key", "file_path", "success")} for r in rows
+    ]
+    assert data.lines(output, "episodes") == wanted
+    tasks = pq.read_table(v3 / "meta/tasks.parquet").to_pylist()
+    assert data.lines(output, "tasks") == [{n: task[n] for n in ("task_index", "task")} for task in tasks]
+    for line, row in zip(data.lines(output, "episodes_stats"), rows, strict=True):
+        assert line["episode_index"] == row["episode_index"]
+        assert {*line["stats"]} == {*info["features"]} - {"observation.note", "observation.images.depth"}
+        for name, statistics in line["stats"].items():
+            assert statistics == {s: row[f"stats/{name}/{s}"] for s in ("min", "max", "mean", "std", "count")}
+    stats = data.meta(v3, "stats")
+    assert data.meta(output, "stats") == {n: {k: v for k, v in s.items() if k != "count"} for n, s in stats.items()}
+    other = data.meta(v3, "info")
+    for name in ("features", "splits", "fps", "total_frames", "total_episodes", "total_tasks", "robot_type"):
+        assert info[name] == other[name], name
+    assert (info["codebase_version"], info["total_chunks"], info["total_videos"]) == ("v2.1", 1, 0)
+    assert json.loads((output / "meta/rlds_beam.json").read_text()) == json.loads(
+        (v3 / "meta/rlds_beam.json").read_text()
+    )
+
+
+def test_everything_is_counted(source, output):
+    manifest = json.loads((output / "manifest.json").read_text())
+    assert manifest["items"] == sum(map(len, source[1])) == sum(shard["records"] for shard in manifest["shards"])
+    for shard in (shard for shard in manifest["shards"] if shard["records"]):
+        content = (output / shard["file"]).read_bytes()
+        assert shard["checksum"] == f"xxh3-128:{xxhash.xxh3_128_hexdigest(content)}"
+        assert shard["bytes"] == len(content)
+    files = {shard["file"] for shard in manifest["shards"] if shard["records"]}
+    assert files == {str(file.relative_to(output)) for file in output.glob("data/*/*")}
+    assert not (output / "_ranges").exists()
+    assert (output / "rejected/train-00001-of-00003.jsonl").exists()
+
+
+def test_it_is_read_back_as_it_was(source, output):
+    given, made = open_source(source[0]), open_source(str(output), from_="lerobot")
+    assert made.schema == given.schema
+    for found, wanted in zip(data.read_episodes(str(output), "lerobot"), source[1], strict=True):
+        data.assert_equal(found, wanted)
+
+
+def test_continued_at_any_point_by_workers(source, output, tmp_path):
+    path = tmp_path / "out"
+    job = job_of(source[0], path)
+    for work in job.open():
+        job.converter.convert(work, {})
+    finisher = job.committer.finisher
+    one, two, *_ = finisher.commits()
+    packs = {file: file.read_bytes() for file in (path / "_ranges").iterdir()}
+    finisher.finish(*one)
+    finisher.finish(*two)
+    finisher.finish(*two)  # a runner may give it again
+    for file, content in packs.items():  # killed before the first files of the range were removed
+        file.write_bytes(content)
+    (path / "data/chunk-000/.episode_000004.parquet.01234567.tmp").write_bytes(b"half")
+    (path / "data/chunk-000/episode_000003.parquet").write_bytes(b"half")
+    (path / "data/chunk-000/episode_000001.parquet").unlink()  # lost: its range is converted again
+    flags = ("--to=lerobot", f"--fps={data.FPS}", "--shards=3", "--lerobot_version=2.1", "--workers=2")
+    assert run("convert", source[0], path, *flags, "--progress=none")[0] == 3
+    assert data.files(path) == data.files(output)
+    again = job_of(source[0], path).look()
+    assert again.complete and not again.to_do
+
+
+def test_chunks_and_overwriting(source, tmp_path, monkeypatch):
+    path = tmp_path / "out"
+    monkeypatch.setattr(layout, "CHUNK", 3)
+    monkeypatch.setattr(layout.place_of_episode, "__defaults__", (3,))
+    data.convert_here(source[0], path, **V21)
+    assert [str(file.relative_to(path)) for file in sorted(path.glob("data/*/*"))][2:4] == [
+        "data/chunk-000/episode_000002.parquet",
+        "data/chunk-001/episode_000003.parquet",
+    ]
+    info = data.meta(path, "info")
+    assert (info["total_chunks"], info["chunks_size"]) == (3, 3)
+    assert len(data.read_episodes(str(path), "lerobot")) == 7
+    data.convert_here(source[0], path, **{**V21, "split": "val", "overwrite": True})
+    assert len([file for file in path.rglob("*") if "episode_" in file.name]) == 2
+    assert not (path / "data/chunk-001").exists()
+
+
+def test_a_link_in_place_of_a_directory_is_refused(source, tmp_path):
+    path = tmp_path / "out"
+    job = job_of(source[0], path)
+    for work in job.open():
+        job.converter.convert(work, {})
+    (tmp_path / "other").mkdir()
+    (path / "data").mkdir()
+    (path / "data/chunk-000").symlink_to(tmp_path / "other")
+    with pytest.raises(UsageError, match="is a link"):
+        job.committer.commit()
+    assert not list((tmp_path / "other").iterdir())
+
+
+def test_a_range_without_an_episode_has_no_file(tmp_path):
+    episodes = [make_episode(4, seed=i, breaks=["last_not_last"] if i < 2 else []) for i in range(4)]
+    source = write_dataset(tmp_path, episodes, name="toy", shards=2)
+    data.convert_here(source, tmp_path / "out", **{**V21, "shards": 2})
+    assert [file.name for file in sorted((tmp_path / "out").glob("data/*/*"))] == [
+        "episode_000000.parquet", "episode_000001.parquet",
+    ]  # fmt: skip
+    assert not (tmp_path / "out/_ranges").exists()
+    assert job_of(str(source), tmp_path / "out", shards=2).look().complete
+    everything = write_dataset(tmp_path, [episodes[0]], name="bad")
+    data.convert_here(everything, tmp_path / "none", **V21)
+    assert data.meta(tmp_path / "none", "info")["total_episodes"] == 0
+
+
+def test_to_a_store_and_from_it(source, output, v3):
+    with memory_store() as store:
+        for version, local in (("2.1", output), ("3.0", v3)):
+            root = f"{store.root}/{version}"
+            data.convert_here(source[0], root, **{**V21, "lerobot_version": version})
+            there = {name.removeprefix(f"{root}/"): c for name, c in store.files.items() if name.startswith(root)}
+            assert there == data.files(local)
+            for found, wanted in zip(data.read_episodes(root, "lerobot"), source[1], strict=True):
+                data.assert_equal(found, wanted)
+
+
+def test_text_that_is_none_rejects_its_episode_alone(tmp_path):
+    episode = make_episode(4)
+    made = dataclasses.replace(episode, metadata={"name": b"\xff", "success": np.bool_(True)})
+    source = write_dataset(
+        tmp_path, [made, make_episode(5, metadata={"name": b"a", "success": np.bool_(True)})], name="t"
+    )
+    for version in ("2.1", "3.0"):
+        report = data.convert_here(source, tmp_path / version, lerobot_version=version)
+        assert (report.valid, report.rejected) == (1, 1)

@@ -1,0 +1,139 @@
+"""Slices of LeRobot datasets: for each pair of boundaries, the episodes of the whole that lie between them."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import lerobot_data as data
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from rlds_beam.errors import UsageError
+from rlds_beam.formats.sources import open_source
+from rlds_beam.pipelines.cli import main
+from rlds_beam.reading.plan import plan_ranges
+from rlds_beam.reading.reader import EpisodeReader
+from rlds_beam.testing import make_episode, write_dataset
+
+EPISODES = 10
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Episodes that differ in length; the values of each are its own."""
+    episodes = [make_episode(2 + i % 3, seed=i, observation={"state": 3}) for i in range(EPISODES)]
+    return write_dataset(tmp_path_factory.mktemp("data"), episodes, name="toy", shards=4)
+
+
+@pytest.fixture(scope="module", params=["3.0", "2.1"])
+def dataset(request: pytest.FixtureRequest, source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Files of 3, 2, 3 and 2 episodes in v3.0, or one for each episode in v2.1."""
+    path = tmp_path_factory.mktemp("lerobot") / "out"
+    data.convert_here(source, path, shards=4, lerobot_version=request.param)
+    assert len(list(path.glob("data/*/*.parquet"))) == {"3.0": 4, "2.1": EPISODES}[request.param]
+    return path
+
+
+def contents(path: Path, split: str | None, ranges: int) -> list[tuple[str, dict[str, bytes]]]:
+    """The key and the values of each episode, read as `ranges` ranges."""
+    made = open_source(str(path), split=split, from_="lerobot")
+    reader, found = EpisodeReader(made), []
+    for work in plan_ranges(made, ranges):
+        for episode in (e for s in work.segments for e in reader.read(work.split, s)):
+            assert not episode.faults
+            values = {name: np.asarray(column).tobytes() for name, column in episode.steps.items()}
+            found.append((str(episode.key), values))
+    assert sum(split.episodes or 0 for split in made.splits) == len(found)
+    return found
+
+
+def test_every_slice_is_that_part_of_the_whole(dataset: Path) -> None:
+    whole = contents(dataset, None, 1)
+    assert len({tuple(values.items()) for _, values in whole}) == EPISODES
+    for first, last in itertools.combinations(range(EPISODES + 1), 2):
+        for ranges in (1, 4):
+            assert contents(dataset, f"train[{first}:{last}]", ranges) == whole[first:last]
+
+
+@pytest.mark.parametrize(
+    ("text", "first", "last"),
+    [("[:10%]", 0, 1), ("[25%:75%]", 2, 8), ("[90%:]", 9, 10), ("[-3:-1]", 7, 9), ("[-20%:]", 8, 10), ("[:]", 0, 10)],
+)
+def test_percentages_and_places_from_the_end(dataset: Path, text: str, first: int, last: int) -> None:
+    assert contents(dataset, f"train{text}", 3) == contents(dataset, None, 1)[first:last]
+
+
+def test_a_slice_is_converted_as_the_whole_is(dataset: Path, tmp_path: Path) -> None:
+    """Also into LeRobot, where its frames and episodes are counted from 0."""
+    data.convert_here(dataset, tmp_path / "part", from_="lerobot", split="train[4:9]", to="rlds", fps=None, shards=2)
+    part = data.read_episodes(str(tmp_path / "part"), "rlds")
+    whole = data.read_episodes(str(dataset), "lerobot")[4:9]
+    for found, wanted in zip(part, whole, strict=True):
+        data.assert_equal(found, wanted)
+    data.convert_here(dataset, tmp_path / "again", from_="lerobot", split="train[40%:]", fps=None)
+    frames = data.frames(tmp_path / "again")
+    assert frames["index"].to_pylist() == list(range(sum(map(len, data.read_episodes(str(dataset), "lerobot")[4:]))))
+    assert frames["episode_index"].to_pylist()[-1] == 5
+
+
+def test_splits_of_info_json_are_slices_and_are_sliced(dataset: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(dataset, tmp_path / "copy")
+    change_info(copy, splits={"train": "0:4", "val": "4:9", "test": "9:10"})
+    whole = [values for _, values in contents(dataset, None, 1)]
+    for split, first, last in (
+        ("train", 0, 4),
+        ("val", 4, 9),
+        ("test", 9, 10),
+        ("val[1:3]", 5, 7),
+        ("val[40%:]", 6, 9),
+    ):
+        assert [values for _, values in contents(copy, split, 2)] == whole[first:last]
+    assert [values for _, values in contents(copy, "val[:2]+train[3:]", 3)] == [*whole[4:6], whole[3]]
+
+
+def change_info(dataset: Path, **content: Any) -> None:
+    path = dataset / "meta/info.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **content}))
+
+
+def test_files_that_hold_episodes_out_of_order_are_not_cut_wrongly(source: Path, tmp_path: Path) -> None:
+    """The first file holds the episodes 0, 2, 4..., the second 1, 3, 5...: all of them are read, a slice is refused."""
+    data.convert_here(source, tmp_path / "out", shards=2)
+    frames, (table,) = data.frames(tmp_path / "out"), tmp_path.glob("out/meta/episodes/*/*.parquet")
+    for file in (0, 1):
+        rows = frames.filter(pa.compute.equal(pa.compute.bit_wise_and(frames["episode_index"], 1), file))
+        pq.write_table(rows, tmp_path / f"out/data/chunk-000/file-{file:03d}.parquet")
+    episodes = pq.read_table(table)
+    place = episodes.schema.get_field_index("data/file_index")
+    numbers = pa.array(np.arange(EPISODES) % 2, pa.int64())
+    pq.write_table(episodes.set_column(place, "data/file_index", numbers), table)
+    assert len(contents(tmp_path / "out", None, 2)) == EPISODES
+    for split in ("train[:4]", "train[5:]"):
+        with pytest.raises(UsageError, match=r"file-000.parquet holds the episodes 0 and 2 but not"):
+            open_source(str(tmp_path / "out"), split=split, from_="lerobot")
+    change_info(tmp_path / "out", splits={"train": "0:4", "val": "4:10"})
+    with pytest.raises(UsageError, match=r"the split train cannot be cut from the files"):
+        open_source(str(tmp_path / "out"), from_="lerobot")
+
+
+def test_a_split_without_episodes_among_others_is_said(dataset: Path, tmp_path: Path, capsys) -> None:
+    made = shutil.copytree(dataset, tmp_path / "made")
+    change_info(made, splits={"train": "0:4", "val": "5:5", "test": "500:900"})
+    command = ["convert", str(made), str(tmp_path / "out"), "--from=lerobot", "--to=rlds", "--workers=1"]
+    for _ in range(2):
+        assert main(command) == 0
+        out = capsys.readouterr().out.splitlines()
+        assert [line for line in out if line.startswith("empty")] == [
+            "empty     split val has no episodes", "empty     split test has no episodes",
+        ]  # fmt: skip
+    assert main(["inspect", str(made), "--from=lerobot"]) == 0
+    assert "val: 0 shards, 0 episodes, 0 B" in capsys.readouterr().out
+    (tmp_path / "other").mkdir()
+    assert main([*command[:2], str(tmp_path / "other"), *command[3:], "--split=train"]) == 0
+    assert "empty" not in capsys.readouterr().out

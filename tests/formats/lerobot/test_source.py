@@ -1,0 +1,208 @@
+"""`--from=lerobot`: what was written is read back as it was; datasets of other writers by convention."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import lerobot_data as data
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import rlds_beam
+from rlds_beam.errors import UsageError
+from rlds_beam.formats.sources import open_source
+from rlds_beam.images.encoding import encode_jpeg
+from rlds_beam.reading.base import Segment
+from rlds_beam.reading.plan import plan_ranges
+from rlds_beam.reading.reader import EpisodeReader
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, list[Any]]:
+    return data.write_robot_data(tmp_path_factory.mktemp("data"))
+
+
+@pytest.fixture(scope="module")
+def output(source: tuple[str, list[Any]], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("lerobot") / "out"
+    data.convert_here(source[0], path, shards=3)
+    return path
+
+
+def test_what_was_written_is_read_as_it_was(source, output):
+    given, made = open_source(source[0]), open_source(str(output), from_="lerobot")
+    assert made.schema.steps == given.schema.steps
+    assert made.schema.metadata == given.schema.metadata
+    assert [(split.name, split.episodes) for split in made.splits] == [("train", 5), ("val", 2)]
+    assert made.fps == data.FPS
+    for found, wanted in zip(data.read_episodes(str(output), "lerobot"), source[1], strict=True):
+        data.assert_equal(found, wanted)
+
+
+def test_rlds_to_lerobot_to_rlds_is_the_same_data(source, output, tmp_path):
+    outcome = rlds_beam.convert(output, tmp_path / "rlds", from_="lerobot", to="rlds", workers=2)
+    assert outcome.report.valid == len(source[1])
+    for found, wanted in zip(data.read_episodes(str(tmp_path / "rlds"), "rlds"), source[1], strict=True):
+        data.assert_equal(found, wanted)
+
+
+def test_lerobot_to_lerobot_is_the_same_data(output, tmp_path):
+    data.convert_here(output, tmp_path / "again", from_="lerobot", split="val", fps=None)
+    wanted = data.frames(output).to_pylist()[-32:]
+    found = data.frames(tmp_path / "again").to_pylist()
+    own = ("index", "episode_index", "task_index")
+    assert [{k: v for k, v in row.items() if k not in own} for row in found] == [
+        {k: v for k, v in row.items() if k not in own} for row in wanted
+    ]
+    assert data.meta(tmp_path / "again", "info")["fps"] == data.FPS
+
+
+def test_any_cut_of_a_file_gives_each_episode_once(output):
+    made = open_source(str(output), from_="lerobot")
+    shard = made.splits[0].shards[0]
+    reader = EpisodeReader(made)
+    whole = [str(e.key) for e in reader.read("train", Segment(shard))]
+    for cut in range(len(whole) + 1):
+        parts = [Segment(shard, 0, cut), Segment(shard, cut)]
+        assert [str(e.key) for part in parts for e in reader.read("train", part)] == whole
+    headers = made.files.scan(shard.path)
+    assert len(headers.positions) == len(whole) == made.files.end(shard.path, shard.size)
+
+
+def write_v21(root: Path, lengths: tuple[int, ...] = (4, 3)) -> dict[str, Any]:
+    """A dataset of v2.1, as other programs write it; the columns of all frames."""
+    features: dict[str, Any] = {
+        "observation.images.top": {"dtype": "image", "shape": [3, 16, 16], "names": ["channels", "height", "width"]},
+        "observation.state": {"dtype": "float32", "shape": [2], "names": ["x", "y"]},
+        "action": {"dtype": "float32", "shape": [1], "names": None},
+        "next.done": {"dtype": "bool", "shape": [1], "names": None},
+        **{
+            n: {"dtype": "int64", "shape": [1], "names": None}
+            for n in ("frame_index", "episode_index", "index", "task_index")
+        },
+        "timestamp": {"dtype": "float32", "shape": [1], "names": None},
+    }
+    info = {
+        "codebase_version": "v2.1", "fps": 15, "total_episodes": len(lengths), "total_frames": sum(lengths),
+        "chunks_size": 1000, "splits": {"train": f"0:{len(lengths)}"}, "video_path": None, "features": features,
+        "data_path": "data/chunk-{episode_chunk:03d}/episode_{episode_index:06d}.parquet",
+    }  # fmt: skip
+    (root / "meta").mkdir(parents=True)
+    (root / "data/chunk-000").mkdir(parents=True)
+    (root / "meta/info.json").write_text(json.dumps(info))
+    tasks = ["push", "pull"]
+    lines = [json.dumps({"task_index": i, "task": task}) for i, task in enumerate(tasks)]
+    (root / "meta/tasks.jsonl").write_text("\n".join(lines) + "\n")
+    lines = [json.dumps({"episode_index": i, "tasks": [tasks[i % 2]], "length": n}) for i, n in enumerate(lengths)]
+    (root / "meta/episodes.jsonl").write_text("\n".join(lines) + "\n")
+    rng, made, first = np.random.default_rng(0), {"images": [], "states": []}, 0
+    for i, n in enumerate(lengths):
+        jpegs = encode_jpeg(rng.integers(0, 255, (n, 16, 16, 3), np.uint8))
+        states = rng.normal(size=(n, 2)).astype(np.float32)
+        table = {
+            "observation.images.top": [{"bytes": jpeg, "path": None} for jpeg in jpegs],
+            "observation.state": pa.array(states.tolist(), pa.list_(pa.float32(), 2)),
+            "action": pa.array(np.arange(n, dtype=np.float32)), "next.done": [False] * (n - 1) + [True],
+            "timestamp": pa.array((np.arange(n) / 15).astype(np.float32)), "frame_index": range(n),
+            "episode_index": [i] * n, "index": range(first, first + n), "task_index": [i % 2] * n,
+        }  # fmt: skip
+        pq.write_table(pa.table(table), root / f"data/chunk-000/episode_{i:06d}.parquet")
+        made["images"].append(jpegs)
+        made["states"].append(states)
+        first += n
+    return made
+
+
+def test_v21_by_convention(tmp_path):
+    made = write_v21(tmp_path / "own")
+    source = open_source(str(tmp_path / "own"), from_="lerobot")
+    assert source.fps == 15
+    assert source.schema.steps["observation/images/top"].shape == (16, 16, 3)
+    episodes = data.read_episodes(str(tmp_path / "own"), "lerobot")
+    for i, episode in enumerate(episodes):
+        assert list(episode.steps["observation/images/top"]) == made["images"][i]
+        np.testing.assert_array_equal(episode.steps["observation/state"], made["states"][i])
+        n = len(episode)
+        assert episode.steps["is_first"].tolist() == [True] + [False] * (n - 1)
+        assert episode.steps["is_last"].tolist() == episode.steps["is_terminal"].tolist() == [False] * (n - 1) + [True]
+        assert episode.steps["reward"].tolist() == [0.0] * n
+        assert episode.steps["discount"].tolist() == [1.0] * (n - 2) + [0.0] * 2
+        assert set(episode.steps["language_instruction"]) == {[b"push", b"pull"][i]}
+        assert "next.done" not in episode.steps
+    assert len(episodes) == 2
+
+
+def test_what_is_damaged_is_counted(tmp_path):
+    write_v21(tmp_path / "own", (4, 3, 5, 2))
+    folder = tmp_path / "own/data/chunk-000"
+    content = (folder / "episode_000001.parquet").read_bytes()
+    (folder / "episode_000001.parquet").write_bytes(content[:200] + content[300:])
+    table = pq.read_table(folder / "episode_000002.parquet")
+    pq.write_table(table.slice(0, 4), folder / "episode_000002.parquet")
+    report = data.convert_here(tmp_path / "own", tmp_path / "out", from_="lerobot", fps=None)
+    assert (report.valid, report.rejected, report.records) == (2, 2, 4)
+    assert data.meta(tmp_path / "out", "info")["total_frames"] == 6
+
+
+@pytest.mark.parametrize("size", [0, 100, -200])
+def test_a_file_that_cannot_be_opened_costs_each_of_its_episodes(output, tmp_path, size):
+    shutil.copytree(output, tmp_path / "own")
+    file = tmp_path / "own/data/chunk-000/file-000.parquet"
+    file.write_bytes(file.read_bytes()[:size])
+    there = [row["data/file_index"] for row in data.episodes_rows(output)]
+    report = data.convert_here(tmp_path / "own", tmp_path / "out", from_="lerobot")
+    assert (report.valid, report.rejected) == (7 - there.count(0), there.count(0))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"total_episodes": 3}, "some of its files are missing"),
+        ({"codebase_version": "v2.0"}, "version v2.0"),
+        ({"fps": 0}, "fps"),
+        ({"features": {"x": {"dtype": "complex64", "shape": [1]}}}, "cannot be read"),
+        ({"splits": {"train": "some"}}, "expected FIRST:END"),
+    ],
+)
+def test_metadata_that_cannot_be_used_is_refused(tmp_path, change, message):
+    write_v21(tmp_path / "own")
+    path = tmp_path / "own/meta/info.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+    with pytest.raises(UsageError, match=message):
+        open_source(str(tmp_path / "own"), from_="lerobot")
+
+
+@pytest.mark.parametrize(("given", "wanted"), [("train[:2]", [0, 1]), ("train[60%:]", [3, 4]), ("val[-1:]", [6]),
+                                               ("train[1:2]+val", [1, 5, 6]), ("all", range(7))])  # fmt: skip
+def test_slices_of_splits(source, output, given, wanted):
+    made = open_source(str(output), split=given, from_="lerobot")
+    reader, found = EpisodeReader(made), []
+    for split in made.splits:
+        assert split.episodes == len([i for i in wanted if (i < 5) == (split.name == "train")])
+        for work in plan_ranges(made, 3):
+            found += [e for s in work.segments for e in reader.read(work.split, s) if work.split == split.name]
+    for episode, i in zip(found, wanted, strict=True):
+        data.assert_equal(episode, source[1][i])
+
+
+def test_slices_that_there_are_not(output):
+    for given, message in {
+        "train[:9]": "has 5 episodes",
+        "val[2:]": "is empty",
+        "train[a:]": "expected a name",
+    }.items():
+        with pytest.raises(UsageError, match=message):
+            open_source(str(output), split=given, from_="lerobot")
+
+
+def test_a_directory_that_is_none_is_refused(tmp_path):
+    with pytest.raises(UsageError, match="not a LeRobot dataset"):
+        open_source(str(tmp_path), from_="lerobot")
+    write_v21(tmp_path / "own")
+    with pytest.raises(UsageError, match="has the splits train"):
+        open_source(str(tmp_path / "own"), split="test", from_="lerobot")

@@ -1,0 +1,173 @@
+"""Videos of LeRobot datasets: what is encoded is read back, in both versions; damaged ones are counted."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import lerobot_data as data
+import numpy as np
+import pytest
+from memory_store import memory_store
+
+import rlds_beam
+from rlds_beam.encoding.tfds.features import parse_features
+from rlds_beam.episodes.schema import Field
+from rlds_beam.errors import BadEpisode
+from rlds_beam.formats.lerobot import videos
+from rlds_beam.images.encoding import encode_jpeg, encode_png
+from rlds_beam.testing import make_episode, write_dataset
+
+pytest.importorskip("av")
+CAMERAS = ("image_0", "wrist")
+PIECES = {"3.0": "videos/*/chunk-000/file-*.mp4", "2.1": "videos/chunk-000/*/episode_*.mp4"}
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, list[Any]]:
+    return data.write_moving_data(tmp_path_factory.mktemp("data"))
+
+
+@pytest.fixture(scope="module", params=["3.0", "2.1"])
+def output(request: pytest.FixtureRequest, source: tuple[str, list[Any]], tmp_path_factory: Any) -> tuple[str, Path]:
+    path = tmp_path_factory.mktemp("lerobot") / "out"
+    data.convert_here(source[0], path, shards=2, images="video", lerobot_version=request.param)
+    return request.param, path
+
+
+def test_each_frame_is_read_back(source, output):
+    version, path = output
+    assert len(list(path.glob(PIECES[version]))) == len(CAMERAS) * (2 if version == "3.0" else len(source[1]))
+    info = data.meta(path, "info")
+    assert info["features"]["observation.images.wrist"]["info"]["video.codec"] == "av1"
+    assert info.get("total_videos", 10) == 10
+    found = data.read_episodes(str(path), "lerobot")
+    for one, other in zip(found, source[1], strict=True):
+        for camera in CAMERAS:
+            pixels = [e.steps[f"observation/{camera}"].decode().astype(int) for e in (one, other)]
+            assert np.abs(pixels[0] - pixels[1]).mean(axis=(1, 2, 3)).max() < 6
+        np.testing.assert_array_equal(one.steps["action"], other.steps["action"])
+        assert list(one.steps["observation/depth"]) == list(other.steps["observation/depth"])
+
+
+def test_an_episode_is_the_same_video_wherever_it_is_encoded(source, output, tmp_path):
+    version, path = output
+    if version == "3.0":
+        pytest.skip("a file has the episodes of a range")
+    data.convert_here(source[0], tmp_path / "one", images="video", lerobot_version="2.1", map="-observation/wrist")
+    for one in (tmp_path / "one").glob(PIECES[version]):
+        assert one.read_bytes() == (path / one.relative_to(tmp_path / "one")).read_bytes()
+
+
+def test_a_damaged_or_lost_video_costs_its_episodes(source, output, tmp_path):
+    version, path = output
+    copy = tmp_path / "copy"
+    for name, content in data.files(path).items():
+        (copy / name).parent.mkdir(parents=True, exist_ok=True)
+        (copy / name).write_bytes(content)
+    first, *_, last = sorted(copy.glob(PIECES[version]))
+    first.write_bytes(first.read_bytes()[:300])
+    last.unlink()
+    report = data.convert_here(copy, tmp_path / "rlds", from_="lerobot", to="rlds", fps=None)
+    assert (report.valid, report.rejected) == ((0, 5) if version == "3.0" else (3, 2))
+
+
+def test_ranges_without_an_episode_have_no_video(source, output, tmp_path):
+    version, path = output
+    data.convert_here(source[0], tmp_path / "out", shards=8, images="video", lerobot_version=version)
+    assert len(list((tmp_path / "out").glob(PIECES[version]))) == len(CAMERAS) * 5
+    assert {file.name for file in (tmp_path / "out").iterdir() if file.is_dir()} == {
+        file.name for file in path.iterdir() if file.is_dir()
+    }
+    found = data.read_episodes(str(tmp_path / "out"), "lerobot")
+    assert [len(e) for e in found] == [len(e) for e in source[1]]
+
+
+def test_in_a_store(source, output):
+    version, path = output
+    with memory_store() as store:
+        root = f"{store.root}/out"
+        data.convert_here(source[0], root, shards=2, images="video", lerobot_version=version)
+        assert {name.removeprefix(f"{root}/"): content for name, content in store.files.items()} == data.files(path)
+        assert [len(e) for e in data.read_episodes(root, "lerobot")] == [len(e) for e in source[1]]
+
+
+def test_h264_with_a_pipeline(source, tmp_path):
+    out = tmp_path / "out"
+    rlds_beam.convert(source[0], out, to="lerobot", fps=data.FPS, images="video", vcodec="h264", crf=20, gop=10,
+                      map="-observation/wrist", lerobot_version="2.1", modality="auto")  # fmt: skip
+    info = data.meta(out, "info")["features"]["observation.images.image_0"]["info"]
+    assert (info["video.codec"], info["video.crf"], info["video.g"]) == ("h264", 20, 10)
+    assert data.meta(out, "modality")["video"] == {"image_0": {"original_key": "observation.images.image_0"}}
+    assert not list(out.rglob("*.tmp"))
+
+
+def camera_episode(encoding: str, length: int, seed: int) -> Any:
+    """A camera of one color a step, stored raw, as PNG or as JPEG."""
+    made = make_episode(length, seed=seed, observation={"state": 2})
+    pixels = np.random.default_rng(seed).integers(0, 255, (length, 1, 1, 3), np.uint8).repeat(32, 1).repeat(32, 2)
+    column: Any = pixels
+    if encoding != "raw":
+        column = data.images({"png": encode_png, "jpeg": encode_jpeg}[encoding](pixels), (32, 32, 3))
+    return made.replace(steps={**made.steps, "observation/camera": column})
+
+
+@pytest.mark.parametrize("version", ["3.0", "2.1"])
+@pytest.mark.parametrize("images", ["copy", "video"])
+@pytest.mark.parametrize("encoding", ["raw", "png", "jpeg"])
+def test_a_camera_becomes_what_features_json_says(tmp_path, encoding, images, version):
+    made = [camera_episode(encoding, 3 + seed, seed) for seed in range(2)]
+    source = write_dataset(tmp_path / "data", made)
+    data.convert_here(source, tmp_path / "lerobot", images=images, lerobot_version=version)
+    report = data.convert_here(tmp_path / "lerobot", tmp_path / "rlds", from_="lerobot", to="rlds", fps=None)
+    assert (report.items_written, report.rejected) == (2, 0)
+    root = next(file.parent for file in (tmp_path / "rlds").rglob("features.json"))
+    declared = parse_features((root / "features.json").read_text(), "features.json").steps["observation/camera"]
+    written = "png" if (encoding, images) == ("jpeg", "video") else encoding
+    assert (declared.encoding, declared.shape) == ("none" if written == "raw" else written, (32, 32, 3))
+    starts = {"png": b"\x89PNG", "jpeg": b"\xff\xd8\xff"}
+    for found, wanted in zip(data.read_episodes(str(root), "rlds"), made, strict=True):
+        one, other = (episode.steps["observation/camera"] for episode in (found, wanted))
+        if written != "raw":
+            assert all(image.startswith(starts[written]) for image in one)
+            one = one.decode()
+        assert np.abs(one.astype(int) - (other if encoding == "raw" else other.decode())).mean() < 6
+    columns = data.convert_here(root, tmp_path / "columns", to="columns", fps=None)
+    assert columns.rejected == 0
+
+
+ENCODE = """
+import hashlib, sys, tempfile
+import numpy as np
+from rlds_beam.formats.lerobot.videos import Encoding, encoded_video
+for codec, preset, height, width in (("h264", "medium", 100, 90), ("h264", "slow", 48, 80), ("av1", "12", 100, 90)):
+    rng = np.random.default_rng(0)
+    tiles = rng.integers(0, 255, (height // 6 + 1, width // 6 + 1, 3), np.uint8).repeat(6, 0).repeat(6, 1)
+    noise = rng.integers(0, 9, (30, height, width, 3), np.uint8)
+    images = [np.roll(tiles[:height, :width], 2 * i, 1) // 2 + noise[i] for i in range(30)]
+    video = encoded_video(f"{sys.argv[1]}/a.mp4", Encoding(codec, 30, 2, preset), 10, height, width, images)
+    print(codec, preset, height, width, hashlib.sha256(video).hexdigest())
+"""
+
+
+def test_a_video_does_not_depend_on_what_was_in_memory(tmp_path):
+    """glibc fills each block of memory with a byte, so an encoder that reads what it never wrote gives other bytes."""
+    found = set()
+    for fill in ("0", "85", "170"):
+        environment = {**os.environ, "MALLOC_PERTURB_": fill}
+        command = [sys.executable, "-c", ENCODE, str(tmp_path)]
+        found.add(
+            subprocess.run(command, env=environment, text=True, capture_output=True, check=True, timeout=240).stdout
+        )
+    assert len(found) == 1 and len(found.pop().splitlines()) == 3
+
+
+def test_a_video_of_huge_frames_is_not_decoded(source, output, tmp_path, monkeypatch):
+    """A few kB of video hold a frame of any size."""
+    monkeypatch.setattr(videos, "MOST_PIXELS", 16)
+    path = next(output[1].glob("videos/**/*.mp4"))
+    with pytest.raises(BadEpisode, match="pixels, and 16 is the limit"):
+        videos.read_frames(str(path), 0.0, data.FPS, 1, Field("x", "uint8", (None, None, 3), "png"))

@@ -1,0 +1,451 @@
+"""`convert --to=rlds`: what was not edited is copied, what was edited is described, and TFDS reads all of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import rlds_beam
+from rlds_beam import Field, Schema
+from rlds_beam.connectors import EpisodeConnector, MinimumLength, SplitEpisodes
+from rlds_beam.encoding.arrayrecord import read_records
+from rlds_beam.encoding.base import Record
+from rlds_beam.encoding.tfds.features import parse_features
+from rlds_beam.encoding.tfds.rlds_features import edited_features
+from rlds_beam.encoding.tfds.rlds_records import encode_example, schema_of
+from rlds_beam.episodes.episode import Episode
+from rlds_beam.episodes.keys import EpisodeKey
+from rlds_beam.errors import RldsBeamError, UsageError
+from rlds_beam.formats.rlds.records import RecordEncoder
+from rlds_beam.images.encoded_images import EncodedImages
+from rlds_beam.images.encoding import encode_jpeg, encode_png
+from rlds_beam.jobs.convert import prepare
+from rlds_beam.jobs.options import ConvertOptions
+from rlds_beam.pipelines.validate import ValidateConfig, validate
+from rlds_beam.reading.decoding import EpisodeDecoder
+from rlds_beam.testing import make_episode, read_payloads, write_dataset
+
+LENGTHS = (4, 9, 3, 6, 5)
+KEY = EpisodeKey("toy/1.0.0", "train", 0, 0)
+
+
+class EditSome(EpisodeConnector):
+    """Changes rewards, adds a column and a field of the episode, and leaves one out; short episodes as they are."""
+
+    def edit(self, episode, fields):
+        steps = {path: column for path, column in episode.steps.items() if path != "extra"}
+        steps["reward"] = steps["reward"] * 2
+        steps["observation/half"] = (steps["observation/state"] / 2).astype(np.float32)
+        return episode.replace(steps=steps, metadata={**episode.metadata, "length": np.int32(len(episode))})
+
+
+class Halves(EpisodeConnector):
+    """Two episodes of each."""
+
+    def edit(self, episode, fields):
+        return [episode.slice(0, 2), episode.slice(2, len(episode))]
+
+
+def images(length: int, seed: int, encoding: str = "jpeg") -> EncodedImages:
+    pixels = np.random.default_rng(seed).integers(0, 256, (length, 8, 12, 3), np.uint8)
+    data = encode_jpeg(pixels) if encoding == "jpeg" else encode_png(pixels)
+    return EncodedImages(np.array([*data, None], object)[:-1], (8, 12, 3))
+
+
+def episode(length: int, seed: int) -> Episode:
+    columns = {
+        "observation/image": images(length, seed),
+        "observation/depth": images(length, seed, "png"),
+        "language_instruction": [f"pick up {seed}"] * length,
+        "extra": np.arange(length, dtype=np.int64),
+    }
+    metadata = {"file_path": f"/data/{seed}.h5", "success": seed % 2 == 0, "seed": np.int32(seed)}
+    return make_episode(length, seed=seed, observation={"state": 3}, columns=columns, metadata=metadata)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory) -> Path:
+    """Two shards, one bad record, and more in dataset_info.json and features.json than we need to know."""
+    records = [episode(length, seed) for seed, length in enumerate(LENGTHS)]
+    bad = make_episode("F M M", observation={"state": 3}, columns={
+        p: c[:3] for p, c in episode(3, 9).steps.items() if p.startswith(("observation/", "lang", "extra"))
+    }, metadata=episode(3, 9).metadata)  # fmt: skip
+    path = write_dataset(tmp_path_factory.mktemp("data"), [*records, bad], name="toy", version="2.1.0", shards=2)
+    info = json.loads((path / "dataset_info.json").read_text())
+    info |= {"description": "Toys.", "citation": "@toy", "redistributionInfo": {"license": "CC-BY-4.0"}}
+    (path / "dataset_info.json").write_text(json.dumps(info))
+    features = json.loads((path / "features.json").read_text())
+    steps = features["featuresDict"]["features"]["steps"]["sequence"]["feature"]["featuresDict"]["features"]
+    steps["action"]["description"] = "Velocities."
+    (path / "features.json").write_text(json.dumps(features))
+    return path
+
+
+@pytest.fixture(scope="module")
+def copied(data, tmp_path_factory) -> Path:
+    output = tmp_path_factory.mktemp("copied") / "toy" / "2.1.0"
+    done = rlds_beam.convert(data, output, to="rlds", shards=2)
+    assert (done.report.records, done.report.rejected, done.report.items_written) == (6, 1, 5)
+    return output
+
+
+@pytest.fixture(scope="module")
+def edited(data, tmp_path_factory) -> Path:
+    pytest.importorskip("array_record")
+    output = tmp_path_factory.mktemp("edited") / "out"
+    rlds_beam.convert(
+        data, output, to="rlds", connectors=[MinimumLength(3), EditSome()], shards=2, format="array_record"
+    )
+    return output
+
+
+def payloads(directory: Path) -> list[bytes]:
+    return [payload for file in sorted(directory.glob("*.tfrecord-*")) for payload in read_payloads(file)]
+
+
+def rows(directory: Path, **options: Any) -> list[dict[str, Any]]:
+    return list(rlds_beam.open_dataset(directory, images="encoded", **options))
+
+
+def test_what_is_not_edited_is_the_same_bytes(data, copied):
+    assert payloads(copied) == payloads(data)[:-1]
+    assert (copied / "features.json").read_text() == (data / "features.json").read_text()
+    info, before = (json.loads((path / "dataset_info.json").read_text()) for path in (copied, data))
+    assert {k: v for k, v in info.items() if k != "splits"} == {k: v for k, v in before.items() if k != "splits"}
+    assert info["splits"][0]["shardLengths"] == ["3", "2"]
+    assert read_payloads(next((copied / "rejected").glob("*.tfrecord"))) == payloads(data)[-1:]
+
+
+def test_where_it_comes_from_is_written(data, edited, tmp_path):
+    made = json.loads((edited / "provenance.json").read_text())
+    assert made["source"]["dataset"] == "toy/2.1.0"
+    assert made["source"]["info"]["redistributionInfo"] == {"license": "CC-BY-4.0"}
+    assert [shard["bytes"] for shard in made["source"]["shards"]["train"]] == [
+        file.stat().st_size for file in sorted(data.glob("*.tfrecord-*"))
+    ]
+    assert made["connectors"]["connectors"][0] == {"name": "MinimumLength", "arguments": {"transitions": 3}}
+    assert made["counts"] == {"records": 6, "valid": 5, "repaired": 0, "rejected": 1,
+                              "dropped": {"MinimumLength": 1}, "written": 4}  # fmt: skip
+    assert made["splits"] == [{"name": "train", "episodes": 4}]
+    card = (edited / "README.md").read_text()
+    for text in ("from `toy/2.1.0` (2 files", "`MinimumLength(transitions=3)`", "1 dropped by `MinimumLength`",
+                 "`last_not_last`: 1 rejected", "Licence: CC-BY-4.0", "@toy", "`train`: 4 episodes"):  # fmt: skip
+        assert text in card
+    assert str(edited) not in card + json.dumps(made)
+
+
+def test_licences_and_provenance_go_on(copied, tmp_path):
+    (copied / "LICENSE.txt").write_text("Do as you like.")
+    try:
+        rlds_beam.convert(copied, tmp_path / "out", to="rlds")
+    finally:
+        (copied / "LICENSE.txt").unlink()
+    assert (tmp_path / "out/LICENSE.txt").read_text() == "Do as you like."
+    made = json.loads((tmp_path / "out/provenance.json").read_text())
+    assert made["source_provenance"]["source"]["dataset"] == "toy/2.1.0"
+    assert "[LICENSE.txt](LICENSE.txt)" in (tmp_path / "out/README.md").read_text()
+
+
+def test_episodes_are_divided_among_splits(data, tmp_path):
+    pieces = [SplitEpisodes({"train": 0.5, "val": 0.5}, stratify="language_instruction")]
+    done = rlds_beam.convert(data, tmp_path / "out", to="rlds", connectors=pieces, shards=2)
+    assert done.report.items_written == 5
+    found = {split: rows(tmp_path / "out", split=split) for split in ("train", "val")}
+    assert {split: len(own) for split, own in found.items()} in ({"train": 2, "val": 3}, {"train": 3, "val": 2})
+    read = sorted(row["episode_metadata/seed"] for own in found.values() for row in own)
+    assert read == [0, 1, 2, 3, 4]
+    assert "output_split" not in (tmp_path / "out/features.json").read_text()
+    assert sorted(payloads(tmp_path / "out")) == sorted(payloads(data)[:-1])
+    with pytest.raises(UsageError, match="SplitEpisodes is for --to=rlds, not --to=trajectories"):
+        rlds_beam.convert(data, tmp_path / "other", connectors=pieces)
+
+
+def test_what_was_written_is_read_and_converted_again(copied, tmp_path):
+    again = rlds_beam.convert(copied, tmp_path / "again", to="rlds", shards=1, workers=1)
+    assert again.report.items_written == 5
+    assert payloads(tmp_path / "again") == payloads(copied)
+    assert rlds_beam.validate(copied).rejected == 0
+    assert [len(row["steps/reward"]) for row in rows(copied)] == list(LENGTHS)
+
+
+def test_edits_are_in_the_features_and_the_rest_is_as_it_was(data, edited):
+    features = json.loads((edited / "features.json").read_text())["featuresDict"]["features"]
+    steps = features["steps"]["sequence"]["feature"]["featuresDict"]["features"]
+    assert steps["action"]["description"] == "Velocities."
+    assert "extra" not in steps
+    assert steps["observation"]["featuresDict"]["features"]["half"]["tensor"]["dtype"] == "float32"
+    assert features["length"]["tensor"]["dtype"] == "int32"
+    before = [row for row in rows(data)[:-1] if len(row["steps/reward"]) > 3]
+    for old, new in zip(before, rows(edited), strict=True):
+        assert new["steps/observation/image"].tolist() == old["steps/observation/image"].tolist()
+        assert new["steps/observation/depth"].tolist() == old["steps/observation/depth"].tolist()
+        np.testing.assert_array_equal(new["steps/reward"], old["steps/reward"] * 2)
+        np.testing.assert_array_equal(new["steps/observation/half"], old["steps/observation/state"] / 2)
+        assert new["length"] == len(old["steps/reward"])
+        assert new["episode_metadata/file_path"] == old["episode_metadata/file_path"]
+
+
+def test_tfds_reads_what_was_copied_and_what_was_edited(data, copied, edited):
+    tfds = pytest.importorskip("tensorflow_datasets")
+    before = [
+        dict(e, steps=list(e["steps"]))
+        for e in tfds.as_numpy(tfds.builder_from_directory(str(data)).as_dataset("train"))
+    ]
+    after = [
+        dict(e, steps=list(e["steps"]))
+        for e in tfds.as_numpy(tfds.builder_from_directory(str(copied)).as_dataset("train"))
+    ]
+    assert len(after) == 5
+    for old, new in zip(before, after, strict=False):
+        assert new["episode_metadata"] == old["episode_metadata"]
+        for a, b in zip(old["steps"], new["steps"], strict=True):
+            np.testing.assert_equal(b, a)
+    source = tfds.builder_from_directory(str(edited)).as_data_source("train")
+    assert [len(one["steps"]) for one in source] == [4, 9, 6, 5]
+    step = source[1]["steps"][2]
+    np.testing.assert_array_equal(step["observation"]["depth"], before[1]["steps"][2]["observation"]["depth"])
+    assert step["observation"]["image"].shape == (8, 12, 3)
+    np.testing.assert_array_equal(step["observation"]["half"], before[1]["steps"][2]["observation"]["state"] / 2)
+    assert tfds.builder_from_directory(str(copied)).info.citation == "@toy"
+
+
+def test_rlds_tools_read_it(copied):
+    rlds = pytest.importorskip("rlds")
+    tfds = pytest.importorskip("tensorflow_datasets")
+    dataset = tfds.builder_from_directory(str(copied)).as_dataset("train")
+    pairs = rlds.transformations.map_nested_steps(dataset, lambda step: step["reward"])
+    assert [len(list(one["steps"])) for one in pairs] == list(LENGTHS)
+
+
+def test_a_repair_changes_only_what_it_repairs(data, tmp_path):
+    rlds_beam.convert(data, tmp_path / "out", to="rlds", repair=("last_not_last",))
+    assert payloads(tmp_path / "out")[:-1] == payloads(data)[:-1]
+    old, new = rows(data)[-1], rows(tmp_path / "out")[-1]
+    assert new["steps/is_last"].tolist() == [False, False, True]
+    assert old.keys() == new.keys()
+    for path in old.keys() - {"steps/is_last"}:
+        np.testing.assert_array_equal(new[path], old[path], err_msg=path)
+
+
+def test_parts_of_an_episode_are_records(data, tmp_path):
+    done = rlds_beam.convert(data, tmp_path / "out", to="rlds", connectors=[Halves()])
+    assert done.report.items_written == 10
+    assert [len(row["steps/reward"]) for row in rows(tmp_path / "out")][:4] == [2, 2, 2, 7]
+
+
+def test_the_directory_names_the_dataset_where_tfds_looks_for_it(data, tmp_path):
+    rlds_beam.convert(data, tmp_path / "clean_toy" / "3.0.0", to="rlds")
+    info = json.loads((tmp_path / "clean_toy/3.0.0/dataset_info.json").read_text())
+    assert (info["name"], info["version"]) == ("clean_toy", "3.0.0")
+    tfds = pytest.importorskip("tensorflow_datasets")
+    assert tfds.builder("clean_toy", data_dir=str(tmp_path)).info.splits["train"].num_examples == 5
+
+
+def test_a_lost_shard_is_written_again_with_the_same_bytes(data, tmp_path):
+    rlds_beam.convert(data, tmp_path / "out", to="rlds", shards=2)
+    shard = tmp_path / "out/toy-train.tfrecord-00001-of-00002"
+    before = shard.read_bytes()
+    shard.unlink()
+    rlds_beam.convert(data, tmp_path / "out", to="rlds", shards=2)
+    assert shard.read_bytes() == before
+
+
+@pytest.fixture(scope="module")
+def both(data, tmp_path_factory) -> Path:
+    """TFRecord and ArrayRecord, by a connector that divides the episodes."""
+    pytest.importorskip("array_record")
+    output = tmp_path_factory.mktemp("both") / "out"
+    connectors = [SplitEpisodes(fractions={"train": 0.6, "val": 0.4, "none": 0.0}, seed=1)]
+    done = rlds_beam.convert(data, output, to="rlds", connectors=connectors, shards=2, array_record_beside=True)
+    assert (done.report.items_written, done.report.rejected) == (5, 1)
+    return output
+
+
+def test_one_directory_holds_both_formats(both, data, tmp_path):
+    info = json.loads((both / "dataset_info.json").read_text())
+    assert (info["fileFormat"], info["alternativeFileFormats"]) == ("tfrecord", ["array_record"])
+    manifest = json.loads((both / "manifest.json").read_text())
+    files = {one["file"]: one["records"] for one in manifest["shards"] if one["records"]}
+    assert manifest["items"] == 5
+    for name, records in files.items():
+        if ".tfrecord-" in name:
+            beside = name.replace(".tfrecord-", ".array_record-")
+            assert files[beside] == records
+            found = [record.payload for record in read_records(str(both / beside)) if isinstance(record, Record)]
+            assert found == read_payloads(both / name)
+    assert not [*both.glob("*-none.*")]
+    assert len(rows(both, split="train")) + len(rows(both, split="val")) == 5
+    assert validate(ValidateConfig(str(both))).valid == 5  # what lies beside is no shard too many
+
+
+def test_a_lost_file_of_one_format_is_written_again_with_the_other(both, data, tmp_path):
+    def convert(**options):
+        return rlds_beam.convert(
+            data, tmp_path / "out", to="rlds", shards=2, array_record_beside=True, **options
+        )  # fmt: skip
+
+    convert()
+    before = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir() if path.is_file()}
+    next((tmp_path / "out").glob("*array_record-*")).unlink()
+    convert()
+    assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir() if path.is_file()} == before
+    with pytest.raises(UsageError, match="--overwrite"):
+        rlds_beam.convert(data, tmp_path / "out", to="rlds", shards=2)
+    rlds_beam.convert(data, tmp_path / "out", to="rlds", shards=2, overwrite=True)
+    assert not [*(tmp_path / "out").glob("*array_record-*")]
+
+
+def test_tfds_reads_one_directory_both_ways(both):
+    tfds = pytest.importorskip("tensorflow_datasets")
+    builder = tfds.builder_from_directory(str(both))
+    episodes = [dict(e, steps=list(e["steps"])) for e in tfds.as_numpy(builder.as_dataset("train"))]
+    assert len(tfds.builder_from_directory(str(both), file_format="tfrecord").as_dataset("train")) == len(episodes)
+    source = builder.as_data_source("train")  # takes the format that it can read at random places
+    assert len(source) == len(builder.as_data_source("train", file_format="array_record")) == len(episodes) > 0
+    for place in reversed(range(len(source))):
+        for a, b in zip(episodes[place]["steps"], source[place]["steps"], strict=True):
+            images = a["observation"].pop("image"), b["observation"].pop("image")
+            np.testing.assert_equal(a, b)
+            np.testing.assert_allclose(
+                *(image.astype(int) for image in images), atol=16
+            )  # without TensorFlow, TFDS decodes JPEGs by another library
+
+
+def test_what_cannot_be_written_is_refused_before_any_work(data, tmp_path):
+    with pytest.raises(UsageError, match="--array_record_beside is for TFRecords, and --format=array_record"):
+        rlds_beam.convert(data, tmp_path / "out", to="rlds", format="array_record", array_record_beside=True)
+    with pytest.raises(UsageError, match="--array_record_beside is for --to=rlds, not --to=numpy"):
+        rlds_beam.convert(data, tmp_path / "out", to="numpy", array_record_beside=True)
+    with pytest.raises(UsageError, match="--format=parquet is for --to=columns"):
+        rlds_beam.convert(data, tmp_path / "out", to="rlds", format="parquet")
+    with pytest.raises(UsageError, match="--keep is for --to=trajectories"):
+        rlds_beam.convert(data, tmp_path / "out", to="rlds", keep="language_instruction")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("field", "message"),
+    [
+        (Field("stack", "uint8", (4, 8, 8, 3), "png"), r"stack has images of shape \(4, 8, 8, 3\)"),
+        (Field("cloud", "float32", (None, 3)), "cloud has the shape .* encoding bytes only"),
+        (Field("tokens", "int64", (None,), fast=False, feature="Sequence(Tensor)"), r"tokens is a Sequence\(Tensor\)"),
+    ],
+)
+def test_fields_that_tfds_cannot_hold_are_refused_by_name(field, message):
+    schema = schema_of(make_episode(3)).with_columns(field)
+    with pytest.raises(UsageError, match=message):
+        edited_features(schema)
+
+
+DTYPES = ("bool", "int8", "uint8", "int32", "int64", "uint64", "float16", "bfloat16", "float32", "float64", "string")
+
+
+@st.composite
+def schemas(draw: st.DrawFn) -> Schema:
+    def field(path: str) -> Field:
+        dtype, shape = draw(st.sampled_from(DTYPES)), tuple(draw(st.lists(st.sampled_from([1, 3]), max_size=2)))
+        encodings = (
+            ["bytes", "zlib"] if dtype == "bfloat16" else ["none"] if dtype == "string" else ["none", "bytes", "zlib"]
+        )
+        encoding = "text" if dtype == "string" and not shape else draw(st.sampled_from(encodings))
+        return Field(path, dtype, shape, encoding)
+
+    steps = {f"more/{i}": field(f"more/{i}") for i in range(draw(st.integers(0, 4)))}
+    metadata = {f"meta/{i}": field(f"meta/{i}") for i in range(draw(st.integers(0, 3)))}
+    return Schema(schema_of(make_episode(2)).steps | steps, metadata)
+
+
+def random(field: Field, rows: int, rng: np.random.Generator) -> Any:
+    shape = (rows, *field.shape)
+    if field.dtype == "string":
+        values = [str(v).encode() for v in rng.integers(0, 99, int(np.prod(shape)))]
+        return np.array([*values, None], object)[:-1].reshape(shape)
+    return rng.integers(0, 2 if field.dtype == "bool" else 100, shape).astype(field.numpy_dtype)
+
+
+@settings(deadline=None, max_examples=40)
+@given(schemas(), st.integers(1, 6), st.integers(0, 1 << 30), st.data())
+def test_what_is_written_is_read_as_it_was_and_copied_parts_are_as_written_anew(schema, length, seed, data):
+    rng = np.random.default_rng(seed)
+    steps = {path: random(field, length, rng) for path, field in schema.steps.items()}
+    made = Episode(KEY, steps, {path: random(field, 1, rng)[0] for path, field in schema.metadata.items()})
+    text = json.dumps(edited_features(schema))
+    stored = parse_features(text, "features.json")
+    record = RecordEncoder(schema, None).encode(made, None)
+    read = EpisodeDecoder(stored, text).decode(record, KEY)
+    for path, column in made.steps.items():
+        np.testing.assert_array_equal(read.steps[path], column, err_msg=path)
+    for path, value in made.metadata.items():
+        np.testing.assert_array_equal(read.metadata[path], value, err_msg=path)
+    encoder = RecordEncoder(stored, stored)
+    assert encoder.encode(read, read) is read.payload
+    changed = data.draw(st.sets(st.sampled_from(sorted(schema.steps))))
+    other = read.replace(steps={p: c.copy() if p in changed else c for p, c in read.steps.items()})
+    assert encoder.encode(other, read) == encoder.encode(other, None) == record
+
+
+def test_a_dataset_without_discounts_gets_them_only_with_connectors(tmp_path):
+    steps = {p: c for p, c in make_episode(4).steps.items() if p != "discount"}
+    made = make_episode(4).replace(steps=steps)
+    path = write_dataset(tmp_path / "data", [made], schema=schema_of(made))
+    rlds_beam.convert(path, tmp_path / "copy", to="rlds")
+    assert payloads(tmp_path / "copy") == payloads(path) == [encode_example(made)]
+    rlds_beam.convert(path, tmp_path / "long", to="rlds", connectors=[MinimumLength(1)])
+    assert rows(tmp_path / "long")[0]["steps/discount"].tolist() == [1, 1, 1, 1]
+    assert payloads(tmp_path / "long") == [encode_example(make_episode(4).replace(
+        steps={**steps, "discount": np.ones(4, np.float32)}))]  # fmt: skip
+
+
+def test_ragged_fields_are_copied_and_not_edited(tmp_path):
+    tfds = pytest.importorskip("tensorflow_datasets")
+    import tensorflow as tf
+
+    step = {"observation": tf.float32, "action": tf.float32, "reward": tf.float32, "discount": tf.float32,
+            "is_first": tf.bool, "is_last": tf.bool, "is_terminal": tf.bool}  # fmt: skip
+    features = tfds.features.FeaturesDict({
+        "steps": tfds.features.Dataset({**step, "tokens": tfds.features.Sequence(tf.int64)}),
+        "kind": tfds.features.ClassLabel(names=["a", "b"]),
+    })  # fmt: skip
+    halves = dict.fromkeys(("observation", "action", "reward", "discount"), 0.5)
+    flags = [{"is_first": i == 0, "is_last": i == 2, "is_terminal": False} for i in range(3)]
+    values = [halves | flags[i] | {"tokens": list(range(i))} for i in range(3)]
+    record = features.serialize_example(features.encode_example({"steps": values, "kind": "b"}))
+    path = write_dataset(tmp_path / "data", [record], schema=schema_of(make_episode(3)))
+    features.save_config(path)  # the names of classes are in a file of their own
+
+    rlds_beam.convert(path, tmp_path / "out", to="rlds", connectors=[DoubleRewards()])
+    built = tfds.builder_from_directory(str(tmp_path / "out"))
+    assert built.info.features["kind"].names == ["a", "b"]
+    (found,) = built.as_dataset("train")
+    assert [s["tokens"].numpy().tolist() for s in found["steps"]] == [[], [0], [0, 1]]
+    assert [float(s["reward"]) for s in found["steps"]] == [1, 1, 1]
+    with pytest.raises(
+        rlds_beam.errors.RldsBeamError, match=r"tokens is a Sequence\(Tensor\), which is copied as it is"
+    ):
+        rlds_beam.convert(path, tmp_path / "halves", to="rlds", connectors=[Halves()])
+
+
+class DoubleRewards(EpisodeConnector):
+    def edit(self, episode, fields):
+        return episode.with_columns({"reward": episode.steps["reward"] * 2})
+
+
+def test_a_record_that_features_json_does_not_describe_ends_the_job(data, tmp_path):
+    """Whatever the cause: one record of each range is decoded by what is going to be written."""
+    job = prepare(ConvertOptions(str(data), str(tmp_path / "out"), to="rlds", repair=("last_not_last",)))
+    wrong = json.loads(job.output.features)
+    inner = wrong["featuresDict"]["features"]["steps"]["sequence"]["feature"]["featuresDict"]["features"]
+    inner["reward"]["tensor"]["dtype"] = "int64"
+    output = dataclasses.replace(job.output, features=json.dumps(wrong), stored=None)
+    converter = dataclasses.replace(job.converter, output=output)
+    work = job.open()[0]
+    with pytest.raises(RldsBeamError, match=r"the record of .* is not what features.json would say: .* in reward"):
+        converter.convert(work, {})
+    assert not (tmp_path / "out" / "manifest.json").exists()

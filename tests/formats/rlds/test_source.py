@@ -1,0 +1,239 @@
+"""What open_source finds, and what it refuses."""
+
+import gzip
+import json
+import shutil
+
+import pytest
+
+from rlds_beam.episodes.keys import EpisodeKey
+from rlds_beam.errors import UsageError
+from rlds_beam.formats.sources import open_source
+from rlds_beam.pipelines.cli import main
+from rlds_beam.reading.plan import plan_ranges, select_segments
+from rlds_beam.reading.reader import EpisodeReader
+from rlds_beam.testing import make_episode, shard_paths, write_dataset
+
+
+def episodes(count, start=0):
+    return [make_episode(4, seed=start + i, metadata={"episode_id": start + i}) for i in range(count)]
+
+
+def read_ids(source, ranges=None):
+    reader = EpisodeReader(source)
+    return [
+        int(episode.metadata["episode_metadata/episode_id"])
+        for work in ranges or plan_ranges(source)
+        for segment in work.segments
+        for episode in reader.read(work.split, segment)
+    ]
+
+
+@pytest.fixture
+def dataset(tmp_path):
+    return write_dataset(tmp_path, episodes(20), name="toy", shards=3)
+
+
+def test_a_tfds_directory(dataset):
+    source = open_source(str(dataset))
+    assert source.dataset == "toy/1.0.0"
+    assert source.episodes == 20
+    assert [shard.index for shard in source.splits[0].shards] == [0, 1, 2]
+    assert read_ids(source) == list(range(20))
+
+
+def test_the_parent_of_the_only_version(dataset):
+    assert open_source(str(dataset.parent)).dataset == "toy/1.0.0"
+
+
+def test_the_parent_of_several_versions_is_refused(dataset):
+    shutil.copytree(dataset, dataset.parent / "2.0.0")
+    with pytest.raises(UsageError, match=r"holds 2 datasets: name one of 1\.0\.0, 2\.0\.0"):
+        open_source(str(dataset.parent))
+
+
+def test_envloggers_shard_names(tmp_path):
+    path = write_dataset(tmp_path, episodes(6), shards=2, numbered=False)
+    assert not any("-of-" in shard.name for shard in shard_paths(path))
+    assert read_ids(open_source(str(path))) == list(range(6))
+
+
+def test_shard_files_by_name(dataset):
+    source = open_source(f"{dataset}/*.tfrecord*")
+    assert read_ids(source) == list(range(20))
+    assert source.episodes is None
+    assert read_ids(open_source([str(p) for p in reversed(shard_paths(dataset))]))[0] > 0
+
+
+def test_shard_files_with_features_elsewhere(dataset, tmp_path):
+    (dataset / "features.json").rename(tmp_path / "features.json")
+    with pytest.raises(UsageError, match="--features=PATH"):
+        open_source(f"{dataset}/*.tfrecord*")
+    assert len(read_ids(open_source(f"{dataset}/*.tfrecord*", features=str(tmp_path / "features.json")))) == 20
+
+
+@pytest.mark.parametrize(
+    ("split", "expected"),
+    [
+        ("train", range(20)),
+        ("train[:10%]", range(2)),
+        ("train[10%:]", range(2, 20)),
+        ("train[5:12]", range(5, 12)),
+        ("train[-3:]", range(17, 20)),
+        ("train[:-18]", range(2)),
+        ("all", range(20)),
+        ("train[33%:66%]", range(7, 13)),
+    ],
+)
+@pytest.mark.parametrize("compressed", [False, True])
+def test_slices_count_episodes_as_tfds_does(dataset, split, expected, compressed):
+    if compressed:
+        for shard in shard_paths(dataset):
+            shard.write_bytes(gzip.compress(shard.read_bytes()))
+    assert read_ids(open_source(str(dataset), split)) == list(expected)
+
+
+@pytest.mark.parametrize("split", ["train[:10%]", "train[5:12]", "train[-3:]", "train[33%:67%]", "train[:-1]"])
+def test_slices_equal_those_of_tfds(dataset, split):
+    tfds = pytest.importorskip("tensorflow_datasets")
+    read = tfds.builder_from_directory(str(dataset)).as_dataset(split, shuffle_files=False)
+    assert read_ids(open_source(str(dataset), split)) == [int(e["episode_metadata"]["episode_id"]) for e in read]
+
+
+REFUSED = {
+    "train[7:7]": r"train\[7:7\] is empty \(7 to 7\): train has 20 episodes",
+    "train[:1%]": "is empty",
+    "train[9:3]": "is empty",
+    "train[90:95]": "is out of range: train has 20 episodes",
+    "train[0:100]": "is out of range",
+    "train[:200%]": "is out of range",
+    "train[-21:]": "is out of range",
+    "train[:-30]": "is out of range",
+}
+
+
+@pytest.mark.parametrize("split", REFUSED)
+def test_slices_that_are_empty_or_out_of_range_are_refused(dataset, tmp_path, split, capsys):
+    with pytest.raises(UsageError, match=REFUSED[split]):
+        open_source(str(dataset), split)
+    assert main(["convert", str(dataset), str(tmp_path / "out"), f"--split={split}"]) == 2
+    assert not (tmp_path / "out").exists()
+    capsys.readouterr()
+
+
+@pytest.mark.parametrize("split", REFUSED)
+def test_tfds_refuses_them_too(dataset, split):
+    tfds = pytest.importorskip("tensorflow_datasets")
+    with pytest.raises((ValueError, AssertionError)):
+        tfds.builder_from_directory(str(dataset)).as_dataset(split)
+
+
+@pytest.mark.parametrize("split", ["all[:5]", "all+train", "train+all"])
+def test_all_is_every_split_and_nothing_else(dataset, split):
+    with pytest.raises(UsageError, match="all is every split"):
+        open_source(str(dataset), split)
+
+
+def test_all_of_several_splits(dataset, tmp_path):
+    write_dataset(tmp_path, episodes(5, 100), name="toy", split="test")
+    assert [s.name for s in open_source(str(dataset), "all").splits] == ["train", "test"]
+
+
+def test_several_splits(dataset, tmp_path):
+    write_dataset(tmp_path, episodes(5, 100), name="toy", split="test")
+    assert [s.name for s in open_source(str(dataset)).splits] == ["train", "test"]
+    assert read_ids(open_source(str(dataset), "test+train[:2]")) == [100, 101, 102, 103, 104, 0, 1]
+
+
+@pytest.mark.parametrize(
+    ("split", "message"),
+    [
+        ("trian", "did you mean train"),
+        ("train[", "expected a name or a slice"),
+        ("train+train[:2]", "twice"),
+        ("train[:x]", "expected a name or a slice"),
+    ],
+)
+def test_a_wrong_split(dataset, split, message):
+    with pytest.raises(UsageError, match=message):
+        open_source(str(dataset), split)
+
+
+def test_an_empty_directory(tmp_path):
+    with pytest.raises(UsageError, match="no such file"):
+        open_source(str(tmp_path / "absent"))
+    with pytest.raises(UsageError, match=r"no features\.json"):
+        open_source(str(tmp_path))
+
+
+def test_missing_and_extra_shards_are_named(dataset):
+    paths = shard_paths(dataset)
+    shutil.copy(paths[0], dataset / "toy-train.tfrecord-00007-of-00008")
+    paths[1].unlink()
+    source = open_source(str(dataset))
+    assert [v.rule for v in source.violations] == ["missing_shard", "extra_shard"]
+    assert paths[1].name in source.violations[0].detail
+    assert "00007-of-00008" in source.violations[1].detail
+    assert [shard.index for shard in source.splits[0].shards] == [0, 2]
+
+
+@pytest.mark.parametrize("template", ["../{DATASET}-{SPLIT}", "/etc/{DATASET}", "{DATASET}/{SPLIT}"])
+def test_paths_cannot_leave_the_directory(dataset, template):
+    info = json.loads((dataset / "dataset_info.json").read_text())
+    info["splits"][0]["filepathTemplate"] = template
+    (dataset / "dataset_info.json").write_text(json.dumps(info))
+    with pytest.raises(UsageError, match="filepathTemplate"):
+        open_source(str(dataset))
+
+
+@pytest.mark.parametrize("shards", [None, 1, 2, 5, 19])
+def test_ranges_hold_every_record_once(dataset, shards):
+    source = open_source(str(dataset))
+    ranges = plan_ranges(source, shards)
+    assert len(ranges) == (shards or 1)
+    assert read_ids(source, ranges) == list(range(20))
+    assert [work.index for work in ranges] == list(range(len(ranges)))
+    assert all(work.of == len(ranges) for work in ranges)
+
+
+def test_ranges_are_balanced_over_skewed_shards(tmp_path):
+    path = write_dataset(tmp_path, [make_episode(3)] * 40, shards=40)
+    write_dataset(tmp_path, [make_episode(400, seed=i) for i in range(50)], split="big")
+    ranges = plan_ranges(open_source(str(path)), 8)
+    sizes = [sum((s.stop or s.shard.size) - s.start for s in work.segments) for work in ranges]
+    for split in ("train", "big"):
+        own = [size for size, work in zip(sizes, ranges, strict=True) if work.split == split]
+        assert max(own) - min(own) <= max(own) * 0.6
+
+
+def test_gzip_shards_are_not_cut(dataset):
+    for shard in shard_paths(dataset):
+        shard.write_bytes(gzip.compress(shard.read_bytes()))
+    source = open_source(str(dataset))
+    assert read_ids(source, plan_ranges(source, 2)) == list(range(20))
+    with pytest.raises(UsageError, match="--shards=9: split train comes out as 3"):
+        plan_ranges(source, 9)
+
+
+def test_whole_shards_are_streams_of_their_own(dataset):
+    source = open_source(str(dataset))
+    assert [len(work.segments) for work in plan_ranges(source, whole_shards=True)] == [1, 1, 1]
+    with pytest.raises(UsageError, match="--across_episodes"):
+        plan_ranges(source, 2, whole_shards=True)
+
+
+def test_select_segments_of_a_slice_reads_only_what_it_must(dataset):
+    source = open_source(str(dataset), "train[:6]")
+    segments = select_segments(source, source.splits[0])
+    assert [segment.shard.index for segment in segments] == [0]
+
+
+def test_keys_read_back():
+    key = EpisodeKey("bridge_dataset/1.0.0", "train", 0, 12345)
+    assert str(key) == "bridge_dataset/1.0.0:train:00000@12345"
+    assert EpisodeKey.parse(str(key)) == key
+    part = EpisodeKey("a/b/1.0.0", "train", 7, 0, 2)
+    assert EpisodeKey.parse(str(part)) == part
+    assert key < EpisodeKey("bridge_dataset/1.0.0", "train", 0, 12346)
+    with pytest.raises(ValueError, match="not an episode key"):
+        EpisodeKey.parse("nonsense")

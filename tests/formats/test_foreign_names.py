@@ -1,0 +1,306 @@
+"""Names that others gave (of splits, datasets, cameras) become parts of paths: none leads out of an output."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import json
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from exchanging import export, open_job
+from lerobot_data import images, robot_episode
+
+from rlds_beam import naming, storage
+from rlds_beam.errors import UsageError
+from rlds_beam.formats.outputs import OUTPUTS
+from rlds_beam.formats.sources import open_source
+from rlds_beam.images.encoding import encode_jpeg
+from rlds_beam.output import plans
+from rlds_beam.output.shards import ShardWriter
+from rlds_beam.pipelines.cli import main
+from rlds_beam.testing import make_episode, write_dataset
+
+CORE = Path(storage.__file__).parent
+EVIL = ["a/../../victim/testing-train", "/{victim}/testing-train", "..", "a\n", "a\\b", ".a", "", "x" * 300, "\ud800"]
+OPTIONS: dict[str, dict[str, Any]] = {
+    **{to: {} for to in OUTPUTS if to != "keep_ranges"},
+    "keep_ranges": {"velocity": "action", "episode_name": "{key}"},
+    "lerobot": {"fps": 10},
+    "lerobot 2.1": {"fps": 10, "lerobot_version": "2.1"},
+    "array_record beside": {"array_record_beside": True},
+}
+"""By output: what `prepare` takes for it."""
+
+
+def output_options(name: str) -> dict[str, Any]:
+    to = {"lerobot 2.1": "lerobot", "array_record beside": "rlds"}.get(name, name)
+    if name == "array_record beside":
+        pytest.importorskip("array_record")
+    return {"to": to, **OPTIONS[name]}
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    episodes = [make_episode(4, seed=i, observation={"state": 3}) for i in range(3)]
+    return write_dataset(tmp_path_factory.mktemp("data"), episodes)
+
+
+@pytest.fixture
+def victim(tmp_path: Path) -> Path:
+    """Another dataset, next to the output."""
+    return write_dataset(tmp_path / "victim", [make_episode(3, seed=9)]).parent
+
+
+def content(directory: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+
+
+def edit(path: Path, change: Callable[[Any], Any]) -> None:
+    found = json.loads(path.read_text())
+    change(found)
+    path.write_text(json.dumps(found))
+
+
+# Names in the metadata of a dataset
+
+
+def in_manifest(found: Any, name: str) -> None:
+    for shard in found["shards"]:
+        shard["split"] = name
+
+
+NAMED: dict[str, tuple[str, str, dict[str, Any], str, Callable[[Any, str], Any]]] = {
+    "a split of LeRobot 3.0": (
+        "lerobot", "lerobot", {"fps": 10}, "meta/info.json", lambda f, name: f.update(splits={name: "0:3"})
+    ),
+    "a split of LeRobot 2.1": (
+        "lerobot", "lerobot", {"fps": 10, "lerobot_version": "2.1"}, "meta/info.json",
+        lambda f, name: f.update(splits={name: "0:3"}),
+    ),
+    "a split of Minari": (
+        "minari", "minari", {}, "data/metadata.json", lambda f, name: f["rlds_beam"].update(split=name)
+    ),
+    "a split of NumPy": ("numpy", "numpy", {}, "manifest.json", in_manifest),
+    "a split of d3rlpy": ("d3rlpy", "d3rlpy", {}, "manifest.json", in_manifest),
+    "a split of trajectories": ("trajectories", "trajectories", {"items": "frames"}, "manifest.json", in_manifest),
+    "a dataset of NumPy": ("numpy", "numpy", {}, "manifest.json", lambda f, name: f.update(name=name)),
+    "a dataset of trajectories": (
+        "trajectories", "trajectories", {"items": "frames"}, "manifest.json", lambda f, name: f.update(name=name)
+    ),
+    "a split of RLDS": (
+        "rlds", "rlds", {}, "dataset_info.json", lambda f, name: f["splits"][0].update(name=name)
+    ),
+    "a dataset of RLDS": ("rlds", "rlds", {}, "dataset_info.json", lambda f, name: f.update(name=name)),
+    "a config of RLDS": ("rlds", "rlds", {}, "dataset_info.json", lambda f, name: f.update(configName=name)),
+}  # fmt: skip
+"""What is named: the output that writes such a dataset, the source, options, the file, and how to name it."""
+
+
+@pytest.fixture(scope="module")
+def exported(dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """What an output wrote, once for all tests."""
+    made: dict[str, Path] = {}
+
+    def export_once(to: str, **options: Any) -> Path:
+        if to in ("minari", "d3rlpy"):
+            pytest.importorskip("h5py")
+        name = json.dumps([to, options])
+        if name not in made:
+            made[name] = tmp_path_factory.mktemp("exported") / "out"
+            export(dataset, made[name], to, **options)
+        return made[name]
+
+    return export_once
+
+
+@pytest.mark.parametrize("evil", EVIL, ids=[repr(name[:20]) for name in EVIL])
+@pytest.mark.parametrize("what", NAMED)
+def test_a_name_that_is_a_path_is_refused_when_the_source_is_opened(exported, tmp_path, victim, capsys, what, evil):
+    to, kind, options, file, change = NAMED[what]
+    if not evil and what == "a config of RLDS":
+        return  # no config
+    path = tmp_path / "foreign"
+    path.symlink_to(exported(to, **options), target_is_directory=True)
+    before, original = content(victim), (path / file).read_text()
+    try:
+        edit(path / file, lambda found: change(found, evil.format(victim=victim)))
+        code = main(["convert", str(path), str(tmp_path / "out"), f"--from={kind}", "--to=rlds", "--workers=1"])
+    finally:
+        (path / file).write_text(original)
+    out, err = capsys.readouterr()
+    assert (code, out, err.count("\n")) == (2, "", 1), err
+    assert str(path) in err
+    assert not (tmp_path / "out").exists()
+    assert content(victim) == before
+
+
+OWN = "own_formats:NamedSource"
+
+
+@pytest.mark.parametrize("evil", EVIL, ids=[repr(name[:20]) for name in EVIL])
+def test_names_of_a_users_source_are_checked_too(dataset, evil):
+    assert open_source(f"{dataset},é-1.0+b/config/1.0.0,train_2", from_=OWN).name == "é-1.0+b"
+    for names in (f"a/1.0.0,{evil}", f"{evil}/1.0.0,train"):
+        with pytest.raises(UsageError, match=f"--from={OWN}"):
+            open_source(f"{dataset},{names}", from_=OWN)
+
+
+# Without those checks, the output refuses the names of its files
+
+
+def convert_split(dataset: Path, output: Path, to: str, split: str) -> None:
+    """Converts a dataset whose split has this name, without a runner."""
+    job = open_job(f"{dataset},testing/1.0.0,{split}", output, from_=OWN, **output_options(to))
+    job.make_ready()
+    for work in job.ranges:
+        job.converter.convert(work, {})
+    job.committer.commit()
+
+
+@pytest.mark.parametrize("to", OPTIONS)
+@pytest.mark.parametrize("evil", ["../victim/testing-train", "/{victim}/train", "a/../.."])
+def test_no_output_has_a_plan_with_files_outside(dataset, tmp_path, victim, monkeypatch, to, evil):
+    monkeypatch.setattr(naming, "check_name", lambda name, what: name)
+    before = content(victim)
+    with pytest.raises(UsageError, match="the output would hold"):
+        convert_split(dataset, tmp_path / "out", to, evil.format(victim=victim))
+    assert content(victim) == before
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("to", OPTIONS)
+def test_nothing_is_written_outside_even_if_nobody_checked_a_name(dataset, tmp_path, victim, monkeypatch, to):
+    monkeypatch.setattr(naming, "check_name", lambda name, what: name)
+    monkeypatch.setattr(plans, "_check_files", lambda plan, files: None)
+    before = content(victim)
+    with pytest.raises(UsageError, match="is not the name of a file below"):
+        convert_split(dataset, tmp_path / "out", to, "../victim/testing-train")
+    assert content(victim) == before
+    assert {path.name for path in tmp_path.iterdir()} <= {"victim", "out"}
+
+
+@pytest.mark.parametrize("to", [name for name in OPTIONS if name not in ("trajectories", "keep_ranges")])
+def test_nothing_is_written_through_a_directory_that_became_a_link(dataset, tmp_path, monkeypatch, to):
+    monkeypatch.setattr(plans, "refuse_links", lambda output, names: None)
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    job = open_job(dataset, tmp_path / "out", **output_options(to))
+    job.open()
+    for directory in (tmp_path / "out").iterdir():
+        if directory.is_dir():
+            for path in sorted(directory.rglob("*"), reverse=True):
+                path.rmdir()
+            directory.rmdir()
+            directory.symlink_to(elsewhere)
+    with pytest.raises(UsageError, match="is a link that leads out of"):
+        job.converter.convert(job.ranges[0], {})
+    assert [*elsewhere.iterdir()] == []
+
+
+@pytest.mark.parametrize("name", ["_commits", "rejected", "plan.json", "manifest.json", "features.json"])
+@pytest.mark.parametrize("to", ["numpy", "rllib"])
+def test_a_split_takes_no_place_of_the_output_itself(dataset, tmp_path, to, name):
+    with pytest.raises(UsageError, match="rename the split"):
+        open_job(f"{dataset},testing/1.0.0,{name}", tmp_path / "out", from_=OWN, to=to)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("name", ["..", "a/b", "y" * 300])
+def test_a_camera_that_is_a_path_is_refused_before_the_work(tmp_path, name):
+    pytest.importorskip("av")
+    episode = robot_episode(4)
+    pixels = images(encode_jpeg(np.zeros((4, 16, 16, 3), np.uint8)), (16, 16, 3))
+    path = write_dataset(tmp_path, [dataclasses.replace(episode, steps={**episode.steps, name: pixels})])
+    with pytest.raises(UsageError, match=r"rename the|Rename it|--map"):
+        open_job(path, tmp_path / "out", "lerobot", fps=10, images="video", map=(f"{name}={name}",))
+
+
+# storage
+
+
+def test_what_a_name_may_be():
+    for name in ("train", "a-b_c.d+e", "train_0", "日本", "1", "-x", "x" * 100):
+        assert naming.check_name(name, "it") == name
+    for name in (*EVIL, None, 7, "a b", "a:b", "a@1", "x" * 101, "日" * 34):
+        with pytest.raises(UsageError, match=r"^it is ") as raised:
+            naming.check_name(name, "it")
+        assert len(str(raised.value)) < 300
+    assert naming.to_name("..") == naming.to_name("") == "files"
+    assert naming.to_name("my data (1)") == "my_data__1_"
+    assert naming.check_name(naming.to_name("." + "é" * 300), "it")
+
+
+@pytest.mark.parametrize("root", ["", "s3://bucket/x", "gs://bucket"])
+def test_below_gives_paths_below_only(tmp_path, root):
+    root = root or str(tmp_path)
+    assert storage.below(root, "a", "b/c.d") == f"{root}/a/b/c.d"
+    for name in ("..", "a/../b", "/etc", "a//b", "./a", "", "a/", "s3://other/x", "a\0", 7):
+        with pytest.raises(UsageError, match="is not the name of a file below"):
+            storage.below(root, name)
+        with pytest.raises(UsageError, match="is not the name of a file below"):
+            storage.remove_files(root, [name])
+
+
+def test_below_follows_no_link_out(tmp_path):
+    real, elsewhere = tmp_path / "real", tmp_path / "real2"
+    for path in (real / "inside", elsewhere):
+        path.mkdir(parents=True)
+    (elsewhere / "mine").write_text("mine")
+    (tmp_path / "out").symlink_to(real)  # the user's own link
+    (real / "out").symlink_to(elsewhere)
+    (real / "in").symlink_to("inside")
+    output = str(tmp_path / "out")
+    assert storage.below(output, "in/x") == f"{output}/in/x"
+    for act in (lambda: storage.below(output, "out", "x"), lambda: storage.remove_files(output, ["out/mine"])):
+        with pytest.raises(UsageError, match="is a link that leads out of"):
+            act()
+    assert (elsewhere / "mine").read_text() == "mine"
+
+
+def test_a_file_that_is_a_link_is_not_written_through(tmp_path):
+    mine, link = tmp_path / "mine", tmp_path / "link"
+    mine.write_text("mine")
+    link.symlink_to(mine)
+    for opened in (storage.open_write, storage.open_update):
+        with pytest.raises(OSError, match="link"):
+            opened(str(link))
+    with ShardWriter(str(link)) as writer:
+        writer.write([b"ours"], 1)
+        writer.commit()
+    assert (mine.read_text(), link.is_symlink(), link.read_text()) == ("mine", False, "ours")
+
+
+def test_only_files_are_written_through_to_the_disk(tmp_path):
+    (tmp_path / "link").symlink_to("nothing")
+    os.mkfifo(tmp_path / "pipe")  # to open it would wait for a writer
+    (tmp_path / "file").write_text("ours")
+    storage.sync(str(tmp_path))
+
+
+# Every path that is written to is made by `storage.below`
+
+WRITES = {
+    "open_write", "open_update", "write_text", "write_bytes", "makedirs", "remove", "remove_files", "remove_empty",
+    "rename", "ShardWriter", "RejectedWriter", "TrajectoryWriter", "PartWriter", "VideoFile", "open_record_file",
+    "open_row_file", "write_merged", "renumber", "open_range",
+}  # fmt: skip
+
+
+def test_a_function_that_writes_joins_no_paths():
+    """`storage.join` does not look at names: it is for reading."""
+    found = []
+    for file in sorted(CORE.rglob("*.py")):
+        for function in functions(ast.parse(file.read_text())) if file.name != "storage.py" else ():
+            called = {ast.unparse(node.func): node.lineno for node in ast.walk(function) if isinstance(node, ast.Call)}
+            if WRITES & {name.rpartition(".")[2] for name in called} and "storage.join" in called:
+                found.append(f"{file.relative_to(CORE)}:{called['storage.join']}")
+    assert found == []
+
+
+def functions(tree: ast.AST) -> Iterator[ast.AST]:
+    return (node for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)))

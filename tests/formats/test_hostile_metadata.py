@@ -1,0 +1,167 @@
+"""Metadata that others wrote: one line that says what is wrong, at once, and before anything large is allocated."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from exchanging import export
+
+from rlds_beam.connectors.configuration import load
+from rlds_beam.encoding.checked_json import parse_json, read_json
+from rlds_beam.encoding.checked_yaml import parse_yaml
+from rlds_beam.errors import UsageError
+from rlds_beam.formats.sources import open_source
+from rlds_beam.testing import make_episode, write_dataset
+
+DEEP = "[" * 5000 + "]" * 5000
+LONG = "7" * 6000
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    return write_dataset(tmp_path / "data", [make_episode(5, seed=i, observation={"state": 3}) for i in range(3)])
+
+
+def refused(path: Path, **options: str) -> str:
+    with pytest.raises(UsageError) as error:
+        open_source(str(path), **options)
+    said = str(error.value)
+    assert "\n" not in said
+    return said
+
+
+def to_fifo(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def to_zeros(path: Path) -> None:
+    path.unlink()
+    path.symlink_to("/dev/zero")
+
+
+def to_directory(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def to_large(path: Path) -> None:
+    with open(path, "ab") as file:
+        file.truncate(65 << 20)
+
+
+def to_latin(path: Path) -> None:
+    path.write_bytes(path.read_bytes().replace(b"{", b'{"\xe4": 1, ', 1))
+
+
+def to_deep(path: Path) -> None:
+    path.write_text(DEEP)
+
+
+@pytest.mark.parametrize("name", ["features.json", "dataset_info.json"])
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (to_fifo, "is not a regular file"),
+        (to_zeros, "is not a regular file"),
+        (to_directory, "is not a regular file"),
+        (to_large, "is larger than 64 MB"),
+        (to_latin, "is not UTF-8: invalid continuation byte at byte 2"),
+        (to_deep, "more than 200 levels"),
+    ],
+)
+def test_files_that_are_no_metadata(data: Path, name: str, damage: Callable[[Path], None], said: str) -> None:
+    damage(data / name)
+    found = refused(data)
+    assert said in found and name in found
+
+
+@pytest.mark.parametrize("value", ["1e12", "1e400", LONG, "Infinity", "NaN", '"x"', "[1]", "null"])
+def test_numbers_of_dataset_info(data: Path, value: str) -> None:
+    path = data / "dataset_info.json"
+    path.write_text(path.read_text().replace('"shardLengths": [', f'"shardLengths": [{value}, '))
+    if value == "1e12":
+        assert open_source(str(data)).violations  # a shard that is not there
+    else:
+        assert "dataset_info.json" in refused(data)
+
+
+def test_shapes_are_bounded(data: Path) -> None:
+    path = data / "features.json"
+    features = json.loads(path.read_text())
+    steps = features["featuresDict"]["features"]["steps"]["sequence"]["feature"]["featuresDict"]["features"]
+    steps["observation"]["featuresDict"]["features"]["state"]["tensor"]["shape"] = {"dimensions": [str(10**12)]}
+    path.write_text(json.dumps(features))
+    said = refused(data)
+    assert "observation/state: float32(1000000000000) is too large: the most for a step is 256 MiB" in said
+
+
+def test_texts_are_copied_in_any_encoding(data: Path, tmp_path: Path) -> None:
+    """They are licenses and names of classes: nothing reads them."""
+    texts = {"LICENSE": b"Universit\xe4t\n", "language.labels.txt": b"pick\n\xff\n"}
+    for name, content in texts.items():
+        (data / name).write_bytes(content)
+    assert open_source(str(data)).episodes == 3
+    for _ in range(2):  # the second time it is found finished
+        export(data, tmp_path / "out", "rlds")
+    (made,) = {path.parent for path in (tmp_path / "out").rglob("features.json")}
+    assert {name: (made / name).read_bytes() for name in texts} == texts
+
+
+def test_a_deep_provenance_is_refused_before_the_work(data: Path, tmp_path: Path) -> None:
+    (data / "provenance.json").write_text(DEEP)
+    assert open_source(str(data)).episodes == 3
+    with pytest.raises(UsageError, match=r"provenance\.json.* more than 200 levels"):
+        export(data, tmp_path / "out", "rlds")
+    assert not list(tmp_path.glob("out/**/*.tfrecord*"))
+
+
+YAML = {
+    "not UTF-8": (b"- A: {x: \xff}", "is not UTF-8"),
+    "deep": (b"[" * 5000 + b"]" * 5000, "nested too deeply"),
+    "digits": (b"- DropFields: {fields: " + LONG.encode() + b"}", "not YAML: Exceeds the limit"),
+    "a date": (b"- DropFields: {fields: 2020-99-99}", "not YAML: month must be"),
+    "within itself": (b"&a [*a]", "nested too deeply"),
+    "billions": (b"".join(b"a%d: &a%d [%s]\n" % (i, i, b",".join([b"*a%d" % (i - 1)] * 99 if i else [b"1"]))
+                          for i in range(9)), "too large"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", YAML)
+def test_yaml(tmp_path: Path, kind: str) -> None:
+    content, said = YAML[kind]
+    path = tmp_path / "c.yaml"
+    path.write_bytes(content)
+    with pytest.raises(UsageError, match=said) as error:
+        load(str(path))
+    assert "c.yaml" in str(error.value)
+
+
+def test_json_and_yaml_that_are_sound() -> None:
+    assert parse_json(b'{"a": [1, "\\ud83d\\ude00", NaN]}', "x")["a"][:2] == [1, "\U0001f600"]
+    assert parse_yaml("a: [1, {b: c}]", "x") == {"a": [1, {"b": "c"}]}
+    with pytest.raises(UsageError, match="surrogates not allowed"):
+        parse_json('"\\ud800"', "x")
+
+
+def test_a_file_that_is_cut_short_is_none_and_one_that_is_no_file_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "cut.json").write_text('{"a": ')
+    assert read_json(str(tmp_path / "cut.json")) is None
+    os.mkfifo(tmp_path / "fifo.json")
+    with pytest.raises(UsageError, match="not a regular file"):
+        read_json(str(tmp_path / "fifo.json"))
+
+
+def test_what_is_quoted_of_metadata_does_not_reach_the_terminal_as_it_is(data: Path) -> None:
+    path = data / "features.json"
+    path.write_text(path.read_text().replace("tensor_feature.Tensor", r"\u001b[2J" + "x" * 9000))
+    command = [sys.executable, "-m", "rlds_beam.pipelines.cli", "inspect", str(data)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2
+    assert "\x1b" not in done.stderr and r"\x1b[2J" in done.stderr and len(done.stderr) < 2000

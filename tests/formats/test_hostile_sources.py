@@ -1,0 +1,181 @@
+"""Counts, shapes and types in the metadata of each source: compared with its files before anything is allocated."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from exchanging import read_back
+from fuzzed_datasets import DATASETS
+
+from rlds_beam.errors import UsageError
+from rlds_beam.formats.sources import open_source
+
+LONG = "7" * 5000
+
+
+def made(tmp_path: Path, name: str) -> Path:
+    DATASETS[name].make(tmp_path / name)
+    return tmp_path / name
+
+
+def refused(path: Path, from_: str) -> str:
+    with pytest.raises(UsageError) as error:
+        open_source(str(path), from_=from_)
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+def edit(path: Path, change: Callable[[Any], Any]) -> None:
+    content = json.loads(path.read_text())
+    change(content)
+    path.write_text(json.dumps(content))
+
+
+@pytest.mark.parametrize("count", [10**9, -1, np.inf, np.nan, b"many"])
+def test_d3rlpy_number_of_episodes(tmp_path: Path, count: object) -> None:
+    h5py = pytest.importorskip("h5py")
+    path = made(tmp_path, "d3rlpy")
+    with h5py.File(path / "x.h5", "a") as file:
+        del file["num_episodes"]
+        file["num_episodes"] = count
+    assert "x.h5" in refused(path, "d3rlpy") or "no episodes" in refused(path, "d3rlpy")
+
+
+@pytest.mark.parametrize("source", ["d3rlpy", "d4rl", "minari"])
+def test_hdf5_values_that_are_not_stored(tmp_path: Path, source: str) -> None:
+    """A shape and a fill value take a few bytes, whatever they promise."""
+    h5py = pytest.importorskip("h5py")
+    path = made(tmp_path, source)
+    (file,) = [*path.rglob("*.h5"), *path.rglob("*.hdf5")]
+    name = {"d3rlpy": "rewards_1", "d4rl": "rewards", "minari": "episode_1/rewards"}[source]
+    with h5py.File(file, "a") as opened:
+        del opened[name]
+        opened.create_dataset(name, (10**11,), "f4", fillvalue=1, chunks=(1000,))
+    try:
+        said = str(read_back(path, source)[-1].faults)
+    except UsageError as error:
+        said = str(error)
+    assert "400,000,000,000 bytes, of which the file stores 0" in said or "episodes" in said
+
+
+def test_minari_number_of_episodes(tmp_path: Path) -> None:
+    path = made(tmp_path, "minari_arrow")
+    edit(path / "data" / "metadata.json", lambda content: content.update(total_episodes=10**9))
+    assert "total_episodes is 1,000,000,000, and there are 3 files" in refused(path, "minari")
+
+
+@pytest.mark.parametrize("space", ["{", "[1]", '{"type": 5}', '{"type": "Box", "dtype": [], "shape": [1]}', "[" * 9999])
+def test_minari_space(tmp_path: Path, space: str) -> None:
+    pytest.importorskip("h5py")
+    path = made(tmp_path, "minari")
+    edit(path / "data" / "metadata.json", lambda content: content.update(observation_space=space))
+    assert "metadata.json" in refused(path, "minari")
+
+
+def test_minari_episode_that_is_a_dataset(tmp_path: Path) -> None:
+    h5py = pytest.importorskip("h5py")
+    path = made(tmp_path, "minari")
+    with h5py.File(path / "data" / "main_data.hdf5", "a") as file:
+        del file["episode_0"]
+        file["episode_0"] = 5
+    assert "a dataset where a group is expected" in refused(path, "minari")
+
+
+def test_minari_own_entry(tmp_path: Path) -> None:
+    pytest.importorskip("h5py")
+    path = made(tmp_path, "minari_own")
+    edit(path / "data" / "metadata.json", lambda content: content.update(rlds_beam=5))
+    assert "metadata.json: rlds_beam is damaged, or rlds-beam did not write it: it is 5" in refused(path, "minari")
+
+
+INFO: dict[str, dict[str, Any]] = {
+    "chunks_size is 0": {"chunks_size": 0},
+    "the split train is 0:777": {"splits": {"train": f"0:{LONG}"}},
+    "fps is": {"fps": "10"},
+    "total_episodes is": {"total_episodes": 10**30},
+}
+
+
+@pytest.mark.parametrize("said", INFO)
+def test_lerobot_info(tmp_path: Path, said: str) -> None:
+    path = made(tmp_path, "lerobot_v21")
+    edit(path / "meta" / "info.json", lambda content: content.update(INFO[said]))
+    assert said in refused(path, "lerobot")
+
+
+@pytest.mark.parametrize(
+    "line", ['{"task": "a"}', '{"task_index": null, "task": "a"}', "[" * 9999, '{"task_index": 1}']
+)
+def test_lerobot_tasks(tmp_path: Path, line: str) -> None:
+    path = made(tmp_path, "lerobot_v21") / "meta" / "tasks.jsonl"
+    path.write_text(line)
+    assert "tasks.jsonl" in refused(path.parents[1], "lerobot")
+
+
+@pytest.mark.parametrize("number", [10**11, None])
+def test_lerobot_task_numbers(tmp_path: Path, number: int | None) -> None:
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    path = made(tmp_path, "lerobot") / "meta" / "tasks.parquet"
+    table = parquet.read_table(path)
+    numbers = [number, *range(1, table.num_rows)]
+    parquet.write_table(table.set_column(0, "task_index", pa.array(numbers, pa.int64())), path)
+    if number is None:
+        assert "task_index" in refused(path.parents[1], "lerobot")
+    else:
+        assert "a task that meta/ does not name" in str([one.faults for one in read_back(path.parents[1], "lerobot")])
+
+
+@pytest.mark.parametrize("name", ["rlds_beam.json", "info.json"])
+def test_lerobot_metadata_that_is_cut_short(tmp_path: Path, name: str) -> None:
+    path = made(tmp_path, "lerobot") / "meta" / name
+    path.write_text(path.read_text()[:-20])
+    assert f"{name}: this is not JSON" in refused(path.parents[1], "lerobot")
+
+
+@pytest.mark.parametrize("change", ["field", "features", "list"])
+def test_lerobot_own_file(tmp_path: Path, change: str) -> None:
+    path = made(tmp_path, "lerobot") / "meta" / "rlds_beam.json"
+    content = json.loads(path.read_text())
+    if change == "field":
+        next(iter(content["features"].values()))["fields"][0]["dtype"] = []
+    content = {"field": content, "features": {**content, "features": 5}, "list": [content]}[change]
+    path.write_text(json.dumps(content))
+    assert "rlds_beam.json is damaged" in refused(path.parents[1], "lerobot")
+
+
+def test_lerobot_data_without_a_column(tmp_path: Path) -> None:
+    from pyarrow import parquet
+
+    path = made(tmp_path, "lerobot")
+    (file, *_) = sorted(path.glob("data/*/*.parquet"))
+    parquet.write_table(parquet.read_table(file).drop_columns(["episode_index"]), file)
+    assert {fault.rule for one in read_back(path, "lerobot") for fault in one.faults} >= {"corrupt_record"}
+
+
+OFFSETS: dict[str, Any] = {
+    "NaN": np.full(5, np.nan),
+    "a scalar": np.array(5),
+    "empty": np.empty(0, np.int64),
+    "past the end": np.array([0, 5, 11, 18, 10**12]),
+    "backwards": np.array([0, 18, 11, 5, 26]),
+    "objects": np.array([None, {}], object),
+}
+
+
+@pytest.mark.parametrize("kind", [*OFFSETS, "npz"])
+def test_numpy_offsets(tmp_path: Path, kind: str) -> None:
+    path = made(tmp_path, "numpy")
+    offsets = path / "train" / "episode_offsets.npy"
+    if kind == "npz":
+        with open(offsets, "wb") as file:
+            np.savez(file, a=np.arange(5))
+    else:
+        np.save(offsets, OFFSETS[kind], allow_pickle=True)
+    assert {fault.rule for one in read_back(path, "numpy") for fault in one.faults} == {"corrupt_record"}

@@ -1,0 +1,43 @@
+"""Every source on metadata that is damaged: no traceback, no hang, no gigabytes; an exit code and a line that says why.
+
+RLDS_BEAM_METADATA_FUZZ=1000 pytest tests/formats/test_metadata_fuzz.py
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fuzzed_datasets import DATASETS
+
+from rlds_beam.formats.sources import SOURCES
+
+CASES = int(os.environ.get("RLDS_BEAM_METADATA_FUZZ", "8"))
+SEED = os.environ.get("RLDS_BEAM_FUZZ_SEED", "0")
+WITHOUT_METADATA = {"envlogger", "merged_common"}
+"""Riegeli files, which `envlogger` reads; and what `merged` covers."""
+
+
+def test_every_source_is_fuzzed() -> None:
+    known = {name.partition("_")[0] for name in DATASETS}
+    assert {*SOURCES} - WITHOUT_METADATA <= known
+
+
+@pytest.mark.timeout(600 + 20 * CASES * len(DATASETS))
+def test_damaged_metadata_is_an_error_of_one_line(tmp_path: Path) -> None:
+    fuzz = Path(__file__).parents[1] / "support" / "metadata_fuzz.py"
+    command = [sys.executable, str(fuzz), str(tmp_path), ",".join(DATASETS), SEED, str(CASES)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=500 + 20 * CASES * len(DATASETS))
+    facts: list[dict[str, Any]] = [json.loads(line) for line in done.stdout.splitlines()]
+    assert done.returncode == 0, (facts[-1:], done.stderr[-3000:])  # -14: the last command did not end
+    wrong = [(before, after) for before, after in itertools.pairwise(facts) if after.get("problem")]
+    assert not wrong, json.dumps(wrong[:5], indent=1)
+    codes = [one["code"] for one in facts if "code" in one]
+    assert len(codes) > CASES * len(DATASETS) // 2
+    assert {0, 2} <= {*codes}

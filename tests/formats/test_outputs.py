@@ -1,0 +1,354 @@
+"""Outputs in the formats of other programs, and sources that read them back: what a format can hold, it keeps."""
+
+from __future__ import annotations
+
+import io
+import json
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from exchanging import assert_equal, export, open_job, plain, read_back, rich_dataset
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlds_beam.drop_in.scope_rl.logged import KEYS
+from rlds_beam.errors import UsageError
+from rlds_beam.formats.arrays import hdf5_objects
+from rlds_beam.formats.arrays.hdf5_root import RootGroup
+from rlds_beam.formats.arrays.hdf5_tree import EpisodeTemplate, Leaf
+from rlds_beam.formats.arrays.packed_arrays import pack, unpack
+from rlds_beam.formats.rllib.msgpack import Repeated, packb
+from rlds_beam.images.encoded_images import EncodedImages
+from rlds_beam.output.commits import read_commits
+from rlds_beam.pipelines.cli import main
+from rlds_beam.testing import make_episode, read_rejected, write_dataset
+
+VOID = ("action", "reward", "discount")
+
+
+@pytest.fixture(scope="module")
+def rich(tmp_path_factory):
+    return rich_dataset(tmp_path_factory.mktemp("rich"))
+
+
+@pytest.fixture(scope="module")
+def exported(rich, tmp_path_factory):
+    """The output of a format, made once."""
+    made: dict[str, Path] = {}
+
+    def get(to: str, **options: Any) -> Path:
+        name = to + "".join(options.values())
+        if name not in made:
+            made[name] = tmp_path_factory.mktemp(name) / "out"
+            assert export(rich[0], made[name], to, **options).items_written == len(rich[1])
+        return made[name]
+
+    return get
+
+
+def files_of(directory: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(directory)): p.read_bytes() for p in sorted(directory.rglob("*")) if p.is_file()}
+
+
+# NumPy
+
+
+def test_numpy_keeps_every_field(rich, exported):
+    back = read_back(exported("numpy", images="jpeg"), "numpy", ranges=2)
+    assert len(back) == 7
+    for found, expected in zip(back, rich[1], strict=True):
+        assert_equal(found, expected)
+        metadata = {path.split("/")[-1]: value for path, value in found.metadata.items()}
+        assert metadata["episode_id"] == expected.metadata["episode_id"].encode()
+        assert metadata["seed"] == expected.metadata["seed"]
+        assert metadata["pose"].tolist() == expected.metadata["pose"].tolist()
+
+
+def test_numpy_arrays_are_numpys_own(rich, exported):
+    folder = exported("numpy") / "train"
+    offsets = np.load(folder / "episode_offsets.npy")
+    assert offsets.tolist() == np.cumsum([0, *map(len, rich[1])]).tolist()
+    state = np.load(folder / "observation.state.npy", mmap_mode="r")
+    assert state[offsets[4] : offsets[5]].tolist() == rich[1][4].steps["observation/state"].tolist()
+    pixels = np.load(folder / "observation.image.npy")
+    images = rich[1][3].steps["observation/image"]
+    assert isinstance(images, EncodedImages)
+    assert np.array_equal(pixels[offsets[3] : offsets[4]], images.decode())
+    assert not (exported("numpy") / "parts").exists()
+
+
+# d3rlpy
+
+
+def test_d3rlpy_holds_transitions(rich, tmp_path):
+    h5py = pytest.importorskip("h5py")
+    out = tmp_path / "out"
+    report = export(rich[0], out, "d3rlpy")
+    assert report.left_out["language"] == "d3rlpy has no such field"
+    assert report.left_out["observation/mission"] == "text"
+    with h5py.File(out / "rich-train.h5") as file:
+        assert [name.decode() for name in file["columns"][()]] == ["observations", "actions", "rewards", "terminated"]
+        assert (int(file["num_episodes"][()]), file["version"][()].decode()) == (7, "2.1")
+        for i, episode in enumerate(rich[1]):
+            terminal = bool(episode.steps["is_terminal"][-1])
+            rows = len(episode) - terminal
+            assert bool(file[f"terminated_{i}"][()]) == terminal
+            assert file[f"actions_{i}"].shape == (rows, 1)
+            assert file[f"rewards_{i}"][:, 0].tolist() == episode.steps["reward"][:rows].tolist()
+            assert file[f"observations_{i}_1"].shape == (rows, 3, 40, 40)  # channels first
+
+
+def test_d3rlpy_round_trip(rich, exported):
+    pytest.importorskip("h5py")
+    back = read_back(exported("d3rlpy"), "d3rlpy", ranges=3)
+    for found, expected in zip(back, rich[1], strict=True):
+        terminal = bool(expected.steps["is_terminal"][-1])
+        stop = len(expected) - terminal  # d3rlpy does not hold the observation after a terminated episode
+        assert found.faults == ()
+        for path in ("observation/state", "observation/count", "observation/on", "action", "reward"):
+            assert found.steps[path].dtype == expected.steps[path].dtype
+            assert plain(found.steps[path][:stop]) == plain(expected.steps[path][:stop])
+        assert np.array_equal(
+            found.steps["observation/image"][:stop], expected.steps["observation/image"].decode()[:stop]
+        )
+        for flag in ("is_first", "is_last", "is_terminal"):
+            assert plain(found.steps[flag]) == plain(expected.steps[flag])
+        assert plain(found.steps["discount"][: stop - 1]) == plain(expected.steps["discount"][: stop - 1])
+
+
+# Minari
+
+
+@pytest.mark.parametrize("images", ["raw", "jpeg"])
+def test_minari_round_trip(rich, exported, images):
+    pytest.importorskip("h5py")
+    back = read_back(exported("minari", images=images), "minari", ranges=2)
+    for found, expected in zip(back, rich[1], strict=True):
+        if images == "raw":
+            decoded = expected.steps["observation/image"].decode()
+            expected = expected.replace(steps={**expected.steps, "observation/image": decoded})
+        assert_equal(found, expected, void=VOID)
+        metadata = {path.split("/")[-1]: value for path, value in found.metadata.items()}
+        assert metadata["episode_id"] == expected.metadata["episode_id"].encode()
+        assert metadata["pose"].tolist() == expected.metadata["pose"].tolist()
+
+
+def test_minari_layout(rich, exported):
+    h5py = pytest.importorskip("h5py")
+    out = exported("minari", images="jpeg") / "data"
+    metadata = json.loads((out / "metadata.json").read_text())
+    assert (metadata["total_episodes"], metadata["total_steps"]) == (7, sum(len(e) - 1 for e in rich[1]))
+    assert json.loads(metadata["action_space"]) == {"type": "Discrete", "dtype": "int64", "start": 0, "n": 4}
+    spaces = json.loads(metadata["observation_space"])["subspaces"]
+    assert spaces["mission"]["type"] == "Text" and "é" in spaces["mission"]["charset"]
+    assert spaces["count"]["start"] == -3
+    with h5py.File(out / "main_data.hdf5") as file:
+        for i, episode in enumerate(rich[1]):
+            group, end = file[f"episode_{i}"], np.arange(len(episode) - 1) == len(episode) - 2
+            assert dict(group.attrs) == {"id": i, "total_steps": len(episode) - 1}
+            terminal = bool(episode.steps["is_terminal"][-1])
+            assert group["terminations"][()].tolist() == (end & terminal).tolist()
+            assert group["truncations"][()].tolist() == (end & (not terminal)).tolist()
+            jpegs = [value.tobytes() for value in group["observations/image"][()]]
+            assert jpegs == list(episode.steps["observation/image"])
+            assert group["infos/discount"].shape == (len(episode),)
+
+
+# RLlib and SCOPE-RL
+
+
+def test_rllib_episodes_are_packed_states(rich, exported):
+    import pyarrow.parquet
+
+    folder = exported("rllib") / "train"
+    items = [item for file in sorted(folder.iterdir()) for item in pyarrow.parquet.read_table(file)["item"].to_pylist()]
+    assert len({*items}) == 7
+    for item, episode in zip(items, rich[1], strict=True):
+        assert episode.steps["observation/state"].tobytes() in item
+        assert episode.steps["reward"][:-1].tobytes() in item and episode.steps["reward"].tobytes() not in item
+        assert episode.steps["propensity"][:-1].tobytes() in item
+
+
+def test_msgpack():
+    msgpack = pytest.importorskip("msgpack")
+    value = {"a": [None, True, False, 0, 127, -5, 1 << 40, 0.1, "é", b"x"], "b": {}, "c": []}
+    assert msgpack.unpackb(packb(value)) == value
+    assert msgpack.unpackb(packb({"a": Repeated({}, 3)})) == {"a": [{}, {}, {}]}
+    with pytest.raises(TypeError, match="set cannot be packed"):
+        packb({1})
+
+
+def logged(steps: int, *, terminal: bool, seed: int):
+    rng = np.random.default_rng(seed)
+    columns = {
+        "action": rng.integers(0, 3, steps, np.int64), "propensity": rng.random(steps, np.float32),
+        "info/click": np.arange(steps), "info/tag": [f"t{i}" for i in range(steps)],
+    }  # fmt: skip
+    made = make_episode(steps, seed=seed, observation={"x": (), "v": 2}, terminal=terminal, columns=columns)
+    return made.replace(metadata={"policy": "greedy_0.3"})
+
+
+def test_scope_rl_pads_to_the_longest_episode(tmp_path):
+    episodes = [logged(4, terminal=True, seed=0), logged(6, terminal=False, seed=1), logged(2, terminal=True, seed=2)]
+    export(write_dataset(tmp_path / "data", episodes, shards=3), tmp_path / "out", "scope_rl", shards=2)
+    with (tmp_path / "out" / "logged_dataset_discrete_testing_0.pickle").open("rb") as file:
+        found = pickle.load(file)
+    assert [*found][: len(KEYS)] == list(KEYS)
+    assert (found["size"], found["n_trajectories"], found["step_per_trajectory"]) == (15, 3, 5)
+    assert (found["state_keys"], found["behavior_policy"]) == (["v_0", "v_1", "x"], "greedy_0.3")
+    assert found["action"].dtype == np.int64 and found["state"].shape == (15, 3)
+    assert found["mask"].tolist() == [1, 1, 1, 0, 0] + [1] * 5 + [1, 0, 0, 0, 0]
+    assert found["done"].tolist() == [0, 0, 1, 1, 1] + [0, 0, 0, 0, 1] + [1] * 5
+    assert found["terminal"].tolist() == [0] * 9 + [1] + [0] * 5
+    assert found["terminated"].tolist() == [0, 0, 1] + [0] * 7 + [1, 0, 0, 0, 0]
+    assert found["truncated"].tolist() == [0] * 9 + [1] + [0] * 5
+    first, second = episodes[:2]
+    assert found["reward"][:5].tolist() == [*first.steps["reward"][:3].astype(float), 0, 0]
+    assert found["pscore"][:5].tolist() == [*first.steps["propensity"][:3].astype(float), 1, 1]
+    assert found["pscore"][5:10].tolist() == second.steps["propensity"][:5].astype(float).tolist()
+    assert found["state"][3].tolist() == found["state"][2].tolist()
+    assert found["info"]["click"].tolist() == [0, 1, 2, 2, 2, 0, 1, 2, 3, 4, 0, 0, 0, 0, 0]
+    assert found["info"]["tag"][:5] == ["t0", "t1", "t2", "t2", "t2"]
+    found["reward"][0] = 7  # it can be written to
+
+
+def test_scope_rl_s_summary_says_how_many_rows_are_padding(tmp_path, capsys):
+    data = write_dataset(tmp_path / "data", [logged(steps, terminal=True, seed=steps) for steps in (4, 6, 2)])
+    flags = ["--to=scope_rl", "--runner=FnApiRunner"]
+    for _ in range(2):  # the second time, all is there already
+        assert main(["convert", str(data), str(tmp_path / "out"), *flags]) == 0
+        assert "6 of 15 rows are padding (their mask is 0)" in capsys.readouterr().out
+    assert main(["convert", str(data), str(tmp_path / "out"), *flags, "--json"]) == 0
+    assert "6 of 15 rows are padding" in json.loads(capsys.readouterr().out)["notes"][0]
+    even = write_dataset(tmp_path / "even", [logged(4, terminal=True, seed=1)])
+    assert main(["convert", str(even), str(tmp_path / "even_out"), *flags]) == 0
+    assert "padding" not in capsys.readouterr().out
+
+
+def test_scope_rl_rejects_what_has_other_steps(tmp_path):
+    episodes = [logged(steps, terminal=True, seed=steps) for steps in (4, 6, 3)]
+    data = write_dataset(tmp_path / "data", episodes)
+    report = export(data, tmp_path / "out", "scope_rl", step_per_trajectory=3, behavior_policy="eg", ragged="reject")
+    assert (report.items_written, report.rejected) == (1, 2)
+    assert [line["detail"] for line, _ in read_rejected(tmp_path / "out")] == [
+        "5 actions, where --step_per_trajectory=3", "2 actions, where --step_per_trajectory=3",
+    ]  # fmt: skip
+    assert (tmp_path / "out" / "logged_dataset_discrete_eg_0.pickle").exists()
+    with pytest.raises(UsageError, match="--ragged=reject: say how many steps"):
+        open_job(data, tmp_path / "other", "scope_rl", ragged="reject")
+
+
+# All of them
+
+
+@pytest.mark.parametrize("to", ["numpy", "d3rlpy", "minari", "scope_rl"])
+def test_killed_and_run_again_gives_the_same_bytes(rich, tmp_path, to):
+    out, data = tmp_path / "out", rich[0]
+    if to == "scope_rl":
+        data = write_dataset(tmp_path / "data", [logged(3 + i % 3, terminal=True, seed=i) for i in range(6)])
+    job = open_job(data, out, to, shards=2)
+    job.converter.convert(job.open()[0], {})
+    again = open_job(data, out, to, shards=2)
+    (left,) = again.open()
+    again.converter.convert(left, {})
+    (out / "parts" / "train-00000-of-00002.part").rename(tmp_path / "kept")  # lost while it was merged
+    again = open_job(data, out, to, shards=2)
+    again.converter.convert(again.open()[0], {})
+    again.committer.commit()
+    whole = tmp_path / "whole"
+    export(data, whole, to, shards=2)
+    assert files_of(out) == files_of(whole)
+    assert open_job(data, out, to, shards=2).look().complete
+    one = tmp_path / "one"
+    export(data, one, to, shards=1)
+    names = [name for name in files_of(one) if name.endswith((".npy", ".h5", ".hdf5"))]
+    assert names or to == "scope_rl"
+    if to == "numpy":  # arrays do not depend on the ranges at all
+        assert {name: files_of(one)[name] for name in names} == {name: files_of(out)[name] for name in names}
+    assert read_commits(str(out))
+
+
+@pytest.mark.parametrize("to", ["d3rlpy", "minari"])
+def test_an_episode_without_transition_is_refused_by_name(tmp_path, to):
+    data = write_dataset(tmp_path / "data", [make_episode(5), make_episode(1, seed=1)])
+    report = export(data, tmp_path / "out", to)
+    assert (report.items_written, report.rejected) == (1, 1)
+    ((line, _),) = read_rejected(tmp_path / "out")
+    assert line["rule"] == "not_representable" and "one step" in line["detail"]
+
+
+def test_what_a_format_cannot_hold_is_refused(tmp_path):
+    nested = write_dataset(tmp_path / "nested", [make_episode(4, action={"arm": 2, "hand": 1})])
+    with pytest.raises(UsageError, match=r"the action is one array, and the dataset has action/arm, action/hand"):
+        open_job(nested, tmp_path / "out", "d3rlpy")
+    rewards = make_episode(4, columns={"reward": np.zeros((4, 2), np.float32)})
+    with pytest.raises(UsageError, match="the reward is one number a step"):
+        open_job(write_dataset(tmp_path / "rewards", [rewards]), tmp_path / "out", "minari")
+
+
+def test_a_file_of_another_writer(tmp_path):
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file["columns"] = [b"observations", b"actions", b"rewards", b"terminated"]
+        file["num_episodes"], file["version"] = 3, "2.1"
+        for i in (0, 1):
+            file[f"observations_{i}"] = np.arange(6, dtype=np.float32).reshape(3, 2) + i
+            file[f"actions_{i}"] = np.array([[1], [0], [2]])
+            file[f"rewards_{i}"] = np.ones((3, 1), np.float32)
+            file[f"terminated_{i}"] = i == 0
+    first, second, third = read_back(tmp_path / "x.h5", "d3rlpy")
+    assert first.steps["observation"].tolist() == [[0, 1], [2, 3], [4, 5], [0, 0]]
+    assert first.steps["action"].tolist() == [1, 0, 2, 0]
+    assert first.steps["is_terminal"].tolist() == [False, False, False, True]
+    assert first.steps["discount"].tolist() == [1, 1, 0, 0]
+    assert second.steps["observation"].tolist() == [[1, 2], [3, 4], [5, 6]]
+    assert (second.steps["is_last"].tolist(), second.steps["is_terminal"].any()) == ([False, False, True], False)
+    assert [fault.rule for fault in third.faults] == ["corrupt_record"]
+
+
+# Bytes
+
+
+@given(st.lists(st.tuples(st.sampled_from("?iuf"), st.integers(0, 5), st.integers(0, 3)), min_size=1, max_size=4))
+def test_packed_arrays_are_npz(shapes):
+    dtypes = {"?": np.bool_, "i": np.int64, "u": np.uint8, "f": np.float32}
+    arrays = {f"a/{i}": np.ones((rows, width), dtypes[kind]) for i, (kind, rows, width) in enumerate(shapes)}
+    arrays["text"] = np.array([b"", "é".encode(), b"x" * 300, None], object)[:3]
+    payload = pack(arrays)
+    found, theirs = unpack(payload), np.load(io.BytesIO(payload))
+    for name, array in arrays.items():
+        assert found[name].dtype == array.dtype and found[name].tolist() == array.tolist()
+    assert all(theirs[name].tolist() == arrays[name].tolist() for name in arrays if name != "text")
+    for damaged in (b"", payload[:60], payload[:-1][::-1]):
+        with pytest.raises(ValueError, match="not the arrays"):
+            unpack(damaged)
+
+
+@pytest.mark.parametrize("count", [0, 1, 7, 8, 9, 256, 257, 9000])
+def test_a_root_links_to_any_number_of_objects(tmp_path, count):
+    h5py = pytest.importorskip("h5py")
+    leaves = {f"v{i}": Leaf(0, np.dtype("<i4")) for i in range(12)}
+    template = EpisodeTemplate({"e_{}": {"deep": leaves, "none": {}}, "s_{}": Leaf(1, "?", scalar=True)}, ("id",))
+    data = np.arange(3, dtype="<i4").tobytes().ljust(16, b"\1")
+    start = hdf5_objects.SUPERBLOCK_BYTES + 16
+    rows, places = np.tile([3, 1], (count, 1)), np.tile([start - 16, start - 1], (count, 1))
+    body = template.fill(start, rows, places, np.arange(count)[:, None])
+    numbers = np.arange(count).astype("S")
+    names = np.concatenate([np.char.add(prefix, numbers) for prefix in (b"e_", b"s_")] + [np.array([b"x"])])
+    starts = start + template.size * np.arange(count)
+    places = np.concatenate([starts + place for place in template.links.values()] + [np.array([start])])
+    one = hdf5_objects.dataset(np.dtype("<i4"), (3,), start - 16, 12)
+    places[-1], body = start + len(body), body + one.ljust(hdf5_objects.aligned(len(one)), b"\0")
+    root = RootGroup(names, places, start + len(body))
+    (tmp_path / "x.h5").write_bytes(b"".join([root.superblock, data, body, *root.pieces()]))
+    assert (tmp_path / "x.h5").stat().st_size == root.end
+    with h5py.File(tmp_path / "x.h5") as file:
+        assert sorted(file) == sorted(name.decode() for name in names)
+        for i in {0, count // 2, count - 1} if count else ():
+            group = file[f"e_{i}"]
+            assert (group.attrs["id"], sorted(group["deep"]), len(group["none"])) == (i, sorted(leaves), 0)
+            assert group["deep/v11"][()].tolist() == [0, 1, 2] and file[f"s_{i}"][()]
+        assert f"e_{count}" not in file

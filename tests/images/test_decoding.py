@@ -1,0 +1,430 @@
+"""Images: the pixels that TFDS would decode, and the damage that its decoder would find."""
+
+import io
+import os
+import struct
+import subprocess
+import sys
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rlds_beam.checking.options import CheckOptions
+from rlds_beam.checking.verdicts import validate_episode
+from rlds_beam.errors import BadEpisode
+from rlds_beam.images.checking import check_images
+from rlds_beam.images.decoding import _fast_png
+from rlds_beam.images.encoded_images import EncodedImages
+from rlds_beam.images.encoding import encode_jpeg
+from rlds_beam.images.headers import UndecodableImageError, read_image_header
+from rlds_beam.testing import make_episode
+
+RNG = np.random.default_rng(0)
+ANY = (None, None, 3)
+
+
+def picture(height: int = 33, width: int = 47, channels: int = 3, dtype: Any = np.uint8) -> Any:
+    """Smooth with noise on it, as photographs are."""
+    y, x = np.mgrid[0:height, 0:width]
+    smooth = np.stack([np.sin(y / (5 + c) + x / (9 - c)) for c in range(channels)], -1)
+    top = np.iinfo(dtype).max
+    return ((smooth + 1) * top / 2.2 + RNG.integers(0, top // 20, smooth.shape)).astype(dtype)
+
+
+def column(*images: bytes, shape: tuple[int | None, ...] = ANY, dtype: str = "uint8") -> EncodedImages:
+    return EncodedImages(np.fromiter(images, object, len(images)), shape, dtype)
+
+
+def tensorflow(image: bytes, channels: int | None, dtype: str = "uint8") -> Any:
+    import tensorflow as tf
+
+    return tf.image.decode_image(image, channels=channels or 0, dtype=tf.dtypes.as_dtype(dtype)).numpy()
+
+
+def tensorflow_accepts(image: bytes, channels: int | None) -> bool:
+    import tensorflow as tf
+
+    try:
+        tensorflow(image, channels)
+    except (tf.errors.OpError, ValueError):
+        return False
+    return True
+
+
+def png_chunks(image: bytes) -> list[tuple[bytes, bytes]]:
+    at, chunks = 8, []
+    while at < len(image):
+        size = int.from_bytes(image[at : at + 4], "big")
+        chunks.append((image[at + 4 : at + 8], image[at + 8 : at + 8 + size]))
+        at += 12 + size
+    return chunks
+
+
+def png(chunks: list[tuple[bytes, bytes]]) -> bytes:
+    body = [struct.pack(">I", len(d)) + k + d + struct.pack(">I", zlib.crc32(k + d)) for k, d in chunks]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(body)
+
+
+def interlaced(image: Any) -> bytes:
+    """The seven passes of Adam7, no filters."""
+    height, width, channels = image.shape
+    lines = b""
+    for y, x, dy, dx in (
+        (0, 0, 8, 8),
+        (0, 4, 8, 8),
+        (4, 0, 8, 4),
+        (0, 2, 4, 4),
+        (2, 0, 4, 2),
+        (0, 1, 2, 2),
+        (1, 0, 2, 1),
+    ):
+        for row in image[y::dy, x::dx]:
+            lines += b"\0" + row.astype(row.dtype.newbyteorder(">")).tobytes()
+    header = struct.pack(">IIBBBBB", width, height, 8 * image.itemsize, {1: 0, 3: 2, 4: 6}[channels], 0, 0, 1)
+    return png([(b"IHDR", header), (b"IDAT", zlib.compress(lines)), (b"IEND", b"")])
+
+
+def with_pillow(image: Any, form: str, **options: Any) -> bytes:
+    from PIL import Image
+
+    buffer = io.BytesIO()
+    Image.fromarray(image.squeeze()).save(buffer, form, **options)
+    return buffer.getvalue()
+
+
+@pytest.fixture(scope="module")
+def files() -> dict[str, bytes]:
+    """Encoded images as a dataset may hold them, by description."""
+    import simplejpeg
+    import tensorflow as tf
+    from PIL import Image
+
+    found: dict[str, bytes] = {}
+    for channels in (1, 2, 3, 4):
+        found[f"png {channels}"] = tf.io.encode_png(picture(channels=channels)).numpy()
+        found[f"png {channels} 16"] = tf.io.encode_png(picture(channels=channels, dtype=np.uint16)).numpy()
+    for channels in (1, 3):
+        for quality in (30, 75, 95, 100):
+            for options in ({}, {"progressive": True}, {"chroma_downsampling": False}):
+                image = picture(64, 64, channels) if quality == 75 else picture(33, 47, channels)
+                found[f"jpeg {channels} {quality} {options}"] = tf.io.encode_jpeg(
+                    image, quality=quality, **options
+                ).numpy()
+    chunks = png_chunks(found["png 3"])
+    found["png tRNS"] = png([chunks[0], (b"tRNS", b"\0\1\0\2\0\3"), *chunks[1:]])
+    found["png gAMA"] = png([chunks[0], (b"gAMA", struct.pack(">I", 30000)), *chunks[1:]])
+    for dtype in (np.uint8, np.uint16):
+        found[f"png interlaced {dtype.__name__}"] = interlaced(picture(dtype=dtype))
+        for channels in (1, 3, 4):  # one of them just beyond 64 kB, where a stored block ends
+            found[f"png large {channels} {dtype.__name__}"] = tf.io.encode_png(
+                picture(333, 197, channels, dtype)
+            ).numpy()
+    found["png 65535"] = with_pillow(picture(5 * 257, 50, 1), "png")
+    found["png 196605"] = with_pillow(picture(771, 254, 1), "png")
+    found["png trailing"] = found["png 3"] + b"trailing"
+    found["png damaged text"] = png([*chunks[:-1], (b"tEXt", b"a\0b"), chunks[-1]]).replace(b"a\0b", b"a\0c")
+    found["jpeg trailing"] = found["jpeg 3 95 {}"] + b"trailing"
+    found["png optimised"] = with_pillow(picture(), "png", optimize=True)
+    palette = io.BytesIO()
+    Image.fromarray(picture()).quantize(16).save(palette, "png")
+    found["png palette"] = palette.getvalue()
+    found["png bilevel"] = with_pillow(picture(channels=1) > 100, "png")
+    found["jpeg cmyk"] = simplejpeg.encode_jpeg(np.ascontiguousarray(picture(channels=4)), colorspace="CMYK")
+    found["jpeg exif"] = with_pillow(picture(), "jpeg", exif=_rotated())
+    found["bmp"] = with_pillow(picture(), "bmp")
+    return found
+
+
+def _rotated() -> Any:
+    from PIL import Image
+
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    return exif
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "uint16"])
+@pytest.mark.parametrize("channels", [None, 1, 3, 4])
+def test_pixels_equal_tensorflow(files: dict[str, bytes], channels: int | None, dtype: str) -> None:
+    import tensorflow as tf
+
+    decoded = 0
+    for name, image in files.items():
+        try:
+            expected = tensorflow(image, channels, dtype)
+        except (tf.errors.OpError, ValueError):
+            with pytest.raises(BadEpisode, match="undecodable_image"):
+                column(image, shape=(None, None, channels), dtype=dtype).decode()
+            continue
+        ours = column(image, image, shape=(None, None, channels), dtype=dtype).decode()
+        assert ours.dtype == expected.dtype
+        np.testing.assert_array_equal(ours, [expected] * 2, err_msg=name)
+        decoded += 1
+    assert decoded > 10
+
+
+def test_headers_of_everything_tensorflow_decodes(files: dict[str, bytes]) -> None:
+    for name, image in files.items():
+        header = read_image_header(image)
+        assert (header.height, header.width) == tensorflow(image, None).shape[:2], name
+    assert check_images(column(*files.values()), 1 << 26) == []
+
+
+def test_damage_is_found_where_tensorflow_finds_it(files: dict[str, bytes]) -> None:
+    """Never a false alarm; every cut is found without decoding, every PNG's damage too."""
+    for name in ("png 3", "jpeg 3 95 {}", "jpeg 3 75 {'progressive': True}"):
+        image = files[name]
+        for cut in (1, 2, 5, 13, len(image) // 2, len(image) - 20, len(image) - 2, len(image)):
+            assert not tensorflow_accepts(image[:-cut], 3)
+            assert [v.rule for v in check_images(column(image[:-cut]), 1 << 26)] == ["undecodable_image"], (name, cut)
+        for _ in range(150):
+            damaged = bytearray(image)
+            damaged[RNG.integers(2, len(image))] ^= 1 << RNG.integers(0, 8)
+            data = bytes(damaged)
+            accepted = tensorflow_accepts(data, 3)
+            try:
+                pixels = column(data).decode()
+            except BadEpisode:
+                assert not accepted
+            else:
+                np.testing.assert_array_equal(pixels[0], tensorflow(data, 3))
+            faults = [v.rule for v in check_images(column(data), 1 << 26)]
+            assert not (accepted and "undecodable_image" in faults), name
+            assert accepted or faults or not name.startswith("png")
+
+
+def odd_pngs() -> dict[str, bytes]:
+    """PNGs of whole chunks, with content that encoders do not write."""
+    image = picture()
+    header = (b"IHDR", struct.pack(">IIBBBBB", 47, 33, 8, 2, 0, 0, 0))
+    lines = b"".join(
+        bytes([y % 2]) + np.diff(row, axis=0, prepend=row[:1] * 0).tobytes() if y % 2 else b"\0" + row.tobytes()
+        for y, row in enumerate(image)
+    )
+    stream, end, text = zlib.compress(lines), (b"IEND", b""), (b"tEXt", b"a\0b")
+    data = (b"IDAT", stream)
+    small_window = b"\x08\x1d" + stream[2:]
+
+    def with_header(**fields: int) -> tuple[bytes, bytes]:
+        names = ("width", "height", "depth", "colour", "compression", "filter", "interlace")
+        values = dict(zip(names, struct.unpack(">IIBBBBB", header[1]), strict=True)) | fields
+        return b"IHDR", struct.pack(">IIBBBBB", *values.values())
+
+    return {
+        name: png(chunks)
+        for name, chunks in {
+            "sound": [header, data, end],
+            "a part a byte": [header, *((b"IDAT", bytes([b])) for b in stream), end],
+            "an empty part": [header, (b"IDAT", b""), data, (b"IDAT", b""), end],
+            "text between parts": [header, (b"IDAT", stream[:99]), text, (b"IDAT", stream[99:]), end],
+            "text around": [header, text, data, text, end],
+            "parts too many": [header, data, text, data, end],
+            "no part": [header, end],
+            "nothing in it": [header, (b"IDAT", b""), end],
+            "trailing bytes": [header, (b"IDAT", stream + b"trailing"), end],
+            "lines too many": [header, (b"IDAT", zlib.compress(lines + b"\0" * 142)), end],
+            "lines too few": [header, (b"IDAT", zlib.compress(lines[:-142])), end],
+            "one byte too few": [header, (b"IDAT", zlib.compress(lines[:-1])), end],
+            "another checksum": [header, (b"IDAT", stream[:-1] + bytes([stream[-1] ^ 1])), end],
+            "no checksum": [header, (b"IDAT", stream[:-4]), end],
+            "a small window": [header, (b"IDAT", small_window), end],
+            "an unknown filter": [header, (b"IDAT", zlib.compress(b"\7" + lines[1:])), end],
+            "two headers": [header, header, data, end],
+            "a long header": [(b"IHDR", header[1] + b"\0"), data, end],
+            "an unknown chunk": [header, (b"teSt", b"?"), data, end],
+            "an unknown chunk that matters": [header, (b"TeST", b"?"), data, end],
+            "an unknown chunk late that matters": [header, data, (b"TeST", b"?"), end],
+            "a background": [header, (b"bKGD", b"\0\1\0\2\0\3"), (b"eXIf", b"II*\0"), data, end],
+            "no name of a chunk": [header, (b"t\x01St", b"?"), data, end],
+            "a palette that is none": [header, (b"PLTE", b"1234"), data, end],
+            "a suggested palette": [header, (b"PLTE", b"123"), data, end],
+            "colours": [header, (b"sBIT", b"\5\6\5"), (b"gAMA", b"\0\0\0\0"), (b"cHRM", b"\0" * 32), data, end],
+            "transparency late": [header, data, (b"tRNS", b"\0\1\0\2\0\3"), end],
+            "no width": [with_header(width=0), data, end],
+            "no height": [with_header(height=0), data, end],
+            "a negative width": [with_header(width=1 << 31), data, end],
+            "wider": [with_header(width=48), data, end],
+            "interlaced, so it says": [with_header(interlace=1), data, end],
+            "another compression": [with_header(compression=1), data, end],
+            "another way to filter": [with_header(filter=1), data, end],
+        }.items()
+    }
+
+
+@pytest.mark.parametrize("channels", [None, 3])
+def test_odd_pngs_as_tensorflow_takes_them(channels: int | None) -> None:
+    taken = 0
+    for name, image in odd_pngs().items():
+        if not tensorflow_accepts(image, channels):
+            with pytest.raises(BadEpisode, match="undecodable_image"):
+                raise AssertionError(f"{name}: {column(image, shape=(None, None, channels)).decode().shape}")
+            continue
+        pixels = column(image, shape=(None, None, channels)).decode()
+        np.testing.assert_array_equal(pixels[0], tensorflow(image, channels), err_msg=name)
+        taken += 1
+    assert 8 < taken < 25
+
+
+def test_usual_pngs_need_no_tensorflow(files: dict[str, bytes], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tensorflow", None)
+    for name, image in files.items():
+        kind, _, form = name.partition(" ")
+        if kind == "png" and form not in ("2", "2 16", "tRNS", "palette", "bilevel"):
+            dtype = "uint16" if form.endswith("16") else "uint8"
+            assert len(column(image, shape=(None, None, None), dtype=dtype).decode()) == 1, name
+
+
+def test_a_bomb_is_not_inflated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A header that claims more than the body can hold is refused."""
+    import imagecodecs
+
+    inflate, room = imagecodecs.deflate_decode, []
+
+    def watched(stream: bytes, out: int) -> Any:
+        room.append(out)
+        return inflate(stream, out=out)
+
+    monkeypatch.setattr(imagecodecs, "deflate_decode", watched)
+    zeros = (b"IDAT", zlib.compress(bytes(1 << 26)))
+    for size, asked in ((8, [8 * 25]), (30_000, [])):
+        room.clear()
+        header = struct.pack(">IIBBBBB", size, size, 8, 2, 0, 0, 0)
+        with pytest.raises(UndecodableImageError):
+            _fast_png(png([(b"IHDR", header), zeros, (b"IEND", b"")]), 3, "uint8")
+        assert room == asked
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff", b"GIF8", b"BM", b"RIFF1234WEBP", b"\0" * 99]
+)
+def test_no_image(data: bytes) -> None:
+    [violation] = check_images(column(data), 1 << 26, "observation/image")
+    assert (violation.rule, violation.field, violation.step) == ("undecodable_image", "observation/image", 0)
+    with pytest.raises(BadEpisode, match="undecodable_image in observation/image"):
+        column(data).decode("observation/image")
+
+
+def test_a_bomb_is_refused_by_its_header(files: dict[str, bytes]) -> None:
+    header = struct.pack(">IIBBBBB", 50_000, 60_000, 8, 2, 0, 0, 0)
+    bomb = png([(b"IHDR", header), *png_chunks(files["png 3"])[1:]])
+    [violation] = check_images(column(files["png 3"], bomb), 1 << 26)
+    assert (violation.rule, violation.step) == ("image_too_large", 1)
+    assert "60000x50000 pixels at step 1" in violation.detail
+
+
+def two_headed_jpeg(filler: bytes) -> bytes:
+    """65,500 x 65,500 pixels to libjpeg; who does not read markers as it does is led to a comment that says 8 x 8."""
+    image = bytearray(encode_jpeg(picture(64, 64)[None])[0])
+    frame = image.index(b"\xff\xc0")
+    image[frame + 5 : frame + 9] = (65_500).to_bytes(2, "big") * 2
+    scan = image.index(b"\xff\xda")
+    before, after = bytes(image[2:scan]), bytes(image[scan:])
+    small = b"\xff\xc0\x00\x11\x08\x00\x08\x00\x08" + b"\x03\x01\x22\x00\x02\x11\x01\x03\x11\x01" + bytes(8)
+    comment = b"\xff\xfe" + (len(small) + 2).to_bytes(2, "big") + small
+    return b"\xff\xd8" + filler + (len(before) + 6).to_bytes(2, "big") + before + comment + after
+
+
+_DECODE = """
+import resource, sys
+import numpy, simplejpeg
+from rlds_beam.images.checking import check_images
+from rlds_beam.images.encoded_images import EncodedImages
+with open("/proc/self/statm") as file:
+    room = int(file.read().split()[0]) * resource.getpagesize() + (1 << 30)
+resource.setrlimit(resource.RLIMIT_AS, (room, room))
+images = EncodedImages(numpy.array([sys.stdin.buffer.read()], object), (None, None, 3))
+faults = check_images(images, 1 << 26)
+print(*(fault.rule for fault in faults), flush=True)
+if not faults:
+    images.decode()
+"""
+
+
+@pytest.mark.parametrize("filler", [b"\xff\x00", b"\xff\xff\x00", b"\xff\x00\xff\x01\xff\x00"])
+def test_a_jpeg_is_as_large_as_its_decoder_takes_it_for(filler: bytes) -> None:
+    """In a process that has a gigabyte, where the pixels would take 13."""
+    done = subprocess.run(
+        [sys.executable, "-c", _DECODE], input=two_headed_jpeg(filler), capture_output=True, timeout=120, check=False
+    )
+    assert (done.returncode, done.stdout.split()) == (0, [b"image_too_large"]), done.stderr.decode()
+
+
+def test_chroma_that_simplejpeg_has_no_name_for() -> None:
+    image = bytearray(encode_jpeg(picture(64, 64)[None])[0])
+    frame = image.index(b"\xff\xc0")
+    for sampling in ((0x14, 0x11, 0x11), (0x11, 0x12, 0x11), (0x31, 0x11, 0x11)):
+        for i, value in enumerate(sampling):
+            image[frame + 11 + 3 * i] = value
+        accepted = tensorflow_accepts(bytes(image), 3)
+        assert read_image_header(bytes(image)) == (64, 64)
+        try:
+            pixels = column(bytes(image)).decode()
+        except BadEpisode:
+            assert not accepted
+        else:
+            np.testing.assert_array_equal(pixels[0], tensorflow(bytes(image), 3))
+
+
+def test_another_size_than_the_schema(files: dict[str, bytes]) -> None:
+    image = files["png 3"]
+    assert check_images(column(image, shape=(33, 47, 3)), 1 << 26) == []
+    assert check_images(column(image, shape=(33, None, 1)), 1 << 26) == []  # TensorFlow converts channels
+    [violation] = check_images(column(image, shape=(47, 33, 3)), 1 << 26)
+    assert violation.detail == "33x47 at step 0, where the schema says 47x33"
+    with pytest.raises(BadEpisode, match="image_too_large"):
+        column(image, shape=(47, 33, 3)).decode()
+    with pytest.raises(BadEpisode, match=r"image_too_large.*step 1"):
+        column(image, files["jpeg 3 75 {}"]).decode()
+
+
+def test_columns_of_images(files: dict[str, bytes]) -> None:
+    images = column(files["png 3"], files["jpeg 3 95 {}"], files["png 1"])
+    pixels = images.decode()
+    assert pixels.shape == (3, 33, 47, 3)
+    np.testing.assert_array_equal(images[1:].decode(), pixels[1:])
+    np.testing.assert_array_equal(images[1].decode(), pixels[1:2])
+    assert column(shape=(8, 9, 3)).decode().shape == (0, 8, 9, 3)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_jpegs_are_read_back_by_tensorflow(channels: int) -> None:
+    images = np.stack([picture(channels=channels) for _ in range(3)])
+    encoded = encode_jpeg(images, quality=95)
+    assert check_images(column(*encoded, shape=(33, 47, channels)), 1 << 26) == []
+    for image, data in zip(images, encoded, strict=True):
+        assert np.abs(tensorflow(data, channels).astype(int) - image).mean() < 8
+    with pytest.raises(ValueError, match="uint8"):
+        encode_jpeg(images.astype(np.uint16))
+
+
+def test_real_images_equal_tensorflow() -> None:
+    root = Path(os.environ.get("RLDS_BEAM_REAL_DATA", Path(__file__).parents[3] / "shared" / "data"))
+    shards = sorted(root.glob("bridge_dataset/1.0.0/*.tfrecord-*"))
+    if not shards:
+        pytest.skip(f"the real data is not there ({root})")
+    import tensorflow as tf
+
+    from rlds_beam.encoding.example.reading import parse_example
+
+    for record in tf.data.TFRecordDataset([str(shards[0])]).take(5):
+        example = parse_example(record.numpy())
+        for camera in range(4):
+            images = column(*example[f"steps/observation/image_{camera}"].strings(), shape=(64, 64, 3))
+            assert check_images(images, 1 << 26) == []
+            np.testing.assert_array_equal(images.decode(), [tensorflow(image, 3) for image in images])
+
+
+def test_an_image_of_many_pixels_is_not_decoded(monkeypatch):
+    """200 kB of a PNG may be 200 MB of pixels."""
+    side = 8192
+    rows = zlib.compress(bytes((1 + 3 * side) * 8))  # the header alone says how large it is
+    header = struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0)
+    image = png([(b"IHDR", header), (b"IDAT", rows), (b"IEND", b"")])
+    images = column(image, image)
+    monkeypatch.setattr(EncodedImages, "decode", lambda *_: pytest.fail("it was decoded"))
+    episode = make_episode(2, columns={"observation/x": images})
+    verdict = validate_episode(episode, CheckOptions(decode_images=True))
+    assert [v.rule for v in verdict.violations] == ["image_too_large"]

@@ -1,0 +1,155 @@
+"""An output is continued with the input and the code that it was begun with, and with no other."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import json
+import linecache
+import shutil
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+from versions import FORMATS, episodes, record, shards_of
+
+from rlds_beam import user_functions
+from rlds_beam.errors import UsageError
+from rlds_beam.formats.sources import open_source
+from rlds_beam.reading.framing import Framing
+from rlds_beam.testing import make_episode, shard_paths, write_dataset
+from rlds_beam.user_functions import version_of
+
+
+@pytest.mark.parametrize("flags", [(), ("--accept=duplicate_episode",)], ids=["", "accept"])
+@pytest.mark.parametrize("kind", FORMATS)
+def test_input_that_was_recorded_anew_is_another_plan(tmp_path, convert, kind, flags):
+    source = record(tmp_path / "data", 0, kind)
+    sizes = [p.stat().st_size for p in shards_of(source)]
+    first = convert(source, *flags)
+    assert first.code == 0
+    record(tmp_path / "data", 0, kind)  # the same once more: nothing has changed
+    again = convert(source, *flags)
+    assert again.code == 0 and "nothing was left to do" in again.out
+    record(tmp_path / "data", 100, kind)
+    assert [p.stat().st_size for p in shards_of(source)] == sizes
+    changed = convert(source, *flags)
+    assert changed.code == 2
+    for text in ("the input has changed", shards_of(source)[0].name, "--overwrite"):
+        assert text in changed.err
+    replaced = convert(source, *flags, "--overwrite")
+    assert replaced.code == 0
+    assert replaced.items[0]["observation"].tobytes() == episodes(100)[0].steps["observation"][:2].tobytes()
+
+
+def test_one_episode_of_many_is_enough(tmp_path, convert):
+    source = record(tmp_path / "data", 0)
+    assert convert(source).code == 0
+    changed = [*episodes(0)[:4], make_episode(5, seed=50), episodes(0)[5]]
+    write_dataset(tmp_path / "data", changed, shards=2)
+    ran = convert(source)
+    assert ran.code == 2
+    assert "the input has changed: testing-train.tfrecord-00001-of-00002)" in ran.err
+
+
+def test_half_an_output_is_not_finished_with_other_input(tmp_path, convert):
+    """As a kill leaves it: one range is committed, the other is not."""
+    source = record(tmp_path / "data", 0)
+    output = convert(source, "--shards=2").output
+    (output / "manifest.json").unlink()
+    (output / "_commits" / "train-00001-of-00002.json").unlink()
+    record(tmp_path / "data", 100)
+    ran = convert(source, "--shards=2")
+    assert ran.code == 2 and "the input has changed" in ran.err
+    record(tmp_path / "data", 0)
+    assert convert(source, "--shards=2").code == 0
+
+
+def test_an_output_of_an_earlier_version_is_not_continued(tmp_path, convert):
+    source = record(tmp_path / "data", 0)
+    output = convert(source).output
+    plan = json.loads((output / "plan.json").read_text())
+    del plan["plan"]["content"], plan["plan"]["functions"]
+    (output / "plan.json").write_text(json.dumps(plan))
+    ran = convert(source)
+    assert ran.code == 2 and "kept no fingerprint of the input" in ran.err
+
+
+def test_files_of_equal_names_are_told_apart(tmp_path, convert):
+    one, other = record(tmp_path / "one", 0), record(tmp_path / "other", 50)
+    files = f"{shard_paths(one)[0]},{shard_paths(other)[0]}"
+    assert convert(files).code == 0
+    record(tmp_path / "one", 200)
+    assert "the input has changed" in convert(files).err
+
+
+FUNCTION = """
+    import numpy as np
+
+    def scale():
+        return {scale}
+
+    def info(steps, following):
+        return {{"score": np.full(len(steps["reward"]), scale(), np.float32)}}
+"""
+
+
+@pytest.fixture
+def module(tmp_path, monkeypatch):
+    """Writes a module of the user's, as if in a process of its own."""
+    monkeypatch.chdir(tmp_path)
+    name = f"edited_{tmp_path.name}"  # directories of other tests are on the path, too
+
+    def forget() -> None:
+        sys.modules.pop(name, None)
+        user_functions._imported.cache_clear()
+        importlib.invalidate_caches()
+        linecache.clearcache()
+        shutil.rmtree("__pycache__", ignore_errors=True)
+
+    def write(scale: float, version: str | None = None) -> str:
+        text = textwrap.dedent(FUNCTION.format(scale=scale))
+        text += "" if version is None else f"\ninfo.__version__ = {version!r}\n"
+        Path(f"{name}.py").write_text(text)
+        forget()
+        return f"{name}:info"
+
+    yield write
+    forget()
+
+
+def test_a_function_that_was_edited_is_another_plan(tmp_path, convert, module):
+    source = record(tmp_path / "data", 0)
+    flag = f"--policy_info_fn={module(1.0)}"
+    assert convert(source, flag).code == 0
+    module(1.0)
+    assert convert(source, flag).code == 0
+    module(2.0)  # not the function, but one that it calls
+    ran = convert(source, flag)
+    assert ran.code == 2
+    for text in ("the code has changed: edited_test", ":info", "--overwrite"):
+        assert text in ran.err
+
+
+def test_a_version_stands_for_the_source(tmp_path, convert, module):
+    source = record(tmp_path / "data", 0)
+    flag = f"--policy_info_fn={module(1.0, version='1')}"
+    assert convert(source, flag).code == 0
+    module(2.0, version="1")
+    assert convert(source, flag).code == 0
+    module(2.0, version="2")
+    assert "the code has changed" in convert(source, flag).err
+
+
+def test_code_without_source_has_a_version_all_the_same():
+    assert version_of("math:sqrt") == "no source"
+
+
+def test_a_shard_that_cannot_be_read_is_named(tmp_path):
+    """A directory under its name: a lost permission does not keep root from reading."""
+    source = open_source(str(record(tmp_path / "data", 0)))
+    shard = dataclasses.replace(source.splits[0].shards[0], path=str(tmp_path))
+    for look in (lambda framing: framing.content([shard]), lambda framing: framing.record_starts(shard, [7])):
+        with pytest.raises(UsageError, match=f"{tmp_path} cannot be read"):
+            look(Framing(source))

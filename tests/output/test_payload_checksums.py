@@ -1,0 +1,78 @@
+"""A record's checksum is computed once: where it was compared in reading, a copy of the record is given the same."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+
+from rlds_beam.connectors.base import EpisodeConnector
+from rlds_beam.encoding.base import CheckedRecord, Damage, Record
+from rlds_beam.encoding.tfrecord import writing as tfrecord_writing
+from rlds_beam.encoding.tfrecord.file import read_records
+from rlds_beam.encoding.tfrecord.framing import masked_crc
+from rlds_beam.encoding.tfrecord.writing import frame, frame_all, framed
+from rlds_beam.jobs.convert import prepare
+from rlds_beam.jobs.options import ConvertOptions
+from rlds_beam.output.record_writing import TFRecordFile
+from rlds_beam.testing import make_episode, read_payloads, write_dataset
+
+
+class AddOneToReward(EpisodeConnector):
+    def edit(self, episode, fields):
+        return episode.with_columns({fields.rewards: episode.steps[fields.rewards] + 1})
+
+
+PAYLOADS = [b"", b"a", bytes(1000), b"x" * (3 << 20)]
+"""The last is longer than a block, and is read on another way."""
+
+
+def test_every_record_has_the_checksum_of_its_payload():
+    records = list(read_records(io.BytesIO(frame_all(PAYLOADS))))
+    assert [record.payload for record in records] == PAYLOADS
+    for record in records:
+        assert isinstance(record, CheckedRecord)
+        assert record.crc == masked_crc(record.payload)
+        assert record == Record(record.position, record.payload)
+    damaged = bytearray(frame(b"abc"))
+    damaged[13] ^= 1
+    (unit,) = read_records(io.BytesIO(bytes(damaged)))
+    assert isinstance(unit, Damage)
+
+
+def test_a_copy_of_an_episode_has_no_checksum():
+    episode = make_episode(3).replace(payload=b"a").with_payload_crc(7)
+    assert episode.payload_crc == 7
+    assert episode.replace(payload=b"b").payload_crc is None
+    assert episode.slice(0, 1).payload_crc is None
+
+
+def test_a_file_takes_the_checksum_that_is_known(tmp_path, monkeypatch):
+    expected = frame_all(PAYLOADS)
+    crcs = [masked_crc(payload) for payload in PAYLOADS]
+    assert b"".join(piece for payload in PAYLOADS for piece in framed(payload)) == expected
+    monkeypatch.setattr(tfrecord_writing, "masked_crc", lambda data: pytest.fail("it was computed again"))
+    file = TFRecordFile(str(tmp_path / "copy"))
+    for payload, crc in zip(PAYLOADS, crcs, strict=True):
+        file.add(payload, "key", crc)
+    file.commit()
+    assert (tmp_path / "copy").read_bytes() == expected
+
+
+@pytest.mark.parametrize("edits", [False, True])
+def test_what_is_copied_is_not_summed_again_and_what_is_edited_is(tmp_path, monkeypatch, edits):
+    data = write_dataset(tmp_path / "data", [make_episode(n) for n in (4, 9)])
+    connectors = [AddOneToReward()] if edits else []
+    job = prepare(ConvertOptions(str(data), str(tmp_path / "out"), to="rlds", connectors=connectors))
+    job.open()
+    summed: list[bytes] = []
+    monkeypatch.setattr(tfrecord_writing, "masked_crc", lambda data: summed.append(data) or masked_crc(data))
+    for work in job.ranges:
+        job.converter.convert(work, {})
+    before, after = (
+        [payload for shard in sorted(path.glob("*.tfrecord-*")) for payload in read_payloads(shard)]
+        for path in (data, tmp_path / "out")
+    )
+    assert summed == (after if edits else [])
+    assert (after == before) is not edits
+    assert len(after) == 2

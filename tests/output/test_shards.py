@@ -1,0 +1,234 @@
+"""Shards, commits and the manifest: an output is finished, or known not to be."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import xxhash
+from outputs import commit_dataset, commit_range, plan, shard_path
+
+from rlds_beam import storage
+from rlds_beam.encoding.base import Record
+from rlds_beam.encoding.tfrecord.file import open_tfrecord, read_records
+from rlds_beam.encoding.tfrecord.writing import frame
+from rlds_beam.episodes.schema import Field
+from rlds_beam.errors import NotVerifiedError, UsageError
+from rlds_beam.output import directory, manifest
+from rlds_beam.output.commits import rejected_path
+from rlds_beam.output.shards import RejectedWriter, ShardInfo, ShardWriter
+from rlds_beam.reading.plan import WorkRange
+
+FIELDS = (Field("step_type", "int32", (2,), "bytes"), Field("observation", "float32", (2, 3)))
+CONTENT = {"source": {"dataset": "data/1.0.0", "bytes": 123}, "options": {"items": "pairs", "shards": [1, 2]}}
+PLAN = plan(**CONTENT)
+RANGES = [WorkRange("train", i, 3, ()) for i in range(3)] + [WorkRange("val", 0, 1, ())]
+
+
+def make_range(output: Path, work: WorkRange, records: int = 2, *, rejected: int = 0, predicted: int | None = None):
+    path = shard_path(output, work)
+    with ShardWriter(path) as writer, RejectedWriter(rejected_path(str(output), work)) as aside:
+        for i in range(records):
+            writer.write([frame(f"{work}/{i}".encode())], 1, f"key{i}")
+        for i in range(rejected):
+            aside.write(b"bad", {"key": f"bad{i}", "rule": "non_finite", "detail": "é"}, f"bad{i}")
+        kept = aside.commit()
+        shard = writer.commit()
+    predicted = records if predicted is None else predicted
+    return commit_range(output, work, shard, FIELDS, predicted=predicted, rejected=kept, report={"records": records})
+
+
+def make_dataset(output: Path, records=(2, 0, 3, 1)):
+    directory.open_output(str(output), PLAN)
+    for work, count in zip(RANGES, records, strict=True):
+        make_range(output, work, count, rejected=work.index)
+    return commit_dataset(output, RANGES, FIELDS)
+
+
+def contents(directory: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(directory)): p.read_bytes() for p in sorted(directory.rglob("*")) if p.is_file()}
+
+
+def checksum_of(data: bytes) -> str:
+    return f"xxh3-128:{xxhash.xxh3_128_hexdigest(data)}"
+
+
+def test_a_shard_is_there_when_committed_and_not_before(tmp_path):
+    path = tmp_path / "shard"
+    with ShardWriter(str(path)) as writer:
+        writer.write([b"ab", memoryview(b"c")], 2, "first")
+        writer.write([], 0, "empty")
+        writer.write([b"d"], 1, "last")
+        assert not path.exists()
+        assert all(storage.is_temporary(p.name) for p in tmp_path.iterdir())
+        info = writer.commit()
+    assert path.read_bytes() == b"abcd"
+    assert info == ShardInfo(3, 4, checksum_of(b"abcd"), "first", "last")
+    assert [p.name for p in tmp_path.iterdir()] == ["shard"]
+
+
+def test_a_shard_that_is_not_committed_leaves_nothing(tmp_path):
+    with ShardWriter(str(tmp_path / "shard")) as writer:
+        writer.write([b"ab"], 1)
+    assert not list(tmp_path.iterdir())
+
+
+def test_rejected_records_are_kept_as_they_were(tmp_path):
+    with RejectedWriter(str(tmp_path / "r")) as writer:
+        writer.write(b"original \x00", {"key": "k", "detail": "é\n"}, "k")
+        assert writer.commit().records == 1
+    with open_tfrecord(str(tmp_path / "r.tfrecord")).file as file:
+        assert list(read_records(file)) == [Record(0, b"original \x00")]
+    assert json.loads((tmp_path / "r.jsonl").read_text()) == {"key": "k", "detail": "é\n"}
+    with RejectedWriter(str(tmp_path / "none")) as writer:
+        assert writer.commit() is None
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_dataset_is_committed_whole(tmp_path):
+    made = make_dataset(tmp_path)
+    assert made["items"] == 6
+    assert made == manifest.read_manifest(str(tmp_path))
+    for shard in made["shards"]:
+        data = (tmp_path / shard["file"]).read_bytes()
+        assert (len(data), checksum_of(data)) == (shard["bytes"], shard["checksum"])
+        assert (tmp_path / (shard["file"] + ".spec")).stat().st_size
+    assert [r["records"] for r in made["rejected"]] == [1, 2]
+    info = json.loads((tmp_path / "dataset_info.json").read_text())
+    assert [(s["name"], s["shardLengths"]) for s in info["splits"]] == [("train", ["2", "0", "3"]), ("val", ["1"])]
+
+
+def test_an_empty_split_is_left_out(tmp_path):
+    make_dataset(tmp_path, (2, 0, 3, 0))
+    info = json.loads((tmp_path / "dataset_info.json").read_text())
+    assert [s["name"] for s in info["splits"]] == ["train"]
+    assert not list(tmp_path.glob("data-val*"))
+    assert directory.open_output(str(tmp_path), PLAN).complete
+
+
+def test_an_empty_dataset_is_no_tfds_dataset(tmp_path):
+    assert make_dataset(tmp_path, (0, 0, 0, 0))["items"] == 0
+    expected = {"plan.json", "manifest.json", "checksums.xxh128", "rejected", "_commits"}  # of what was rejected
+    assert {p.name for p in tmp_path.iterdir()} == expected
+    assert directory.open_output(str(tmp_path), PLAN).complete
+
+
+def test_the_same_plan_again_has_nothing_to_do(tmp_path):
+    make_dataset(tmp_path)
+    before = contents(tmp_path)
+    finished = directory.open_output(
+        str(tmp_path), plan(**{**CONTENT, "options": {"items": "pairs", "shards": (1, 2)}})
+    )
+    assert finished.complete
+    assert finished.ranges.keys() == {str(work) for work in RANGES}
+    assert finished.ranges["train-00000-of-00003"].report == {"records": 2}
+    commit_dataset(tmp_path, RANGES, FIELDS)
+    assert contents(tmp_path) == before
+
+
+def damage_file(output):
+    (output / "data-train.tfrecord-00002-of-00003").write_bytes(b"short")
+
+
+def lose_file(output):
+    (output / "data-train.tfrecord-00002-of-00003").unlink()
+
+
+def lose_spec(output):
+    (output / "data-train.tfrecord-00002-of-00003.spec").unlink()
+
+
+def lose_commit(output):
+    (output / "_commits" / "train-00002-of-00003.json").unlink()
+
+
+def cut_commit(output):
+    (output / "_commits" / "train-00002-of-00003.json").write_text("")
+
+
+def lose_rejected(output):
+    (output / "rejected" / "train-00002-of-00003.jsonl").unlink()
+
+
+def lose_manifest(output):
+    (output / "manifest.json").unlink()
+    lose_commit(output)
+    (output / ".data-train.tfrecord-00002-of-00003.0badcafe.tmp").write_bytes(b"half")
+    (output / "_commits" / ".train-00002-of-00003.json.0badcafe.tmp").write_bytes(b"{")
+
+
+@pytest.mark.parametrize(
+    "fault", [damage_file, lose_file, lose_spec, lose_commit, cut_commit, lose_rejected, lose_manifest]
+)
+def test_a_rerun_does_what_is_missing_and_ends_the_same(tmp_path, fault):
+    make_dataset(tmp_path)
+    before = contents(tmp_path)
+    fault(tmp_path)
+    finished = directory.open_output(str(tmp_path), PLAN)
+    assert not finished.complete
+    assert not (tmp_path / "manifest.json").exists()
+    assert {str(work) for work in RANGES} - finished.ranges.keys() == {"train-00002-of-00003"}
+    make_range(tmp_path, RANGES[2], 3, rejected=2)
+    commit_dataset(tmp_path, RANGES, FIELDS)
+    assert contents(tmp_path) == before
+
+
+def test_killed_before_the_plan_was_written(tmp_path):
+    (tmp_path / ".plan.json.0badcafe.tmp").write_text("{")
+    assert not directory.open_output(str(tmp_path), PLAN).ranges
+
+
+def test_another_plan_is_refused_and_replaced_on_demand(tmp_path):
+    make_dataset(tmp_path)
+    before = contents(tmp_path)
+    other = plan(**{**CONTENT, "options": {"items": "frames", "shards": [1, 2]}})
+    with pytest.raises(UsageError, match=r'options.items was "pairs" and is now "frames".*--overwrite'):
+        directory.open_output(str(tmp_path), other)
+    assert contents(tmp_path) == before
+    (tmp_path / "notes.txt").write_text("mine")
+    assert directory.open_output(str(tmp_path), other, overwrite=True) == directory.Finished()
+    assert contents(tmp_path).keys() == {"plan.json", "notes.txt"}
+
+
+def test_overwrite_replaces_the_same_plan_too(tmp_path):
+    make_dataset(tmp_path)
+    assert not directory.open_output(str(tmp_path), PLAN, overwrite=True).ranges
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+@pytest.mark.parametrize("name", ["thesis.tex", "plan.json", "data-train.tfrecord-00000-of-00001"])
+def test_a_foreign_directory_is_never_touched(tmp_path, overwrite, name):
+    (tmp_path / name).write_text('{"mine": 1}')
+    with pytest.raises(UsageError, match="not empty, and rlds-beam did not write"):
+        directory.open_output(str(tmp_path), PLAN, overwrite=overwrite)
+    assert contents(tmp_path) == {name: b'{"mine": 1}'}
+
+
+def test_an_unfinished_dataset_is_not_committed(tmp_path):
+    directory.open_output(str(tmp_path), PLAN)
+    make_range(tmp_path, RANGES[0])
+    with pytest.raises(NotVerifiedError, match="3 of 4 ranges were not finished"):
+        commit_dataset(tmp_path, RANGES, FIELDS)
+    assert not (tmp_path / "manifest.json").exists()
+    with pytest.raises(UsageError, match="is not finished"):
+        manifest.read_manifest(str(tmp_path))
+
+
+def test_a_damaged_shard_is_not_committed(tmp_path):
+    make_dataset(tmp_path)
+    damage_file(tmp_path)
+    with pytest.raises(NotVerifiedError, match="has 5 bytes where"):
+        commit_dataset(tmp_path, RANGES, FIELDS)
+    assert not (tmp_path / "manifest.json").exists()
+
+
+def test_other_than_predicted_is_an_error(tmp_path):
+    directory.open_output(str(tmp_path), PLAN)
+    with pytest.raises(NotVerifiedError, match="holds 2 items where 3 were predicted"):
+        make_range(tmp_path, RANGES[0], 2, predicted=3)
+
+
+def test_a_manifest_is_asked_of_an_output_only(tmp_path):
+    with pytest.raises(UsageError, match="not a dataset that rlds-beam wrote"):
+        manifest.read_manifest(str(tmp_path))

@@ -1,0 +1,448 @@
+"""The command line: its flags, what it prints and where, its exit codes; and the same jobs from Python."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import inspect as introspection
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jobs import complaints
+from processes import DEADLINE
+from processes import run as execute
+
+from rlds_beam import worker_status
+from rlds_beam.errors import FailedRuleError, UsageError
+from rlds_beam.pipelines.cli import JOBS, main
+from rlds_beam.pipelines.convert import ConvertConfig, convert
+from rlds_beam.pipelines.inspect import InspectConfig, inspect
+from rlds_beam.pipelines.validate import ValidateConfig, validate
+from rlds_beam.testing import make_episode, read_items, shard_paths, write_dataset
+
+CONFIGS = {"inspect": InspectConfig, "validate": ValidateConfig, "convert": ConvertConfig}
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    return write_dataset(tmp_path / "data", [make_episode(5, seed=i) for i in range(6)], shards=2)
+
+
+@pytest.fixture
+def broken(tmp_path: Path) -> Path:
+    """Two of ten episodes never end."""
+    episodes = [make_episode("F M M" if i < 2 else "F M L", seed=i) for i in range(10)]
+    return write_dataset(tmp_path / "broken", episodes)
+
+
+@pytest.fixture
+def run(capsys):
+    def command(*arguments: object) -> tuple[int, str, str]:
+        code = main([str(a) for a in arguments])
+        return code, *capsys.readouterr()
+
+    return command
+
+
+def process(*arguments: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """The command as a user starts it."""
+    script = Path(sys.executable).with_name("rlds-beam")
+    return subprocess.run(
+        [script, *map(str, arguments)], capture_output=True, text=True, cwd=cwd, check=False, timeout=DEADLINE
+    )
+
+
+def refused(result: tuple[int, str, str], *mentioned: str) -> None:
+    code, out, err = result
+    assert (code, out) == (2, "")
+    assert err.startswith("rlds-beam: ")
+    assert len(err.splitlines()) == 1
+    for text in mentioned:
+        assert text in err
+
+
+# Flags
+
+
+@pytest.mark.parametrize("command", CONFIGS)
+def test_help_mentions_every_field(run, command):
+    code, out, err = run(command, "--help")
+    assert (code, err) == (0, "")
+    for field in dataclasses.fields(CONFIGS[command]):
+        if field.metadata.get("hidden"):
+            assert f"--{field.name}" not in out
+        elif field.metadata.get("positional"):
+            assert field.name.upper() in out
+        else:
+            assert f"--{field.name.rstrip('_')}" in out
+        assert field.metadata.get("help")
+    assert "exit codes" in out
+
+
+@pytest.mark.parametrize("arguments", [(), ("--help",), ("-h",)])
+def test_help_names_the_commands(run, arguments):
+    code, out, _ = run(*arguments)
+    assert code == 0
+    for command in CONFIGS:
+        assert command in out
+
+
+def test_version(run):
+    code, out, _ = run("--version")
+    assert code == 0
+    assert out.startswith("rlds-beam ")
+
+
+@pytest.mark.parametrize(
+    ("flag", "near"),
+    [("--item=pairs", "--items"), ("--sequence-length=3", "--sequence_length"), ("--max_reject=1", "--max_rejected"),
+     ("--overwite", "--overwrite"), ("--policy_info", "--policy_info_")],
+)  # fmt: skip
+def test_unknown_flag_names_the_nearest(run, source, tmp_path, flag, near):
+    refused(run("convert", source, tmp_path / "out", flag), flag.split("=")[0], f"did you mean {near}")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("flags", "mentioned"),
+    [
+        (["--items=pair"], "pairs"),
+        (["--sequence_length=three"], "--sequence_length"),
+        (["--sequence_length=3"], "--items=sequences"),
+        (["--items=sequences", "--stride_length=0"], "--stride_length"),
+        (["--items=sequences", "--tile_end_of_episodes"], "--pad_end_of_episodes"),
+        (["--repair=non_finite"], "cannot be repaired"),
+        (["--accept=last_not_last"], "cannot be accepted"),
+        (["--fail=no_such_rule"], "there is no such rule"),
+        (["--max_rejected=2.5"], "--max_rejected"),
+        (["--max_rejected=-1"], "--max_rejected"),
+        (["--max_rejected=many"], "--max_rejected"),
+        (["--split=trian"], "did you mean train"),
+        (["--split=train[0:2"], "--split"),
+        (["--shards=0"], "--shards"),
+        (["--shards=-2"], "--shards"),
+        (["--workers=0"], "--workers"),
+        (["--workers=-1"], "--workers"),
+        (["--images=gif"], "raw"),
+        (["--observation_fields=camera"], "--observation_fields"),
+        (["--policy_info_fields=rewad"], "reward"),
+        (["--policy_info_fn=no_such_module:f"], "no_such_module"),
+        (["--policy_info_fn=json"], "module:function"),
+        (["--features=nowhere.json"], "nowhere.json"),
+        (["--runner=NoSuchRunner"], "NoSuchRunner"),
+        (["extra"], "is a directory: give one directory, or several files"),  # an output, after two inputs
+    ],
+)
+def test_wrong_values_are_refused(run, source, tmp_path, flags, mentioned):
+    refused(run("convert", source, tmp_path / "out", *flags), mentioned)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("arguments", [(), ("only_input",)])
+def test_missing_arguments(run, arguments):
+    refused(run("convert", *arguments), "OUTPUT")
+
+
+@pytest.mark.parametrize("command", [["validate"], ["inspect"], ["convert", "out"]])
+def test_wrong_path(run, tmp_path, command):
+    name, *output = command
+    refused(run(name, tmp_path / "nowhere", *(tmp_path / o for o in output)), "nowhere: no such file or directory")
+    (tmp_path / "empty").mkdir()
+    refused(run(name, tmp_path / "empty", *(tmp_path / o for o in output)), "features.json")
+    assert not (tmp_path / "out").exists()
+
+
+def test_unknown_command(run):
+    refused(run("covert", "a", "b"), "covert")
+
+
+# Output
+
+
+@pytest.mark.parametrize("flags", [(), ("--workers=2",)])
+def test_json_is_all_there_is_on_stdout(source, tmp_path, flags):
+    done = process("convert", source, tmp_path / "out", "--json", *flags)
+    assert (done.returncode, complaints(done.stderr)) == (0, [])
+    report = json.loads(done.stdout)
+    assert report["records"] == report["valid"] == 6
+    assert report["items_written"] == 24
+    assert report["shards"] == {"train:00000": 3, "train:00001": 3}
+    assert report["steps_this_run"] == 30
+    assert report["output"] == str(tmp_path / "out")
+
+
+def test_quiet_as_text(source, tmp_path):
+    done = process("convert", source, tmp_path / "out")
+    assert (done.returncode, complaints(done.stderr)) == (0, [])
+    for text in (
+        "read      6 records",
+        "checked   6 episodes: 6 valid, 0 rejected",
+        "24 items (as predicted)",
+        "steps/s",
+    ):
+        assert text in done.stdout
+    done = process("inspect", source, "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout)["items"] == 24
+
+
+def test_python_dash_m(source, tmp_path):
+    code, out, err = execute(["validate", source, "--json"])
+    assert (code, err) == (0, "")
+    assert json.loads(out)["valid"] == 6
+
+
+def test_a_failing_worker_says_it_in_one_line(broken, tmp_path):
+    done = process("convert", broken, tmp_path / "out", "--fail=last_not_last", "--workers=2")
+    assert (done.returncode, done.stdout) == (1, "")
+    (said,) = complaints(done.stderr)
+    assert "last_not_last" in said
+    assert not (tmp_path / "out" / "manifest.json").exists()
+
+
+def test_validate_writes_nothing_but_the_report(run, broken, tmp_path, monkeypatch):
+    empty = tmp_path / "here"
+    empty.mkdir()
+    monkeypatch.chdir(empty)
+    before = sorted(broken.iterdir())
+    assert run("validate", broken)[0] == 3
+    assert list(empty.iterdir()) == []
+    assert run("validate", broken, "--report=report.json")[0] == 3
+    assert json.loads((empty / "report.json").read_text())["rejected"] == 2
+    assert sorted(broken.iterdir()) == before
+
+
+def test_inspect(run, source):
+    code, out, err = run("inspect", source, "--items=sequences", "--sequence_length=3")
+    assert (code, err) == (0, "")
+    for text in ("testing/1.0.0", "observation: float32(3)", "train: 2 shards, 6 episodes", "18 items of 30 steps"):
+        assert text in out
+
+
+# Beam's flags, dry runs, what may be rejected
+
+
+def test_beams_flags_after_the_dashes(run, source, tmp_path):
+    code, _, err = run("convert", source, tmp_path / "out", "--", "--direct_num_workers=1", "--job_name=mine")
+    assert (code, complaints(err)) == (0, [])
+    assert len(read_items(tmp_path / "out")) == 24
+
+
+def test_runner_by_beams_name(run, source, tmp_path):
+    refused(run("convert", source, tmp_path / "out", "--runner=FlinkRunner", "--workers=2"), "--workers")
+
+
+def test_dry_run_writes_nothing(run, source, tmp_path):
+    code, out, err = run("convert", source, tmp_path / "out", "--dry_run")
+    assert (code, err) == (0, "")
+    assert "6 episodes" in out
+    assert "observation: float32(3)" in out
+    assert "nothing was written" in out
+    assert not (tmp_path / "out").exists()
+
+
+def test_dry_run_fails_where_the_job_would(run, source, tmp_path):
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / "thesis.tex").write_text("")
+    refused(run("convert", source, tmp_path / "taken", "--dry_run"), "taken is not empty")
+    shard_paths(source)[0].unlink()
+    refused(run("convert", source, tmp_path / "out", "--dry_run"), "missing_shard")
+    assert not (tmp_path / "out").exists()
+    assert [p.name for p in (tmp_path / "taken").iterdir()] == ["thesis.tex"]
+
+
+def test_dry_run_as_json(run, source, tmp_path):
+    code, out, err = run("convert", source, tmp_path / "out", "--dry_run", "--json")
+    assert (code, err) == (0, "")
+    assert json.loads(out)["episodes"] == 6
+
+
+@pytest.mark.parametrize(
+    ("allowed", "code"), [("0", 3), ("1", 3), ("2", 0), ("0.1", 3), ("0.2", 0), ("1.0", 0), ("0.0", 3)]
+)
+def test_max_rejected(run, broken, tmp_path, allowed, code):
+    assert (
+        run("convert", broken, tmp_path / "out", f"--max_rejected={allowed}", "--accept=duplicate_episode")[0] == code
+    )
+    assert len(read_items(tmp_path / "out")) == 8 * 2  # everything else was done all the same
+
+
+# From Python
+
+
+def test_convert_from_python(source, tmp_path):
+    config = ConvertConfig(str(source), str(tmp_path / "out"), items="sequences", sequence_length=3)
+    done = convert(config)
+    assert done.report.items_written == 6 * 3 == len(read_items(tmp_path / "out"))
+    assert done.figures()["steps_this_run"] == 30
+    again = convert(config)
+    assert again.metrics == {}
+    assert again.report == done.report
+
+
+def test_validate_and_inspect_from_python(broken):
+    report = validate(ValidateConfig(str(broken)))
+    assert report.rules["last_not_last"].rejected == 2
+    assert inspect(InspectConfig(str(broken), items="frames")).items == 8 * 3
+
+
+@pytest.mark.parametrize(
+    ("changes", "error"),
+    [
+        ({"output": "/dev/null"}, UsageError),
+        ({"input": "/no/where"}, UsageError),
+        ({"fail": ("last_not_last",)}, FailedRuleError),
+        ({"shards": 0}, UsageError),
+    ],
+)
+def test_errors_from_python(broken, tmp_path, changes, error):
+    arguments: dict[str, Any] = {"input": str(broken), "output": str(tmp_path / "out"), **changes}
+    with pytest.raises(error):
+        convert(ConvertConfig(**arguments))
+
+
+@pytest.mark.parametrize(
+    "options", [{"items": "sequences", "sequence_length": 0}, {"repair": ("non_finite",)}, {"max_sequence_length": 3}]
+)
+def test_options_are_checked_when_they_are_made(options):
+    with pytest.raises(UsageError):
+        ConvertConfig("in", "out", **options)
+
+
+def test_inspect_takes_no_flags_of_beam(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["inspect", "anything", "--", "--direct_num_workers=2"]) == 2
+    assert "it takes no flags after --" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", JOBS)
+def test_every_job_keeps_the_contract(command):
+    """`pipelines.base.Job`: a frozen config, its usage, `main`, and the job itself as a function."""
+    module = importlib.import_module(f"rlds_beam.pipelines.{command}")
+    config = getattr(module, JOBS[command][0])
+    assert config.__dataclass_params__.frozen
+    positional = [f.name.upper() for f in dataclasses.fields(config) if f.metadata.get("positional")]
+    assert [word.removesuffix("...") for word in module.USAGE.split()[: len(positional)]] == positional
+    assert callable(module.main)
+    assert callable(getattr(module, command))
+    if "beam_options" in config.__dataclass_fields__:
+        assert [*introspection.signature(module.define_pipeline).parameters][:2] == ["root", "config"]
+
+
+@pytest.mark.parametrize("flags", [(), ("--accept=duplicate_episode",), ("--items=episodes",), ("--split=train[1:7]",)])
+def test_inspect_predicts_what_convert_writes_with_duplicates(tmp_path, capsys, flags):
+    """Of four episodes that are in the dataset four times, three copies are no items."""
+    episodes = [make_episode(2, seed=i % 4) for i in range(16)]
+    path = str(write_dataset(tmp_path / "twice", episodes, shards=3))
+    assert main(["inspect", path, "--json", *flags]) == 0
+    found = json.loads(capsys.readouterr().out)
+    main(["convert", path, str(tmp_path / "out"), *flags])
+    capsys.readouterr()
+    report = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert found["complete"] and found["items"] == report["items_written"]
+    assert found["sampled"]["rules"] == report["rules"]
+
+
+def test_inspect_says_that_it_did_not_look_for_duplicates_in_a_sample(source, capsys):
+    assert main(["inspect", str(source), "--sample_bytes=1"]) == 0
+    assert "a sample was read; duplicates were not looked for" in capsys.readouterr().out
+
+
+# Verbosity, errors as JSON, outputs that cannot be written to
+
+
+def test_errors_are_json_too(run, tmp_path):
+    code, out, err = run("convert", tmp_path / "nowhere", tmp_path / "out", "--json")
+    assert code == 2 and len(err.splitlines()) == 1
+    error = json.loads(out)["error"]
+    assert (error["type"], error["exit_code"]) == ("UsageError", 2)
+    assert err == f"rlds-beam: {error['message']}\n"
+
+
+@pytest.mark.parametrize("command", [["validate", "--report="], ["stats", "--output="]], ids=["validate", "stats"])
+def test_a_device_or_fifo_is_not_replaced_by_a_report(run, source, tmp_path, command):
+    os.mkfifo(tmp_path / "fifo")
+    code, _, err = run(command[0], source, f"{command[1]}{tmp_path / 'fifo'}")
+    assert code == 2 and "fifo is not a regular file" in err
+    assert (tmp_path / "fifo").is_fifo()
+
+
+def test_a_schema_as_json_is_not_text(run, source):
+    code, out, _ = run("inspect", source, "--json")
+    assert code == 0
+    schema = json.loads(out)["schema"]
+    assert schema["observation"] == {"dtype": "float32", "shape": [3], "encoding": "none", "feature": "Tensor"}
+
+
+@pytest.mark.parametrize("flags", [[], ["--json"]])
+def test_a_closed_pipe_ends_quietly(source, flags):
+    """As of `rlds-beam inspect ... | head -1`."""
+    script = Path(sys.executable).with_name("rlds-beam")
+    read, write = os.pipe()
+    os.close(read)
+    try:
+        done = subprocess.run(
+            [script, "inspect", str(source), *flags],
+            stdout=write, stderr=subprocess.PIPE, text=True, check=False, timeout=DEADLINE,
+        )  # fmt: skip
+    finally:
+        os.close(write)
+    assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, "")
+
+
+@pytest.mark.parametrize("flags", [[], ["--json"]])
+def test_an_output_that_is_full_is_one_line(source, flags):
+    script = Path(sys.executable).with_name("rlds-beam")
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [script, "inspect", str(source), *flags],
+            stdout=full, stderr=subprocess.PIPE, text=True, check=False, timeout=DEADLINE,
+        )  # fmt: skip
+    assert done.returncode == 1
+    assert len(complaints(done.stderr)) == 1 and "No space left on device" in done.stderr
+
+
+def test_an_error_of_a_bucket_is_one_line(run, source, monkeypatch):
+    """Libraries of stores have exceptions of their own, which are no OSError."""
+
+    class Forbidden(Exception):
+        __module__ = "google.api_core.exceptions"
+
+    def forbidden(*_: object) -> None:
+        raise Forbidden("403 GET https://storage.googleapis.com:\n no access")
+
+    monkeypatch.setattr("rlds_beam.formats.sources.open_source", forbidden)
+    code, out, err = run("inspect", source)
+    assert (code, out) == (1, "")
+    assert err == "rlds-beam: Forbidden: 403 GET https://storage.googleapis.com: no access\n"
+
+
+def test_a_mistake_of_ours_keeps_its_traceback(run, source, monkeypatch):
+    monkeypatch.setattr("rlds_beam.formats.sources.open_source", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        run("inspect", source)
+
+
+def test_quiet_prints_errors_only(run, source, tmp_path):
+    assert run("convert", source, tmp_path / "out", "-q") == (0, "", "")
+    code, out, err = run("convert", tmp_path / "nowhere", tmp_path / "again", "--quiet")
+    assert (code, out) == (2, "") and len(err.splitlines()) == 1
+
+
+def test_verbose_shows_the_logs_of_beam(source, tmp_path):
+    assert process("validate", source).stderr == ""
+    assert "apache_beam" in process("validate", source, "-v").stderr
+    assert worker_status.VERBOSE not in os.environ
+
+
+@pytest.mark.parametrize("command", JOBS)
+def test_help_starts_with_three_examples(run, command):
+    _, out, _ = run(command, "--help")
+    examples = [line for line in out.splitlines() if line.startswith(f"  rlds-beam {command}")]
+    assert len(examples) == (2 if command == "doctor" else 3)
+    assert out.index("examples:") < out.index("options:")

@@ -1,0 +1,272 @@
+"""Fault cases 1 to 10, each by its number, through the real command: what is wrong with files and their bytes."""
+
+from __future__ import annotations
+
+import dataclasses
+import gzip
+import json
+import os
+import resource
+import shutil
+
+import numpy as np
+import pytest
+from jobs import EPISODES, dataset, episodes, pairs
+
+from rlds_beam.encoding.tfds.rlds_records import encode_example, schema_of
+from rlds_beam.testing import (
+    cut,
+    features_json,
+    flip_byte,
+    insert_bytes,
+    make_episode,
+    record_offsets,
+    set_length,
+    shard_paths,
+)
+
+
+@pytest.mark.parametrize("part", ["payload", "payload_crc"])
+def test_1_data_checksum(tmp_path, convert, validate, part):
+    source = dataset(tmp_path)
+    shard = shard_paths(source)[1]
+    offset = record_offsets(shard)[1]
+    flip_byte(shard, record=1, part=part, at=0)
+    damaged = shard.read_bytes()[offset + 12 : record_offsets(shard)[2] - 4]
+    ran = convert(source)
+    line, payload = ran.assert_one_rejected("corrupt_record", str(shard), str(offset))
+    assert line["key"] == f"testing/1.0.0:train:00001@{offset}"
+    assert payload == damaged
+    assert len(ran.items) == pairs(EPISODES - 1)
+    code, report, _ = validate(source)
+    assert code == 3
+    assert report["rules"]["corrupt_record"]["samples"][0]["key"] == line["key"]
+
+
+@pytest.mark.parametrize("part", ["length", "length_crc"])
+def test_1_length_checksum_costs_one_record(tmp_path, convert, part):
+    source = dataset(tmp_path)
+    flip_byte(shard_paths(source)[0], record=1, part=part)
+    ran = convert(source)
+    ran.assert_one_rejected("corrupt_record")
+    assert len(ran.items) == pairs(EPISODES - 1)
+
+
+@pytest.mark.parametrize("extra", [5, 12, 60, -4, -1], ids=["header", "no-payload", "payload", "no-footer", "footer"])
+def test_2_torn_record(tmp_path, convert, extra):
+    source = dataset(tmp_path)
+    shard = shard_paths(source)[0]
+    offset = record_offsets(shard)[2]
+    cut(shard, record=2, extra=extra)
+    torn = shard.read_bytes()[offset:]
+    ran = convert(source)
+    line, payload = ran.assert_one_rejected("corrupt_record", str(shard), str(offset))
+    assert line["key"] == f"testing/1.0.0:train:00000@{offset}"
+    assert torn == payload
+    assert len(ran.items) == pairs(EPISODES - 1)
+
+
+@pytest.mark.parametrize("keep", [2, 0], ids=["3_boundary", "4_empty"])
+def test_3_and_4_short_shard(tmp_path, convert, validate, keep):
+    source = dataset(tmp_path)
+    shard = shard_paths(source)[1]
+    cut(shard, record=keep)
+    ran = convert(source)
+    assert ran.code == 3
+    assert ran.rules == {"short_shard": 1}
+    assert f"{shard} holds {keep} records; dataset_info.json says 3" in ran.out
+    assert ran.rejected == []
+    assert len(ran.items) == pairs(3 + keep)  # everything that exists was converted
+    code, report, _ = validate(source)
+    assert (code, report["rules"]["short_shard"]["rejected"]) == (3, 1)
+
+
+@pytest.mark.parametrize("compressed", [False, True], ids=["plain", "gzip"])
+@pytest.mark.parametrize(
+    ("split", "items", "missing"),
+    [
+        ("train[2:5]", 2, "1 record of train[2:5]; dataset_info.json says 2"),
+        ("train[4:]", 0, "0 records of train[4:6]; dataset_info.json says 2"),
+        ("train[1:4]", 3, None),
+        ("train[:3]", 3, None),
+    ],
+)
+def test_3_in_a_slice(tmp_path, convert, split, items, missing, compressed):
+    """Each of two shards should hold three records, and the second one holds one."""
+    source = dataset(tmp_path)
+    shard = shard_paths(source)[1]
+    cut(shard, record=1)
+    if compressed:
+        shard.write_bytes(gzip.compress(shard.read_bytes()))
+    ran = convert(source, f"--split={split}")
+    assert len(ran.items) == pairs(items)
+    if missing is None:
+        assert (ran.code, ran.rules) == (0, {})
+    else:
+        assert (ran.code, ran.rules) == (3, {"short_shard": 1})
+        assert f"{shard} holds {missing}" in ran.out
+
+
+def test_3_accepted_when_asked(tmp_path, convert):
+    source = dataset(tmp_path)
+    cut(shard_paths(source)[1], record=1)
+    ran = convert(source, "--accept=short_shard")
+    assert ran.code == 0
+    assert ran.report["rules"]["short_shard"]["accepted"] == 1
+
+
+def test_3_fails_when_asked(tmp_path, convert):
+    source = dataset(tmp_path)
+    cut(shard_paths(source)[1], record=1)
+    ran = convert(source, "--fail=short_shard")
+    assert ran.code == 1
+    assert "short_shard" in ran.err
+    assert not (ran.output / "manifest.json").exists()
+
+
+def test_4_all_shards_empty(tmp_path, convert):
+    source = dataset(tmp_path)
+    for shard in shard_paths(source):
+        shard.write_bytes(b"")
+    ran = convert(source)
+    assert ran.code == 3
+    assert ran.rules == {"short_shard": 2}
+    assert ran.items == []
+
+
+def test_5_missing_shard(tmp_path, convert, validate):
+    source = dataset(tmp_path)
+    shard = shard_paths(source)[1]
+    shard.unlink()
+    convert(source).assert_nothing_done("missing_shard", str(shard), "3 episodes")
+    code, _, err = validate(source)
+    assert code == 2
+    assert "missing_shard" in err
+    ran = convert(source, "--accept=missing_shard")
+    assert ran.code == 0
+    assert len(ran.items) == pairs(3)
+
+
+def test_6_stale_shard(tmp_path, convert):
+    source = dataset(tmp_path)
+    stale = source / "testing-train.tfrecord-00002-of-00003"
+    shutil.copy(shard_paths(source)[1], stale)
+    convert(source).assert_nothing_done("extra_shard", str(stale))
+    ran = convert(source, "--accept=extra_shard")
+    assert ran.code == 0
+    assert len(ran.items) == pairs(EPISODES)  # what dataset_info.json names, and nothing twice
+
+
+def test_7_gzip_is_told_by_its_bytes(tmp_path, convert):
+    source = dataset(tmp_path)
+    plain = convert(source, output=tmp_path / "plain")
+    for shard in shard_paths(source):
+        shard.write_bytes(gzip.compress(shard.read_bytes()))
+    ran = convert(source)
+    assert ran.code == 0
+    key = [item["observation"].tobytes() for item in ran.items]
+    assert key == [item["observation"].tobytes() for item in plain.items]
+
+
+def test_7_torn_gzip(tmp_path, convert):
+    source = dataset(tmp_path)
+    shard = shard_paths(source)[0]
+    packed = gzip.compress(shard.read_bytes())
+    shard.write_bytes(packed[: len(packed) * 2 // 3])
+    ran = convert(source)
+    assert ran.code == 3
+    assert all(line["rule"] == "corrupt_record" and str(shard) in line["detail"] for line, _ in ran.rejected)
+    assert ran.rules["corrupt_record"] == len(ran.rejected) >= 1
+    assert len(ran.items) >= pairs(3)
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [b"this is a text file, no TFRecord\n" * 50, os.urandom(3000), bytes(3000)],
+    ids=["text", "noise", "zeros"],
+)
+def test_7_garbage_file_is_named(tmp_path, convert, garbage):
+    source = dataset(tmp_path)
+    shard = shard_paths(source)[0]
+    shard.write_bytes(garbage)
+    ran = convert(source)
+    assert ran.code == 3
+    assert {line["rule"] for line, _ in ran.rejected} == {"corrupt_record"}
+    assert all(str(shard) in line["detail"] for line, _ in ran.rejected)
+    assert b"".join(payload for _, payload in ran.rejected) == garbage
+    assert "short_shard" in ran.rules
+    assert len(ran.items) == pairs(3)
+
+
+@pytest.mark.parametrize("length", [1 << 20, 1 << 40, (1 << 63) - 1, (1 << 64) - 1])
+def test_8_huge_length(tmp_path, convert, length):
+    source = dataset(tmp_path)
+    set_length(shard_paths(source)[0], record=1, length=length)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    ran = convert(source)
+    ran.assert_one_rejected("corrupt_record")
+    assert len(ran.items) == pairs(EPISODES - 1)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200 << 10  # kB
+
+
+def test_8_junk_between_records(tmp_path, convert):
+    source = dataset(tmp_path)
+    insert_bytes(shard_paths(source)[0], record=1, data=b"junk" * 100)
+    ran = convert(source)
+    _, payload = ran.assert_one_rejected("corrupt_record")
+    assert payload == b"junk" * 100
+    assert len(ran.items) == pairs(EPISODES)
+
+
+@pytest.mark.parametrize("record", [b"", b"\xff not an example", encode_example(make_episode(3))[:-1]])
+def test_9_not_an_example(tmp_path, convert, record):
+    source = dataset(tmp_path, [*episodes(), record])
+    _, payload = convert(source).assert_one_rejected("not_an_example")
+    assert payload == record
+
+
+def test_9_an_example_of_something_else(tmp_path, convert):
+    other = make_episode(2, columns={"label": np.zeros(2, np.int64)})
+    foreign = encode_example(other.replace(steps={"label": other.steps["label"]}))
+    _, payload = convert(dataset(tmp_path, [*episodes(), foreign])).assert_one_rejected("missing_field")
+    assert payload == foreign
+
+
+@pytest.mark.parametrize("missing", ["features.json", "dataset_info.json"])
+def test_10_metadata_missing(tmp_path, convert, missing):
+    source = dataset(tmp_path)
+    (source / missing).unlink()
+    convert(source).assert_nothing_done(missing, "dataset" if missing == "features.json" else "Restore")
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"pythonClassName": "os.system"}'])
+@pytest.mark.parametrize("file", ["features.json", "dataset_info.json"])
+def test_10_metadata_broken(tmp_path, convert, file, text):
+    source = dataset(tmp_path)
+    (source / file).write_text(text)
+    convert(source).assert_nothing_done(str(source / file))
+
+
+def test_10_dtype_mismatch(tmp_path, convert, validate):
+    source = dataset(tmp_path)
+    schema = schema_of(episodes(1)[0])
+    wrong = dataclasses.replace(schema.steps["observation"], dtype="int64")
+    other = dataclasses.replace(schema, steps={**schema.steps, "observation": wrong})
+    (source / "features.json").write_text(json.dumps(features_json(other)))
+    convert(source).assert_nothing_done("schema_mismatch", "observation", "int64")
+    assert validate(source)[0] == 2
+
+
+def test_10_field_that_no_record_has(tmp_path, convert):
+    source = dataset(tmp_path)
+    schema = schema_of(make_episode(2, columns={"observation_2": np.zeros((2, 3), np.float32)}))
+    (source / "features.json").write_text(json.dumps(features_json(schema)))
+    convert(source).assert_nothing_done("schema_mismatch", "observation_2")
+
+
+def test_10_path_that_leaves_the_dataset(tmp_path, convert):
+    source = dataset(tmp_path)
+    info = json.loads((source / "dataset_info.json").read_text())
+    info["splits"][0]["filepathTemplate"] = "../../{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
+    (source / "dataset_info.json").write_text(json.dumps(info))
+    convert(source).assert_nothing_done("dataset_info.json")

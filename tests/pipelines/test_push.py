@@ -1,0 +1,369 @@
+"""`rlds-beam push`: datasets in, tables filled with exactly the expected items."""
+
+from __future__ import annotations
+
+import collections
+import json
+from pathlib import Path
+from typing import Any
+
+import apache_beam as beam
+import imagecodecs
+import numpy as np
+import pytest
+
+pytest.importorskip("reverb")
+
+import reverb
+from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.runners.portability.fn_api_runner import FnApiRunner
+from servers import drain
+from versions import record, shards_of
+
+import rlds_beam
+from rlds_beam.episodes.keys import EpisodeKey
+from rlds_beam.errors import UsageError
+from rlds_beam.images.encoded_images import EncodedImages
+from rlds_beam.jobs.options import PushOptions
+from rlds_beam.jobs.push import open_input
+from rlds_beam.pipelines.cli import main
+from rlds_beam.pipelines.push import PushConfig, define_pipeline
+from rlds_beam.reverb.pushing import EpisodePusher
+from rlds_beam.reverb.serving.server import EmbeddedServer
+from rlds_beam.testing import make_episode, read_items, read_rejected, write_dataset
+from rlds_beam.trajectories.options import FrameOptions, ItemOptions
+from rlds_beam.transforms import ReadFromRlds, ValidateEpisodes, WriteToReverb
+
+STEPS, EPISODES = 12, 10
+PAIRS = EPISODES * (STEPS - 1)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory) -> Path:
+    episodes = [make_episode(STEPS, seed=i, observation={"b": 2, "a": 3}) for i in range(EPISODES)]
+    return write_dataset(tmp_path_factory.mktemp("data"), episodes, shards=3)
+
+
+@pytest.fixture
+def server():
+    """A server whose tables `t` and `u` give each item once, in the order of insertion."""
+    running = reverb.Server([_once("t"), _once("u")])
+    yield f"127.0.0.1:{running.port}"
+    running.stop()
+
+
+def _once(name: str, max_size: int = 1_000_000, signature: Any = None) -> Any:
+    selectors = reverb.selectors
+    return reverb.Table(
+        name, selectors.Fifo(), selectors.Fifo(), max_size, reverb.rate_limiters.MinSize(1), max_times_sampled=1,
+        signature=signature,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def push(capsys, tmp_path):
+    def run(source: Path | str, server: str, *flags: str, table: str = "t") -> tuple[int, dict[str, Any], str]:
+        report = tmp_path / "push.json"
+        report.unlink(missing_ok=True)
+        code = main(["push", str(source), f"--reverb={server}", f"--table={table}", f"--report={report}", *flags])
+        captured = capsys.readouterr()
+        return code, json.loads(report.read_text()) if report.exists() else {}, captured.err or captured.out
+
+    return run
+
+
+def items_of(server: str, table: str = "t") -> collections.Counter[bytes]:
+    """The items of a table, each by its bytes."""
+    return collections.Counter(b"".join(column.tobytes() for column in item.data) for item in drain(server, table))
+
+
+def converted(data: Path | list[Path], output: Path, *flags: str) -> collections.Counter[bytes]:
+    """What convert writes for the same input, each item by its bytes in the order of a table's columns."""
+    inputs = map(str, data if isinstance(data, list) else [data])
+    assert main(["convert", *inputs, str(output), "--quiet", *flags]) in (0, 3)
+    order = [field["path"] for field in json.loads((output / "manifest.json").read_text())["fields"]]
+    return collections.Counter(
+        b"".join(np.asarray(item[path]).tobytes() for path in order) for item in read_items(output)
+    )
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        (),
+        ("--items=sequences", "--sequence_length=5", "--pad_end_of_episodes", "--tile_end_of_episodes"),
+        ("--items=sequences", "--sequence_length=5", "--stride_length=2", "--across_episodes"),
+        ("--items=episodes",),
+        ("--last_step=absorbing", "--chunk_length=1"),
+    ],
+)
+def test_the_table_holds_what_convert_writes(push, server, data, tmp_path, flags) -> None:
+    code, report, said = push(data, server, *flags)
+    assert code == 0, said
+    expected = converted(data, tmp_path / "out", *(f for f in flags if "chunk" not in f))
+    assert report["items_written"] == report["items_predicted"] == expected.total()
+    assert items_of(server) == expected
+
+
+def test_images_are_pixels_in_the_table(push, server, tmp_path) -> None:
+    episodes, frames = [], set()
+    for seed in range(3):
+        pixels = np.random.default_rng(seed).integers(0, 255, (STEPS, 4, 6, 3), np.uint8)
+        frames |= {pixel.tobytes() for pixel in pixels}
+        pngs = np.empty(STEPS, object)
+        pngs[:] = [imagecodecs.png_encode(pixel) for pixel in pixels]
+        columns = {"observation/image": EncodedImages(pngs, (4, 6, 3))}
+        episodes.append(make_episode(STEPS, seed=seed, observation={"state": 3}, columns=columns))
+    data = write_dataset(tmp_path / "data", episodes)
+    flags = ("--items=sequences", "--sequence_length=4", "--pad_end_of_episodes", "--tile_end_of_episodes")
+    code, _, said = push(data, server, *flags)
+    assert code == 0, said
+    items = drain(server, "t")
+    assert len(items) == 3 * STEPS
+    images = [image for item in items for image in item.data[1]]
+    assert {image.tobytes() for image in images} == frames | {bytes(4 * 6 * 3)}
+
+
+def test_a_dry_run_writes_nothing(push, server, data) -> None:
+    code, _, said = push(data, server, "--dry_run")
+    assert (code, "observation/a: float32(3)" in said, "nothing was written" in said) == (0, True, True)
+    assert not items_of(server)
+    code, _, said = push(data, server, "--dry_run", table="nope")
+    assert (code, "no table 'nope'" in said) == (2, True)
+
+
+def test_what_was_converted_is_pushed_as_it_is(push, server, data, tmp_path, capsys) -> None:
+    expected = converted(data, tmp_path / "out", "--items=sequences", "--sequence_length=3")
+    code, _, said = push(tmp_path / "out", server)
+    assert code == 0, said
+    (line,) = (line for line in said.splitlines() if line.startswith("table "))
+    assert "episode" not in line, "Reverb counts batches of converted items as episodes"
+    assert items_of(server) == expected
+    code, _, said = push(tmp_path / "out", server, "--items=episodes")
+    assert (code, "is converted already" in said) == (2, True)
+
+
+def test_pushing_again_writes_nothing_twice(push, server, data) -> None:
+    for inserted in (PAIRS, 0):
+        code, report, said = push(data, server)
+        assert code == 0, said
+        (table,) = report["tables"]
+        assert (table["acknowledged"], table["inserted"], table["size"]) == (PAIRS, inserted, PAIRS)
+
+
+def test_input_that_changes_during_a_push_is_noticed(push, server, tmp_path, monkeypatch) -> None:
+    source = record(tmp_path / "data", 0)
+    changed = shards_of(record(tmp_path / "other", 100))[0].read_bytes()
+    push_range = EpisodePusher.push
+
+    def change_and_push(*args: Any, **kwargs: Any) -> Any:
+        shards_of(source)[0].write_bytes(changed)
+        return push_range(*args, **kwargs)
+
+    monkeypatch.setattr(EpisodePusher, "push", change_and_push)
+    code, _, said = push(source, server, "--workers=1")
+    assert code == 4 and shards_of(source)[0].name in said and "items of both versions" in said
+
+
+def test_a_bundle_that_runs_twice_changes_nothing(push, server, data) -> None:
+    code, report, said = push(data, server, "--", "--direct_runner_bundle_repeat=1")
+    assert code == 0, said
+    assert report["tables"][0]["size"] == PAIRS
+    assert set(items_of(server).values()) == {1}
+
+
+def test_several_tables_and_servers(push, data, tmp_path) -> None:
+    first, second = reverb.Server([_once("t"), _once("u")]), reverb.Server([_once("t"), _once("u")])
+    servers = [f"127.0.0.1:{running.port}" for running in (first, second)]
+    code, report, said = push(data, ",".join(servers), table="t,u")
+    assert code == 0, said
+    expected = converted(data, tmp_path / "out")
+    held = {(server, table): items_of(server, table) for server in servers for table in "tu"}
+    for table in "tu":
+        assert held[servers[0], table] + held[servers[1], table] == expected
+        assert all(held[server, table] for server in servers)
+    assert report["items_written"] == 2 * PAIRS
+    for running in (first, second):
+        running.stop()
+
+
+def test_several_files_through_connectors(push, server, data, tmp_path) -> None:
+    (tmp_path / "c.yaml").write_text("- MinimumLength: {transitions: 5}\n- SubsampleSteps: {every: 2}\n")
+    connectors, shards = f"--connectors={tmp_path / 'c.yaml'}", shards_of(data)[:2]
+    code, report, said = push(shards[0], server, str(shards[1]), connectors)
+    assert code == 0, said
+    episodes = report["records"]
+    assert 0 < episodes < EPISODES, "two of three shards were given"
+    longer, halved = report["connectors"]
+    assert (longer["episodes_in"], longer["dropped"], halved["changed"]) == (episodes, 0, episodes)
+    assert (halved["steps_in"], halved["steps_out"]) == (episodes * STEPS, episodes * (STEPS // 2 + 1))
+    assert f"connector SubsampleSteps(every=2): {episodes} episodes, " in said
+    assert items_of(server) == converted(shards, tmp_path / "out", connectors)
+
+
+def test_worker_processes(push, server, data, tmp_path) -> None:
+    code, _, said = push(data, server, "--workers=2")
+    assert code == 0, said
+    assert items_of(server) == converted(data, tmp_path / "out")
+
+
+def test_bad_episodes_are_kept_and_the_rest_goes_on(push, server, tmp_path) -> None:
+    episodes = [make_episode(STEPS, seed=i, breaks=["last_not_last"] if i == 4 else []) for i in range(EPISODES)]
+    data = write_dataset(tmp_path / "data", episodes)
+    code, report, _ = push(data, server, f"--rejected={tmp_path / 'kept'}")
+    assert code == 3
+    assert (report["rejected"], report["items_written"]) == (1, PAIRS - (STEPS - 1))
+    ((line, _),) = read_rejected(tmp_path / "kept")
+    assert line["rule"] == "last_not_last"
+    EpisodeKey.parse(line["key"])
+
+
+@pytest.mark.parametrize(
+    ("priority", "expected"), [("2.5", lambda item: 2.5), ("observation/progress", lambda item: item.data[3][0])]
+)
+def test_priorities(push, server, tmp_path, priority, expected) -> None:
+    progress = {"observation/progress": np.linspace(0, 1, STEPS, dtype=np.float32)}
+    episodes = [make_episode(STEPS, seed=i, observation={"b": 2, "a": 3}, columns=progress) for i in range(3)]
+    data = write_dataset(tmp_path / "data", episodes)
+    code, _, said = push(data, server, f"--priority={priority}")
+    assert code == 0, said
+    items = drain(server, "t")
+    assert len(items) == 3 * (STEPS - 1)
+    for item in items:
+        assert item.info.priority == pytest.approx(expected(item), abs=1e-6)
+    if priority != "2.5":
+        assert len({item.info.priority for item in items}) == STEPS - 1
+
+
+class TestObserverWriter:
+    @pytest.mark.parametrize(
+        "flags",
+        [
+            (),
+            ("--items=sequences", "--sequence_length=5", "--pad_end_of_episodes", "--tile_end_of_episodes"),
+            ("--items=sequences", "--sequence_length=5", "--stride_length=2", "--across_episodes"),
+            ("--items=sequences", "--sequence_length=5", "--across_episodes", "--pad_end_of_episodes",
+             "--tile_end_of_episodes"),
+            ("--items=episodes",),
+            ("--items=episodes", "--max_sequence_length=5", "--bypass_partial_episodes", "--allow_empty"),
+        ],
+    )  # fmt: skip
+    def test_writes_the_same_items(self, push, server, data, tmp_path, flags) -> None:
+        code, report, said = push(data, server, "--writer=observer", "--priority=3", *flags)
+        assert code == 0, said
+        expected = converted(data, tmp_path / "out", *flags)
+        assert report["items_written"] == expected.total()
+        assert items_of(server) == expected
+
+    def test_again_is_twice(self, push, server, data) -> None:
+        for size in (PAIRS, 2 * PAIRS):
+            code, report, said = push(data, server, "--writer=observer")
+            assert (code, report["tables"][0]["size"]) == (0, size), said
+
+    def test_single_frames_have_a_time_axis(self, push, data) -> None:
+        """As these observers write them; a table that wants none is refused before anything is sent."""
+        import tensorflow as tf
+
+        spec = open_input(PushOptions(str(data), reverb=("s:1",), table=("t",), items="frames")).spec.to_tf(
+            per_frame=True
+        )
+        with_axis = tf.nest.map_structure(lambda leaf: tf.TensorSpec((1, *leaf.shape), leaf.dtype), spec)
+        tables = {"without": spec, "with": with_axis, "any": None}
+        running = reverb.Server([_once(name, signature=signature) for name, signature in tables.items()])
+        server = f"127.0.0.1:{running.port}"
+        code, _, said = push(data, server, "--writer=observer", "--items=frames", table="without")
+        assert code == 2 and "'without' wants single frames without a time axis" in said and "--writer=stream" in said
+        assert not drain(server, "without")
+        for table in ("with", "any"):
+            code, _, said = push(data, server, "--writer=observer", "--items=frames", table=table)
+            assert (code, " B\n" in said) == (0, False), said
+            assert [item.data[0].shape for item in drain(server, table)] == [(1,)] * STEPS * EPISODES
+        code, report, said = push(data, server, "--items=frames", table="without")
+        assert (code, report["items_written"]) == (0, STEPS * EPISODES), said
+        running.stop()
+
+    def test_the_summary_names_no_bytes_that_it_does_not_know(self, push, server, data) -> None:
+        assert f"written   {PAIRS} items (as predicted)\n" in push(data, server, "--writer=observer")[2]
+        assert f"written   {PAIRS} items (as predicted), " in push(data, server)[2]
+
+    def test_takes_no_priorities_of_its_own(self, push, server, data) -> None:
+        code, _, said = push(data, server, "--writer=observer", "--priority=reward")
+        assert (code, "constant --priority" in said) == (2, True), said
+
+
+class TestTransform:
+    """`WriteToReverb` in a user's pipeline."""
+
+    @pytest.mark.parametrize("writer", ["stream", "observer"])
+    def test_takes_checked_episodes(self, server, data, tmp_path, writer) -> None:
+        with beam.Pipeline(runner=FnApiRunner(), options=PipelineOptions([])) as root:
+            read = ReadFromRlds(str(data))
+            checked = root | read | ValidateEpisodes()
+            result = checked.accepted | WriteToReverb(server, "t", read.source.schema, writer=writer)
+            result.written | beam.Map(_check_written)
+        assert items_of(server) == converted(data, tmp_path / "out")
+
+    def test_gives_back_what_cannot_be_written(self, server, data, tmp_path) -> None:
+        items = ItemOptions(items="episodes", max_sequence_length=STEPS - 1)
+        rejected = tmp_path / "rejected.txt"
+        with beam.Pipeline(runner=FnApiRunner(), options=PipelineOptions([])) as root:
+            read = ReadFromRlds(str(data))
+            checked = root | read | ValidateEpisodes()
+            result = checked.accepted | WriteToReverb(server, "t", read.source.schema, FrameOptions(), items)
+            (
+                result.rejected
+                | beam.Map(lambda rejection: rejection.rule)
+                | beam.combiners.Count.PerElement()
+                | beam.Map(lambda count, path: Path(path).write_text(repr(count)), str(rejected))
+            )
+        assert rejected.read_text() == repr(("too_long", EPISODES))
+        assert not items_of(server)
+
+    def test_refuses_what_has_no_order(self, server, data) -> None:
+        schema = ReadFromRlds(str(data)).source.schema
+        with pytest.raises(UsageError, match="across_episodes needs the order of a shard"):
+            WriteToReverb(server, "t", schema, items=ItemOptions(items="sequences", across_episodes=True))
+
+
+def _check_written(verified: Any) -> None:
+    (check,) = verified.checks
+    assert (check.predicted, check.acknowledged, check.size) == (PAIRS, PAIRS, PAIRS)
+
+
+def test_the_pipeline_can_be_built_by_hand(server, data, tmp_path) -> None:
+    config = PushConfig(str(data), reverb=(server,), table=("t",))
+    with beam.Pipeline(runner=FnApiRunner(), options=PipelineOptions([])) as root:
+        define_pipeline(root, config)
+    assert items_of(server) == converted(data, tmp_path / "out")
+
+
+def test_embedded_leaves_a_checkpoint_that_a_server_takes_up(data, tmp_path) -> None:
+    checkpoint = tmp_path / "checkpoint"
+    pushed = rlds_beam.push(
+        data, reverb="embedded", table="replay,once:queue:1000", allow_blocking=True, checkpoint=checkpoint
+    )
+    assert {check.table: check.size for check in pushed.verified.checks} == {"replay": PAIRS, "once": PAIRS}
+    said = str(pushed).splitlines()
+    assert said[0].startswith("read ") and f"(rlds-beam serve --load={checkpoint})" in said[-1]
+    assert sum(line.startswith("table ") for line in said) == 2
+    with EmbeddedServer((), None, load=str(checkpoint)) as again:
+        tables = again.wait_ready().tables
+    assert {name: table.current_size for name, table in tables.items()} == {"replay": PAIRS, "once": PAIRS}
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--table=t"], "--reverb is needed"),
+        (["--reverb=a:1"], "--table is needed"),
+        (["--reverb=a:1,a:1", "--table=t"], "named twice"),
+        (["--reverb=embedded", "--table=t"], "--checkpoint=DIR leaves that on the disk"),
+        (["--reverb=a:1", "--table=t", "--checkpoint=x"], "are for --reverb=embedded"),
+        (["--reverb=a:1", "--table=t", "--timeout=0"], "more than 0 seconds"),
+        (["--reverb=a:1", "--table=t", "--chunk_length=0"], "must be at least 1"),
+        (["--reverb=nowhere", "--table=t"], "expected host:port"),
+    ],
+)
+def test_usage(capsys, data, flags, message) -> None:
+    assert main(["push", str(data), *flags]) == 2
+    assert message in capsys.readouterr().err

@@ -1,0 +1,300 @@
+"""`rlds-beam record`: what is recorded, by whom, and that it is the same however it is run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from recorded import GREEDY, WALK, Q, bytes_of, episodes_of, recorded
+from recorded_environments import LENGTH, q_function, walk
+
+from rlds_beam import UsageError, open_source, validate
+from rlds_beam.pipelines.cli import main
+from rlds_beam.pipelines.record import RecordConfig, define_pipeline
+from rlds_beam.recording.job import prepare
+from rlds_beam.recording.logger import has_envlogger
+from rlds_beam.recording.options import RecordOptions
+from rlds_beam.recording.seeds import Address, environment_seed
+
+FLAGS = (f"--env={WALK}", f"--policy={GREEDY}", "--policy=random", "--episodes=40", "--progress=none", "--logger=own")
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory) -> Path:
+    output = tmp_path_factory.mktemp("recorded") / "walks"
+    assert main(["record", str(output), *FLAGS]) == 0
+    return output
+
+
+def test_the_episodes_are_those_of_the_environment(undisturbed):
+    """Each is played again by hand, from its seed and its actions."""
+    episodes = episodes_of(undisturbed)
+    assert [e["policy"].decode() for e in episodes] == ["greedy"] * 40 + ["random"] * 40
+    assert [e["trajectory_id"] for e in episodes] == [*range(40), *range(40)]
+    env, ends = walk(), set()
+    for episode in episodes:
+        observation, _ = env.reset(seed=environment_seed(0, Address(episode["policy_id"], 0, episode["trajectory_id"])))
+        steps = len(episode["steps/reward"])
+        for t in range(steps - 1):
+            np.testing.assert_array_equal(episode["steps/observation"][t], observation)
+            observation, reward, terminated, truncated, _ = env.step(int(episode["steps/action"][t]))
+            assert episode["steps/reward"][t] == np.float32(reward)
+            assert (terminated or truncated) == (t == steps - 2)
+        np.testing.assert_array_equal(episode["steps/observation"][-1], observation)  # the final one is kept
+        mark = np.arange(steps)
+        np.testing.assert_array_equal(episode["steps/is_first"], mark == 0)
+        np.testing.assert_array_equal(episode["steps/is_last"], mark == steps - 1)
+        np.testing.assert_array_equal(episode["steps/is_terminal"], (mark == steps - 1) & terminated)
+        np.testing.assert_array_equal(episode["steps/discount"], np.where(mark == steps - 1, 0, np.where(
+            (mark == steps - 2) & terminated, 0, 1)))  # fmt: skip
+        assert episode["end"] == (b"terminated" if terminated else b"truncated")
+        ends.add(episode["end"])
+    assert ends == {b"terminated", b"truncated"}
+
+
+def test_each_action_has_its_propensity(undisturbed):
+    for episode in episodes_of(undisturbed):
+        actions = episode["steps/action"][:-1]
+        greedy = q_function(episode["steps/observation"][:-1]).argmax(axis=1) == actions
+        of_greedy, of_random = np.where(greedy, 1 - 0.3 + 0.3 / 3, 0.3 / 3), np.full(len(actions), 1 / 3)
+        own = of_greedy if episode["policy"] == b"greedy" else of_random
+        for name, expected in (("", own), ("mixture_", (of_greedy + of_random) / 2)):
+            np.testing.assert_allclose(episode[f"steps/{name}propensity"][:-1], expected, rtol=1e-12)
+            np.testing.assert_allclose(episode[f"steps/log_{name}propensity"][:-1], np.log(expected), rtol=1e-12)
+            assert episode[f"steps/{name}propensity"][-1] == 0  # the last step has no action
+
+
+def test_the_same_bytes_with_workers_and_when_it_is_run_again(tmp_path, undisturbed, capsys, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1] / "support"))
+    assert main(["record", str(tmp_path / "out"), *FLAGS, "--workers=2"]) == 0
+    assert bytes_of(tmp_path / "out") == bytes_of(undisturbed)
+    capsys.readouterr()
+    assert main(["record", str(tmp_path / "out"), *FLAGS]) == 0
+    assert "nothing was left to do" in capsys.readouterr().out
+    (tmp_path / "out" / "manifest.json").unlink()
+    lost = sorted((tmp_path / "out").glob("*.tfrecord-*"))[3]
+    lost.write_bytes(lost.read_bytes()[:-1])
+    assert main(["record", str(tmp_path / "out"), *FLAGS]) == 0
+    assert bytes_of(tmp_path / "out") == bytes_of(undisturbed)
+
+
+def test_in_a_pipeline_of_one_s_own(tmp_path, undisturbed):
+    import apache_beam as beam
+
+    config = RecordConfig(
+        str(tmp_path / "out"), env=WALK, policy=(GREEDY, "random"), episodes=40, progress="none", logger="own"
+    )
+    with beam.Pipeline("FnApiRunner") as root:
+        define_pipeline(root, config)
+    assert bytes_of(tmp_path / "out") == bytes_of(undisturbed)
+
+
+@pytest.mark.parametrize(
+    ("env", "package", "options"),
+    [
+        ("dm_control:cartpole/balance", "dm_control", {"steps": 60, "maximum_rollout_length": 5}),
+        ("gym:CartPole-v1", "gym", {"episodes": 6}),
+        ("gymnasium:CartPole-v1", "gymnasium", {"episodes": 6}),
+        ("gymnasium:Pendulum-v1", "gymnasium", {"episodes": 2, "step_per_trajectory": 20}),
+    ],
+)
+def test_environments_of_others_are_seeded(tmp_path, env, package, options):
+    """Each episode on its own, whatever its environment played before."""
+    pytest.importorskip(package)
+    for name, beside in (("one", 1), ("several", 4)):
+        recorded(tmp_path / name, "random", env=env, envs_per_worker=beside, **options)
+    one, several = episodes_of(tmp_path / "one"), episodes_of(tmp_path / "several")
+    for episode, other in zip(one, several, strict=True):
+        assert all(np.array_equal(values, other[path]) for path, values in episode.items())
+    assert len({next(v for p, v in e.items() if p.startswith("steps/obs")).tobytes() for e in one}) == len(one)
+
+
+def test_a_factory_with_a_seed_is_called_for_each_episode(tmp_path):
+    recorded(tmp_path / "out", "random", env="recorded_environments:seeded", episodes=4)
+    starts = {float(episode["steps/observation"][0, 0]) for episode in episodes_of(tmp_path / "out")}
+    expected = {float(environment_seed(0, Address(0, 0, i)) % 1000) for i in range(4)}
+    assert starts == expected
+
+
+def test_another_plan_is_refused(tmp_path, undisturbed, capsys):
+    before = bytes_of(undisturbed)
+    assert main(["record", str(undisturbed), *FLAGS, "--seed=1"]) == 2
+    assert "settings.seed was 0 and is now 1" in capsys.readouterr().err
+    assert bytes_of(undisturbed) == before
+
+
+def test_a_policy_more_changes_nothing_for_the_others(tmp_path, undisturbed):
+    recorded(tmp_path / "one", episodes=40)
+    both = {e["episode_id"]: e for e in episodes_of(undisturbed)}
+    for episode in episodes_of(tmp_path / "one"):
+        for path, values in episode.items():
+            np.testing.assert_array_equal(values, both[episode["episode_id"]][path])
+
+
+@pytest.mark.parametrize("options", [{"envs_per_worker": 1}, {"shards": 1}, {"shards": 20}])
+def test_an_episode_goes_the_same_way_whatever_runs_beside_it(tmp_path, options):
+    for name, other in (("a", {}), ("b", options)):
+        recorded(tmp_path / name, "random", **other)
+    for one, other in zip(episodes_of(tmp_path / "a"), episodes_of(tmp_path / "b"), strict=True):
+        assert all(np.array_equal(values, other[path]) for path, values in one.items())
+
+
+def test_another_seed_is_another_recording(tmp_path):
+    recorded(tmp_path / "a")
+    recorded(tmp_path / "b", seed=1)
+    first, second = (next(iter(episodes_of(tmp_path / name))) for name in "ab")
+    assert not np.array_equal(first["steps/observation"][0], second["steps/observation"][0])
+
+
+def test_envlogger_makes_the_same_bytes(tmp_path):
+    if not has_envlogger():
+        pytest.skip("EnvLogger is not installed")
+    for logger in ("own", "envlogger"):
+        recorded(tmp_path / logger, obtain_info=True, logger=logger)
+    assert bytes_of(tmp_path / "own") == bytes_of(tmp_path / "envlogger")
+
+
+def test_it_is_a_dataset_as_any_other(undisturbed):
+    source = open_source(str(undisturbed))
+    assert source.dataset == "walk/1.0.0"
+    assert source.episodes == 80
+    report = validate(undisturbed, progress="none")
+    assert (report.records, report.rejected) == (80, 0)
+    metadata = json.loads((undisturbed / "metadata.json").read_text())
+    assert (metadata["environment"], metadata["seed"]) == (WALK, 0)
+    assert metadata["policies"] == ["greedy", "random"]
+    assert {"rlds-beam", "numpy", "python"} <= metadata["versions"].keys()
+
+
+def test_tfds_reads_it(undisturbed):
+    import tensorflow_datasets as tfds
+
+    builder = tfds.builder_from_directory(str(undisturbed))
+    ours = episodes_of(undisturbed)
+    for episode, own in zip(tfds.as_numpy(builder.as_dataset(split="train")), ours, strict=True):
+        steps = list(episode["steps"])
+        assert episode["episode_metadata"]["policy"] == own["policy"]
+        for name in ("observation", "action", "reward", "propensity", "log_propensity", "is_terminal"):
+            np.testing.assert_array_equal(np.array([step[name] for step in steps]), own[f"steps/{name}"])
+        assert steps[0]["propensity"].dtype == np.float64
+
+
+def test_every_kind_of_observation_and_action(tmp_path):
+    """Nothing is lost; what the environment takes is in its action space, which it asserts."""
+    for images in ("png", "raw"):
+        recorded(tmp_path / images, "random", env="recorded_environments:everything", episodes=5, images=images)
+    for png, raw in zip(episodes_of(tmp_path / "png"), episodes_of(tmp_path / "raw"), strict=True):
+        assert png.keys() == raw.keys()
+        assert all(np.array_equal(values, raw[path]) for path, values in png.items())
+        assert png["steps/observation/image"].shape == (5, 4, 5, 3)
+        assert png["steps/observation/task"].tolist() == [f"step {t}".encode() for t in range(5)]
+        assert png["steps/action/grip"].tolist()[-1] == 0
+        assert set(png["steps/action/grip"][:-1]) <= {5, 6}
+        arm, pair = png["steps/action/arm"][:-1], png["steps/action/pair/1"]
+        assert pair.dtype == np.int32
+        normal = np.exp(-(arm[:, 2] ** 2) / 2) / np.sqrt(2 * np.pi)
+        expected = 1 / 2 * np.exp(-arm[:, 1]) * normal / 2 / (2 * 3 * 4) / 2**2 / 8**2
+        np.testing.assert_allclose(png["steps/propensity"][:-1], expected, rtol=1e-9)
+        assert png["end"] == b"terminated"
+
+
+def test_datasets_are_splits(tmp_path):
+    recorded(tmp_path / "out", datasets=2, episodes=10)
+    first, second = (episodes_of(tmp_path / "out", f"train_{i}") for i in range(2))
+    assert [e["dataset_id"] for e in (*first, *second)] == [0] * 10 + [1] * 10
+    assert not np.array_equal(first[0]["steps/observation"][0], second[0]["steps/observation"][0])
+
+
+def test_info_is_that_of_the_step(tmp_path):
+    recorded(tmp_path / "out", obtain_info=True, info_keys=("age", "side", "place"))
+    for episode in episodes_of(tmp_path / "out"):
+        steps = len(episode["steps/reward"])
+        assert episode["steps/info/age"].tolist() == [*range(1, steps), 0]
+        np.testing.assert_array_equal(episode["steps/info/place"][:-1], episode["steps/observation"][1:, 0])
+        sides = [b"left" if place < 0 else b"right" for place in episode["steps/observation"][1:, 0]]
+        assert episode["steps/info/side"].tolist() == [*sides, b""]
+
+
+def windows_of(output: Path) -> dict[int, list[dict]]:
+    windows: dict[int, list[dict]] = {}
+    for episode in episodes_of(output):
+        windows.setdefault(int(episode["trajectory_id"]), []).append(episode)
+    return windows
+
+
+def test_windows_have_so_many_steps_whatever_ends_meanwhile(tmp_path):
+    recorded(tmp_path / "out", "random", steps=300, step_per_trajectory=15, maximum_rollout_length=9)
+    windows = windows_of(tmp_path / "out")
+    assert list(windows) == [*range(20)]
+    ages = [window[0]["start_step"] for window in windows.values()]
+    assert len(set(ages)) > 2
+    for window in windows.values():
+        assert sum(len(episode["steps/reward"]) - 1 for episode in window) == 15
+        assert [episode["part"] for episode in window] == [*range(len(window))]
+        assert all(episode["end"] != b"cut" for episode in window[:-1])
+        assert all(episode["start_step"] == 0 for episode in window[1:])
+        for episode in window:
+            age = episode["start_step"] + len(episode["steps/reward"]) - 1
+            assert episode["steps/observation"][0, 1] == episode["start_step"]
+            assert (episode["end"] == b"truncated") == (age == LENGTH and not episode["steps/is_terminal"][-1])
+    assert validate(tmp_path / "out", progress="none").rejected == 0
+
+
+def test_windows_of_a_single_interaction_go_on_where_the_last_one_ended(tmp_path):
+    job = recorded(tmp_path / "out", steps=60, step_per_trajectory=4, single_interaction=True)
+    assert len(job.ranges) == 1
+    before = None
+    for window in windows_of(tmp_path / "out").values():
+        first, last = window[0], window[-1]
+        if before is not None and before["end"] == b"cut":
+            np.testing.assert_array_equal(first["steps/observation"][0], before["steps/observation"][-1])
+            assert first["start_step"] > 0
+        elif before is not None:
+            assert first["start_step"] == 0
+        before = last
+
+
+def test_a_limit_of_its_own_truncates(tmp_path):
+    recorded(tmp_path / "out", "random", env="recorded_environments:endless", max_episode_steps=4, episodes=3)
+    recorded(tmp_path / "cut", "random", env="recorded_environments:endless", step_per_trajectory=4, episodes=3)
+    for name, end in (("out", b"truncated"), ("cut", b"cut")):
+        for episode in episodes_of(tmp_path / name):
+            assert (len(episode["steps/reward"]), episode["end"]) == (5, end)
+            assert episode["steps/is_last"][-1] and not episode["steps/is_terminal"].any()
+            assert episode["steps/discount"][:-1].all()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"env": "gymnasium:NoSuchThing-v9"}, "NoSuchThing"),
+        ({"env": "recorded_environments:nothing"}, "nothing"),
+        ({"env": "recorded_environments:q_function"}, "observations"),
+        ({"env": "recorded_environments:endless"}, "--step_per_trajectory or --max_episode_steps"),
+        ({"episodes": None}, "one of --episodes=N and --steps=N"),
+        ({"steps": 10}, "one of --episodes=N and --steps=N"),
+        ({"episodes": None, "steps": 15}, "multiple of --step_per_trajectory=10"),
+        ({"single_interaction": True}, "--single_interaction is for --steps=N"),
+        ({"episodes": None, "steps": 20, "single_interaction": True, "shards": 2}, "one file for each"),
+        ({"policy": ()}, "no policy is named"),
+        ({"policy": ("random", "random")}, "2 policies are called random"),
+        ({"policy": (Q,)}, "put a head around a function"),
+        ({"policy": ("recorded_environments",)}, "expected random, module:name"),
+        ({"policy": (f"EpsilonGredyHead({Q})",)}, "did you mean EpsilonGreedyHead"),
+        ({"policy": (f"EpsilonGreedyHead({Q}, epsilom=1)",)}, "did you mean epsilon"),
+        ({"policy": (f"EpsilonGreedyHead({Q}, epsilon=2)",)}, "expected 0 to 1"),
+        ({"policy": (f"EpsilonGreedyHead({Q}, n_actions=2)",)}, "the environment has 3"),
+        ({"policy": (f"GaussianHead({Q})",)}, "is for an action that is a list of numbers"),
+        ({"policy": (GREEDY, f"OnlineHead({Q}, name=online)")}, "no propensity is known of online"),
+        ({"obtain_info": True, "info_keys": ("depth",)}, "it has age, place, side"),
+        ({"env_config": "[1]"}, "expected an object"),
+        ({"seed": -1}, "at least 0"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_recorded_is_refused(tmp_path, options, message):
+    given = {"env": WALK, "policy": (GREEDY,), "episodes": 2, **options}
+    with pytest.raises(UsageError, match=message):
+        prepare(RecordOptions(tmp_path / "out", **given))
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,174 @@
+"""`rlds-beam stats`: numpy on the whole data, for any number of workers; files that other projects load."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from exchanging import read_back
+
+from rlds_beam.connectors.statistics.dataset_statistics import DatasetStatistics
+from rlds_beam.connectors.statistics.statistics_formats import statistics_in
+from rlds_beam.pipelines.cli import main
+from rlds_beam.testing import make_episode, write_dataset
+
+
+@pytest.fixture(scope="module")
+def episodes():
+    tasks = ["push", "pull", "lift"]
+    return [
+        make_episode(4 + i % 7, seed=i, metadata={"task": tasks[i % 3]}, observation={"state": 4}) for i in range(30)
+    ]
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory, episodes):
+    directory = tmp_path_factory.mktemp("data")
+    write_dataset(directory, episodes[:20], shards=3)
+    return write_dataset(directory, episodes[20:], split="test", shards=2)
+
+
+def run(source, tmp_path, *flags: str) -> dict:
+    path = tmp_path / "stats.json"
+    assert main(["stats", str(source), f"--output={path}", "--runner=FnApiRunner", *flags]) == 0
+    return json.loads(path.read_text())
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_it_is_numpy_on_the_whole(source, episodes, tmp_path, workers):
+    found = run(source, tmp_path, f"--workers={workers}", "--by=episode_metadata/task")
+    for name, chosen in {"all": episodes, "train": episodes[:20], "push": episodes[::3]}.items():
+        content = {"all": found, "train": found["splits"].get("train"), "push": found["groups"].get("push")}[name]
+        actions = np.concatenate([e.steps["action"][:-1] for e in chosen]).astype(np.float64)
+        states = np.concatenate([e.steps["observation/state"] for e in chosen]).astype(np.float64)
+        for path, values in {"action": actions, "observation/state": states}.items():
+            leaf = content["fields"][path]
+            np.testing.assert_allclose(leaf["mean"], values.mean(axis=0), rtol=1e-12, atol=1e-15)
+            np.testing.assert_allclose(leaf["std"], values.std(axis=0), rtol=1e-12)
+            np.testing.assert_allclose(leaf["q01"], np.quantile(values, 0.01, axis=0), rtol=1e-12)
+            assert leaf["count"] == len(values)
+        assert content["episodes"] == len(chosen)
+        assert content["transitions"] == len(actions)
+    assert found["groups"].keys() == {"push", "pull", "lift"}
+    assert found["splits"].keys() == {"train", "test"}
+
+
+def test_rejected_episodes_do_not_count(tmp_path, capsys):
+    broken = [make_episode(5, seed=i, breaks=["last_not_last"] if i == 2 else []) for i in range(5)]
+    source = write_dataset(tmp_path / "data", broken)
+    assert main(["stats", str(source), "--json", "--runner=FnApiRunner"]) == 3
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["statistics"]["episodes"] == 4
+    assert printed["rejected"] == 1
+
+
+def test_a_table_is_printed(source, capsys):
+    assert main(["stats", str(source), "--runner=FnApiRunner"]) == 0
+    printed = capsys.readouterr().out
+    assert "observation/state[3]" in printed
+    assert "episode_return" in printed
+
+
+def test_formats_of_other_projects(source, tmp_path):
+    own = run(source, tmp_path)
+    flags = ("--proprio=observation/state",)
+    openvla = run(source, tmp_path, "--format=openvla", *flags)["testing"]
+    assert openvla["action"].keys() == {"mean", "std", "max", "min", "q01", "q99", "mask"}
+    assert openvla["action"]["q01"] == own["fields"]["action"]["q01"]
+    assert (openvla["num_transitions"], openvla["num_trajectories"]) == (own["transitions"], 30)
+    octo = run(source, tmp_path, "--format=octo", *flags)
+    assert octo["proprio"]["p99"] == own["fields"]["observation/state"]["q99"]
+    openpi = run(source, tmp_path, "--format=openpi", *flags)["norm_stats"]
+    assert openpi["state"].keys() == openpi["actions"].keys() == {"mean", "std", "q01", "q99"}
+    lerobot = run(source, tmp_path, "--format=lerobot")
+    assert lerobot["next.reward"]["count"] == [own["transitions"]]
+    assert {len(np.shape(value)) for leaf in lerobot.values() for value in leaf.values()} == {1}
+    assert "proprio" not in statistics_in("octo", own)
+    assert statistics_in("openvla", own)["testing"]["proprio"]["q99"] == [0.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--format=openvla", "--action=actions"], "did you mean action?"),
+        (["--format=openpi"], "--proprio=PATH"),
+        (["--format=octo", "--action=reward"], "a scalar"),
+        (["--by=tasks"], "no such field"),
+    ],
+)
+def test_what_is_wrong_is_said(source, tmp_path, capsys, flags, message):
+    assert main(["stats", str(source), f"--output={tmp_path / 'out.json'}", "--runner=FnApiRunner", *flags]) != 0
+    assert message in capsys.readouterr().err
+
+
+@pytest.fixture(scope="module")
+def all_broken(tmp_path_factory):
+    return write_dataset(tmp_path_factory.mktemp("broken"), [make_episode(5, breaks=["last_not_last"])] * 3)
+
+
+@pytest.mark.parametrize(("flags", "code"), [([], 3), (["--allow_empty", "--max_rejected=1.0"], 0)])
+def test_no_accepted_episode_is_said(all_broken, tmp_path, capsys, flags, code):
+    output = tmp_path / "stats.json"
+    assert main(["stats", str(all_broken), f"--output={output}", "--runner=FnApiRunner", *flags]) == code
+    printed = capsys.readouterr().out
+    assert "3 rejected" in printed
+    assert (
+        "no episode is in the statistics: all records were rejected (--allow_empty accepts that)" in printed
+    ) == bool(code)
+    assert "mean" not in printed
+    assert not output.exists()
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--format=openpi", "--proprio=observation/state"], "name it with --output=FILE"),
+        (["--format=openvla", "--output=x.json", "--proprio=observation"], "--proprio=observation: no such field"),
+        (["--format=octo", "--output=x.json", "--action=reward"], "--action=reward: it is a scalar"),
+        (["--format=openpi", "--output=x.json"], "--proprio=PATH"),
+        (["--format=rlds", "--output=x.json"], "--format=rlds: expected one of"),
+    ],
+)
+def test_a_format_that_cannot_be_written_is_refused_before_the_dataset_is_read(
+    source, tmp_path, monkeypatch, capsys, flags, message
+):
+    def read(*arguments, **options):
+        raise AssertionError("the dataset was read")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("rlds_beam.runners.results.run_for_result", read)
+    try:
+        code = main(["stats", str(source), *flags])
+    except SystemExit as error:  # of argparse
+        code = error.code
+    assert code == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "x.json").exists()
+
+
+def test_the_file_is_the_same_to_the_last_byte_on_every_run(tmp_path):
+    """With one worker or two, whatever bundles they make; and however the episodes are divided and merged."""
+    rng = np.random.default_rng(0)
+    episodes = []
+    for i in range(60):
+        length = int(rng.integers(1, 40))
+        actions, state = rng.integers(0, 2, length), rng.normal(size=(length, 3)) * 10.0 ** rng.integers(-6, 7)
+        columns = {"action": actions, "observation": state, "reward": state[:, 0]}
+        columns |= {"propensity": rng.uniform(0.01, 1, length), "target_propensity": rng.uniform(0, 1, length)}
+        episodes.append(make_episode(length, seed=i, columns=columns))
+    data = write_dataset(tmp_path, episodes, shards=7)
+    found = set()
+    for i, workers in enumerate((1, 2, 2)):
+        path = tmp_path / f"{i}.json"
+        flags = [f"--output={path}", f"--workers={workers}", "--runner=FnApiRunner"]
+        assert main(["stats", str(data), *flags]) == 0
+        found.add(path.read_bytes())
+    assert len(found) == 1
+    content = json.loads(found.pop())
+    assert content.pop("dataset") == "testing/1.0.0"
+    checked = read_back(data, "rlds")
+    for _ in range(5):
+        parts = np.array_split(rng.permutation(len(checked)), rng.integers(1, 9))
+        every = [DatasetStatistics.of(checked[i] for i in part) for part in parts]
+        assert json.dumps(every[0].merge(*every[1:]).to_json()) == json.dumps(content)

@@ -1,0 +1,172 @@
+"""The tests cannot hang: this process is never forked, every wait has a deadline, and a test that is stuck fails."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from processes import DEADLINE
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDERS = ("benchmarks", "examples", "pipelines", "runners", "src", "tests", "transforms")
+FILES = [*ROOT.glob("*.py"), *(file for folder in FOLDERS for file in sorted((ROOT / folder).rglob("*.py")))]
+
+# A fork copies one thread, and the locks of all threads as they are: if gRPC or TensorFlow has threads, the child may
+# wait forever for a lock. `subprocess` and multiprocessing's "spawn" use vfork instead (CPython 3.10 to 3.13 on Linux),
+# which runs no code of ours or of a library before the new program, unless `subprocess` is given one of these.
+FORKING_ARGUMENTS = {"preexec_fn", "user", "group", "extra_groups"}
+FORKING_FUNCTIONS = {"fork", "forkpty", "set_forkserver_preload"}
+# They fork unless they are told otherwise.
+NEEDS_CONTEXT = {"ProcessPoolExecutor", *(f"multiprocessing.{name}" for name in ("Manager", "Pool", "Process"))}
+
+TAKES_TIMEOUT = {"acquire", "communicate", "get", "join", "result", "wait"}
+STARTS_AND_WAITS = {"call", "check_call", "check_output", "run"}
+
+
+def calls(file: Path) -> Iterator[tuple[ast.Call, str, str]]:
+    """Each call in a file, the dotted name of what is called, and its place."""
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Call):
+            yield node, ast.unparse(node.func), f"{file.relative_to(ROOT)}:{node.lineno}"
+
+
+def forks(node: ast.Call, name: str) -> bool:
+    keywords = {keyword.arg for keyword in node.keywords}
+    literals = {argument.value for argument in node.args if isinstance(argument, ast.Constant)}
+    last = name.rpartition(".")[2]
+    return (
+        "preexec_fn" in keywords
+        or (last in {"Popen", *STARTS_AND_WAITS} and bool(keywords & FORKING_ARGUMENTS))
+        or last in FORKING_FUNCTIONS
+        or (last in {"get_context", "set_start_method"} and "spawn" not in literals)
+        or (bool({last, name} & NEEDS_CONTEXT) and "mp_context" not in keywords)
+    )
+
+
+def waits_forever(node: ast.Call, name: str) -> bool:
+    owner, _, last = name.rpartition(".")
+    if owner == "subprocess" and last in STARTS_AND_WAITS:
+        return "timeout" not in {keyword.arg for keyword in node.keywords}
+    return bool(owner) and last in TAKES_TIMEOUT and not node.args and not node.keywords
+
+
+def test_nothing_forks() -> None:
+    assert [place for file in FILES for node, name, place in calls(file) if forks(node, name)] == []
+
+
+def test_every_wait_of_a_test_has_a_deadline() -> None:
+    files = [file for file in FILES if file.is_relative_to(ROOT / "tests")]
+    assert [place for file in files for node, name, place in calls(file) if waits_forever(node, name)] == []
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "running([], preexec_fn=f)", "subprocess.Popen([], user=1)", "os.fork()", "multiprocessing.get_context('fork')",
+        "multiprocessing.get_context()", "multiprocessing.get_context('forkserver')", "multiprocessing.Process()",
+        "futures.ProcessPoolExecutor(2)", "multiprocessing.Pool()",
+    ],
+)  # fmt: skip
+def test_a_fork_is_recognised(code: str) -> None:
+    call = ast.parse(code, mode="eval").body
+    assert isinstance(call, ast.Call) and forks(call, ast.unparse(call.func))
+
+
+@pytest.mark.parametrize(
+    ("code", "forever"),
+    [
+        ("process.wait()", True), ("process.communicate()", True), ("subprocess.run(command)", True),
+        ("thread.join()", True), ("queue.get()", True), ("process.wait(9)", False), ("', '.join(words)", False),
+        ("subprocess.run(command, timeout=9)", False), ("process.communicate(timeout=9)", False),
+    ],
+)  # fmt: skip
+def test_a_wait_without_a_deadline_is_recognised(code: str, forever: bool) -> None:
+    call = ast.parse(code, mode="eval").body
+    assert isinstance(call, ast.Call) and waits_forever(call, ast.unparse(call.func)) == forever
+
+
+def run_python(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *map(str, arguments)],
+        capture_output=True, text=True, timeout=DEADLINE, check=False, env={**os.environ, **environment},
+    )  # fmt: skip
+
+
+FORK_HANDLER = """
+import ctypes, multiprocessing, os, subprocess
+
+def true(**options):
+    subprocess.run(["true"], check=True, **options)
+
+if __name__ == "__main__":
+    ran = []
+    handler = ctypes.CFUNCTYPE(None)(lambda: ran.append(True))
+    ctypes.CDLL(None).__register_atfork(handler, None, None, None)  # pthread_atfork(prepare=handler)
+    read, write = os.pipe()
+    true(stdin=subprocess.PIPE, capture_output=True, env=dict(os.environ), cwd="/", start_new_session=True)
+    true(pass_fds=[read], shell=True)
+    process = multiprocessing.get_context("spawn").Process(target=true)
+    process.start()
+    process.join()
+    assert process.exitcode == 0 and not ran, ran
+    true(preexec_fn=lambda: None)
+    assert ran
+"""
+
+
+def test_a_child_is_started_without_fork_handlers(tmp_path) -> None:
+    """What we rely on: the handlers that gRPC registers with pthread_atfork do not run, as they would in a fork."""
+    (tmp_path / "script.py").write_text(FORK_HANDLER)
+    done = run_python(tmp_path / "script.py")
+    assert done.returncode == 0, done.stderr
+
+
+STUCK = """
+import ctypes, threading, time
+import conftest, pytest
+
+conftest.GRACE = 1.0
+stuck = pytest.mark.timeout(0.5)
+
+@pytest.fixture
+def endless():
+    yield
+    threading.Event().wait()
+
+@stuck
+def test_in_python(): threading.Event().wait()
+
+@stuck
+def test_in_c_with_the_gil():
+    lock = ctypes.create_string_buffer(100)
+    for _ in range(2):
+        ctypes.PyDLL(None).pthread_mutex_lock(lock)
+
+@stuck
+def test_fails_and_cannot_clean_up(endless): assert False, "the failure"
+
+def test_sound(): pass
+"""
+
+
+def test_a_stuck_test_fails_and_shows_where(tmp_path) -> None:
+    (tmp_path / "test_stuck.py").write_text(STUCK)
+    (tmp_path / "pytest.ini").write_text("[pytest]\ntimeout_method = signal\n")
+    path = os.pathsep.join([str(ROOT / "tests"), str(ROOT / "tests" / "support")])
+    done = run_python(
+        "-m", "pytest", "-n", 1, "--dist=worksteal", "-p", "conftest", tmp_path / "test_stuck.py", PYTHONPATH=path
+    )  # fmt: skip
+    assert done.returncode == 1
+    said = done.stdout + done.stderr
+    assert "4 failed, 1 passed" in said, said
+    assert "Failed: Timeout (>0.5s) from pytest-timeout" in said
+    assert "AssertionError: the failure" in said
+    for test, place in (("in_c_with_the_gil", "test_in_c_with_the_gil"), ("fails_and_cannot_clean_up", "endless")):
+        assert f"crashed while running 'test_stuck.py::test_{test}'" in said
+        assert re.search(rf'test_stuck.py", line \d+ in {place}$', said, re.MULTILINE), said

@@ -1,0 +1,117 @@
+"""The code blocks of the README and the docs run, in the order in which they stand, and the links hold."""
+
+import contextlib
+import io
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import readme
+from processes import DEADLINE
+
+import rlds_beam
+from rlds_beam.checking.rules import RULES
+from rlds_beam.pipelines.example import ExampleConfig, example
+
+ROOT = Path(__file__).resolve().parents[2]
+README = ROOT / "README.md"
+PAGES = [README, *sorted((ROOT / "docs").glob("*.md"))]
+LINKED = [*PAGES, ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "examples").glob("*/README.md"))]
+AGENTS = re.compile(r"load_trajectories|tensorflow|tf_agents|rlds_to_reverb|reverb\.serving")
+"""What a page's blocks name if they need the extra."""
+RAY = re.compile(r"^(import|from) ray\b", re.MULTILINE)
+"""The same of the extra `rllib`; `make test-peers` runs such pages."""
+HDF5 = re.compile(r"--from=(minari|d3rlpy|d4rl)|^import h5py", re.MULTILINE)
+"""The same of the extra `hdf5`."""
+VIDEO = re.compile("--images=video")
+"""The same of the extra `lerobot`."""
+
+
+def bash(script, folder, seconds=2 * DEADLINE):
+    """Runs a script with this Python and its `rlds-beam` first on the PATH; returns what it prints."""
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash"], input=script, capture_output=True, text=True, check=False, timeout=seconds, cwd=folder,
+        env={**os.environ, "PATH": path},
+    )  # fmt: skip
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def test_the_readme_runs_as_printed_on_the_base_package(tmp_path):
+    """All but `pip install` and what it adds, TF-Agents: `.ci/run` runs the whole page in an environment of its own."""
+    wanted = [b for b in readme.blocks(README) if b.heading != readme.AGENTS and not b.installs]
+    assert [b.language for b in wanted].count("python") == 3 and len(wanted) >= 7
+    said = bash(readme.script(wanted), tmp_path)
+    assert "checked   32 episodes: 32 valid, 0 rejected" in said and "output    windows" in said
+
+
+def test_a_command_that_ends_otherwise_than_the_page_says_fails(tmp_path):
+    def ends(code):
+        return bash(readme.script([readme.Block("", "sh", code)]), tmp_path)
+
+    ends("true\n(exit 3)  # exit code 3\ntrue\n")
+    for code in ("(exit 3)\n", "true  # exit code 3\n", "false\ntrue\n", "(exit 2)  # exit code 3\n"):
+        with pytest.raises(AssertionError):
+            ends(code)
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A folder with what the README's first blocks write: `data/point_mass/1.0.0`, and `pairs`."""
+    example(ExampleConfig(str(tmp_path / "data")))
+    monkeypatch.chdir(tmp_path)
+    rlds_beam.convert("data/point_mass/1.0.0", "pairs")
+    return tmp_path
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("page", [p for p in PAGES if p != README and readme.blocks(p)], ids=lambda p: p.name)
+def test_the_blocks_of_a_page_run(page, folder):
+    blocks = readme.blocks(page)
+    if AGENTS.search("".join(block.code for block in blocks)):
+        pytest.importorskip("tf_agents")
+    if RAY.search("".join(block.code for block in blocks)):
+        pytest.importorskip("ray")
+    if HDF5.search("".join(block.code for block in blocks)):
+        pytest.importorskip("h5py")
+    if VIDEO.search("".join(block.code for block in blocks)):
+        pytest.importorskip("av")
+    for number, block in enumerate(blocks):
+        if block.language == "sh":
+            bash(readme.script([block]), folder)
+            continue
+        if module := re.match(r"# (\w+\.py)\n", block.code):
+            (folder / module[1]).write_text(block.code)
+        with contextlib.redirect_stdout(io.StringIO()):
+            exec(compile(block.code, f"{page.name}, block {number}", "exec"), {"__name__": "__docs__"})
+
+
+def test_the_page_of_the_commands_names_every_rule_and_exit_code():
+    text = (ROOT / "docs" / "commands.md").read_text()
+    assert [rule for rule in RULES if f"`{rule}`" not in text] == []
+    assert [code for code in range(5) if f"\n| {code} | " not in text] == []
+
+
+def anchors(page):
+    """The anchors that GitHub gives the headings of a page, as long as no two headings are the same."""
+    headings = re.findall(r"^#+ (.+)$", re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", LINKED, ids=lambda p: str(p.relative_to(ROOT)))
+def test_links_between_pages_hold(page):
+    for target, _, anchor in re.findall(r"\]\((?!https?:)([^)#]*)(#([^)]*))?\)", page.read_text()):
+        other = (page.parent / target).resolve() if target else page
+        assert other.exists(), target
+        assert not anchor or anchor in anchors(other), f"{target}#{anchor}"
+
+
+def test_the_architecture_page_names_only_files_that_exist():
+    names = re.findall(r"`((?:\w+/)*\w+\.py)`", (ROOT / "docs" / "architecture.md").read_text())
+    places = [ROOT, ROOT / "src" / "rlds_beam"]
+    assert [n for n in names if not any((place / n).exists() for place in places)] == []
+    assert len(names) > 10

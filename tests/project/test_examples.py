@@ -1,0 +1,126 @@
+"""The examples' learner, on tables that push filled: batches are checked, the loss falls, failures are reported."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from servers import free_port
+
+from rlds_beam.pipelines.cli import main
+from rlds_beam.pipelines.serve import spec_of
+from rlds_beam.testing import make_episode, write_dataset
+from rlds_beam.trajectories.options import FrameOptions
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+EPISODES, STEPS = 8, 20
+PAIRS = EPISODES * (STEPS - 1)
+
+
+@pytest.fixture(scope="module")
+def train() -> Any:
+    """examples/train.py, as a module."""
+    spec = importlib.util.spec_from_file_location("train", EXAMPLES / "train.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory) -> Path:
+    """A policy that is easily learned from a nested observation; what follows the end of an episode is not."""
+    episodes = []
+    for seed in range(EPISODES):
+        episode = make_episode(STEPS, seed=seed, observation={"place": (2, 2), "speed": 3}, action=2)
+        action = np.tanh(episode.steps["observation/speed"][:, :2])
+        action[-1] = 1e3  # void, as RLDS says: no learner may see it as an action that was taken
+        episodes.append(episode.replace(steps={**episode.steps, "action": action}))
+    return write_dataset(tmp_path_factory.mktemp("data"), episodes, shards=2)
+
+
+@pytest.fixture(scope="module")
+def server(dataset):
+    """`full` holds the pairs of the dataset, `long` its sequences of 4; `empty` nothing."""
+    import reverb
+
+    spec = dataclasses.replace(spec_of(str(dataset), FrameOptions()), item_shape=(None,))
+    running = reverb.Server([table(name, spec.to_tf()) for name in ("full", "long", "empty")])
+    address = f"127.0.0.1:{running.port}"
+    for flags in (["--table=full"], ["--table=long", "--items=sequences", "--sequence_length=4"]):
+        assert main(["push", str(dataset), f"--reverb={address}", *flags]) == 0
+    yield address
+    running.stop()
+
+
+def table(name: str, signature: Any) -> Any:
+    import reverb
+
+    uniform, fifo, limiter = reverb.selectors.Uniform(), reverb.selectors.Fifo(), reverb.rate_limiters.MinSize(1)
+    return reverb.Table(name, uniform, fifo, 1000, limiter, signature=signature)
+
+
+def arguments(server: str, table: str, dataset: Path) -> list[str]:
+    return [f"--reverb={server}", f"--table={table}", f"--like={dataset}", "--steps=20", "--batch_size=32"]
+
+
+def test_an_agent_learns_from_what_was_pushed(train, server, dataset, capsys):
+    train.main(arguments(server, "full", dataset))
+    said = capsys.readouterr().out
+    assert f"{PAIRS} items" in said
+    assert re.search(r"observation/place +float32 +\(32, 2, 2, 2\)", said)
+    first, last = map(float, re.findall(r"([\d.]+) over", said))
+    assert last < first < 10, "an action after the end of an episode was learned"
+
+
+@pytest.mark.parametrize(
+    ("table", "code", "said"), [("none", 2, "no table none; it has"), ("empty", 2, "is empty; fill it")]
+)
+def test_a_table_that_gives_nothing_is_not_waited_for(train, server, dataset, capsys, table, code, said):
+    with pytest.raises(SystemExit) as ended:
+        train.main(arguments(server, table, dataset))
+    assert ended.value.code == code and said in capsys.readouterr().err
+
+
+def test_items_that_are_no_pairs_are_refused(train, server, dataset):
+    with pytest.raises(SystemExit, match="cannot be sampled as pairs"):
+        train.main(arguments(server, "long", dataset))
+
+
+def test_another_dataset_than_was_pushed_is_refused(train, server, tmp_path):
+    other = write_dataset(tmp_path, [make_episode(4)])
+    with pytest.raises(SystemExit, match="what --like names"):
+        train.main(arguments(server, "full", other))
+
+
+def test_a_server_that_is_not_there_is_named(train, dataset, capsys, monkeypatch):
+    pytest.importorskip("reverb")
+    monkeypatch.setattr(train, "WAIT_SECONDS", 1)
+    address = f"127.0.0.1:{free_port()}"
+    with pytest.raises(SystemExit) as ended:
+        train.main(arguments(address, "full", dataset))
+    assert ended.value.code == 1 and address in capsys.readouterr().err
+
+
+def test_a_batch_that_is_not_of_the_spec_ends_it(train, server, dataset):
+    spec = spec_of(str(dataset), FrameOptions()).to_tf(per_frame=True)
+    batch = train.next_batch(train.sample(server, "full", spec, 8))
+    train.check_batch(batch, spec, 8)
+    with pytest.raises(SystemExit, match="reward is not of the spec"):
+        train.check_batch(batch._replace(reward=batch.reward[:, :1]), spec, 8)
+
+
+@pytest.mark.parametrize("losses", [[1.0] * 30, [0.1] * 15 + [0.2] * 15, [float("nan")] * 30])
+def test_a_loss_that_does_not_fall_ends_it(train, losses):
+    with pytest.raises(SystemExit, match="learned nothing"):
+        train.check_falling(losses)
+
+
+def test_one_lucky_step_is_no_learning(train):
+    with pytest.raises(SystemExit):
+        train.check_falling([0.5] * 29 + [0.4] + [0.7] * 9 + [0.0])

@@ -1,0 +1,209 @@
+"""An optional package that is not installed: one line that names the extra, exit code 2; and each extra exists."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import importlib.util
+import json
+import re
+import sys
+import typing
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rlds_beam import errors, load_trajectories
+from rlds_beam.errors import MissingExtraError, UsageError
+from rlds_beam.formats.trajectories.loading import decoder
+from rlds_beam.pipelines.cli import main
+from rlds_beam.reverb.observing import ObserverWriter
+from rlds_beam.reverb.priorities import ConstantPriority
+from rlds_beam.reverb.target import Target
+from rlds_beam.testing import make_episode, write_dataset
+from rlds_beam.trajectories.options import ItemOptions
+from rlds_beam.trajectories.spec import Leaf, TrajectorySpec
+
+ROOT = Path(__file__).resolve().parents[2]
+EXTRAS = set(importlib.metadata.metadata("rlds-beam").get_all("Provides-Extra") or ())
+WRITTEN_IN = ("src", "runners", "pipelines", "transforms", "docs", "examples", "README.md", "CHANGELOG.md")
+SPEC = TrajectorySpec((Leaf("reward", "float32", ()),), (2,))
+
+
+def written_extras() -> dict[str, set[str]]:
+    """The extras of each `rlds-beam[a,b]` in our files, and the files that name them."""
+    files = [file for top in WRITTEN_IN for file in (ROOT / top, *(ROOT / top).rglob("*")) if file.is_file()]
+    texts = {file: file.read_text() for file in files if file.suffix in (".py", ".md") or file.name == "Dockerfile"}
+    found: dict[str, set[str]] = {}
+    for file, text in texts.items():
+        for names in re.findall(r"rlds-beam\[([\w,-]+)\]", text):
+            for name in names.split(","):
+                found.setdefault(name, set()).add(str(file.relative_to(ROOT)))
+    return found
+
+
+def test_every_extra_that_is_named_exists() -> None:
+    named = {**written_extras(), **{name: {"errors.Extra"} for name in typing.get_args(errors.Extra)}}
+    assert {name: where for name, where in named.items() if name not in EXTRAS} == {}
+    assert {"agents", "gcs", "gcp"} <= set(written_extras())
+
+
+@pytest.mark.parametrize("python", [(3, 10), (3, 11), (3, 12), (3, 13)])
+def test_the_python_that_an_extra_needs(python: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(errors.sys, "version_info", python)
+    assert ("on Python 3.10 or 3.11" in str(errors.missing("agents", "a"))) == (python >= (3, 12))
+    assert str(errors.missing("gcs", "a")) == "a: pip install 'rlds-beam[gcs]'"
+
+
+def test_an_import_that_fails_is_a_usage_error_and_an_import_error() -> None:
+    with pytest.raises(ImportError) as caught, errors.needs("tf", "this needs that"):
+        importlib.import_module("no_such_module")
+    assert isinstance(caught.value, UsageError) and caught.value.exit_code == 2
+    assert str(caught.value).startswith(
+        "this needs that (No module named 'no_such_module'): pip install 'rlds-beam[tf]'"
+    )
+
+
+# Where the package is really missing: an environment of `make test-pythons`.
+
+
+def without(*modules: str) -> None:
+    for module in modules:
+        try:
+            found = importlib.util.find_spec(module)
+        except ModuleNotFoundError:  # its parent package is not installed
+            found = None
+        if found is not None:
+            pytest.skip(f"{module} is installed")
+
+
+def test_what_is_for_rllib_needs_ray(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    without("ray")
+    with pytest.raises(MissingExtraError, match=r"needs Ray.*: pip install 'rlds-beam\[rllib\]'"):
+        importlib.import_module("rlds_beam.formats.rllib.training")
+    (tmp_path / "pieces.yaml").write_text("- FromRllib: {connector: 'my_pieces:Clip'}\n")
+    flags = [str(toy(tmp_path)), str(tmp_path / "out"), f"--connectors={tmp_path / 'pieces.yaml'}"]
+    assert main(["convert", *flags]) == 2
+    assert "FromRllib needs Ray: pip install 'rlds-beam[rllib]'" in capsys.readouterr().err
+
+
+def toy(directory: Path, **columns: Any) -> Path:
+    return write_dataset(directory / "data", [make_episode(5, columns=columns)], name="toy")
+
+
+def edit(file: Path, change: Callable[[Any], None]) -> None:
+    content = json.loads(file.read_text())
+    change(content)
+    file.write_text(json.dumps(content))
+
+
+def with_images(directory: Path, data: bytes, dtype: str) -> Path:
+    """A dataset whose steps have an image, whatever its bytes are."""
+    dataset = toy(directory, camera=[data] * 5)
+    image = {"shape": {"dimensions": ["4", "4", "3"]}, "dtype": dtype, "encodingFormat": "png"}
+    feature = {"pythonClassName": "tensorflow_datasets.core.features.image_feature.Image", "image": image}
+
+    def declare(content: Any) -> None:
+        steps = content["featuresDict"]["features"]["steps"]["sequence"]["feature"]["featuresDict"]["features"]
+        steps["camera"] = feature
+
+    edit(dataset / "features.json", declare)
+    return dataset
+
+
+def array_records(directory: Path) -> list[str]:
+    dataset = toy(directory)
+    for shard in dataset.glob("*.tfrecord*"):
+        shard.rename(str(shard).replace(".tfrecord", ".array_record"))
+    edit(dataset / "dataset_info.json", lambda info: info.update(fileFormat="array_record"))
+    return ["validate", str(dataset)]
+
+
+def float_images(directory: Path) -> list[str]:
+    return ["validate", str(with_images(directory, b"never decoded", "float32"))]
+
+
+def bitmaps(directory: Path) -> list[str]:
+    import cv2
+
+    image = cv2.imencode(".bmp", np.zeros((4, 4, 3), np.uint8))[1].tobytes()
+    return ["validate", str(with_images(directory, image, "uint8")), "--decode_images"]
+
+
+GCS = "--project=p --region=us-central1 --temp_location=gs://bucket/tmp --worker_container=i"
+COMMANDS: dict[str, tuple[str, str, Callable[[Path], list[str]]]] = {
+    "serve": ("agents", "reverb", lambda d: ["serve", f"--like={toy(d)}"]),
+    "embedded": (
+        "agents",
+        "reverb",
+        lambda d: ["push", str(toy(d)), "--reverb=embedded", "--table=t", f"--checkpoint={d / 'tables'}"],
+    ),
+    "ArrayRecord": ("arrayrecord", "array_record", array_records),
+    "float image": ("tf", "tensorflow", float_images),
+    "BMP": ("tf", "tensorflow", bitmaps),
+    "gs://": ("gcs", "google.cloud.storage", lambda d: ["validate", "gs://bucket/data/1.0.0"]),
+    "output gs://": ("gcs", "google.cloud.storage", lambda d: ["convert", str(toy(d)), "gs://bucket/out"]),
+    "s3://": ("s3", "boto3", lambda d: ["validate", "s3://bucket/data/1.0.0"]),
+    "dataflow": ("gcp", "google.cloud.storage", lambda d: ["validate", "gs://b/a", "--runner=dataflow", *GCS.split()]),
+}
+
+
+@pytest.mark.parametrize("case", COMMANDS)
+def test_a_command_says_it_in_one_line(case: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    extra, module, arguments = COMMANDS[case]
+    without(module)
+    assert main(arguments(tmp_path)) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert re.fullmatch(rf"rlds-beam: .+: pip install 'rlds-beam\[{extra}\]'(, on Python 3\.10 or 3\.11.*)?", line)
+
+
+def test_two_workers_say_it_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    without("tensorflow")
+    assert main([*bitmaps(tmp_path), "--workers=2"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "BMP" in line and "pip install 'rlds-beam[tf]'" in line
+
+
+def load(directory: Path) -> None:
+    assert main(["convert", str(toy(directory)), str(directory / "out")]) == 0
+    load_trajectories(str(directory / "out"))
+
+
+def decode(directory: Path) -> None:
+    assert main(["convert", str(toy(directory)), str(directory / "out")]) == 0
+    decoder(str(directory / "out"))
+
+
+def observe(directory: Path) -> None:
+    target = Target(
+        servers=("127.0.0.1:1",),
+        tables=("t",),
+        spec=SPEC,
+        items=ItemOptions(),
+        salt="salt",
+        priority=ConstantPriority(1.0),
+        timeout=1.0,
+        writer="observer",
+    )
+    ObserverWriter(target)
+
+
+CALLS: dict[str, Callable[[Path], Any]] = {
+    "load_trajectories": load,
+    "decoder": decode,
+    "to_tf": lambda d: SPEC.to_tf(),
+    "rlds_to_reverb": lambda d: importlib.import_module("rlds_beam.rlds_to_reverb"),
+    "observer": observe,
+}
+
+
+@pytest.mark.parametrize("case", CALLS)
+def test_a_call_says_it(case: str, tmp_path: Path) -> None:
+    without("tensorflow", "tf_agents", "reverb")
+    with pytest.raises(MissingExtraError, match=r"pip install 'rlds-beam\[agents\]'") as caught:
+        CALLS[case](tmp_path)
+    assert len(str(caught.value).splitlines()) == 1
+    assert ("this is 3." in str(caught.value)) == (sys.version_info >= (3, 12))

@@ -1,0 +1,43 @@
+"""What the commands write is what was recorded (`support/golden.py`): files, tables and exit codes."""
+
+from __future__ import annotations
+
+import json
+import re
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import golden
+import pytest
+from golden_data import Datasets
+
+RECORD = json.loads(golden.RECORD.read_text())
+CASES = [(kind, case) for kind, (cases, _) in golden.CASES.items() for case in cases]
+LOCK = (Path(__file__).parents[2] / "requirements.lock").read_text()
+SAME_PNG = f"\nimagecodecs=={metadata.version('imagecodecs')} " in LOCK
+"""Another version of imagecodecs writes the same pixels as another PNG: the inputs have other bytes than recorded."""
+
+
+@pytest.fixture(scope="module")
+def datasets(tmp_path_factory: pytest.TempPathFactory) -> Datasets:
+    return Datasets(tmp_path_factory.mktemp("golden"))
+
+
+@pytest.mark.parametrize(("kind", "case"), CASES, ids=[f"{kind} {case}" for kind, case in CASES])
+def test_is_as_recorded(kind: str, case: Any, datasets: Datasets, tmp_path: Path) -> None:
+    _, record = golden.CASES[kind]
+    expected, found = RECORD[kind][str(case)], record(case, datasets, tmp_path)
+    changed = [name for name in {**expected, **found} if expected.get(name) != found.get(name)]
+    if not SAME_PNG and re.search(r"\b(png|bad_images)", str(case)):
+        changed = [name for name in changed if not _tells_of_input_bytes(name)]
+    assert not changed, f"{kind} {case}: {', '.join(changed)}"
+
+
+def _tells_of_input_bytes(name: str) -> bool:
+    return name.startswith(("report.json", "rejected/")) or name in ("bytes", "ranges", "rules", "sampled", "splits")
+
+
+def test_every_case_is_recorded_and_no_other() -> None:
+    cases = {kind: [str(case) for case in cases] for kind, (cases, _) in golden.CASES.items()}
+    assert {kind: [*recorded] for kind, recorded in RECORD.items()} == cases

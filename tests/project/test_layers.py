@@ -1,0 +1,201 @@
+"""Which package may import which: every import of the tree, also inside functions, is checked against one table."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+CORE = ROOT / "src" / "rlds_beam"
+FOLDERS = {"rlds_beam": CORE, **{f"rlds_beam.{top}": ROOT / top for top in ("transforms", "pipelines", "runners")}}
+
+FLOOR = {"errors", "lazy", "naming", "options", "storage", "text", "user_functions", "worker_status"}
+"""Top-level modules that every package may import; they import each other, and no package but `buckets`."""
+
+TESTING = "testing"
+"""The top-level module for tests, which nothing else imports."""
+
+BELOW = {
+    "buckets": "",
+    "images": "",
+    "episodes": "images",
+    "encoding": "episodes",
+    "reading": "encoding",
+    "checking": "reading",
+    "connectors": "checking",
+    "trajectories": "checking",
+    "output": "connectors trajectories",
+    "formats": "output",
+    "datasets": "formats",
+    "reverb": "formats",
+    "recording": "datasets",
+    "drop_in": "reverb recording",
+    "jobs": "reverb recording",
+    "transforms": "reverb recording",
+    "runners": "transforms",
+    "console": "jobs",
+    "pipelines": "runners console",
+    # Modules that belong to no package.
+    TESTING: "encoding",
+    "__main__": "pipelines",
+}
+"""Package -> the packages right below it. It may import these, all below them, and FLOOR (docs/architecture.md)."""
+
+LAYERS: dict[str, set[str]] = {}
+"""Package -> the packages that it may import, besides FLOOR."""
+for package, below in BELOW.items():
+    LAYERS[package] = {*below.split()}.union(*(LAYERS[name] for name in below.split()))
+
+ALIASES = {
+    "rlds_beam",
+    "rlds_beam.reverb.served_tables",
+    "rlds_beam.reverb.serving",
+    "rlds_beam.reverb_observers",
+    "rlds_beam.rlds_to_reverb",
+    "rlds_beam.rllib",
+    "rlds_beam.scope_rl",
+    "rlds_beam.trajectories",
+}
+"""Modules that only keep documented import paths: they import from anywhere, and nothing of ours imports from them."""
+
+LAZY_NAMES = {*ALIASES, "rlds_beam.options"}
+"""Modules that may export names of other packages lazily (`lazy.exports`)."""
+
+PATH = re.compile(r"(rlds_beam(\.\w+)+)(\.|:\w+)?")
+"""A module as text; `:Class` names something in it (`user_functions.resolve`), and an f-string may end in a dot."""
+
+
+class Import(NamedTuple):
+    """One import: its place, and the full name of what is imported (a module, or a name in one)."""
+
+    module: str
+    line: int
+    target: str
+
+    def __str__(self) -> str:
+        return f"{self.module}, line {self.line}: {self.target}"
+
+
+def modules() -> dict[str, ast.Module]:
+    """Every module of the package by name, parsed."""
+    found = {}
+    for package, folder in FOLDERS.items():
+        for file in sorted(folder.rglob("*.py")):
+            parts = (package, *file.relative_to(folder).with_suffix("").parts)
+            found[".".join(parts).removesuffix(".__init__")] = ast.parse(file.read_text(), str(file))
+    return found
+
+
+MODULES = modules()
+
+
+def imports_of(module: str, tree: ast.Module) -> Iterator[Import]:
+    """The imports of our own modules, at any depth of a module, and the names of modules in its strings."""
+    skipped = {id(node) for call in lazy_exports(tree) for node in ast.walk(call)} if module in LAZY_NAMES else set()
+    for node in ast.walk(tree):
+        targets: list[str] = []
+        if isinstance(node, ast.Import):
+            targets = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert not node.level, f"{module}, line {node.lineno}: a relative import"
+            targets = [f"{node.module}.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in skipped:
+            match = PATH.fullmatch(node.value)
+            targets = [] if match is None else [match[1]]
+        yield from (Import(module, node.lineno, target) for target in targets if target.startswith("rlds_beam."))
+
+
+def lazy_exports(tree: ast.Module) -> list[ast.Call]:
+    return [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "exports"
+    ]
+
+
+def package_of(name: str) -> str:
+    """`formats` of `rlds_beam.encoding.wire`."""
+    return name.split(".")[1]
+
+
+def is_allowed(found: Import) -> bool:
+    if found.target == "rlds_beam.__version__":
+        return True
+    own, other = package_of(found.module), package_of(found.target)
+    below = {"buckets"} if own == "storage" else LAYERS.get(own, set())
+    return own == other or other in FLOOR | below
+
+
+ALL = [found for name, tree in MODULES.items() if name not in ALIASES for found in imports_of(name, tree)]
+
+
+def test_every_import_points_down() -> None:
+    assert [str(found) for found in ALL if not is_allowed(found)] == []
+
+
+def test_every_package_is_in_the_table() -> None:
+    packages = {folder.parent.name for folder in CORE.glob("*/__init__.py")} | {top.name for top in FOLDERS.values()}
+    assert packages - {"rlds_beam"} - LAYERS.keys() == set()
+
+
+def test_the_architecture_page_states_the_table() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text().partition("## Four contracts")[0]
+    stated = {
+        package: {*re.findall(r"`(\w+)`", cell)}
+        for package, cell in re.findall(r"^\| `(\w+)` \|.*\| *(.*?) *\|$", page, re.MULTILINE)
+    }
+    packages = [name for name in BELOW if (CORE / name).is_dir() or (ROOT / name).is_dir()]
+    assert stated == {package: {*BELOW[package].split()} for package in packages}
+
+
+def test_the_top_level_modules() -> None:
+    names = {file.stem for file in CORE.glob("*.py")} - {"__init__", "__main__"}
+    assert {name for name in names if f"rlds_beam.{name}" not in ALIASES} == {*FLOOR, TESTING}
+    assert len({*FLOOR, TESTING}) <= 9
+
+
+def is_re_export(statement: ast.stmt) -> bool:
+    """Whether it is a docstring, an import, or an assignment of what `import` and `__getattr__` need."""
+    if isinstance(statement, ast.If):
+        return ast.unparse(statement.test) == "TYPE_CHECKING" and all(map(is_re_export, statement.body))
+    if isinstance(statement, ast.Assign):
+        return set(re.findall(r"\w+", ast.unparse(statement.targets[0]))) <= {
+            "_HOMES", "__all__", "__dir__", "__getattr__", "__version__",
+        }  # fmt: skip
+    return isinstance(statement, (ast.Import, ast.ImportFrom)) or (
+        isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
+    )
+
+
+@pytest.mark.parametrize("name", sorted(ALIASES))
+def test_an_alias_holds_nothing_but_re_exports(name: str) -> None:
+    assert [ast.unparse(statement) for statement in MODULES[name].body if not is_re_export(statement)] == []
+
+
+def test_nothing_imports_through_an_alias() -> None:
+    lazy = {
+        f"{name}.{node.value}"
+        for name in LAZY_NAMES
+        for call in lazy_exports(MODULES[name])
+        for node in ast.walk(call)
+        if isinstance(node, ast.Constant)
+    }
+    assert [str(found) for found in ALL if found.target in ALIASES | lazy] == []
+
+
+def test_no_import_is_computed() -> None:
+    """A computed name could be any module. Exceptions: lazy exports, a user's functions, what doctor tries."""
+    calls = [
+        f"{name}, line {node.lineno}"
+        for name, tree in MODULES.items()
+        if name not in ("rlds_beam.lazy", "rlds_beam.runners.diagnosis", "rlds_beam.user_functions")
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("import_module", "__import__"))
+        if not isinstance(node.args[0], (ast.Constant, ast.JoinedStr))
+    ]
+    assert calls == []

@@ -1,0 +1,210 @@
+"""What is built, staged and imported: the wheel, the sdist, Beam's staged package, and what an import pulls in."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from processes import DEADLINE
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDERS = {
+    "rlds_beam": ROOT / "src" / "rlds_beam",
+    **{f"rlds_beam.{top}": ROOT / top for top in ("transforms", "pipelines", "runners")},
+}
+HEAVY = (
+    "apache_beam",
+    "grpc",
+    "imagecodecs",
+    "pyarrow",
+    "reverb",
+    "simplejpeg",
+    "tensorflow",
+    "tensorflow_datasets",
+    "tf_agents",
+)
+
+
+VULNERABLE = {
+    "grpcio": ["1.60.0", "1.62.2", "1.63.0", "1.64.1", "1.65.1"],  # CVE-2024-7246
+    "h5py": ["3.8.0", "3.11.0"],  # HDF5 1.12.2 and 1.14.2: CVE-2026-26200
+    "pyarrow": ["14.0.0"],  # CVE-2023-47248
+    "ray": ["2.53.0"],  # CVE-2026-27482
+    "setuptools": ["77.0.3", "78.1.0"],  # CVE-2025-47273
+    "torch": ["2.5.1", "2.9.1"],  # CVE-2025-32434, CVE-2026-24747
+}
+"""Versions with known vulnerabilities."""
+
+
+def our_modules() -> set[str]:
+    """Every module of the checkout, as a path inside the installed package."""
+    return {
+        str(Path(*name.split("."), file.relative_to(folder)))
+        for name, folder in FOLDERS.items()
+        for file in folder.rglob("*.py")
+    }
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of what git would hold, so that building leaves nothing in the checkout."""
+    copy = tmp_path_factory.mktemp("checkout")
+    for name in ("README.md", "LICENSE", "pyproject.toml", "setup.py"):
+        shutil.copy(ROOT / name, copy)
+    for name in ("src", "transforms", "pipelines", "runners", "tests"):
+        shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+    return copy
+
+
+@pytest.fixture(scope="module")
+def built(checkout: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the sdist and the wheel made from it."""
+    out = tmp_path_factory.mktemp("dist")
+    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(out), str(checkout)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=DEADLINE)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return out
+
+
+@pytest.fixture(scope="module")
+def wheel_names(built: Path) -> set[str]:
+    (wheel,) = built.glob("rlds_beam-*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        return set(archive.namelist())
+
+
+def test_wheel_holds_every_module_and_nothing_else(wheel_names: set[str]) -> None:
+    modules = {name for name in wheel_names if name.endswith(".py")}
+    assert modules == our_modules()
+    assert {name.split("/")[0] for name in wheel_names if ".dist-info/" not in name} == {"rlds_beam"}
+
+
+def test_every_folder_with_modules_is_a_package() -> None:
+    """find_packages passes over a folder without __init__.py, and its modules would silently be missing."""
+    folders = {file.parent for folder in FOLDERS.values() for file in folder.rglob("*.py")}
+    assert [folder for folder in folders if not (folder / "__init__.py").exists()] == []
+
+
+def test_wheel_is_typed_and_licensed(wheel_names: set[str]) -> None:
+    assert "rlds_beam/py.typed" in wheel_names
+    assert any(name.endswith("/licenses/LICENSE") for name in wheel_names)
+
+
+def test_wheel_metadata(built: Path) -> None:
+    (wheel,) = built.glob("rlds_beam-*.whl")
+    info = wheel.name.removesuffix("-py3-none-any.whl") + ".dist-info"
+    with zipfile.ZipFile(wheel) as archive:
+        metadata = archive.read(f"{info}/METADATA").decode()
+        entry_points = archive.read(f"{info}/entry_points.txt").decode()
+    version = re.search(r'^__version__ = "(.+)"$', (FOLDERS["rlds_beam"] / "__init__.py").read_text(), re.MULTILINE)
+    assert version is not None
+    assert f"\nVersion: {version[1]}\n" in metadata
+    assert "\nRequires-Python: >=3.10\n" in metadata
+    assert "rlds-beam = rlds_beam.pipelines.cli:main" in entry_points
+
+
+def test_sdist_holds_what_a_wheel_is_built_from(built: Path) -> None:
+    (sdist,) = built.glob("rlds_beam-*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        names = {name.split("/", 1)[1] for name in archive.getnames() if "/" in name}
+    assert {"setup.py", "pyproject.toml", "README.md", "LICENSE"} <= names
+    assert {str(f.relative_to(ROOT)) for folder in FOLDERS.values() for f in folder.rglob("*.py")} <= names
+
+
+def test_beam_stages_the_package_from_setup_py(checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from apache_beam.runners.portability.stager import Stager
+
+    monkeypatch.chdir(checkout)
+    staged = Stager._build_setup_package("./setup.py", str(tmp_path))
+    with tarfile.open(staged) as archive:
+        names = {name.split("/", 1)[1] for name in archive.getnames() if "/" in name}
+    assert {"setup.py", "src/rlds_beam/episodes/keys.py", "transforms/__init__.py", "pipelines/cli.py"} <= names
+
+
+def imported(code: str, cwd: Path) -> set[str]:
+    """The top-level names and our own modules in sys.modules after `code` ran in a new interpreter."""
+    report = "import json, sys; print('\\n@' + json.dumps(sorted(sys.modules)))"
+    command = [sys.executable, "-c", f"{code}\n{report}"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=cwd, check=False, timeout=DEADLINE)
+    assert done.returncode == 0, done.stderr
+    return set(json.loads(done.stdout.rpartition("@")[2]))
+
+
+def core_modules() -> Iterable[str]:
+    for file in sorted(FOLDERS["rlds_beam"].rglob("*.py")):
+        name = ".".join(file.relative_to(ROOT / "src").with_suffix("").parts).removesuffix(".__init__")
+        if not name.endswith("__main__"):
+            yield name
+
+
+def test_the_core_imports_neither_beam_nor_tensorflow(tmp_path: Path) -> None:
+    """Except the replacements of TF-Agents' modules, which have TensorFlow in their signatures."""
+    with_tensorflow = {
+        f"rlds_beam.{name}"
+        for name in ("rlds_to_reverb", "drop_in.rlds_to_reverb", "drop_in.frame_blocks", "drop_in.whole_episodes")
+    }
+    with_ray = {
+        f"rlds_beam.{name}"
+        for name in (
+            "connectors.learner.rllib_episodes",
+            "connectors.learner.rllib_pieces",
+            "formats.rllib.training",
+            "rllib",
+        )
+    }
+    core = [name for name in core_modules() if name not in with_tensorflow | with_ray]
+    modules = imported("import " + ", ".join(core), tmp_path)
+    assert (
+        modules & {"apache_beam", "ray", "torch", "tensorflow", "tensorflow_datasets", "tf_agents", "reverb"} == set()
+    )
+
+
+def test_our_top_level_folders_are_not_top_level_modules(tmp_path: Path) -> None:
+    modules = imported("import rlds_beam.transforms, rlds_beam.pipelines, rlds_beam.runners", tmp_path)
+    assert modules & {"transforms", "pipelines", "runners"} == set()
+
+
+def test_a_users_modules_of_the_same_names_are_left_alone(tmp_path: Path) -> None:
+    for name in ("transforms", "pipelines", "runners"):
+        (tmp_path / f"{name}.py").write_text("raise ImportError('this is the module of the user')\n")
+    imported("import rlds_beam.transforms, rlds_beam.pipelines, rlds_beam.runners", tmp_path)
+
+
+@pytest.mark.parametrize("command", ["", "doctor", "example", "inspect", "validate", "convert", "push", "serve"])
+def test_help_imports_nothing_heavy(command: str, tmp_path: Path) -> None:
+    run = f"""
+import contextlib, io, sys
+from rlds_beam.pipelines.cli import main
+out = io.StringIO()
+try:
+    with contextlib.redirect_stdout(out):
+        main({[*command.split(), "--help"]!r})
+except SystemExit as end:
+    assert not end.code, end.code
+assert "usage" in out.getvalue(), out.getvalue()
+"""
+    modules = imported(run, tmp_path)
+    assert modules & {*HEAVY, "numpy"} == set()
+
+
+def test_no_requirement_admits_a_version_with_a_known_vulnerability() -> None:
+    text = (ROOT / "pyproject.toml").read_text()
+    stated = [Requirement(line) for line in re.findall(r'"([A-Za-z][\w-]*(?:\[[\w,]+\])?(?:[<>=!~][^"]*))"', text)]
+    for name, versions in VULNERABLE.items():
+        found = [requirement for requirement in stated if requirement.name == name]
+        assert found, name
+        for requirement in found:
+            assert not [*requirement.specifier.filter(versions)], requirement
+    for lock in ROOT.rglob("*.lock"):
+        if not lock.relative_to(ROOT).parts[0].startswith("."):
+            for name, version in re.findall(r"^([\w-]+)==(\S+)", lock.read_text(), re.MULTILINE):
+                assert version not in VULNERABLE.get(name, ()), f"{lock.name}: {name} {version}"

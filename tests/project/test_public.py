@@ -1,0 +1,184 @@
+"""The public names: each module declares its own, each name is documented, and nothing else claims to be public."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = (
+    "rlds_beam",
+    "rlds_beam.connectors",
+    "rlds_beam.transforms",
+    "rlds_beam.pipelines",
+    "rlds_beam.recording",
+    "rlds_beam.reverb.serving",
+)
+MODULES = (
+    *PACKAGES,
+    *(
+        f"rlds_beam.pipelines.{job}"
+        for job in ("convert", "doctor", "example", "inspect", "push", "record", "serve", "stats", "validate")
+    ),
+    "rlds_beam.scope_rl",
+    "rlds_beam.testing",
+    "rlds_beam.trajectories",
+)
+IN_PLACE_OF_AGENTS = ("rlds_beam.reverb_observers", "rlds_beam.rlds_to_reverb")
+"""Public modules that import TensorFlow, or whose users have it."""
+FOR_RLLIB = ("rlds_beam.rllib",)
+"""Public modules that import Ray."""
+DEVELOPERS = ("architecture.md",)
+"""Pages about the inside of the package."""
+
+
+def objects(module: str) -> Iterator[tuple[str, Any]]:
+    """The public objects of a module, by full name."""
+    imported = importlib.import_module(module)
+    yield from ((f"{module}.{name}", getattr(imported, name)) for name in imported.__all__)
+
+
+def own_docstring(thing: Any) -> str:
+    """What was written about an object: nothing inherited, and not what dataclasses and named tuples generate."""
+    text = (vars(thing) if isinstance(thing, type) else {"__doc__": thing.__doc__}).get("__doc__") or ""
+    return "" if isinstance(thing, type) and text.startswith(f"{thing.__name__}(") else text
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_each_public_name_resolves_and_has_a_docstring(module: str) -> None:
+    assert [name for name, thing in objects(module) if not own_docstring(thing).strip()] == []
+    assert own_docstring(importlib.import_module(module))
+    assert len(set(importlib.import_module(module).__all__)) == len(importlib.import_module(module).__all__)
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_dir_lists_the_public_names(package: str) -> None:
+    module = importlib.import_module(package)
+    assert dir(module) == sorted(module.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = module.nothing
+
+
+def test_no_other_module_declares_public_names() -> None:
+    files = [(ROOT / "src", file) for file in (ROOT / "src").rglob("*.py")]
+    files += [(ROOT, file) for top in ("transforms", "pipelines", "runners") for file in (ROOT / top).rglob("*.py")]
+    declaring = set()
+    for root, file in files:
+        targets = [t for node in ast.parse(file.read_text()).body if isinstance(node, ast.Assign) for t in node.targets]
+        if any(ast.unparse(target) == "__all__" for target in targets):
+            name = ".".join(file.relative_to(root).with_suffix("").parts).removesuffix(".__init__")
+            declaring.add(name if name.startswith("rlds_beam") else f"rlds_beam.{name}")
+    assert declaring == {*MODULES, *IN_PLACE_OF_AGENTS, *FOR_RLLIB}
+
+
+def documented(modules: tuple[str, ...]) -> dict[int, str]:
+    """What the API reference describes of some modules: the names by the identity of the object."""
+    found: dict[int, str] = {}
+    for page in sorted((ROOT / "docs" / "api").glob("*.rst")):
+        for kind, name, options in re.findall(r"^\.\. auto(\w+):: (\S+)\n((?:   :.*\n)*)", page.read_text(), re.M):
+            module = name if kind == "module" else name.rpartition(".")[0]
+            if module not in modules:
+                continue
+            if kind != "module":
+                found[id(getattr(importlib.import_module(module), name.rpartition(".")[2]))] = name
+            elif ":no-members:" not in options:
+                found |= {id(thing): full_name for full_name, thing in objects(name)}
+    return found
+
+
+@pytest.mark.parametrize("modules", [MODULES, IN_PLACE_OF_AGENTS, FOR_RLLIB], ids=["core", "agents", "rllib"])
+def test_the_api_reference_describes_the_public_names_and_no_others(modules: tuple[str, ...]) -> None:
+    if modules == IN_PLACE_OF_AGENTS:
+        pytest.importorskip("tf_agents")
+    if modules == FOR_RLLIB:
+        pytest.importorskip("ray")
+    public = {
+        id(thing): name
+        for module in modules
+        for name, thing in objects(module)
+        if not isinstance(thing, ModuleType)  # a job's module is a public module itself
+    }
+    found = documented(modules)
+    assert {name for thing, name in public.items() if thing not in found} == set()
+    assert {name for thing, name in found.items() if thing not in public} == set()
+
+
+def test_the_index_of_the_reference_lists_every_public_module() -> None:
+    index = (ROOT / "docs" / "api" / "index.rst").read_text()
+    for module in (*MODULES, *IN_PLACE_OF_AGENTS, *FOR_RLLIB):
+        job = re.fullmatch(r"rlds_beam\.pipelines\.(\w+)", module)
+        assert re.search(rf"``{job[1]}``" if job else rf"\b{re.escape(module)}\b", index), module
+
+
+def public_names() -> set[str]:
+    """The public modules and the names in them, without importing what needs an extra."""
+    names = {full_name for module in MODULES for full_name, _ in objects(module)}
+    for module in (*IN_PLACE_OF_AGENTS, *FOR_RLLIB):
+        tree = ast.parse((ROOT / "src" / Path(*module.split("."))).with_suffix(".py").read_text())
+        declared = next(n for n in tree.body if isinstance(n, ast.Assign) and ast.unparse(n.targets[0]) == "__all__")
+        names |= {f"{module}.{name}" for name in ast.literal_eval(declared.value)}
+    return names | {*MODULES, *IN_PLACE_OF_AGENTS, *FOR_RLLIB}
+
+
+def used_names(code: str) -> Iterator[str]:
+    """What a program imports from rlds_beam, and the names that it takes from `rlds_beam` by their full name."""
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Attribute):
+            yield ast.unparse(node)
+
+
+def is_public(name: str, public: set[str]) -> bool:
+    """Whether it is a public name, or an attribute of a public class or function."""
+    owner = next((known for known in sorted(public, key=len, reverse=True) if f"{name}.".startswith(f"{known}.")), "")
+    return name in public or owner not in (*MODULES, *IN_PLACE_OF_AGENTS, *FOR_RLLIB, "")
+
+
+PAGES = [
+    ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "examples").rglob("*.md"),
+    *(ROOT / "examples").rglob("*.py"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("page", sorted(PAGES), ids=lambda page: str(page.relative_to(ROOT)))
+def test_what_the_docs_and_examples_use_is_public(page: Path) -> None:
+    text = page.read_text()
+    programs = [text] if page.suffix == ".py" else re.findall(r"^```python\n(.*?)^```", text, re.M | re.S)
+    used = {name for program in programs for name in used_names(program) if re.match(r"rlds_beam\b", name)}
+    if page.suffix == ".md" and page.name not in DEVELOPERS:
+        for span in re.findall(r"`([^`\n]+)`", re.sub(r"^```.*?^```", "", text, flags=re.M | re.S)):
+            used |= set(re.findall(r"(?<![\w/.])(?<!-m )rlds_beam(?:\.\w+)*", span))
+    public = public_names()
+    assert sorted(name for name in used if not is_public(name, public)) == []
+
+
+def test_a_private_import_in_the_docs_would_be_found() -> None:
+    public = public_names()
+    for program in (
+        "from rlds_beam.connectors.statistics.dataset_statistics import DatasetStatistics",
+        "import rlds_beam.reverb.connection",
+        "import rlds_beam; rlds_beam.storage.write_text",
+        "from rlds_beam.formats.rllib import training",
+    ):
+        assert not all(is_public(name, public) for name in used_names(program)), program
+    assert all(is_public(name, public) for name in used_names("import rlds_beam; rlds_beam.Schema.of; rlds_beam.stats"))
+
+
+def test_the_job_modules_are_the_names_of_their_package() -> None:
+    """The function `convert` never takes the place of its module, whatever is imported first."""
+    from rlds_beam import pipelines
+    from rlds_beam.pipelines.convert import convert
+
+    assert inspect.ismodule(pipelines.convert)
+    assert pipelines.convert.convert is convert

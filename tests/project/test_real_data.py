@@ -1,0 +1,266 @@
+"""25 real episodes of BridgeData, none of which ever ends: checked, repaired, converted, and read by two readers."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from jobs import complaints
+
+import rlds_beam
+from rlds_beam.connectors.cleaning.presets import PRESETS
+from rlds_beam.episodes.keys import EpisodeKey
+from rlds_beam.pipelines.cli import main
+from rlds_beam.testing import read_payloads, read_rejected, record_offsets, shard_paths
+
+REAL = (
+    Path(os.environ.get("RLDS_BEAM_REAL_DATA") or Path(__file__).parents[2] / "../shared/data") / "bridge_dataset/1.0.0"
+)
+EPISODES, STEPS, PAIRS = 25, 10, 225
+CAMERA = "observation/image_0"
+
+pytestmark = pytest.mark.skipif(not REAL.is_dir(), reason="the real data are not here; $RLDS_BEAM_REAL_DATA names them")
+
+
+@pytest.fixture(scope="module")
+def converted(tmp_path_factory):
+    """Each conversion is made once: name -> its directory."""
+    made: dict[tuple[str, ...], Path] = {}
+
+    def convert(*flags: str) -> Path:
+        if flags not in made:
+            made[flags] = tmp_path_factory.mktemp("bridge") / "out"
+            assert main(["convert", str(REAL), str(made[flags]), "--repair=last_not_last", *flags]) == 0
+        return made[flags]
+
+    return convert
+
+
+@pytest.fixture(scope="module")
+def decoded() -> list[dict[str, np.ndarray[Any, Any]]]:
+    """Every episode as TFDS decodes it: step columns by path."""
+    tfds = pytest.importorskip("tensorflow_datasets")
+    tf = pytest.importorskip("tensorflow")
+    dataset = tfds.builder_from_directory(str(REAL)).as_dataset(split="train")
+    episodes = []
+    for episode in dataset:
+        steps = next(iter(episode["steps"].batch(1000)))
+        episodes.append(by_path(tf.nest.map_structure(lambda tensor: tensor.numpy(), steps)))
+    return episodes
+
+
+def by_path(nest: Any, path: str = "") -> dict[str, Any]:
+    """Leaves of nested dicts; tuples of one leaf a step are stacked, and empty ones are nothing."""
+    if isinstance(nest, tuple) and not nest:
+        return {}
+    if isinstance(nest, dict):
+        joined = [by_path(value, f"{path}/{name}" if path else name) for name, value in nest.items()]
+        return {leaf: value for below in joined for leaf, value in below.items()}
+    return {path: np.stack(nest) if isinstance(nest, tuple) else nest}
+
+
+def through_agents(output: Path, **kwargs: Any) -> list[dict[str, Any]]:
+    """Every item by TF-Agents' own reader."""
+    from tf_agents.utils import example_encoding_dataset
+
+    files = [str(p) for p in shard_paths(output) if p.suffix != ".spec"]
+    dataset = example_encoding_dataset.load_tfrecord_dataset(files, add_batch_dim=False, as_trajectories=True, **kwargs)
+    return [by_path(element._asdict()) for element in dataset.as_numpy_iterator()]
+
+
+def through_tfds(output: Path) -> list[dict[str, Any]]:
+    """Every item by TFDS."""
+    import tensorflow_datasets as tfds
+
+    builder = tfds.builder_from_directory(str(output))
+    items = [by_path(item) for item in builder.as_dataset(split="train").as_numpy_iterator()]
+    assert builder.info.splits["train"].num_examples == len(items)
+    return items
+
+
+def test_validate_finds_them(capsys):
+    assert main(["validate", str(REAL), "--json"]) == 3
+    report = json.loads(capsys.readouterr().out)
+    assert (report["records"], report["valid"], report["rejected"]) == (EPISODES, 0, EPISODES)
+    assert {rule: count["rejected"] for rule, count in report["rules"].items()} == {"last_not_last": EPISODES}
+
+
+def test_without_repair_nothing_is_written_and_nothing_lost(tmp_path, capsys):
+    output = tmp_path / "out"
+    assert main(["convert", str(REAL), str(output)]) == 3
+    captured = capsys.readouterr()
+    assert not complaints(captured.err)
+    assert "--repair=last_not_last" in captured.out
+    manifest = json.loads((output / "manifest.json").read_text())
+    assert manifest["items"] == 0
+    assert shard_paths(output) == []
+    assert not (output / "dataset_info.json").exists()
+    rejected = read_rejected(output)
+    (shard,) = shard_paths(REAL)
+    assert [payload for _, payload in rejected] == read_payloads(shard)
+    assert [EpisodeKey.parse(line["key"]).position for line, _ in rejected] == record_offsets(shard)[:-1]
+    assert {line["rule"] for line, _ in rejected} == {"last_not_last"}
+
+
+def test_both_readers_read_every_pair(converted, decoded):
+    output = converted()
+    report = json.loads((output / "report.json").read_text())
+    assert (report["repaired"], report["rejected"], report["items_written"]) == (EPISODES, 0, PAIRS)
+    agents, tfds = through_agents(output), through_tfds(output)
+    assert len(agents) == len(tfds) == PAIRS
+    for a, b in zip(agents, tfds, strict=True):
+        assert a.keys() == b.keys()
+        for path, value in b.items():
+            np.testing.assert_array_equal(a[path], value, err_msg=path)
+    assert agents[0][CAMERA].shape == (2, 64, 64, 3)
+    assert agents[0]["observation/state"].shape == (2, 7)
+    assert agents[0]["action"].shape == (2, 7)
+    for i, item in enumerate(agents):
+        episode, start = decoded[i // (STEPS - 1)], i % (STEPS - 1)
+        for path in (p for p in item if p.startswith(("observation/", "action")) or p == "reward"):
+            np.testing.assert_array_equal(item[path], episode[path][start : start + 2], err_msg=path)
+        last = start == STEPS - 2
+        assert item["step_type"].tolist() == [0 if start == 0 else 1, 2 if last else 1]
+        assert item["next_step_type"].tolist() == ([2, 0] if last else [1, 2 if start == STEPS - 3 else 1])
+        assert item["discount"].tolist() == [1, 1]  # none of them ends in a terminal state
+
+
+def test_jpeg_reads_back_compressed(converted, decoded):
+    output = converted("--images=jpeg")
+    agents, tfds = through_agents(output, compress_image=True), through_tfds(output)
+    raw = through_agents(converted())
+    assert len(agents) == len(tfds) == PAIRS
+    for a, b, exact in zip(agents, tfds, raw, strict=True):
+        first, second = b[f"{CAMERA}/0"], b[f"{CAMERA}/1"]
+        pixels = a[CAMERA].reshape(2, 64, 64, 3)
+        np.testing.assert_array_equal(pixels, np.stack([first, second]))
+        np.testing.assert_array_equal(a["observation/state"], exact["observation/state"])
+        assert np.abs(pixels.astype(int) - exact[CAMERA]).mean() < 4
+    size = {kind: json.loads((out / "manifest.json").read_text())["bytes"] for kind, out in
+            (("jpeg", output), ("raw", converted()))}  # fmt: skip
+    assert size["jpeg"] < size["raw"] / 4
+
+
+def test_the_instructions_come_along_as_policy_info(converted, decoded):
+    flags = ("--policy_info_fields=language_embedding", "--observation_fields=state")
+    output = converted(*flags)
+    agents, tfds = through_agents(output), through_tfds(output)
+    assert len(agents) == len(tfds) == PAIRS
+    for i, (a, b) in enumerate(zip(agents, tfds, strict=True)):
+        episode, start = decoded[i // (STEPS - 1)], i % (STEPS - 1)
+        path = "policy_info/language_embedding"
+        np.testing.assert_array_equal(a[path], episode["language_embedding"][start : start + 2])
+        np.testing.assert_array_equal(a[path], b[path])
+        assert [p for p in a if p.startswith("observation")] == ["observation/state"]
+
+
+def test_more_shards_hold_the_same(converted):
+    one, four = through_tfds(converted()), through_tfds(converted("--shards=4", "--workers=2"))
+    assert len(shard_paths(converted("--shards=4", "--workers=2"))) == 8  # with their specs
+    assert sorted(i["observation/state"].tobytes() for i in one) == sorted(
+        i["observation/state"].tobytes() for i in four
+    )
+
+
+def test_our_own_reader(converted):
+    pytest.importorskip("tf_agents")
+    from rlds_beam import load_trajectories
+
+    batches = list(load_trajectories(str(converted("--images=jpeg")), batch_size=75))
+    assert [batch.observation["image_0"].shape.as_list() for batch in batches] == [[75, 2, 64, 64, 3]] * 3
+
+
+def test_pushed_into_reverb_the_frames_are_those_that_tfds_decodes(decoded, capsys) -> None:
+    """Four cameras of JPEGs, as pixels: into a table, and out of it by Reverb's own client."""
+    reverb = pytest.importorskip("reverb")
+    from servers import drain
+
+    selectors, limiter = reverb.selectors, reverb.rate_limiters.MinSize(1)
+    table = reverb.Table("t", selectors.Fifo(), selectors.Fifo(), 1000, limiter, max_times_sampled=1)
+    server = reverb.Server([table])
+    address = f"127.0.0.1:{server.port}"
+    assert main(["push", str(REAL), f"--reverb={address}", "--table=t"]) == 3  # none of them ends
+    assert main(["push", str(REAL), "--repair=last_not_last", f"--reverb={address}", "--table=t", "--dry_run"]) == 0
+    out = capsys.readouterr().out
+    assert main(["push", str(REAL), "--repair=last_not_last", f"--reverb={address}", "--table=t"]) == 0
+    leaves = [line.split(":")[0].strip() for line in out.partition("frame\n")[2].splitlines()]
+    camera = leaves.index(CAMERA)
+    items = drain(address, "t")
+    assert len(items) == PAIRS
+    seen = {item.data[camera].tobytes() for item in items}
+    expected = {steps[CAMERA][i : i + 2].tobytes() for steps in decoded for i in range(STEPS - 1)}
+    assert seen == expected
+    server.stop()
+
+
+@pytest.mark.parametrize("flags", [(), ("--images=jpeg",), ("--items=sequences", "--sequence_length=8")])
+def test_the_size_is_predicted(converted, capsys, flags) -> None:
+    command = ["inspect", str(REAL), "--repair=last_not_last", "--json", *flags]
+    assert main(command) == 0
+    predicted = json.loads(capsys.readouterr().out)["output_bytes"]
+    manifest = json.loads((converted(*flags) / "manifest.json").read_text())
+    assert predicted == pytest.approx(manifest["bytes"], rel=0.1)
+
+
+def test_the_instruction_is_carried(converted) -> None:
+    """The text of each step, as TFDS reads it from the dataset and from the items."""
+    tfds = pytest.importorskip("tensorflow_datasets")
+    output = converted("--keep=language_instruction,episode_key")
+    items = list(tfds.builder_from_directory(str(output)).as_dataset("train"))
+    episodes = tfds.builder_from_directory(str(REAL)).as_dataset(split="train")
+    texts = [[step["language_instruction"].numpy() for step in episode["steps"]] for episode in episodes]
+    expected = sorted(pair for text in texts for pair in itertools.pairwise(text))
+    assert sorted(tuple(item["language_instruction"].numpy()) for item in items) == expected
+    assert len({item["episode_key"].numpy() for item in items}) == EPISODES
+
+
+# Presets: what they say about public datasets, on the data of one of them.
+
+
+def test_the_preset_of_the_dataset_is_suggested_and_repairs_it(converted, tmp_path, capsys):
+    assert main(["inspect", str(REAL)]) == 0
+    assert "--preset=bridge_dataset" in capsys.readouterr().out
+    assert main(["convert", str(REAL), str(tmp_path / "out"), "--preset=bridge_dataset"]) == 0
+    report = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert (report["records"], report["repaired"], report["rejected"]) == (EPISODES, EPISODES, 0)
+    ours, theirs = ([p.read_bytes() for p in shard_paths(out)] for out in (tmp_path / "out", converted()))
+    assert ours == theirs
+
+
+def test_the_preset_serves_every_output_that_holds_such_data(tmp_path):
+    for to, flags in (("rlds", []), ("lerobot", ["--fps=5"]), ("numpy", [])):
+        out = tmp_path / to
+        assert main(["convert", str(REAL), str(out), f"--to={to}", "--preset=bridge_dataset", *flags]) == 0
+        report = json.loads((out / "report.json").read_text())
+        assert (report["repaired"], report["rejected"]) == (EPISODES, 0)
+    episodes = rlds_beam.open_dataset(tmp_path / "rlds")
+    assert len(episodes) == EPISODES
+    assert all(episode["steps/is_last"].tolist() == [False] * (STEPS - 1) + [True] for episode in episodes)
+
+
+@pytest.mark.parametrize("name", [name for name, preset in PRESETS.items() if "bridge_dataset" not in preset.datasets])
+def test_the_preset_of_another_dataset_is_refused_or_says_what_it_dropped(name, tmp_path, capsys):
+    code = main(["convert", str(REAL), str(tmp_path / "out"), f"--preset={name}"])
+    said = capsys.readouterr()
+    if name == "roboturk":  # the same fault
+        assert code == 0
+    elif name == "droid":  # a field that both have: no episode of Bridge is in a directory named success
+        assert code == 3 and json.loads((tmp_path / "out/report.json").read_text())["items_written"] == 0
+    else:
+        assert code == 2 and re.search(r"there is no (images|field) ", said.err) and not (tmp_path / "out").exists()
+
+
+def test_channels_are_flipped_as_the_presets_do_it(tmp_path, decoded):
+    (tmp_path / "flip.json").write_text(json.dumps([{"FlipChannels": {"fields": [CAMERA]}}]))
+    flags = ["--preset=bridge_dataset", f"--connectors={tmp_path / 'flip.json'}"]
+    assert main(["convert", str(REAL), str(tmp_path / "out"), "--to=rlds", *flags]) == 0
+    for found, wanted in zip(rlds_beam.open_dataset(tmp_path / "out"), decoded, strict=True):
+        flipped = found[f"steps/{CAMERA}"].astype(int)
+        assert np.abs(flipped - wanted[CAMERA][..., ::-1]).mean() < 4 < np.abs(flipped - wanted[CAMERA]).mean()
+        np.testing.assert_array_equal(found["steps/observation/image_1"], wanted["observation/image_1"])

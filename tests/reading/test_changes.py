@@ -1,0 +1,167 @@
+"""An input file that changes while a job runs ends the job: nothing is of two versions of its input."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from exchanging import export, open_job
+from fuzzed_datasets import DATASETS
+from lerobot_data import moving_episode
+from versions import FORMATS, record, shards_of
+
+from rlds_beam.errors import NotVerifiedError
+from rlds_beam.formats.sources import open_source
+from rlds_beam.output.range_conversion import RangeConverter, RangeFitter
+from rlds_beam.pipelines.cli import main
+from rlds_beam.reading.changes import Snapshot
+from rlds_beam.reading.framing import Framing
+from rlds_beam.testing import write_dataset
+
+
+def replace(path: Path, content: bytes) -> None:
+    """Puts another file in the place of one, of the same modification time."""
+    times = path.stat()
+    other = path.with_name("other")
+    other.write_bytes(content)
+    os.utime(other, ns=(times.st_atime_ns, times.st_mtime_ns))
+    os.replace(other, path)
+
+
+def videos(directory: Path) -> None:
+    data = write_dataset(directory.parent / "data", [moving_episode(3 + i) for i in range(3)])
+    export(data, directory, "lerobot", fps=10, images="video")
+
+
+KINDS: dict[str, tuple[Callable[[Path], object], Callable[[str], list[str]]]] = {
+    **{name: (one.make, one.arguments) for name, one in DATASETS.items() if "foreign" not in name},
+    "lerobot_video": (videos, DATASETS["lerobot"].arguments),
+    "gzip": (lambda directory: record(directory, 0, "gzip"), DATASETS["rlds"].arguments),
+    "array_record": (lambda directory: record(directory, 0, "array_record"), DATASETS["rlds"].arguments),
+}
+
+
+NEEDED = {
+    **dict.fromkeys(("d3rlpy", "d3rlpy_own", "d4rl", "minari", "minari_own"), "h5py"),
+    "array_record": "array_record",
+    "lerobot_video": "av",
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_file_of_any_source_is_seen_to_change(tmp_path, kind):
+    if kind in NEEDED:
+        pytest.importorskip(NEEDED[kind])
+    make, arguments = KINDS[kind]
+    make(tmp_path / "input")
+    path, *from_ = arguments(str(tmp_path / "input"))
+    source = open_source(path, from_=from_[0].removeprefix("--from=") if from_ else "rlds")
+    files = [name for split in source.splits for s in split.shards for name in (s.path, *source.companions(s))]
+    assert all(map(os.path.isfile, files))
+    for name in files:
+        file = Path(name)
+        of_content = pickle.loads(pickle.dumps(Snapshot.of(source, "do this", Framing(source))))
+        snapshots = (of_content, Snapshot.of(source, "do this"))
+        os.chmod(file, 0o600)
+        for snapshot in snapshots:
+            snapshot.verify_all()
+        before, stat = file.read_bytes(), file.stat()
+        middle = len(before) // 2
+        # In a TFRecord, the length or checksum of a record, which say what is in it; of others any byte.
+        changed = b"\1" + before[1:] if "tfrecord" in file.name and before[:2] != b"\x1f\x8b" else (
+            before[:middle] + bytes([before[middle] ^ 1]) + before[middle + 1 :]
+        )  # fmt: skip
+        replace(file, changed)
+        assert file.stat().st_mtime_ns == stat.st_mtime_ns and file.stat().st_size == stat.st_size
+        for snapshot in snapshots:
+            with pytest.raises(NotVerifiedError, match="changed while") as raised:
+                snapshot.verify_all()
+            assert name in str(raised.value) and "do this" in str(raised.value)
+        replace(file, before)
+        of_content.verify_all()  # it is another file, with the same content
+
+
+def test_all_videos_are_among_the_files(tmp_path):
+    pytest.importorskip("av")
+    videos(tmp_path / "input")
+    source = open_source(str(tmp_path / "input"), from_="lerobot")
+    found = {name for split in source.splits for shard in split.shards for name in source.companions(shard)}
+    assert found == set(map(str, (tmp_path / "input").glob("videos/**/*.mp4"))) != set()
+
+
+def other_version(data: Path, kind: str) -> Callable[[], None]:
+    """Replaces the last shard of a dataset by that of another recording, of equal size."""
+    changed = shards_of(record(data.parent / "other", 100, kind))[-1].read_bytes()
+    return lambda: replace(shards_of(data / "testing" / "1.0.0")[-1], changed)
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+@pytest.mark.parametrize("to", ["trajectories", "rlds", "numpy", "minari", "lerobot"])
+def test_no_range_is_committed_of_a_file_that_changed(tmp_path, to, kind):
+    if kind != "tfrecord" and to != "trajectories":
+        pytest.skip("what notices it is the reader, which all outputs have in common")
+    source = record(tmp_path / "data", 0, kind)
+    options: dict[str, Any] = {"fps": 10} if to == "lerobot" else {}
+    job = open_job(source, tmp_path / "out", to, shards=2, **options)
+    first, second = sorted(job.open(), key=str)
+    other = other_version(tmp_path / "data", kind)
+    job.converter.convert(first, {})
+    original = shards_of(source)[-1].read_bytes()
+    other()
+    with pytest.raises(NotVerifiedError, match=shards_of(source)[-1].name) as raised:
+        job.converter.convert(second, {})
+    assert "--overwrite" in str(raised.value)
+    assert not list((tmp_path / "out" / "_commits").glob(f"{second}*"))
+    replace(shards_of(source)[-1], original)
+    job.converter.convert(second, {})
+    other()
+    with pytest.raises(NotVerifiedError, match="changed while"):
+        job.committer.commit()
+    assert not (tmp_path / "out" / "manifest.json").exists()
+    replace(shards_of(source)[-1], original)
+    assert job.committer.commit().records == 6
+
+
+def before_second(monkeypatch: pytest.MonkeyPatch, of: Any, name: str, change: Callable[[], None]) -> None:
+    """Calls `change` before the second call of a method or function."""
+    calls, function = [0], getattr(of, name)
+
+    def counting(*args: Any, **kwargs: Any) -> Any:
+        calls[0] += 1
+        if calls[0] == 2:
+            change()
+        return function(*args, **kwargs)
+
+    monkeypatch.setattr(of, name, counting)
+
+
+@pytest.mark.parametrize("job", ["convert", "fit", "validate", "stats"])
+def test_a_command_ends_with_exit_code_4(tmp_path, monkeypatch, capsys, job):
+    source = record(tmp_path / "data", 0)
+    change = other_version(tmp_path / "data", "tfrecord")
+    flags = ["--workers=1", "--progress=none"]
+    if job in ("convert", "fit"):
+        before_second(
+            monkeypatch, *{"convert": (RangeConverter, "convert"), "fit": (RangeFitter, "gather")}[job], change
+        )
+        flags += [str(tmp_path / "out"), "--shards=2"]
+        if job == "fit":
+            flags.append(f"--connectors={tmp_path}/normalize.yaml")
+            (tmp_path / "normalize.yaml").write_text("- Normalize: {fields: [observation]}\n")
+    else:
+        from rlds_beam.transforms import checking
+
+        before_second(monkeypatch, checking, "check_and_connect", change)
+        flags += [f"--output={tmp_path / 'out'}"] if job == "stats" else []
+    assert main(["convert" if job == "fit" else job, str(source), *flags]) == 4
+    said = capsys.readouterr().err
+    assert shards_of(source)[-1].name in said and "Traceback" not in said
+    assert not (tmp_path / "out" / "manifest.json").exists() and not (tmp_path / "out").is_file()
+    if job == "convert":
+        again = main(["convert", str(source), *flags])
+        assert again == 2 and "--overwrite" in capsys.readouterr().err
+        assert main(["convert", str(source), *flags, "--overwrite"]) == 0

@@ -1,0 +1,123 @@
+"""A record whose data hold TFRecords: what is inside is never read as episodes, wherever the work is cut."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import apache_beam as beam
+import pytest
+from apache_beam.io.restriction_trackers import OffsetRestrictionTracker
+from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.testing.util import assert_that, equal_to
+
+from rlds_beam.encoding.tfds.rlds_records import encode_example
+from rlds_beam.encoding.tfrecord.writing import frame_all
+from rlds_beam.episodes.episode import Episode
+from rlds_beam.formats.sources import open_source
+from rlds_beam.jobs.inspect import survey
+from rlds_beam.pipelines.inspect import InspectConfig
+from rlds_beam.reading import plan
+from rlds_beam.reading.base import Segment
+from rlds_beam.reading.plan import plan_ranges
+from rlds_beam.reading.reader import EpisodeReader
+from rlds_beam.testing import flip_byte, make_episode, record_offsets, shard_paths, write_dataset
+from rlds_beam.transforms import FindDuplicateEpisodes, ReadFromRlds
+from rlds_beam.transforms.reading import _ReadEpisodesFn
+
+EPISODES, STEPS, INSIDE = 7, 5, 20
+
+
+def phantom(seed: int) -> bytes:
+    """Sound TFRecords of sound episodes, for the inside of a text field."""
+    payloads = [encode_example(episode(1000 * seed + i, b"")) for i in range(INSIDE)]
+    return frame_all(payloads)
+
+
+def episode(seed: int, note: bytes) -> Episode:
+    return make_episode(STEPS, seed=seed, metadata={"episode_metadata/note": note})
+
+
+@pytest.fixture
+def hostile(tmp_path: Path) -> Path:
+    return write_dataset(tmp_path / "data", [episode(i, phantom(i)) for i in range(EPISODES)])
+
+
+@pytest.fixture
+def small_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plan, "RANGE_BYTES", 1 << 10)
+
+
+def goals(items: list[dict[str, Any]]) -> list[bytes]:
+    return [item["observation"].tobytes() for item in items]
+
+
+@pytest.mark.parametrize("accept", ["", "duplicate_episode"])
+@pytest.mark.parametrize("shards", [2, 9, 50])
+def test_convert_writes_the_episodes_and_nothing_from_inside(tmp_path, hostile, convert, shards, accept):
+    flags = [f"--accept={accept}"] if accept else []
+    whole = convert(hostile, "--shards=1", *flags, output=tmp_path / "whole")
+    ran = convert(hostile, f"--shards={shards}", *flags)
+    assert (whole.code, ran.code) == (0, 0), ran.err
+    assert ran.report["records"] == ran.report["valid"] == EPISODES
+    assert len(json.loads((ran.output / "manifest.json").read_text())["shards"]) == shards
+    assert goals(ran.items) == goals(whole.items)
+
+
+def test_the_ranges_that_the_planner_chooses(hostile, small_ranges, convert, validate):
+    assert convert(hostile).report["records"] == EPISODES
+    code, report, _ = validate(hostile)
+    assert (code, report["records"]) == (0, EPISODES)
+    found = survey(open_source(str(hostile)), config := InspectConfig(str(hostile)), config, 1 << 30)
+    assert found.complete and found.sampled.records == EPISODES
+    ranges = plan_ranges(open_source(str(hostile)))
+    begins = [segment.start for work in ranges for segment in work.segments]
+    assert begins == record_offsets(shard_paths(hostile)[0])[:-1]  # each range holds a record, and begins with it
+
+
+def test_a_slice_reads_its_own(hostile, small_ranges, convert):
+    ran = convert(hostile, "--split=train[2:5]", "--shards=8")
+    assert (ran.code, ran.report["records"]) == (0, 3)
+
+
+def test_reading_in_a_pipeline_of_ones_own(hostile, small_ranges):
+    source = open_source(str(hostile))
+    with beam.Pipeline("FnApiRunner", PipelineOptions([])) as root:
+        count = root | ReadFromRlds(source) | beam.combiners.Count.Globally()
+        assert_that(count, equal_to([EPISODES]), label="episodes")
+        assert_that(root | FindDuplicateEpisodes(source), equal_to([{}]), label="duplicates")
+
+
+@pytest.mark.parametrize("fraction", [0.0, 0.01, 0.3, 0.5, 0.77])
+def test_a_runner_may_split_while_reading(hostile, fraction):
+    source = open_source(str(hostile))
+    piece = ("train", Segment(source.splits[0].shards[0]))
+    read = _ReadEpisodesFn(EpisodeReader(source))
+    offsets = record_offsets(piece[1].shard.path)[:-1]
+    for before in range(EPISODES + 1):
+        tracker = OffsetRestrictionTracker(read.initial_restriction(piece))
+        primary = read.process(piece, tracker)
+        found = [e.key.position for _, e in zip(range(before), primary, strict=False)]
+        split = tracker.try_split(fraction)
+        found += [e.key.position for e in primary]
+        if split is not None:
+            found += [e.key.position for e in read.process(piece, OffsetRestrictionTracker(split[1]))]
+        assert found == offsets
+
+
+def test_duplicates_are_found_beside_what_looks_like_records(tmp_path, small_ranges, convert):
+    episodes = [episode(i, phantom(i)) for i in range(EPISODES)]
+    path = write_dataset(tmp_path / "data", [*episodes, episodes[2], episodes[4]])
+    ran = convert(path)
+    assert ran.code == 3
+    assert (ran.report["records"], ran.rules) == (EPISODES + 2, {"duplicate_episode": 2})
+
+
+def test_after_damage_the_search_may_find_them_and_the_count_says_so(hostile, convert):
+    """Where a record's header is destroyed, nothing says where it ends; the count of records shows it."""
+    flip_byte(shard_paths(hostile)[0], 3, "length")
+    ran = convert(hostile)
+    assert ran.code == 3
+    assert ran.report["records"] > EPISODES
+    assert ran.rules["short_shard"] == 1 and f"dataset_info.json says {EPISODES}" in str(ran.report["rules"])

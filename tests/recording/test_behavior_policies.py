@@ -1,0 +1,242 @@
+"""Behaviour policies: the formulas of their propensities, against plain ones and against what they sample."""
+
+from __future__ import annotations
+
+import math
+import pickle
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from recorded import GREEDY, Q, episodes_of, recorded
+from recorded_environments import q_function, slide, towards_zero, walk
+
+from rlds_beam import NotVerifiedError, UsageError
+from rlds_beam.recording.distributions import Categorical, EpsilonGreedy, Gaussian, TruncatedGaussian
+from rlds_beam.recording.environments import as_environment
+from rlds_beam.recording.heads import (
+    EpsilonGreedyHead,
+    GaussianHead,
+    OnlineHead,
+    SoftmaxHead,
+    TruncatedGaussianHead,
+)
+from rlds_beam.recording.loading import load_policies
+from rlds_beam.recording.policies import Random, UniformOver
+from rlds_beam.recording.spaces import Leaf
+
+N = 60_000
+EMPTY = np.empty((N, 0))
+
+
+def test_the_formulas_are_scope_rls():
+    """The figures are of SCOPE-RL itself."""
+    x = np.zeros((3, 2))
+
+    def of(head: Any, actions: Any) -> list[float]:
+        return head.calc_pscore_given_action(x, np.array(actions)).tolist()
+
+    greedy = EpsilonGreedyHead(lambda x: np.ones(len(x), int), "eg", n_actions=3, epsilon=0.3)
+    np.testing.assert_allclose(of(greedy, [1, 0, 1]), [0.8, 0.1, 0.8])
+    np.testing.assert_allclose(greedy.calc_action_choice_probability(x)[0], [0.1, 0.8, 0.1])
+    softmax = SoftmaxHead(lambda x: np.tile([0.0, 1.0, 2.0], (len(x), 1)), "sm", n_actions=3, tau=1.0)
+    np.testing.assert_allclose(of(softmax, [0, 1, 2]), [0.0900, 0.2447, 0.6652], atol=5e-5)
+    gaussian = GaussianHead(lambda x: np.zeros((len(x), 2)), "g", sigma=np.array([0.5, 2.0]))
+    expected = math.exp(-(0.3**2) / (2 * 0.25) - 1 / 8) / (2 * math.pi * 0.5 * 2)
+    np.testing.assert_allclose(of(gaussian, [[0.3, 1.0]] * 3), expected)
+    truncated = TruncatedGaussianHead(
+        lambda x: np.full((len(x), 2), 0.9), "t", sigma=np.array([0.5, 2.0]), minimum=np.array([-1, -1]),
+        maximum=np.array([1, 1]),
+    )  # fmt: skip
+    from scipy.stats import truncnorm
+
+    low, high = (np.array([-1, -1]) - 0.9) / [0.5, 2], (np.array([1, 1]) - 0.9) / [0.5, 2]
+    expected = truncnorm.pdf([0.3, -0.5], low, high, 0.9, [0.5, 2]).prod()
+    np.testing.assert_allclose(of(truncated, [[0.3, -0.5]] * 3), expected)
+
+
+@settings(max_examples=20)
+@given(seed=st.integers(0, 99), epsilon=st.floats(0, 1), tau=st.floats(0.1, 10), n=st.integers(2, 6))
+def test_probabilities_of_all_actions_sum_to_one(seed, epsilon, tau, n):
+    values = np.random.default_rng(seed).normal(size=(5, n))
+    for distribution, start in (
+        (EpsilonGreedy(values.argmax(axis=1), epsilon, n, 2, None), 2),
+        (Categorical(values / tau, 0), 0),
+        (Categorical(values / tau, 3), 3),
+    ):
+        total = sum(distribution.propensity((np.full(5, a + start),)).value for a in range(n))
+        np.testing.assert_allclose(total, 1)
+
+
+def test_actions_are_as_frequent_as_their_propensity_says():
+    random = np.random.default_rng(1)
+    values = np.tile([0.2, 1.0, -0.5], (N, 1))
+    for distribution in (EpsilonGreedy(np.full(N, 1), 0.3, 3, 0, None), Categorical(values, 0)):
+        (actions,) = distribution.sample(random.random((N, 2)), EMPTY)
+        expected = [distribution.propensity((np.full(N, a),)).value[0] for a in range(3)]
+        np.testing.assert_allclose(np.bincount(actions, minlength=3) / N, expected, atol=0.01)
+
+
+@pytest.mark.parametrize(("mean", "sigma"), [(0.2, 0.5), (3.0, 0.4), (-30.0, 1.0)], ids=["inside", "right", "far left"])
+def test_densities_are_those_of_the_samples(mean, sigma):
+    """Also where nearly all of the mass is outside of the bounds, which SCOPE-RL's formula does not hold there."""
+    low, high = np.array([-1.0]), np.array([1.0])
+    random = np.random.default_rng(2)
+    of = TruncatedGaussian(np.full((N, 1), mean), np.array([sigma]), low, high)
+    (actions,) = of.sample(random.random((N, 1)), EMPTY)
+    assert (actions >= -1).all() and (actions <= 1).all()
+    counted, edges = np.histogram(actions, bins=40, range=(-1, 1))
+    grid = np.linspace(-1, 1, 4001)
+    density = (
+        TruncatedGaussian(np.full((4001, 1), mean), np.array([sigma]), low, high).propensity((grid[:, None],)).value
+    )
+    assert abs(np.trapezoid(density, grid) - 1 if hasattr(np, "trapezoid") else np.trapz(density, grid) - 1) < 2e-3
+    inner = density[:-1].reshape(40, 100).mean(axis=1) * np.diff(edges)
+    np.testing.assert_allclose(counted / N, inner, atol=0.01)
+    gaussian = Gaussian(np.full((N, 1), mean), np.array([sigma]))
+    (free,) = gaussian.sample(EMPTY, random.standard_normal((N, 1)))
+    assert abs(free.mean() - mean) < 0.02 and abs(free.std() - sigma) < 0.02
+
+
+@pytest.mark.parametrize(
+    "leaf",
+    [
+        Leaf("", "box", "float32", (2,), np.array([-1.0, 0.0]), np.array([1.0, 4.0])),
+        Leaf("", "box", "float64", (3,), np.array([0, -np.inf, -np.inf]), np.array([np.inf, 2, np.inf])),
+        Leaf("", "box", "int32", (2,), np.array([0, -3]), np.array([7, 3])),
+        Leaf("", "discrete", "int64", sizes=5, start=-2),
+        Leaf("", "multi_discrete", "int64", (2, 2), sizes=np.array([[2, 3], [4, 5]])),
+    ],
+    ids=lambda leaf: f"{leaf.kind}-{leaf.dtype}",
+)
+def test_random_is_uniform(leaf):
+    random = np.random.default_rng(3)
+    of = UniformOver(leaf)
+    (actions,) = of.sample(random.random((N, leaf.size)), random.standard_normal((N, leaf.size)))
+    assert actions.shape == (N, *leaf.shape)
+    propensity = of.propensity((actions,))
+    np.testing.assert_allclose(np.log(propensity.value), propensity.log)
+    if leaf.dtype == "float64":
+        assert (actions[:, 0] >= 0).all() and (actions[:, 1] <= 2).all()
+        x = actions[0]
+        normal = math.exp(-(x[2] ** 2) / 2) / math.sqrt(2 * math.pi)
+        assert math.isclose(propensity.value[0], math.exp(-x[0]) * math.exp(x[1] - 2) * normal)
+        return
+    expected = {"float32": 1 / 2 / 4, "int32": 1 / 8 / 7}.get(leaf.dtype, 1 / 5 if leaf.kind == "discrete" else 1 / 120)
+    np.testing.assert_allclose(propensity.value, expected)
+    if leaf.kind != "box":
+        flat = actions.reshape(N, -1)
+        assert flat.min(axis=0).tolist() == ([-2] if leaf.kind == "discrete" else [0, 0, 0, 0])
+        assert flat.max(axis=0).tolist() == ([2] if leaf.kind == "discrete" else [1, 2, 3, 4])
+
+
+def test_policies_by_name(tmp_path):
+    (tmp_path / "two.yaml").write_text(f"- random\n- SoftmaxHead: {{base_policy: '{Q}', tau: 0.5, name: soft}}\n")
+    truncated = (
+        "TruncatedGaussianHead(recorded_environments:towards_zero, sigma=[0.5, 1.0], minimum=[-1, -1], maximum=1)"
+    )
+    policies = load_policies((str(tmp_path / "two.yaml"), GREEDY, truncated))
+    assert [policy.name for policy in policies] == ["random", "soft", "greedy", "TruncatedGaussianHead"]
+    assert policies[1].tau == 0.5 and policies[3].sigma.tolist() == [0.5, 1.0]
+    assert isinstance(load_policies(("rlds_beam.recording.policies:Random",))[0], Random)
+
+
+def test_heads_pickle_and_are_called_by_hand():
+    x = np.random.default_rng(0).normal(size=(50, 2))
+    for head in (
+        EpsilonGreedyHead(q_function, "a", n_actions=3, epsilon=0.5, random_state=1),
+        SoftmaxHead(q_function, "b", n_actions=3, tau=0.7, random_state=1),
+        GaussianHead(towards_zero, "c", sigma=np.full(2, 0.3), random_state=1),
+        TruncatedGaussianHead(
+            towards_zero, "d", sigma=np.full(2, 0.3), minimum=-np.ones(2), maximum=np.ones(2), random_state=1
+        ),
+    ):
+        again = pickle.loads(pickle.dumps(head))
+        np.random.seed(5)
+        actions, pscore = head.sample_action_and_output_pscore(x)
+        np.random.seed(6)  # SCOPE-RL's Gaussian heads draw from this generator
+        others, _ = again.sample_action_and_output_pscore(x)
+        np.testing.assert_array_equal(actions, others)
+        np.testing.assert_allclose(pscore, head.calc_pscore_given_action(x, actions))
+        assert np.ndim(head.sample_action_and_output_pscore_online(x[0])[1]) == 0
+        assert head.sample_action_online(x[0]).shape == actions.shape[1:]
+
+
+def test_a_clipped_action_has_the_propensity_of_the_clipped_one(tmp_path):
+    """SCOPE-RL stores the clipped action, and the density of the one before."""
+    head = "GaussianHead(recorded_environments:towards_zero, sigma=1.0, name=g)"
+    recorded(tmp_path / "clipped", head, env="recorded_environments:slide", episodes=10)
+    recorded(
+        tmp_path / "as_sampled", head, env="recorded_environments:slide", episodes=10, record_unclipped_action=True
+    )
+    g = GaussianHead(towards_zero, sigma=1.0)
+    outside = 0
+    for one, other in zip(episodes_of(tmp_path / "clipped"), episodes_of(tmp_path / "as_sampled"), strict=True):
+        np.testing.assert_array_equal(one["steps/observation"], other["steps/observation"])
+        clipped, sampled = one["steps/action"][:-1], other["steps/action"][:-1]
+        np.testing.assert_array_equal(clipped, np.clip(sampled, -1, 1))
+        outside += (clipped != sampled).sum()
+        for episode, actions in ((one, clipped), (other, sampled)):
+            x = episode["steps/observation"][:-1]
+            np.testing.assert_allclose(
+                episode["steps/propensity"][:-1], g.calc_pscore_given_action(x, actions), rtol=1e-6
+            )
+            assert episode["steps/propensity"].shape == (len(actions) + 1,)  # one number a step, not one a dimension
+    assert outside > 20
+
+
+def test_a_truncated_gaussian_stays_within_its_bounds(tmp_path):
+    head = "TruncatedGaussianHead(recorded_environments:towards_zero, sigma=[2.0, 0.1])"
+    recorded(tmp_path / "out", head, env="recorded_environments:slide", episodes=10)
+    for episode in episodes_of(tmp_path / "out"):
+        assert np.abs(episode["steps/action"]).max() <= 1
+        assert np.isfinite(episode["steps/log_propensity"]).all()
+
+
+def test_a_policy_with_a_state_is_found_out(tmp_path):
+    with pytest.raises(NotVerifiedError, match=r"propensity .* was recorded, and it is .* has to be a function of the"):
+        recorded(tmp_path / "out", "EpsilonGreedyHead(recorded_environments:counting)", episodes=3, envs_per_worker=1)
+    assert not (tmp_path / "out" / "manifest.json").exists()
+    assert not [*(tmp_path / "out").glob("*.tfrecord-*")]
+
+
+def test_values_that_are_equal_up_to_rounding_are_no_reason_to_fail():
+    values = np.array([[1.0, 1.0 + 1e-9, 0.0], [1.0, 1.5, 0.0]])
+    tied = values >= values.max(axis=1, keepdims=True) - 1e-6
+    of = EpsilonGreedy(np.array([1, 1]), 0.3, 3, 0, tied)
+    actions = np.array([0, 0])
+    assert of.may_be((actions,), np.array([0.8, 0.1])).tolist() == [True, True]
+    assert of.may_be((actions,), np.array([0.8, 0.8])).tolist() == [True, False]
+    assert of.may_be((actions,), np.array([0.5, 0.1])).tolist() == [False, True]
+
+
+def test_an_online_head_has_no_propensity(tmp_path):
+    recorded(tmp_path / "out", f"OnlineHead({Q})", episodes=3)
+    episode = episodes_of(tmp_path / "out")[0]
+    assert "steps/propensity" not in episode
+    environment = as_environment(walk(), "walk")
+    head = OnlineHead(q_function)
+    head.bind(environment.observation, environment.action)
+    with pytest.raises(UsageError, match="are not known"):
+        head.calc_pscore_given_action(np.zeros((1, 2)), np.zeros(1))
+
+
+def test_recording_imports_none_of_the_libraries_of_the_policies():
+    code = (
+        "import sys, rlds_beam.recording.job, rlds_beam.drop_in.scope_rl.synthetic; "
+        "print({'tensorflow', 'torch', 'gymnasium', 'scipy', 'ray', 'dm_env', 'apache_beam'} & {*sys.modules})"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == "set()"
+
+
+def test_a_slide_takes_only_what_is_within_its_bounds():
+    """So the tests above would fail if an action came to the environment unclipped."""
+    env = slide()
+    env.reset(seed=0)
+    with pytest.raises(AssertionError):
+        env.step(np.array([2, 0], np.float32))

@@ -1,0 +1,98 @@
+"""Models between connector pipelines as behaviour policies, and TF-Agents' saved policies."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from recorded import WALK, bytes_of, episodes_of, recorded
+from recorded_environments import q_function
+
+from rlds_beam import NotVerifiedError, UsageError
+from rlds_beam.connectors.learner.distributions import Categorical, DiagonalGaussian, MultiCategorical, SquashedGaussian
+from rlds_beam.recording.job import prepare
+from rlds_beam.recording.options import RecordOptions
+
+
+def test_log_probabilities_of_given_actions_are_those_of_samples():
+    random = np.random.default_rng(0)
+    for distribution, width, noise in (
+        (Categorical(), 5, 1),
+        (MultiCategorical([2, 3]), 5, 2),
+        (DiagonalGaussian(), 6, 3),
+        (SquashedGaussian(), 6, 3),
+    ):
+        inputs = random.normal(size=(40, width))
+        drawn = random.normal(size=(40, noise)) if distribution.normal else random.random((40, noise))
+        actions, logp = distribution.sample(inputs, drawn)
+        np.testing.assert_allclose(distribution.log_probability(inputs, actions), logp, rtol=1e-6)
+
+
+def test_a_model_gives_the_distribution(tmp_path):
+    recorded(tmp_path / "out", "ModulePolicy(recorded_environments:of_walk, name=module)", "random")
+    for episode in episodes_of(tmp_path / "out")[:20]:
+        x, actions = episode["steps/observation"][:-1], episode["steps/action"][:-1]
+        values = np.exp(2 * q_function(x).astype(np.float32))
+        expected = (values / values.sum(axis=1, keepdims=True))[np.arange(len(x)), actions]
+        np.testing.assert_allclose(episode["steps/propensity"][:-1], expected, rtol=1e-5)
+        np.testing.assert_allclose(episode["steps/mixture_propensity"][:-1], (expected + 1 / 3) / 2, rtol=1e-5)
+
+
+def test_connectors_of_the_user_s_own_look_at_the_history(tmp_path):
+    (tmp_path / "stack.yaml").write_text(
+        "- FrameStacking: {num_frames: 3}\n- AddObservationsFromEpisodesToBatch\n- BatchIndividualItems\n"
+    )
+    policy = f"ModulePolicy(recorded_environments:of_stacked, env_to_module={tmp_path / 'stack.yaml'})"
+    recorded(tmp_path / "out", policy, episodes=10)
+    for episode in episodes_of(tmp_path / "out"):
+        place, actions = episode["steps/observation"][:-1, 0], episode["steps/action"][:-1]
+        stacked = np.array([place[max(0, t - 2) : t + 1].sum() for t in range(len(place))])
+        values = np.exp(np.stack([stacked, 0 * stacked, -stacked], axis=1))
+        expected = (values / values.sum(axis=1, keepdims=True))[np.arange(len(place)), actions]
+        np.testing.assert_allclose(episode["steps/propensity"][:-1], expected, rtol=1e-4)
+    recorded(tmp_path / "again", policy, episodes=10, envs_per_worker=3)
+    ours, others = bytes_of(tmp_path / "out"), bytes_of(tmp_path / "again")
+    assert [ours[name] == others[name] for name in ours if "tfrecord-" in name] == [True]
+
+
+def test_the_environment_is_given_the_actions_for_it(tmp_path):
+    recorded(tmp_path / "out", "ModulePolicy(recorded_environments:of_slide)", env="recorded_environments:slide")
+    stored = np.concatenate([episode["steps/action"][:-1] for episode in episodes_of(tmp_path / "out")])
+    assert np.abs(stored).max() > 1  # what the module chose; `Slide` asserts that it is given no such action
+
+
+@pytest.mark.parametrize(
+    ("policy", "options", "error", "message"),
+    [
+        ("ModulePolicy(recorded_environments:Forgetful)", {}, NotVerifiedError, "has to be a function"),
+        ("ModulePolicy(recorded_environments:towards_names)", {}, UsageError, "gave a list, expected columns by name"),
+        ("ModulePolicy(recorded_environments:without_logits)", {}, UsageError, "gave vf_preds, expected action_dist"),
+        ("ModulePolicy(recorded_environments:of_walk)", {"episodes": None, "steps": 20}, UsageError, "looks at whole"),
+        ("ModulePolicy(d3rlpy:nothing)", {}, UsageError, "there is no nothing"),
+    ],
+)
+def test_what_cannot_be_a_module_policy(tmp_path, policy, options, error, message):
+    given = {"env": WALK, "policy": (policy,), "episodes": 3, "logger": "own", **options}
+    with pytest.raises(error, match=message):
+        prepare(RecordOptions(tmp_path / "out", **given)).record_here()
+
+
+def test_a_saved_policy_of_tf_agents(tmp_path):
+    """A greedy Q policy, saved by `PolicySaver` and loaded by name; its actions are those of the network."""
+    tf = pytest.importorskip("tensorflow")
+    pytest.importorskip("tf_agents")
+    from tf_agents.networks import q_network
+    from tf_agents.policies import policy_saver, q_policy
+    from tf_agents.policies.greedy_policy import GreedyPolicy
+    from tf_agents.specs import tensor_spec
+    from tf_agents.trajectories import time_step
+
+    observation = tensor_spec.TensorSpec((2,), tf.float64, "observation")
+    action = tensor_spec.BoundedTensorSpec((), tf.int64, 0, 2, "action")
+    network = q_network.QNetwork(tensor_spec.TensorSpec((2,), tf.float64), action, fc_layer_params=(4,))
+    policy = GreedyPolicy(q_policy.QPolicy(time_step.time_step_spec(observation), action, network))
+    policy_saver.PolicySaver(policy, batch_size=None).save(str(tmp_path / "saved"))
+    recorded(tmp_path / "out", f"EpsilonGreedyHead(policy_saver:{tmp_path / 'saved'}, epsilon=0.6)", episodes=4)
+    for episode in episodes_of(tmp_path / "out"):
+        x, actions = episode["steps/observation"][:-1], episode["steps/action"][:-1]
+        greedy = network(tf.constant(x))[0].numpy().argmax(axis=1)
+        np.testing.assert_allclose(episode["steps/propensity"][:-1], np.where(greedy == actions, 0.6, 0.2))

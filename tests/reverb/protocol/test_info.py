@@ -1,0 +1,319 @@
+"""A server's own description, compared with Reverb's client; and servers that do not answer."""
+
+from __future__ import annotations
+
+import collections
+import concurrent.futures
+import itertools
+import random
+import shutil
+import socket
+import struct
+import threading
+import time
+from typing import Any
+
+import grpc
+import pytest
+from google.protobuf import empty_pb2
+from google.protobuf.message import DecodeError
+from hypothesis import example, given
+from hypothesis import strategies as st
+from servers import ServerProcess, free_port
+
+from rlds_beam.encoding import wire
+from rlds_beam.errors import UsageError
+from rlds_beam.reverb.connection import Connection, ServerError
+from rlds_beam.reverb.protocol.info import SERVER_INFO, ServerInfo, parse_checkpoint, parse_server_info
+
+DEADLINE = 1.0
+SLACK = 30.0  # on a busy machine
+
+DTYPES = (
+    "float32", "float64", "int32", "uint8", "int16", "int8", "string", "int64", "bool", "bfloat16", "uint16", "float16",
+    "uint32", "uint64", "complex64", "complex128", "qint8", "quint8", "qint32", "qint16", "quint16", "resource",
+    "variant", "float8_e5m2", "float8_e4m3fn", "int4", "uint4",
+)  # fmt: skip
+
+
+def signatures() -> dict[str, Any]:
+    import tensorflow as tf
+    from tf_agents.specs import tensor_spec
+    from tf_agents.trajectories import time_step, trajectory
+
+    def leaf(*shape, dtype="float32"):
+        return tf.TensorSpec(shape, dtype)
+
+    observation = {"state": leaf(3), "camera": {"b": leaf(8, 8, 3, dtype="uint8"), "a": leaf(dtype="int64")}}
+    action = tensor_spec.BoundedTensorSpec((2,), "float32", -1, [1, 2])
+    agent = trajectory.Trajectory(
+        step_type=leaf(dtype="int32"), observation=observation, action=action, policy_info=(),
+        next_step_type=leaf(dtype="int32"), reward=leaf(),
+        discount=tensor_spec.BoundedTensorSpec((), "float32", 0, 1),
+    )  # fmt: skip
+    point = collections.namedtuple("point", "y x")
+    return {
+        "leaf": leaf(1, 2),
+        "agent": tensor_spec.add_outer_dim(agent),
+        "agent_pairs": tensor_spec.add_outer_dim(agent, 2),
+        "time_step": time_step.time_step_spec(leaf(300)),
+        "policy_info": agent._replace(policy_info={"log_probability": leaf(), "state": (leaf(1), [leaf(2)])}),
+        "sequences": [leaf(1), (leaf(2), {"z": leaf(3), "a": leaf(4)}), point(y=leaf(5), x=leaf(6)), [leaf(7)] * 11],
+        "empty_parts": ((), {}, [leaf(1)]),
+        "sorted": collections.OrderedDict(b=leaf(1), B=leaf(2), a=leaf(3), ä=leaf(4)),
+        "dtypes": {dtype: leaf(2, dtype=dtype) for dtype in DTYPES},
+        "open": (leaf(None), leaf(None, 4, None), tf.TensorSpec(None), leaf(0), leaf(1 << 40)),
+    }
+
+
+def make_tables() -> list[Any]:
+    import reverb
+
+    table, selectors, limiters = reverb.Table, reverb.selectors, reverb.rate_limiters
+    kinds = [
+        selectors.Uniform, lambda: selectors.Prioritized(0.6), selectors.Fifo, selectors.Lifo, selectors.MinHeap,
+        selectors.MaxHeap,
+    ]  # fmt: skip
+    tables = [
+        table(f"{i}", sampler(), remover(), 10 * i + 1, limiters.MinSize(i + 1), max_times_sampled=i)
+        for i, (sampler, remover) in enumerate(itertools.product(kinds, kinds))
+    ]
+    tables += [table.queue("queue", 7), table.stack("stack", (1 << 31) - 1)]
+    for name, limiter in {
+        "ratio": limiters.SampleToInsertRatio(0.25, 3, 20.5),
+        "range": limiters.SampleToInsertRatio(4, 3, (-10.5, 1e300)),
+    }.items():
+        tables.append(table(name, selectors.Uniform(), selectors.Fifo(), 100, limiter))
+    for name, signature in signatures().items():
+        tables.append(table(name, selectors.Uniform(), selectors.Fifo(), 100, limiters.MinSize(1), signature=signature))
+    return tables
+
+
+def one_table() -> list[Any]:
+    import reverb
+
+    return [reverb.Table.queue("queue", 7)]
+
+
+@pytest.fixture(scope="module")
+def server():
+    import reverb
+
+    server = reverb.Server(make_tables())
+    client = reverb.Client(f"localhost:{server.port}")
+    for i in range(6):
+        client.insert([float(i)], {"queue": 1.0, "stack": 1.0, "0": 1.0, "14": 2.0})
+    for name in ("queue", "stack"):
+        list(client.sample(name, 3))
+    yield client
+    server.stop()
+
+
+def test_every_table_reads_as_reverbs_client_reads_it(server):
+    import tensorflow as tf
+
+    def leaves(signature):
+        # The paths are ours; tf.nest says whether they are right.
+        flat = tf.nest.flatten(signature, expand_composites=False)
+        return [
+            ("unknown", None)
+            if not isinstance(leaf, tf.TensorSpec)
+            else (leaf.dtype.name, None if leaf.shape.rank is None else tuple(leaf.shape.as_list()))
+            for leaf in flat
+        ]
+
+    def selector(options):
+        kind = options.WhichOneof("distribution")
+        return {True: "min_heap", False: "max_heap"}[options.heap.min_heap] if kind == "heap" else kind
+
+    theirs = server.server_info(timeout=5)
+    with Connection(server.server_address) as connection:
+        ours = connection.info(5)
+    assert list(ours.tables) == sorted(theirs)
+    for name, table in ours.tables.items():
+        expected = theirs[name]
+        limiter = expected.rate_limiter_info
+        assert table.name == expected.name
+        assert table.sampler == selector(expected.sampler_options)
+        assert table.remover == selector(expected.remover_options)
+        for field in ("max_size", "max_times_sampled", "current_size", "num_episodes", "num_deleted_episodes"):
+            assert getattr(table, field) == getattr(expected, field), field
+        for field in ("samples_per_insert", "min_diff", "max_diff", "min_size_to_sample"):
+            assert getattr(table.limiter, field) == getattr(limiter, field), field
+        assert table.limiter.inserts == limiter.insert_stats.completed
+        assert table.limiter.samples == limiter.sample_stats.completed
+        assert (table.signature is None) == (expected.signature is None)
+        if table.signature is not None:
+            assert [(leaf.dtype, leaf.shape) for leaf in table.signature] == leaves(expected.signature)
+    sizes = [(ours.tables[name].current_size, ours.tables[name].num_deleted_episodes) for name in ("queue", "0", "14")]
+    assert sizes == [(3, 3), (1, 5), (6, 0)]
+
+
+def test_leaves_are_named_as_a_trajectory_spec_names_them(server):
+    with Connection(server.server_address) as connection:
+        tables = connection.info(5).tables
+    paths = {name: [leaf.path for leaf in table.signature] for name, table in tables.items() if table.signature}
+    agent = ["step_type", "observation/camera/a", "observation/camera/b", "observation/state", "action"]
+    rest = ["next_step_type", "reward", "discount"]
+    assert paths["agent"] == [*agent, *rest]
+    info = ["policy_info/log_probability", "policy_info/state/0", "policy_info/state/1/0"]
+    assert paths["policy_info"] == [*agent, *info, *rest]
+    assert paths["sequences"][:6] == ["0", "1/0", "1/1/a", "1/1/z", "2/y", "2/x"]
+    assert paths["sequences"][-1] == "3/10"
+    assert paths["leaf"] == [""]
+    assert {leaf.path: leaf.dtype for leaf in tables["dtypes"].signature} == {dtype: dtype for dtype in DTYPES}
+    assert [leaf.shape for leaf in tables["open"].signature] == [(None,), (None, 4, None), None, (0,), (1 << 40,)]
+
+
+def is_message(data: bytes) -> bool:
+    """Whether protobuf reads the bytes as a message, whatever its fields."""
+    try:
+        empty_pb2.Empty().ParseFromString(data)
+    except DecodeError:
+        return False
+    return True
+
+
+def refused(parse: Any, data: bytes) -> bool:
+    """Whether it is; any other error than ValueError is one of the test."""
+    try:
+        parsed = parse(data)
+    except ValueError:
+        return True
+    assert isinstance(parsed, ServerInfo if parse is parse_server_info else str)
+    return False
+
+
+@given(st.binary(max_size=60))
+@example(b"\xff\xff\xff")
+@example(b"\x0a\x05a")
+@example(b"\x0a\x02\xff\xfe")  # a path that is no text
+def test_bytes_that_are_no_answer_are_refused(data):
+    for parse in (parse_server_info, parse_checkpoint):
+        assert refused(parse, data) or is_message(data)
+    assert parse_server_info(b"") == ServerInfo(0, {})  # what says nothing is a message
+
+
+def test_an_answer_that_is_damaged_is_refused_or_read_as_protobuf_reads_it(server):
+    call = grpc.insecure_channel(server.server_address).unary_unary(SERVER_INFO)
+    answer = call(b"", timeout=20)
+    assert not refused(parse_server_info, answer)
+    # A table more or less is a message still; elsewhere a cut is in the middle of a field.
+    whole = [end for number, _, _, end in wire.fields(answer, 0, len(answer))]
+    cuts = [cut for cut in range(1, len(answer), 7) if cut not in whole]
+    assert len(cuts) > 300
+    for cut in cuts:
+        assert not is_message(answer[:cut])
+        assert refused(parse_server_info, answer[:cut]), cut
+    rng, seen = random.Random(0), collections.Counter()
+    for _ in range(1000):
+        damaged = bytearray(answer)
+        damaged[rng.randrange(len(answer))] ^= 1 << rng.randrange(8)
+        seen[is_refused := refused(parse_server_info, bytes(damaged))] += 1
+        assert is_refused or is_message(bytes(damaged))
+    assert min(seen.values()) > 100
+
+
+@given(st.integers(-(2**63), 2**63 - 1), st.text(), st.floats(allow_nan=False), st.lists(st.text(), max_size=3))
+def test_what_is_written_by_hand_reads_back(number, text, double, parts):
+    data = wire.integer(1, number) + wire.text(2, text) + b"\x19" + struct.pack("<d", double)
+    data += b"".join(wire.delimited(400, wire.text(1, part)) for part in parts)
+    message = wire.Message(data)
+    assert (message.integer(1), message.text(2), message.double(3)) == (number, text, double)
+    assert [child.text(1) for child in message.messages(400)] == parts
+
+
+def test_a_start_has_a_state_of_its_own():
+    with ServerProcess(one_table) as process, Connection(process.address) as connection:
+        first = connection.info(20)
+        assert connection.info(5) == first
+        assert list(first.tables) == ["queue"]
+        process.kill()
+        process.start()
+        assert connection.info(20).state_id != first.state_id
+
+
+def test_a_checkpoint_is_named_by_its_path(tmp_path):
+    directory = tmp_path / "checkpoints"
+    with ServerProcess(one_table, checkpoint=str(directory)) as process, Connection(process.address) as connection:
+        assert connection.checkpoint(20).startswith(str(directory))
+        shutil.rmtree(directory)
+        directory.write_text("in the way")
+        with pytest.raises(ServerError, match=f"{process.address}: the Reverb server says"):
+            connection.checkpoint(20)
+
+
+@pytest.mark.parametrize("address", ["", "localhost", ":", "localhost:", ":80x", "a b:1"])
+def test_an_address_has_a_port(address):
+    with pytest.raises(UsageError, match="expected host:port"):
+        Connection(address)
+
+
+def unanswered(address: str, says: str) -> None:
+    start = time.monotonic()
+    with Connection(address) as connection, pytest.raises(ServerError, match=says) as caught:
+        connection.info(DEADLINE)
+    assert time.monotonic() - start < DEADLINE + SLACK
+    assert str(caught.value).startswith(address)
+
+
+def test_no_server_at_the_address():
+    unanswered(f"127.0.0.1:{free_port()}", "Connection refused.*rlds-beam serve")
+
+
+def test_a_stopped_server_does_not_answer():
+    with ServerProcess(one_table) as process, Connection(process.address) as connection:
+        connection.info(20)
+        process.stop()
+        unanswered(process.address, "no answer within 1 s")  # on a new connection
+        with pytest.raises(ServerError, match="no answer within 1 s"):  # on an existing one
+            connection.info(DEADLINE)
+        process.resume()
+        assert list(connection.info(20).tables) == ["queue"]
+
+
+@pytest.mark.parametrize(("reply", "says"), [
+    (None, "no answer within 1 s"),
+    (b"HTTP/1.1 400 Bad Request\r\n\r\n", "no Reverb server is reached there .*http1.x"),
+    (b"SSH-2.0-OpenSSH_9.2\r\n", "no Reverb server is reached there"),
+])  # fmt: skip
+def test_something_else_listens(reply, says):
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        if reply is not None:
+            threading.Thread(target=answer, args=(listener, reply), daemon=True).start()
+        unanswered(f"127.0.0.1:{listener.getsockname()[1]}", says)
+
+
+def answer(listener: socket.socket, reply: bytes) -> None:
+    while True:
+        try:
+            caller, _ = listener.accept()
+        except OSError:
+            return
+        with caller:
+            caller.recv(100)
+            caller.sendall(reply)
+
+
+@pytest.mark.parametrize("reply", [None, b"\xff\xff\xff"])
+def test_another_grpc_service_listens(reply):
+    service = grpc.server(concurrent.futures.ThreadPoolExecutor(1))
+    port = service.add_insecure_port("127.0.0.1:0")
+    if reply is not None:
+        handler = grpc.unary_unary_rpc_method_handler(lambda request, context: reply)
+        name = "deepmind.reverb.ReverbService"
+        service.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(name, {"ServerInfo": handler})])
+    service.start()
+    unanswered(f"127.0.0.1:{port}", "what listens there is not a Reverb server")
+    service.stop(None)
+
+
+def test_a_server_that_comes_up_within_the_deadline_is_found():
+    with ServerProcess(one_table) as process, Connection(process.address) as connection:
+        process.kill()
+        with pytest.raises(ServerError):
+            connection.info(DEADLINE)
+        later = threading.Timer(1, process.start)
+        later.start()
+        assert list(connection.info(60).tables) == ["queue"]
+        later.join(60)

@@ -1,0 +1,358 @@
+"""Our side of Reverb's insert protocol, compared with what Reverb's own clients read and write."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("reverb")
+
+import reverb
+import tensorflow as tf
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from servers import ServerProcess, drain
+
+from rlds_beam.encoding.tensor_types import DATA_TYPES
+from rlds_beam.errors import NotVerifiedError
+from rlds_beam.reverb.encoding import ItemEncoder, chunk_length_of
+from rlds_beam.reverb.priorities import ConstantPriority
+from rlds_beam.reverb.protocol import inserts
+from rlds_beam.reverb.protocol.inserts import Request
+from rlds_beam.reverb.stream import InsertStream
+from rlds_beam.reverb.target import Target
+from rlds_beam.reverb.writing import RequestEncoder, StreamWriter
+from rlds_beam.testing import make_episode
+from rlds_beam.trajectories.frames import to_frames
+from rlds_beam.trajectories.items import ItemMaker, Items, Windows
+from rlds_beam.trajectories.options import FrameOptions, ItemOptions
+from rlds_beam.trajectories.spec import Leaf, TrajectorySpec
+
+DTYPES = [name for name in DATA_TYPES if name not in ("string", "bfloat16")]
+
+
+@pytest.fixture(scope="module")
+def server():
+    """A server of many tables, which give each item once, in order."""
+    tables = [
+        reverb.Table(
+            f"t{i}", reverb.selectors.Fifo(), reverb.selectors.Fifo(), 10_000_000, reverb.rate_limiters.MinSize(1),
+            max_times_sampled=1,
+        )
+        for i in range(3)
+    ]  # fmt: skip
+    running = reverb.Server(tables)
+    yield f"127.0.0.1:{running.port}"
+    running.stop()
+
+
+@pytest.fixture(scope="module")
+def stream(server):
+    opened = InsertStream(server, timeout=10)
+    yield opened
+    opened.close()
+
+
+def spec_of(items: Items) -> TrajectorySpec:
+    leaves = []
+    for path, column in items.frames.columns.items():
+        assert isinstance(column, np.ndarray)
+        leaves.append(Leaf(path, column.dtype.name, column.shape[1:]))
+    return TrajectorySpec(tuple(leaves), (None,))
+
+
+def target_of(server: str, items: Items, options: ItemOptions, tables: Any = ("t0",), **more: Any) -> Target:
+    given = {"salt": "", "priority": ConstantPriority(1.5), "timeout": 10.0, **more}
+    return Target(servers=(server,), tables=tables, spec=spec_of(items), items=options, **given)
+
+
+def encoded(encoder: ItemEncoder, *args: Any, **kwargs: Any) -> list[Request]:
+    return encoder.encode([encoder.cut(*args, **kwargs)])
+
+
+seeds = itertools.count()
+modes = st.sampled_from(
+    [{}, {"pad_end_of_episodes": True}, {"pad_end_of_episodes": True, "tile_end_of_episodes": True}]
+)
+sequences = st.builds(
+    lambda length, stride, mode, across: ItemOptions(
+        items="sequences", sequence_length=length, stride_length=stride, across_episodes=across, **mode
+    ),
+    st.integers(1, 9), st.integers(1, 9), modes, st.booleans(),
+)  # fmt: skip
+kinds = st.sampled_from([ItemOptions(items=kind) for kind in ("pairs", "episodes", "frames")])
+
+
+@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    options=st.one_of(sequences, kinds),
+    lengths=st.lists(st.integers(1, 30), min_size=1, max_size=4),
+    chunk_length=st.none() | st.integers(1, 12),
+)
+def test_reverb_samples_the_items_that_were_made(server, options, lengths, chunk_length) -> None:
+    """Pairs, sequences, padded, tiled, across episodes, whole episodes, nested; whatever the chunks."""
+    maker, made = ItemMaker(options), []
+    for length in lengths:
+        episode = make_episode(length, seed=next(seeds), observation={"b": 2, "a": ()}, action={"x": (2, 3)})
+        made.append(maker.push(to_frames(episode, FrameOptions())))
+    made += [items for items in [maker.finish()] if items is not None]
+    writer = StreamWriter(target_of(server, made[0], options, chunk_length=chunk_length))
+    for items in made:
+        writer.write(writer.encode(items))
+    writer.flush()
+    writer.close()
+    assert writer.acknowledged[server] == sum(map(len, made))
+    sampled = iter(drain(server, "t0"))
+    for items in made:
+        for k in range(len(items)):
+            item = next(sampled)
+            assert item.info.priority == 1.5
+            for path, column in zip(items.frames.columns, item.data, strict=True):
+                np.testing.assert_array_equal(column, np.asarray(items.gather(path))[k])
+    assert next(sampled, None) is None
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_every_dtype_and_shape_is_as_reverbs_own_writer_writes_it(server, stream, dtype: str) -> None:
+    numpy_dtype = Leaf("x", dtype, ()).numpy_dtype
+    for shape in ((), (3,), (2, 2), (0,), (2, 3, 1)):
+        values = np.random.default_rng(7).integers(0, 2, (7, *shape)).astype(numpy_dtype)
+        encoder = ItemEncoder([(numpy_dtype, shape)], ["t0"], chunk_length=3)
+        for request in encoded(
+        encoder, [values], Windows(0, 3, 3, 2, 7), priorities=np.ones(3), seeds=[next(seeds)],
+            chunk_seed=next(seeds), episode_id=next(seeds) + 1,
+        ):  # fmt: skip
+            stream.send(request)
+        stream.flush()
+        with reverb.Client(server).trajectory_writer(num_keep_alive_refs=7) as writer:
+            for i, value in enumerate(values):
+                writer.append([tf.constant(value)])
+                if i in (2, 4, 6):
+                    writer.create_item("t1", trajectory=[writer.history[0][-3:]], priority=1.0)
+            writer.flush(timeout_ms=10_000)
+        ours, theirs = drain(server, "t0"), drain(server, "t1")
+        assert len(ours) == len(theirs) == 3
+        for mine, other in zip(ours, theirs, strict=True):
+            assert mine.data[0].dtype == other.data[0].dtype == numpy_dtype
+            np.testing.assert_array_equal(mine.data[0], other.data[0])
+
+
+def test_bfloat16_which_only_tensorflow_can_read(server, stream) -> None:
+    """Reverb's Python client neither takes nor gives it; its dataset does."""
+    dtype = Leaf("x", "bfloat16", ()).numpy_dtype
+    values = np.arange(12).reshape(6, 2).astype(dtype)
+    encoder = ItemEncoder([(dtype, (2,))], ["t0"], chunk_length=2)
+    for request in encoded(
+        encoder, [values], Windows(0, 2, 3, 3, 6), priorities=np.ones(2), seeds=[next(seeds)],
+        chunk_seed=next(seeds), episode_id=next(seeds) + 1,
+    ):  # fmt: skip
+        stream.send(request)
+    stream.flush()
+    dataset = reverb.TrajectoryDataset(
+        server, "t0", dtypes=(tf.bfloat16,), shapes=(tf.TensorShape([3, 2]),), max_in_flight_samples_per_worker=1
+    )
+    got = [sample.data[0].numpy() for sample in dataset.take(2)]
+    np.testing.assert_array_equal(np.concatenate(got).astype(np.float32), values.astype(np.float32))
+
+
+def test_episodes_are_counted_as_reverb_counts_them(server, stream) -> None:
+    encoder = ItemEncoder([(np.dtype("float32"), ())], ["t2"], chunk_length=2)
+    client = reverb.Client(server)
+    before = client.server_info()["t2"].num_episodes
+    for episode in range(5):
+        for request in encoded(
+        encoder, [np.arange(6, dtype=np.float32)], Windows(0, 5, 2, 1, 6), priorities=np.ones(5),
+            seeds=[next(seeds)], chunk_seed=next(seeds), episode_id=1000 + episode,
+        ):  # fmt: skip
+            stream.send(request)
+    stream.flush()
+    info = client.server_info()["t2"]
+    assert (info.num_episodes - before, info.current_size) == (5, 25)
+    drain(server, "t2")
+
+
+def test_single_frames_can_be_squeezed(server, stream) -> None:
+    encoder = ItemEncoder([(np.dtype("float32"), (2,)), (np.dtype("int32"), ())], ["t0"], 4, squeeze=True)
+    columns = [np.arange(12, dtype=np.float32).reshape(6, 2), np.arange(6, dtype=np.int32)]
+    for request in encoded(
+        encoder, columns, Windows(0, 6, 1, 1, 6), priorities=np.ones(6), seeds=[next(seeds)],
+        chunk_seed=next(seeds), episode_id=next(seeds) + 1,
+    ):  # fmt: skip
+        stream.send(request)
+    stream.flush()
+    for k, item in enumerate(drain(server, "t0")):
+        assert [column.shape for column in item.data] == [(2,), ()]
+        np.testing.assert_array_equal(item.data[0], columns[0][k])
+        assert item.data[1] == k
+
+
+def test_the_same_items_again_change_nothing_and_other_frames_are_other_items(server) -> None:
+    options = ItemOptions()
+    maker = ItemMaker(options)
+    first, again, other = (
+        maker.push(to_frames(make_episode(8, seed=3, columns={"reward": np.full(8, reward, "f4")}), FrameOptions()))
+        for reward in (1, 1, 2)
+    )
+    writer = StreamWriter(target_of(server, first, options, ("t0", "t1")))
+    client = reverb.Client(server)
+    sizes = []
+    for items in (first, again, other, again):
+        writer.write(writer.encode(items))
+        writer.flush()
+        info = client.server_info()
+        sizes.append((info["t0"].current_size, info["t1"].current_size))
+    writer.close()
+    assert sizes == [(7, 7), (7, 7), (14, 14), (14, 14)]
+    assert {len(drain(server, table)) for table in ("t0", "t1")} == {14}
+
+
+def test_keys_differ_by_episode_table_number_and_configuration() -> None:
+    options, maker = ItemOptions(), ItemMaker(ItemOptions())
+    keys: set[int] = set()
+    count = 0
+    for seed, salt, tables in itertools.product((1, 2), ("", "other"), (("a",), ("b", "c"))):
+        items = maker.push(to_frames(make_episode(9, seed=seed), FrameOptions()))
+        target = target_of("s:1", items, options, tables, salt=salt)
+        encoder = RequestEncoder(target)
+        requests = encoder.requests([encoder.encode(items).cut])
+        keys |= {int(key) for request in requests for key in request.keys}
+        count += 8 * len(tables)
+    assert len(keys) == count
+
+
+def test_an_episode_goes_to_one_server_whatever_their_order() -> None:
+    items = ItemMaker(ItemOptions()).push(to_frames(make_episode(3), FrameOptions()))
+    servers = ("a:1", "b:1", "c:1")
+    target = target_of("", items, ItemOptions())
+    targets = [dataclasses.replace(target, servers=order) for order in itertools.permutations(servers)]
+    chosen = []
+    for seed in range(300):
+        key = make_episode(3, seed=seed).key
+        (server,) = {target.server_of(key) for target in targets}
+        chosen.append(server)
+    assert all(70 < chosen.count(server) < 130 for server in servers)
+
+
+def test_a_request_holds_all_that_its_items_need(server) -> None:
+    """Each request can be sent alone, on a new connection, in any order."""
+    frames = 5000
+    columns = [np.random.default_rng(0).standard_normal((frames, 400)).astype(np.float32)]
+    encoder = ItemEncoder([(np.dtype("float32"), (400,))], ["t0"], chunk_length=32)
+    requests = encoded(
+        encoder, columns, Windows(0, frames - 2, 3, 1, frames), priorities=np.ones(frames - 2),
+        seeds=[next(seeds)], chunk_seed=next(seeds), episode_id=next(seeds) + 1,
+    )  # fmt: skip
+    assert len(requests) > 2
+    for request in reversed(requests):
+        one = InsertStream(server, timeout=10)
+        one.send(request)
+        one.flush()
+        one.close()
+    sampled = drain(server, "t0")
+    assert len(sampled) == frames - 2
+    starts = sorted(tuple(item.data[0][0][:3].tolist()) for item in sampled)
+    assert starts == sorted(tuple(row[:3].tolist()) for row in columns[0][: frames - 2])
+
+
+@given(st.lists(st.integers(0, 2**64 - 1), max_size=50))
+def test_acknowledged_keys_are_read_back(keys: list[int]) -> None:
+    from rlds_beam.encoding.wire import delimited, varint
+
+    half = len(keys) // 2
+    parts = (keys[:half], keys[half:])
+    responses = [delimited(1, b"".join(map(varint, part))) if part else b"" for part in parts]
+    packed = [inserts.acknowledged_keys(response) for response in responses]
+    assert inserts.decode_keys(packed).tolist() == keys
+    assert [inserts.count_keys(part) for part in packed] == [half, len(keys) - half]
+
+
+@given(st.integers(1, 5_000_000), st.none() | st.integers(1, 2000))
+def test_chunks_are_never_empty_and_bounded(frame_bytes: int, item_length: int | None) -> None:
+    length = chunk_length_of(frame_bytes, item_length)
+    assert length >= 1
+    assert length == 1 or length * frame_bytes <= 16 << 20
+
+
+def test_what_the_server_would_not_check_is_checked() -> None:
+    encoder = ItemEncoder([(np.dtype("float32"), (2,))], ["t0"], 4)
+    rest: dict[str, Any] = {
+        "priorities": np.ones(4), "seeds": [1], "chunk_seed": 1, "episode_id": 1,
+    }  # fmt: skip
+    for columns in (np.zeros((5, 2)), np.zeros((5, 3), np.float32), np.zeros((4, 2), np.float32)):
+        with pytest.raises(ValueError, match="the items need float32"):
+            encoded(encoder, [columns], Windows(0, 4, 2, 1, 5), **rest)
+
+
+def test_a_table_that_is_not_there_is_the_servers_answer(server) -> None:
+    encoder = ItemEncoder([(np.dtype("float32"), ())], ["nope"], 4)
+    opened = InsertStream(server, timeout=10)
+    (request,) = encoded(
+        encoder, [np.zeros(3, np.float32)], Windows(0, 2, 2, 1, 3), priorities=np.ones(2), seeds=[1],
+        chunk_seed=1, episode_id=1,
+    )  # fmt: skip
+    opened.send(request)
+    with pytest.raises(NotVerifiedError, match="nope was not found"):
+        opened.flush()
+    opened.close()
+
+
+def _one_table() -> list[Any]:
+    import reverb
+
+    selectors = reverb.selectors
+    return [reverb.Table("t", selectors.Uniform(), selectors.Fifo(), 10_000, reverb.rate_limiters.MinSize(1))]
+
+
+def some_requests(count: int) -> list[Request]:
+    encoder = ItemEncoder([(np.dtype("float32"), ())], ["t"], 4)
+    made: list[Request] = []
+    for i in range(count):
+        made += encoded(
+        encoder, [np.zeros(11, np.float32)], Windows(0, 10, 2, 1, 11), priorities=np.ones(10),
+            seeds=[i], chunk_seed=i + 10_000, episode_id=i + 1,
+        )  # fmt: skip
+    return made
+
+
+def test_a_stopped_server_is_waited_for_and_then_given_up() -> None:
+    with ServerProcess(lambda: _one_table()) as process:
+        opened = InsertStream(process.address, timeout=2)
+        requests = some_requests(4)
+        opened.send(requests[0])
+        opened.flush()
+        process.stop()
+        opened.send(requests[1])
+        with pytest.raises(NotVerifiedError, match="no item acknowledged for 2 s"):
+            opened.flush()
+        process.resume()
+        opened.flush(timeout=30)
+        assert opened.acknowledged == 20
+        opened.close()
+
+
+def test_a_restarted_server_is_noticed() -> None:
+    with ServerProcess(lambda: _one_table()) as process:
+        opened = InsertStream(process.address, timeout=10)
+        requests = some_requests(4)
+        opened.send(requests[0])
+        opened.flush()
+        process.kill()
+        process.start()
+        opened.send(requests[1])
+        with pytest.raises(NotVerifiedError, match="was restarted while items were written"):
+            opened.flush()
+        opened.close()
+
+
+def test_a_server_that_is_gone_is_given_up() -> None:
+    with ServerProcess(lambda: _one_table()) as process:
+        opened = InsertStream(process.address, timeout=1)
+        process.kill()
+        opened.send(some_requests(1)[0])
+        with pytest.raises(NotVerifiedError, match="did not come back within 1 s"):
+            opened.flush()
+        opened.close()

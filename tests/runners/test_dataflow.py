@@ -1,0 +1,267 @@
+"""Dataflow without the cloud: what is refused, and the graph that Beam's own Dataflow runner makes of each job."""
+
+from __future__ import annotations
+
+import bz2
+import functools
+import getpass
+import gzip
+import importlib.util
+import io
+import os
+import pickle
+import re
+import socket
+import sys
+from base64 import b64decode
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import apache_beam as beam
+import pytest
+from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
+from apache_beam.portability.api import beam_runner_api_pb2
+from apache_beam.runners.dataflow.dataflow_runner import DataflowRunner
+from jobs import complaints, dataset
+from pushes import one_table
+
+from rlds_beam.errors import UsageError
+from rlds_beam.pipelines import convert, push, validate
+from rlds_beam.pipelines.cli import main
+from rlds_beam.pipelines.convert import ConvertConfig
+from rlds_beam.pipelines.push import PushConfig
+from rlds_beam.pipelines.validate import ValidateConfig
+from rlds_beam.runners import dataflow
+from rlds_beam.testing import shard_paths
+
+CLOUD = {
+    "runner": "dataflow", "project": "project", "region": "us-central1", "temp_location": "gs://bucket/tmp",
+    "worker_container": "region-docker.pkg.dev/project/rlds-beam:1",
+}  # fmt: skip
+ROOT = Path(__file__).resolve().parents[2]
+
+# What is refused.
+
+
+def without(*names: str) -> list[str]:
+    return [f"--{name}={value}" for name, value in CLOUD.items() if name not in names]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["convert", "data", "gs://bucket/out", *without()], "data is a path of this machine"),
+        (["convert", "gs://bucket/a,b", "gs://bucket/out", *without()], "b is a path of this machine"),
+        (["convert", "gs://bucket/in", "/out", *without()], "/out is a path of this machine"),
+        (["validate", "gs://bucket/in", "--features=f.json", *without()], "--features=f.json is a path"),
+        (["convert", "gs://bucket/in", "gs://bucket/out", *without("project")], "--project is needed"),
+        (["validate", "gs://bucket/in", *without("region")], "--region is needed"),
+        (["validate", "gs://bucket/in", *without("temp_location")], "--temp_location is needed"),
+        (["validate", "gs://bucket/in", "--staging_location=/tmp", *without()], "--staging_location is needed"),
+        (["validate", "gs://bucket/in", "--temp_location=gs://bucket", *without("temp_location")], "BUCKET/DIRECTORY"),
+        (["validate", "gs://bucket/in", *without("worker_container")], "--worker_container is needed"),
+        (["validate", "gs://bucket/in", "--workers=2", *without()], "--num_workers"),
+        (["convert", "gs://bucket/in", "gs://bucket/out", "--dry_run", *without("project")], "--project is needed"),
+        (["validate", "gs://bucket/in", *without("worker_container"), "--", "--setup_file=setup.py"], "./setup.py"),
+        (["validate", "gs://bucket/in", *without(), "--", "--template_location=gs://bucket/t"], "--template_location"),
+        (["validate", "gs://bucket/in", "--project=project"], "--project is for --runner=dataflow"),
+    ],
+)
+def test_refused_before_anything_is_done(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and said in err and len(complaints(err)) == 1, err
+
+
+@pytest.mark.parametrize(
+    "server",
+    ["127.0.0.1:8000", "localhost:8000", "[::1]:8000", "0.0.0.0:8000", "127.8.0.1:1", "[::ffff:127.0.0.1]:1",
+     "10.0.0.2:8000,localhost:8000", "embedded"],
+)  # fmt: skip
+def test_a_server_on_this_machine_is_refused(server: str, capsys: pytest.CaptureFixture[str]) -> None:
+    more = ["--checkpoint=kept"] if server == "embedded" else []
+    for dry_run in ([], ["--dry_run"]):
+        assert main(["push", "gs://bucket/in", f"--reverb={server}", "--table=t", *more, *dry_run, *without()]) == 2
+        assert f"--reverb={server.split(',')[-1]}" in capsys.readouterr().err
+
+
+def test_a_server_elsewhere_is_not() -> None:
+    pytest.importorskip("google.cloud.dataflow")
+    for server in ("10.0.0.2:8000", "reverb.example:8000", "[fd00::1]:8000"):
+        dataflow.check(PushConfig("gs://bucket/in", reverb=(server,), table=("t",), **CLOUD))
+
+
+def test_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if "dataflow" in name else find(name))
+    with pytest.raises(UsageError, match=r"pip install 'rlds-beam\[gcp\]'"):
+        dataflow.check(ValidateConfig("gs://bucket/in", **CLOUD))
+
+
+def test_flags_after_the_dashes_win() -> None:
+    pytest.importorskip("google.cloud.dataflow")
+    given = ("--project=other-project", "--number_of_worker_harness_threads=1", "--max_num_workers=50")
+    config = ValidateConfig("gs://bucket/in", beam_options=given, **CLOUD)
+    dataflow.check(config)
+    options = PipelineOptions(dataflow.beam_flags(config)).get_all_options(drop_default=True)
+    assert options["project"] == "other-project" and options["number_of_worker_harness_threads"] == 1
+    assert options["max_num_workers"] == 50 and options["staging_location"] == CLOUD["temp_location"]
+    assert options["sdk_container_image"] == CLOUD["worker_container"] and options["sdk_location"] == "container"
+    assert options["save_main_session"] is False
+    assert re.fullmatch(r"rlds-beam-validate-\d{8}-\d{6}", options["job_name"])
+
+
+# The graph of each job, as Beam's Dataflow runner submits it.
+
+DUPLICATES = {
+    "FindDuplicateEpisodes/Segments/MaybeReshuffle/Reshuffle": "FindDuplicateEpisodes/Segments",
+    "FindDuplicateEpisodes/Compare": "FindDuplicateEpisodes/Scan",
+    "FindDuplicateEpisodes/Spread": "FindDuplicateEpisodes/Suspects",
+    "FindDuplicateEpisodes/Collect": "FindDuplicateEpisodes/Hash",
+}
+RANGES = {"Ranges/MaybeReshuffle/Reshuffle": "Ranges"}
+SHUFFLES = {
+    "convert": {**DUPLICATES, "OpenOutput/Spread": "OpenOutput/Open", "CommitDataset/Done": "ConvertRanges/Convert"},
+    "validate": {
+        f"CheckDataset/{step}": f"CheckDataset/{source}"
+        for step, source in {
+            **DUPLICATES,
+            "ReadFromRlds/Stretches/MaybeReshuffle/Reshuffle": "ReadFromRlds/Stretches",
+            "ValidateEpisodes/MergeReports": "ValidateEpisodes/Check:report",
+        }.items()
+    },
+    "push": {**DUPLICATES, **RANGES, "VerifyTables/Add": "PushRanges/Push"},
+    "count": {**DUPLICATES, **RANGES, "CountItems/Add": "CountItems/Count"},
+}
+"""All that is sent between workers, in all jobs: by the step that sends it, the one that made it. These are the ranges
+(or stretches) to do, at the start; 24 bytes a record, records that look alike, their hashes, what was done, reports."""
+
+KEYING = ("/AddRandomKeys", "/KeyWithVoid", "/Map(reify_metadata_default_window)")
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """All input and output that the jobs name."""
+    return tmp_path_factory.mktemp("dataflow")
+
+
+@pytest.fixture(scope="module")
+def graphs(home: Path) -> Iterator[dict[str, beam_runner_api_pb2.Pipeline]]:
+    import reverb
+
+    source, out, server = str(dataset(home)), str(home / "out"), reverb.Server(one_table())
+    for shard in shard_paths(source):  # compressed: workers look for duplicates, as they do in a bucket
+        shard.write_bytes(gzip.compress(shard.read_bytes()))
+    pushed = PushConfig(
+        source, reverb=(f"127.0.0.1:{server.port}",), table=("t",), rejected=str(home / "rejected"), items="sequences",
+        across_episodes=True, repair=("last_not_last",),
+    )  # fmt: skip
+
+    def count(root: Any) -> Any:
+        from rlds_beam.jobs.push import open_input, prepare
+
+        return push._define_count(root, pushed, prepare(pushed, open_input(pushed)))
+
+    define = {
+        "convert": lambda root: convert.define_pipeline(root, ConvertConfig(source, out, shards=2)),
+        "validate": lambda root: validate.define_pipeline(root, ValidateConfig(source, report=f"{out}.json")),
+        "push": lambda root: push.define_pipeline(root, pushed),
+        "count": count,
+    }
+    yield {name: translated(job) for name, job in define.items()}
+    server.stop()
+
+
+def translated(define: Any) -> beam_runner_api_pb2.Pipeline:
+    """What Beam's Dataflow runner would submit, through bytes and back."""
+    flags = dataflow.beam_flags(ValidateConfig("gs://bucket/in", **CLOUD))
+    options = PipelineOptions([*flags, "--dry_run=True"])
+    pipeline = beam.Pipeline(runner=DataflowRunner(), options=options)
+    define(pipeline)
+    job = pipeline.run().job
+    assert not options.view_as(StandardOptions).streaming
+    images = [pool.worker_harness_container_image for pool in job.proto.environment.worker_pools]
+    assert images in ([], [CLOUD["worker_container"]])
+    return beam_runner_api_pb2.Pipeline.FromString(job.proto_pipeline.SerializeToString())
+
+
+def test_no_episode_is_ever_shuffled(graphs: dict[str, beam_runner_api_pb2.Pipeline]) -> None:
+    for job, graph in graphs.items():
+        assert shuffles(graph) == SHUFFLES[job], job
+
+
+def shuffles(graph: beam_runner_api_pb2.Pipeline) -> dict[str, str]:
+    transforms = graph.components.transforms.values()
+    makers = {
+        made: (transform, tag)
+        for transform in transforms
+        if not transform.subtransforms
+        for tag, made in transform.outputs.items()
+    }
+    found = {}
+    for group in transforms:
+        if group.spec.urn == "beam:transform:group_by_key:v1":
+            (read,) = group.inputs.values()
+            while makers[read][0].unique_name.endswith(KEYING):
+                (read,) = makers[read][0].inputs.values()
+            step, tag = makers[read]
+            name = re.sub(r"/(FlatMap\(<lambda.*|ParDo\(\w+\))$", "", step.unique_name)
+            maker = f"{name}:{tag}" if len(step.outputs) > 1 else name
+            found[re.sub(r"/(ReshufflePerKey|CombinePerKey)/GroupByKey$", "", group.unique_name)] = maker
+    return found
+
+
+def test_a_job_is_a_batch_that_docker_runs(graphs: dict[str, beam_runner_api_pb2.Pipeline]) -> None:
+    bounded = beam_runner_api_pb2.IsBounded.BOUNDED
+    for graph in graphs.values():
+        assert {collection.is_bounded for collection in graph.components.pcollections.values()} == {bounded}
+        (environment,) = graph.components.environments.values()
+        payload = beam_runner_api_pb2.DockerPayload.FromString(environment.payload)
+        assert payload.container_image == CLOUD["worker_container"]
+        assert list(environment.dependencies) == []  # nothing of this machine is staged
+
+
+def test_nothing_of_this_machine_is_pickled(graphs: dict[str, beam_runner_api_pb2.Pipeline], home: Path) -> None:
+    """Except the input and output of the job, and the file names in Beam's own code."""
+    given = (str(home), str(Path(beam.__file__).parent))
+    mine = [str(ROOT), sys.prefix, sys.base_prefix, os.path.expanduser("~"), socket.gethostname(), "__main__"]
+    mine += [f"{getpass.getuser()}@"]
+    for job, graph in graphs.items():
+        pickles = list(pickled(graph.SerializeToString()))
+        assert len(pickles) > 20, job
+        for content in pickles:
+            text = functools.reduce(lambda text, known: text.replace(known, ""), given, content.decode("latin-1"))
+            assert [what for what in mine if what in text] == [], job
+            here = {path for path in re.findall(r"/[\w.-]+/[\w./-]+", text) if os.path.exists(path)}
+            assert here == set(), job
+
+
+def test_what_is_pickled_is_imported_from_the_package(graphs: dict[str, beam_runner_api_pb2.Pipeline]) -> None:
+    for job, graph in graphs.items():
+        modules = {name for content in pickled(graph.SerializeToString()) for name in imports(content)}
+        ours = {name for name in modules if name.split(".")[0] == "rlds_beam"}
+        theirs = {name.split(".")[0] for name in modules} - set(sys.stdlib_module_names)
+        assert theirs <= {"apache_beam", "google", "ml_dtypes", "numpy", "rlds_beam"}, job
+        assert ours, job
+        for name in ours:
+            assert importlib.util.find_spec(name) is not None, name
+
+
+def pickled(graph: bytes) -> Iterator[bytes]:
+    """What Beam pickled into a pipeline: bzip2 in base64."""
+    for found in re.findall(rb"QlpoO[A-Za-z0-9+/]+={0,2}", graph):
+        yield bz2.decompress(b64decode(found[: len(found) // 4 * 4]))
+
+
+def imports(content: bytes) -> set[str]:
+    """The modules that a pickle imports from."""
+    found: set[str] = set()
+
+    class Unpickler(pickle.Unpickler):
+        def find_class(self, module: str, name: str) -> Any:
+            found.add(module)
+            return super().find_class(module, name)
+
+    Unpickler(io.BytesIO(content)).load()
+    return found

@@ -1,0 +1,173 @@
+"""Storage on local paths and, through Beam, on a remote one."""
+
+from __future__ import annotations
+
+import io
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from memory_store import memory_store
+from processes import DEADLINE
+
+from rlds_beam import storage
+from rlds_beam.buckets import opening
+from rlds_beam.errors import UsageError
+from rlds_beam.formats.sources import open_source
+from rlds_beam.testing import make_episode, write_dataset
+
+
+@pytest.fixture(scope="module")
+def remote() -> Iterator[str]:
+    """The root of a store in memory, known to Beam as `mem://`."""
+    with memory_store() as store:
+        yield store.root
+
+
+@pytest.fixture(params=["local", "remote"])
+def root(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "local":
+        return str(tmp_path / "store")
+    return f"{request.getfixturevalue('remote')}/{tmp_path.name}"
+
+
+def put(path: str, data: bytes) -> None:
+    with storage.open_write(path) as file:
+        file.write(data)
+
+
+def get(path: str) -> bytes:
+    with storage.open_read(path) as file:
+        return file.read()
+
+
+def test_life_of_a_directory(root: str) -> None:
+    storage.makedirs(root)
+    storage.makedirs(root)
+    one, two = storage.join(root, "one.gz"), storage.join(root, "two")
+    put(one, b"first")
+    put(two, b"second")
+    assert get(one) == b"first"
+    assert storage.size(two) == 6
+    assert storage.listdir(root) == ["one.gz", "two"]
+    assert list(storage.sizes(root).items()) == [("one.gz", 5), ("two", 6)]
+    assert storage.glob(storage.join(root, "t*")) == [two]
+    assert storage.glob(storage.join(root, "x*")) == []
+    storage.rename(one, two)
+    assert not storage.exists(one) and get(two) == b"first"
+    storage.remove(two)
+    assert not storage.exists(two)
+    put(two, b"again")
+    storage.rmtree(root)
+    storage.rmtree(root)
+    assert not storage.exists(two)
+
+
+def test_a_remote_store_is_asked_many_things_at_once(remote: str) -> None:
+    together = threading.Barrier(8)
+
+    def ask(number: int) -> int:
+        together.wait(60)  # broken, and an error, unless all of them ask
+        return number * number
+
+    assert storage.at_once(ask, range(8), remote) == [n * n for n in range(8)]
+    assert storage.at_once(str, [], remote) == []
+    with pytest.raises(ZeroDivisionError):
+        storage.at_once(lambda n: 1 // n, [1, 0, 1], remote)
+
+
+def test_a_local_disk_is_asked_one_after_the_other(tmp_path: Path) -> None:
+    asked: list[int] = []
+    thread = threading.get_ident()
+    assert storage.at_once(lambda n: asked.append(n) or threading.get_ident(), range(3), str(tmp_path)) == [thread] * 3
+    assert asked == [0, 1, 2]
+
+
+def test_a_dataset_in_a_store_is_found_by_one_listing(remote: str, tmp_path: Path, monkeypatch) -> None:
+    made = write_dataset(tmp_path, [make_episode(5, seed=i) for i in range(12)], name="toy", shards=12)
+    there = f"{remote}/{tmp_path.name}/toy/1.0.0"
+    for file in made.iterdir():
+        put(storage.join(there, file.name), file.read_bytes())
+    monkeypatch.setattr(storage, "size", None)  # would be a request for each shard
+    source = open_source(there)
+    assert [(shard.path.rsplit("/", 1)[1], shard.size) for shard in source.splits[0].shards] == [
+        (file.name, file.stat().st_size) for file in sorted(made.glob("*.tfrecord-*"))
+    ]
+
+
+def test_missing_files(root: str) -> None:
+    missing = storage.join(root, "missing")
+    for operation in (storage.size, storage.remove):
+        with pytest.raises(FileNotFoundError):
+            operation(missing)
+
+
+def test_reading_can_seek(root: str) -> None:
+    storage.makedirs(root)
+    put(storage.join(root, "a"), b"0123456789")
+    with storage.open_read(storage.join(root, "a")) as file:
+        assert (file.seek(0, io.SEEK_END), file.seek(4), file.read(2)) == (10, 4, b"45")
+
+
+def test_a_move_stays_in_its_store() -> None:
+    with pytest.raises(UsageError, match="not in the same store"):
+        storage.rename("here", "gs://there")
+
+
+@pytest.mark.parametrize(
+    ("path", "module", "hint"),
+    [
+        ("gs://bucket/a", "google.auth.exceptions", r"pip install 'rlds-beam\[gcs\]'"),
+        ("s3://bucket/a", "boto3", r"pip install 'rlds-beam\[s3\]'"),
+        ("nosuch://bucket/a", "", "no filesystem for nosuch://; use a local path or gs://, s3://"),
+    ],
+)
+def test_a_store_that_is_not_installed(path: str, module: str, hint: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, module, None)
+    monkeypatch.setattr(opening, "_stores", {})
+    for operation in (storage.open_read, storage.exists, storage.size, storage.glob, storage.open_write):
+        with pytest.raises(UsageError, match=hint):
+            operation(path)
+
+
+def test_joins_by_store() -> None:
+    assert storage.join("a", "b", "c") == "a/b/c"
+    assert storage.join("gs://a/", "b", "c/") == "gs://a/b/c"
+
+
+def test_local_paths_need_no_beam(tmp_path: Path) -> None:
+    program = (
+        "import sys; from rlds_beam import storage; from rlds_beam.encoding import tfrecord, arrayrecord;"
+        f"storage.open_write({str(tmp_path / 'a')!r}).close(); storage.listdir({str(tmp_path)!r});"
+        f"list(tfrecord.read_records(tfrecord.open_tfrecord({str(tmp_path / 'a')!r}).file));"
+        "assert not {'apache_beam', 'tensorflow', 'array_record'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=DEADLINE)
+
+
+@pytest.mark.parametrize("name", ["data[12]", "a*b", "what?", "[!x]", "x**"])
+def test_special_characters_of_a_directory_are_literal(root: str, name: str) -> None:
+    directory = storage.join(root, name)
+    others = [storage.join(root, other) for other in ("data1", "a1b", "what1", "y", "xy", "z")]
+    for one in (directory, *others):
+        storage.makedirs(storage.join(one, "sub"))
+        put(storage.join(one, "x-1"), b"1")
+        put(storage.join(one, "sub", "x-2"), b"2")
+    assert storage.files_below(directory, "x*") == [storage.join(directory, "x-1")]
+    assert storage.files_below(directory, "s*/x*") == [storage.join(directory, "sub", "x-2")]
+    assert storage.files_below(directory, "x-1") == storage.glob(storage.join(directory, "x-1"))
+    assert storage.files_below(directory, "y*") == storage.glob(storage.join(directory, "x-3")) == []
+    storage.rmtree(directory)
+    assert not storage.isdir(directory)
+    assert all(storage.isdir(one) for one in others)
+
+
+def test_a_device_or_fifo_is_not_replaced(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    with pytest.raises(OSError, match="Not a regular file"):
+        storage.write_text(str(tmp_path / "fifo"), "x")
+    assert (tmp_path / "fifo").is_fifo() and [path.name for path in tmp_path.iterdir()] == ["fifo"]

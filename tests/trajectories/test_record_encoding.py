@@ -1,0 +1,306 @@
+"""Trajectory records: the two public readers read the values that were written."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import numpy as np
+import pytest
+
+from rlds_beam.encoding.tfds import features
+from rlds_beam.encoding.tfds.dataset_info import SplitInfo, dataset_info_json
+from rlds_beam.episodes.keys import EpisodeKey
+from rlds_beam.errors import UsageError
+from rlds_beam.images.encoded_images import ZERO_IMAGE, EncodedImages
+from rlds_beam.images.encoding import encode_jpeg
+from rlds_beam.trajectories.frames import Frames
+from rlds_beam.trajectories.items import Items, Windows
+from rlds_beam.trajectories.options import ItemOptions
+from rlds_beam.trajectories.record_encoding import Encoded, TrajectoryEncoder
+from rlds_beam.trajectories.spec import Leaf, TrajectorySpec
+from rlds_beam.trajectories.spec_file import encode_spec_file
+
+KEY = EpisodeKey("testing/1.0.0", "train", 0, 0)
+DTYPES = ("float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "uint16")
+PAIRS = ItemOptions()
+SHAPES = {
+    "pairs": PAIRS,
+    "frames": ItemOptions(items="frames"),
+    "episodes": ItemOptions(items="episodes"),
+    "strided": ItemOptions(items="sequences", sequence_length=3, stride_length=2),
+    "tiled": ItemOptions(
+        items="sequences", sequence_length=4, stride_length=3, pad_end_of_episodes=True, tile_end_of_episodes=True
+    ),
+    "padded": ItemOptions(items="sequences", sequence_length=12, pad_end_of_episodes=True),
+}
+
+
+def standard_leaves(*observation: Leaf) -> tuple[Leaf, ...]:
+    return (
+        Leaf("step_type", "int32", ()),
+        *(observation or (Leaf("observation", "float32", (17,)),)),
+        Leaf("action", "float32", (6,)),
+        Leaf("next_step_type", "int32", ()),
+        Leaf("reward", "float32", ()),
+        Leaf("discount", "float32", ()),
+    )
+
+
+def every_dtype() -> tuple[Leaf, ...]:
+    return standard_leaves(
+        *(Leaf(f"observation/nested/{dtype}", dtype, (3,) if i % 2 else ()) for i, dtype in enumerate(DTYPES)),
+        Leaf("observation/grid", "uint8", (4, 5)),
+        Leaf("observation/image", "uint8", (16, 24, 3)),
+    )
+
+
+def make_frames(leaves: tuple[Leaf, ...], n: int, seed: int = 0) -> Frames:
+    rng = np.random.default_rng(seed)
+    columns = {}
+    for leaf in leaves:
+        shape = (n, *leaf.shape)
+        if leaf.dtype.startswith("float"):
+            columns[leaf.path] = rng.standard_normal(shape).astype(leaf.dtype)
+        else:
+            info = np.iinfo(leaf.dtype)
+            columns[leaf.path] = rng.integers(info.min, info.max, shape, leaf.dtype, endpoint=True)
+    columns["step_type"][:] = [0, *[1] * (n - 2), 2] if n > 1 else 2
+    return Frames(columns, KEY)
+
+
+def make_items(leaves: tuple[Leaf, ...], options: ItemOptions, n: int = 7, seed: int = 0) -> Items:
+    return Items(make_frames(leaves, n, seed), Windows.of(n, options))
+
+
+def spec_of(leaves: tuple[Leaf, ...], options: ItemOptions) -> TrajectorySpec:
+    return TrajectorySpec(leaves, () if options.items == "frames" else (options.length,))
+
+
+def write(directory, encoder, batches):
+    """One shard, with the metadata that the readers need; returns the shard's path."""
+    encoded = [encoder.encode(items) for items in batches]
+    path = directory / "sample-train.tfrecord-00000-of-00001"
+    path.write_bytes(b"".join(bytes(c) for e in encoded for c in e.buffers))
+    path.with_name(path.name + ".spec").write_bytes(encode_spec_file(encoder.fields))
+    split = SplitInfo("train", (sum(e.count for e in encoded),))
+    (directory / "dataset_info.json").write_text(json.dumps(dataset_info_json("sample", "1.0.0", [split])))
+    fields = {field.path: field for field in encoder.fields}
+    (directory / "features.json").write_text(json.dumps(features.features_json(fields)))
+    return str(path)
+
+
+def expected_of(leaves, batches, options):
+    """[{path: value of the item}, ...], gathered by items.py."""
+    rows = []
+    for items in batches:
+        columns = {leaf.path: items.gather(leaf.path) for leaf in leaves}
+        for k in range(len(items)):
+            rows.append({p: c[k, 0] if options.items == "frames" else c[k] for p, c in columns.items()})
+    return rows
+
+
+def flat(nest, prefix=""):
+    if isinstance(nest, dict):
+        children = nest.items()
+    elif hasattr(nest, "_asdict"):
+        children = nest._asdict().items()
+    elif isinstance(nest, tuple):
+        children = ((str(i), child) for i, child in enumerate(nest))
+    else:
+        return {prefix: np.asarray(nest)}
+    return {p: v for name, child in children for p, v in flat(child, f"{prefix}/{name}" if prefix else name).items()}
+
+
+def read_with_tf_agents(path, **kwargs):
+    from tf_agents.utils import example_encoding_dataset
+
+    dataset = example_encoding_dataset.load_tfrecord_dataset([path], add_batch_dim=False, **kwargs)
+    return [flat(element) for element in dataset.as_numpy_iterator()]
+
+
+def read_with_tfds(directory):
+    import tensorflow_datasets as tfds
+
+    dataset = tfds.builder_from_directory(directory).as_dataset("train", shuffle_files=False)
+    return [flat(element) for element in tfds.as_numpy(dataset)]
+
+
+def assert_same(read, expected):
+    assert len(read) == len(expected)
+    for got, want in zip(read, expected, strict=True):
+        assert got.keys() == want.keys()
+        for path, value in want.items():
+            assert got[path].dtype == value.dtype, path
+            np.testing.assert_array_equal(got[path], value, err_msg=path)
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_both_readers_read_every_leaf(tmp_path, name):
+    options, leaves = SHAPES[name], every_dtype()
+    batches = [make_items(leaves, options, n, seed=n) for n in (7, 1, 9)]
+    path = write(tmp_path, TrajectoryEncoder(spec_of(leaves, options)), batches)
+    expected = expected_of(leaves, batches, options)
+    assert len(expected) > 2
+    assert_same(read_with_tfds(tmp_path), expected)
+    if name == "episodes":
+        with pytest.raises(ValueError, match="Dimension 0 is invalid"):  # the limit that the docs state
+            read_with_tf_agents(path)
+    else:
+        assert_same(read_with_tf_agents(path), expected)
+
+
+def test_frames_are_the_examples_that_tf_agents_writes(tmp_path):
+    import tensorflow as tf
+    from tf_agents.utils import example_encoding, nest_utils
+
+    leaves, options = every_dtype(), SHAPES["frames"]
+    items = make_items(leaves, options)
+    encoder = TrajectoryEncoder(spec_of(leaves, options))
+    path = write(tmp_path, encoder, [items])
+    nest = encoder_nest(encoder)
+    serializer = example_encoding.get_example_encoder(nest)
+    ours = [tf.train.Example.FromString(r.numpy()) for r in tf.data.TFRecordDataset(path)]
+    paths = [p for p, _ in nest_utils.flatten_with_joined_paths(nest)]
+    for example, row in zip(ours, expected_of(leaves, [items], options), strict=True):
+        theirs = serializer(tf.nest.pack_sequence_as(nest, [np.asarray(row[p]) for p in paths]))
+        assert example == theirs
+
+
+def encoder_nest(encoder):
+    """The nest of array specs that TF-Agents reads from our `.spec`."""
+    from tensorflow.core.protobuf import struct_pb2
+    from tf_agents.specs import tensor_spec
+
+    from rlds_beam.trajectories.spec_file import encode_spec
+
+    return tensor_spec.to_nest_array_spec(
+        tensor_spec.from_proto(struct_pb2.StructuredValue.FromString(encode_spec(encoder.fields)))
+    )
+
+
+@pytest.mark.parametrize("extremes", [(0, 127), (-1, 5), (0, 128), (-(2**63), 2**63 - 1), (0, 0)])
+def test_int64_of_any_size(tmp_path, extremes):
+    leaves = standard_leaves(Leaf("observation", "int64", (2,)))
+    items = make_items(leaves, SHAPES["tiled"], 6)
+    items.frames.columns["observation"][:] = extremes
+    path = write(tmp_path, TrajectoryEncoder(spec_of(leaves, SHAPES["tiled"])), [items])
+    expected = expected_of(leaves, [items], SHAPES["tiled"])
+    assert_same(read_with_tfds(tmp_path), expected)
+    assert_same(read_with_tf_agents(path), expected)
+
+
+def test_columns_may_be_views(tmp_path):
+    leaves = standard_leaves()
+    frames = make_frames(leaves, 6)
+    unaligned = np.frombuffer(b"x" + frames["action"].tobytes(), np.float32, offset=1).reshape(6, 6)
+    strided = np.repeat(frames["observation"], 2, axis=0)[::2]
+    viewed = Frames({**frames.columns, "action": unaligned, "observation": strided}, KEY)
+    encoder = TrajectoryEncoder(spec_of(leaves, PAIRS))
+    windows = Windows.of(6, PAIRS)
+    got, want = (b"".join(map(bytes, encoder.encode(Items(f, windows)).buffers)) for f in (viewed, frames))
+    assert got == want
+
+
+def test_no_items_no_records():
+    encoder = TrajectoryEncoder(spec_of(standard_leaves(), PAIRS))
+    assert encoder.encode(make_items(standard_leaves(), PAIRS, 1)) == Encoded([], 0)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "cast"), [("bool", "uint8"), ("bfloat16", "float32"), ("uint32", "int64"), ("uint64", "int64")]
+)
+def test_a_dtype_that_cannot_be_held_names_field_and_cast(dtype, cast):
+    with pytest.raises(UsageError, match=rf"observation/gripper: {dtype}.*--cast=observation/gripper={cast}"):
+        TrajectoryEncoder(spec_of(standard_leaves(Leaf("observation/gripper", dtype, (2,))), PAIRS))
+
+
+def test_a_leaf_of_nothing_is_refused():
+    with pytest.raises(UsageError, match=r"observation/none.*dimension of 0"):
+        TrajectoryEncoder(spec_of(standard_leaves(Leaf("observation/none", "float32", (0, 2))), PAIRS))
+
+
+def test_a_column_of_another_shape_is_refused():
+    leaves = standard_leaves()
+    frames = make_frames(leaves, 4)
+    wrong = Frames({**frames.columns, "action": np.zeros((4, 5), np.float32)}, KEY)
+    with pytest.raises(ValueError, match=r"action is float32\[5\].*float32\[6\]"):
+        TrajectoryEncoder(spec_of(leaves, PAIRS)).encode(Items(wrong, Windows.of(4, PAIRS)))
+
+
+IMAGE = Leaf("observation/camera", "uint8", (16, 24, 3), "jpeg")
+
+
+def image_items(options, n=5, gray=False):
+    """A JPEG column, an absorbing image at its end, and its pixels; plus a column of pixels."""
+    leaves = standard_leaves(IMAGE, Leaf("observation/depth", "uint8", (8, 8, 1)))
+    frames = make_frames(leaves, n)
+    smooth = np.add.outer(np.arange(16), np.arange(24)).astype(np.uint8)[None, :, :, None]
+    pixels = np.broadcast_to(smooth, (n, 16, 24, 3)) + np.arange(n, dtype=np.uint8)[:, None, None, None] * 20
+    data = np.empty(n, object)
+    data[:] = encode_jpeg(pixels)
+    data[-1] = ZERO_IMAGE
+    frames.columns["observation/camera"] = EncodedImages(data, (16, 24, 3))
+    frames.columns["observation/depth"][:] = smooth[:, :8, :8]
+    return leaves, Items(frames, Windows.of(n, options))
+
+
+@pytest.mark.parametrize("name", ["pairs", "frames", "tiled", "episodes"])
+def test_encoded_images_as_pixels(tmp_path, name):
+    options = SHAPES[name]
+    leaves, items = image_items(options)
+    write(tmp_path, TrajectoryEncoder(spec_of(leaves, options)), [items])
+    pixels = items.frames["observation/camera"][:-1].decode()
+    camera = np.concatenate([pixels, np.zeros_like(pixels[:1])])
+    decoded = Items(Frames({**items.frames.columns, "observation/camera": camera}, KEY), items.windows)
+    assert_same(read_with_tfds(tmp_path), expected_of(leaves, [decoded], options))
+
+
+@pytest.mark.parametrize("name", ["pairs", "frames", "tiled", "episodes"])
+def test_jpeg_reads_back_with_compress_image(tmp_path, name):
+    import tensorflow as tf
+
+    options = SHAPES[name]
+    leaves, items = image_items(options)
+    path = write(tmp_path, TrajectoryEncoder(spec_of(leaves, options), "jpeg"), [items])
+    data = items.frames["observation/camera"].data.tolist()
+    pixels = [tf.io.decode_jpeg(d).numpy() if d else np.zeros((16, 24, 3), np.uint8) for d in data]
+    pixels.append(np.zeros((16, 24, 3), np.uint8))
+    readers = [read_with_tfds(tmp_path)]
+    if name != "episodes":
+        readers.append(read_with_tf_agents(path, compress_image=True))
+    for read in readers:
+        assert len(read) == len(items)
+        for element, row in zip(read, items.index, strict=True):
+            for i, frame in enumerate(row):
+                if name == "frames":
+                    camera, depth = element["observation/camera"], element["observation/depth"]
+                elif name == "episodes":
+                    camera, depth = element["observation/camera"][i], element["observation/depth"][i]
+                else:
+                    camera, depth = element[f"observation/camera/{i}"], element[f"observation/depth/{i}"]
+                np.testing.assert_array_equal(camera, pixels[frame])  # untouched, not encoded again
+                want = items.frames["observation/depth"][frame].astype(int) if frame >= 0 else 0
+                assert np.abs(depth.astype(int) - want).max() <= 3
+
+
+@pytest.mark.parametrize("shape", [(8, 8, 4), (5, 7)])
+def test_what_compress_image_would_take_for_a_jpeg_is_refused(shape):
+    with pytest.raises(UsageError, match=r"observation/mask.*--images=raw"):
+        TrajectoryEncoder(spec_of(standard_leaves(Leaf("observation/mask", "uint8", shape)), PAIRS), "jpeg")
+
+
+def test_fast():
+    """A floor far below what is measured (3 M pairs/s alone on a core), to catch a per-item loop."""
+    leaves = standard_leaves()
+    items = make_items(leaves, PAIRS, 1000)
+    encoder = TrajectoryEncoder(spec_of(leaves, PAIRS))
+    best = min(_seconds(encoder, items) for _ in range(20))
+    assert len(items) / best > 300_000
+
+
+def _seconds(encoder, items):
+    """CPU time of this thread."""
+    start = time.thread_time()
+    encoder.encode(items)
+    return time.thread_time() - start

@@ -1,0 +1,246 @@
+"""The trajectory spec: known from the schema alone, and equal to TF-Agents' own."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from processes import DEADLINE
+
+from rlds_beam.encoding.tfds.features import DEFAULT_DISCOUNT, parse_features
+from rlds_beam.encoding.tfds.rlds_records import schema_of
+from rlds_beam.episodes.episode import Episode
+from rlds_beam.episodes.schema import Field, Schema
+from rlds_beam.errors import UsageError
+from rlds_beam.images.encoded_images import EncodedImages
+from rlds_beam.testing import make_episode
+from rlds_beam.trajectories.frames import to_frames
+from rlds_beam.trajectories.options import FrameOptions, ItemOptions
+from rlds_beam.trajectories.spec import Leaf, TrajectorySpec, trajectory_spec
+
+REAL_DATA = Path(os.environ.get("RLDS_BEAM_REAL_DATA") or Path(__file__).parents[3] / "shared" / "data")
+REAL_FEATURES = REAL_DATA / "bridge_dataset" / "1.0.0" / "features.json"
+
+
+def rich_episode(length: int = 3) -> Episode:
+    jpegs = EncodedImages(np.array([b"\xff\xd8"] * length + [None], object)[:-1], (64, 64, 3))
+    return make_episode(
+        length,
+        observation={"state": 7, "hand/left": (2, 3)},
+        columns={
+            "observation/image": jpegs, "observation/note": ["a"] * length, "language_instruction": ["go"] * length,
+            "language_embedding": np.ones((length, 8), np.float32), "reward": np.ones(length, np.float64),
+        },
+    )  # fmt: skip
+
+
+def spec_of(episode: Episode, frames: FrameOptions | None = None, items: ItemOptions | None = None) -> TrajectorySpec:
+    return trajectory_spec(schema_of(episode), frames or FrameOptions(), items or ItemOptions())
+
+
+def test_leaves_of_a_rich_dataset() -> None:
+    spec = spec_of(rich_episode(), FrameOptions(policy_info_fields=("language_embedding",)))
+    assert spec.leaves == (
+        Leaf("step_type", "int32", ()),
+        Leaf("observation/hand/left", "float32", (2, 3)),
+        Leaf("observation/image", "uint8", (64, 64, 3), "jpeg"),
+        Leaf("observation/state", "float32", (7,)),
+        Leaf("action", "float32", (2,)),
+        Leaf("policy_info/language_embedding", "float32", (8,)),
+        Leaf("next_step_type", "int32", ()),
+        Leaf("reward", "float64", ()),
+        Leaf("discount", "float32", ()),
+    )
+    assert spec.item_shape == (2,)
+    assert spec["observation/image"].shape == (64, 64, 3)
+
+
+def test_what_is_left_out_is_said() -> None:
+    assert spec_of(rich_episode(), FrameOptions(observation_fields=("state",))).left_out == {
+        "language_embedding": "a trajectory has no such leaf; --policy_info_fields=language_embedding carries it in "
+        "policy_info",
+        "language_instruction": "text; a trajectory holds numbers only",
+        "observation/hand/left": "not named in --observation_fields",
+        "observation/image": "not named in --observation_fields",
+        "observation/note": "text; a trajectory holds numbers only",
+    }
+
+
+@pytest.mark.parametrize(
+    ("items", "expected"),
+    [
+        (ItemOptions(), (2,)),
+        (ItemOptions(items="frames"), ()),
+        (ItemOptions(items="sequences", sequence_length=7), (7,)),
+        (ItemOptions(items="episodes", max_sequence_length=9), (None,)),
+    ],
+)
+def test_item_shapes(items: ItemOptions, expected: tuple[int | None, ...]) -> None:
+    assert spec_of(make_episode(3), items=items).item_shape == expected
+
+
+@pytest.mark.parametrize("options", [FrameOptions(), FrameOptions(last_step="absorbing")])
+def test_frames_of_the_dataset_are_of_the_spec(options: FrameOptions) -> None:
+    for episode in (rich_episode(), make_episode(1), make_episode(6, action={"a": (), "b": 2})):
+        spec_of(episode, options).check(to_frames(episode, options))
+
+
+def test_open_dimensions_are_refused_with_the_way_out() -> None:
+    steps = dict(schema_of(rich_episode()).steps)
+    open_image = Schema({**steps, "observation/image": Field("observation/image", "uint8", (None, None, 3), "png")})
+    with pytest.raises(
+        UsageError, match=r"observation/image: uint8\(\?, \?, 3\).*--observation_fields=hand/left,state"
+    ):
+        trajectory_spec(open_image, FrameOptions(), ItemOptions())
+    chosen = trajectory_spec(open_image, FrameOptions(observation_fields=("state",)), ItemOptions())
+    assert "observation/image" not in {leaf.path for leaf in chosen.leaves}
+    open_action = Schema({**steps, "action": Field("action", "float32", (None,))})
+    with pytest.raises(UsageError, match=r"action: float32\(\?\).*one size; make it of one size"):
+        trajectory_spec(open_action, FrameOptions(), ItemOptions())
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (FrameOptions(observation_fields=("note",)), "observation/note is text"),
+        (FrameOptions(observation_fields=("sta",)), "did you mean state"),
+        (FrameOptions(policy_info_fields=("language_instruction",)), "language_instruction is text"),
+    ],
+)
+def test_options_are_checked_before_any_work(options: FrameOptions, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        spec_of(rich_episode(), options)
+
+
+def policy_info(monkeypatch: pytest.MonkeyPatch, function: Any) -> FrameOptions:
+    module = types.ModuleType(f"spec_policy_info_{id(function)}")
+    module.function = function  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    return FrameOptions(policy_info_fn=f"{module.__name__}:function")
+
+
+def test_the_spec_of_policy_info_fn_is_found_by_calling_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    options = policy_info(monkeypatch, lambda now, _: {"logp": np.zeros((len(now["reward"]), 4), np.float16)})
+    spec = spec_of(rich_episode(), options)
+    assert spec["policy_info/logp"] == Leaf("policy_info/logp", "float16", (4,))
+    spec.check(to_frames(rich_episode(5), options))
+
+
+def test_policy_info_fn_that_cannot_be_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    options = policy_info(monkeypatch, lambda now, _: now["no_such_field"])
+    with pytest.raises(UsageError, match=r"two zero steps.*KeyError: 'no_such_field'"):
+        spec_of(make_episode(3), options)
+
+
+def test_policy_info_fn_that_changes_its_mind(monkeypatch: pytest.MonkeyPatch) -> None:
+    options = policy_info(monkeypatch, lambda now, _: now["reward"].astype("f8" if len(now["reward"]) > 2 else "f4"))
+    spec = spec_of(make_episode(3), options)
+    with pytest.raises(UsageError, match=r"policy_info is float64\[\], where .* have float32\[\]"):
+        spec.check(to_frames(make_episode(3), options))
+
+
+def test_a_dataset_without_discounts() -> None:
+    steps = {**schema_of(make_episode(3)).steps, "discount": DEFAULT_DISCOUNT}
+    assert trajectory_spec(Schema(steps), FrameOptions(), ItemOptions())["discount"] == Leaf("discount", "float32", ())
+
+
+def test_a_frame_has_one_discount() -> None:
+    episode = make_episode(3, columns={"discount": np.ones((3, 1))})
+    spec = spec_of(episode)
+    assert spec["discount"] == Leaf("discount", "float32", ())
+    spec.check(to_frames(episode, FrameOptions()))
+    with pytest.raises(UsageError, match=r"discount: float32\(2\): a trajectory has one discount a frame"):
+        spec_of(make_episode(3, columns={"discount": np.ones((3, 2), np.float32)}))
+
+
+@pytest.mark.skipif(not REAL_FEATURES.exists(), reason="needs ../shared/data or $RLDS_BEAM_REAL_DATA")
+def test_the_real_dataset() -> None:
+    schema = parse_features(REAL_FEATURES.read_text(), str(REAL_FEATURES))
+    spec = trajectory_spec(schema, FrameOptions(policy_info_fields=("language_embedding",)), ItemOptions())
+    assert {leaf.path: leaf.shape for leaf in spec.leaves if leaf.encoding == "jpeg"} == {
+        f"observation/image_{i}": (64, 64, 3) for i in range(4)
+    }
+    assert (spec["observation/state"].shape, spec["policy_info/language_embedding"].shape) == ((7,), (512,))
+    assert [path for path in spec.left_out if not path.startswith("episode_metadata/")] == ["language_instruction"]
+    assert "episode_metadata/file_path" in spec.left_out
+
+
+def test_bfloat16_and_pickling() -> None:
+    schema = schema_of(make_episode(3))
+    wide = Schema({**schema.steps, "observation": Field("observation", "bfloat16", (4,), "bytes")})
+    spec = trajectory_spec(wide, FrameOptions(), ItemOptions())
+    assert spec["observation"].numpy_dtype.itemsize == 2
+    assert pickle.loads(pickle.dumps(spec)) == spec
+
+
+def test_nothing_heavy_is_imported() -> None:
+    source = Path(sys.modules[TrajectorySpec.__module__].__file__ or "").parents[1]
+    code = (
+        "import sys, rlds_beam.trajectories.spec, rlds_beam.trajectories.items;"
+        "sys.exit(', '.join({'tensorflow', 'apache_beam', 'tf_agents', 'reverb'} & set(sys.modules)) or 0)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=DEADLINE,
+        env={**os.environ, "PYTHONPATH": f"{source}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"},
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+# TF-Agents
+
+
+def upstream_spec(episode: Episode) -> Any:
+    """What TF-Agents says of a dataset of such episodes."""
+    import tensorflow as tf
+    from tf_agents.replay_buffers import rlds_to_reverb
+
+    nest: dict[str, Any] = {}
+    for path, column in episode.steps.items():
+        level = nest
+        *parents, leaf = path.split("/")
+        for parent in parents:
+            level = level.setdefault(parent, {})
+        level[leaf] = np.asarray(column)
+    steps = tf.data.Dataset.from_tensor_slices(nest)
+    return rlds_to_reverb.create_trajectory_data_spec(tf.data.Dataset.from_tensors({"steps": steps}))
+
+
+@pytest.mark.parametrize(
+    "episode",
+    [
+        make_episode(3),
+        make_episode(3, observation=(), action=(2, 3), columns={"reward": np.ones((3, 1))}),
+        make_episode(3, columns={"observation": np.ones((3, 8, 8, 3), np.uint8), "action": np.ones(3, np.int64)}),
+        make_episode(3, observation={"b": 1, "a-b": 2, "a/c": 3}, action={"arm": 6, "grip": ()}),
+        make_episode(3, columns={"discount": np.ones(3, np.float64)}),
+        make_episode(3, columns={"discount": np.ones((3, 1), np.float32)}),
+    ],
+    ids=["flat", "shapes", "dtypes", "nested", "discount", "discount (1,)"],
+)
+def test_to_tf_is_tf_agents_own_spec(episode: Episode) -> None:
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    pytest.importorskip("tf_agents")
+    from tf_agents.specs import tensor_spec
+
+    upstream = upstream_spec(episode)
+    spec = spec_of(episode)
+    assert spec.to_tf(per_frame=True) == upstream
+    assert spec.to_tf() == tensor_spec.add_outer_dim(upstream, 2)
+    assert spec_of(episode, items=ItemOptions(items="episodes")).to_tf() == tensor_spec.add_outer_dim(upstream)
+    assert spec_of(episode, items=ItemOptions(items="frames")).to_tf() == upstream
+
+
+def test_to_tf_flattens_in_the_order_of_the_leaves() -> None:
+    tf = pytest.importorskip("tensorflow")
+    pytest.importorskip("tf_agents")
+    episode = make_episode(3, observation={"b": 1, "a-b": 2, "a/c": 3}, action={"z/y": (), "z-": 4})
+    spec = spec_of(episode, FrameOptions(policy_info_fields=("is_last", "is_first")))
+    flat = tf.nest.flatten(spec.to_tf())
+    assert [(tuple(t.shape), t.dtype.name) for t in flat] == [((2, *leaf.shape), leaf.dtype) for leaf in spec.leaves]

@@ -1,0 +1,118 @@
+"""ReadFromRlds: every record once, however the runner cuts the shards."""
+
+import gzip
+
+import apache_beam as beam
+import pytest
+from apache_beam.io.restriction_trackers import OffsetRestrictionTracker
+from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.testing.util import assert_that, equal_to
+
+from rlds_beam.formats.sources import open_source
+from rlds_beam.reading.base import Segment
+from rlds_beam.reading.reader import EpisodeReader
+from rlds_beam.testing import flip_byte, make_episode, record_offsets, shard_paths, write_dataset
+from rlds_beam.transforms import FindDuplicateEpisodes, ReadFromRlds, ValidateEpisodes
+from rlds_beam.transforms.reading import _ReadEpisodesFn
+
+
+def describe(episode):
+    return (str(episode.key), episode.payload, tuple(v.rule for v in episode.faults))
+
+
+@pytest.fixture
+def pipeline():
+    return beam.Pipeline("FnApiRunner", PipelineOptions([]))
+
+
+@pytest.fixture(params=["sound", "damaged"])
+def shard(request, tmp_path):
+    """One shard of eight small records, of lengths that differ."""
+    path = write_dataset(tmp_path, [make_episode(1 + i % 3, seed=i, observation=1, action=1) for i in range(8)])
+    if request.param == "damaged":
+        for record, part in ((0, "payload"), (3, "length_crc"), (4, "payload_crc"), (7, "payload")):
+            flip_byte(shard_paths(path)[0], record, part)
+    source = open_source(str(path))
+    return source, source.splits[0].shards[0]
+
+
+def test_every_split_point_gives_each_record_once(shard):
+    source, file = shard
+    reader = EpisodeReader(source)
+    whole = [describe(e) for e in reader.read("train", Segment(file))]
+    assert len(whole) == 8
+    for cut in range(file.size + 1):
+        halves = [Segment(file, 0, cut), Segment(file, cut, None)]
+        assert [describe(e) for half in halves for e in reader.read("train", half)] == whole, cut
+
+
+@pytest.mark.parametrize("fraction", [0.0, 0.05, 0.3, 0.5, 0.77, 0.99])
+def test_a_split_while_reading_gives_each_record_once(shard, fraction):
+    source, file = shard
+    read = _ReadEpisodesFn(EpisodeReader(source))
+    piece = ("train", Segment(file))
+    whole = [describe(e) for e in EpisodeReader(source).read(*piece)]
+    for read_before in range(len(whole) + 1):
+        tracker = OffsetRestrictionTracker(read.initial_restriction(piece))
+        primary = read.process(piece, tracker)
+        found = [describe(e) for _, e in zip(range(read_before), primary, strict=False)]
+        split = tracker.try_split(fraction)
+        found += [describe(e) for e in primary]
+        tracker.check_done()
+        if split is not None:
+            rest = OffsetRestrictionTracker(split[1])
+            found += [describe(e) for e in read.process(piece, rest)]
+            rest.check_done()
+        assert found == whole
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+def test_read_from_rlds(tmp_path, pipeline, compressed):
+    path = write_dataset(tmp_path, [make_episode(3, seed=i) for i in range(20)], shards=3)
+    if compressed:
+        for shard in shard_paths(path):
+            shard.write_bytes(gzip.compress(shard.read_bytes()))
+    counts = [shard.records for shard in open_source(str(path)).splits[0].shards]
+    with pipeline as root:
+        episodes = root | ReadFromRlds(str(path))
+        assert_that(episodes | "Length" >> beam.Map(len), equal_to([3] * 20), label="lengths")
+        shards = episodes | beam.Map(lambda e: e.key.shard) | beam.combiners.Count.PerElement()
+        assert_that(shards, equal_to(list(enumerate(counts))), label="shards")
+
+
+def test_find_duplicates_across_shards(tmp_path, pipeline):
+    episodes = [make_episode(4, seed=i) for i in range(6)]
+    path = write_dataset(tmp_path, [*episodes, episodes[2], episodes[5], episodes[2]], shards=2)
+    source = open_source(str(path))
+    offsets = [record_offsets(p) for p in shard_paths(path)]
+    with pipeline as root:
+        found = (
+            root
+            | FindDuplicateEpisodes(source)
+            | beam.FlatMap(
+                lambda duplicates: [(k.shard, k.position, v.shard, v.position) for k, v in duplicates.items()]
+            )
+        )
+        place = [(shard, offset) for shard, ends in enumerate(offsets) for offset in ends[:-1]]
+        expected = [(*place[6], *place[2]), (*place[7], *place[5]), (*place[8], *place[2])]
+        assert_that(found, equal_to(expected))
+
+
+def test_episodes_of_one_length_and_checksum_are_not_duplicates_unless_their_bytes_agree(tmp_path, pipeline):
+    path = write_dataset(tmp_path, [make_episode(4, seed=i) for i in range(5)])
+    with pipeline as root:
+        assert_that(root | FindDuplicateEpisodes(open_source(str(path))), equal_to([{}]))
+
+
+def test_validate_in_a_pipeline_of_ones_own(tmp_path, pipeline):
+    episodes = [make_episode(5, seed=i, breaks=["non_finite"] if i == 3 else []) for i in range(8)]
+    path = write_dataset(tmp_path, [*episodes, episodes[0]])
+    source = open_source(str(path))
+    with pipeline as root:
+        duplicates = root | FindDuplicateEpisodes(source)
+        checked = root | ReadFromRlds(source) | ValidateEpisodes(duplicates=duplicates)
+        assert_that(checked.accepted | "A" >> beam.Map(len), equal_to([5] * 7), label="accepted")
+        rules = checked.rejected | beam.Map(lambda rejection: rejection.rule)
+        assert_that(rules, equal_to(["non_finite", "duplicate_episode"]), label="rejected")
+        numbers = checked.report | beam.Map(lambda report: (report.records, report.valid, report.rejected))
+        assert_that(numbers, equal_to([(9, 7, 2)]), label="report")

@@ -1,0 +1,138 @@
+"""WriteToTrajectoryRecords and WriteRejected in a user's pipeline."""
+
+import json
+
+import apache_beam as beam
+import numpy as np
+import pytest
+from apache_beam.options.pipeline_options import PipelineOptions
+
+from rlds_beam.encoding.example.reading import parse_example
+from rlds_beam.episodes.keys import EpisodeKey
+from rlds_beam.episodes.schema import Field
+from rlds_beam.errors import UsageError
+from rlds_beam.formats.sources import open_source
+from rlds_beam.output.manifest import read_manifest
+from rlds_beam.testing import make_episode, read_items, read_payloads, shard_paths, write_dataset
+from rlds_beam.trajectories.options import FrameOptions, ItemOptions
+from rlds_beam.transforms import ReadFromRlds, ValidateEpisodes, WriteRejected, WriteToTrajectoryRecords
+
+
+def double_reward(episode):
+    return episode.replace(steps={**episode.steps, "reward": 2 * episode.steps["reward"]})
+
+
+def run(path, output, items=None, flags=(), shuffle=False, **options):
+    with beam.Pipeline("FnApiRunner", PipelineOptions([*flags])) as root:
+        read = ReadFromRlds(str(path))
+        checked = root | read | ValidateEpisodes()
+        accepted = checked.accepted | beam.Map(double_reward)
+        if shuffle:
+            accepted |= beam.Reshuffle()
+        written = accepted | WriteToTrajectoryRecords(str(output), read.source.schema, items=items, **options)
+        (checked.rejected, written.rejected) | beam.Flatten() | WriteRejected(str(output))
+
+
+def rewards(output):
+    found = []
+    for shard in shard_paths(output):
+        if shard.suffix != ".spec":
+            found += [parse_example(p)["reward"].floats() for p in read_payloads(shard)]
+    return sorted(map(tuple, np.round(found, 5).tolist()))
+
+
+@pytest.fixture
+def dataset(tmp_path):
+    episodes = [make_episode(4, seed=i, breaks=["last_not_last"] if i == 3 else []) for i in range(10)]
+    path = write_dataset(tmp_path / "in", episodes, shards=3)
+    pairs = [e.steps["reward"][[t, t + 1]] * 2 for i, e in enumerate(episodes) if i != 3 for t in range(3)]
+    return path, sorted(map(tuple, np.round(pairs, 5).tolist())), episodes
+
+
+@pytest.mark.parametrize("flags", [(), ("--direct_runner_bundle_repeat=1",)])
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_what_is_written_is_what_went_in(tmp_path, dataset, flags, shuffle):
+    path, expected, _ = dataset
+    output = tmp_path / "out"
+    run(path, output, flags=flags, shuffle=shuffle)
+    assert rewards(output) == expected
+    manifest = read_manifest(str(output))
+    assert manifest["items"] == 27
+    assert not [p for p in output.rglob("*") if p.name.startswith("_parts") or p.suffix == ".tmp"]
+    kept = json.loads((output / "rejected" / "rejected.json").read_text())
+    assert kept["records"] == 1
+    line = json.loads((output / "rejected" / "train-00000-of-00001.jsonl").read_text())
+    assert line["rule"] == "last_not_last"
+    key = EpisodeKey.parse(line["key"])
+    source = open_source(str(path))
+    with open(source.splits[0].shards[key.shard].path, "rb") as shard:
+        shard.seek(key.position + 12)
+        payload = read_payloads(output / "rejected" / "train-00000-of-00001.tfrecord")[0]
+        assert shard.read(len(payload)) == payload
+
+
+def test_too_long_episodes_are_rejected_at_the_sink(tmp_path, dataset):
+    path, _, _ = dataset
+    output = tmp_path / "out"
+    run(path, output, ItemOptions(items="episodes", max_sequence_length=3))
+    assert read_manifest(str(output))["items"] == 0
+    assert json.loads((output / "rejected" / "rejected.json").read_text())["records"] == 10
+
+
+def test_an_output_is_not_overwritten_unasked(tmp_path, dataset):
+    path, expected, _ = dataset
+    output = tmp_path / "out"
+    run(path, output)
+    with pytest.raises(UsageError, match="--overwrite"):
+        run(path, output)
+    run(path, output, overwrite=True)
+    assert rewards(output) == expected
+
+
+def test_across_episodes_needs_an_order(tmp_path, dataset):
+    schema = open_source(str(dataset[0])).schema
+    items = ItemOptions(items="sequences", sequence_length=3, across_episodes=True)
+    with pytest.raises(UsageError, match="order of a shard"):
+        WriteToTrajectoryRecords(str(tmp_path / "out"), schema, items=items)
+
+
+def test_a_column_that_the_schema_does_not_name_is_an_error(tmp_path, dataset):
+    path, _, _ = dataset
+
+    def write(output, schema, *fields):
+        with beam.Pipeline("FnApiRunner") as root:
+            episodes = (root | ReadFromRlds(str(path)) | ValidateEpisodes()).accepted | beam.Map(_with_speed)
+            episodes | WriteToTrajectoryRecords(str(output), schema, FrameOptions(policy_info_fields=fields))
+
+    as_read = open_source(str(path)).schema
+    schema = as_read.with_columns(Field("speed", "float32"))
+    write(tmp_path / "out", schema, "speed")
+    assert sorted(item["policy_info/speed"].tolist() for item in read_items(tmp_path / "out"))[0] == [0, 1]
+    with pytest.raises(Exception, match="the schema names heading, and the episode has no such column"):
+        write(tmp_path / "less", schema.with_columns(Field("heading", "float32")))
+    with pytest.raises(Exception, match=r"does not name speed.*schema.with_columns\(Field\('speed'"):
+        write(tmp_path / "more", as_read)
+
+
+def _with_speed(episode):
+    return episode.with_columns({"speed": np.arange(len(episode), dtype=np.float32)})
+
+
+def test_a_column_of_another_length_is_an_error(dataset):
+    with pytest.raises(UsageError, match="speed has 3 values for an episode of 4 steps"):
+        dataset[2][0].with_columns({"speed": np.zeros(3, np.float32)})
+
+
+def test_building_the_graph_removes_nothing(tmp_path, dataset):
+    path, _, _ = dataset
+    output = tmp_path / "out"
+    run(path, output)
+    before = {p: p.read_bytes() for p in output.rglob("*") if p.is_file()}
+    pipeline = beam.Pipeline("FnApiRunner")
+    episodes = (pipeline | ReadFromRlds(str(path)) | ValidateEpisodes()).accepted
+    schema = open_source(str(path)).schema
+    episodes | WriteToTrajectoryRecords(str(output), schema, items=ItemOptions(items="frames"), overwrite=True)
+    assert {p: p.read_bytes() for p in output.rglob("*") if p.is_file()} == before
+    pipeline.run().wait_until_finish()
+    assert read_manifest(str(output))["items"] == 36
+    assert not (output / "rejected" / "rejected.json").exists()  # of the pipeline before
