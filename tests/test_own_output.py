@@ -74,7 +74,7 @@ class ReturnsOutput(FileOutput):
         return ReturnsWriter(str(Path(self.directory, self.file(work))), work)
 
     def complete(self, commits: Sequence[RangeCommit]) -> dict[str, Any]:
-        count = sum(commit.shard.records for commit in commits)
+        count = sum(commit.items for commit in commits)
         Path(self.directory, "episodes.json").write_text(json.dumps({"episodes": count}))
         return {"fields": ["key", "return"]}
 

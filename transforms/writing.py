@@ -53,8 +53,10 @@ class WriteToTrajectoryRecords(beam.PTransform):
     """Writes checked episodes as trajectory TFRecords that TF-Agents and TFDS read.
 
     One shard for each bundle of episodes and split; no episode is shuffled. Which episodes share a
-    shard is up to the runner. `rlds_beam.pipelines.convert` writes the same shards on every run and can
-    continue after a crash; this transform is for a pipeline that does something of its own to the episodes.
+    shard is up to the runner, so a pipeline that was killed starts again: nothing tells which bundles were finished.
+    `rlds_beam.pipelines.convert` cuts the input itself, so it writes the same shards on every run, commits each of
+    them, and resumes. Both end in the same way: commits with checksums and predicted counts, then the manifest.
+    Use this transform if your pipeline edits the episodes in a way that a connector cannot.
 
     Args:
       output: a directory that is not there yet, or is empty.
@@ -92,7 +94,7 @@ class WriteToTrajectoryRecords(beam.PTransform):
         conversion = Conversion(frames, items, spec, images, kept)
         self._output, self._schema = TrajectoryOutput(output, name, conversion), schema
         # What an earlier pipeline did to its episodes is not known, so every run is a plan of its own.
-        self._plan = OutputPlan.of({"pipeline": uuid.uuid4().hex}, self._output.metadata, name)
+        self._plan = OutputPlan.of({"to": "trajectories", "pipeline": uuid.uuid4().hex}, self._output.metadata, name)
         check_output(output, self._plan, overwrite=overwrite)
         self._open = functools.partial(
             open_parts, output, self._plan, overwrite=overwrite, rejected=read_rejected_list(output).id

@@ -5,12 +5,36 @@ from __future__ import annotations
 import re
 
 from rlds_beam.errors import UsageError
+from rlds_beam.text import shortened
 
 _NAME = re.compile(r"[\w+-][\w.+-]*")
 _NAME_BYTES = 100
 """Longest name of a dataset or split: file names hold both."""
 _FILE_NAME_BYTES = 255
 """Longest name that file systems take."""
+
+
+_NUMBERED = r"\d{5}-of-\d{5}"
+
+
+def numbered(index: int, of: int) -> str:
+    """`00003-of-00010`."""
+    return f"{index:05d}-of-{of:05d}"
+
+
+def shard_name(name: str, split: str, file_format: str, number: str) -> str:
+    """The name of a shard as TFDS writes it: `name-train.tfrecord-00003-of-00010`."""
+    return f"{name}-{split}.{file_format}-{number}"
+
+
+def is_shard(file: str, name: str, file_format: str) -> bool:
+    """Whether `file` is a `shard_name` of the dataset `name`."""
+    return re.fullmatch(rf"{re.escape(name)}-[^/]+\.{file_format}-{_NUMBERED}", file) is not None
+
+
+def is_range(name: str) -> bool:
+    """Whether `name` is that of a work range: `train-00003-of-00010`."""
+    return re.fullmatch(rf"[^/]+-{_NUMBERED}", name) is not None
 
 
 def is_file_name(name: object) -> bool:
@@ -37,9 +61,8 @@ def check_name(name: object, what: str) -> str:
     """
     if isinstance(name, str) and _NAME.fullmatch(name) and len(name.encode()) <= _NAME_BYTES:
         return name
-    shown = repr(name)
     raise UsageError(
-        f"{what} is {shown if len(shown) <= 80 else shown[:77] + '...'}; a name becomes part of file names, so it may "
+        f"{what} is {shortened(repr(name), 80)}; a name becomes part of file names, so it may "
         f"hold letters, digits, _, -, + and . (not first), {_NAME_BYTES} bytes at most"
     )
 

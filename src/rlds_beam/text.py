@@ -21,6 +21,12 @@ def format_size(number: int) -> str:
     return f"{number} B" if unit == "B" else f"{size:.1f} {unit}"
 
 
+def shortened(value: object, most: int = 200) -> str:
+    """The text of a value or an error for a message: one line of at most `most` characters."""
+    text = " ".join(str(value).split())
+    return text if len(text) <= most else f"{text[: most - 3]}..."
+
+
 def did_you_mean(name: str, names: Iterable[str], most: int = 1) -> str:
     """`; did you mean train?`, of up to `most` of the `names` that are like `name`; empty where none is."""
     near = difflib.get_close_matches(name, list(names), n=most)

@@ -90,19 +90,6 @@ def test_a_resumed_run_counts_what_was_finished_before(data, tmp_path):
     assert again == whole
 
 
-def test_ranges_of_an_earlier_version_have_no_counts(data, tmp_path, capsys):
-    output = tmp_path / "out"
-    options = {"connectors": connectors_of(data), "shards": 3, "items": "episodes"}
-    rlds_beam.convert(data, output, **options)
-    (output / "manifest.json").unlink()
-    commit = output / "_commits/train-00001-of-00003.json"
-    content = json.loads(commit.read_text())
-    del content["report"]["connectors"]
-    commit.write_text(json.dumps(content))
-    report = rlds_beam.convert(data, output, **options).report
-    assert report.connectors == () and report.dropped
-
-
 def test_counts_that_do_not_add_up_are_an_error():
     first = Connected("A", episodes_in=3, episodes_out=2, steps_in=9, steps_out=6, dropped=1)
     second = Connected("B", episodes_in=2, episodes_out=2, steps_in=5, steps_out=5)

@@ -61,7 +61,7 @@ def files(directory: Path) -> dict[str, bytes]:
     return {str(p.relative_to(directory)): p.read_bytes() for p in sorted(directory.rglob("*")) if p.is_file()}
 
 
-EMPTY = {"records": 0, "bytes": 0, "checksum": "xxh3-128:00"}
+EMPTY = {"records": 0, "bytes": 0, "checksum": f"xxh3-128:{'0' * 32}", "first_key": None, "last_key": None}
 VICTIMS = ["../victim.txt", "/{parent}/victim.txt", "rejected/../../victim.txt", "thesis.tex", "", ".", "..", 7, None]
 
 
@@ -75,8 +75,9 @@ def test_a_commit_removes_no_file_that_is_not_of_its_plan(source, output, capsys
     name = victim.format(parent=output.parent) if isinstance(victim, str) else victim
     commit = output / "_commits" / "train-00000-of-00002.json"
     changed = {"file": name, "beside": []} if place == "file" else {"beside": [name]}
-    edit(commit, lambda content: content.update(changed, shard=EMPTY, predicted=0))
-    edit(output / "_commits" / "train-00001-of-00002.json", lambda content: content.update(shard=EMPTY, predicted=0))
+    edit(commit, lambda content: content["files"][0].update(changed, shard=EMPTY, predicted=0))
+    other = output / "_commits" / "train-00001-of-00002.json"
+    edit(other, lambda content: content["files"][0].update(shard=EMPTY, predicted=0))
     code = convert(source, output, *overwrite)
     assert outside.read_text() == inside.read_text() == "mine"
     if overwrite:
@@ -87,14 +88,23 @@ def test_a_commit_removes_no_file_that_is_not_of_its_plan(source, output, capsys
 
 WRONG = [[], {}, "text", None, 7, {"plan": 1}, {"shards": {}}]
 WRONG_PARTS = {
-    "shard": [[], {}, {**EMPTY, "records": "5"}, {**EMPTY, "bytes": -1}, {"records": 0, "bytes": 0}],
     "split": [1, "../x", "test"],
     "index": ["0", None, 1, 1.0],
     "report": [[], {}, {"records": 1}],
     "rejected": [[], {"records": 1}],
+    "files": [[], {}, "x", [1]],
+    "plan": [None, 1],
+}
+WRONG_FILES = {
+    "shard": [[], {}, {**EMPTY, "records": "5"}, {**EMPTY, "bytes": -1}, {"records": 0, "bytes": 0}],
     "predicted": [None, True],
     "beside": ["x", [1]],
+    "role": ["other", None],
 }
+
+
+def each_value(parts: dict[str, list[Any]]) -> list[tuple[str, Any]]:
+    return [(key, value) for key, values in parts.items() for value in values]
 
 
 @pytest.mark.parametrize("content", WRONG, ids=json.dumps)
@@ -110,15 +120,15 @@ def test_a_commit_of_another_form_is_named(source, output, capsys, content):
         assert files(output) == before
 
 
-@pytest.mark.parametrize(("key", "value"), [(k, v) for k, values in WRONG_PARTS.items() for v in values], ids=str)
+@pytest.mark.parametrize(("key", "value"), [*each_value(WRONG_PARTS), *each_value(WRONG_FILES)], ids=str)
 def test_a_commit_with_a_wrong_or_missing_part_is_named(source, output, capsys, key, value):
     commit = output / "_commits" / "train-00000-of-00002.json"
     (output / "manifest.json").unlink()
-    edit(commit, lambda content: content.update({key: value}))
+    holder = (lambda content: content["files"][0]) if key in WRONG_FILES else (lambda content: content)
+    edit(commit, lambda content: holder(content).update({key: value}))
     assert_refused(convert(source, output), capsys, str(commit))
-    if key != "beside":
-        edit(commit, lambda content: content.pop(key) and None)
-        assert_refused(convert(source, output), capsys, str(commit))
+    edit(commit, lambda content: holder(content).pop(key) and None)
+    assert_refused(convert(source, output), capsys, str(commit))
 
 
 def without(key: str) -> Callable[[Any], Any]:

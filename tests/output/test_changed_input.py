@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
-import json
 import linecache
 import shutil
 import sys
@@ -64,16 +63,6 @@ def test_half_an_output_is_not_finished_with_other_input(tmp_path, convert):
     assert ran.code == 2 and "the input has changed" in ran.err
     record(tmp_path / "data", 0)
     assert convert(source, "--shards=2").code == 0
-
-
-def test_an_output_of_an_earlier_version_is_not_continued(tmp_path, convert):
-    source = record(tmp_path / "data", 0)
-    output = convert(source).output
-    plan = json.loads((output / "plan.json").read_text())
-    del plan["plan"]["content"], plan["plan"]["functions"]
-    (output / "plan.json").write_text(json.dumps(plan))
-    ran = convert(source)
-    assert ran.code == 2 and "kept no fingerprint of the input" in ran.err
 
 
 def test_files_of_equal_names_are_told_apart(tmp_path, convert):

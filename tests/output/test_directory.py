@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from rlds_beam.checking.report import Report
 from rlds_beam.errors import NotVerifiedError, UsageError
 from rlds_beam.output import directory
 from rlds_beam.output.commits import commit_range, read_commit, read_commits
@@ -27,11 +28,7 @@ def write(output: Path, name: str, count: int, predicted: int | None = None) -> 
 
 
 def commit(output: Path, *files: WrittenFile) -> None:
-    first, *more = files
-    commit_range(
-        str(output), WORK, first.file, first.shard, predicted=first.predicted, rejected=None, report={},
-        plan=PLAN.digest, more=more,
-    )  # fmt: skip
+    commit_range(str(output), WORK, files, rejected=None, report=Report(), plan=PLAN.digest)
 
 
 @pytest.fixture

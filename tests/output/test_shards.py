@@ -10,6 +10,7 @@ import xxhash
 from outputs import commit_dataset, commit_range, plan, shard_path
 
 from rlds_beam import storage
+from rlds_beam.checking.report import Report
 from rlds_beam.encoding.base import Record
 from rlds_beam.encoding.tfrecord.file import open_tfrecord, read_records
 from rlds_beam.encoding.tfrecord.writing import frame
@@ -36,7 +37,7 @@ def make_range(output: Path, work: WorkRange, records: int = 2, *, rejected: int
         kept = aside.commit()
         shard = writer.commit()
     predicted = records if predicted is None else predicted
-    return commit_range(output, work, shard, FIELDS, predicted=predicted, rejected=kept, report={"records": records})
+    return commit_range(output, work, shard, FIELDS, predicted=predicted, rejected=kept, report=Report(records=records))
 
 
 def make_dataset(output: Path, records=(2, 0, 3, 1)):
@@ -122,7 +123,7 @@ def test_the_same_plan_again_has_nothing_to_do(tmp_path):
     )
     assert finished.complete
     assert finished.ranges.keys() == {str(work) for work in RANGES}
-    assert finished.ranges["train-00000-of-00003"].report == {"records": 2}
+    assert finished.ranges["train-00000-of-00003"].report["records"] == 2
     commit_dataset(tmp_path, RANGES, FIELDS)
     assert contents(tmp_path) == before
 

@@ -250,7 +250,7 @@ def test_define_pipeline_in_ones_own_pipeline(tmp_path, source, episodes):
     config = ConvertConfig(str(source), str(tmp_path / "out"), items="frames", shards=2)
     with beam.Pipeline(runner=FnApiRunner()) as root:
         result = define_pipeline(root, config)
-        counted = result.written | beam.Map(lambda commit: commit.shard.records) | beam.CombineGlobally(sum)
+        counted = result.written | beam.Map(lambda commit: commit.items) | beam.CombineGlobally(sum)
         assert_that(counted, equal_to([sum(LENGTHS)]), label="items")
         assert_that(result.report | beam.Map(lambda report: report.valid), equal_to([len(LENGTHS)]), label="report")
     assert states(read_items(tmp_path / "out")) == goals(episodes)
@@ -293,7 +293,7 @@ def test_a_range_that_is_done_is_left_as_it_is(tmp_path, source) -> None:
     job = prepare(ConvertConfig(str(source), str(tmp_path / "out"), shards=3))
     work, *_ = job.open()
     commit = job.converter.convert(work, {})
-    shard = tmp_path / "out" / commit.file
+    shard = tmp_path / "out" / commit.files[0].file
     made, content = shard.stat().st_ino, shard.read_bytes()
     assert job.converter.convert(work, {}) == commit
     assert shard.stat().st_ino == made

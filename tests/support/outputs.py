@@ -6,13 +6,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rlds_beam import storage
+from rlds_beam import naming, storage
+from rlds_beam.checking.report import Report
 from rlds_beam.episodes.schema import Field
-from rlds_beam.formats.trajectories.output import SPEC, fields_json, write_tfds_metadata
+from rlds_beam.formats.trajectories.output import SPEC, fields_json
 from rlds_beam.output import commits, manifest
 from rlds_beam.output.commits import RangeCommit
-from rlds_beam.output.plans import OutputPlan
-from rlds_beam.output.shards import ShardInfo
+from rlds_beam.output.plans import OutputPlan, read_plan
+from rlds_beam.output.shards import ShardInfo, WrittenFile
+from rlds_beam.output.tfds_metadata import split_infos, write_tfds_metadata
 from rlds_beam.reading.plan import WorkRange
 from rlds_beam.trajectories.spec_file import encode_spec_file
 
@@ -25,7 +27,7 @@ def plan(**content: Any) -> OutputPlan:
 
 
 def shard_path(output: Path | str, work: WorkRange) -> str:
-    return str(Path(output) / f"{NAME}-{work.split}.tfrecord-{work.index:05d}-of-{work.of:05d}")
+    return str(Path(output) / naming.shard_name(NAME, work.split, "tfrecord", work.number))
 
 
 def commit_range(
@@ -35,15 +37,20 @@ def commit_range(
     path = shard_path(output, work)
     storage.write_bytes(path + SPEC, encode_spec_file(fields))
     file = Path(path).name
-    found = {"predicted": shard.records, "rejected": None, "report": {}, **counts}
-    return commits.commit_range(str(output), work, file, shard, beside=[file + SPEC], **found)
+    written = WrittenFile(file, shard, counts.pop("predicted", shard.records), (file + SPEC,))
+    plan = read_plan(str(output))
+    digest = "" if plan is None else plan.digest
+    return commits.commit_range(
+        str(output), work, [written], **{"rejected": None, "report": Report(), "plan": digest, **counts}
+    )
 
 
 def commit_dataset(output: Path | str, ranges: Sequence[WorkRange], fields: Sequence[Field]) -> dict[str, Any]:
     """Finishes the dataset; its manifest."""
 
     def complete(done: Sequence[RangeCommit]) -> dict[str, Any]:
-        write_tfds_metadata(str(output), NAME, done, fields)
+        splits = split_infos(str(output), [(commit.split, one) for commit in done for one in commit.files])
+        write_tfds_metadata(str(output), NAME, splits, {field.path: field for field in fields})
         return {"fields": fields_json(fields)}
 
     return manifest.commit_dataset(str(output), NAME, ranges, complete)

@@ -17,6 +17,7 @@ from rlds_beam.checking.propensities import propensity_violations
 from rlds_beam.checking.repairing import repair_episode
 from rlds_beam.checking.rules import ADVICE, RULES, VALUE_RULES
 from rlds_beam.episodes.episode import Column, Episode
+from rlds_beam.episodes.flags import FLAGS
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.errors import BadEpisode, FailedRuleError, Violation
 from rlds_beam.images.checking import check_images
@@ -24,7 +25,6 @@ from rlds_beam.images.encoded_images import EncodedImages
 
 _ORDER = {rule: i for i, rule in enumerate(RULES)}
 _PROPENSITIES = frozenset((*PROPENSITIES, LOG_PROPENSITY))
-_FLAGS = ("is_first", "is_last", "is_terminal")
 _VOID = ("action", "reward", "discount", *PROPENSITIES, LOG_PROPENSITY)
 """Fields that mean nothing on a step that is_last (RLDS); the columns below them are named `action/...`."""
 
@@ -254,11 +254,11 @@ def _images(path: str, column: EncodedImages, options: CheckOptions) -> Iterator
 
 
 def _boundaries(steps: Mapping[str, Column]) -> Iterator[Violation]:
-    missing = [name for name in _FLAGS if name not in steps]
+    missing = [name for name in FLAGS if name not in steps]
     if missing:
         yield from (Violation("missing_field", "there is no such step field", name) for name in missing)
         return
-    first, last, terminal = (np.asarray(steps[name], bool) for name in _FLAGS)
+    first, last, terminal = (np.asarray(steps[name], bool) for name in FLAGS)
     firsts, lasts, terminals = np.count_nonzero(first), np.count_nonzero(last), np.count_nonzero(terminal)
     if firsts == lasts == 1 and first[0] and last[-1] and (not terminals or (terminals == 1 and terminal[-1])):
         return

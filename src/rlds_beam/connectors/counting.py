@@ -10,9 +10,7 @@ from typing import Any, cast
 from rlds_beam.checking.connected import Connected
 from rlds_beam.connectors.base import Batch, Connector, name_of
 from rlds_beam.episodes.episode import Episode
-
-_LONGEST = 60
-"""Characters of the arguments that a summary shows."""
+from rlds_beam.text import shortened
 
 
 def counted(connector: Connector, before: Batch, after: Batch) -> Connected:
@@ -78,4 +76,4 @@ def _described(connector: object) -> str:
         if field.repr and isinstance(value, (bool, int, float, str, tuple, list)) and value != default:
             given.append(f"{field.name}={value!r}")
     text = ", ".join(given)
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
+    return shortened(text, 60)

@@ -18,6 +18,7 @@ from rlds_beam.connectors.fitting import FittedConnector
 from rlds_beam.connectors.learner.batching import by_module
 from rlds_beam.episodes.columns import is_numeric
 from rlds_beam.episodes.episode import Column, Episode
+from rlds_beam.episodes.flags import episode_flags
 from rlds_beam.episodes.keys import PROBE
 from rlds_beam.episodes.schema import Field, Schema, text_field
 from rlds_beam.errors import BadEpisode, RldsBeamError, UsageError
@@ -140,9 +141,7 @@ def _naming(connector: Connector) -> Iterator[None]:
 
 def _zeros(schema: Schema, length: int, unknown: int) -> Episode:
     steps = {path: _column(field, length, unknown) for path, field in schema.steps.items()}
-    index = np.arange(length)
-    flags = {"is_first": index == 0, "is_last": index == length - 1, "is_terminal": index == length - 1}
-    steps |= {path: flag for path, flag in flags.items() if path in steps}
+    steps |= {path: flag for path, flag in episode_flags(length).items() if path in steps}
     metadata = {path: _column(field, 1, unknown)[0] for path, field in schema.metadata.items()}
     return Episode(PROBE, steps, metadata)
 

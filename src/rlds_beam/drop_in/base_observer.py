@@ -11,8 +11,8 @@ import numpy as np
 
 from rlds_beam.drop_in.frame_writer import FrameWriter, KeySequence
 from rlds_beam.drop_in.nests import Columns
+from rlds_beam.episodes.flags import LAST
 from rlds_beam.reverb.stream import InsertStream
-from rlds_beam.trajectories.frames import LAST
 
 DEFAULT_TIMEOUT = 60.0
 """Seconds."""

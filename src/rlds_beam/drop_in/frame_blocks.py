@@ -19,7 +19,7 @@ from tensorflow.python.data.ops import interleave_op
 from tf_agents.trajectories import trajectory
 
 from rlds_beam.drop_in.whole_episodes import whole_episodes
-from rlds_beam.trajectories.frames import FIRST, LAST, MID
+from rlds_beam.episodes.flags import FIRST, FLAGS, LAST, MID
 
 PolicyInfoFn = Callable[[dict[str, Any], dict[str, Any]], Any]
 """(current_step, next_step) -> the policy_info of one frame, a nest of tensors."""
@@ -135,7 +135,7 @@ def _runs(faults: Any, *block: Any) -> tf.data.Dataset:
 
 def _to_frames(current: Any, following: Any) -> tuple[Any, Any]:
     """A Trajectory of n frames, and what is wrong with each: int32 [n], an index of FAULTS or _SOUND."""
-    first, last, terminal = (_flags(current, name) for name in ("is_first", "is_last", "is_terminal"))
+    first, last, terminal = (_flags(current, name) for name in FLAGS)
     next_first, next_last = _flags(following, "is_first"), _flags(following, "is_last")
     single = first & next_first
     frames = trajectory.Trajectory(

@@ -17,6 +17,7 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from rlds_beam.episodes.schema import REQUIRED_STEP_FIELDS
 from rlds_beam.errors import needs
 
 with needs("agents", "rlds_beam.rlds_to_reverb needs TensorFlow, TF-Agents and Reverb"):
@@ -39,7 +40,7 @@ _logger = logging.getLogger(__name__)
 
 def get_rlds_step_features() -> list[str]:
     """The fields that a step must have."""
-    return ["observation", "action", "reward", "discount", "is_first", "is_last", "is_terminal"]
+    return list(REQUIRED_STEP_FIELDS)
 
 
 def create_trajectory_data_spec(

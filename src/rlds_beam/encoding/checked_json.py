@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 
 from rlds_beam import naming, storage
 from rlds_beam.errors import RldsBeamError, UsageError
+from rlds_beam.text import shortened
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,12 +102,6 @@ def _below(value: Any) -> Any:
     return value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
 
 
-def shortened(value: object) -> str:
-    """The text of a value or an error for a message: one line of at most 200 characters."""
-    text = " ".join(str(value).split())
-    return text if len(text) <= 200 else f"{text[:197]}..."
-
-
 def check_json(content: Any, schema: Schema, path: str) -> Any:
     """The content of the file at `path`, if it is of the schema.
 
@@ -169,4 +164,4 @@ def _short(value: Any) -> str:
         text = json.dumps(value, default=repr)
     except ValueError:  # an integer of more digits than Python prints
         text = "a very large number"
-    return text if len(text) <= 40 else text[:37] + "..."
+    return shortened(text, 40)

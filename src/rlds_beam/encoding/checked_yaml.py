@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from rlds_beam.encoding.checked_json import check_depth, shortened
+from rlds_beam.encoding.checked_json import check_depth
 from rlds_beam.errors import UsageError
+from rlds_beam.text import shortened
 
 _MOST_NODES = 1_000_000
 """The most lists, mappings and values: aliases of aliases make billions of them from a few lines."""

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rlds_beam.episodes.flags import FLAGS
 from rlds_beam.errors import UsageError
 
 if TYPE_CHECKING:
     from rlds_beam.episodes.episode import Episode
 
-REQUIRED_STEP_FIELDS = ("observation", "action", "reward", "discount", "is_first", "is_last", "is_terminal")
+REQUIRED_STEP_FIELDS = ("observation", "action", "reward", "discount", *FLAGS)
 """The RLDS step fields that a TF-Agents trajectory is made of (leaves, or prefixes of leaves)."""
 
 MOST_BYTES = 256 << 20
@@ -115,7 +116,7 @@ class Schema:
 
     def check_flags(self, where: str) -> None:
         """Raises UsageError, which names `where`, if a flag or the discount is text or an image."""
-        for path in ("is_first", "is_last", "is_terminal", "discount"):
+        for path in (*FLAGS, "discount"):
             field = self.steps.get(path)
             if field is not None and (field.dtype == "string" or field.encoding in ("png", "jpeg")):
                 raise UsageError(f"{where}: {field} is not a number, as RLDS has it")

@@ -18,13 +18,12 @@ from rlds_beam.options import Options, options_given
 from rlds_beam.output.base import FileOutput
 from rlds_beam.output.options import OutputOptions
 from rlds_beam.reading.base import Source
-from rlds_beam.text import did_you_mean
+from rlds_beam.text import did_you_mean, shortened
 from rlds_beam.trajectories.options import FrameOptions, ItemOptions
 from rlds_beam.user_functions import resolve
 
 _MOST_BYTES = 230
 """File systems take 255 for the name of a file; it has an ending, and more of it while it is written."""
-_SHOWN = 60
 """Characters of a name in an error."""
 
 TRAJECTORIES, COLUMNS, RLDS, LEROBOT = "trajectories", "columns", "rlds", "lerobot"
@@ -94,8 +93,9 @@ def _check_stored_names(output: FileOutput, to: str) -> None:
         if name in taken:
             why = f"it would be stored as {name}, and so would {taken[name]}"
         if why is not None:
-            shown = path if len(path) <= _SHOWN else f"{path[:_SHOWN]}..."
-            raise UsageError(f"--to={to}: the field {shown!r} cannot be stored: {why}. Rename it with --connectors")
+            raise UsageError(
+                f"--to={to}: the field {shortened(path, 60)!r} cannot be stored: {why}. Rename it with --connectors"
+            )
         taken[name] = path
 
 

@@ -6,7 +6,6 @@ import contextlib
 from collections.abc import Iterator, Sequence
 
 from rlds_beam import naming, storage
-from rlds_beam.encoding.checked_json import shortened
 from rlds_beam.encoding.tfds.features import DTYPES, ENCODINGS
 from rlds_beam.episodes.schema import Schema
 from rlds_beam.errors import RldsBeamError, UsageError
@@ -14,7 +13,7 @@ from rlds_beam.formats.own_sources import checked_source
 from rlds_beam.output.directory import holding
 from rlds_beam.reading.base import Source
 from rlds_beam.reading.options import SourceOptions
-from rlds_beam.text import did_you_mean
+from rlds_beam.text import did_you_mean, shortened
 from rlds_beam.user_functions import raised, resolve
 
 SOURCES = {

@@ -15,7 +15,7 @@ from rlds_beam.connectors.cleaning.presets import with_preset
 from rlds_beam.connectors.runner import ConnectorRunner
 from rlds_beam.encoding.checked_json import parsing, read_json
 from rlds_beam.errors import DiskError, UsageError
-from rlds_beam.formats.outputs import TRAJECTORIES, configuration_for, create_output
+from rlds_beam.formats.outputs import configuration_for, create_output
 from rlds_beam.formats.sources import open_for_job
 from rlds_beam.jobs.balance import Balance, balance_of, largest_first
 from rlds_beam.jobs.cost import convert_seconds
@@ -257,13 +257,10 @@ def _plan(
 ) -> dict[str, Any]:
     checked = dataclasses.asdict(check)
     del checked["fail"]  # ends a job, but changes nothing of what it writes
-    if check.propensity_fn is None:
-        del checked["propensity_fn"]  # an option that earlier versions did not have
-    # The first version, whose outputs are still read, had one source and one output, and did not name them.
-    kinds = {"from": (options.from_, "rlds"), "to": (options.to, TRAJECTORIES)}
     return {
         "format": FORMAT,
-        **{name: kind for name, (kind, default) in kinds.items() if kind != default},
+        "from": options.from_,
+        "to": options.to,
         "dataset": source.dataset,
         **source.plan(),
         "splits": {

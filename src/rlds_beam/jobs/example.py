@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from rlds_beam.episodes.episode import Episode
+from rlds_beam.episodes.flags import episode_flags
 from rlds_beam.episodes.keys import EpisodeKey
 
 NAME, VERSION = "point_mass", "1.0.0"
@@ -49,7 +50,6 @@ def _episode(rng: np.random.Generator, number: int, *, ends: bool) -> Episode:
         rewards.append(-np.linalg.norm(goal - position))
     steps = len(positions)
     terminal = len(actions) < _LONGEST and ends
-    mark = np.arange(steps)
     # As RLDS has it: the last step holds the last observation, and its action, reward and discount mean nothing.
     columns = {
         "observation/position": np.array(positions, np.float32),
@@ -57,9 +57,7 @@ def _episode(rng: np.random.Generator, number: int, *, ends: bool) -> Episode:
         "observation/goal": np.tile(goal.astype(np.float32), (steps, 1)),
         "action": np.array([*actions, np.zeros(2)], np.float32),
         "reward": np.array([*rewards, 0], np.float32),
-        "discount": np.where(terminal & (mark == steps - 2), 0, 1).astype(np.float32),
-        "is_first": mark == 0,
-        "is_last": (mark == steps - 1) & ends,
-        "is_terminal": (mark == steps - 1) & terminal,
+        "discount": np.where(terminal & (np.arange(steps) == steps - 2), 0, 1).astype(np.float32),
+        **episode_flags(steps, last=ends, terminal=terminal),
     }
     return Episode(EpisodeKey(f"{NAME}/{VERSION}", "train", 0, number), columns, {"episode_id": np.int64(number)})

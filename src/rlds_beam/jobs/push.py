@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -23,7 +22,7 @@ from rlds_beam.jobs.balance import Balance, balance_of, balance_of_sizes, larges
 from rlds_beam.jobs.cost import push_seconds, replay_seconds
 from rlds_beam.jobs.options import PushOptions
 from rlds_beam.options import options_given
-from rlds_beam.output.files import REJECTED
+from rlds_beam.output.files import REJECTED, is_rejected_file
 from rlds_beam.output.range_conversion import RangeFitter
 from rlds_beam.reading.base import Source
 from rlds_beam.reading.changes import Snapshot
@@ -40,7 +39,6 @@ from rlds_beam.trajectories.options import FrameOptions, ItemOptions
 from rlds_beam.trajectories.spec import TrajectorySpec, trajectory_spec
 
 _ADVICE = "the tables hold items of both versions; empty them, and push again once the file stays as it is"
-_KEPT = re.compile(r".+-\d{5}-of-\d{5}\.(tfrecord|jsonl)")  # a rejected file of a range
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -220,7 +218,7 @@ class PushJob:
                 directory = storage.below(rejected, REJECTED)
                 storage.makedirs(directory)
                 names = storage.listdir(directory)
-                old = [name for name in names if _KEPT.fullmatch(name) or storage.is_temporary(name)]
+                old = [name for name in names if is_rejected_file(name) or storage.is_temporary(name)]
                 storage.remove_files(rejected, [f"{REJECTED}/{name}" for name in old])
             except OSError as error:
                 raise UsageError(f"--rejected={rejected} cannot be written to: {error}") from error

@@ -7,24 +7,13 @@ import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rlds_beam import storage
+from rlds_beam import naming, storage
 from rlds_beam.checking.report import Report
-from rlds_beam.encoding.checked_json import (
-    ANY,
-    COUNT,
-    FILE,
-    FILE_PATH,
-    TEXT,
-    Kind,
-    Maybe,
-    check_json,
-    parsing,
-    read_json,
-)
+from rlds_beam.encoding.checked_json import ANY, COUNT, FILE, TEXT, Kind, Maybe, check_json, parsing, read_json
 from rlds_beam.errors import NotVerifiedError, UsageError
 from rlds_beam.output.files import COMMITS, PLAN, REJECTED, listdir, to_json
 from rlds_beam.output.plans import OutputPlan, read_plan
-from rlds_beam.output.shards import ROLES, SHARD_SCHEMA, ShardInfo, WrittenFile
+from rlds_beam.output.shards import FILE_SCHEMA, SHARD_SCHEMA, ShardInfo, WrittenFile
 
 if TYPE_CHECKING:
     from rlds_beam.reading.plan import WorkRange
@@ -32,19 +21,15 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RangeCommit:
-    """One finished range: the shard that it became (of some outputs, several), and what was found on the way.
+    """One finished range: the files that it became, and what was found on the way.
 
     Attributes:
-      split, index, of: of the range (`plan.WorkRange`).
-      file: name of the shard in the output directory.
-      beside: names of the files that belong to it.
-      shard: what is in it.
-      predicted: items that were to be in it.
-      rejected: the range's rejected records; None where there are none.
+      split, index, of: the range (`plan.WorkRange`).
+      files: what was written; one file, unless an output says otherwise.
+      rejected: the range's rejected records; None if there are none.
       report: the range's `Report.to_json()`.
-      plan: `OutputPlan.digest` of the job. A worker of a killed job may write a commit after the next one began, which
-        is of another plan perhaps; such a commit does not count.
-      more: the other files of a range that became several; `file`, `beside`, `shard` and `predicted` are of the first.
+      plan: `OutputPlan.digest` of the job. A worker of a killed job may write a commit after the next job began,
+        perhaps with another plan; such a commit does not count.
       numbers: what `FileOutput.finish_range` wrote into the files, after all ranges were finished, or whose files these
         are then.
     """
@@ -52,83 +37,53 @@ class RangeCommit:
     split: str
     index: int
     of: int
-    file: str
-    shard: ShardInfo
-    predicted: int
+    files: tuple[WrittenFile, ...]
     rejected: ShardInfo | None
     report: Mapping[str, Any]
-    beside: tuple[str, ...] = ()
-    plan: str = ""
-    more: tuple[WrittenFile, ...] = ()
+    plan: str
     numbers: Any = None
 
     @property
     def range(self) -> str:
         """`str(work_range)`."""
-        return f"{self.split}-{self.index:05d}-of-{self.of:05d}"
+        return f"{self.split}-{naming.numbered(self.index, self.of)}"
 
     @property
-    def files(self) -> tuple[WrittenFile, ...]:
-        """All files of the range."""
-        return (WrittenFile(self.file, self.shard, self.predicted, self.beside), *self.more)
+    def items(self) -> int:
+        """Number of items in the files."""
+        return sum(one.shard.records for one in self.files if one.role == "items")
 
     @property
     def kept(self) -> tuple[WrittenFile, ...]:
-        """Those that stay when the dataset is complete."""
+        """The files that stay when the dataset is complete."""
         return tuple(one for one in self.files if one.role != "temporary")
 
     @property
     def names(self) -> list[str]:
-        """The names of all of them, and of those that belong to them."""
+        """The names of all files, and of those that belong to them."""
         return [name for one in self.files for name in (one.file, *one.beside)]
-
-    def to_json(self) -> dict[str, Any]:
-        content = dataclasses.asdict(self)
-        for name in ("more", "numbers"):
-            if not content[name]:
-                del content[name]
-        for one in content.get("more", ()):
-            if one["role"] == "items":
-                del one["role"]
-        return content
 
     @classmethod
     def from_json(cls, content: Any, path: str) -> RangeCommit:
-        """Reads `to_json` back from the file at `path`.
+        """Reads `dataclasses.asdict(commit)` back from the file at `path`.
 
         Raises:
           UsageError: it is not as rlds-beam writes it, or names a file outside of its directory.
         """
         check_json(content, _SCHEMA, path)
-        rejected = content["rejected"]
-        # An earlier version wrote trajectories only, and did not name their specs.
-        beside = tuple(content.get("beside", (content["file"] + ".spec",)))
-        with parsing(path):
-            shard, kept = ShardInfo.from_json(content["shard"]), rejected and ShardInfo.from_json(rejected)
-            more = tuple(
-                WrittenFile(
-                    one["file"],
-                    ShardInfo.from_json(one["shard"]),
-                    one["predicted"],
-                    tuple(one["beside"]),
-                    one.get("role", "items"),
-                )
-                for one in content.get("more", ())
-            )
-        known: dict[str, Any] = {"numbers": None}
-        known |= {field.name: content[field.name] for field in dataclasses.fields(cls) if field.name in content}
-        commit = cls(**{**known, "beside": beside, "shard": shard, "rejected": kept, "more": more})
+        rejected = content["rejected"] and ShardInfo.from_json(content["rejected"])
+        files = tuple(map(WrittenFile.from_json, content["files"]))
+        known = {field.name: content[field.name] for field in dataclasses.fields(cls)}
+        commit = cls(**{**known, "files": files, "rejected": rejected})
         if storage.split(path)[1] != f"{commit.range}.json":
             raise UsageError(f"{path} is the commit of another range, {commit.range}: remove it")
         return commit
 
 
-_ROLE = Kind(f"one of {', '.join(ROLES)}", lambda role: role in ROLES)
-_FILE = {"file": FILE_PATH, "predicted": COUNT, "shard": SHARD_SCHEMA}
+_SOME = Kind("a list with a file", bool)
 _SCHEMA = {
-    **_FILE, "split": FILE, "index": COUNT, "of": COUNT, "beside?": [FILE_PATH], "rejected": Maybe(SHARD_SCHEMA),
-    "report": {"*": ANY}, "plan?": TEXT, "numbers?": ANY,
-    "more?": [{**_FILE, "beside": [FILE_PATH], "role?": _ROLE}],
+    "split": FILE, "index": COUNT, "of": COUNT, "files": ([FILE_SCHEMA], _SOME), "rejected": Maybe(SHARD_SCHEMA),
+    "report": {"*": ANY}, "plan": TEXT, "numbers": ANY,
 }  # fmt: skip
 
 
@@ -140,42 +95,27 @@ def rejected_path(output: str, work: WorkRange) -> str:
 def commit_range(
     output: str,
     work: WorkRange,
-    file: str,
-    shard: ShardInfo,
+    files: Iterable[WrittenFile],
     *,
-    beside: Sequence[str] = (),
-    predicted: int,
     rejected: ShardInfo | None,
-    report: Mapping[str, Any],
-    plan: str = "",
-    more: Sequence[WrittenFile] = (),
+    report: Report,
+    plan: str,
 ) -> RangeCommit:
-    """Marks a range as done; its shard and its rejected records have their names already.
+    """Marks a range as done; its files and its rejected records have their names already.
 
     Args:
-      file: name of the shard.
-      beside: names of the files that belong to it.
-      predicted: items that were to be written.
-      report: `Report.to_json()` of the range.
+      files: what was written.
+      rejected: the range's rejected records, if there are any.
+      report: on the range.
       plan: `OutputPlan.digest` of the job.
-      more: the other files of a range that became several.
 
     Raises:
       NotVerifiedError: another number of items was written than predicted.
     """
     commit = RangeCommit(
-        split=work.split,
-        index=work.index,
-        of=work.of,
-        file=file,
-        shard=shard,
-        predicted=predicted,
-        rejected=rejected,
-        report=report,
-        beside=tuple(beside),
-        plan=plan,
-        more=tuple(more),
-    )
+        split=work.split, index=work.index, of=work.of, files=tuple(files), rejected=rejected,
+        report=report.to_json(), plan=plan,
+    )  # fmt: skip
     for one in commit.files:
         for problem in _wrong_count(one):
             raise NotVerifiedError(storage.join(output, problem))
@@ -185,7 +125,7 @@ def commit_range(
 
 def write_commit(output: str, commit: RangeCommit) -> None:
     """Writes the commit of a range, or another in its place."""
-    storage.write_text(storage.below(output, COMMITS, f"{commit.range}.json"), to_json(commit.to_json()))
+    storage.write_text(storage.below(output, COMMITS, f"{commit.range}.json"), to_json(dataclasses.asdict(commit)))
 
 
 def read_commits(output: str) -> dict[str, RangeCommit]:
@@ -198,7 +138,7 @@ def read_commits(output: str) -> dict[str, RangeCommit]:
     paths = [storage.join(directory, name) for name in listdir(directory) if _is_commit(name)]
     read = storage.at_once(read_json, paths, directory)
     found = [RangeCommit.from_json(c, path) for c, path in zip(read, paths, strict=True) if c is not None]
-    commits = [commit for commit in found if plan is None or commit.plan in ("", plan.digest)]
+    commits = [commit for commit in found if plan is None or commit.plan == plan.digest]
     for commit in commits:
         for file in commit.names:
             if plan is None or not plan.names(file) or not plan.names_range(commit.range):
@@ -217,8 +157,8 @@ def read_reports(output: str, ranges: Iterable[WorkRange]) -> list[Report]:
     return reports
 
 
-def read_commit(output: str, work: WorkRange, files: Sequence[str], plan: str = "") -> RangeCommit | None:
-    """The commit of a range that is done, and whose files are there; None where it is to be done.
+def read_commit(output: str, work: WorkRange, files: Sequence[str], plan: str) -> RangeCommit | None:
+    """The commit of a range that is done, and whose files are there; None if it is to be done.
 
     Args:
       files: the names of the range's files.
@@ -237,8 +177,7 @@ def read_commit(output: str, work: WorkRange, files: Sequence[str], plan: str = 
         raise UsageError(
             f"{path} names {', '.join(found)}, where the range's file is {', '.join(files)}: remove the commit"
         )
-    of_another_plan = plan and commit.plan not in ("", plan)
-    return None if of_another_plan or any(problems_of(functools.partial(_size, output), commit)) else commit
+    return None if commit.plan != plan or any(problems_of(functools.partial(_size, output), commit)) else commit
 
 
 def read_again(output: str, commit: RangeCommit) -> RangeCommit:

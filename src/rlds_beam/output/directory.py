@@ -146,7 +146,7 @@ def holding(path: str) -> Holding | None:
     plan = read_plan(path)
     if plan is None or "record" in plan.content:
         return None
-    to, items = str(plan.content.get("to", "trajectories")), plan.content.get("items")
+    to, items = str(plan.content.get("to")), plan.content.get("items")
     kind = items.get("items", "pairs") if isinstance(items, dict) else "rows" if to == "columns" else "items"
     manifest = load_manifest(path)
     return Holding(to, kind, str(plan.content.get("dataset")), None if manifest is None else manifest["items"])

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from rlds_beam import storage
+from rlds_beam import naming, storage
 
 PLAN, MANIFEST, REPORT, COMMITS, REJECTED = "plan.json", "manifest.json", "report.json", "_commits", "rejected"
+CHECKSUMS = "checksums.xxh128"
+"""For `xxh128sum --check`."""
 FITTED = "fitted.json"
 """What connectors were fitted to (`output.fitted`)."""
 PARTS = "_parts"
@@ -16,6 +18,12 @@ REJECTED_LIST = "rejected.json"
 """In `REJECTED`: the files that `WriteRejected` wrote."""
 LOCK = ".rlds-beam.lock"
 """Exists while a command writes into the directory (`output.lock`)."""
+
+
+def is_rejected_file(name: str) -> bool:
+    """Whether a file in `REJECTED` holds the rejected records of a range."""
+    stem, _, ending = name.rpartition(".")
+    return ending in ("tfrecord", "jsonl") and naming.is_range(stem)
 
 
 def listdir(path: str) -> list[str]:

@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rlds_beam import storage
-from rlds_beam.encoding.checked_json import COUNT, FILE, FILE_PATH, TEXT, check_json, parsing, read_json
+from rlds_beam.encoding.checked_json import COUNT, FILE, FILE_PATH, TEXT, check_json, read_json
 from rlds_beam.errors import NotVerifiedError, UsageError
-from rlds_beam.output.checksums import Checksum, checksum_files, with_checksum
+from rlds_beam.output.checksums import checksum_lines
 from rlds_beam.output.commits import RangeCommit, problems_of, read_commits, sizes
-from rlds_beam.output.files import MANIFEST, REJECTED, to_json
+from rlds_beam.output.files import CHECKSUMS, MANIFEST, REJECTED, to_json
 from rlds_beam.output.plans import OutputPlan, read_plan
 from rlds_beam.output.removing import remove_leftovers, remove_parts, remove_temporary
 from rlds_beam.output.shards import SHARD_SCHEMA
@@ -63,8 +63,8 @@ def commit_dataset(
     records = complete(done)
     merged = records.pop("merged", None)
     manifest = _manifest(name, done, records, merged, own)
-    for file, content in checksum_files([*manifest["shards"], *manifest["rejected"]]).items():
-        storage.write_text(storage.below(output, file), content)
+    if lines := checksum_lines([*manifest["shards"], *manifest["rejected"]]):
+        storage.write_text(storage.below(output, CHECKSUMS), lines)
     storage.sync(output)  # a manifest that survives a power failure tells the truth
     if merged is not None:
         remove_parts(output, [name for commit in done for name in commit.names])
@@ -107,12 +107,8 @@ def load_manifest(path: str) -> dict[str, Any] | None:
     content = read_json(file) if storage.exists(file) else None
     if content is None:
         return None
-    check_json(content, _SCHEMA, file)
-    with parsing(file):
-        checked = {kind: [*map(with_checksum, content[kind])] for kind in ("shards", "rejected")}
-        for entry in (*checked["shards"], *checked["rejected"]):
-            Checksum.like(entry["checksum"], file)
-    return {**content, **checked}
+    checked: dict[str, Any] = check_json(content, _SCHEMA, file)
+    return checked
 
 
 _SCHEMA = {
@@ -146,7 +142,7 @@ def _manifest(
     return {
         "name": name,
         "version": VERSION,
-        "items": sum(one.shard.records for c in done for one in c.files if one.role == "items"),
+        "items": sum(commit.items for commit in done),
         "bytes": sum(shard.bytes for *_, shard in files),
         **records,
         **({} if merged is None else {"merged": True}),

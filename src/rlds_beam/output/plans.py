@@ -9,16 +9,15 @@ import dataclasses
 import functools
 import hashlib
 import json
-import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from rlds_beam import naming, storage
-from rlds_beam.encoding.checked_json import ANY, FILE, FILE_PATH, TEXT, Kind, check_json, read_json
+from rlds_beam.encoding.checked_json import ANY, FILE, FILE_PATH, Kind, check_json, read_json
+from rlds_beam.encoding.tfds.dataset_info import DATASET_INFO, FEATURES
 from rlds_beam.errors import UsageError
-from rlds_beam.output.checksums import FILES
-from rlds_beam.output.files import COMMITS, FITTED, LOCK, MANIFEST, PARTS, PLAN, REJECTED, REPORT, to_json
-from rlds_beam.text import some
+from rlds_beam.output.files import CHECKSUMS, COMMITS, FITTED, LOCK, MANIFEST, PARTS, PLAN, REJECTED, REPORT, to_json
+from rlds_beam.text import shortened, some
 
 _KIND = "rlds-beam plan"
 RESERVED = (COMMITS, REJECTED, PARTS)
@@ -27,12 +26,10 @@ _OWN_PATH = (
     FILE_PATH,
     Kind("a file of the output itself", lambda name: not any(str(name).startswith(f"{d}/") for d in RESERVED)),
 )
-_SCHEMA = {"plan": {"*": ANY}, "files?": [_OWN_PATH], "name?": FILE}
-_OLD_SCHEMA = {"plan": {"dataset": TEXT, "ranges": {"*": ANY}}}
-_METADATA = ("features.json", "dataset_info.json", REPORT, FITTED, *FILES)
+_SCHEMA = {"plan": {"*": ANY}, "files": [_OWN_PATH], "name?": FILE}
+_METADATA = (FEATURES, DATASET_INFO, REPORT, FITTED, CHECKSUMS)
 _FINGERPRINTS = {"content": "the input", "functions": "the code"}
 """Parts of a plan that hold fingerprints, by name of what these are of."""
-_RANGE = re.compile(r".+-\d{5}-of-\d{5}")
 _LONGEST = 255 - len("..01234567.tmp")
 """Bytes of a file name: its temporary name has to fit, too."""
 
@@ -73,16 +70,14 @@ class OutputPlan:
 
     def names(self, file: str) -> bool:
         """Whether a file of the directory, or of one of `directories`, is of this output."""
-        if self.name is not None and re.fullmatch(
-            re.escape(self.name) + r"-[^/]+\.tfrecord-\d{5}-of-\d{5}(\.spec)?", file
-        ):
+        if file in self.files or file in _METADATA:
             return True
-        return file in self.files or file in _METADATA
+        return self.name is not None and naming.is_shard(file.removesuffix(".spec"), self.name, "tfrecord")
 
     def names_range(self, name: str) -> bool:
         """Whether `train-00000-of-00003` is a range of this output."""
         ranges = self.content.get("ranges")
-        return name in ranges if isinstance(ranges, dict) else bool(_RANGE.fullmatch(name))
+        return name in ranges if isinstance(ranges, dict) else naming.is_range(name)
 
     @functools.cached_property
     def digest(self) -> str:
@@ -124,11 +119,10 @@ def _check_files(plan: OutputPlan, files: Iterable[str]) -> None:
     for file in (*clash, *files):
         too_long = any(len(name.encode(errors="replace")) > _LONGEST for name in str(file).split("/"))
         if file in clash or file in (PLAN, MANIFEST, LOCK) or too_long or not naming.is_file_path(file):
-            shown = file if len(file) <= 100 else f"{file[:97]}..."
             why = f"a name has more than {_LONGEST} bytes" if too_long else "that is no name for it, or is taken"
             raise UsageError(
-                f"the output would hold {shown!r}, and {why}: rename the split, field, camera or module that it is "
-                "named after"
+                f"the output would hold {shortened(file, 100)!r}, and {why}: rename the split, field, camera or module "
+                "that it is named after"
             )
 
 
@@ -165,25 +159,14 @@ def read_plan(output: str) -> OutputPlan | None:
     if not isinstance(content, dict) or content.get("kind") != _KIND:
         return None
     check_json(content, _SCHEMA, path)
-    if "files" not in content:  # an earlier version wrote it, and named no files
-        check_json(content, _OLD_SCHEMA, path)
-        name = content["plan"]["dataset"].split("/")[0]
-        shards = [f"{name}-{'.tfrecord-'.join(_split_and_number(work))}" for work in content["plan"]["ranges"]]
-        content["files"] = [*shards, *(f"{shard}.spec" for shard in shards)]
     return OutputPlan(content["plan"], frozenset(content["files"]), content.get("name"))
-
-
-def _split_and_number(work: str) -> tuple[str, str]:
-    """`("train", "00000-of-00003")` of `train-00000-of-00003`."""
-    split, first, of, last = work.rsplit("-", 3) if work.count("-") >= 3 else ("", work, "", "")
-    return split, f"{first}-{of}-{last}"
 
 
 def holds(plan: OutputPlan) -> str:
     """What a directory with a plan holds: `trajectories (--items=sequences)`, `--to=columns`, `a recording`."""
     if "record" in plan.content:
         return "a recording"
-    to = plan.content.get("to", "trajectories")
+    to = plan.content.get("to")
     items = plan.content.get("items")
     kind = items.get("items") if isinstance(items, dict) else None
     return f"trajectories (--items={kind or 'pairs'})" if to == "trajectories" else f"--to={to}"
@@ -214,10 +197,8 @@ def differences(old: Any, new: Any, path: str = "") -> list[str]:
 
 def _difference(path: str, old: Any, new: Any) -> str:
     kind, _, name = path.partition(".")
-    if kind not in _FINGERPRINTS or (name and (old is None or new is None)):
-        return f"{path} was {_short(old)} and is now {_short(new)}"
-    if not name:
-        return f"an earlier version wrote it, which kept no fingerprint of {_FINGERPRINTS[kind]}"
+    if kind not in _FINGERPRINTS or not name or old is None or new is None:
+        return f"{path} was {shortened(json.dumps(old), 60)} and is now {shortened(json.dumps(new), 60)}"
     changed = [name] if kind != "content" else _changed(old, new)
     return f"{_FINGERPRINTS[kind]} has changed: {some(changed)}"
 
@@ -226,8 +207,3 @@ def _changed(old: Any, new: Any) -> list[str]:
     """The files whose fingerprint is new; both lists hold a file's name and its fingerprint."""
     known = {json.dumps(entry) for entry in old} if isinstance(old, list) else set()
     return [file for file, content in new if json.dumps([file, content]) not in known]
-
-
-def _short(value: Any) -> str:
-    text = json.dumps(value)
-    return text if len(text) <= 60 else text[:57] + "..."

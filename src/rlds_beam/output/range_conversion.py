@@ -182,15 +182,9 @@ class RangeConverter:
             written = (WrittenFile(file, written, writer.predicted, beside),)
         report.items_predicted = writer.predicted
         report.items_written = sum(one.shard.records for one in written if one.role == "items")
-        report.bytes_written, report.unused = (
-            sum(one.shard.bytes for one in written if one.role != "temporary"),
-            getattr(writer, "unused_steps", {}),
-        )
-        first, *more = written
-        return commits.commit_range(
-            directory, work, first.file, first.shard, beside=first.beside, predicted=first.predicted,
-            rejected=kept, report=report.to_json(), plan=self.plan, more=more,
-        )  # fmt: skip
+        report.bytes_written = sum(one.shard.bytes for one in written if one.role != "temporary")
+        report.unused = getattr(writer, "unused_steps", {})
+        return commits.commit_range(directory, work, written, rejected=kept, report=report, plan=self.plan)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -273,9 +267,6 @@ class DatasetCommitter:
             for commit, numbers in self.finisher.commits():
                 self.finisher.finish(commit, numbers)
         reports = commits.read_reports(directory, self.ranges)
-        if any(report.episodes and not report.connectors for report in reports):
-            for report in reports:  # an earlier version, which did not count, finished some of the ranges
-                report.connectors = ()
         report = self.dataset_report.merge(*reports)
         report.check()
         report = report.merge(check_counts(self.source, report.shards, self.check))

@@ -9,9 +9,9 @@ from types import TracebackType
 from typing import Any, Literal, get_args
 
 from rlds_beam import storage
-from rlds_beam.encoding.checked_json import COUNT, TEXT, Maybe
+from rlds_beam.encoding.checked_json import COUNT, FILE_PATH, TEXT, Kind, Maybe
 from rlds_beam.encoding.tfrecord.writing import frame
-from rlds_beam.output.checksums import Checksum, with_checksum
+from rlds_beam.output.checksums import Checksum, is_checksum
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,7 +21,7 @@ class ShardInfo:
     Attributes:
       records: number of records.
       bytes: size of the file.
-      checksum: of the file, `<algorithm>:<hex>` (`checksums`).
+      checksum: of the file, `xxh3-128:<hex>` (`checksums`).
       first_key, last_key: of the first and last episode with a record in it; None where there is none.
     """
 
@@ -33,9 +33,8 @@ class ShardInfo:
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> ShardInfo:
-        """Reads `dataclasses.asdict(info)` back, also that of earlier versions."""
-        entry = with_checksum(content)
-        return cls(**{field.name: entry[field.name] for field in dataclasses.fields(cls) if field.name in entry})
+        """Reads `dataclasses.asdict(info)` back, which was checked against `SHARD_SCHEMA`."""
+        return cls(**{field.name: content[field.name] for field in dataclasses.fields(cls)})
 
 
 Role = Literal["items", "part", "temporary"]
@@ -60,14 +59,22 @@ class WrittenFile:
     beside: tuple[str, ...] = ()
     role: Role = "items"
 
+    @classmethod
+    def from_json(cls, content: dict[str, Any]) -> WrittenFile:
+        """Reads `dataclasses.asdict(file)` back, which was checked against `FILE_SCHEMA`."""
+        shard = ShardInfo.from_json(content["shard"])
+        return cls(content["file"], shard, content["predicted"], tuple(content["beside"]), content["role"])
 
-ROLES: tuple[Role, ...] = get_args(Role)
+
+_ROLE = Kind(f"one of {', '.join(get_args(Role))}", lambda role: role in get_args(Role))
+_CHECKSUM = Kind("a checksum of XXH3-128", is_checksum)
 
 SHARD_SCHEMA = {
-    "records": COUNT, "bytes": COUNT, "checksum?": TEXT, "sha256?": TEXT, "first_key?": Maybe(TEXT),
-    "last_key?": Maybe(TEXT),
+    "records": COUNT, "bytes": COUNT, "checksum": _CHECKSUM, "first_key": Maybe(TEXT), "last_key": Maybe(TEXT)
 }  # fmt: skip
-"""`formats.checked_json`: of a `ShardInfo`."""
+"""Schema of a `ShardInfo` (`checked_json`)."""
+FILE_SCHEMA = {"file": FILE_PATH, "predicted": COUNT, "shard": SHARD_SCHEMA, "beside": [FILE_PATH], "role": _ROLE}
+"""Schema of a `WrittenFile`."""
 
 
 class ShardWriter:

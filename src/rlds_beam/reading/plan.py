@@ -8,7 +8,7 @@ import itertools
 import operator
 from collections.abc import Iterator
 
-from rlds_beam import storage
+from rlds_beam import naming, storage
 from rlds_beam.errors import UsageError
 from rlds_beam.reading.base import Segment, Shard, Source, Split
 from rlds_beam.reading.framing import Framing, RecordStarts, has_offsets
@@ -39,8 +39,13 @@ class WorkRange:
     of: int
     segments: tuple[Segment, ...]
 
+    @property
+    def number(self) -> str:
+        """`00003-of-00010`."""
+        return naming.numbered(self.index, self.of)
+
     def __str__(self) -> str:
-        return f"{self.split}-{self.index:05d}-of-{self.of:05d}"
+        return f"{self.split}-{self.number}"
 
 
 def plan_ranges(

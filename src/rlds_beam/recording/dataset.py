@@ -8,17 +8,19 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from rlds_beam import storage
-from rlds_beam.encoding.tfds.dataset_info import SplitInfo, dataset_info_json
+from rlds_beam import naming, storage
+from rlds_beam.encoding.tfds.dataset_info import DATASET_INFO, FEATURES, dataset_info_json
 from rlds_beam.encoding.tfds.rlds_dataset import features_json
 from rlds_beam.encoding.tfds.rlds_records import encode_feature, example
 from rlds_beam.episodes.episode import Column, Episode
+from rlds_beam.episodes.flags import FLAGS
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.episodes.schema import Field, Schema
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.output.commits import RangeCommit
 from rlds_beam.output.files import to_json
 from rlds_beam.output.manifest import VERSION
+from rlds_beam.output.tfds_metadata import split_infos
 from rlds_beam.recording.propensities import MIXTURE
 from rlds_beam.recording.settings import INFO, LOG_PROPENSITY, PROPENSITY, Recording, Settings
 from rlds_beam.recording.spaces import Structure, number_field
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
-FEATURES, DATASET_INFO, METADATA = "features.json", "dataset_info.json", "metadata.json"
+METADATA = "metadata.json"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,7 +60,7 @@ class RecordedDataset:
 
     def file(self, work: RolloutRange) -> str:
         """The name of a range's file, as TFDS expects it."""
-        return f"{self.name}-{work.split}.tfrecord-{work.index:05d}-of-{work.of:05d}"
+        return naming.shard_name(self.name, work.split, "tfrecord", work.number)
 
     def episode_metadata(self, name: str, policy: str, work: RolloutRange, recording: Recording) -> dict[str, Any]:
         """What is said of an episode."""
@@ -89,10 +91,7 @@ class RecordedDataset:
 
     def write_metadata(self, done: Sequence[RangeCommit], metadata: Mapping[str, Any]) -> None:
         """Writes features.json, dataset_info.json and metadata.json."""
-        splits = []
-        for split in dict.fromkeys(commit.split for commit in done):
-            own = [commit.shard for commit in done if commit.split == split]
-            splits.append(SplitInfo(split, tuple(s.records for s in own), sum(s.bytes for s in own)))
+        splits = split_infos(self.directory, [(commit.split, one) for commit in done for one in commit.files])
         described = f"Recorded in {metadata['environment']} by rlds-beam."
         info = dataset_info_json(self.name, VERSION, splits, description=described)
         contents = {FEATURES: features_json(self.schema), DATASET_INFO: info, METADATA: metadata}
@@ -107,7 +106,7 @@ def recorded_schema(
     fields = [leaf.field("observation", images) for leaf in observation.leaves]
     fields += [leaf.field("action") for leaf in action.leaves]
     fields += [number_field("reward", settings.reward), number_field("discount", "float32")]
-    fields += [number_field(path, "bool") for path in ("is_first", "is_last", "is_terminal")]
+    fields += [number_field(path, "bool") for path in FLAGS]
     names = (PROPENSITY, LOG_PROPENSITY, *(MIXTURE if mixture else ()))
     fields += [number_field(path, "float64") for path in (names if propensity else ())]
     for name, (dtype, shape) in settings.info.items():

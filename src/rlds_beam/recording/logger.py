@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from rlds_beam.episodes.casting import changed, violation_of
+from rlds_beam.episodes.flags import FIRST, LAST, MID, episode_flags
 from rlds_beam.errors import UsageError
 from rlds_beam.recording.environments import Environment, Outcome
 from rlds_beam.recording.spaces import Structure, to_spec
@@ -22,7 +23,6 @@ from rlds_beam.recording.spaces import Structure, to_spec
 Array: TypeAlias = "np.ndarray[Any, Any]"
 StepFn: TypeAlias = "Callable[[Any, Any, Any], Any]"
 
-_FIRST, _MID, _LAST = range(3)
 _ROOM = 256
 """Steps for which a buffer has room at first."""
 
@@ -36,13 +36,13 @@ class TimeStep(NamedTuple):
     observation: Any
 
     def first(self) -> bool:
-        return self.step_type == _FIRST
+        return self.step_type == FIRST
 
     def mid(self) -> bool:
-        return self.step_type == _MID
+        return self.step_type == MID
 
     def last(self) -> bool:
-        return self.step_type == _LAST
+        return self.step_type == LAST
 
 
 class Recorded:
@@ -67,14 +67,14 @@ class Recorded:
         self._first, self._left, self.outcome = observation, most_steps, None
 
     def reset(self) -> TimeStep:
-        return TimeStep(_FIRST, None, None, self._first)
+        return TimeStep(FIRST, None, None, self._first)
 
     def step(self, action: Any) -> TimeStep:
         outcome = self._environment.step(self.for_env)
         self._left -= 1
         self.outcome = outcome
         last = outcome.terminated or outcome.truncated or not self._left
-        return TimeStep(_LAST if last else _MID, outcome.reward, outcome.discount, outcome.observation)
+        return TimeStep(LAST if last else MID, outcome.reward, outcome.discount, outcome.observation)
 
     def observation_spec(self) -> Any:
         return to_spec(self._environment.observation, "observation")
@@ -165,16 +165,13 @@ class EpisodeBuffer:
           UsageError: a value does not have the shape or the dtype that the environment declares.
         """
         steps = self._steps
-        mark = np.arange(steps)
         observed = _paths("observation", self._structures[0], self._observations)
         taken = _paths("action", self._structures[1], self._actions)
         others = {**taken, "reward": self._reward, "discount": self._discount, **self._extra}
         return {
             **{path: column.values[:steps].copy() for path, column in observed.items()},
             **{path: values.column(path, steps) for path, values in others.items()},
-            "is_first": mark == 0,
-            "is_last": (mark == steps - 1) & self._last,
-            "is_terminal": (mark == steps - 1) & self._terminal,
+            **episode_flags(steps, last=self._last, terminal=self._terminal),
         }
 
     def _begin(self) -> None:

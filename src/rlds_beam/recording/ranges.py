@@ -16,7 +16,7 @@ from rlds_beam.errors import NotVerifiedError
 from rlds_beam.output import commits, manifest
 from rlds_beam.output.commits import RangeCommit
 from rlds_beam.output.files import REPORT, to_json
-from rlds_beam.output.shards import ShardWriter
+from rlds_beam.output.shards import ShardWriter, WrittenFile
 from rlds_beam.reading.plan import MAX_RANGES, WorkRange
 from rlds_beam.recording.dataset import RecordedDataset
 from rlds_beam.recording.environments import Environment, make_environment
@@ -135,8 +135,8 @@ class RangeRecorder:
             info = shard.commit()
         report.items_predicted, report.items_written, report.bytes_written = writer.predicted, info.records, info.bytes
         return commits.commit_range(
-            directory, work, output.file(work), info,
-            predicted=writer.predicted, rejected=None, report=report.to_json(), plan=self.plan,
+            directory, work, [WrittenFile(output.file(work), info, writer.predicted)], rejected=None, report=report,
+            plan=self.plan,
         )  # fmt: skip
 
 
@@ -228,7 +228,7 @@ class RecordingCommitter:
     dataset: RecordedDataset
     ranges: tuple[RolloutRange, ...]
     metadata: Mapping[str, Any]
-    plan: str | None = None
+    plan: str
 
     def commit(self) -> Report:
         """Checks all files, writes the report and the metadata, and the manifest last.

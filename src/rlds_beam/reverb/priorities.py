@@ -16,12 +16,13 @@ from typing import Any, Protocol, cast
 import numpy as np
 
 from rlds_beam.episodes.episode import Column
+from rlds_beam.episodes.flags import LAST
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.episodes.nesting import nest
 from rlds_beam.errors import BadEpisode, UsageError, Violation
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.text import did_you_mean
-from rlds_beam.trajectories.frames import LAST, Frames, padded
+from rlds_beam.trajectories.frames import Frames, padded
 from rlds_beam.trajectories.items import Items, Windows
 from rlds_beam.trajectories.spec import Leaf, TrajectorySpec
 from rlds_beam.user_functions import resolve

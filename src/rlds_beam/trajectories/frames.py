@@ -34,6 +34,7 @@ import numpy as np
 
 from rlds_beam.episodes.columns import concatenate, is_text, zeros_like
 from rlds_beam.episodes.episode import Column, Episode
+from rlds_beam.episodes.flags import FIRST, LAST, MID
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.trajectories.casting import cast_columns
 from rlds_beam.trajectories.keeping import Kept
@@ -43,9 +44,6 @@ from rlds_beam.trajectories.policy_info import policy_info_columns
 
 Array = np.ndarray[Any, Any]
 AnyColumn = TypeVar("AnyColumn", bound=Column)
-
-FIRST, MID, LAST = 0, 1, 2
-"""TF-Agents' step types."""
 
 
 @dataclasses.dataclass(frozen=True)

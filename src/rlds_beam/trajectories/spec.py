@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from rlds_beam.episodes.episode import Column, Episode
+from rlds_beam.episodes.flags import FLAGS, episode_flags
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.episodes.nesting import nest
 from rlds_beam.episodes.schema import Field, Schema
@@ -151,7 +152,7 @@ def _left_out(schema: Schema, used: Iterable[str], options: FrameOptions) -> dic
     """The step fields that are in no trajectory, with the reasons."""
     reasons = {}
     for path, field in sorted(schema.steps.items()):
-        if path in used or path in ("is_first", "is_last", "is_terminal", "discount"):
+        if path in used or path in (*FLAGS, "discount"):
             continue
         if field.dtype == "string":
             reasons[path] = "text; a trajectory holds numbers only"
@@ -175,7 +176,7 @@ def _refuse_open(field: Field, usable: list[str]) -> None:
 def _zero_frames(schema: Schema, options: FrameOptions) -> Frames:
     """The frames of an episode of two zero steps: what the spec is read off, `policy_info_fn` included."""
     steps = {path: _zeros(field) for path, field in schema.steps.items()}
-    steps["is_first"], steps["is_last"] = np.array([True, False]), np.array([False, True])
+    steps |= episode_flags(2, terminal=False)
     episode = Episode(EpisodeKey("zeros", "zeros", 0, 0), steps)
     try:
         return to_frames(episode, options)

@@ -138,7 +138,7 @@ def test_everything_is_counted(source, output):
     for shard in (one for one in manifest["shards"] if one["records"]):
         assert (output / shard["file"]).stat().st_size == shard["bytes"]
     commits = [json.loads(file.read_text()) for file in (output / "_commits").iterdir()]
-    assert {c["shard"]["checksum"] for c in commits} == {s["checksum"] for s in manifest["shards"]}
+    assert {c["files"][0]["shard"]["checksum"] for c in commits} == {s["checksum"] for s in manifest["shards"]}
 
 
 def test_numbers_that_were_half_written_are_written_again(source, output, tmp_path):

@@ -12,6 +12,7 @@ from rlds_beam.connectors.cleaning.keeping_steps import ended
 from rlds_beam.connectors.fields import StepFields, agent_of, leaves, module_of, terminateds, transitions
 from rlds_beam.episodes.columns import concatenate, is_text
 from rlds_beam.episodes.episode import Column, Episode
+from rlds_beam.episodes.flags import episode_flags
 from rlds_beam.episodes.nesting import flatten, nest
 from rlds_beam.errors import RldsBeamError, needs
 from rlds_beam.images.encoded_images import EncodedImages
@@ -140,9 +141,7 @@ class Recording:
         for path, values in after.items():
             if path not in steps and path not in _ENDS:
                 steps[path] = _with_last(values, count + 1, self.episode.steps.get(path))
-        ends = np.arange(count + 1) == count
-        steps |= {"is_first": np.arange(count + 1) == 0}
-        steps |= {"is_last": ends & theirs.is_done, "is_terminal": ends & theirs.is_terminated}
+        steps |= episode_flags(count + 1, last=theirs.is_done, terminal=theirs.is_terminated)
         was_terminated = bool(np.asarray(self.episode.steps["is_terminal"])[-1])
         if theirs.is_done and (start + count < self._count or theirs.is_terminated != was_terminated):
             steps = ended(steps, terminated=theirs.is_terminated)

@@ -8,6 +8,7 @@ from rlds_beam.connectors.base import EpisodeConnector
 from rlds_beam.connectors.fields import StepFields
 from rlds_beam.episodes.columns import concatenate, zeros_like
 from rlds_beam.episodes.episode import Column, Episode
+from rlds_beam.episodes.flags import FLAGS
 from rlds_beam.episodes.nesting import below
 
 
@@ -28,7 +29,7 @@ class AddOneTsToEpisodesAndTruncate(EpisodeConnector):
         if last < 1:
             return episode
         steps = {path: _longer(path, column, last, fields) for path, column in episode.steps.items()}
-        flags = {name: np.array(steps[name], bool) for name in ("is_first", "is_last", "is_terminal")}
+        flags = {name: np.array(steps[name], bool) for name in FLAGS}
         for flag in flags.values():
             flag[last + 1] = False
         flags["is_last"][last] = True

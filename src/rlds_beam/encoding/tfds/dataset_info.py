@@ -12,8 +12,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rlds_beam import naming
-from rlds_beam.encoding.checked_json import parse_json, shortened
+from rlds_beam.encoding.checked_json import parse_json
 from rlds_beam.errors import UsageError
+from rlds_beam.text import shortened
+
+FEATURES, DATASET_INFO = "features.json", "dataset_info.json"
+"""The metadata files of a dataset in TFDS's layout."""
 
 DEFAULT_TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
 """Shard names as TFDS writes them: `bridge_dataset-train.tfrecord-00000-of-00001`."""
@@ -49,7 +53,7 @@ class SplitInfo:
             FILEFORMAT=file_format,
             SHARD_INDEX=index,
             NUM_SHARDS=count,
-            SHARD_X_OF_Y=f"{index}-of-{count}",
+            SHARD_X_OF_Y=naming.numbered(shard, len(self.shard_lengths)),
         )
 
 

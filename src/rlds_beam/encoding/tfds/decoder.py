@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from rlds_beam.encoding.tfds.dataset_info import FEATURES
 from rlds_beam.encoding.tfds.features import Json, load_features
 from rlds_beam.episodes.nesting import all_below
 from rlds_beam.episodes.schema import Field, Schema
@@ -34,7 +35,7 @@ class TfdsDecoder:
 
     def __init__(self, schema: Schema, features: str | bytes | Json):
         """`features`: the features.json. It must have passed `parse_features`."""
-        self._json = json.dumps(load_features(features, "features.json"))
+        self._json = json.dumps(load_features(features, FEATURES))
         self._reason = schema.slow_reason
         self._steps = [f for f in schema.steps.values() if not f.fast]
         self._metadata = [f for f in schema.metadata.values() if not f.fast]

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from rlds_beam.encoding.tfds.dataset_info import DATASET_INFO, DEFAULT_TEMPLATE, FEATURES, SplitInfo, dataset_info_json
 from rlds_beam.encoding.tfds.rlds_records import encode_example, schema_of
 from rlds_beam.encoding.tfrecord.writing import frame_all
 from rlds_beam.episodes.episode import Episode
@@ -75,38 +76,30 @@ def write_dataset(
     if schema is None:
         schema = next((schema_of(r) for r in records if isinstance(r, Episode)), None)
     if schema is not None:
-        (target / "features.json").write_text(json.dumps(features_json(schema), indent=1))
-    elif not (target / "features.json").exists():
+        (target / FEATURES).write_text(json.dumps(features_json(schema), indent=1))
+    elif not (target / FEATURES).exists():
         raise ValueError("write_dataset needs an Episode among the records, or schema=...")
     payloads = [r if isinstance(r, bytes) else encode_example(r, schema) for r in records]
     bounds = [len(payloads) * i // shards for i in range(shards + 1)]
+    lengths = tuple(stop - start for start, stop in itertools.pairwise(bounds))
+    template = DEFAULT_TEMPLATE if numbered else DEFAULT_TEMPLATE.replace("SHARD_X_OF_Y", "SHARD_INDEX")
+    info = SplitInfo(split, lengths, sum(map(len, payloads)), template)
     for i, (start, stop) in enumerate(itertools.pairwise(bounds)):
-        number = f"{i:05d}-of-{shards:05d}" if numbered else f"{i:05d}"
-        file = target / f"{name.partition('/')[0]}-{split}.tfrecord-{number}"
+        file = target / info.filename(name.partition("/")[0], "tfrecord", i)
         file.write_bytes(frame_all(payloads[start:stop]))
-    lengths = [stop - start for start, stop in itertools.pairwise(bounds)]
-    _add_split(target, name, version, split, lengths, sum(map(len, payloads)), numbered)
+    _add_split(target, name, version, info)
     return target
 
 
-def _add_split(
-    target: Path, name: str, version: str, split: str, lengths: Sequence[int], size: int, numbered: bool
-) -> None:
+def _add_split(target: Path, name: str, version: str, split: SplitInfo) -> None:
     """Names the split in dataset_info.json."""
-    shard = "{SHARD_X_OF_Y}" if numbered else "{SHARD_INDEX}"
-    path = target / "dataset_info.json"
+    path = target / DATASET_INFO
     dataset, _, config = name.partition("/")
     info: dict[str, Any] = {"name": dataset, "version": version, "fileFormat": "tfrecord", "splits": []}
     if config:
         info["configName"] = config
     if path.exists():
         info = json.loads(path.read_text())
-    info["splits"] = [s for s in info["splits"] if s["name"] != split] + [
-        {
-            "filepathTemplate": "{DATASET}-{SPLIT}.{FILEFORMAT}-" + shard,
-            "name": split,
-            "numBytes": str(size),
-            "shardLengths": list(map(str, lengths)),
-        }
-    ]
+    info["splits"] = [one for one in info["splits"] if one["name"] != split.name]
+    info["splits"] += dataset_info_json(dataset, version, [split])["splits"]
     path.write_text(json.dumps(info, indent=1))

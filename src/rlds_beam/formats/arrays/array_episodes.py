@@ -11,16 +11,17 @@ import google_crc32c
 import numpy as np
 
 from rlds_beam.encoding.base import Damage, Headers, Record
-from rlds_beam.encoding.checked_json import shortened
 from rlds_beam.encoding.tfds.features import DTYPES
 from rlds_beam.episodes.columns import zeros_like
 from rlds_beam.episodes.episode import Column, Episode
+from rlds_beam.episodes.flags import FLAGS
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.episodes.schema import Field, Schema
 from rlds_beam.errors import BadEpisode, UsageError, Violation
 from rlds_beam.formats.arrays.hdf5_reading import UNREADABLE
 from rlds_beam.formats.arrays.packed_arrays import pack, unpack
 from rlds_beam.images.encoded_images import EncodedImages
+from rlds_beam.text import shortened
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 Arrays: TypeAlias = "Mapping[str, Array]"
@@ -49,7 +50,7 @@ def encoded_images(values: Array, path: str) -> Array:
     return np.fromiter((row.tobytes() for row in values), object, len(values))
 
 
-FLAG_FIELDS = {name: Field(name, "bool") for name in ("is_first", "is_last", "is_terminal")}
+FLAG_FIELDS = {name: Field(name, "bool") for name in FLAGS}
 
 
 class ArrayFormat(abc.ABC):

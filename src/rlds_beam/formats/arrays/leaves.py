@@ -22,7 +22,6 @@ from rlds_beam.images.encoding import encode_jpeg
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
-FLAGS = ("is_first", "is_last", "is_terminal")
 NO_SHAPE = "its shape is not the same at all steps"
 TEXT = "text"
 JPEG_QUALITY = 95

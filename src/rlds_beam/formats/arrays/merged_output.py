@@ -110,11 +110,11 @@ class MergedOutput(FileOutput):
         return PartRangeWriter(self, storage.below(self.directory, self.file(work)))
 
     def complete(self, commits: Sequence[RangeCommit]) -> dict[str, Any]:
-        found: dict[str, list[Part]] = {}
+        parts: dict[str, list[Part]] = {}
         for commit in commits:
-            part = Part(storage.join(self.directory, commit.file)) if commit.shard.records else None
-            found.setdefault(commit.split, []).extend([part] if part else [])
-        parts = {split: some for split, some in found.items() if some}
+            if commit.items:
+                part = Part(storage.join(self.directory, commit.files[0].file))
+                parts.setdefault(commit.split, []).append(part)
         merged = [file for split, some in parts.items() for file in self.merge(split, some)]
         return {**self.describe_merged(parts), "merged": merged}
 

@@ -14,7 +14,7 @@ from rlds_beam.connectors.learner.columns import AddColumnsFromEpisodesToTrainBa
 from rlds_beam.connectors.runner import ConnectorRunner, difference
 from rlds_beam.encoding.arrayrecord_writing import check_writable
 from rlds_beam.encoding.example.layout import row_field
-from rlds_beam.encoding.tfds.dataset_info import SplitInfo, dataset_info_json
+from rlds_beam.encoding.tfds.dataset_info import DATASET_INFO, FEATURES
 from rlds_beam.encoding.tfds.features import features_json
 from rlds_beam.encoding.tfrecord.writing import frame
 from rlds_beam.episodes.episode import Column
@@ -24,14 +24,12 @@ from rlds_beam.formats.columns.options import ColumnsFormat, ColumnsOptions
 from rlds_beam.formats.columns.row_files import RowFile, measure_rows, open_row_file
 from rlds_beam.output.base import CostHint, FileOutput
 from rlds_beam.output.commits import RangeCommit
-from rlds_beam.output.files import MANIFEST, PLAN, to_json
-from rlds_beam.output.manifest import VERSION
+from rlds_beam.output.files import MANIFEST, PLAN
 from rlds_beam.output.plans import RESERVED, OutputPlan
 from rlds_beam.output.shards import ShardInfo, WrittenFile
+from rlds_beam.output.tfds_metadata import split_infos, write_tfds_metadata
 from rlds_beam.reading.base import Source
 from rlds_beam.reading.plan import WorkRange
-
-FEATURES, DATASET_INFO = "features.json", "dataset_info.json"
 
 DEFAULT_CONNECTORS = (AddObservationsFromEpisodesToBatch(), AddColumnsFromEpisodesToTrainBatch())
 """RLlib's default learner pipeline, without a time axis: obs, actions, rewards, terminateds, truncateds."""
@@ -156,21 +154,13 @@ class ColumnsOutput(FileOutput):
 
     def _complete_module(self, module: str, fields: Sequence[Field], files: Sequence[tuple[str, WrittenFile]]) -> None:
         """Writes the metadata of a module; a split without rows is left out, and its empty files are removed."""
-        splits = []
-        for split in dict.fromkeys(name for name, _ in files):
-            own = [one for name, one in files if name == split]
-            if any(one.shard.records for one in own):
-                size = sum(one.shard.bytes for one in own)
-                splits.append(SplitInfo(split, tuple(one.shard.records for one in own), size))
-            else:
-                storage.remove_files(self.directory, [one.file for one in own])
-        if splits and self.format != "parquet":
-            features = features_json({field.path: row_field(field) for field in fields})
-            storage.write_text(storage.below(self.directory, module, FEATURES), to_json(features))
-            info = dataset_info_json(
-                self.name, VERSION, splits, file_format=self.format, description=self.description
+        splits = split_infos(self.directory, files)
+        if self.format != "parquet":
+            write_tfds_metadata(
+                storage.below(self.directory, module), self.name, splits,
+                {field.path: row_field(field) for field in fields},
+                file_format=self.format, description=self.description,
             )  # fmt: skip
-            storage.write_text(storage.below(self.directory, module, DATASET_INFO), to_json(info))
 
 
 class ColumnsWriter:

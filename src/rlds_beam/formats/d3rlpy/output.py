@@ -19,13 +19,13 @@ import numpy as np
 
 from rlds_beam.connectors.fields import StepFields
 from rlds_beam.episodes.episode import Episode
+from rlds_beam.episodes.flags import FLAGS
 from rlds_beam.episodes.schema import Schema
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.arrays.hdf5_merging import SingleDataset, merge_hdf5
 from rlds_beam.formats.arrays.hdf5_objects import datatype
 from rlds_beam.formats.arrays.hdf5_tree import EpisodeTemplate, Leaf
 from rlds_beam.formats.arrays.leaves import (
-    FLAGS,
     LeafColumn,
     Leaves,
     field_from_json,

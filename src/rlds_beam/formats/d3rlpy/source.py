@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from rlds_beam.encoding.base import Damage
-from rlds_beam.encoding.checked_json import ANY, check_json, parse_json, shortened
+from rlds_beam.encoding.checked_json import ANY, check_json, parse_json
 from rlds_beam.episodes.casting import exact_cast, exact_flags
 from rlds_beam.episodes.episode import Column
 from rlds_beam.episodes.schema import Field, Schema
@@ -36,6 +36,7 @@ from rlds_beam.formats.arrays.leaves import LeafColumn, field_from_json
 from rlds_beam.formats.arrays.sources_of_files import find_files, no_features, shards_of, splits_of
 from rlds_beam.formats.d3rlpy.output import SCHEMA
 from rlds_beam.reading.base import Source, Split
+from rlds_beam.text import shortened
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 

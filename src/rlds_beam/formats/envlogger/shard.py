@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from rlds_beam.episodes.flags import FIRST, LAST
 from rlds_beam.errors import needs
 from rlds_beam.formats.envlogger.riegeli import Chunk, Gap, bridge, riegeli_file, scan
 
@@ -30,7 +31,6 @@ LOG_METADATA = "metadata.riegeli"
 STEPS, OFFSETS = "steps.riegeli", "step_offsets.riegeli"
 EPISODES, METADATA = "episode_index.riegeli", "episode_metadata.riegeli"
 FILES = (STEPS, OFFSETS, EPISODES, METADATA)
-_FIRST, _LAST = 0, 2
 _NOTHING = -1
 UNREADABLE = (RuntimeError, TypeError, ValueError)
 """What the reader raises: it gives None for a step that it cannot read, and takes the length of it."""
@@ -192,7 +192,7 @@ class _Begins:
                 self.known.append((int(info.start), info.metadata is not None))
         self.found: list[int] = []
         self.lost: list[int] = []
-        self._last = _LAST
+        self._last = LAST
         self._look(self.known[-1][0] if self.known else 0)
 
     @property
@@ -205,14 +205,14 @@ class _Begins:
         step, lost = start, False
         while step < self.steps:
             with opened(self._shard, self._anew, self._bridged) as reader:
-                kind: int | None = _FIRST
+                kind: int | None = FIRST
                 while step < self.steps and kind is not None:  # a reader that failed reads nothing more
                     kind = _step_type(reader, step)
-                    lost = (lost or step in self._after_gaps) and kind != _FIRST
+                    lost = (lost or step in self._after_gaps) and kind != FIRST
                     if lost:
                         self.lost.append(step)
                     self._last = self._last if kind is None else kind
-                    if kind == _FIRST and not (self.known and step == self.known[-1][0]):
+                    if kind == FIRST and not (self.known and step == self.known[-1][0]):
                         self.found.append(step - len(self.lost))
                     step += 1
 
@@ -221,7 +221,7 @@ class _Begins:
         path = os.path.join(self._shard, METADATA)
         places = _records(path)[0] if METADATA not in self._anew else []
         of_known = [places.pop(0) if has and places else _NOTHING for _, has in self.known]
-        unfinished = self._last != _LAST
+        unfinished = self._last != LAST
         if len(places) == len(self.found) - unfinished:  # written when the next episode begins
             of_found, unknown = places + [_NOTHING] * unfinished, 0
         else:

@@ -28,6 +28,7 @@ from rlds_beam.encoding.base import Damage, Record
 from rlds_beam.episodes.casting import exact_cast
 from rlds_beam.episodes.columns import zeros_like
 from rlds_beam.episodes.episode import Column
+from rlds_beam.episodes.flags import LAST
 from rlds_beam.episodes.schema import Field, Schema
 from rlds_beam.errors import BadEpisode, UsageError, needs
 from rlds_beam.formats.arrays.array_episodes import FLAG_FIELDS, ArrayDecoder, ArrayFormat, Arrays, number_field
@@ -38,8 +39,6 @@ from rlds_beam.reading.base import Shard, Source, Split
 from rlds_beam.reading.changes import files_in
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
-
-_LAST = 2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,7 +109,7 @@ def _columns(arrays: Arrays) -> tuple[dict[str, Column], dict[str, Any]]:
             columns[path] = np.concatenate([column, zeros_like(column, 1)])
     for path, column in _stacked([_named(custom) for _, _, custom in logged], "").items():
         columns.setdefault(path, column)
-    first, last = np.arange(len(logged)) == 0, types == _LAST
+    first, last = np.arange(len(logged)) == 0, types == LAST
     ended = np.array([False, *(timestep[2] == 0 for timestep, _, _ in logged[1:])])
     columns |= {"is_first": first, "is_last": last, "is_terminal": last & ended}
     about = _decoded(arrays["metadata"][0]) if arrays["metadata"][0] else {}

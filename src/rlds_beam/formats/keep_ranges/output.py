@@ -74,7 +74,7 @@ class KeepRangesOutput(FileOutput):
         return len(batch.episodes)
 
     def file(self, work: WorkRange) -> str:
-        return f"{self.name}-{work.split}-{work.index:05d}-of-{work.of:05d}.jsonl"
+        return f"{self.name}-{work}.jsonl"
 
     def open_range(self, work: WorkRange) -> KeepRangesWriter:
         return KeepRangesWriter(self, storage.below(self.directory, self.file(work)))
@@ -87,7 +87,7 @@ class KeepRangesOutput(FileOutput):
         """
         found: dict[str, Any] = {}
         for commit in commits:
-            for line in storage.read_text(storage.below(self.directory, commit.file)).splitlines():
+            for line in storage.read_text(storage.below(self.directory, commit.files[0].file)).splitlines():
                 name, ranges = json.loads(line)
                 if name in found:
                     raise UsageError(f"--to=keep_ranges: two episodes are called {name!r}: --episode_name names others")

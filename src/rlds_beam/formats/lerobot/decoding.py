@@ -15,11 +15,12 @@ from rlds_beam.encoding.example.columns import objects
 from rlds_beam.episodes.casting import exact_cast
 from rlds_beam.episodes.columns import text_bytes
 from rlds_beam.episodes.episode import Column, Episode
+from rlds_beam.episodes.flags import FLAGS
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.episodes.schema import Field
 from rlds_beam.errors import BadEpisode, Violation
 from rlds_beam.formats.arrays.array_episodes import discounts
-from rlds_beam.formats.lerobot.episode_fields import DISCOUNT, FLAGS, REWARD, EpisodeFields, FeatureFields, sizes
+from rlds_beam.formats.lerobot.episode_fields import DISCOUNT, REWARD, EpisodeFields, FeatureFields, sizes
 from rlds_beam.formats.lerobot.files import EPISODE
 from rlds_beam.formats.lerobot.reading import Video
 from rlds_beam.formats.lerobot.videos import encode_png, read_frames

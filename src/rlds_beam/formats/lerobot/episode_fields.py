@@ -20,6 +20,7 @@ from typing import Any
 
 from rlds_beam.encoding.checked_json import ANY, TEXT, Kind, Maybe, check_json
 from rlds_beam.encoding.tfds.features import DTYPES
+from rlds_beam.episodes.flags import FLAGS
 from rlds_beam.episodes.schema import Field, Schema, by_path, text_field
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.arrays.leaves import field_from_json
@@ -30,7 +31,6 @@ from rlds_beam.formats.lerobot.reading import Meta
 TASK = "language_instruction"
 REWARD, DISCOUNT = Field("reward", "float32"), Field("discount", "float32")
 _INFO = "meta/info.json"
-FLAGS = ("is_first", "is_last", "is_terminal")
 
 
 @dataclasses.dataclass(frozen=True)

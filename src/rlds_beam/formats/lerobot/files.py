@@ -14,9 +14,9 @@ import numpy as np
 
 from rlds_beam import storage
 from rlds_beam.encoding.base import Damage, Headers, Record
-from rlds_beam.encoding.checked_json import shortened
 from rlds_beam.encoding.parquet_reading import UNREADABLE, open_parquet
 from rlds_beam.formats.lerobot.reading import EpisodeRow, Meta
+from rlds_beam.text import shortened
 
 if TYPE_CHECKING:
     import pyarrow as pa

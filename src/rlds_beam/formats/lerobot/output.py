@@ -237,8 +237,10 @@ class LerobotOutput(FileOutput):
         facts = self.facts(commit)
         if not facts.frames:
             return commit
-        checksum = renumber(storage.below(self.directory, commit.file), facts.places, numbers_of(facts, numbers))
-        return dataclasses.replace(commit, shard=dataclasses.replace(commit.shard, checksum=checksum))
+        data, *others = commit.files
+        checksum = renumber(storage.below(self.directory, data.file), facts.places, numbers_of(facts, numbers))
+        data = dataclasses.replace(data, shard=dataclasses.replace(data.shard, checksum=checksum))
+        return dataclasses.replace(commit, files=(data, *others))
 
     def episodes_files_writer(self) -> EpisodesFiles:
         """What writes the metadata of the episodes, and the tasks."""

@@ -63,10 +63,8 @@ class LerobotV21Output(LerobotOutput):
             return commit
         packs = [one.file for one in commit.kept]
         kept = [one for one in commit.files if one.role == "temporary"]
-        first, *more = unpack(self, packs, facts, numbers["first_episode"], numbers_of(facts, numbers))
-        return dataclasses.replace(
-            commit, file=first.file, shard=first.shard, predicted=first.predicted, more=(*more, *kept)
-        )
+        files = unpack(self, packs, facts, numbers["first_episode"], numbers_of(facts, numbers))
+        return dataclasses.replace(commit, files=(*files, *kept))
 
     def episodes_files_writer(self) -> EpisodesFiles:
         return EpisodesLines(self)

@@ -13,12 +13,13 @@ from typing import Any
 import numpy as np
 
 from rlds_beam import storage
-from rlds_beam.encoding.checked_json import ANY, COUNT, TEXT, Kind, Maybe, check_json, parse_json, parsing, shortened
+from rlds_beam.encoding.checked_json import ANY, COUNT, TEXT, Kind, Maybe, check_json, parse_json, parsing
 from rlds_beam.encoding.parquet_reading import UNREADABLE, open_parquet
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.lerobot import layout
 from rlds_beam.formats.lerobot.layout import V3, V21
 from rlds_beam.formats.lerobot.templates import PathTemplate
+from rlds_beam.text import shortened
 
 _FPS = Kind("a number above 0, up to 1,000,000", lambda fps: type(fps) in (int, float) and 0 < fps <= 1_000_000)
 _SIZE = Kind("a whole number above 0", lambda value: COUNT.test(value) and value > 0)

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from rlds_beam import naming, storage
-from rlds_beam.encoding.checked_json import shortened
 from rlds_beam.episodes.schema import Schema
 from rlds_beam.errors import UsageError, Violation
 from rlds_beam.formats.lerobot import layout
@@ -22,6 +21,7 @@ from rlds_beam.formats.lerobot.reading import Meta
 from rlds_beam.images.headers import MOST_PIXELS
 from rlds_beam.reading.base import Shard, Source, Split
 from rlds_beam.reading.splits import selected_splits, slice_of
+from rlds_beam.text import shortened
 
 _SECONDS_A_PIXEL = 5e-8
 """To decode a pixel of a video, and to encode it as a PNG."""

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 
 from rlds_beam import naming
 from rlds_beam.errors import UsageError
+from rlds_beam.text import shortened
 
 _NUMBER = re.compile(r"\{(\w+)(?::0?(?:1?\d|20)d)?\}")
 """A placeholder as LeRobot writes them: `{chunk_index:03d}`; up to 20 digits."""
@@ -45,8 +46,8 @@ class PathTemplate:
             if foreign or not naming.is_file_path(sample):
                 expected = [*(f"{{{name}:03d}}" for name in known), *([_KEY] if keys else [])]
                 raise UsageError(
-                    f"{where} is {_short(text)}: expected a path below the dataset's directory, with "
-                    f"{', '.join(expected)}" + ("" if foreign else f"; {_short(sample)} is none")
+                    f"{where} is {shortened(repr(text), 80)}: expected a path below the dataset's directory, with "
+                    f"{', '.join(expected)}" + ("" if foreign else f"; {shortened(repr(sample), 80)} is none")
                 )
         return cls(found)
 
@@ -54,10 +55,5 @@ class PathTemplate:
         """The path of a file below the dataset's directory; raises ValueError if a number is none."""
         for name, value in numbers.items():
             if type(value) is not int:
-                raise ValueError(f"{name} is {_short(value)}, which is not a number")
+                raise ValueError(f"{name} is {shortened(repr(value), 80)}, which is not a number")
         return self.text.format(video_key=key, **numbers)
-
-
-def _short(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."

@@ -18,11 +18,12 @@ import numpy as np
 from rlds_beam import storage
 from rlds_beam.encoding import arrow_values
 from rlds_beam.encoding.base import Damage
-from rlds_beam.encoding.checked_json import read_json, shortened
+from rlds_beam.encoding.checked_json import read_json
 from rlds_beam.encoding.parquet_reading import open_parquet
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.arrays.array_episodes import ArrayFormat, Arrays
 from rlds_beam.reading.base import Shard
+from rlds_beam.text import shortened
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 

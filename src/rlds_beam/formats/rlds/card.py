@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import rlds_beam
-from rlds_beam.text import count
+from rlds_beam.text import count, shortened
 
 PROVENANCE, CARD = "provenance.json", "README.md"
 _FROM_INFO = ("citation", "description", "location", "redistributionInfo", "releaseNotes")
@@ -40,7 +40,7 @@ def provenance(
     }
     slices = {split: found["slice"] for split, found in plan["splits"].items() if found["slice"] != [0, None]}
     info = {name: source["info"][name] for name in _FROM_INFO if name in source["info"]}
-    read = {name: plan.get(name, default) for name, default in (("from", "rlds"), ("features_sha256", None))}
+    read = {"from": plan["from"], "features_sha256": plan.get("features_sha256")}
     counts = {name: report[name] for name in ("records", "valid", "repaired", "rejected")}
     dropped = {name: found["records"] for name, found in report.get("dropped", {}).items()}
     made = {
@@ -92,13 +92,9 @@ def _check_lines(made: Mapping[str, Any]) -> list[str]:
 
 
 def _connector_line(connector: Mapping[str, Any]) -> str:
-    arguments = ", ".join(f"{name}={_short(value)}" for name, value in connector["arguments"].items())
+    texts = {name: json.dumps(value, ensure_ascii=False) for name, value in connector["arguments"].items()}
+    arguments = ", ".join(f"{name}={shortened(text, 80)}" for name, text in texts.items())
     return f"- `{connector['name']}({arguments})`"
-
-
-def _short(value: Any) -> str:
-    text = json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 def _count_lines(counts: Mapping[str, Any], rules: Mapping[str, Any]) -> list[str]:

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import itertools
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from rlds_beam import storage
+from rlds_beam import naming, storage
 from rlds_beam.checking.verdicts import IgnoredValues
 from rlds_beam.connectors.base import Batch
 from rlds_beam.connectors.fields import OUTPUT_SPLIT
 from rlds_beam.connectors.runner import ConnectorRunner
 from rlds_beam.encoding.arrayrecord_writing import check_writable
 from rlds_beam.encoding.checked_json import parse_json, read_json
-from rlds_beam.encoding.tfds.dataset_info import SplitInfo, dataset_info_json
+from rlds_beam.encoding.tfds.dataset_info import DATASET_INFO, FEATURES, dataset_info_json
 from rlds_beam.encoding.tfds.features import parse_features
 from rlds_beam.encoding.tfds.rlds_features import edited_features, same_storage
 from rlds_beam.encoding.tfrecord.framing import OVERHEAD
@@ -33,11 +34,10 @@ from rlds_beam.output.files import FITTED, REPORT, to_json
 from rlds_beam.output.plans import read_plan
 from rlds_beam.output.record_writing import RecordFile, open_record_file
 from rlds_beam.output.shards import WrittenFile
+from rlds_beam.output.tfds_metadata import split_infos
 from rlds_beam.reading.base import Source, TfdsMetadata
 from rlds_beam.reading.decoding import EpisodeDecoder
 from rlds_beam.reading.plan import WorkRange
-
-FEATURES, DATASET_INFO = "features.json", "dataset_info.json"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -193,30 +193,22 @@ class RldsOutput(FileOutput):
 
     def files(self, work: WorkRange) -> tuple[str, ...]:
         """The names that TFDS expects: one, or one for each split that episodes are divided among, in each format."""
-        number, splits = f"{work.index:05d}-of-{work.of:05d}", self.splits or (work.split,)
-        return tuple(f"{self.name}-{split}.{kind}-{number}" for kind in self.formats for split in splits)
+        splits = self.splits or (work.split,)
+        return tuple(
+            naming.shard_name(self.name, split, kind, work.number) for kind in self.formats for split in splits
+        )
 
     def open_range(self, work: WorkRange) -> RldsWriter:
         return RldsWriter(self, work)
 
     def complete(self, commits: Sequence[RangeCommit]) -> dict[str, Any]:
         """Writes the metadata; a split without episodes is left out, and its empty files are removed."""
-        found: dict[str, list[WrittenFile]] = {}
-        beside: dict[str, list[str]] = {}
+        files: dict[str, list[tuple[str, WrittenFile]]] = {kind: [] for kind in self.formats}
         for commit in commits:
-            names = self.splits or (commit.split,)
-            for i, one in enumerate(commit.files):
-                if i < len(names):
-                    found.setdefault(names[i], []).append(one)
-                else:
-                    beside.setdefault(names[i % len(names)], []).append(one.file)
-        splits = []
-        for split, files in found.items():
-            if any(one.shard.records for one in files):
-                size = sum(one.shard.bytes for one in files)
-                splits.append(SplitInfo(split, tuple(one.shard.records for one in files), size))
-            else:
-                storage.remove_files(self.directory, [*(one.file for one in files), *beside.get(split, [])])
+            places = itertools.product(self.formats, self.splits or (commit.split,))
+            for (kind, split), one in zip(places, commit.files, strict=True):
+                files[kind].append((split, one))
+        splits, *_ = [split_infos(self.directory, own) for own in files.values()]
         made = dataset_info_json(
             self.name, self.version, splits, file_format=self.format, alternatives=self.formats[1:]
         )  # fmt: skip

@@ -13,7 +13,7 @@ from typing import Any
 from rlds_beam import naming, storage
 from rlds_beam.encoding.arrayrecord import ArrayRecordFormat
 from rlds_beam.encoding.base import RecordFormat
-from rlds_beam.encoding.tfds.dataset_info import DatasetInfo, SplitInfo, read_dataset_info
+from rlds_beam.encoding.tfds.dataset_info import DATASET_INFO, FEATURES, DatasetInfo, SplitInfo, read_dataset_info
 from rlds_beam.encoding.tfds.features import parse_features
 from rlds_beam.encoding.tfrecord.file import TFRecordFormat
 from rlds_beam.episodes.schema import Schema
@@ -80,9 +80,9 @@ class RldsSource(Source):
 
 def _dataset_directory(path: str) -> str:
     """`path` itself, or its only version directory, as TFDS users write `~/data/name`."""
-    if storage.exists(storage.join(path, "features.json")):
+    if storage.exists(storage.join(path, FEATURES)):
         return path
-    inner = [d for d in storage.listdir(path) if storage.exists(storage.join(path, d, "features.json"))]
+    inner = [d for d in storage.listdir(path) if storage.exists(storage.join(path, d, FEATURES))]
     if len(inner) == 1:
         return storage.join(path, inner[0])
     if inner:
@@ -94,7 +94,7 @@ def _dataset_directory(path: str) -> str:
 
 
 def _open_directory(directory: str, split: str | None, features: str | None) -> RldsSource:
-    info_path = storage.join(directory, "dataset_info.json")
+    info_path = storage.join(directory, DATASET_INFO)
     if not storage.exists(info_path):
         raise UsageError(
             f"{info_path} is missing, so nothing says which shards belong to the dataset. Restore it, or name the "
@@ -102,7 +102,7 @@ def _open_directory(directory: str, split: str | None, features: str | None) -> 
         )
     info_text = storage.read_text(info_path)
     info = read_dataset_info(info_text, info_path)
-    text, schema = _features(features or storage.join(directory, "features.json"))
+    text, schema = _features(features or storage.join(directory, FEATURES))
     there = storage.sizes(directory)
     splits, violations = [], []
     for name, start, stop in selected_splits(split, info.splits, info.name):
@@ -110,7 +110,7 @@ def _open_directory(directory: str, split: str | None, features: str | None) -> 
         splits.append(slice_split(Split(name, found), start, stop))
         violations += wrong
     texts = [name for name in sorted(there) if _TEXTS.fullmatch(name)]
-    copied = (*([] if features else ["features.json"]), "dataset_info.json", *texts)
+    copied = (*([] if features else [FEATURES]), DATASET_INFO, *texts)
     return RldsSource(
         "/".join(p for p in (info.name, info.config_name, info.version) if p),
         text, schema, _FORMATS[info.file_format], tuple(splits), tuple(violations), info_text,
@@ -166,7 +166,7 @@ def _open_files(paths: list[str], split: str | None, features: str | None) -> Rl
     if not paths:
         raise UsageError("no shard files among what was given")
     directory, first = storage.split(paths[0])
-    text, schema = _features(features or storage.join(directory, "features.json"))
+    text, schema = _features(features or storage.join(directory, FEATURES))
     if split is not None and not re.fullmatch(r"[\w-]+", split):
         raise UsageError(f"--split={split}: shard files given by name cannot be sliced; give the dataset's directory")
     sizes = storage.at_once(storage.size, paths, paths[0])

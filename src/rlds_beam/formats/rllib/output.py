@@ -19,11 +19,12 @@ from rlds_beam.connectors.fields import StepFields
 from rlds_beam.connectors.runner import ConnectorRunner
 from rlds_beam.encoding.tfrecord.writing import frame
 from rlds_beam.episodes.episode import Episode
+from rlds_beam.episodes.flags import FLAGS
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.episodes.nesting import below, nest
 from rlds_beam.episodes.schema import Schema
 from rlds_beam.errors import BadEpisode, UsageError
-from rlds_beam.formats.arrays.leaves import FLAGS, Leaves, leaves_below, not_representable, scalar, single
+from rlds_beam.formats.arrays.leaves import Leaves, leaves_below, not_representable, scalar, single
 from rlds_beam.formats.columns.row_files import ROW_GROUP_BYTES, ShardSink
 from rlds_beam.formats.rllib.msgpack import Repeated, packb
 from rlds_beam.output.base import FileOutput
@@ -146,14 +147,14 @@ class RllibOutput(FileOutput):
         return {"state_in": self.fields.state_in, "state_out": self.fields.state_out}.get(extra, extra)
 
     def file(self, work: WorkRange) -> str:
-        return f"{work.split}/{self.name}-{work.split}-{work.index:05d}-of-{work.of:05d}.parquet"
+        return f"{work.split}/{self.name}-{work}.parquet"
 
     def open_range(self, work: WorkRange) -> RllibWriter:
         return RllibWriter(self, storage.below(self.directory, self.file(work)))
 
     def complete(self, commits: Sequence[RangeCommit]) -> dict[str, Any]:
         """There is nothing to write. Empty files are removed: RLlib would read them."""
-        storage.remove_files(self.directory, [commit.file for commit in commits if not commit.shard.records])
+        storage.remove_files(self.directory, [commit.files[0].file for commit in commits if not commit.items])
         return {"rllib": {"fields": self.describe()[0]}}
 
 

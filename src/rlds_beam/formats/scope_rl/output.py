@@ -24,10 +24,10 @@ import numpy as np
 from rlds_beam.connectors.fields import StepFields
 from rlds_beam.episodes.columns import text_bytes
 from rlds_beam.episodes.episode import Episode
+from rlds_beam.episodes.flags import FLAGS
 from rlds_beam.episodes.nesting import below
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.arrays.leaves import (
-    FLAGS,
     LeafColumn,
     Leaves,
     is_text,

@@ -1,8 +1,11 @@
 """The output of a user's pipeline: parts that bundles wrote, named as shards when all are finished.
 
-A bundle has no name that is the same on another run, so it writes a part with a random name. The parts that the runner
-committed are listed, put in the order of their first episodes, and become the shards of the dataset; parts of bundles
-that failed are left over, and removed.
+A conversion knows its work ranges before it starts: each range has a name, writes its file under that name, and
+commits at once, so a killed job resumes. In a user's pipeline the runner forms bundles as it likes, and forms others on
+the next run. A bundle therefore writes parts with random names and commits nothing. When all bundles are finished, the
+parts that the runner kept are put in the order of their first episodes and become ranges; from there on the protocol is
+the same: a commit for each range (`commits.commit_range`), then the checks, the metadata, and the manifest
+(`manifest.commit_dataset`). Parts of bundles that failed are removed.
 """
 
 from __future__ import annotations
@@ -22,16 +25,15 @@ from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.formats.trajectories.output import TrajectoryOutput, TrajectoryWriter
 from rlds_beam.output.commits import commit_range, rejected_path
-from rlds_beam.output.directory import check_output
-from rlds_beam.output.files import COMMITS, PARTS, REJECTED, REJECTED_LIST, listdir, to_json
+from rlds_beam.output.directory import check_output, make_ready
+from rlds_beam.output.files import PARTS, REJECTED, REJECTED_LIST, listdir, to_json
 from rlds_beam.output.manifest import commit_dataset
-from rlds_beam.output.plans import OutputPlan, read_plan, write_plan
+from rlds_beam.output.plans import OutputPlan, read_plan
 from rlds_beam.output.removing import remove_output
-from rlds_beam.output.shards import RejectedWriter, ShardInfo
+from rlds_beam.output.shards import RejectedWriter, ShardInfo, WrittenFile
 from rlds_beam.reading.plan import WorkRange
 
 _PART = re.compile(r".+-[0-9a-f]{32}(\.spec|\.tfrecord|\.jsonl)?")
-_RANGE = re.compile(r"[^/]+-\d{5}-of-\d{5}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,11 +124,9 @@ def commit_parts(output: TrajectoryOutput, parts: Sequence[Part], plan: str) -> 
         file = output.file(work)
         for ending in ("", *output.beside):
             _rename(part.path + ending, storage.below(output.directory, file + ending))
-        commit_range(
-            output.directory, work, file, part.info,
-            beside=[file + ending for ending in output.beside],
-            predicted=part.predicted, rejected=None, report=Report(items_written=part.info.records).to_json(),
-        )  # fmt: skip
+        written = WrittenFile(file, part.info, part.predicted, tuple(file + ending for ending in output.beside))
+        report = Report(items_written=part.info.records)
+        commit_range(output.directory, work, [written], rejected=None, report=report, plan=plan)
         ranges.append(work)
     committed = commit_dataset(output.directory, output.name, ranges, output.complete, plan)
     _remove_parts(output.directory)
@@ -177,7 +177,7 @@ def read_rejected_list(output: str) -> RejectedList:
         return RejectedList()
     check_json(content, {"id?": TEXT, "files": [{"file": TEXT}]}, path)
     names = [storage.split(entry["file"])[1].removesuffix(".tfrecord") for entry in content["files"]]
-    ours = [name for name in names if _RANGE.fullmatch(name)]
+    ours = [name for name in names if naming.is_range(name)]
     return RejectedList(
         content.get("id"), tuple(f"{name}{ending}" for name in ours for ending in (".tfrecord", ".jsonl"))
     )
@@ -195,17 +195,12 @@ def open_parts(output: str, plan: OutputPlan, *, overwrite: bool, rejected: str 
       UsageError: something else came into the directory since it was checked.
     """
     existing = read_plan(output)
-    if existing is not None and existing.content == plan.content:
-        return
-    if existing is not None:
+    if existing is not None and existing.content != plan.content:
         check_output(output, plan, overwrite=overwrite)
-        found = read_rejected_list(output)
-        remove_output(output, kept=() if found.id == rejected else (REJECTED_LIST, *found.files))
+        listed = read_rejected_list(output)
+        remove_output(output, kept=() if listed.id == rejected else (REJECTED_LIST, *listed.files))
         _remove_parts(output)
-    storage.makedirs(output)
-    write_plan(output, plan)
-    storage.makedirs(storage.below(output, COMMITS))
-    storage.makedirs(storage.below(output, REJECTED))
+    make_ready(output, plan)
 
 
 def _remove_parts(output: str, *directory: str) -> None:

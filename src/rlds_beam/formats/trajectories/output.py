@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from rlds_beam import storage
+from rlds_beam import naming, storage
 from rlds_beam.checking.unused import UnusedSteps
 from rlds_beam.checking.verdicts import IgnoredValues
 from rlds_beam.connectors.base import Batch
 from rlds_beam.connectors.runner import ConnectorRunner
 from rlds_beam.encoding.checked_json import COUNT, TEXT, Kind, Maybe, check_json
-from rlds_beam.encoding.tfds.dataset_info import SplitInfo, dataset_info_json
-from rlds_beam.encoding.tfds.features import features_json
+from rlds_beam.encoding.tfds.dataset_info import DATASET_INFO, FEATURES
 from rlds_beam.encoding.tfrecord.writing import frame
 from rlds_beam.episodes.schema import Field
 from rlds_beam.errors import BadEpisode, UsageError
 from rlds_beam.output.base import CostHint, FileOutput
 from rlds_beam.output.commits import RangeCommit
 from rlds_beam.output.files import MANIFEST
-from rlds_beam.output.manifest import VERSION
 from rlds_beam.output.options import images_option
 from rlds_beam.output.shards import ShardInfo, ShardWriter
+from rlds_beam.output.tfds_metadata import split_infos, write_tfds_metadata
 from rlds_beam.reading.base import Source
 from rlds_beam.reading.plan import WorkRange
 from rlds_beam.trajectories.converter import Conversion, Converter, record_encoder
@@ -33,7 +31,6 @@ from rlds_beam.trajectories.spec import trajectory_spec
 from rlds_beam.trajectories.spec_file import encode_spec_file
 
 SPEC = ".spec"
-FEATURES, DATASET_INFO = "features.json", "dataset_info.json"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,7 +106,7 @@ class TrajectoryOutput(FileOutput):
 
     def file(self, work: WorkRange) -> str:
         """The name that TFDS expects."""
-        return f"{self.name}-{work.split}.tfrecord-{work.index:05d}-of-{work.of:05d}"
+        return naming.shard_name(self.name, work.split, "tfrecord", work.number)
 
     def open_range(self, work: WorkRange) -> TrajectoryWriter:
         return TrajectoryWriter(storage.below(self.directory, self.file(work)), self.conversion)
@@ -117,7 +114,9 @@ class TrajectoryOutput(FileOutput):
     def complete(self, commits: Sequence[RangeCommit]) -> dict[str, Any]:
         fields = self.conversion.fields
         kept = self.conversion.kept_fields
-        write_tfds_metadata(self.directory, self.name, commits, (*fields, *kept), self.description)
+        splits = split_infos(self.directory, [(commit.split, one) for commit in commits for one in commit.files])
+        written = {field.path: field for field in (*fields, *kept)}
+        write_tfds_metadata(self.directory, self.name, splits, written, description=self.description)
         return {"fields": fields_json(fields), **({"kept": fields_json(kept)} if kept else {})}
 
 
@@ -150,29 +149,6 @@ class TrajectoryWriter:
 
     def abort(self) -> None:
         self._shard.abort()
-
-
-def write_tfds_metadata(
-    directory: str, name: str, commits: Sequence[RangeCommit], fields: Sequence[Field], description: str = ""
-) -> None:
-    """Writes features.json and dataset_info.json.
-
-    A split without items is left out, and its empty shards are removed: TFDS cannot read such a split. A dataset
-    without any item gets no metadata.
-    """
-    splits = []
-    for split in dict.fromkeys(commit.split for commit in commits):
-        shards = [commit for commit in commits if commit.split == split]
-        if any(commit.shard.records for commit in shards):
-            size = sum(commit.shard.bytes for commit in shards)
-            splits.append(SplitInfo(split, tuple(commit.shard.records for commit in shards), size))
-        else:
-            storage.remove_files(directory, [name for commit in shards for name in (commit.file, *commit.beside)])
-    if splits:
-        features = features_json({field.path: field for field in fields})
-        storage.write_text(storage.below(directory, FEATURES), _json(features))
-        info = dataset_info_json(name, VERSION, splits, description=description)
-        storage.write_text(storage.below(directory, DATASET_INFO), _json(info))
 
 
 def fields_json(fields: Iterable[Field]) -> list[dict[str, Any]]:
@@ -211,7 +187,3 @@ _FIELD = {
     "encoding": Kind("none, bytes or jpeg", lambda encoding: encoding in ("none", "bytes", "jpeg")),
 }
 _KEPT_FIELD = {**_FIELD, "dtype": Kind("text or a number", lambda dtype: dtype in (*CASTS, "bool", "string"))}
-
-
-def _json(content: Any) -> str:
-    return json.dumps(content, indent=2, ensure_ascii=False) + "\n"

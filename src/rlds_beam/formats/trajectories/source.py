@@ -29,6 +29,7 @@ from rlds_beam.encoding.tfrecord.file import TFRecordFormat
 from rlds_beam.encoding.tfrecord.writing import frame
 from rlds_beam.encoding.wire import MalformedError, Message
 from rlds_beam.episodes.episode import Episode
+from rlds_beam.episodes.flags import FIRST, LAST
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.episodes.schema import Field, Schema
 from rlds_beam.errors import BadEpisode, UsageError, Violation
@@ -40,7 +41,6 @@ from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.output.directory import is_output
 from rlds_beam.output.manifest import read_manifest
 from rlds_beam.reading.base import Shard, Source, Split
-from rlds_beam.trajectories.frames import FIRST, LAST
 from rlds_beam.trajectories.record_decoding import TrajectoryDecoder
 from rlds_beam.trajectories.spec import Leaf, TrajectorySpec
 
