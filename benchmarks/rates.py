@@ -57,7 +57,7 @@ def cpu(function: Callable[..., Any], *args: Any, repeats: int = 1) -> float:
 def conversion(data: Path, images: str = "raw") -> Iterator[ConvertJob]:
     """A conversion to step pairs whose output is gone afterwards."""
     with tempfile.TemporaryDirectory(dir=DATA) as home:
-        options = ConvertOptions(str(data), f"{home}/out", images=images, repair=("last_not_last",))
+        options = ConvertOptions(str(data), f"{home}/out", images=images, repair=("missing_is_last",))
         job = prepare(options)
         job.open()
         yield job

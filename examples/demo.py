@@ -91,7 +91,7 @@ def main() -> None:
     heading("What next", f"That took {time.monotonic() - start:.0f} s.")
     for line in (
         f"Convert your own dataset:        rlds-beam convert /data/my_dataset/1.0.0 {flags.folder}/mine",
-        "Repair what was interrupted:     rlds-beam convert ... --repair=last_not_last",
+        "Repair what was interrupted:     rlds-beam convert ... --repair=missing_is_last",
         "Sequences for a recurrent agent: rlds-beam convert ... --items=sequences --sequence_length=20",
         "A Reverb server that stays:      rlds-beam serve --like=... --tables=replay --port=8000",
         "Into Reverb in one go:           rlds-beam push /data/my_dataset/1.0.0 --reverb=127.0.0.1:8000 --table=replay",

@@ -27,7 +27,7 @@ USAGE = "INPUT... OUTPUT"
 EXAMPLES = """
     rlds-beam convert data/point_mass/1.0.0 data/pairs
     rlds-beam convert data/point_mass/1.0.0 data/windows --items=sequences --sequence_length=16
-    rlds-beam convert data/point_mass/1.0.0 data/pairs --repair=last_not_last --dry_run
+    rlds-beam convert data/point_mass/1.0.0 data/pairs --repair=missing_is_last --dry_run
 """
 
 

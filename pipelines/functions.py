@@ -79,7 +79,7 @@ def _config(config_class: type[Any], *paths: Any, **options: Any) -> Any:
 def convert(input: Path | Sequence[Path], output: Path, **options: Any) -> ConvertOutcome:
     """Checks the episodes of a dataset and writes them as training items, as `rlds-beam convert` does.
 
-        outcome = rlds_beam.convert("data/point_mass/1.0.0", "pairs", repair="last_not_last")
+        outcome = rlds_beam.convert("data/point_mass/1.0.0", "pairs", repair="missing_is_last")
         print(outcome.report.summary())
 
     Rejected episodes raise nothing: their number is `outcome.report.rejected`, and their records are in

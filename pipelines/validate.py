@@ -24,7 +24,7 @@ USAGE = "INPUT..."
 EXAMPLES = """
     rlds-beam validate data/point_mass/1.0.0
     rlds-beam validate data/point_mass/1.0.0 --split='train[:10%]' --report=report.json
-    rlds-beam validate data/point_mass/1.0.0 --repair=last_not_last --connectors=clean.yaml --max_rejected=1%
+    rlds-beam validate data/point_mass/1.0.0 --repair=missing_is_last --connectors=clean.yaml --max_rejected=1%
 """
 
 

@@ -83,7 +83,7 @@ class ReturnsOutput(FileOutput):
 
 
 OWN = "--to=test_own_output:ReturnsOutput"
-EPISODES = [make_episode(7, seed=i, breaks=["last_not_last"] if i == 4 else []) for i in range(20)]
+EPISODES = [make_episode(7, seed=i, breaks=["missing_is_last"] if i == 4 else []) for i in range(20)]
 
 
 @pytest.fixture
@@ -121,7 +121,7 @@ def test_convert(data, tmp_path):
     expected = [float(e.steps["reward"].sum()) for i, e in enumerate(EPISODES) if i != 4]
     assert returns(tmp_path / "out") == pytest.approx(expected)
     assert json.loads((tmp_path / "out" / "episodes.json").read_text()) == {"episodes": 19}
-    assert [line["rule"] for line, _ in read_rejected(tmp_path / "out")] == ["last_not_last"]
+    assert [line["rule"] for line, _ in read_rejected(tmp_path / "out")] == ["missing_is_last"]
     names = set(content(tmp_path / "out"))
     assert not {name for name in names if name.endswith((".spec", ".tfrecord", "features.json"))} - {
         name for name in names if name.startswith("rejected/")

@@ -127,7 +127,7 @@ class Violation:
     """One rule that an episode breaks, and where.
 
     Attributes:
-      rule: its id, for example `last_not_last`; `rlds-beam validate --help` lists all rules.
+      rule: its id, for example `missing_is_last`; `rlds-beam validate --help` lists all rules.
       detail: what was found: `NaN at step 17`.
       field: the step field, if it concerns one.
       step: index of the first step concerned, if it concerns one.

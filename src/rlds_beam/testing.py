@@ -44,10 +44,10 @@ Shape = tuple[int, ...]
 
 BREAKABLE = (
     "empty_episode",
-    "first_not_first",
-    "first_inside",
-    "last_not_last",
-    "last_inside",
+    "missing_is_first",
+    "unexpected_is_first",
+    "missing_is_last",
+    "unexpected_is_last",
     "terminal_not_last",
     "non_finite",
     "discount_out_of_range",
@@ -118,13 +118,13 @@ def _break(columns: dict[str, Any], breaks: Collection[str], middle: int) -> Non
     unknown = set(breaks) - set(BREAKABLE)
     if unknown:
         raise ValueError(f"breaks={unknown.pop()!r}: make_episode can break {', '.join(BREAKABLE)}")
-    if "first_not_first" in breaks:
+    if "missing_is_first" in breaks:
         columns["is_first"][0] = False
-    if "first_inside" in breaks:
+    if "unexpected_is_first" in breaks:
         columns["is_first"][middle] = True
-    if "last_not_last" in breaks:
+    if "missing_is_last" in breaks:
         columns["is_last"][-1] = columns["is_terminal"][-1] = False
-    if "last_inside" in breaks:
+    if "unexpected_is_last" in breaks:
         columns["is_last"][middle] = True
     if "terminal_not_last" in breaks:
         columns["is_terminal"][max(middle - 1, 0)] = True

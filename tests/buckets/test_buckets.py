@@ -161,7 +161,7 @@ def test_a_recording(tmp_path: Path, bucket: str) -> None:
 
 def test_commands(tmp_path: Path, bucket: str) -> None:
     """Two workers, from a bucket to a bucket: rejected records, reports, statistics, a second run, `--overwrite`."""
-    episodes = [make_episode(30, seed=i, breaks=["last_not_last"] if i == 2 else []) for i in range(6)]
+    episodes = [make_episode(30, seed=i, breaks=["missing_is_last"] if i == 2 else []) for i in range(6)]
     local = write_dataset(tmp_path, episodes, name="toy", shards=3)
     there = upload(local, f"{bucket}/toy/1.0.0")
     options = ["--max_rejected=1", "--workers=2"]

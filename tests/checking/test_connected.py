@@ -180,7 +180,7 @@ def test_a_suggested_preset_works_in_every_command_that_checks(tmp_path, capsys)
         assert main([*command, "--preset=robotur"]) == 2
         assert "did you mean roboturk" in capsys.readouterr().err
     assert main(["validate", source]) == 3
-    assert "--repair=last_not_last" in capsys.readouterr().out
+    assert "--repair=missing_is_last" in capsys.readouterr().out
     assert "roboturk" in PRESETS
 
 

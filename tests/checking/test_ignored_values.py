@@ -61,10 +61,12 @@ def test_a_step_that_does_not_end_the_episode_is_not_void():
     episode = episode.replace(
         steps={**episode.steps, "is_last": np.zeros(STEPS, bool), "is_terminal": np.zeros(STEPS, bool)}
     )
-    assert [v.rule for v in validate_episode(episode, CheckOptions()).violations] == ["last_not_last", "non_finite"]
+    assert [v.rule for v in validate_episode(episode, CheckOptions()).violations] == ["missing_is_last", "non_finite"]
     episode = with_nan(("reward", 1), ("reward", -1))
     flags = {"is_last": np.array([0, 1, 0, 0, 1], bool), "is_first": np.array([1, 0, 1, 0, 0], bool)}
-    parts = validate_episode(episode.replace(steps={**episode.steps, **flags}), CheckOptions(repair=("last_inside",)))
+    parts = validate_episode(
+        episode.replace(steps={**episode.steps, **flags}), CheckOptions(repair=("unexpected_is_last",))
+    )
     assert [p.steps["reward"][-1] for p in parts.episodes] == [0, 0]
 
 

@@ -22,7 +22,7 @@ from rlds_beam.runners.metrics import read_metrics
 from rlds_beam.testing import BREAKABLE, make_episode
 from rlds_beam.transforms.reporting import HandOver, handed_over
 
-OPTIONS = CheckOptions(repair=("last_not_last", "last_inside"), accept=("discount_out_of_range",))
+OPTIONS = CheckOptions(repair=("missing_is_last", "unexpected_is_last"), accept=("discount_out_of_range",))
 
 
 def _verdict(position: int, breaks: tuple[str, ...] = (), options: CheckOptions = OPTIONS) -> Verdict:
@@ -60,8 +60,8 @@ def test_counts() -> None:
     report = Report()
     for verdict in (
         _verdict(1),
-        _verdict(2, ("last_not_last",)),
-        _verdict(4, ("last_inside", "first_inside")),
+        _verdict(2, ("missing_is_last",)),
+        _verdict(4, ("unexpected_is_last", "unexpected_is_first")),
         _verdict(8, ("discount_out_of_range",)),
         _verdict(16, ("discount_out_of_range", "non_finite")),
     ):
@@ -71,9 +71,9 @@ def test_counts() -> None:
     assert report.shards == {"train:00000": 5}
     outcomes = {rule: (c.accepted, c.repaired, c.rejected) for rule, c in report.rules.items()}
     assert outcomes == {
-        "last_not_last": (0, 1, 0),
-        "first_inside": (0, 0, 1),
-        "last_inside": (0, 0, 1),
+        "missing_is_last": (0, 1, 0),
+        "unexpected_is_first": (0, 0, 1),
+        "unexpected_is_last": (0, 0, 1),
         "discount_out_of_range": (2, 0, 0),
         "non_finite": (0, 0, 1),
     }
@@ -83,7 +83,7 @@ def test_parts_of_a_repaired_record_are_one_record() -> None:
     verdict = validate_episode(make_episode("F M L | F L | F L"), OPTIONS)
     report = Report().add(verdict)
     assert (report.records, report.repaired, report.episodes, report.steps) == (1, 1, 3, 7)
-    assert str(report.rules["last_inside"].samples[0][0]) == "testing/1.0.0:train:00000@0"
+    assert str(report.rules["unexpected_is_last"].samples[0][0]) == "testing/1.0.0:train:00000@0"
 
 
 def test_samples_are_those_with_the_smallest_keys() -> None:
@@ -110,15 +110,15 @@ def test_a_breach_of_a_whole_shard() -> None:
 def test_summary_tells_a_newcomer_what_to_do() -> None:
     report = Report()
     for position in range(25):
-        report.add(_verdict(position, ("last_not_last",), CheckOptions()))
+        report.add(_verdict(position, ("missing_is_last",), CheckOptions()))
     report.add(_verdict(30))
     report = report.merge(Report(items_predicted=4, items_written=4, bytes_written=1_234_567))
     assert report.summary().splitlines() == [
         "read      26 records, 330 B",
         "checked   26 episodes: 1 valid, 25 rejected",
-        "  last_not_last: 25 rejected; the last step is not is_last (the episode never ends)",
+        "  missing_is_last: 25 rejected; the last step is not is_last (the episode never ends)",
         "    for example testing/1.0.0:train:00000@0 (is_last: False at step 4, the last one)",
-        "    --repair=last_not_last marks the final step as a truncation",
+        "    --repair=missing_is_last marks the final step as a truncation",
         "accepted  1 episode, 5 steps",
         "written   4 items (as predicted), 1.2 MB",
     ]

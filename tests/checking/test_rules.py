@@ -34,12 +34,15 @@ def _with(path: str, values: Any) -> Episode:
 
 # The right-hand column of section 1 of the TF-Agents page: what its conversion lets through.
 SLIPS_THROUGH = {
-    "episode starting with MID": ([make_episode("M M L")], [["first_not_first"]]),
-    "a lone LAST": ([make_episode("L")], [["first_not_first"]]),
-    "unterminated one-step episode": ([make_episode("F")], [["last_not_last"]]),
-    "F F M L": ([make_episode("F F M L")], [["first_inside"]]),
-    "F M | M L in two episodes": ([make_episode("F M"), make_episode("M L")], [["last_not_last"], ["first_not_first"]]),
-    "two episodes inside one record": ([make_episode("F M L | F M L")], [["last_inside"]]),
+    "episode starting with MID": ([make_episode("M M L")], [["missing_is_first"]]),
+    "a lone LAST": ([make_episode("L")], [["missing_is_first"]]),
+    "unterminated one-step episode": ([make_episode("F")], [["missing_is_last"]]),
+    "F F M L": ([make_episode("F F M L")], [["unexpected_is_first"]]),
+    "F M | M L in two episodes": (
+        [make_episode("F M"), make_episode("M L")],
+        [["missing_is_last"], ["missing_is_first"]],
+    ),
+    "two episodes inside one record": ([make_episode("F M L | F M L")], [["unexpected_is_last"]]),
     "zero-step episode": ([make_episode(0)], [["empty_episode"]]),
     "NaN reward": ([_with("reward", np.array([0, np.nan, 0, 0], np.float32))], [["non_finite"]]),
     "discount 7": ([_with("discount", np.array([1, 7, 1, 1], np.float32))], [["discount_out_of_range"]]),
@@ -57,12 +60,12 @@ def test_what_slips_through_tf_agents_is_caught(row: str) -> None:
     ("flags", "expected"),
     [
         ("F T L", ["terminal_not_last"]),
-        ("F M T", ["last_not_last", "terminal_not_last"]),
-        ("F M F M", ["first_inside", "last_not_last"]),
-        ("F M FL", ["first_inside"]),
-        ("L L", ["first_not_first", "last_inside"]),
-        ("FL M", ["last_not_last", "last_inside"]),
-        ("F L M L", ["last_inside"]),
+        ("F M T", ["missing_is_last", "terminal_not_last"]),
+        ("F M F M", ["unexpected_is_first", "missing_is_last"]),
+        ("F M FL", ["unexpected_is_first"]),
+        ("L L", ["missing_is_first", "unexpected_is_last"]),
+        ("FL M", ["missing_is_last", "unexpected_is_last"]),
+        ("F L M L", ["unexpected_is_last"]),
         ("F M LT", []),
         ("F M L", []),
         ("FL", []),
@@ -114,16 +117,16 @@ def test_all_breaches_are_found_in_one_pass_and_in_order() -> None:
     episode = make_episode("M M T F M", columns=columns)
     verdict = validate_episode(episode, OPTIONS)
     assert [(v.rule, v.field) for v in verdict.violations] == [
-        ("first_not_first", "is_first"),
-        ("first_inside", "is_first"),
-        ("last_not_last", "is_last"),
+        ("missing_is_first", "is_first"),
+        ("unexpected_is_first", "is_first"),
+        ("missing_is_last", "is_last"),
         ("terminal_not_last", "is_terminal"),
         ("non_finite", "reward"),
         ("non_finite", "extra"),
         ("discount_out_of_range", "discount"),
     ]
     assert verdict.rejected is not None
-    assert verdict.rejected.rule == "first_not_first"
+    assert verdict.rejected.rule == "missing_is_first"
 
 
 def test_a_missing_flag_is_named() -> None:
@@ -174,14 +177,14 @@ def test_images_are_looked_at_by_their_headers() -> None:
 def test_fail_names_the_place_and_the_way_out() -> None:
     episode = make_episode("F M", key=EpisodeKey("bridge/1.0.0", "train", 3, 77))
     with pytest.raises(FailedRuleError) as error:
-        validate_episode(episode, CheckOptions(fail=("last_not_last",)))
+        validate_episode(episode, CheckOptions(fail=("missing_is_last",)))
     for part in (
         "bridge/1.0.0",
         "split train",
         "shard 3",
         "position 77",
         "is_last",
-        "--fail=last_not_last",
+        "--fail=missing_is_last",
         "--repair=",
     ):
         assert part in str(error.value)
@@ -196,20 +199,20 @@ def test_accept_lets_through_and_counts() -> None:
 
 
 def test_one_rejecting_rule_rejects_whatever_could_be_repaired() -> None:
-    episode = make_episode(4, breaks=["non_finite", "last_not_last"])
-    verdict = validate_episode(episode, CheckOptions(repair=("last_not_last",)))
+    episode = make_episode(4, breaks=["non_finite", "missing_is_last"])
+    verdict = validate_episode(episode, CheckOptions(repair=("missing_is_last",)))
     assert verdict.rejected is not None
     assert verdict.rejected.rule == "non_finite"
     assert verdict.rejected.detail == "reward: nan at step 2"
-    assert [v.rule for v in verdict.rejected.violations] == ["last_not_last", "non_finite"]
+    assert [v.rule for v in verdict.rejected.violations] == ["missing_is_last", "non_finite"]
 
 
 def test_a_repair_that_leaves_a_breach_rejects_with_both() -> None:
-    verdict = validate_episode(make_episode("F M | F M L"), CheckOptions(repair=("first_inside",)))
+    verdict = validate_episode(make_episode("F M | F M L"), CheckOptions(repair=("unexpected_is_first",)))
     assert verdict.rejected is not None
-    assert verdict.rejected.rule == "last_not_last"
-    assert [v.rule for v in verdict.rejected.violations] == ["first_inside", "last_not_last"]
-    assert verdict.outcomes() == {"first_inside": "rejected", "last_not_last": "rejected"}
+    assert verdict.rejected.rule == "missing_is_last"
+    assert [v.rule for v in verdict.rejected.violations] == ["unexpected_is_first", "missing_is_last"]
+    assert verdict.outcomes() == {"unexpected_is_first": "rejected", "missing_is_last": "rejected"}
 
 
 # Repairs: what goes in, which rules, and the flags that come out
@@ -223,22 +226,22 @@ def _letters(episode: Episode) -> str:
 @pytest.mark.parametrize(
     ("flags", "repair", "expected"),
     [
-        ("F M M", "last_not_last", "F M L"),  # a truncation
-        ("F", "last_not_last", "FL"),
-        ("F M T", "last_not_last,terminal_not_last", "F M LT"),  # one repair for both rules
-        ("F M T", "last_not_last", None),
+        ("F M M", "missing_is_last", "F M L"),  # a truncation
+        ("F", "missing_is_last", "FL"),
+        ("F M T", "missing_is_last,terminal_not_last", "F M LT"),  # one repair for both rules
+        ("F M T", "missing_is_last", None),
         ("F M T", "terminal_not_last", None),
-        ("M M L", "first_not_first", "F M L"),
-        ("F M L | F L", "last_inside", "F M L | F L"),
-        ("F M L | M L", "last_inside", None),
-        ("F M L | M L", "last_inside,first_not_first", "F M L | F L"),
-        ("F M | F M L", "first_inside,last_not_last", "F L | F M L"),
-        ("F M | F M L", "first_inside", None),
-        ("F M FL", "first_inside,last_not_last", "F L | FL"),
+        ("M M L", "missing_is_first", "F M L"),
+        ("F M L | F L", "unexpected_is_last", "F M L | F L"),
+        ("F M L | M L", "unexpected_is_last", None),
+        ("F M L | M L", "unexpected_is_last,missing_is_first", "F M L | F L"),
+        ("F M | F M L", "unexpected_is_first,missing_is_last", "F L | F M L"),
+        ("F M | F M L", "unexpected_is_first", None),
+        ("F M FL", "unexpected_is_first,missing_is_last", "F L | FL"),
         ("F T M L", "terminal_not_last", None),
-        ("F T M L", "terminal_not_last,last_inside", None),
-        ("F T M L", "terminal_not_last,last_inside,first_not_first", "F LT | F L"),
-        ("F M L", "last_inside", "F M L"),
+        ("F T M L", "terminal_not_last,unexpected_is_last", None),
+        ("F T M L", "terminal_not_last,unexpected_is_last,missing_is_first", "F LT | F L"),
+        ("F M L", "unexpected_is_last", "F M L"),
     ],
 )
 def test_repairs(flags: str, repair: str, expected: str | None) -> None:
@@ -284,10 +287,10 @@ def _expected(episode: Episode) -> list[str]:
         return ["empty_episode"]
     first, last, terminal = (list(episode.steps[f"is_{name}"]) for name in ("first", "last", "terminal"))
     broken = {
-        "first_not_first": not first[0],
-        "first_inside": any(first[i] and not last[i - 1] for i in range(1, length)),
-        "last_not_last": not last[-1],
-        "last_inside": any(last[i] for i in range(length - 1)),
+        "missing_is_first": not first[0],
+        "unexpected_is_first": any(first[i] and not last[i - 1] for i in range(1, length)),
+        "missing_is_last": not last[-1],
+        "unexpected_is_last": any(last[i] for i in range(length - 1)),
         "terminal_not_last": any(terminal[i] and not last[i] for i in range(length)),
         "non_finite": any(np.isnan(r) and not last[i] for i, r in enumerate(episode.steps["reward"])),
     }

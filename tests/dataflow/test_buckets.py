@@ -45,7 +45,7 @@ def cloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cloud]:
 @pytest.mark.parametrize("name", OUTPUTS)
 def test_the_bytes_are_those_of_a_local_output(cloud: Cloud, tmp_path: Path, name: str) -> None:
     # As many steps in each shard: a file in a bucket is not cut, so the ranges of a local copy are the same.
-    episodes = [make_episode(12, seed=i, breaks=["last_not_last"] if i == 3 else []) for i in range(8)]
+    episodes = [make_episode(12, seed=i, breaks=["missing_is_last"] if i == 3 else []) for i in range(8)]
     source = write_dataset(tmp_path / "data", episodes, name="toy", shards=2)
     (tmp_path / "learner.yaml").write_text(CONNECTORS)
     options = [*OUTPUTS[name], "--shards=2", "--max_rejected=1", "--workers=1"]

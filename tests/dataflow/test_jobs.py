@@ -74,7 +74,7 @@ def cloud(image: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
     """One of its episodes never ends."""
-    episodes = [make_episode(STEPS, seed=i, breaks=["last_not_last"] if i == 3 else []) for i in range(EPISODES)]
+    episodes = [make_episode(STEPS, seed=i, breaks=["missing_is_last"] if i == 3 else []) for i in range(EPISODES)]
     return write_dataset(tmp_path / "data", episodes, name="toy", shards=2)
 
 
@@ -189,9 +189,9 @@ def test_the_package_that_beam_stages_runs_push(
 
 def test_a_job_that_fails_says_why(cloud: Cloud, source: Path, capsys: pytest.CaptureFixture[str]) -> None:
     there = cloud.upload(source, "bucket/toy/1.0.0")
-    assert main(["convert", there, "gs://bucket/out", "--fail=last_not_last", *flags(cloud)]) == 1
+    assert main(["convert", there, "gs://bucket/out", "--fail=missing_is_last", *flags(cloud)]) == 1
     err = capsys.readouterr().err.splitlines()
-    assert "last_not_last" in err[-1] and "toy/1.0.0, split train, shard 0" in err[-1], err
+    assert "missing_is_last" in err[-1] and "toy/1.0.0, split train, shard 0" in err[-1], err
 
 
 def test_ctrl_c_cancels_the_job(cloud: Cloud, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -129,6 +129,6 @@ def test_rejected_records_are_the_originals(tmp_path, convert):
     originals = [payload for shard in shard_paths(source) for payload in read_payloads(shard)]
     assert [payload for _, payload in ran.rejected] == originals
     again = write_dataset(tmp_path / "again", [p for _, p in ran.rejected], schema=schema_of(make_episode(3)))
-    repaired = convert(again, "--repair=last_not_last", output=tmp_path / "repaired")
+    repaired = convert(again, "--repair=missing_is_last", output=tmp_path / "repaired")
     assert repaired.code == 0
     assert len(repaired.items) == 4 * 2

@@ -19,7 +19,7 @@ from rlds_beam.testing import make_episode, read_items, write_dataset
 
 SHARDS = 6
 TRIES = 10
-FLAGS = (f"--shards={SHARDS}", "--repair=last_not_last", "--max_rejected=1")
+FLAGS = (f"--shards={SHARDS}", "--repair=missing_is_last", "--max_rejected=1")
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ from rlds_beam.testing import make_episode, write_dataset
 
 pytestmark = pytest.mark.timeout(900)
 JOB_SECONDS = 600.0
-FLAGS = ("--shards=6", "--repair=last_not_last", "--max_rejected=1")
+FLAGS = ("--shards=6", "--repair=missing_is_last", "--max_rejected=1")
 
 
 @pytest.fixture(scope="module")

@@ -75,7 +75,7 @@ def test_d4rl_is_checked_and_converted(tmp_path):
     d4rl(tmp_path / "x.hdf5", terminals=[3], timeouts=[7])
     report = export(tmp_path / "x.hdf5", tmp_path / "out", "rlds", from_="d4rl")
     assert (report.items_written, report.rejected) == (2, 1)
-    report = export(tmp_path / "x.hdf5", tmp_path / "all", "rlds", from_="d4rl", repair=("last_not_last",))
+    report = export(tmp_path / "x.hdf5", tmp_path / "all", "rlds", from_="d4rl", repair=("missing_is_last",))
     assert (report.items_written, report.rejected) == (3, 0)
     (version,) = {p.parent for p in (tmp_path / "all").rglob("features.json")}
     back = read_back(version, "rlds")

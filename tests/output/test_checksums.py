@@ -23,7 +23,7 @@ FLAGS = ("--shards=3", "--max_rejected=1")
 @pytest.fixture
 def dataset(tmp_path):
     """One of its episodes is rejected."""
-    return write_dataset(tmp_path / "data", [*episodes(), make_episode(STEPS, breaks=["last_not_last"])])
+    return write_dataset(tmp_path / "data", [*episodes(), make_episode(STEPS, breaks=["missing_is_last"])])
 
 
 @pytest.fixture

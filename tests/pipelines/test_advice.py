@@ -18,7 +18,7 @@ from rlds_beam.testing import make_episode, write_dataset
 @pytest.fixture
 def broken(tmp_path: Path) -> Path:
     """One episode never ends, one does not begin, one has a NaN; below a directory with a space in its name."""
-    breaks = [(), ("last_not_last",), (), ("first_not_first",), ("non_finite",)]
+    breaks = [(), ("missing_is_last",), (), ("missing_is_first",), ("non_finite",)]
     episodes = [make_episode(5, seed=i, breaks=rules) for i, rules in enumerate(breaks)]
     return write_dataset(tmp_path / "my data", episodes, name="broken")
 

@@ -118,7 +118,7 @@ def test_unknown_flag_names_the_nearest(run, source, tmp_path, flag, near):
         (["--items=sequences", "--stride_length=0"], "--stride_length"),
         (["--items=sequences", "--tile_end_of_episodes"], "--pad_end_of_episodes"),
         (["--repair=non_finite"], "cannot be repaired"),
-        (["--accept=last_not_last"], "cannot be accepted"),
+        (["--accept=missing_is_last"], "cannot be accepted"),
         (["--fail=no_such_rule"], "there is no such rule"),
         (["--max_rejected=2.5"], "--max_rejected"),
         (["--max_rejected=-1"], "--max_rejected"),
@@ -199,10 +199,10 @@ def test_python_dash_m(source, tmp_path):
 
 
 def test_a_failing_worker_says_it_in_one_line(broken, tmp_path):
-    done = process("convert", broken, tmp_path / "out", "--fail=last_not_last", "--workers=2")
+    done = process("convert", broken, tmp_path / "out", "--fail=missing_is_last", "--workers=2")
     assert (done.returncode, done.stdout) == (1, "")
     (said,) = complaints(done.stderr)
-    assert "last_not_last" in said
+    assert "missing_is_last" in said
     assert not (tmp_path / "out" / "manifest.json").exists()
 
 
@@ -288,7 +288,7 @@ def test_convert_from_python(source, tmp_path):
 
 def test_validate_and_inspect_from_python(broken):
     report = validate(ValidateConfig(str(broken)))
-    assert report.rules["last_not_last"].rejected == 2
+    assert report.rules["missing_is_last"].rejected == 2
     assert inspect(InspectConfig(str(broken), items="frames")).items == 8 * 3
 
 
@@ -297,7 +297,7 @@ def test_validate_and_inspect_from_python(broken):
     [
         ({"output": "/dev/null"}, UsageError),
         ({"input": "/no/where"}, UsageError),
-        ({"fail": ("last_not_last",)}, FailedRuleError),
+        ({"fail": ("missing_is_last",)}, FailedRuleError),
         ({"shards": 0}, UsageError),
     ],
 )

@@ -266,7 +266,7 @@ def test_transforms_in_ones_own_pipeline(tmp_path, episodes):
         converted = checked.accepted | ConvertToTrajectories(items=options)
         found = converted.items | beam.FlatMap(lambda items: [x.tobytes() for x in items.gather("observation/goal")])
         assert_that(found, equal_to(expected), label="items")
-        assert_that(checked.rejected | beam.Map(lambda r: r.rule), equal_to(["last_not_last"]), label="rejected")
+        assert_that(checked.rejected | beam.Map(lambda r: r.rule), equal_to(["missing_is_last"]), label="rejected")
         assert_that(checked.report | beam.Map(lambda r: (r.records, r.valid)), equal_to([(8, 7)]), label="report")
     with pytest.raises(UsageError, match="across_episodes"):
         ConvertToTrajectories(items=ItemOptions(**SEQUENCES, across_episodes=True))

@@ -39,8 +39,8 @@ def test_the_same_options_give_the_same_files(tmp_path: Path) -> None:
 def test_broken_episodes_are_rejected_and_can_be_repaired(tmp_path: Path) -> None:
     dataset = example(ExampleConfig(str(tmp_path), episodes=10, broken=3, shards=1))
     report = rlds_beam.validate(dataset)
-    assert (report.records, report.rejected, list(report.rules)) == (10, 3, ["last_not_last"])
-    assert rlds_beam.validate(dataset, repair="last_not_last").rejected == 0
+    assert (report.records, report.rejected, list(report.rules)) == (10, 3, ["missing_is_last"])
+    assert rlds_beam.validate(dataset, repair="missing_is_last").rejected == 0
 
 
 def test_episodes_follow_rlds() -> None:

@@ -140,9 +140,9 @@ def test_13_empty_episode(tmp_path, convert_only):
 def test_14_never_ends(tmp_path, convert_only):
     source = broken_record(tmp_path, make_episode("F M M M M", seed=50))
     ran = convert_only(source)
-    ran.assert_one_rejected("last_not_last", "step 4", field="is_last")
-    assert "--repair=last_not_last" in ran.out  # the advice
-    repaired = convert_only(source, "--repair=last_not_last", output=tmp_path / "repaired")
+    ran.assert_one_rejected("missing_is_last", "step 4", field="is_last")
+    assert "--repair=missing_is_last" in ran.out  # the advice
+    repaired = convert_only(source, "--repair=missing_is_last", output=tmp_path / "repaired")
     assert repaired.code == 0
     assert repaired.report["repaired"] == 1
     assert repaired.rejected == []
@@ -154,11 +154,11 @@ def test_14_never_ends(tmp_path, convert_only):
 
 def test_14_fails_at_the_first_when_asked(tmp_path, convert_only):
     source = broken_record(tmp_path, make_episode("F M M M M", seed=50), shards=1)
-    ran = convert_only(source, "--fail=last_not_last")
+    ran = convert_only(source, "--fail=missing_is_last")
     assert ran.code == 1
     assert ran.out == ""
     offset = record_offsets(shard_paths(source)[0])[2]
-    for text in ("split train", "shard 0", f"position {offset}", "--fail=last_not_last"):
+    for text in ("split train", "shard 0", f"position {offset}", "--fail=missing_is_last"):
         assert text in ran.err
     assert len(complaints(ran.err)) == 1
     assert not (ran.output / "manifest.json").exists()
@@ -170,29 +170,29 @@ def test_15_terminal_but_not_last(tmp_path, convert_only):
     ran.assert_one_rejected("terminal_not_last", "step 2", field="is_terminal")
 
 
-@pytest.mark.parametrize(("steps", "rule"), [("M M M M L", "first_not_first"), ("F M F M L", "first_inside")])
+@pytest.mark.parametrize(("steps", "rule"), [("M M M M L", "missing_is_first"), ("F M F M L", "unexpected_is_first")])
 def test_16_first(tmp_path, convert_only, steps, rule):
     source = broken_record(tmp_path, make_episode(steps, seed=50))
     convert_only(source).assert_one_rejected(rule, field="is_first")
-    repaired = convert_only(source, f"--repair={rule},last_not_last", output=tmp_path / "repaired")
+    repaired = convert_only(source, f"--repair={rule},missing_is_last", output=tmp_path / "repaired")
     assert repaired.code == 0
     assert repaired.report["repaired"] == 1
-    assert len(repaired.items) == pairs(EPISODES) + (4 if rule == "first_not_first" else 1 + 2)
+    assert len(repaired.items) == pairs(EPISODES) + (4 if rule == "missing_is_first" else 1 + 2)
 
 
 def test_16_several_episodes_in_a_record(tmp_path, convert_only):
     source = broken_record(tmp_path, make_episode("F M L | F M M L", seed=50))
-    convert_only(source).assert_one_rejected("last_inside", "step 2", field="is_last")
-    repaired = convert_only(source, "--repair=last_inside", output=tmp_path / "repaired")
+    convert_only(source).assert_one_rejected("unexpected_is_last", "step 2", field="is_last")
+    repaired = convert_only(source, "--repair=unexpected_is_last", output=tmp_path / "repaired")
     assert repaired.code == 0
     assert repaired.report["episodes"] == EPISODES + 2
     assert len(repaired.items) == pairs(EPISODES) + 2 + 3
 
 
 def test_16_a_repair_that_does_not_help_rejects_the_whole_record(tmp_path, convert_only):
-    ran = convert_only(broken_record(tmp_path, make_episode("F M F M L", seed=50)), "--repair=first_inside")
-    line, _ = ran.assert_one_rejected("last_not_last")
-    assert {v["rule"] for v in line["violations"]} == {"first_inside", "last_not_last"}
+    ran = convert_only(broken_record(tmp_path, make_episode("F M F M L", seed=50)), "--repair=unexpected_is_first")
+    line, _ = ran.assert_one_rejected("missing_is_last")
+    assert {v["rule"] for v in line["violations"]} == {"unexpected_is_first", "missing_is_last"}
 
 
 @pytest.mark.parametrize("flags", ["FL", "FLT"])

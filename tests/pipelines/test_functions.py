@@ -25,15 +25,15 @@ from rlds_beam.user_functions import ByValue, name_of, resolve
 @pytest.fixture
 def dataset(tmp_path: Path) -> Path:
     """Two of ten episodes never end."""
-    episodes = [make_episode(6, seed=i, breaks=["last_not_last"] if i < 2 else []) for i in range(10)]
+    episodes = [make_episode(6, seed=i, breaks=["missing_is_last"] if i < 2 else []) for i in range(10)]
     return write_dataset(tmp_path / "data", episodes, name="toy", shards=2)
 
 
 def test_the_jobs_take_paths_and_plain_options(dataset: Path, tmp_path: Path) -> None:
     report = rlds_beam.validate(dataset, runner="FnApiRunner")
     assert (report.records, report.rejected) == (10, 2)
-    survey = rlds_beam.inspect(dataset, repair="last_not_last")
-    outcome = rlds_beam.convert(dataset, tmp_path / "pairs", repair="last_not_last", shards=1)
+    survey = rlds_beam.inspect(dataset, repair="missing_is_last")
+    outcome = rlds_beam.convert(dataset, tmp_path / "pairs", repair="missing_is_last", shards=1)
     assert outcome.report.items_written == survey.items == 50
     assert len(read_items(tmp_path / "pairs")) == 50
 
@@ -47,7 +47,7 @@ def test_files_may_be_a_list_of_paths(dataset: Path) -> None:
 def test_stats_and_example_are_functions_as_the_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     directory = rlds_beam.example(tmp_path / "data", episodes=6, broken=1, shards=2)
     assert directory == str(tmp_path / "data" / "point_mass" / "1.0.0")
-    outcome = rlds_beam.stats(directory, repair="last_not_last", output=tmp_path / "stats.json", runner="FnApiRunner")
+    outcome = rlds_beam.stats(directory, repair="missing_is_last", output=tmp_path / "stats.json", runner="FnApiRunner")
     assert (outcome.report.records, outcome.report.rejected, outcome.statistics["episodes"]) == (6, 0, 6)
     assert json.loads((tmp_path / "stats.json").read_text()) == outcome.statistics
     assert repr(outcome) == f"<StatsOutcome: {outcome.report.line()}>"
@@ -64,7 +64,7 @@ def test_stats_and_example_are_functions_as_the_others(tmp_path: Path, capsys: p
 
 def test_results_have_a_short_repr(dataset: Path, tmp_path: Path) -> None:
     outcome = rlds_beam.convert(dataset, tmp_path / "pairs")
-    line = "10 records read, 8 valid, 2 rejected (2 last_not_last), 40 items written"
+    line = "10 records read, 8 valid, 2 rejected (2 missing_is_last), 40 items written"
     assert repr(outcome) == f"<ConvertOutcome: {line}; {tmp_path / 'pairs'}>"
     assert repr(outcome.report) == f"<Report: {line}>"
     assert repr(rlds_beam.inspect(dataset)) == "<Survey of toy/1.0.0: 40 items of 48 steps>"
@@ -133,7 +133,7 @@ def policy_info(current, following):
 
 if __name__ == "__main__":
     outcome = rlds_beam.convert(sys.argv[1], sys.argv[2], policy_info_fn=policy_info, workers=2, shards=2,
-                                repair="last_not_last")
+                                repair="missing_is_last")
     print(outcome.report.items_written, bool(outcome.metrics))
 """
 
@@ -167,7 +167,7 @@ def test_a_function_beside_a_script_reaches_the_workers(dataset: Path, tmp_path:
         "import sys, rlds_beam\nfrom policies_of_a_script import info\n"
         "if __name__ == '__main__':\n"
         "    rlds_beam.convert(sys.argv[1], sys.argv[2], policy_info_fn=info, workers=2, shards=2,\n"
-        "                      repair='last_not_last')\n"
+        "                      repair='missing_is_last')\n"
     )
     command = [sys.executable, place / "script.py", dataset, tmp_path / "out"]
     done = subprocess.run(

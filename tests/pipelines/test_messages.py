@@ -28,13 +28,13 @@ from rlds_beam.trajectories.spec import Leaf, TrajectorySpec
 
 
 def test_a_repair_that_was_given_is_not_advised(tmp_path, capsys):
-    broken = make_episode(5, seed=1, breaks=["last_not_last"])
+    broken = make_episode(5, seed=1, breaks=["missing_is_last"])
     source = write_dataset(tmp_path / "data", [broken, broken])
-    assert main(["convert", str(source), str(tmp_path / "out"), "--repair=last_not_last"]) == 3
+    assert main(["convert", str(source), str(tmp_path / "out"), "--repair=missing_is_last"]) == 3
     out = capsys.readouterr().out
-    assert "last_not_last: 1 repaired, 1 rejected" in out
+    assert "missing_is_last: 1 repaired, 1 rejected" in out
     assert "marks the final step" not in out
-    assert "--repair=last_not_last was given; another rule rejects these records" in out
+    assert "--repair=missing_is_last was given; another rule rejects these records" in out
     assert "--accept=duplicate_episode keeps every copy" in out
     assert "repair    rlds-beam" not in out
 
@@ -116,16 +116,16 @@ def test_print_shows_what_the_command_shows(tmp_path, capsys, name, options):
 
 
 def test_exit_code_3_says_why_and_what_accepts_it(tmp_path, capsys):
-    broken = [make_episode(5, seed=1), *(make_episode(5, seed=i, breaks=["last_not_last"]) for i in (2, 3))]
+    broken = [make_episode(5, seed=1), *(make_episode(5, seed=i, breaks=["missing_is_last"]) for i in (2, 3))]
     source = str(write_dataset(tmp_path, [*broken, make_episode(5, seed=4, breaks=["non_finite"])]))
     commands = (["validate", source], ["stats", source], ["convert", source, str(tmp_path / "out")])
     for command in commands:
         assert main(command) == 3
         last = capsys.readouterr().out.splitlines()[-1]
         assert last.startswith("failed    with exit code 3: 3 of 4 records were rejected, more than --max_rejected=0 (")
-        assert "--max_rejected=3 accepts that; --repair=last_not_last repairs" in last
+        assert "--max_rejected=3 accepts that; --repair=missing_is_last repairs" in last
         assert "--accept=non_finite writes" in last
-    for remedies in (["--max_rejected=3"], ["--repair=last_not_last", "--accept=non_finite"]):
+    for remedies in (["--max_rejected=3"], ["--repair=missing_is_last", "--accept=non_finite"]):
         assert main(["validate", source, *remedies]) == 0
         assert "failed" not in capsys.readouterr().out
     assert main(["validate", source, "-q"]) == 3
@@ -273,7 +273,7 @@ def test_what_convert_wrote_is_named_where_a_dataset_is_expected(tmp_path, capsy
     )
     assert main(["convert", source, pairs, "--items=sequences"]) == 2
     assert "trajectories (--items=pairs); this command would write trajectories (--items=seq" in capsys.readouterr().err
-    assert main(["convert", source, pairs, "--repair=last_not_last"]) == 2
+    assert main(["convert", source, pairs, "--repair=missing_is_last"]) == 2
     assert "holds the output of another plan (check.repair was [] and is now" in capsys.readouterr().err
     assert main(["validate", source, source]) == 2
     assert f"{source} is a directory: give one directory, or several files" in capsys.readouterr().err

@@ -208,13 +208,13 @@ def test_worker_processes(push, server, data, tmp_path) -> None:
 
 
 def test_bad_episodes_are_kept_and_the_rest_goes_on(push, server, tmp_path) -> None:
-    episodes = [make_episode(STEPS, seed=i, breaks=["last_not_last"] if i == 4 else []) for i in range(EPISODES)]
+    episodes = [make_episode(STEPS, seed=i, breaks=["missing_is_last"] if i == 4 else []) for i in range(EPISODES)]
     data = write_dataset(tmp_path / "data", episodes)
     code, report, _ = push(data, server, f"--rejected={tmp_path / 'kept'}")
     assert code == 3
     assert (report["rejected"], report["items_written"]) == (1, PAIRS - (STEPS - 1))
     ((line, _),) = read_rejected(tmp_path / "kept")
-    assert line["rule"] == "last_not_last"
+    assert line["rule"] == "missing_is_last"
     EpisodeKey.parse(line["key"])
 
 

@@ -55,7 +55,7 @@ def test_it_is_numpy_on_the_whole(source, episodes, tmp_path, workers):
 
 
 def test_rejected_episodes_do_not_count(tmp_path, capsys):
-    broken = [make_episode(5, seed=i, breaks=["last_not_last"] if i == 2 else []) for i in range(5)]
+    broken = [make_episode(5, seed=i, breaks=["missing_is_last"] if i == 2 else []) for i in range(5)]
     source = write_dataset(tmp_path / "data", broken)
     assert main(["stats", str(source), "--json", "--runner=FnApiRunner"]) == 3
     printed = json.loads(capsys.readouterr().out)
@@ -104,7 +104,7 @@ def test_what_is_wrong_is_said(source, tmp_path, capsys, flags, message):
 
 @pytest.fixture(scope="module")
 def all_broken(tmp_path_factory):
-    return write_dataset(tmp_path_factory.mktemp("broken"), [make_episode(5, breaks=["last_not_last"])] * 3)
+    return write_dataset(tmp_path_factory.mktemp("broken"), [make_episode(5, breaks=["missing_is_last"])] * 3)
 
 
 @pytest.mark.parametrize(("flags", "code"), [([], 3), (["--allow_empty", "--max_rejected=1.0"], 0)])

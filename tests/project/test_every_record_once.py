@@ -62,7 +62,7 @@ KINDS = ("sound", *BREAKABLE, "empty_record", "text", "torn_example", "missing_f
 def make_record(kind: str, id: int, steps: int, nested: bool) -> Made:
     """One record; `id` is the first number of every observation."""
     breaks = [kind] if kind in BREAKABLE else []
-    inner = ("first_inside", "last_inside", "terminal_not_last", "unequal_lengths")
+    inner = ("unexpected_is_first", "unexpected_is_last", "terminal_not_last", "unequal_lengths")
     if kind in (*inner, "non_finite", "discount_out_of_range"):  # the last step's values are void, and not judged
         steps = max(steps, 3)
     observation: Any = {"id": 2, "inner/more": 1} if nested else 3

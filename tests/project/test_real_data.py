@@ -36,7 +36,7 @@ def converted(tmp_path_factory):
     def convert(*flags: str) -> Path:
         if flags not in made:
             made[flags] = tmp_path_factory.mktemp("bridge") / "out"
-            assert main(["convert", str(REAL), str(made[flags]), "--repair=last_not_last", *flags]) == 0
+            assert main(["convert", str(REAL), str(made[flags]), "--repair=missing_is_last", *flags]) == 0
         return made[flags]
 
     return convert
@@ -88,7 +88,7 @@ def test_validate_finds_them(capsys):
     assert main(["validate", str(REAL), "--json"]) == 3
     report = json.loads(capsys.readouterr().out)
     assert (report["records"], report["valid"], report["rejected"]) == (EPISODES, 0, EPISODES)
-    assert {rule: count["rejected"] for rule, count in report["rules"].items()} == {"last_not_last": EPISODES}
+    assert {rule: count["rejected"] for rule, count in report["rules"].items()} == {"missing_is_last": EPISODES}
 
 
 def test_without_repair_nothing_is_written_and_nothing_lost(tmp_path, capsys):
@@ -96,7 +96,7 @@ def test_without_repair_nothing_is_written_and_nothing_lost(tmp_path, capsys):
     assert main(["convert", str(REAL), str(output)]) == 3
     captured = capsys.readouterr()
     assert not complaints(captured.err)
-    assert "--repair=last_not_last" in captured.out
+    assert "--repair=missing_is_last" in captured.out
     manifest = json.loads((output / "manifest.json").read_text())
     assert manifest["items"] == 0
     assert shard_paths(output) == []
@@ -105,7 +105,7 @@ def test_without_repair_nothing_is_written_and_nothing_lost(tmp_path, capsys):
     (shard,) = shard_paths(REAL)
     assert [payload for _, payload in rejected] == read_payloads(shard)
     assert [EpisodeKey.parse(line["key"]).position for line, _ in rejected] == record_offsets(shard)[:-1]
-    assert {line["rule"] for line, _ in rejected} == {"last_not_last"}
+    assert {line["rule"] for line, _ in rejected} == {"missing_is_last"}
 
 
 def test_both_readers_read_every_pair(converted, decoded):
@@ -186,9 +186,9 @@ def test_pushed_into_reverb_the_frames_are_those_that_tfds_decodes(decoded, caps
     server = reverb.Server([table])
     address = f"127.0.0.1:{server.port}"
     assert main(["push", str(REAL), f"--reverb={address}", "--table=t"]) == 3  # none of them ends
-    assert main(["push", str(REAL), "--repair=last_not_last", f"--reverb={address}", "--table=t", "--dry_run"]) == 0
+    assert main(["push", str(REAL), "--repair=missing_is_last", f"--reverb={address}", "--table=t", "--dry_run"]) == 0
     out = capsys.readouterr().out
-    assert main(["push", str(REAL), "--repair=last_not_last", f"--reverb={address}", "--table=t"]) == 0
+    assert main(["push", str(REAL), "--repair=missing_is_last", f"--reverb={address}", "--table=t"]) == 0
     leaves = [line.split(":")[0].strip() for line in out.partition("frame\n")[2].splitlines()]
     camera = leaves.index(CAMERA)
     items = drain(address, "t")
@@ -201,7 +201,7 @@ def test_pushed_into_reverb_the_frames_are_those_that_tfds_decodes(decoded, caps
 
 @pytest.mark.parametrize("flags", [(), ("--images=jpeg",), ("--items=sequences", "--sequence_length=8")])
 def test_the_size_is_predicted(converted, capsys, flags) -> None:
-    command = ["inspect", str(REAL), "--repair=last_not_last", "--json", *flags]
+    command = ["inspect", str(REAL), "--repair=missing_is_last", "--json", *flags]
     assert main(command) == 0
     predicted = json.loads(capsys.readouterr().out)["output_bytes"]
     manifest = json.loads((converted(*flags) / "manifest.json").read_text())

@@ -155,7 +155,7 @@ def graphs(home: Path) -> Iterator[dict[str, beam_runner_api_pb2.Pipeline]]:
         shard.write_bytes(gzip.compress(shard.read_bytes()))
     pushed = PushConfig(
         source, reverb=(f"127.0.0.1:{server.port}",), table=("t",), rejected=str(home / "rejected"), items="sequences",
-        across_episodes=True, repair=("last_not_last",),
+        across_episodes=True, repair=("missing_is_last",),
     )  # fmt: skip
 
     def count(root: Any) -> Any:

@@ -32,7 +32,7 @@ Caused by: org.apache.flink.runtime.NoResourceAvailableException: Could not acqu
 """
 WORKER = """java.lang.RuntimeException: Error received from SDK harness: Traceback (most recent call last):
   File "checking.py", line 1, in process
-rlds_beam.errors.FailedRuleError: last_not_last: toy/1.0.0:train:00000@12
+rlds_beam.errors.FailedRuleError: missing_is_last: toy/1.0.0:train:00000@12
 \tat org.apache.beam.X.y(X.java:1)
 Caused by: java.util.concurrent.ExecutionException: it went wrong
 """
@@ -77,7 +77,7 @@ def test_a_message_without_a_cause(text) -> None:
 def test_a_worker_s_error_is_ours() -> None:
     error = plain(RuntimeError(FAILED + WORKER), OPTIONS, _Up(""))
     assert isinstance(error, FailedRuleError)
-    assert str(error) == "last_not_last: toy/1.0.0:train:00000@12"
+    assert str(error) == "missing_is_last: toy/1.0.0:train:00000@12"
 
 
 def test_a_job_leaves_the_process_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,7 +36,7 @@ if workers == 1:
     rlds_beam.record("recorded", episodes=2, workers=workers, **options)
     rlds_beam.inspect(rlds_beam.example("examples", episodes=2))
 try:
-    rlds_beam.validate(data, workers=workers, fail="last_not_last", progress="none")
+    rlds_beam.validate(data, workers=workers, fail="missing_is_last", progress="none")
 except rlds_beam.FailedRuleError:
     assert state() == before
 """
@@ -56,7 +56,7 @@ class Log(EpisodeConnector):
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> str:
-    episodes = [make_episode(5, seed=i, breaks=["last_not_last"] if i == 3 else []) for i in range(4)]
+    episodes = [make_episode(5, seed=i, breaks=["missing_is_last"] if i == 3 else []) for i in range(4)]
     return str(write_dataset(tmp_path_factory.mktemp("data"), episodes, shards=2))
 
 

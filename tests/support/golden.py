@@ -43,7 +43,7 @@ Result = TypeVar("Result")
 _SEQUENCES = "--items=sequences --sequence_length"
 _HALF = "--cast=observation/half=float32"
 _CAST = f"{_HALF},observation/open=uint8"
-_REPAIR = "--repair=first_not_first,first_inside,last_not_last,last_inside,terminal_not_last"
+_REPAIR = "--repair=missing_is_first,unexpected_is_first,missing_is_last,unexpected_is_last,terminal_not_last"
 
 CONVERSIONS = (
     # Items, padding, ends of episodes
@@ -113,7 +113,7 @@ CONVERSIONS = (
     f"broken {_REPAIR} --items=episodes --shards=3 --last_step=absorbing",
     "broken --fail=not_an_example",
     f"several {_REPAIR} {_SEQUENCES}=2 --pad_end_of_episodes --tile_end_of_episodes",
-    "several --repair=last_inside,first_inside --items=episodes",
+    "several --repair=unexpected_is_last,unexpected_is_first --items=episodes",
     f"several {_REPAIR} {_SEQUENCES}=4 --across_episodes --terminal_discount=boundary",
     "damaged",
     "damaged --items=frames --accept=short_shard --shards=2 --max_rejected=10",

@@ -28,7 +28,7 @@ def robot_episode(length: int, size: int = 16) -> Episode:
 
     made = make_episode(
         length, seed=length, observation={"state": 4, "matrix": (2, 3)}, action=2,
-        breaks=["last_not_last"] if length == INVALID else [],
+        breaks=["missing_is_last"] if length == INVALID else [],
         columns={"language_instruction": [f"task {length % 3}" if i < 6 else "go on" for i in range(length)],
                  "observation/note": [f"step {i} ä" for i in range(length)],
                  "observation/count": np.arange(length, dtype=np.int32)},

@@ -43,7 +43,7 @@ def rewards(output):
 
 @pytest.fixture
 def dataset(tmp_path):
-    episodes = [make_episode(4, seed=i, breaks=["last_not_last"] if i == 3 else []) for i in range(10)]
+    episodes = [make_episode(4, seed=i, breaks=["missing_is_last"] if i == 3 else []) for i in range(10)]
     path = write_dataset(tmp_path / "in", episodes, shards=3)
     pairs = [e.steps["reward"][[t, t + 1]] * 2 for i, e in enumerate(episodes) if i != 3 for t in range(3)]
     return path, sorted(map(tuple, np.round(pairs, 5).tolist())), episodes
@@ -62,7 +62,7 @@ def test_what_is_written_is_what_went_in(tmp_path, dataset, flags, shuffle):
     kept = json.loads((output / "rejected" / "rejected.json").read_text())
     assert kept["records"] == 1
     line = json.loads((output / "rejected" / "train-00000-of-00001.jsonl").read_text())
-    assert line["rule"] == "last_not_last"
+    assert line["rule"] == "missing_is_last"
     key = EpisodeKey.parse(line["key"])
     source = open_source(str(path))
     with open(source.splits[0].shards[key.shard].path, "rb") as shard:

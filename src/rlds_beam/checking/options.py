@@ -1,25 +1,26 @@
-"""What is done with an episode that breaks a rule: the options."""
+"""Options: what to do with an episode that breaks a rule."""
 
 from __future__ import annotations
 
 import dataclasses
 
-from rlds_beam.checking.rules import POLICIES, RULES, Policy
+from rlds_beam.checking.rules import POLICIES, RENAMED, RULES, Policy
 from rlds_beam.errors import UsageError
 from rlds_beam.images.headers import MOST_PIXELS
 from rlds_beam.options import Options, option
+from rlds_beam.text import did_you_mean
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CheckOptions(Options):
-    """What is done with an episode that breaks a rule.
+    """What to do with an episode that breaks a rule.
 
-    Where a rule is named several times, fail wins over repair, and repair over accept.
+    If a rule is named several times, fail wins over repair, and repair over accept.
     """
 
     accept: tuple[str, ...] = option((), "rules that an episode may break (comma separated)")
-    repair: tuple[str, ...] = option((), "rules whose violation is repaired where it can be (comma separated)")
-    fail: tuple[str, ...] = option((), "rules whose first violation ends the job (comma separated)")
+    repair: tuple[str, ...] = option((), "rules to repair if possible (comma separated)")
+    fail: tuple[str, ...] = option((), "rules that end the job when broken (comma separated)")
     max_image_pixels: int = option(
         MOST_PIXELS, "an image of more pixels is image_too_large: it is not decoded", least=1
     )
@@ -32,7 +33,7 @@ class CheckOptions(Options):
         "recorded action; where the recorded one is another: propensity_mismatch",
     )
     check_unused: bool = option(
-        False, "judge values that are not used too: of fields left out, and of the void last step's action and reward"
+        False, "also check values that are not used: fields left out, and the void last step's action and reward"
     )
 
     def __post_init__(self) -> None:
@@ -40,7 +41,10 @@ class CheckOptions(Options):
         for policy in ("accept", "repair", "fail"):
             for rule in getattr(self, policy):
                 if rule not in RULES:
-                    raise UsageError(f"--{policy}={rule}: there is no such rule; the rules are {', '.join(RULES)}")
+                    hint = f"; it is now {RENAMED[rule]}" if rule in RENAMED else did_you_mean(rule, RULES)
+                    raise UsageError(
+                        f"--{policy}={rule}: there is no such rule{hint}; the rules are {', '.join(RULES)}"
+                    )
                 if policy not in POLICIES[rule]:
                     can = ", ".join(r for r in RULES if policy in POLICIES[r])
                     raise UsageError(f"--{policy}={rule}: {rule} cannot be {policy}ed; these can: {can}")

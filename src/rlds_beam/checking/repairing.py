@@ -17,18 +17,18 @@ def repair_episode(episode: Episode, rules: Collection[str]) -> tuple[Episode, .
     The rules act together, in this order:
 
     1. `terminal_not_last`: a step that is is_terminal becomes is_last. Inside the record that is
-       an inner end, at which `last_inside` splits if it is asked for too.
-    2. `last_inside`: the record is split after each is_last (the Roboturk case: steps of
+       an inner end, at which `unexpected_is_last` splits if it is asked for too.
+    2. `unexpected_is_last`: the record is split after each is_last (the Roboturk case: steps of
        several episodes in one record).
-    3. `first_inside`: the record is split before each is_first (EnvLogger records this when an
+    3. `unexpected_is_first`: the record is split before each is_first (EnvLogger records this when an
        environment is reset in the middle of an episode).
-    4. `first_not_first`: the first step of each part becomes is_first.
-    5. `last_not_last`: the last step of each part becomes is_last (an interrupted EnvLogger
+    4. `missing_is_first`: the first step of each part becomes is_first.
+    5. `missing_is_last`: the last step of each part becomes is_last (an interrupted EnvLogger
        episode; a dataset whose writer never set it). is_terminal stays as it was: without it the
        end is a truncation, and values are bootstrapped through it.
 
     A split may leave a part that breaks a rule which was not asked for (`F M | F M L` split by
-    `first_inside` leaves a part that never ends): the caller must check the parts again.
+    `unexpected_is_first` leaves a part that never ends): the caller must check the parts again.
 
     Args:
       episode: with the columns is_first, is_last, is_terminal, bool [T], T > 0.
@@ -44,14 +44,14 @@ def repair_episode(episode: Episode, rules: Collection[str]) -> tuple[Episode, .
         last |= terminal
     split = np.zeros(length + 1, bool)  # split[i]: a part starts at step i
     split[[0, length]] = True
-    if "last_inside" in rules:
+    if "unexpected_is_last" in rules:
         split[1:] |= last
-    if "first_inside" in rules:
+    if "unexpected_is_first" in rules:
         split[:-1] |= first
     bounds = np.flatnonzero(split)
-    if "first_not_first" in rules:
+    if "missing_is_first" in rules:
         first[bounds[:-1]] = True
-    if "last_not_last" in rules:
+    if "missing_is_last" in rules:
         last[bounds[1:] - 1] = True
     flags = {"is_first": first, "is_last": last}
     changed = {name: flag for name, flag in flags.items() if not np.array_equal(flag, np.asarray(episode.steps[name]))}

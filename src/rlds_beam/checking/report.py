@@ -217,7 +217,7 @@ class Report:
         return f"<Report: {self.line()}>"
 
     def line(self) -> str:
-        """The report in one line: `20 records read, 18 valid, 2 rejected (2 last_not_last), 522 items written`."""
+        """The report in one line: `20 records read, 18 valid, 2 rejected (2 missing_is_last), 522 items written`."""
         broken = [
             f"{self.rules[rule].rejected:,} {rule}"
             for rule in RULES

@@ -264,12 +264,12 @@ def _boundaries(steps: Mapping[str, Column]) -> Iterator[Violation]:
         return
     end = len(first) - 1
     if not first[0]:
-        yield Violation("first_not_first", "False at step 0", "is_first", 0)
-    # An is_first right after an is_last starts a second episode in the record: that is last_inside.
-    yield from _at(np.flatnonzero(first[1:] & ~last[:-1]) + 1, "first_inside", "is_first", f", of {end + 1}")
+        yield Violation("missing_is_first", "False at step 0", "is_first", 0)
+    # An is_first right after an is_last starts a second episode in the record: that is unexpected_is_last.
+    yield from _at(np.flatnonzero(first[1:] & ~last[:-1]) + 1, "unexpected_is_first", "is_first", f", of {end + 1}")
     if not last[-1]:
-        yield Violation("last_not_last", f"False at step {end}, the last one", "is_last", end)
-    yield from _at(np.flatnonzero(last[:-1]), "last_inside", "is_last", f", of {end + 1}")
+        yield Violation("missing_is_last", f"False at step {end}, the last one", "is_last", end)
+    yield from _at(np.flatnonzero(last[:-1]), "unexpected_is_last", "is_last", f", of {end + 1}")
     yield from _at(np.flatnonzero(terminal & ~last), "terminal_not_last", "is_terminal", ", where is_last is False")
 
 

@@ -26,7 +26,7 @@ def make_episodes(count: int, *, broken: int = 0, seed: int = 0) -> Iterator[Epi
 
     Args:
       count: how many.
-      broken: so many of them, spread evenly, have no last step (`last_not_last`), as if the recording had been cut.
+      broken: so many of them, spread evenly, have no last step (`missing_is_last`), as if the recording had been cut.
       seed: of the starts, the goals and the noise.
     """
     without_end = {count * i // broken for i in range(broken)}

@@ -16,8 +16,8 @@ from rlds_beam.testing import make_episode, write_dataset
 @pytest.mark.parametrize("name", PRESETS)
 def test_each_preset_is_one(name):
     preset = PRESETS[name]
-    config = with_preset(ConvertConfig("in", "out", preset=name, repair="first_not_first"))
-    assert config.repair == ("first_not_first", *preset.repair)
+    config = with_preset(ConvertConfig("in", "out", preset=name, repair="missing_is_first"))
+    assert config.repair == ("missing_is_first", *preset.repair)
     assert len(Configuration.of(config).connectors) == len(preset.connectors)
     assert preset.connectors or preset.repair
     assert preset.fault and all(source.startswith("https://") for source in preset.source)
@@ -39,4 +39,4 @@ def test_a_preset_comes_before_the_connectors_that_are_named(tmp_path, capsys):
         path, tmp_path / "out", to="rlds", preset="roboturk", connectors=str(tmp_path / "more.json")
     )
     assert (done.report.repaired, done.report.items_written) == (3, 2)
-    assert "repair last_not_last" in (tmp_path / "out/README.md").read_text()
+    assert "repair missing_is_last" in (tmp_path / "out/README.md").read_text()

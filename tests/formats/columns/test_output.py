@@ -55,7 +55,7 @@ CONNECTORS = [
 
 
 def episode(length: int) -> Episode:
-    made = make_episode(length, seed=length, breaks=["last_not_last"] if length == 9 else [])
+    made = make_episode(length, seed=length, breaks=["missing_is_last"] if length == 9 else [])
     rng = np.random.default_rng(length)
     data = np.empty(length, object)
     data[:] = encode_jpeg(rng.integers(0, 255, (length, 8, 8, 3), np.uint8))
@@ -106,7 +106,7 @@ def test_the_rows_are_those_of_the_connectors(outputs, kind):
     manifest = json.loads((output / "manifest.json").read_text())
     rows = sum(len(e) - 1 for e in VALID)
     assert manifest["items"] == 2 * rows == sum(shard["predicted"] for shard in manifest["shards"])
-    assert [line["rule"] for line, _ in read_rejected(output)] == ["last_not_last"]
+    assert [line["rule"] for line, _ in read_rejected(output)] == ["missing_is_last"]
     for module in ("walker", "runner-2"):
         found = rlds_beam.open_dataset(output, module=module, images="encoded")
         assert len(found) == rows
@@ -301,7 +301,7 @@ def test_predicted_rows_are_compared_with_those_written(tmp_path, data, monkeypa
 def test_an_output_without_a_row_is_read_and_is_finished(tmp_path, kind):
     if kind == "array_record":
         pytest.importorskip("array_record")
-    data = write_dataset(tmp_path / "data", [make_episode(5, breaks=["last_not_last"])])
+    data = write_dataset(tmp_path / "data", [make_episode(5, breaks=["missing_is_last"])])
     for _ in range(2):  # the second time, nothing is left to do
         assert rlds_beam.convert(data, tmp_path / "out", to="columns", format=kind).report.items_written == 0
     found = rlds_beam.open_dataset(tmp_path / "out")

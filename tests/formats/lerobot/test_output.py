@@ -133,7 +133,7 @@ def test_everything_is_counted(source, output):
     manifest = json.loads((output / "manifest.json").read_text())
     frames = sum(map(len, source[1]))
     assert manifest["items"] == frames == sum(shard["predicted"] for shard in manifest["shards"])
-    assert [line["rule"] for line, _ in read_rejected(output)] == ["last_not_last"]
+    assert [line["rule"] for line, _ in read_rejected(output)] == ["missing_is_last"]
     assert not (output / "_ranges").exists()
     for shard in (one for one in manifest["shards"] if one["records"]):
         assert (output / shard["file"]).stat().st_size == shard["bytes"]
@@ -185,7 +185,7 @@ def test_overwriting_leaves_nothing(source, tmp_path):
 
 
 def test_a_range_without_an_episode_has_no_file(tmp_path):
-    episodes = [make_episode(4, seed=i, breaks=["last_not_last"] if i < 2 else []) for i in range(4)]
+    episodes = [make_episode(4, seed=i, breaks=["missing_is_last"] if i < 2 else []) for i in range(4)]
     source = write_dataset(tmp_path, episodes, name="toy", shards=2)
     path = tmp_path / "out"
     data.convert_here(source, path, fps=5, shards=2)

@@ -168,7 +168,7 @@ def test_a_link_in_place_of_a_directory_is_refused(source, tmp_path):
 
 
 def test_a_range_without_an_episode_has_no_file(tmp_path):
-    episodes = [make_episode(4, seed=i, breaks=["last_not_last"] if i < 2 else []) for i in range(4)]
+    episodes = [make_episode(4, seed=i, breaks=["missing_is_last"] if i < 2 else []) for i in range(4)]
     source = write_dataset(tmp_path, episodes, name="toy", shards=2)
     data.convert_here(source, tmp_path / "out", **{**V21, "shards": 2})
     assert [file.name for file in sorted((tmp_path / "out").glob("data/*/*"))] == [

@@ -136,7 +136,7 @@ def test_where_it_comes_from_is_written(data, edited, tmp_path):
     assert made["splits"] == [{"name": "train", "episodes": 4}]
     card = (edited / "README.md").read_text()
     for text in ("from `toy/2.1.0` (2 files", "`MinimumLength(transitions=3)`", "1 dropped by `MinimumLength`",
-                 "`last_not_last`: 1 rejected", "Licence: CC-BY-4.0", "@toy", "`train`: 4 episodes"):  # fmt: skip
+                 "`missing_is_last`: 1 rejected", "Licence: CC-BY-4.0", "@toy", "`train`: 4 episodes"):  # fmt: skip
         assert text in card
     assert str(edited) not in card + json.dumps(made)
 
@@ -225,7 +225,7 @@ def test_rlds_tools_read_it(copied):
 
 
 def test_a_repair_changes_only_what_it_repairs(data, tmp_path):
-    rlds_beam.convert(data, tmp_path / "out", to="rlds", repair=("last_not_last",))
+    rlds_beam.convert(data, tmp_path / "out", to="rlds", repair=("missing_is_last",))
     assert payloads(tmp_path / "out")[:-1] == payloads(data)[:-1]
     old, new = rows(data)[-1], rows(tmp_path / "out")[-1]
     assert new["steps/is_last"].tolist() == [False, False, True]
@@ -439,7 +439,7 @@ class DoubleRewards(EpisodeConnector):
 
 def test_a_record_that_features_json_does_not_describe_ends_the_job(data, tmp_path):
     """Whatever the cause: one record of each range is decoded by what is going to be written."""
-    job = prepare(ConvertOptions(str(data), str(tmp_path / "out"), to="rlds", repair=("last_not_last",)))
+    job = prepare(ConvertOptions(str(data), str(tmp_path / "out"), to="rlds", repair=("missing_is_last",)))
     wrong = json.loads(job.output.features)
     inner = wrong["featuresDict"]["features"]["steps"]["sequence"]["feature"]["featuresDict"]["features"]
     inner["reward"]["tensor"]["dtype"] = "int64"

@@ -251,7 +251,9 @@ def test_act_trains_from_it(folder):
         pytest.skip("the real dataset is not there")
     out = folder / "bridge"
     left_out = [f"-observation/image_{i}" for i in (1, 2, 3)]
-    rlds_beam.convert(bridge, out, to="lerobot", fps=5, repair="last_not_last", map=[*left_out, "-language_embedding"])
+    rlds_beam.convert(
+        bridge, out, to="lerobot", fps=5, repair="missing_is_last", map=[*left_out, "-language_embedding"]
+    )
     dataset = opened(out, delta_timestamps={"action": [i / 5 for i in range(4)]})
     features = dataset_to_policy_features(dataset.meta.features)
     outputs = {key: value for key, value in features.items() if value.type is FeatureType.ACTION}

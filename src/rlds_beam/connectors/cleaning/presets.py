@@ -15,7 +15,7 @@ from rlds_beam.text import did_you_mean
 
 _MOD = "https://github.com/kpertsch/rlds_dataset_mod/blob/main/prepare_open_x.sh"
 _LEROBOT = "https://github.com/huggingface/lerobot/issues/435"
-_NO_END = ("last_not_last",)
+_NO_END = ("missing_is_last",)
 
 Configured = TypeVar("Configured")
 

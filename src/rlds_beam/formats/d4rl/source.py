@@ -8,8 +8,8 @@ timeouts, and in others some are missing. What D4RL does not store decides how t
     timeouts, next known      the observation after it is that of next_observations
     timeouts, next not known  the last row is the last step: its action and reward are void
 
-Rows after the last end are an episode that does not end: it is rejected as `last_not_last`, and --repair=last_not_last
-takes it as truncated.
+Rows after the last end are an episode that does not end: it is rejected as `missing_is_last`;
+--repair=missing_is_last makes it a truncated one.
 """
 
 from __future__ import annotations
