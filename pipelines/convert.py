@@ -104,24 +104,24 @@ def convert(config: ConvertConfig) -> ConvertOutcome:
     with planning("convert", config.progress):
         job = prepare(config)
     with locked(job.directory):
-        found = job.look(config.overwrite)
+        found = job.status(config.overwrite)
         if found.complete:
             job.remove_temporary()
         else:
-            metrics = _run(config, job, found.to_do)
+            metrics = _run(config, job, found.pending)
         report = job.read_report()
     return ConvertOutcome(job, report, metrics, time.monotonic() - began)
 
 
-def _run(config: ConvertConfig, job: ConvertJob, to_do: Sequence[WorkRange]) -> dict[str, Any]:
+def _run(config: ConvertConfig, job: ConvertJob, pending: Sequence[WorkRange]) -> dict[str, Any]:
     """Converts the ranges that are not finished; what the run measured of itself."""
     from rlds_beam.console.progress import Total
 
-    finished = len(job.ranges) - len(to_do)
+    finished = len(job.ranges) - len(pending)
     total = Total("convert", len(job.ranges), finished, None if finished else job.source.size)
-    size = None if config.json else job.bytes_of(to_do)
+    size = None if config.json else job.bytes_of(pending)
     announced = f"about {format_size(size)} to be written to {job.directory}" if size else None
-    return run_ranges(lambda root, ranges: _define(root, config, job, ranges), config, job, to_do, total, announced)
+    return run_ranges(lambda root, ranges: _define(root, config, job, ranges), config, job, pending, total, announced)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -153,7 +153,7 @@ class ConvertOutcome:
 
         nothing_to_do = not self.metrics and self.job.ranges
         lines = ["nothing was left to do: an earlier run had finished it"] if nothing_to_do else []
-        lines += [outcome.took(self.figures()), f"output    {self.job.directory}"]
+        lines += [outcome.timing_line(self.figures()), f"output    {self.job.directory}"]
         return [*lines, *self.job.notes()]
 
     def figures(self) -> dict[str, Any]:
@@ -180,11 +180,11 @@ def main(config: ConvertConfig) -> int:
         check(config)
         with planning("convert", config.progress):
             job = prepare(config)
-        job.look(config.overwrite)
+        job.status(config.overwrite)
         print(json.dumps(job.to_json(), indent=2) if config.json else terminal.convert_plan(job))
         return 0
     done = convert(config)
     notes = done.job.notes()
     extra = {**done.figures(), **({"notes": notes} if notes else {})}
-    outcome.show(done.report, config, extra, [*done.lines(), *repair_lines("convert", config, done.report)])
+    outcome.print_report(done.report, config, extra, [*done.lines(), *repair_lines("convert", config, done.report)])
     return outcome.exit_code(done.report, config)

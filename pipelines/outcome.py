@@ -32,7 +32,7 @@ def failure(report: Report, options: ReportOptions) -> str | None:
     reasons = [f"{one.samples[0][1]} (--accept={rule} accepts that)" for rule, one in found.items()]
     if report.exceeds(options.max_rejected):
         reasons.append(_too_many(report, options))
-    if (why := nothing_out(report, options)) is not None:
+    if (why := empty_reason(report, options)) is not None:
         reasons.append(why)
     return "; ".join(reasons) or None
 
@@ -50,7 +50,7 @@ def _too_many(report: Report, options: ReportOptions) -> str:
     return f"{rejected} rejected, more than --max_rejected={options.max_rejected} ({'; '.join(ways)})"
 
 
-def nothing_out(report: Report, options: Any) -> str | None:
+def empty_reason(report: Report, options: Any) -> str | None:
     """Why nothing was produced, and what to do; None if something was, or if `--allow_empty` is set."""
     if report.items_written or getattr(options, "allow_empty", True):
         return None
@@ -112,7 +112,7 @@ def check_writable(path: str | None, flag: str) -> None:
         raise UsageError(f"{flag}={path} cannot be written to: {error.strerror}") from error
 
 
-def keep(content: Mapping[str, Any], path: str | None) -> None:
+def write_report(content: Mapping[str, Any], path: str | None) -> None:
     """Writes a report as JSON, where `--report` asks for that: this process does it, not a worker.
 
     Raises:
@@ -126,17 +126,17 @@ def keep(content: Mapping[str, Any], path: str | None) -> None:
         raise RldsBeamError(f"--report={path} cannot be written to: {error}") from error
 
 
-def took(figures: Mapping[str, Any]) -> str:
+def timing_line(figures: Mapping[str, Any]) -> str:
     """The line of a summary that says how long it took."""
     speed = f", {figures['steps_per_second']:,} steps/s at work" if figures["steps_per_second"] else ""
     return f"took      {figures['seconds']:.1f} s with start-up{speed}"
 
 
-def show(report: Report, options: ReportOptions, extra: dict[str, Any], lines: list[str]) -> None:
+def print_report(report: Report, options: ReportOptions, extra: dict[str, Any], lines: list[str]) -> None:
     """Prints the report: as JSON (with `extra`), or as a summary followed by `lines`, and why the exit code is 3."""
     if (why := failure(report, options)) is not None:
         lines = [*lines, f"failed    with exit code {REJECTED}: {why}"]
-        if (empty := nothing_out(report, options)) is not None:
+        if (empty := empty_reason(report, options)) is not None:
             extra = {**extra, "error": empty}
         if options.json or options.progress == "none":  # the summary is not shown
             print(f"rlds-beam: failed with exit code {REJECTED}: {why}", file=sys.stderr)

@@ -144,7 +144,7 @@ class PushOutcome:
         """What the command prints after the report."""
         from rlds_beam.pipelines import outcome
 
-        lines = [*self.verified.lines(), outcome.took(self.to_json())]
+        lines = [*self.verified.lines(), outcome.timing_line(self.to_json())]
         if self.checkpoint is not None:
             root = os.path.dirname(self.checkpoint)
             lines.append(f"kept      {self.checkpoint}, verified by loading it (rlds-beam serve --load={root})")
@@ -203,7 +203,7 @@ def _keep(config: PushConfig, done: PushOutcome) -> PushOutcome:
     """Writes the report, if that was asked for."""
     from rlds_beam.pipelines import outcome
 
-    outcome.keep(done.to_json(), config.report)
+    outcome.write_report(done.to_json(), config.report)
     return done
 
 
@@ -216,7 +216,7 @@ def _fill(config: PushConfig, source: PushInput) -> tuple[Verified, Report, dict
     from rlds_beam.reverb.verifying import Verified
     from rlds_beam.runners.results import run_for_result
 
-    job = prepare(config, source, say=_say)
+    job = prepare(config, source, on_wait=_on_wait)
     if not job.fits:
         # The tables might not hold all items that the input may give, so the items are counted first.
         with Progress(Total("count", bytes=source.size), config.progress).shown() as progress:
@@ -246,7 +246,9 @@ def main(config: PushConfig) -> int:
     if config.dry_run:
         return _plan(config)
     done = _push(config, _serve_on if config.keep_serving else _end)
-    outcome.show(done.report, config, done.to_json(), [*done.lines(), *repair_lines("push", config, done.report)])
+    outcome.print_report(
+        done.report, config, done.to_json(), [*done.lines(), *repair_lines("push", config, done.report)]
+    )
     return outcome.exit_code(done.report, config)
 
 
@@ -259,13 +261,13 @@ def _plan(config: PushConfig) -> int:
     check(config)
     source = open_input(config)
     if not config.embedded:
-        prepare(config, source, say=_say)
+        prepare(config, source, on_wait=_on_wait)
     plan = source.to_json() | {"servers": config.reverb, "tables": config.table}
     print(json.dumps(plan, indent=2) if config.json else terminal.push_plan(source, config.reverb, config.table))
     return 0
 
 
-def _say(text: str) -> None:
+def _on_wait(text: str) -> None:
     """Tells the user what cannot wait until the job's end."""
     print(f"rlds-beam: {text}", file=sys.stderr, flush=True)
 

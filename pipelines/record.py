@@ -105,19 +105,19 @@ def record(config: RecordConfig) -> RecordOutcome:
     check(config)
     job = prepare(config)
     with locked(job.directory):
-        to_do, complete = job.look(config.overwrite)
+        pending, complete = job.status(config.overwrite)
         if not complete:
-            metrics = _run(config, job, to_do)
+            metrics = _run(config, job, pending)
         report = job.read_report()
     return RecordOutcome(job, report, metrics, time.monotonic() - began)
 
 
-def _run(config: RecordConfig, job: RecordJob, to_do: Sequence[RolloutRange]) -> dict[str, Any]:
+def _run(config: RecordConfig, job: RecordJob, pending: Sequence[RolloutRange]) -> dict[str, Any]:
     """Records the ranges that are not finished; what the run measured of itself."""
     from rlds_beam.console.progress import Total
 
-    total = Total("record", len(job.ranges), len(job.ranges) - len(to_do))
-    return run_ranges(lambda root, ranges: _define(root, job, ranges), config, job, to_do, total)
+    total = Total("record", len(job.ranges), len(job.ranges) - len(pending))
+    return run_ranges(lambda root, ranges: _define(root, job, ranges), config, job, pending, total)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -149,7 +149,7 @@ class RecordOutcome:
         lines += [
             f"recorded  {count(figures['episodes'], 'episode')} with {steps}, by {', '.join(figures['policies'])}",
             f"wrote     {size} in {count(figures['output_shards'], 'file')}",
-            outcome.took(figures),
+            outcome.timing_line(figures),
             f"output    {figures['output']}",
         ]
         return "\n".join(lines)
@@ -180,7 +180,7 @@ def main(config: RecordConfig) -> int:
     if config.dry_run:
         check(config)
         job = prepare(config)
-        job.look(config.overwrite)
+        job.status(config.overwrite)
         print(json.dumps(job.to_json(), indent=2) if config.json else terminal.record_plan(job))
         return 0
     done = record(config)

@@ -24,7 +24,7 @@ def run_ranges(
     define: Callable[[Any, Any], object],
     config: Any,
     job: Any,
-    to_do: Sequence[Any],
+    pending: Sequence[Any],
     total: Total,
     announced: str | None = None,
 ) -> dict[str, Any]:
@@ -34,7 +34,7 @@ def run_ranges(
       define: builds the pipeline under a root, for a PCollection of ranges.
       config: of the job.
       job: a `ConvertJob` or `RecordJob`.
-      to_do: the ranges.
+      pending: the ranges.
       total: for the progress.
       announced: a line that is printed before the work starts.
 
@@ -52,15 +52,15 @@ def run_ranges(
     def build(root: Any) -> None:
         job.make_ready(config.overwrite)
         # What is spread over the workers is the list of ranges still to do; no episode is ever shuffled.
-        define(root, root | "Ranges" >> beam.Create(to_do, reshuffle=True))
+        define(root, root | "Ranges" >> beam.Create(pending, reshuffle=True))
 
     try:
         with Progress(total, config.progress, job.committed_since(total.finished)).shown() as progress:
             if announced is not None:
                 progress.say(announced)
-            return run_pipeline(build, config, job.seconds(to_do), progress)
+            return run_pipeline(build, config, job.seconds(pending), progress)
     except DiskError as error:
-        left = len(to_do) - job.committed_since(total.finished)().ranges
+        left = len(pending) - job.committed_since(total.finished)().ranges
         size = job.bytes_of(range(left)) if hasattr(job, "bytes_of") else None
         room = f"Free about {format_size(size)}" if size else "Free some space"
         remedy = f"{room} and run the same command again." if error.is_full else "Run the same command again to resume."

@@ -89,15 +89,15 @@ def spec_of(like: str, options: FrameOptions, features: str | None = None) -> Tr
       UsageError: it cannot be opened; or it is converted already, so that the options would do nothing.
     """
     from rlds_beam.formats.sources import open_source
-    from rlds_beam.formats.trajectories.reading_back import is_replay, open_replay
+    from rlds_beam.formats.trajectories.reading_back import is_converted, open_converted
     from rlds_beam.trajectories.spec import trajectory_spec
 
-    if not is_replay(like):
+    if not is_converted(like):
         return trajectory_spec(open_source(like, None, features).schema, options, ItemOptions())
     for field in dataclasses.fields(FrameOptions):
         if getattr(options, field.name) != field.default:
             raise UsageError(f"--{field.name}: {like} is converted already, with the options of that conversion")
-    return open_replay(like).spec
+    return open_converted(like).spec
 
 
 def main(config: ServeConfig) -> int:

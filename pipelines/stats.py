@@ -186,5 +186,5 @@ def main(config: StatsConfig) -> int:
     seconds = time.monotonic() - began
     extra = {"seconds": round(seconds, 3), "statistics": done.statistics}
     lines = [f"took      {seconds:.1f} s with start-up", *repair_lines("stats", config, done.report)]
-    outcome.show(done.report, config, extra, [*done.lines(), *lines])
+    outcome.print_report(done.report, config, extra, [*done.lines(), *lines])
     return outcome.exit_code(done.report, config)

@@ -102,7 +102,7 @@ def validate(config: ValidateConfig) -> Report:
     found = Report.from_json(content)
     report = report.merge(found, check_counts(source, found.shards, config))
     report.check()
-    outcome.keep(report.to_json(), config.report)
+    outcome.write_report(report.to_json(), config.report)
     return report
 
 
@@ -115,5 +115,5 @@ def main(config: ValidateConfig) -> int:
     report = validate(config)
     seconds = time.monotonic() - began
     lines = [f"took      {seconds:.1f} s with start-up", *repair_lines("validate", config, report)]
-    outcome.show(report, config, {"seconds": round(seconds, 3)}, lines)
+    outcome.print_report(report, config, {"seconds": round(seconds, 3)}, lines)
     return outcome.exit_code(report, config)

@@ -17,7 +17,7 @@ from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.episodes.schema import Schema
 from rlds_beam.errors import BadEpisode, UsageError
-from rlds_beam.formats.trajectories.reading_back import ReplayRange
+from rlds_beam.formats.trajectories.reading_back import ConvertedRange
 from rlds_beam.reading.plan import WorkRange
 from rlds_beam.reverb.options import ReverbOptions
 from rlds_beam.reverb.output import ReverbRangeWriter
@@ -162,9 +162,9 @@ def _count(work: Any, pusher: Pusher, duplicates: Mapping[EpisodeKey, EpisodeKey
         return pusher.count(work, duplicates, results)
 
 
-def _name(work: WorkRange | ReplayRange) -> str:
+def _name(work: WorkRange | ConvertedRange) -> str:
     """A range in words; of one of an RLDS dataset, the files follow as they are read."""
-    return f"{work}, {work.path}" if isinstance(work, ReplayRange) else str(work)
+    return f"{work}, {work.path}" if isinstance(work, ConvertedRange) else str(work)
 
 
 def _merge(pushed: Iterable[Pushed]) -> Pushed:

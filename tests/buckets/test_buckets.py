@@ -94,7 +94,7 @@ def test_an_output_has_the_bytes_of_a_local_one(name: str, data: Data, bucket: s
     export(getattr(data, kind), f"{bucket}/deep/out", to, **options)
     assert content(f"{bucket}/deep/out") == bytes_of(data.exported(name))
     job = open_job(getattr(data, kind), f"{bucket}/deep/out", to, **options)
-    assert job.look().complete
+    assert job.status().complete
     job.open(overwrite=True)  # all but the plan is removed
     assert [*content(f"{bucket}/deep/out")] == ["plan.json"]
 

@@ -231,7 +231,7 @@ def test_compressed_input_is_larger_than_its_files() -> None:
 
 def test_a_runner_that_does_not_know_how_far_it_is(capsys, eager) -> None:
     """On Flink: the finished ranges are counted where they are written."""
-    shown = Progress(Total("convert", ranges=4), "plain", look=lambda: Done(ranges=2))
+    shown = Progress(Total("convert", ranges=4), "plain", poll=lambda: Done(ranges=2))
     shown._began -= 60
     shown._printed -= 60
     shown.tick(None)

@@ -128,6 +128,6 @@ def test_a_commit_of_a_killed_job_of_another_plan_does_not_count(source, tmp_pat
     work, *_ = job.open()
     other.converter.convert(work, {})
     assert (tmp_path / "out" / "_commits" / f"{work}.json").exists()
-    assert len(job.look().to_do) == 2
+    assert len(job.status().pending) == 2
     assert job.converter.convert(work, {}).shard.records == 10 * 5
-    assert len(job.look().to_do) == 1
+    assert len(job.status().pending) == 1

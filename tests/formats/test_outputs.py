@@ -261,7 +261,7 @@ def test_killed_and_run_again_gives_the_same_bytes(rich, tmp_path, to):
     whole = tmp_path / "whole"
     export(data, whole, to, shards=2)
     assert files_of(out) == files_of(whole)
-    assert open_job(data, out, to, shards=2).look().complete
+    assert open_job(data, out, to, shards=2).status().complete
     one = tmp_path / "one"
     export(data, one, to, shards=1)
     names = [name for name in files_of(one) if name.endswith((".npy", ".h5", ".hdf5"))]

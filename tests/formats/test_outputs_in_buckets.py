@@ -36,7 +36,7 @@ def test_an_export(data, tmp_path, store, to):
     export(data, tmp_path / "out", to)
     export(data, f"{store.root}/out", to)
     assert written(store) == bytes_of(tmp_path / "out")
-    assert open_job(data, f"{store.root}/out", to).look().complete
+    assert open_job(data, f"{store.root}/out", to).status().complete
     if to in ("numpy", "d3rlpy", "minari"):  # which are read through memory maps, or h5py
         with pytest.raises(UsageError, match=r"from local disks only; copy it first"):
             open_source(f"{store.root}/out", from_=to)

@@ -61,7 +61,7 @@ def test_a_huge_shard_is_cut_and_tiny_ones_share_a_range(skewed):
     source = open_source(str(skewed))
     ranges = plan_ranges(source)
     found = balance_of(source, ranges)
-    assert found.uncut is None
+    assert found.unsplittable is None
     assert found.total == source.size == sum(range_bytes(source, work) for work in ranges)
     assert found.most <= SMALL + max(shard.size for shard in source.splits[0].shards[1:])
     assert max(len(work.segments) for work in ranges) > 1
@@ -77,7 +77,7 @@ def test_a_gzip_shard_is_named_as_what_cannot_be_cut(skewed, tmp_path, capsys):
     compress(huge)
     source = open_source(str(skewed))
     found = balance_of(source, plan_ranges(source))
-    assert found.most >= huge.stat().st_size and str(huge) in found.uncut
+    assert found.most >= huge.stat().st_size and str(huge) in found.unsplittable
     assert main(["convert", str(skewed), str(tmp_path / "out"), "--dry_run"]) == 0
     said = capsys.readouterr().out
     assert "of the work, goes to one worker" in said and f"{huge} is gzip, which cannot be cut" in said
@@ -112,7 +112,7 @@ def test_large_ranges_are_handed_out_first_and_the_others_in_their_order(skewed)
 def test_nothing_to_read_is_balanced(tmp_path):
     source = open_source(str(write_dataset(tmp_path, [], schema=schema_of(make_episode(2)))))
     found = balance_of(source, plan_ranges(source))
-    assert (found.most, found.total, found.uncut) == (0, 0, None)
+    assert (found.most, found.total, found.unsplittable) == (0, 0, None)
     assert balance_lines(balance_of(source, [])) == ["ranges    0 of 0 B"]
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.trajectories.loading import load_trajectories
-from rlds_beam.formats.trajectories.reading_back import open_replay
+from rlds_beam.formats.trajectories.reading_back import open_converted
 from rlds_beam.pipelines.cli import main
 from rlds_beam.testing import make_episode, read_items, write_dataset
 
@@ -166,7 +166,7 @@ def test_a_manifest_of_another_form_is_named_by_all_who_read_it(source, output, 
     (output.parent / "victim.txt").write_text("mine")
     edit(output / "manifest.json", MANIFESTS[wrong])
     said = str(output) if "field" in wrong or "shape" in wrong or "dtype" in wrong else str(output / "manifest.json")
-    for read in (open_replay, load_trajectories):
+    for read in (open_converted, load_trajectories):
         with pytest.raises(UsageError, match=str(said)):
             read(str(output))
     assert_refused(main(["push", str(output), "--reverb=127.0.0.1:1", "--table=t"]), capsys, str(output))

@@ -13,7 +13,7 @@ import xxhash
 from jobs import STEPS, episodes
 
 from rlds_beam.errors import RldsBeamError, UsageError
-from rlds_beam.formats.trajectories.reading_back import open_replay
+from rlds_beam.formats.trajectories.reading_back import open_converted
 from rlds_beam.output.checksums import Checksum, checksum_lines
 from rlds_beam.testing import flip_byte, make_episode, shard_paths, write_dataset
 
@@ -74,7 +74,7 @@ def test_files_without_records_are_not_listed():
 
 def test_records_in_another_order_are_an_error(output):
     """Each of them is sound, and the file is as long as the one that was written."""
-    replay = open_replay(str(output))
+    replay = open_converted(str(output))
     shard, records = shards_of(output)[0], replay.ranges[0].items
     data = shard.read_bytes()
     size = len(data) // records
@@ -90,4 +90,4 @@ def test_a_checksum_of_another_algorithm_is_refused_before_anything_is_read(outp
         UsageError,
         match=r"shards\[0\].checksum is .*xxh4-256:.* is not a checksum of XXH3",
     ):
-        open_replay(str(output))
+        open_converted(str(output))

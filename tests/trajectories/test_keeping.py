@@ -12,7 +12,7 @@ from rlds_beam.encoding.example.reading import parse_example
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.sources import open_source
-from rlds_beam.formats.trajectories.reading_back import open_replay
+from rlds_beam.formats.trajectories.reading_back import open_converted
 from rlds_beam.pipelines.cli import main
 from rlds_beam.testing import make_episode, read_payloads, write_dataset
 from rlds_beam.trajectories.keeping import keep_fields
@@ -142,7 +142,7 @@ def test_the_trajectory_is_the_same_with_them_and_without(convert):
     with_them, without = convert(KEEP), convert(name="without")
     found, wanted = (
         [items for work in replay.ranges for items in replay.read_items(work)]
-        for replay in (open_replay(str(with_them)), open_replay(str(without)))
+        for replay in (open_converted(str(with_them)), open_converted(str(without)))
     )
     assert len(found) == len(wanted)
     for one, other in zip(found, wanted, strict=True):

@@ -64,7 +64,7 @@ def known_fingerprints(framing: Framing, segments: Sequence[Segment]) -> Fingerp
     """Fingerprints of the records of all segments, from framing that is cheap to read; None where some is not."""
     if not all(framing.covers(shard) for shard in {segment.shard for segment in segments}):
         return None
-    framing.look_at({segment.shard for segment in segments})
+    framing.read_all({segment.shard for segment in segments})
     return Fingerprints.concatenate(_fingerprints(i, framing.headers_of(s)) for i, s in enumerate(segments))
 
 

@@ -48,7 +48,7 @@ class Progress:
     Args:
       total: how much there is to do.
       kind: `auto` is a live line where the stream is a terminal, else plain lines; `none` prints nothing.
-      look: finds out how far the job is, where its runner does not know.
+      poll: finds out how far the job is, where its runner does not know.
       stream: standard error, by default: standard output is for the result.
     """
 
@@ -56,10 +56,10 @@ class Progress:
         self,
         total: Total,
         kind: Kind = "auto",
-        look: Callable[[], Done] = Done,
+        poll: Callable[[], Done] = Done,
         stream: TextIO | None = None,
     ):
-        self._total, self._look = total, look
+        self._total, self._poll = total, poll
         self._stream = sys.stderr if stream is None else stream
         self._kind: Kind | Literal["live"] = "live" if kind == "auto" and self._stream.isatty() else kind
         self._began = self._printed = time.monotonic()
@@ -93,7 +93,7 @@ class Progress:
     def tick(self, done: Done | None) -> None:
         """So much is done by now; None where the runner does not know."""
         now = time.monotonic()
-        done = self._look() if done is None else done
+        done = self._poll() if done is None else done
         with self._lock:
             if self._kind == "live":
                 self._show(self.line(done, now))

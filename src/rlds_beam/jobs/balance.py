@@ -20,14 +20,14 @@ class Balance:
     Attributes:
       ranges: how many there are.
       least, most, total: input bytes of the smallest, of the largest, and of all.
-      uncut: why the largest was not cut, and which file that is; None where it need not be.
+      unsplittable: why the largest was not cut, and which file that is; None where it need not be.
     """
 
     ranges: int
     least: int
     most: int
     total: int
-    uncut: str | None
+    unsplittable: str | None
 
     def to_json(self) -> dict[str, Any]:
         """For programs."""
@@ -41,7 +41,7 @@ def balance_of(source: Source, ranges: Sequence[WorkRange], *, whole_shards: boo
     if balance.most <= _LARGE:
         return balance
     largest = ranges[sizes.index(balance.most)]
-    return dataclasses.replace(balance, uncut=_why_uncut(source, largest, whole_shards))
+    return dataclasses.replace(balance, unsplittable=_why_unsplittable(source, largest, whole_shards))
 
 
 def balance_of_sizes(sizes: Sequence[int]) -> Balance:
@@ -62,7 +62,7 @@ def largest_first(source: Source, ranges: Sequence[WorkRange]) -> list[WorkRange
     return sorted(ranges, key=lambda work: -(range_bytes(source, work) // _LARGE))
 
 
-def _why_uncut(source: Source, work: WorkRange, whole_shards: bool) -> str | None:
+def _why_unsplittable(source: Source, work: WorkRange, whole_shards: bool) -> str | None:
     segment = max(work.segments, key=lambda segment: segment_bytes(source, segment))
     path = segment.shard.path
     if whole_shards:

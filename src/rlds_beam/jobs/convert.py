@@ -27,7 +27,7 @@ from rlds_beam.output.commits import read_commits
 from rlds_beam.output.files import COMMITS, REPORT
 from rlds_beam.output.fitted import read_fitted, write_fitted
 from rlds_beam.output.manifest import load_manifest
-from rlds_beam.output.plans import OutputPlan
+from rlds_beam.output.plans import OUTPUT_FORMAT, OutputPlan
 from rlds_beam.output.range_conversion import DatasetCommitter, RangeConverter, RangeFinisher, RangeFitter
 from rlds_beam.output.removing import remove_temporary
 from rlds_beam.reading.base import Source
@@ -40,19 +40,16 @@ from rlds_beam.worker_status import Done
 
 _ADVICE = "once the file stays as it is, run the same command again with --overwrite"
 
-FORMAT = 1
-"""Of the files that a conversion writes; a change of their bytes makes it another."""
 
-
-class Opened(NamedTuple):
+class Status(NamedTuple):
     """How far the output of a job is.
 
     Attributes:
-      to_do: the ranges that are not finished, the largest first.
+      pending: the ranges that are not finished, the largest first.
       complete: an earlier run did all of it, and committed the dataset.
     """
 
-    to_do: list[WorkRange]
+    pending: list[WorkRange]
     complete: bool
 
 
@@ -82,20 +79,20 @@ class ConvertJob:
     framing: Framing
     snapshot: Snapshot
 
-    def look(self, overwrite: bool = False) -> Opened:
+    def status(self, overwrite: bool = False) -> Status:
         """Finds out what is still to do, and whether the disk has room for it; writes nothing.
 
         Raises:
           UsageError: the output holds something else, or there is no room.
         """
-        finished = directory.look_at(self.directory, self.plan, overwrite=overwrite)
+        finished = directory.status(self.directory, self.plan, overwrite=overwrite)
         if not finished.complete:
             self._check_room(finished, overwrite)
-        to_do = [work for work in self.ranges if str(work) not in finished.ranges]
-        return Opened(largest_first(self.source, to_do), finished.complete)
+        pending = [work for work in self.ranges if str(work) not in finished.ranges]
+        return Status(largest_first(self.source, pending), finished.complete)
 
     def make_ready(self, overwrite: bool = False) -> None:
-        """Makes the output ready to be written to, after a `look`.
+        """Makes the output ready to be written to, after a `status`.
 
         Raises:
           UsageError: it cannot be written to.
@@ -111,20 +108,20 @@ class ConvertJob:
         remove_temporary(self.directory, self.plan, read_commits(self.directory).values())
 
     def open(self, overwrite: bool = False) -> list[WorkRange]:
-        """Makes the output ready; the ranges that are still to do. What is raised: as by `look` and `make_ready`."""
-        found = self.look(overwrite)
+        """Makes the output ready; the ranges that are still to do. What is raised: as by `status` and `make_ready`."""
+        found = self.status(overwrite)
         if not found.complete:
             self.make_ready(overwrite)
-        return found.to_do
+        return found.pending
 
     @functools.cached_property
     def size(self) -> int | None:
         """The bytes of the output, from a sample of the input; None where the output does not say (`predict_size`)."""
         return predict_size(self.source, self.ranges, self.check, self.connecting, self.output)
 
-    def bytes_of(self, to_do: Sized) -> int | None:
+    def bytes_of(self, pending: Sized) -> int | None:
         """About how many bytes so many of the ranges will be; None where the output does not say."""
-        return None if self.size is None else self.size * len(to_do) // max(1, len(self.ranges))
+        return None if self.size is None else self.size * len(pending) // max(1, len(self.ranges))
 
     def _check_room(self, finished: directory.Finished, overwrite: bool) -> None:
         if storage.scheme(self.directory) is None and self.size is not None:
@@ -162,9 +159,9 @@ class ConvertJob:
         """How even the ranges are."""
         return balance_of(self.source, self.ranges, whole_shards=self.output.whole_shards)
 
-    def seconds(self, to_do: Sized) -> float:
+    def seconds(self, pending: Sized) -> float:
         """About as long one core takes for so many of the ranges (`cost`)."""
-        return convert_seconds(self.source, self.output.effort) * len(to_do) / max(1, len(self.ranges))
+        return convert_seconds(self.source, self.output.effort) * len(pending) / max(1, len(self.ranges))
 
     def progress(self, noun: str = "ranges") -> str:
         """How much of the work is done, for a person; reads all commits."""
@@ -258,7 +255,7 @@ def _plan(
     checked = dataclasses.asdict(check)
     del checked["fail"]  # ends a job, but changes nothing of what it writes
     return {
-        "format": FORMAT,
+        "format": OUTPUT_FORMAT,
         "from": options.from_,
         "to": options.to,
         "dataset": source.dataset,

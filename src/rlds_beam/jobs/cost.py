@@ -27,7 +27,7 @@ _EPISODE = {"check": 0.00014, "stats": 0.00017, "write": 0.00025, "push": 0.0003
 _VIDEO = {"jpeg": 0.5, "png": 0.07, "none": 0.04}
 """Seconds a MB of input to encode its images as videos, by their encoding in the input (9 million pixels a second)."""
 
-_REPLAY = 0.02
+_CONVERTED = 0.02
 """Seconds a MB of converted records, to send them to Reverb (estimated)."""
 
 
@@ -61,9 +61,9 @@ def push_seconds(source: Source) -> float:
     return seconds + _episodes(source) * _EPISODE["push"] + source.decode_seconds()
 
 
-def replay_seconds(size: int) -> float:
+def converted_seconds(size: int) -> float:
     """To push so many bytes of converted records."""
-    return size / _MEGA * _REPLAY
+    return size / _MEGA * _CONVERTED
 
 
 def _megabytes(source: Source) -> float:

@@ -60,9 +60,9 @@ def balance_lines(balance: Balance) -> list[str]:
     """How even the ranges of a plan are."""
     sizes = format_size(balance.least) + (f" to {format_size(balance.most)}" if balance.most > balance.least else "")
     lines = [f"ranges    {balance.ranges:,} of {sizes}"]
-    if balance.uncut is not None:
+    if balance.unsplittable is not None:
         share = balance.most / balance.total
-        lines.append(f"  the largest, {share:.0%} of the work, goes to one worker: {balance.uncut}")
+        lines.append(f"  the largest, {share:.0%} of the work, goes to one worker: {balance.unsplittable}")
     return lines
 
 

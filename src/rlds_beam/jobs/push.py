@@ -17,9 +17,9 @@ from rlds_beam.connectors.options import ConnectorOptions
 from rlds_beam.connectors.runner import ConnectorRunner
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.sources import open_for_job
-from rlds_beam.formats.trajectories.reading_back import ReplayRange, is_replay, open_replay
+from rlds_beam.formats.trajectories.reading_back import ConvertedRange, is_converted, open_converted
 from rlds_beam.jobs.balance import Balance, balance_of, balance_of_sizes, largest_first
-from rlds_beam.jobs.cost import push_seconds, replay_seconds
+from rlds_beam.jobs.cost import converted_seconds, push_seconds
 from rlds_beam.jobs.options import PushOptions
 from rlds_beam.options import options_given
 from rlds_beam.output.files import REJECTED, is_rejected_file
@@ -31,9 +31,9 @@ from rlds_beam.reading.plan import WorkRange, plan_ranges
 from rlds_beam.reading.reader import EpisodeReader
 from rlds_beam.reverb import tables
 from rlds_beam.reverb.columns import ColumnConversion
-from rlds_beam.reverb.pushing import EpisodePusher, Pusher, ReplayPusher
-from rlds_beam.reverb.tables import Baseline, Say
-from rlds_beam.reverb.target import FORMAT, Target, open_target, salt_of
+from rlds_beam.reverb.pushing import EpisodePusher, ItemPusher, Pusher
+from rlds_beam.reverb.tables import Baseline, OnWait
+from rlds_beam.reverb.target import KEY_FORMAT, Target, open_target, salt_of
 from rlds_beam.trajectories.converter import Conversion
 from rlds_beam.trajectories.options import FrameOptions, ItemOptions
 from rlds_beam.trajectories.spec import TrajectorySpec, trajectory_spec
@@ -63,7 +63,7 @@ class PushInput:
 
     dataset: str
     size: int
-    ranges: tuple[WorkRange | ReplayRange, ...]
+    ranges: tuple[WorkRange | ConvertedRange, ...]
     spec: TrajectorySpec
     items: ItemOptions
     salt: str
@@ -79,11 +79,11 @@ class PushInput:
     def balance(self) -> Balance:
         """How even the ranges are."""
         if self.source is None:
-            return balance_of_sizes([work.bytes for work in self.ranges if isinstance(work, ReplayRange)])
+            return balance_of_sizes([work.bytes for work in self.ranges if isinstance(work, ConvertedRange)])
         return balance_of(self.source, self.cut, whole_shards=self.items.across_episodes)
 
     @property
-    def ordered(self) -> tuple[WorkRange | ReplayRange, ...]:
+    def ordered(self) -> tuple[WorkRange | ConvertedRange, ...]:
         """The ranges, as they are best handed out."""
         return self.ranges if self.source is None else tuple(largest_first(self.source, self.cut))
 
@@ -95,7 +95,7 @@ class PushInput:
     @property
     def seconds(self) -> float:
         """What the work takes one core, about (`cost`)."""
-        return replay_seconds(self.size) if self.source is None else push_seconds(self.source)
+        return converted_seconds(self.size) if self.source is None else push_seconds(self.source)
 
     def to_json(self) -> dict[str, Any]:
         """The plan, for programs."""
@@ -114,7 +114,7 @@ def open_input(options: PushOptions) -> PushInput:
     Raises:
       UsageError: the input or an option cannot be used.
     """
-    return _open_converted(options) if is_replay(options.input) else _open_rlds(options)
+    return _open_converted(options) if is_converted(options.input) else _open_rlds(options)
 
 
 def _open_rlds(options: PushOptions) -> PushInput:
@@ -160,28 +160,28 @@ def _open_converted(options: PushOptions) -> PushInput:
         )
     if options.columns:
         raise UsageError(f"--columns: {options.input} is converted already: push the RLDS dataset")
-    replay = open_replay(options.input, options.split)
-    length = replay.spec.item_shape[0] if replay.spec.item_shape else 1
-    if not replay.spec.item_shape:
+    converted = open_converted(options.input, options.split)
+    length = converted.spec.item_shape[0] if converted.spec.item_shape else 1
+    if not converted.spec.item_shape:
         items = ItemOptions(items="frames")
     elif length is None:
         items = ItemOptions(items="episodes")
     else:
         items = ItemOptions(items="sequences", sequence_length=length, stride_length=length)
     return PushInput(
-        dataset=replay.dataset,
-        size=sum(work.bytes for work in replay.ranges),
-        ranges=replay.ranges,
-        spec=replay.spec,
+        dataset=converted.dataset,
+        size=sum(work.bytes for work in converted.ranges),
+        ranges=converted.ranges,
+        spec=converted.spec,
         items=items,
-        salt=json.dumps({"format": FORMAT, "replay": replay.fingerprint}),
-        most_items=replay.items,
+        salt=json.dumps({"format": KEY_FORMAT, "replay": converted.fingerprint}),
+        most_items=converted.items,
         dataset_report=Report(),
         source=None,
         framing=None,
         snapshot=None,
         fitter=None,
-        pusher=lambda target: ReplayPusher(replay, target),
+        pusher=lambda target: ItemPusher(converted, target),
     )
 
 
@@ -205,7 +205,7 @@ class PushJob:
     def pusher(self) -> Pusher:
         return self.input.pusher(self.target)
 
-    def open(self, rejected: str | None) -> tuple[WorkRange | ReplayRange, ...]:
+    def open(self, rejected: str | None) -> tuple[WorkRange | ConvertedRange, ...]:
         """Makes the directory for rejected records ready, and gives the ranges; all of them, on every run.
 
         What an earlier push left in the directory is replaced, and nothing else in it is touched.
@@ -233,7 +233,7 @@ def _most_frames(source: Source, frames: FrameOptions) -> int | None:
 
 
 def prepare(
-    options: PushOptions, source: PushInput, predicted: Mapping[str, int] | None = None, say: Say | None = None
+    options: PushOptions, source: PushInput, predicted: Mapping[str, int] | None = None, on_wait: OnWait | None = None
 ) -> PushJob:
     """Looks at the tables; raises UsageError where they cannot take the items (`open_target`). Writes nothing.
 
@@ -241,9 +241,9 @@ def prepare(
       options: of the job.
       source: `open_input(options)`.
       predicted: items that each server is sent, where they were counted.
-      say: is told of a server that does not answer at once, and is waited for.
+      on_wait: is told of a server that does not answer at once, and is waited for.
     """
-    target, baseline = open_target(options, source.spec, source.items, source.salt, predicted, say)
+    target, baseline = open_target(options, source.spec, source.items, source.salt, predicted, on_wait)
     if predicted is not None or options.allow_eviction:
         return PushJob(source, target, baseline, fits=True)
     most = source.most_items

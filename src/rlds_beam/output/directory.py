@@ -79,14 +79,14 @@ def check_output(output: str, plan: OutputPlan, *, overwrite: bool = False) -> N
 
 
 def open_output(output: str, plan: OutputPlan, *, overwrite: bool = False) -> Finished:
-    """`look_at`, and `make_ready` unless all is finished."""
-    finished = look_at(output, plan, overwrite=overwrite)
+    """`status`, and `make_ready` unless all is finished."""
+    finished = status(output, plan, overwrite=overwrite)
     if not finished.complete:
         make_ready(output, plan, overwrite=overwrite)
     return finished
 
 
-def look_at(output: str, plan: OutputPlan, *, overwrite: bool = False) -> Finished:
+def status(output: str, plan: OutputPlan, *, overwrite: bool = False) -> Finished:
     """How far an earlier run of the plan came; nothing is finished of what is overwritten. Writes nothing.
 
     Args and what is raised: as for `check_output`.

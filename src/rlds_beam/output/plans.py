@@ -20,6 +20,8 @@ from rlds_beam.output.files import CHECKSUMS, COMMITS, FITTED, LOCK, MANIFEST, P
 from rlds_beam.text import shortened, some
 
 _KIND = "rlds-beam plan"
+OUTPUT_FORMAT = 1
+"""Format version of what is written; bump when the bytes change."""
 RESERVED = (COMMITS, REJECTED, PARTS)
 """Directories whose files no plan names."""
 _OWN_PATH = (

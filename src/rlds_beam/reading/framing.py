@@ -58,7 +58,7 @@ class Framing:
         with _reading(shard):
             return self._files.is_splittable(shard.path)
 
-    def look_at(self, shards: Iterable[Shard]) -> None:
+    def read_all(self, shards: Iterable[Shard]) -> None:
         """Reads the framing of several shards at a time."""
         missing = [shard for shard in shards if shard.path not in self._found]
         with ThreadPoolExecutor(_THREADS) as pool:
@@ -102,7 +102,7 @@ class Framing:
         """
         if not shards:
             return []
-        self.look_at(shard for shard in shards if self.covers(shard))
+        self.read_all(shard for shard in shards if self.covers(shard))
         found = storage.at_once(self._content, shards, shards[0].path)
         if not any(companions):
             return found

@@ -20,7 +20,7 @@ from rlds_beam.output import directory
 from rlds_beam.output.commits import read_commits
 from rlds_beam.output.files import COMMITS, REPORT, listdir
 from rlds_beam.output.lock import locked
-from rlds_beam.output.plans import OutputPlan
+from rlds_beam.output.plans import OUTPUT_FORMAT, OutputPlan
 from rlds_beam.recording.dataset import RecordedDataset, recorded_schema
 from rlds_beam.recording.environments import KINDS, Environment, make_environment, observed_dtypes
 from rlds_beam.recording.loading import load_policies, versions_of
@@ -31,9 +31,6 @@ from rlds_beam.recording.ranges import RangeRecorder, RecordingCommitter, Rollou
 from rlds_beam.recording.settings import Settings, info_fields
 from rlds_beam.user_functions import ByValue, version_of
 from rlds_beam.worker_status import Done
-
-FORMAT = 1
-"""Of the files that a recording writes; a change of their bytes makes it another."""
 
 _SECONDS_A_STEP = 60e-6
 """About what a step takes: of CartPole with a small network. Only the order of magnitude counts (`jobs.cost`)."""
@@ -70,17 +67,17 @@ class RecordJob:
         """Finishes the dataset."""
         return RecordingCommitter(self.recorder.dataset, self.ranges, self.recorder.metadata, self.plan.digest)
 
-    def look(self, overwrite: bool = False) -> tuple[list[RolloutRange], bool]:
+    def status(self, overwrite: bool = False) -> tuple[list[RolloutRange], bool]:
         """The ranges that are still to do, and whether the dataset is finished; writes nothing.
 
         Raises:
           UsageError: the output holds something else.
         """
-        finished = directory.look_at(self.directory, self.plan, overwrite=overwrite)
+        finished = directory.status(self.directory, self.plan, overwrite=overwrite)
         return [work for work in self.ranges if str(work) not in finished.ranges], finished.complete
 
     def make_ready(self, overwrite: bool = False) -> None:
-        """Makes the output ready to be written to, after a `look`.
+        """Makes the output ready to be written to, after a `status`.
 
         Raises:
           UsageError: it cannot be written to.
@@ -93,10 +90,10 @@ class RecordJob:
 
     def open(self, overwrite: bool = False) -> list[RolloutRange]:
         """Makes the output ready; the ranges that are still to do."""
-        to_do, complete = self.look(overwrite)
+        pending, complete = self.status(overwrite)
         if not complete:
             self.make_ready(overwrite)
-        return to_do
+        return pending
 
     @property
     def trajectories(self) -> int:
@@ -110,10 +107,10 @@ class RecordJob:
                 self.recorder.record(work)
             return self.committer.commit()
 
-    def seconds(self, to_do: Sequence[RolloutRange]) -> float:
+    def seconds(self, pending: Sequence[RolloutRange]) -> float:
         """About as long one core takes for these ranges."""
         steps = min(self.most_steps or _STEPS_A_TRAJECTORY, 10 * _STEPS_A_TRAJECTORY)
-        return sum(work.count for work in to_do) * steps * _SECONDS_A_STEP
+        return sum(work.count for work in pending) * steps * _SECONDS_A_STEP
 
     def committed_since(self, before: int) -> Callable[[], Done]:
         """Finds out how many ranges were finished since; for runners that do not know."""
@@ -297,7 +294,7 @@ def _content(
     by_name = options.env.partition(":")[0] in KINDS or isinstance(options.env, ByValue)
     functions = {} if by_name else {"--env": version_of(options.env, "--env")}
     return {
-        "format": FORMAT,
+        "format": OUTPUT_FORMAT,
         "to": "rlds",
         "dataset": dataset.dataset,
         "record": {**metadata, "policies": list(options.policy), "images": options.images},

@@ -27,7 +27,7 @@ from rlds_beam.recording.rollout import roll_out
 from rlds_beam.recording.seeds import Address
 from rlds_beam.recording.settings import Recording, Settings
 
-FEWEST, FEW, MOST = 16, 16, 1000
+TARGET_FILES, MIN_PER_FILE, MAX_PER_FILE = 16, 16, 1000
 """Of a policy and a dataset: about so many files, with so many trajectories each at least, and at most."""
 _TOGETHER = 1024
 """Steps that are checked together."""
@@ -69,7 +69,7 @@ def plan_rollouts(
       shards: files of each policy and dataset; None chooses.
     """
     if shards is None:
-        shards = max(min(FEWEST, -(-trajectories // FEW)), -(-trajectories // MOST))
+        shards = max(min(TARGET_FILES, -(-trajectories // MIN_PER_FILE)), -(-trajectories // MAX_PER_FILE))
         shards = min(shards, max(1, MAX_RANGES // (policies * datasets)))
     shards = min(shards, trajectories)
     bounds = [trajectories * i // shards for i in range(shards + 1)]

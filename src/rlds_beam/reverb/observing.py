@@ -28,7 +28,7 @@ from rlds_beam.trajectories.options import ItemOptions
 _UNLIMITED = 1 << 20
 """Frames that an episode's observer may keep where --max_sequence_length sets no limit."""
 
-_FRAMES_A_WAIT = 100
+_FRAMES_PER_WAIT = 100
 """Frames handed to an observer with one deadline: it takes some thousand a second."""
 
 
@@ -79,8 +79,8 @@ class ObserverWriter:
 
     def write(self, encoded: Observed) -> None:
         observer = self._observer(encoded.server)
-        for i in range(0, len(encoded.frames), _FRAMES_A_WAIT):
-            frames = encoded.frames[i : i + _FRAMES_A_WAIT]
+        for i in range(0, len(encoded.frames), _FRAMES_PER_WAIT):
+            frames = encoded.frames[i : i + _FRAMES_PER_WAIT]
             self._thread.run(functools.partial(self._feed, observer, frames))
         self._sent[encoded.server] += encoded.items
 

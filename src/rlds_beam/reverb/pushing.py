@@ -15,7 +15,7 @@ from rlds_beam.connectors.base import Batch
 from rlds_beam.connectors.runner import ConnectorRunner
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.errors import BadEpisode, RldsBeamError
-from rlds_beam.formats.trajectories.reading_back import Replay, ReplayRange
+from rlds_beam.formats.trajectories.reading_back import ConvertedDataset, ConvertedRange
 from rlds_beam.output.commits import rejected_path
 from rlds_beam.output.range_conversion import check_and_connect, write_range
 from rlds_beam.output.shards import RejectedWriter
@@ -134,18 +134,18 @@ class EpisodePusher:
 
 
 @dataclasses.dataclass(frozen=True)
-class ReplayPusher:
+class ItemPusher:
     """Pushes ranges of a converted dataset, as they are. Pickles.
 
     Attributes:
-      replay: the dataset.
+      dataset: the dataset.
       target: where its items go.
     """
 
-    replay: Replay
+    dataset: ConvertedDataset
     target: Target
 
-    def push(self, work: ReplayRange, duplicates: object, writer: Writer, results: object = ()) -> Pushed:
+    def push(self, work: ConvertedRange, duplicates: object, writer: Writer, results: object = ()) -> Pushed:
         """Reads and writes one range, and waits until the servers have it.
 
         Raises:
@@ -154,7 +154,7 @@ class ReplayPusher:
         """
         del duplicates, results
         predicted, before, sent = Counter[str](), Counter(writer.acknowledged), writer.sent_bytes
-        for items in self.replay.read_items(work):
+        for items in self.dataset.read_items(work):
             try:
                 encoded = writer.encode(items)
             except BadEpisode as bad:  # converted items have no original records to keep
@@ -166,11 +166,11 @@ class ReplayPusher:
         report = Report(bytes_written=writer.sent_bytes - sent)
         return _pushed(report, predicted, writer.acknowledged - before, self.target)
 
-    def count(self, work: ReplayRange, duplicates: object, results: object = ()) -> Pushed:
+    def count(self, work: ConvertedRange, duplicates: object, results: object = ()) -> Pushed:
         """How many items of the range each server is sent."""
         del duplicates, results
         predicted = Counter[str]()
-        for items in self.replay.read_items(work):
+        for items in self.dataset.read_items(work):
             predicted[self.target.server_of(items.frames.key)] += len(items)
         return Pushed(predicted=dict(predicted))
 
@@ -184,7 +184,7 @@ def _counted(batch: Batch, conversion: Conversion | ColumnConversion) -> tuple[i
     return items, sum(lengths)
 
 
-Pusher = EpisodePusher | ReplayPusher
+Pusher = EpisodePusher | ItemPusher
 
 
 def _pushed(report: Report, predicted: Counter[str], acknowledged: Counter[str], target: Target) -> Pushed:

@@ -20,7 +20,7 @@ from rlds_beam.reverb.signatures import fitting_axes
 from rlds_beam.text import did_you_mean
 from rlds_beam.trajectories.spec import Shape, TrajectorySpec
 
-Say = Callable[[str], None]
+OnWait = Callable[[str], None]
 """Tells a person something that cannot wait until the end of the job."""
 
 RUN_AGAIN = "run the same command again: items that the table has are not written twice"
@@ -92,13 +92,13 @@ class TableCheck:
         )
 
 
-def ask(servers: Sequence[str], timeout: float, say: Say | None = None) -> dict[str, ServerInfo]:
+def ask(servers: Sequence[str], timeout: float, on_wait: OnWait | None = None) -> dict[str, ServerInfo]:
     """What each server says of itself.
 
     Args:
       servers: `host:port`.
       timeout: seconds for all of them together.
-      say: is told of a server that does not answer at once, and is waited for.
+      on_wait: is told of a server that does not answer at once, and is waited for.
 
     Raises:
       ServerError: one does not answer within it.
@@ -108,7 +108,7 @@ def ask(servers: Sequence[str], timeout: float, say: Say | None = None) -> dict[
         left = max(0.1, deadline - time.monotonic())
         told = f"{server}: no answer yet; waiting for a Reverb server there for up to {round(left, 1):g} s (--timeout)"
         with Connection(server) as connection:
-            infos[server] = connection.info(left, None if say is None else functools.partial(say, told))
+            infos[server] = connection.info(left, None if on_wait is None else functools.partial(on_wait, told))
     return infos
 
 
@@ -122,7 +122,7 @@ def check_tables(
     allow_eviction: bool = False,
     allow_blocking: bool = False,
     time_axis: bool = False,
-    say: Say | None = None,
+    on_wait: OnWait | None = None,
 ) -> Baseline:
     """Asks the servers whether their tables will take the items. Writes nothing.
 
@@ -135,14 +135,14 @@ def check_tables(
       allow_eviction: items may be dropped where they do not fit.
       allow_blocking: tables may take items only while a client samples.
       time_axis: even single frames are to be written with a time axis, since the writer knows no others.
-      say: as for `ask`.
+      on_wait: as for `ask`.
 
     Raises:
       UsageError: a server does not answer or is named twice; a table is not there, is of another signature,
         has no room, or would block.
     """
     try:
-        infos = ask(servers, timeout, say)
+        infos = ask(servers, timeout, on_wait)
     except ServerError as error:
         raise UsageError(str(error)) from error
     states: dict[int, str] = {}

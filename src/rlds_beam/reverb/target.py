@@ -14,13 +14,13 @@ from rlds_beam.reverb.columns import ColumnConversion
 from rlds_beam.reverb.encoding import digest
 from rlds_beam.reverb.options import ReverbOptions, WriterKind
 from rlds_beam.reverb.priorities import Priority, resolve_priority
-from rlds_beam.reverb.tables import Baseline, Say
+from rlds_beam.reverb.tables import Baseline, OnWait
 from rlds_beam.trajectories.converter import Conversion
 from rlds_beam.trajectories.options import ItemOptions
 from rlds_beam.trajectories.spec import TrajectorySpec
 
-FORMAT = 1
-"""Of the keys; a change of what they are made from makes it another."""
+KEY_FORMAT = 1
+"""Format version of the items' keys; bump when they are made differently."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -66,7 +66,7 @@ class Target:
 
 def salt_of(conversion: Conversion | ColumnConversion, configuration: Configuration | None = None) -> str:
     """What the keys of items depend on besides their episodes: how they are made."""
-    made: dict[str, Any] = {"format": FORMAT}
+    made: dict[str, Any] = {"format": KEY_FORMAT}
     if isinstance(conversion, ColumnConversion):
         made |= conversion.salt()
     else:
@@ -82,7 +82,7 @@ def open_target(
     items: ItemOptions,
     salt: str,
     predicted: Mapping[str, int] | None = None,
-    say: Say | None = None,
+    on_wait: OnWait | None = None,
 ) -> tuple[Target, Baseline]:
     """Looks at the servers and their tables, and says where items go.
 
@@ -91,7 +91,7 @@ def open_target(
       spec, items: of what is to be written.
       salt: of the items' keys.
       predicted: how many each server is sent, where that is known: they have to fit.
-      say: is told of a server that does not answer at once, and is waited for.
+      on_wait: is told of a server that does not answer at once, and is waited for.
 
     Raises:
       UsageError: a server does not answer; a table is not there, of another signature, or would not take
@@ -102,7 +102,7 @@ def open_target(
     baseline = tables.check_tables(
         options.reverb, options.table, spec, predicted, options.timeout,
         allow_eviction=options.allow_eviction, allow_blocking=options.allow_blocking,
-        time_axis=options.writer == "observer", say=say,
+        time_axis=options.writer == "observer", on_wait=on_wait,
     )  # fmt: skip
     target = Target(
         servers=options.reverb,

@@ -133,8 +133,8 @@ def test_continued_at_any_point_by_workers(source, output, tmp_path):
     flags = ("--to=lerobot", f"--fps={data.FPS}", "--shards=3", "--lerobot_version=2.1", "--workers=2")
     assert run("convert", source[0], path, *flags, "--progress=none")[0] == 3
     assert data.files(path) == data.files(output)
-    again = job_of(source[0], path).look()
-    assert again.complete and not again.to_do
+    again = job_of(source[0], path).status()
+    assert again.complete and not again.pending
 
 
 def test_chunks_and_overwriting(source, tmp_path, monkeypatch):
@@ -175,7 +175,7 @@ def test_a_range_without_an_episode_has_no_file(tmp_path):
         "episode_000000.parquet", "episode_000001.parquet",
     ]  # fmt: skip
     assert not (tmp_path / "out/_ranges").exists()
-    assert job_of(str(source), tmp_path / "out", shards=2).look().complete
+    assert job_of(str(source), tmp_path / "out", shards=2).status().complete
     everything = write_dataset(tmp_path, [episodes[0]], name="bad")
     data.convert_here(everything, tmp_path / "none", **V21)
     assert data.meta(tmp_path / "none", "info")["total_episodes"] == 0

@@ -22,7 +22,7 @@ from rlds_beam.episodes.columns import concatenate
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.errors import RldsBeamError, UsageError
 from rlds_beam.formats.trajectories.loading import load_trajectories
-from rlds_beam.formats.trajectories.reading_back import Replay, is_replay, open_replay
+from rlds_beam.formats.trajectories.reading_back import ConvertedDataset, is_converted, open_converted
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.images.encoding import encode_jpeg
 from rlds_beam.output import directory
@@ -135,7 +135,7 @@ def expected_of(made: list[Items], leaves, images="raw") -> list[dict[str, np.nd
     return rows
 
 
-def read(replay: Replay) -> list[dict[str, np.ndarray]]:
+def read(replay: ConvertedDataset) -> list[dict[str, np.ndarray]]:
     rows = []
     for work in replay.ranges:
         for items in replay.read_items(work):
@@ -182,9 +182,9 @@ def test_what_was_encoded_comes_back(observation, kind, episodes, images, shards
         made = write(Path(directory), leaves, options, frames, stored, shards=shards)
         if not sum(map(len, made)):
             with pytest.raises(UsageError, match="holds no items"):
-                open_replay(directory)
+                open_converted(directory)
             return
-        replay = pickle.loads(pickle.dumps(open_replay(directory)))
+        replay = pickle.loads(pickle.dumps(open_converted(directory)))
         assert [(leaf.path, leaf.dtype, leaf.shape) for leaf in replay.spec.leaves] == [
             (leaf.path, leaf.dtype, leaf.shape) for leaf in leaves
         ]
@@ -199,7 +199,7 @@ def test_batches_are_the_same_on_every_run(tmp_path, most):
     bits = [7 if i % 3 else most for i in range(30)]
     episodes = [make_frames(leaves, 21, i, some) for i, some in enumerate(bits)]
     made = write(tmp_path, leaves, ItemOptions(), episodes)
-    replay = open_replay(str(tmp_path))
+    replay = open_converted(str(tmp_path))
     assert replay.dataset == "data/1.0.0"
     (work,) = replay.ranges
     batches = list(replay.read_items(work))
@@ -215,7 +215,7 @@ def test_batches_are_the_same_on_every_run(tmp_path, most):
 def test_large_items_come_in_small_batches(tmp_path):
     leaves = leaves_of(Leaf("observation", "uint8", (512, 1024)))
     made = write(tmp_path, leaves, ItemOptions(), [make_frames(leaves, 8, 0)])
-    replay = open_replay(str(tmp_path))
+    replay = open_converted(str(tmp_path))
     assert [len(items) for items in replay.read_items(replay.ranges[0])] == [3, 3, 1]
     assert_same(read(replay), expected_of(made, leaves))
 
@@ -231,7 +231,7 @@ def test_the_same_as_load_trajectories(tmp_path, kind, images):
         nested = {**element._asdict(), **{f"observation/{name}": v for name, v in element.observation.items()}}
         lead = (None,) if kind == "frames" else ...
         theirs.append({leaf.path: np.asarray(nested[leaf.path])[lead] for leaf in leaves})
-    assert_same(read(open_replay(str(tmp_path))), theirs)
+    assert_same(read(open_converted(str(tmp_path))), theirs)
 
 
 def record_of(leaves, item, order=1) -> bytes:
@@ -337,7 +337,7 @@ def converted(tmp_path):
 
 
 def fails_at(output: Path, record: int, message: str) -> None:
-    replay = open_replay(str(output))
+    replay = open_converted(str(output))
     offset = record_offsets_of_sound(output)[record]
     given_before = []
     with pytest.raises(RldsBeamError, match=message) as raised:
@@ -373,13 +373,13 @@ def test_other_records_than_those_that_were_written(converted):
     shard = shard_paths(converted)[0]
     payloads = read_payloads(shard)
     shard.write_bytes(frame_all([payloads[1], payloads[0], *payloads[2:]]))
-    replay = open_replay(str(converted))
+    replay = open_converted(str(converted))
     with pytest.raises(RldsBeamError, match=r"00000-of-00002 is not the file that was written.*convert"):
         list(replay.read_items(replay.ranges[0]))
 
 
 def test_a_shard_that_goes_away_while_it_is_read(converted):
-    replay = open_replay(str(converted))
+    replay = open_converted(str(converted))
     shard_paths(converted)[0].unlink()
     with pytest.raises(RldsBeamError, match="00000-of-00002 cannot be read"):
         list(replay.read_items(replay.ranges[0]))
@@ -392,7 +392,7 @@ def test_a_manifest_of_other_records(converted):
         if field["path"] == "observation":
             field["shape"] = [2, 4]
     path.write_text(json.dumps(content))
-    replay = open_replay(str(converted))
+    replay = open_converted(str(converted))
     with pytest.raises(RldsBeamError, match=r"from byte 0 on: observation .*the manifest describes other records"):
         list(replay.read_items(replay.ranges[0]))
 
@@ -401,23 +401,23 @@ def test_a_missing_or_cut_shard_is_told_before_work(converted):
     shard = shard_paths(converted)[2]
     cut(shard, 3)
     with pytest.raises(UsageError, match=rf"{shard.name} has \d+ bytes where \d+ were written: fetch it again"):
-        open_replay(str(converted))
+        open_converted(str(converted))
     shard.unlink()
     with pytest.raises(UsageError, match=f"{shard.name} is not there"):
-        open_replay(str(converted))
+        open_converted(str(converted))
 
 
 def test_directories_that_are_none(tmp_path, converted):
-    assert is_replay(str(converted))
+    assert is_converted(str(converted))
     dataset = write_dataset(tmp_path / "data", [make_episode(3)])
     for other in (dataset, tmp_path / "nothing", shard_paths(dataset)[0]):
-        assert not is_replay(str(other))
+        assert not is_converted(str(other))
         with pytest.raises(UsageError, match="is not a dataset that rlds-beam wrote"):
-            open_replay(str(other))
+            open_converted(str(other))
     (converted / "manifest.json").unlink()
-    assert is_replay(str(converted))
+    assert is_converted(str(converted))
     with pytest.raises(UsageError, match=r"is not finished.*run its `rlds-beam convert` again"):
-        open_replay(str(converted))
+        open_converted(str(converted))
 
 
 def test_splits(tmp_path):
@@ -436,12 +436,12 @@ def test_splits(tmp_path):
         commit_range(tmp_path, one, shard, encoder.fields)
     commit_dataset(tmp_path, work, encoder.fields)
     output = str(tmp_path)
-    assert [(str(r), r.items) for r in open_replay(output).ranges] == [("train-00001", 5), ("val-00001", 7)]
-    assert [str(r) for r in open_replay(output, "val+train").ranges] == ["val-00001", "train-00001"]
-    assert open_replay(output, "val").items == 7
+    assert [(str(r), r.items) for r in open_converted(output).ranges] == [("train-00001", 5), ("val-00001", 7)]
+    assert [str(r) for r in open_converted(output, "val+train").ranges] == ["val-00001", "train-00001"]
+    assert open_converted(output, "val").items == 7
     for split, hint in [("none", "it has train, val"), ("val+dev", "split dev"), ("val[:1]", "slice when converting")]:
         with pytest.raises(UsageError, match=hint):
-            open_replay(output, split)
+            open_converted(output, split)
 
 
 def test_conversions_of_one_dataset_are_told_apart(tmp_path):
@@ -449,7 +449,7 @@ def test_conversions_of_one_dataset_are_told_apart(tmp_path):
     episodes = [make_frames(leaves, 9, 0)]
     for name, options in [("a", ItemOptions()), ("b", ItemOptions()), ("c", TILED)]:
         write(tmp_path / name, leaves, options, episodes)
-    prints = [open_replay(str(tmp_path / name)).fingerprint for name in "abc"]
+    prints = [open_converted(str(tmp_path / name)).fingerprint for name in "abc"]
     assert prints[0] == prints[1] != prints[2]
 
 
@@ -461,7 +461,7 @@ def test_from_the_command_to_items(tmp_path, convert_only):
     ]
     dataset = write_dataset(tmp_path / "data", episodes, shards=2)
     assert convert_only(dataset, "--policy_info_fields=td_error").code == 0
-    replay = open_replay(str(tmp_path / "out"))
+    replay = open_converted(str(tmp_path / "out"))
     assert [leaf.path for leaf in replay.spec.leaves] == [
         "step_type", "observation/a", "observation/b", "action", "policy_info/td_error", "next_step_type", "reward",
         "discount",

@@ -16,7 +16,7 @@ from rlds_beam.episodes.nesting import nest
 from rlds_beam.episodes.schema import Field
 from rlds_beam.errors import UsageError, needs
 from rlds_beam.formats.trajectories.output import read_fields, read_kept_fields
-from rlds_beam.formats.trajectories.reading_back import open_replay
+from rlds_beam.formats.trajectories.reading_back import open_converted
 from rlds_beam.output.manifest import read_manifest
 from rlds_beam.trajectories.spec_file import is_tuple
 
@@ -45,10 +45,10 @@ def load_items(path: str | os.PathLike[str], split: str | None = None) -> Iterat
       UsageError: the dataset is not finished or not rlds-beam's, or the split is unknown or empty.
       RldsBeamError: a file is damaged; raised before an item of it is given.
     """
-    replay = open_replay(os.fspath(path), split)
-    single = replay.spec.item_shape == ()
-    for work in replay.ranges:
-        for items in replay.read_items(work):
+    converted = open_converted(os.fspath(path), split)
+    single = converted.spec.item_shape == ()
+    for work in converted.ranges:
+        for items in converted.read_items(work):
             columns = cast("dict[str, np.ndarray[Any, Any]]", items.frames.columns)  # no JPEGs: they are decoded
             length = items.windows.length
             for start in range(0, len(items.frames), length):

@@ -34,7 +34,7 @@ _BATCH_ITEMS, _BATCH_BYTES = 256, 4 << 20
 
 
 @dataclasses.dataclass(frozen=True)
-class ReplayRange:
+class ConvertedRange:
     """A shard of the dataset: what one worker reads in one go.
 
     Attributes:
@@ -55,7 +55,7 @@ class ReplayRange:
 
 
 @dataclasses.dataclass(frozen=True)
-class Replay:
+class ConvertedDataset:
     """A converted dataset, ready to be read. Pickles.
 
     Attributes:
@@ -70,7 +70,7 @@ class Replay:
     dataset: str
     fingerprint: str
     spec: TrajectorySpec
-    ranges: tuple[ReplayRange, ...]
+    ranges: tuple[ConvertedRange, ...]
     jpegs: dict[str, tuple[str, ...]]
 
     @property
@@ -87,7 +87,7 @@ class Replay:
         item = frame * math.prod(length or 1 for length in self.spec.item_shape)
         return max(1, min(_BATCH_ITEMS, _BATCH_BYTES // item))
 
-    def read_items(self, work: ReplayRange) -> Iterator[Items]:
+    def read_items(self, work: ConvertedRange) -> Iterator[Items]:
         """The items of a range in their order, bit for bit those that were written (JPEGs are decoded).
 
         Each `Items` holds `batch` items (the last one of a range may hold fewer), side by side: frames
@@ -115,7 +115,7 @@ class Replay:
                 f"says {work.items}, or others; fetch it again, or convert the dataset again"
             )
 
-    def _items(self, rows: list[Bytes], decoder: TrajectoryDecoder, key: EpisodeKey, work: ReplayRange) -> Items:
+    def _items(self, rows: list[Bytes], decoder: TrajectoryDecoder, key: EpisodeKey, work: ConvertedRange) -> Items:
         try:
             decoded = decoder.decode(rows)
             columns = {path: _pixels(column, path) for path, column in decoded.items()}
@@ -130,12 +130,12 @@ class Replay:
         return Items(frames, Windows(0, count, length, length, len(frames)))
 
 
-def is_replay(path: str) -> bool:
+def is_converted(path: str) -> bool:
     """Whether `path` is a directory of items that `rlds-beam convert` wrote, finished or not."""
     return is_output(path) and not is_rlds(path)
 
 
-def open_replay(path: str, split: str | None = None) -> Replay:
+def open_converted(path: str, split: str | None = None) -> ConvertedDataset:
     """Opens the output directory of a conversion; its shards are looked at, but not read.
 
     Args:
@@ -152,7 +152,7 @@ def open_replay(path: str, split: str | None = None) -> Replay:
     shards = manifest["shards"]
     checksums = [(shard["split"], shard["checksum"]) for shard in shards]
     fingerprint = hashlib.sha256(json.dumps([manifest["fields"], checksums]).encode()).hexdigest()
-    return Replay(
+    return ConvertedDataset(
         dataset=f"{manifest['name']}/{manifest['version']}",
         fingerprint=fingerprint,
         spec=spec,
@@ -161,7 +161,7 @@ def open_replay(path: str, split: str | None = None) -> Replay:
     )
 
 
-def _ranges(path: str, shards: list[dict[str, Any]], split: str | None) -> tuple[ReplayRange, ...]:
+def _ranges(path: str, shards: list[dict[str, Any]], split: str | None) -> tuple[ConvertedRange, ...]:
     splits = sorted({shard["split"] for shard in shards if shard["records"]})
     if not splits:
         raise UsageError(f"{path} holds no items; its report.json says what became of the episodes")
@@ -176,13 +176,13 @@ def _ranges(path: str, shards: list[dict[str, Any]], split: str | None) -> tuple
         for i, s in enumerate(own):
             if s["records"]:
                 file = storage.join(path, s["file"])
-                ranges.append(ReplayRange(file, name, i, s["records"], s["bytes"], s["checksum"]))
+                ranges.append(ConvertedRange(file, name, i, s["records"], s["bytes"], s["checksum"]))
     for work in ranges:
         _check(work)
     return tuple(ranges)
 
 
-def _check(work: ReplayRange) -> None:
+def _check(work: ConvertedRange) -> None:
     again = "fetch it again, or convert the dataset again"
     if not storage.exists(work.path):
         raise UsageError(f"{work.path} is not there, and the manifest names it: {again}")
