@@ -6,7 +6,7 @@ import dataclasses
 import json
 import os
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +14,13 @@ import pytest
 from own_formats import committed_times, options, run
 from processes import kill, running, wait_until
 
-from rlds_beam.connectors.base import Batch
+from rlds_beam.connectors.runner import ConnectorRunner
+from rlds_beam.episodes.episode import Episode
 from rlds_beam.errors import UsageError
-from rlds_beam.output.base import FileOutput
+from rlds_beam.output.base import Description
+from rlds_beam.output.capabilities import MetadataFiles
 from rlds_beam.output.commits import RangeCommit
-from rlds_beam.output.shards import ShardInfo, ShardWriter
+from rlds_beam.output.shards import EpisodeWriter, ShardInfo
 from rlds_beam.reading.base import Source
 from rlds_beam.reading.plan import WorkRange
 from rlds_beam.testing import make_episode, read_rejected, write_dataset
@@ -27,51 +29,45 @@ HOLD = "OWN_OUTPUT_HOLDS"
 """An environment variable: ranges from this number on are never finished."""
 
 
-class ReturnsWriter:
-    def __init__(self, path: str, work: WorkRange):
-        self._shard, self._work, self.predicted = ShardWriter(path), work, 0
+def encode(episode: Episode) -> bytes:
+    line = {"key": str(episode.key), "return": float(episode.steps["reward"].sum())}
+    return json.dumps(line).encode() + b"\n"
 
-    def write(self, batch: Batch) -> None:
-        for episode in batch.episodes:
-            line = {"key": str(episode.key), "return": float(episode.steps["reward"].sum())}
-            self._shard.write([json.dumps(line).encode() + b"\n"], 1, episode.key)
-            self.predicted += 1
+
+class HeldWriter(EpisodeWriter):
+    def __init__(self, path: str, work: WorkRange):
+        super().__init__(path, encode)
+        self._work = work
 
     def finish(self) -> ShardInfo:
         while self._work.index >= int(os.environ.get(HOLD, self._work.of)):
             time.sleep(0.1)
-        return self._shard.commit()
-
-    def abort(self) -> None:
-        self._shard.abort()
+        return super().finish()
 
 
 @dataclasses.dataclass(frozen=True)
-class ReturnsOutput(FileOutput):
+class ReturnsOutput(MetadataFiles):
     directory: str
     name: str
     metadata = ("episodes.json",)
 
     @classmethod
-    def create(cls, source: Source, directory: str, options: Any) -> ReturnsOutput:
-        if source.schema.steps["reward"].shape:
+    def create(cls, source: Source, connectors: ConnectorRunner, directory: str, options: Any) -> ReturnsOutput:
+        if connectors.schema.steps["reward"].shape:
             raise UsageError("the reward is not one number a step")
         return cls(directory, source.name)
 
     def plan(self) -> dict[str, Any]:
         return {"returns": 1}
 
-    def describe(self) -> tuple[list[str], dict[str, str]]:
-        return ["key: string", "return: float64"], {"observation": "only the reward is read"}
-
-    def predict(self, steps: Iterable[int]) -> int:
-        return sum(1 for _ in steps)
+    def describe(self) -> Description:
+        return Description(["key: string", "return: float64"], {"observation": "only the reward is read"})
 
     def file(self, work: WorkRange) -> str:
         return f"returns-{work}.jsonl"
 
-    def open_range(self, work: WorkRange) -> ReturnsWriter:
-        return ReturnsWriter(str(Path(self.directory, self.file(work))), work)
+    def open_range(self, work: WorkRange) -> HeldWriter:
+        return HeldWriter(str(Path(self.directory, self.file(work))), work)
 
     def complete(self, commits: Sequence[RangeCommit]) -> dict[str, Any]:
         count = sum(commit.items for commit in commits)
@@ -157,7 +153,7 @@ def test_another_output_is_another_plan_and_overwrite_leaves_nothing_of_it(data,
     ("flags", "said"),
     [
         (["--to=trajectory"], "did you mean trajectories?"),
-        (["--to=test_own_output:ReturnsWriter"], "inherits from rlds_beam.output.base.FileOutput"),
+        (["--to=test_own_output:HeldWriter"], "inherits from rlds_beam.output.base.Output"),
         ([OWN, "--items=frames"], "--items is for --to=trajectories"),
     ],
 )

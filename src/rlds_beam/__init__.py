@@ -45,11 +45,29 @@ if TYPE_CHECKING:
     from rlds_beam.formats.trajectories.loading import load_trajectories as load_trajectories
     from rlds_beam.images.encoded_images import EncodedImages as EncodedImages
     from rlds_beam.jobs.inspect import Survey as Survey
-    from rlds_beam.output.base import CostHint as CostHint
-    from rlds_beam.output.base import FileOutput as FileOutput
+    from rlds_beam.output.base import Description as Description
     from rlds_beam.output.base import FileRangeWriter as FileRangeWriter
+    from rlds_beam.output.base import Output as Output
     from rlds_beam.output.base import RangeWriter as RangeWriter
+    from rlds_beam.output.capabilities import CostHint as CostHint
+    from rlds_beam.output.capabilities import CostHints as CostHints
+    from rlds_beam.output.capabilities import GlobalIndices as GlobalIndices
+    from rlds_beam.output.capabilities import IgnoresValues as IgnoresValues
+    from rlds_beam.output.capabilities import ItemCounts as ItemCounts
+    from rlds_beam.output.capabilities import LearnerColumns as LearnerColumns
+    from rlds_beam.output.capabilities import MergedFile as MergedFile
+    from rlds_beam.output.capabilities import MergesRanges as MergesRanges
+    from rlds_beam.output.capabilities import MetadataFiles as MetadataFiles
+    from rlds_beam.output.capabilities import Notes as Notes
+    from rlds_beam.output.capabilities import ReportsUnusedSteps as ReportsUnusedSteps
+    from rlds_beam.output.capabilities import SeveralFiles as SeveralFiles
+    from rlds_beam.output.capabilities import SeveralSplits as SeveralSplits
+    from rlds_beam.output.capabilities import Sidecars as Sidecars
+    from rlds_beam.output.capabilities import SizePrediction as SizePrediction
+    from rlds_beam.output.capabilities import StoredNames as StoredNames
+    from rlds_beam.output.capabilities import WholeShards as WholeShards
     from rlds_beam.output.commits import RangeCommit as RangeCommit
+    from rlds_beam.output.shards import EpisodeWriter as EpisodeWriter
     from rlds_beam.output.shards import ShardInfo as ShardInfo
     from rlds_beam.output.shards import ShardWriter as ShardWriter
     from rlds_beam.output.shards import WrittenFile as WrittenFile
@@ -131,10 +149,28 @@ _HOMES = {
     "load_items": "rlds_beam.formats.trajectories.loading",
     "load_trajectories": "rlds_beam.formats.trajectories.loading",
     # Outputs
-    "FileOutput": "rlds_beam.output.base",
-    "FileRangeWriter": "rlds_beam.output.base",
+    "Output": "rlds_beam.output.base",
+    "Description": "rlds_beam.output.base",
     "RangeWriter": "rlds_beam.output.base",
-    "CostHint": "rlds_beam.output.base",
+    "FileRangeWriter": "rlds_beam.output.base",
+    "SeveralFiles": "rlds_beam.output.capabilities",
+    "MetadataFiles": "rlds_beam.output.capabilities",
+    "Sidecars": "rlds_beam.output.capabilities",
+    "ItemCounts": "rlds_beam.output.capabilities",
+    "LearnerColumns": "rlds_beam.output.capabilities",
+    "SeveralSplits": "rlds_beam.output.capabilities",
+    "WholeShards": "rlds_beam.output.capabilities",
+    "GlobalIndices": "rlds_beam.output.capabilities",
+    "MergesRanges": "rlds_beam.output.capabilities",
+    "MergedFile": "rlds_beam.output.capabilities",
+    "SizePrediction": "rlds_beam.output.capabilities",
+    "CostHints": "rlds_beam.output.capabilities",
+    "CostHint": "rlds_beam.output.capabilities",
+    "IgnoresValues": "rlds_beam.output.capabilities",
+    "StoredNames": "rlds_beam.output.capabilities",
+    "Notes": "rlds_beam.output.capabilities",
+    "ReportsUnusedSteps": "rlds_beam.output.capabilities",
+    "EpisodeWriter": "rlds_beam.output.shards",
     "ShardWriter": "rlds_beam.output.shards",
     "ShardInfo": "rlds_beam.output.shards",
     "WrittenFile": "rlds_beam.output.shards",

@@ -24,7 +24,7 @@ from rlds_beam.formats.trajectories.output import TrajectoryOutput
 from rlds_beam.jobs import balance
 from rlds_beam.jobs.balance import balance_of, largest_first, range_bytes
 from rlds_beam.jobs.cost import convert_seconds, push_seconds, stats_seconds, validate_seconds
-from rlds_beam.output.base import CostHint
+from rlds_beam.output.capabilities import CostHint
 from rlds_beam.pipelines.cli import main
 from rlds_beam.reading import plan
 from rlds_beam.reading.base import Shard, Split
@@ -139,7 +139,7 @@ def source_of(size: int, encoding: str = "none", records: int = 1) -> RldsSource
 
 def effort(items: ItemOptions, images: str = "raw") -> CostHint:
     spec = TrajectorySpec((), ())
-    return TrajectoryOutput("", "x", Conversion(FrameOptions(), items, spec, images)).effort
+    return TrajectoryOutput("", "x", Conversion(FrameOptions(), items, spec, images)).cost_hint
 
 
 def test_the_cost_follows_the_kind_of_job():

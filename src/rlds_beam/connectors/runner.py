@@ -59,6 +59,11 @@ class ConnectorRunner:
     def connectors(self) -> tuple[Connector, ...]:
         return self.configuration.connectors
 
+    @property
+    def schema(self) -> Schema:
+        """The schema of the episodes that they return; raises UsageError if those of several agents differ."""
+        return self.probed.schema if self.connectors else self.probed.given
+
     def refuse_columns(self, instead: str) -> None:
         """Raises UsageError where the connectors add columns, for an output that holds episodes only.
 

@@ -25,7 +25,7 @@ def convert_plan(job: ConvertJob) -> str:
             f"input     {source.dataset}: {episodes}, {format_size(source.size)}",
             *balance_lines(job.balance),
             f"output    {job.directory}: {count(job.shards, 'shard')}{about(job.size)}",
-            *record_lines(*job.output.describe(), job.output.holds),
+            *record_lines(*job.output.describe()),
             _NOTHING_WRITTEN,
         ]
     )

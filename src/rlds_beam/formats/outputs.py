@@ -15,7 +15,8 @@ from rlds_beam.formats.lerobot.options import LerobotOptions
 from rlds_beam.formats.rlds.options import RldsOptions
 from rlds_beam.formats.scope_rl.options import ScopeRlOptions
 from rlds_beam.options import Options, options_given
-from rlds_beam.output.base import FileOutput
+from rlds_beam.output.base import Output
+from rlds_beam.output.capabilities import LearnerColumns, SeveralSplits, StoredNames
 from rlds_beam.output.options import OutputOptions
 from rlds_beam.reading.base import Source
 from rlds_beam.text import did_you_mean, shortened
@@ -70,7 +71,7 @@ _OF_A_USER = KnownOutput("", reads=frozenset({"images"}))
 """What an output that is named as `module:Class` reads of the options."""
 
 
-def create_output(source: Source, connecting: ConnectorRunner, directory: str, options: Any) -> FileOutput:
+def create_output(source: Source, connecting: ConnectorRunner, directory: str, options: Any) -> Output:
     """The output that `options.to` names, for a dataset; touches nothing.
 
     Raises:
@@ -78,14 +79,17 @@ def create_output(source: Source, connecting: ConnectorRunner, directory: str, o
     """
     output_class = _output_class(options.to)
     _refuse_options_of_others(options)
-    if connecting.splits and not output_class.divides:
+    if connecting.splits and not issubclass(output_class, SeveralSplits):
         raise UsageError(f"--connectors: SplitEpisodes is for --to=rlds, not --to={options.to}: divide RLDS first")
-    output = output_class.create_connected(source, connecting, directory, options)
-    _check_stored_names(output, options.to)
+    if not issubclass(output_class, LearnerColumns):
+        connecting.refuse_columns("--to=columns")
+    output = output_class.create(source, connecting, directory, options)
+    if isinstance(output, StoredNames):
+        _check_stored_names(output, options.to)
     return output
 
 
-def _check_stored_names(output: FileOutput, to: str) -> None:
+def _check_stored_names(output: StoredNames, to: str) -> None:
     """Raises UsageError for a field whose name cannot be that of a file, or of an object in one."""
     taken: dict[str, str] = {}
     for path, name in output.stored_names():
@@ -118,11 +122,12 @@ def configuration_for(options: Any) -> Configuration:
     configuration = Configuration.of(options)
     if options.connectors is not None:
         return configuration
-    defaults = _output_class(options.to).default_connectors
+    output_class = _output_class(options.to)
+    defaults = output_class.default_connectors if issubclass(output_class, LearnerColumns) else ()
     return dataclasses.replace(configuration, connectors=(*configuration.connectors, *defaults))
 
 
-def _output_class(to: str) -> type[FileOutput]:
+def _output_class(to: str) -> type[Output]:
     kind = OUTPUTS[to].kind if to in OUTPUTS else to
     if ":" not in kind:
         raise UsageError(
@@ -130,8 +135,8 @@ def _output_class(to: str) -> type[FileOutput]:
             "module:Class for one of your own"
         )
     output_class = resolve(kind, "--to")
-    if not (isinstance(output_class, type) and issubclass(output_class, FileOutput)):
-        raise UsageError(f"--to={to}: it is not a class that inherits from rlds_beam.output.base.FileOutput")
+    if not (isinstance(output_class, type) and issubclass(output_class, Output)):
+        raise UsageError(f"--to={to}: it is not a class that inherits from rlds_beam.output.base.Output")
     return output_class
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Sized
+from collections.abc import Callable, Sized
 from typing import Any, NamedTuple
 
 from rlds_beam import storage
@@ -22,7 +22,17 @@ from rlds_beam.jobs.cost import convert_seconds
 from rlds_beam.jobs.options import ConvertOptions
 from rlds_beam.jobs.size import check_room, predict_size
 from rlds_beam.output import directory
-from rlds_beam.output.base import FileOutput
+from rlds_beam.output.base import Output
+from rlds_beam.output.capabilities import (
+    MergesRanges,
+    Notes,
+    all_files_of,
+    cost_of,
+    files_of,
+    ignored_values,
+    needs_whole_shards,
+    with_ranges,
+)
 from rlds_beam.output.commits import read_commits
 from rlds_beam.output.files import COMMITS, REPORT
 from rlds_beam.output.fitted import read_fitted, write_fitted
@@ -73,7 +83,7 @@ class ConvertJob:
     ranges: tuple[WorkRange, ...]
     check: CheckOptions
     connecting: ConnectorRunner
-    output: FileOutput
+    output: Output
     dataset_report: Report
     plan: OutputPlan
     framing: Framing
@@ -127,12 +137,13 @@ class ConvertJob:
         if storage.scheme(self.directory) is None and self.size is not None:
             written = sum(one.shard.bytes for commit in finished.ranges.values() for one in commit.files)
             freed = directory.own_sizes(self.directory) if overwrite else []
-            check_room(self.directory, self.size * (1 + self.output.merges) - written, freed)
+            copies = 2 if isinstance(self.output, MergesRanges) else 1
+            check_room(self.directory, self.size * copies - written, freed)
 
     @property
     def shards(self) -> int:
         """The number of files that the ranges become."""
-        return sum(len(self.output.files(work)) for work in self.ranges)
+        return sum(len(files_of(self.output, work)) for work in self.ranges)
 
     @property
     def directory(self) -> str:
@@ -141,7 +152,7 @@ class ConvertJob:
 
     def to_json(self) -> dict[str, Any]:
         """The plan, for programs."""
-        records, left_out = self.output.describe()
+        description = self.output.describe()
         return {
             "input": self.source.dataset,
             "episodes": self.source.episodes,
@@ -150,18 +161,18 @@ class ConvertJob:
             "output": self.directory,
             "output_bytes": self.size,
             "output_shards": self.shards,
-            "records": records,
-            "left_out": left_out,
+            "records": description.fields,
+            "left_out": dict(description.left_out),
         }
 
     @property
     def balance(self) -> Balance:
         """How even the ranges are."""
-        return balance_of(self.source, self.ranges, whole_shards=self.output.whole_shards)
+        return balance_of(self.source, self.ranges, whole_shards=needs_whole_shards(self.output))
 
     def seconds(self, pending: Sized) -> float:
         """About as long one core takes for so many of the ranges (`cost`)."""
-        return convert_seconds(self.source, self.output.effort) * len(pending) / max(1, len(self.ranges))
+        return convert_seconds(self.source, cost_of(self.output)) * len(pending) / max(1, len(self.ranges))
 
     def progress(self, noun: str = "ranges") -> str:
         """How much of the work is done, for a person; reads all commits."""
@@ -182,7 +193,7 @@ class ConvertJob:
 
     @property
     def fitter(self) -> RangeFitter:
-        unjudged = self.connecting.unjudged(self.output.unjudged)
+        unjudged = self.connecting.unjudged(ignored_values(self.output))
         return RangeFitter(self._reader, self.check, self.connecting, unjudged)
 
     def fitted(self) -> ConvertJob:
@@ -204,13 +215,15 @@ class ConvertJob:
     @property
     def finisher(self) -> RangeFinisher | None:
         """What completes the files of ranges before the dataset is committed."""
-        return self.committer.finisher if self.output.numbers_ranges else None
+        return self.committer.finisher
 
     def notes(self) -> list[str]:
         """What the user of the finished output has to know, line by line."""
         empty = [f"empty     split {split.name} has no episodes" for split in self.source.splits if split.episodes == 0]
         several = len(self.source.splits) > 1
-        return [*(empty if several else []), *self.output.notes(load_manifest(self.directory) or {})]
+        manifest = load_manifest(self.directory) or {}
+        notes = self.output.notes(manifest) if isinstance(self.output, Notes) else []
+        return [*(empty if several else []), *notes]
 
     def read_report(self) -> Report:
         """The report of the finished job."""
@@ -233,24 +246,18 @@ def prepare(options: ConvertOptions) -> ConvertJob:
     framing = Framing(source)
     snapshot = Snapshot.of(source, _ADVICE, framing)
     fingerprints = {"content": snapshot.content(), "functions": _functions(options)}
-    ranges = plan_ranges(source, options.shards, whole_shards=output.whole_shards, starts=framing.record_starts)
-    output = output.placed(ranges)
+    ranges = plan_ranges(source, options.shards, whole_shards=needs_whole_shards(output), starts=framing.record_starts)
+    output = with_ranges(output, ranges)
     dataset_report = check_source(source, check)
     made = {"connectors": configuration.plan()} if configuration.connectors else {}
     content = {**_plan(source, ranges, check, output, options), **made, **fingerprints}
-    plan = OutputPlan.of(content, _files(output, ranges))
+    plan = OutputPlan.of(content, all_files_of(output, ranges))
     directory.check_output(options.output, plan, overwrite=options.overwrite)
     return ConvertJob(source, ranges, check, connecting, output, dataset_report, plan, framing, snapshot)
 
 
-def _files(output: FileOutput, ranges: Iterable[WorkRange]) -> list[str]:
-    """The names of all files that may be written."""
-    shards = [file for work in ranges for file in output.files(work)]
-    return [*shards, *(shard + ending for shard in shards for ending in output.beside), *output.metadata]
-
-
 def _plan(
-    source: Source, ranges: tuple[WorkRange, ...], check: CheckOptions, output: FileOutput, options: ConvertOptions
+    source: Source, ranges: tuple[WorkRange, ...], check: CheckOptions, output: Output, options: ConvertOptions
 ) -> dict[str, Any]:
     checked = dataclasses.asdict(check)
     del checked["fail"]  # ends a job, but changes nothing of what it writes

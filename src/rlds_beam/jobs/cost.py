@@ -9,7 +9,7 @@ order of magnitude counts: near the threshold either choice costs the same.
 from __future__ import annotations
 
 from rlds_beam.checking.options import CheckOptions
-from rlds_beam.output.base import CostHint
+from rlds_beam.output.capabilities import CostHint
 from rlds_beam.reading.base import Source
 
 _MEGA = 1e6

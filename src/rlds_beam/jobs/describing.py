@@ -39,7 +39,7 @@ def survey_text(survey: Survey) -> str:
         f"{about(survey.size)}",
     ]
     if survey.output is not None:
-        lines += record_lines(*survey.output.describe(), survey.output.holds)
+        lines += record_lines(*survey.output.describe())
     else:
         lines.append(f"cannot be converted: {survey.error}")
     lines += [f"--preset={name} fixes it: {PRESETS[name].fault}" for name in suggested(source.dataset)]
@@ -66,6 +66,6 @@ def balance_lines(balance: Balance) -> list[str]:
     return lines
 
 
-def record_lines(records: Iterable[str], left_out: Mapping[str, str], holds: str = "frame") -> list[str]:
+def record_lines(records: Iterable[str], left_out: Mapping[str, str], record: str = "frame") -> list[str]:
     """What a record holds, and what is left out."""
-    return [holds, *(f"  {line}" for line in records), *(f"  left out: {line}" for line in left_out_lines(left_out))]
+    return [record, *(f"  {line}" for line in records), *(f"  left out: {line}" for line in left_out_lines(left_out))]

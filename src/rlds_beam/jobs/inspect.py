@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from rlds_beam.checking.duplicates import find_duplicates, marked
@@ -18,11 +18,12 @@ from rlds_beam.formats.outputs import configuration_for, create_output
 from rlds_beam.jobs.balance import Balance, balance_of
 from rlds_beam.jobs.describing import survey_text
 from rlds_beam.jobs.size import predict_size
-from rlds_beam.output.base import FileOutput
-from rlds_beam.output.range_conversion import check_and_connect
+from rlds_beam.output.base import Output
+from rlds_beam.output.capabilities import ignored_values, needs_whole_shards, predict_items, with_ranges
+from rlds_beam.output.range_conversion import Duplicates, check_and_connect
 from rlds_beam.reading.base import Shard, Source
 from rlds_beam.reading.framing import Framing
-from rlds_beam.reading.plan import plan_ranges
+from rlds_beam.reading.plan import WorkRange, plan_ranges
 from rlds_beam.reading.reader import EpisodeReader
 
 
@@ -45,7 +46,7 @@ class Survey:
     """
 
     source: Source
-    output: FileOutput | None
+    output: Output | None
     error: str | None
     sampled: Report
     complete: bool
@@ -101,38 +102,25 @@ def survey(source: Source, check: CheckOptions, options: Any, sample_bytes: int)
       options: the job's config, with the options of the output.
     """
     connecting, output, error = _output(source, options)
-    whole_shards = output is not None and output.whole_shards
+    whole_shards = output is not None and needs_whole_shards(output)
     small, framing = source.size <= sample_bytes, Framing(source)
     # Of a large dataset not even all of the framing is read: an estimate may well begin anywhere.
     starts = framing.record_starts if small else _as_they_are
     ranges = plan_ranges(source, whole_shards=whole_shards, starts=starts)
-    output = None if output is None else output.placed(ranges)
+    output = None if output is None else with_ranges(output, ranges)
     segments = [(work.split, segment) for work in ranges for segment in work.segments]
     look = small and check.policy("duplicate_episode") != "accept"
     duplicates = find_duplicates(source, framing, segments) if look else {}
-    unjudged = IgnoredValues() if output is None else connecting.unjudged(output.unjudged)
+    unjudged = IgnoredValues() if output is None else connecting.unjudged(ignored_values(output))
     connecting = connecting.as_probed()
-    reader, report, predicted = EpisodeReader(source), Report(), 0
-    complete, each = True, sample_bytes if small else max(1, sample_bytes // max(1, len(ranges)))
+    most = sample_bytes if small else max(1, sample_bytes // max(1, len(ranges)))
+    sample, predicted = _Sample(EpisodeReader(source), check, connecting, unjudged, duplicates, most), 0
     for work in ranges:
-        lengths: list[int] = []
-        size, began = 0, False
-        for episode in (e for segment in work.segments for e in reader.read(work.split, segment)):
-            size += len(episode.payload)
-            if size > each and began:
-                complete = False
-                break
-            batches: list[Batch] = []
-            report.add(check_and_connect(marked(episode, duplicates), check, connecting, unjudged, batches.append))
-            counts = [None if output is None else output.count(batch) for batch in batches]
-            predicted += sum(count for count in counts if count is not None)
-            lengths += [
-                len(episode)
-                for batch, count in zip(batches, counts, strict=True)
-                for episode in (batch.episodes if count is None else ())
-            ]
-            began = began or bool(batches)
-        predicted += 0 if output is None else output.predict(lengths)
+        batches = sample.read(work)
+        predicted += 0 if output is None else predict_items(output, batches)
+        for _ in batches:  # what the output did not look at
+            pass
+    report, complete = sample.report, sample.complete
     scale = _scale(source, report) if not complete else 1.0
     return Survey(
         source=source,
@@ -147,12 +135,40 @@ def survey(source: Source, check: CheckOptions, options: Any, sample_bytes: int)
     )
 
 
+@dataclasses.dataclass
+class _Sample:
+    """Reads the first `most` bytes of each range, and reports on them."""
+
+    reader: EpisodeReader
+    check: CheckOptions
+    connecting: ConnectorRunner
+    unjudged: IgnoredValues
+    duplicates: Duplicates
+    most: int
+    report: Report = dataclasses.field(default_factory=Report)
+    complete: bool = True
+
+    def read(self, work: WorkRange) -> Iterator[Batch]:
+        """The accepted episodes of a range, as the connectors return them; those of one record at least."""
+        size, began = 0, False
+        for episode in (e for segment in work.segments for e in self.reader.read(work.split, segment)):
+            size += len(episode.payload)
+            if size > self.most and began:
+                self.complete = False
+                return
+            batches: list[Batch] = []
+            episode = marked(episode, self.duplicates)
+            self.report.add(check_and_connect(episode, self.check, self.connecting, self.unjudged, batches.append))
+            began = began or bool(batches)
+            yield from batches
+
+
 def _as_they_are(shard: Shard, positions: Sequence[int]) -> Sequence[int]:
     """In place of `Framing.record_starts`."""
     return positions
 
 
-def _output(source: Source, options: Any) -> tuple[ConnectorRunner, FileOutput | None, str | None]:
+def _output(source: Source, options: Any) -> tuple[ConnectorRunner, Output | None, str | None]:
     try:
         connecting = ConnectorRunner.of(configuration_for(options), source.schema)
         return connecting, create_output(source, connecting, "", options), None

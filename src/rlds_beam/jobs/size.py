@@ -14,7 +14,8 @@ from rlds_beam.checking.verdicts import validate_episode
 from rlds_beam.connectors.runner import ConnectorRunner
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.errors import BadEpisode, UsageError
-from rlds_beam.output.base import FileOutput
+from rlds_beam.output.base import Output
+from rlds_beam.output.capabilities import SizePrediction, ignored_values
 from rlds_beam.reading.base import Source
 from rlds_beam.reading.plan import WorkRange, segment_bytes
 from rlds_beam.reading.reader import EpisodeReader
@@ -48,19 +49,19 @@ class _Sample:
 
 
 def predict_size(
-    source: Source, ranges: Sequence[WorkRange], check: CheckOptions, connecting: ConnectorRunner, output: FileOutput
+    source: Source, ranges: Sequence[WorkRange], check: CheckOptions, connecting: ConnectorRunner, output: Output
 ) -> int | None:
     """The bytes that a conversion writes: records, and rejected records as they were read.
 
     A sample is read, checked and encoded, and the result scaled to the dataset. Exact if the sample is all of it.
 
     Returns:
-      None where the output does not say what its episodes take (`FileOutput.measure`), or where connectors are the
-      user's code, which is run by workers only.
+      None if the size cannot be predicted (`SizePrediction`), or if connectors are the user's code, which only workers
+      run.
     """
-    if connecting.user_code:
+    if connecting.user_code or not isinstance(output, SizePrediction):
         return None
-    connecting, unjudged = connecting.as_probed(), connecting.unjudged(output.unjudged)
+    connecting, unjudged = connecting.as_probed(), connecting.unjudged(ignored_values(output))
     check = dataclasses.replace(check, fail=())  # which is for the job to say
     sample, complete = _Sample(), True
     step = -(-len(ranges) // _RANGES) or 1
@@ -91,7 +92,7 @@ def predict_size(
     return round(sample.written * _scale(source, ranges, sample))
 
 
-def _measure(output: FileOutput, connecting: ConnectorRunner, records: Sequence[_Record]) -> int | None:
+def _measure(output: SizePrediction, connecting: ConnectorRunner, records: Sequence[_Record]) -> int | None:
     """`output.measure`; of an episode that is larger than a sample, the bytes that some of its steps add to others."""
 
     def measure(records: Iterable[_Record]) -> int | None:

@@ -30,8 +30,7 @@ class RangeCommit:
       report: the range's `Report.to_json()`.
       plan: `OutputPlan.digest` of the job. A worker of a killed job may write a commit after the next job began,
         perhaps with another plan; such a commit does not count.
-      numbers: what `FileOutput.finish_range` wrote into the files, after all ranges were finished, or whose files these
-        are then.
+      numbers: the global indices of the range, once `GlobalIndices.finish_range` has written them.
     """
 
     split: str

@@ -3,12 +3,12 @@
     OUTPUT/
       plan.json                                   written first: what this directory is being made of
       <name>-<split>.tfrecord-00000-of-00003      a shard, under its name once it is complete
-      <name>-<split>.tfrecord-00000-of-00003.spec what belongs to it (`FileOutput.beside`)
+      <name>-<split>.tfrecord-00000-of-00003.spec what belongs to it (`Sidecars`)
       <module>/<name>-<split>.tfrecord-...        a shard of each module, of an output with several files a range
       rejected/<split>-00000-of-00003.tfrecord    rejected records as they were read, where there are any
       rejected/<split>-00000-of-00003.jsonl       why, a line for each
       _commits/<split>-00000-of-00003.json        written after the shard: this range is done
-      features.json  dataset_info.json            the output's metadata (`FileOutput.complete`)
+      features.json  dataset_info.json            the output's metadata (`Output.complete`)
       fitted.json                                 what connectors were fitted to, where there are any
       checksums.xxh128                            for `xxh128sum --check`
       manifest.json                               written last: everything is complete and checked

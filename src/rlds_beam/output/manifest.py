@@ -18,7 +18,7 @@ from rlds_beam.output.shards import SHARD_SCHEMA
 from rlds_beam.text import some
 
 if TYPE_CHECKING:
-    from rlds_beam.output.base import MergedFile
+    from rlds_beam.output.capabilities import MergedFile
     from rlds_beam.reading.plan import WorkRange
 
 VERSION = "1.0.0"
@@ -38,7 +38,7 @@ def commit_dataset(
       output: what `open_output` made ready.
       name: of the dataset.
       ranges: all ranges of the plan.
-      complete: writes the metadata, and says what the manifest is to say of the records (`FileOutput.complete`).
+      complete: writes the metadata, and says what the manifest is to say of the records (`Output.complete`).
       plan: `OutputPlan.digest` of what the directory is being made of; by default of what it says.
 
     Returns:

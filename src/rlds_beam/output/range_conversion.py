@@ -22,7 +22,15 @@ from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.errors import BadEpisode
 from rlds_beam.output import commits, manifest
-from rlds_beam.output.base import FileOutput, RangeWriter
+from rlds_beam.output.base import Output, RangeWriter
+from rlds_beam.output.capabilities import (
+    GlobalIndices,
+    files_of,
+    ignored_values,
+    metadata_of,
+    sidecars_of,
+    unused_steps_of,
+)
 from rlds_beam.output.commits import RangeCommit, rejected_path
 from rlds_beam.output.files import REPORT
 from rlds_beam.output.plans import add_files
@@ -145,7 +153,7 @@ class RangeConverter:
     reader: EpisodeReader
     check: CheckOptions
     connecting: ConnectorRunner
-    output: FileOutput
+    output: Output
     plan: str = ""
 
     def convert(self, work: WorkRange, duplicates: Duplicates, results: Sequence[Any] = ()) -> RangeCommit:
@@ -162,36 +170,35 @@ class RangeConverter:
           NotVerifiedError: another number of items was written than predicted.
         """
         output, directory = self.output, self.output.directory
-        done = commits.read_commit(directory, work, output.files(work), self.plan)
+        done = commits.read_commit(directory, work, files_of(output, work), self.plan)
         if done is not None:
             return done
-        for file in output.files(work):
+        for file in files_of(output, work):
             storage.below(directory, file)  # also those of an output that is not ours
         writer = output.open_range(work)
         try:
             with RejectedWriter(rejected_path(directory, work)) as rejected:
                 connecting = self.connecting.fit(results)
-                unjudged = connecting.unjudged(output.unjudged)
+                unjudged = connecting.unjudged(ignored_values(output))
                 report = write_range(self.reader, work, self.check, connecting, unjudged, duplicates, writer, rejected)
                 kept, written = rejected.commit(), writer.finish()
         finally:
             writer.abort()
         if isinstance(written, ShardInfo):
             file = output.file(work)
-            beside = tuple(file + ending for ending in output.beside)
-            written = (WrittenFile(file, written, writer.predicted, beside),)
+            written = (WrittenFile(file, written, writer.predicted, sidecars_of(output, file)),)
         report.items_predicted = writer.predicted
         report.items_written = sum(one.shard.records for one in written if one.role == "items")
         report.bytes_written = sum(one.shard.bytes for one in written if one.role != "temporary")
-        report.unused = getattr(writer, "unused_steps", {})
+        report.unused = unused_steps_of(writer)
         return commits.commit_range(directory, work, written, rejected=kept, report=report, plan=self.plan)
 
 
 @dataclasses.dataclass(frozen=True)
 class RangeFinisher:
-    """Completes the files of ranges when all of them are finished (`FileOutput.finish_range`). Pickles."""
+    """Completes the files of ranges when all of them are finished (`GlobalIndices.finish_range`). Pickles."""
 
-    output: FileOutput
+    output: GlobalIndices
     ranges: tuple[WorkRange, ...]
 
     def commits(self) -> list[tuple[RangeCommit, Any]]:
@@ -200,8 +207,8 @@ class RangeFinisher:
         done = [found[str(work)] for work in self.ranges if str(work) in found]
         if len(done) < len(self.ranges):
             return []  # which `manifest.commit_dataset` says
-        numbered = list(zip(done, self.output.number(done), strict=True))
-        if files := [file for _, numbers in numbered for file in self.output.finished_files(numbers)]:
+        numbered = list(zip(done, self.output.global_indices(done), strict=True))
+        if files := [file for _, numbers in numbered for file in self.output.replacing_files(numbers)]:
             add_files(self.output.directory, files)  # the plan names them before they are there
         return numbered
 
@@ -218,7 +225,7 @@ class RangeFinisher:
             if finished is not now:
                 finished = dataclasses.replace(finished, numbers=numbers)
                 commits.write_commit(self.output.directory, finished)
-        written = self.output.files(self._works[commit.range])
+        written = files_of(self.output, self._works[commit.range])
         remove_parts(self.output.directory, {*written} - {*finished.names})
 
     @functools.cached_property
@@ -242,15 +249,16 @@ class DatasetCommitter:
 
     source: Source
     check: CheckOptions
-    output: FileOutput
+    output: Output
     ranges: tuple[WorkRange, ...]
     dataset_report: Report
     plan: str | None = None
     snapshot: Snapshot | None = None
 
     @property
-    def finisher(self) -> RangeFinisher:
-        return RangeFinisher(self.output, self.ranges)
+    def finisher(self) -> RangeFinisher | None:
+        """What completes the files of ranges before the dataset is committed; None if they need nothing."""
+        return RangeFinisher(self.output, self.ranges) if isinstance(self.output, GlobalIndices) else None
 
     def commit(self) -> Report:
         """Checks all files, writes the report and the metadata, and the manifest last.
@@ -263,16 +271,16 @@ class DatasetCommitter:
         directory = self.output.directory
         if self.snapshot is not None:
             self.snapshot.verify_all()
-        if self.output.numbers_ranges:
-            for commit, numbers in self.finisher.commits():
-                self.finisher.finish(commit, numbers)
+        if (finisher := self.finisher) is not None:
+            for commit, numbers in finisher.commits():
+                finisher.finish(commit, numbers)
         reports = commits.read_reports(directory, self.ranges)
         report = self.dataset_report.merge(*reports)
         report.check()
         report = report.merge(check_counts(self.source, report.shards, self.check))
-        report.left_out = self.output.describe()[1]
-        for file in self.output.metadata:
+        report.left_out = dict(self.output.describe().left_out)
+        for file in metadata_of(self.output):
             storage.below(directory, file)
         storage.write_text(storage.below(directory, REPORT), json.dumps(report.to_json(), indent=2) + "\n")
-        manifest.commit_dataset(directory, self.output.name, self.ranges, self.output.complete, self.plan)
+        manifest.commit_dataset(directory, self.source.name, self.ranges, self.output.complete, self.plan)
         return report

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from types import TracebackType
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from rlds_beam import storage
 from rlds_beam.encoding.checked_json import COUNT, FILE_PATH, TEXT, Kind, Maybe
 from rlds_beam.encoding.tfrecord.writing import frame
 from rlds_beam.output.checksums import Checksum, is_checksum
+
+if TYPE_CHECKING:
+    from rlds_beam.connectors.base import Batch
+    from rlds_beam.episodes.episode import Episode
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,6 +141,32 @@ class ShardWriter:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.abort()
+
+
+class EpisodeWriter:
+    """Writes one record for each episode, to one file (`output.base.FileRangeWriter`).
+
+    Args:
+      path: the file.
+      encode: the bytes of the record of an episode, with all that separates it from the next one.
+
+    Attributes:
+      predicted: episodes so far.
+    """
+
+    def __init__(self, path: str, encode: Callable[[Episode], bytes]):
+        self._shard, self._encode, self.predicted = ShardWriter(path), encode, 0
+
+    def write(self, batch: Batch) -> None:
+        for episode, record in [(episode, self._encode(episode)) for episode in batch.episodes]:
+            self._shard.write([record], 1, episode.key)
+            self.predicted += 1
+
+    def finish(self) -> ShardInfo:
+        return self._shard.commit()
+
+    def abort(self) -> None:
+        self._shard.abort()
 
 
 class RejectedWriter:

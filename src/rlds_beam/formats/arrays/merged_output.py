@@ -8,25 +8,21 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from rlds_beam import storage
-from rlds_beam.checking.verdicts import IgnoredValues
 from rlds_beam.connectors.base import Batch
-from rlds_beam.connectors.fields import StepFields
-from rlds_beam.connectors.runner import ConnectorRunner
 from rlds_beam.encoding.tfrecord.writing import frame
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.errors import BadEpisode
 from rlds_beam.formats.arrays.parts import Part, PartColumn, PartWriter, Values, size_of
-from rlds_beam.output.base import CostHint, FileOutput, MergedFile
+from rlds_beam.output.capabilities import MergedFile, MergesRanges, MetadataFiles, SizePrediction
 from rlds_beam.output.commits import RangeCommit
 from rlds_beam.output.shards import ShardInfo, ShardWriter
-from rlds_beam.reading.base import Source
 from rlds_beam.reading.plan import WorkRange
 
 PARTS = "parts"
 """The directory that holds parts until they are merged."""
 
 
-class MergedOutput(FileOutput):
+class MergedOutput(MergesRanges, MetadataFiles, SizePrediction):
     """An output of a few large files.
 
     Attributes:
@@ -34,24 +30,6 @@ class MergedOutput(FileOutput):
     """
 
     splits: tuple[str, ...]
-    holds = "episode"
-    merges = True
-
-    @classmethod
-    def create_connected(cls, source: Source, connecting: ConnectorRunner, directory: str, options: Any) -> FileOutput:
-        connecting.refuse_columns("--to=columns")
-        if connecting.connectors:
-            source = source.with_schema(connecting.probed.schema)
-        return cls.of(source, connecting.configuration.fields, directory, options)
-
-    @classmethod
-    def create(cls, source: Source, directory: str, options: Any) -> FileOutput:
-        return cls.of(source, StepFields(), directory, options)
-
-    @classmethod
-    @abc.abstractmethod
-    def of(cls, source: Source, fields: StepFields, directory: str, options: Any) -> FileOutput:
-        """The output for a dataset, with the step fields of each role. What is raised: as by `FileOutput.create`."""
 
     @property
     @abc.abstractmethod
@@ -77,17 +55,6 @@ class MergedOutput(FileOutput):
         """Writes what is to be written beside the files; returns the manifest's entry."""
         del parts
         return {}
-
-    @property
-    def effort(self) -> CostHint:
-        return CostHint()
-
-    @property
-    def unjudged(self) -> IgnoredValues:
-        return IgnoredValues(frozenset(self.describe()[1]))
-
-    def predict(self, steps: Iterable[int]) -> int:
-        return sum(1 for _ in steps)
 
     def measure(self, batches: Sequence[Batch]) -> int:
         size = 0

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rlds_beam import naming, storage
-from rlds_beam.checking.verdicts import IgnoredValues
 from rlds_beam.connectors.base import Batch, Columns
 from rlds_beam.connectors.learner.batching import by_module
 from rlds_beam.connectors.learner.columns import AddColumnsFromEpisodesToTrainBatch, AddObservationsFromEpisodesToBatch
@@ -22,7 +21,16 @@ from rlds_beam.episodes.schema import Field
 from rlds_beam.errors import BadEpisode, RldsBeamError, UsageError
 from rlds_beam.formats.columns.options import ColumnsFormat, ColumnsOptions
 from rlds_beam.formats.columns.row_files import RowFile, measure_rows, open_row_file
-from rlds_beam.output.base import CostHint, FileOutput
+from rlds_beam.output.base import Description
+from rlds_beam.output.capabilities import (
+    CostHint,
+    CostHints,
+    ItemCounts,
+    LearnerColumns,
+    MetadataFiles,
+    SeveralFiles,
+    SizePrediction,
+)
 from rlds_beam.output.commits import RangeCommit
 from rlds_beam.output.files import MANIFEST, PLAN
 from rlds_beam.output.plans import RESERVED, OutputPlan
@@ -38,11 +46,12 @@ Modules = Mapping[str, tuple[Field, ...]]
 
 
 @dataclasses.dataclass(frozen=True)
-class ColumnsOutput(FileOutput):
+class ColumnsOutput(LearnerColumns, SeveralFiles, MetadataFiles, ItemCounts, CostHints, SizePrediction):
     """`MODULE/`: a dataset with a record for each row of the module's columns, a transition or a sequence of them.
 
     Attributes:
-      directory, name: as of `FileOutput`.
+      directory: where the files go.
+      name: the name of the dataset.
       format: of the files.
       modules: the columns of each module.
       description: of the dataset, for TFDS.
@@ -55,17 +64,10 @@ class ColumnsOutput(FileOutput):
     description: str = "Columns, made by rlds-beam."
 
     default_connectors = DEFAULT_CONNECTORS
-    holds = "row"
 
     @classmethod
-    def create(cls, source: Source, directory: str, options: Any) -> ColumnsOutput:
-        raise UsageError("columns are made by connectors: rlds_beam.convert(..., to='columns') runs them")
-
-    @classmethod
-    def create_connected(
-        cls, source: Source, connecting: ConnectorRunner, directory: str, options: Any
-    ) -> ColumnsOutput:
-        made = connecting.probed.modules
+    def create(cls, source: Source, connectors: ConnectorRunner, directory: str, options: Any) -> ColumnsOutput:
+        made = connectors.probed.modules
         if not made:
             raise UsageError(
                 "--to=columns: the connectors add no columns; AddObservationsFromEpisodesToBatch and "
@@ -87,26 +89,19 @@ class ColumnsOutput(FileOutput):
         return tuple(f"{module}/{name}" for module in self.modules for name in names)
 
     @property
-    def effort(self) -> CostHint:
+    def cost_hint(self) -> CostHint:
         return CostHint(decodes_images=False)
-
-    @property
-    def unjudged(self) -> IgnoredValues:
-        return IgnoredValues()
 
     def plan(self) -> dict[str, Any]:
         modules = {module: fields_json(fields) for module, fields in self.modules.items()}
         return {"columns": {"format": self.format, "modules": modules}}
 
-    def describe(self) -> tuple[list[str], dict[str, str]]:
-        return [f"{module}: {field}" for module, fields in self.modules.items() for field in fields], {}
+    def describe(self) -> Description:
+        lines = [f"{module}: {field}" for module, fields in self.modules.items() for field in fields]
+        return Description(lines, record="row")
 
-    def predict(self, steps: Iterable[int]) -> int:
-        """Of transitions; sequences follow from the columns of a batch only (`count`)."""
-        return sum(max(0, length - 1) for length in steps)
-
-    def count(self, batch: Batch) -> int:
-        return sum(rows for _, rows in self._rows(batch).values())
+    def predict(self, batches: Iterable[Batch]) -> int:
+        return sum(rows for batch in batches for _, rows in self._rows(batch).values())
 
     def measure(self, batches: Sequence[Batch]) -> int:
         size = 0
@@ -132,9 +127,6 @@ class ColumnsOutput(FileOutput):
                     raise RldsBeamError(f"--connectors: the connectors {wrong}")
                 found[module] = columns, _length(columns, where)
         return found
-
-    def file(self, work: WorkRange) -> str:
-        return self.files(work)[0]
 
     def files(self, work: WorkRange) -> tuple[str, ...]:
         number = f"{work.index:05d}-of-{work.of:05d}"

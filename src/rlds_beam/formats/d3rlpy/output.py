@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from rlds_beam.connectors.fields import StepFields
+from rlds_beam.connectors.runner import ConnectorRunner
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.flags import FLAGS
 from rlds_beam.episodes.schema import Schema
@@ -38,7 +38,8 @@ from rlds_beam.formats.arrays.leaves import (
 )
 from rlds_beam.formats.arrays.merged_output import MergedOutput, write_merged
 from rlds_beam.formats.arrays.parts import Part, PartColumn, Values
-from rlds_beam.output.base import MergedFile
+from rlds_beam.output.base import Description
+from rlds_beam.output.capabilities import MergedFile
 from rlds_beam.reading.base import Source
 
 VERSION = "2.1"
@@ -69,8 +70,8 @@ class D3rlpyOutput(MergedOutput):
     left_out: dict[str, str]
 
     @classmethod
-    def of(cls, source: Source, fields: StepFields, directory: str, options: Any) -> D3rlpyOutput:
-        schema, left_out = source.schema, dict[str, str]()
+    def create(cls, source: Source, connectors: ConnectorRunner, directory: str, options: Any) -> D3rlpyOutput:
+        schema, fields, left_out = connectors.schema, connectors.configuration.fields, dict[str, str]()
         observations = leaves_below(schema, fields.obs, left_out)
         if not observations:
             raise UsageError("--to=d3rlpy: the dataset has no observation of numbers")
@@ -103,10 +104,10 @@ class D3rlpyOutput(MergedOutput):
         kept = {"observations": self.observations, "actions": (self.action,), "rewards": (self.reward,)}
         return {name: [field_json(leaf.field) for leaf in leaves] for name, leaves in kept.items()}
 
-    def describe(self) -> tuple[list[str], dict[str, str]]:
+    def describe(self) -> Description:
         kept = [*(f"observations: {leaf.field}" for leaf in self.observations),
                 f"actions: {self.action.field}", f"rewards: {self.reward.field}", "terminated: bool"]  # fmt: skip
-        return kept, self.left_out
+        return Description(kept, self.left_out)
 
     @property
     def _action_dtype(self) -> np.dtype[Any]:

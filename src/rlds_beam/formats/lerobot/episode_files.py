@@ -13,23 +13,22 @@ names these files, so it can be killed at any point.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, cast
 
 import numpy as np
 
 from rlds_beam import storage
 from rlds_beam.errors import NotVerifiedError
 from rlds_beam.formats.lerobot import layout
+from rlds_beam.formats.lerobot.features import Feature
+from rlds_beam.formats.lerobot.frame_format import FrameFormat
 from rlds_beam.formats.lerobot.frames import FrameColumns, Frames
 from rlds_beam.formats.lerobot.parquet_file import FramesFile, edited, edits_of
+from rlds_beam.formats.lerobot.range_facts import RangeFacts
 from rlds_beam.formats.lerobot.range_files import Videos
 from rlds_beam.formats.lerobot.videos import Encoding, encoded_video
 from rlds_beam.output.shards import ShardWriter, WrittenFile
-
-if TYPE_CHECKING:
-    from rlds_beam.formats.lerobot.output import LerobotOutput
-    from rlds_beam.formats.lerobot.range_facts import RangeFacts
 
 Array = np.ndarray[Any, Any]
 _ENDS = "ends"
@@ -39,14 +38,15 @@ class EpisodeFiles:
     """Writes the packs of a range.
 
     Args:
-      output: which they are of.
-      columns: of the frames.
-      names: of the pack of the frames, and of those of the videos.
+      directory: of the dataset.
+      frame_format: how the frames are stored.
+      names: the names of the pack of the frames, and of those of the videos.
     """
 
-    def __init__(self, output: LerobotOutput, columns: FrameColumns, names: tuple[str, ...]):
-        self._output, self._columns, self._names, self._frames = output, columns, names, 0
-        self._paths = [storage.below(output.directory, name) for name in names]
+    def __init__(self, directory: str, frame_format: FrameFormat, names: tuple[str, ...]):
+        self._format, self._columns, self._names = frame_format, FrameColumns(frame_format.stored), names
+        self._frames = 0
+        self._paths = [storage.below(directory, name) for name in names]
         self._shards = [ShardWriter(path) for path in self._paths]
         self._ends: list[list[int]] = [[0] * len(names)]
         self._places: dict[str, list[Array]] = {}
@@ -61,10 +61,10 @@ class EpisodeFiles:
         for name, found in places.items():
             found[:, 0] += starts[0]
             self._places.setdefault(name, []).append(found)
-        for place, feature in enumerate(self._output.videos, 1):
+        for place, feature in enumerate(self._format.videos, 1):
             height, width, _ = feature.shape
-            encoding, pixels = cast(Encoding, self._output.encoding), videos[feature.name]
-            content = encoded_video(self._paths[place], encoding, self._output.fps, height, width, pixels)
+            encoding, pixels = cast(Encoding, self._format.encoding), videos[feature.name]
+            content = encoded_video(self._paths[place], encoding, self._format.fps, height, width, pixels)
             self._shards[place].write([content], frames.length, key)
             sizes.append(len(content))
         self._ends.append([start + size for start, size in zip(starts, sizes, strict=True)])
@@ -85,20 +85,27 @@ class EpisodeFiles:
             shard.abort()
 
 
-def file_names(output: LerobotOutput, episode: int) -> list[str]:
+def file_names(videos: Sequence[Feature], episode: int) -> list[str]:
     """The names of the files of an episode: of its frames, and of its videos."""
     place = layout.place_of_episode(episode)
-    videos = [layout.EPISODE_VIDEO_PATH.format(video_key=feature.name, **place) for feature in output.videos]
-    return [layout.EPISODE_DATA_PATH.format(**place), *videos]
+    paths = [layout.EPISODE_VIDEO_PATH.format(video_key=feature.name, **place) for feature in videos]
+    return [layout.EPISODE_DATA_PATH.format(**place), *paths]
 
 
 def unpack(
-    output: LerobotOutput, packs: list[str], facts: RangeFacts, first: int, numbers: Mapping[str, Array]
+    directory: str,
+    videos: Sequence[Feature],
+    packs: list[str],
+    facts: RangeFacts,
+    first: int,
+    numbers: Mapping[str, Array],
 ) -> list[WrittenFile]:
     """Writes the files of the episodes of a range, however often; they in the order of the episodes.
 
     Args:
-      packs: their names.
+      directory: of the dataset.
+      videos: the features that are videos.
+      packs: the names of the packs.
       facts: of the range.
       first: the number of its first episode.
       numbers: of its frames (`edits_of`).
@@ -106,21 +113,21 @@ def unpack(
     Raises:
       NotVerifiedError: a pack is not there, or cut short.
     """
-    found = zip(*(_contents(output, name, facts, i, numbers) for i, name in enumerate(packs)), strict=True)
+    found = zip(
+        *(_contents(storage.join(directory, name), facts, i, numbers) for i, name in enumerate(packs)), strict=True
+    )
     written = []
     for episode, (contents, length, key) in enumerate(zip(found, facts.lengths.tolist(), facts.keys, strict=True)):
-        for place, (name, content) in enumerate(zip(file_names(output, first + episode), contents, strict=True)):
-            with ShardWriter(storage.below(output.directory, name)) as shard:
+        for place, (name, content) in enumerate(zip(file_names(videos, first + episode), contents, strict=True)):
+            with ShardWriter(storage.below(directory, name)) as shard:
                 shard.write([content], length, key)
                 written.append(WrittenFile(name, shard.commit(), length, role="part" if place else "items"))
     return written
 
 
-def _contents(
-    output: LerobotOutput, name: str, facts: RangeFacts, place: int, numbers: Mapping[str, Array]
-) -> Iterator[bytes | bytearray]:
+def _contents(path: str, facts: RangeFacts, place: int, numbers: Mapping[str, Array]) -> Iterator[bytes | bytearray]:
     """The file of each episode in a pack, with the true numbers."""
-    path, ends = storage.join(output.directory, name), facts.places[_ENDS][:, place].tolist()
+    ends = facts.places[_ENDS][:, place].tolist()
     edits = edits_of(facts.places, numbers) if not place else []
     at = 0
     try:

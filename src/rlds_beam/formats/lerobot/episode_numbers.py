@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from rlds_beam.formats.lerobot import statistics
-from rlds_beam.formats.lerobot.features import INDEX_FEATURES
+from rlds_beam.formats.lerobot.features import INDEX_FEATURES, Feature
 from rlds_beam.formats.lerobot.gathered_statistics import GatheredStatistics
 from rlds_beam.formats.lerobot.range_facts import RangeFacts
-
-if TYPE_CHECKING:
-    from rlds_beam.formats.lerobot.output import LerobotOutput
 
 Array = np.ndarray[Any, Any]
 
@@ -48,13 +45,13 @@ class FeatureStatistics(NamedTuple):
 
 
 def features_statistics(
-    output: LerobotOutput, facts: RangeFacts, numbers: EpisodeNumbers
+    features: Sequence[Feature], facts: RangeFacts, numbers: EpisodeNumbers
 ) -> Iterator[FeatureStatistics]:
     """The statistics of the episodes of a range, feature by feature."""
-    features = {feature.name: feature for feature in output.features.features}
+    named = {feature.name: feature for feature in features}
     every = {**facts.statistics, **_of_indices(facts, numbers)}
-    for name in (n for n in (*features, *INDEX_FEATURES) if n in every):
-        feature = features.get(name)
+    for name in (n for n in (*named, *INDEX_FEATURES) if n in every):
+        feature = named.get(name)
         shape: tuple[int, ...] = (1,)
         counts = facts.lengths
         if feature is not None and feature.kind == "image":

@@ -9,16 +9,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rlds_beam import storage
 from rlds_beam.formats.lerobot import layout, statistics
 from rlds_beam.formats.lerobot.episode_numbers import EpisodeNumbers, FeatureStatistics, features_statistics
+from rlds_beam.formats.lerobot.frame_format import FrameFormat
 from rlds_beam.formats.lerobot.range_facts import RangeFacts
 from rlds_beam.output.shards import ShardWriter
-
-if TYPE_CHECKING:
-    from rlds_beam.formats.lerobot.output import LerobotOutput
 
 _STATISTICS = ("min", "max", "mean", "std", "count")
 """Those of v2.1."""
@@ -27,19 +25,18 @@ _STATISTICS = ("min", "max", "mean", "std", "count")
 class EpisodesLines:
     """Writes them (`metadata.EpisodesFiles`)."""
 
-    def __init__(self, output: LerobotOutput):
-        self._output = output
+    def __init__(self, directory: str, frame_format: FrameFormat):
+        self._directory, self._features = directory, frame_format.features
         self._episodes, self._stats = (
-            ShardWriter(storage.below(output.directory, name))
-            for name in (layout.EPISODES_JSONL, layout.EPISODES_STATS_JSONL)
+            ShardWriter(storage.below(directory, name)) for name in (layout.EPISODES_JSONL, layout.EPISODES_STATS_JSONL)
         )
 
     def add(self, place: int, number: int, facts: RangeFacts, numbers: EpisodeNumbers) -> None:
         del place, number
         if not facts.frames:
             return
-        known = facts.columns.select(list(self._output.features.columns)).to_pylist()
-        found = [one for one in features_statistics(self._output, facts, numbers) if _is_known(one)]
+        known = facts.columns.select(list(self._features.columns)).to_pylist()
+        found = [one for one in features_statistics(self._features.features, facts, numbers) if _is_known(one)]
         episodes, stats = [], []
         for i, (key, length, own) in enumerate(
             zip(facts.keys, facts.lengths.tolist(), facts.episode_tasks(), strict=True)
@@ -56,7 +53,7 @@ class EpisodesLines:
         self._episodes.commit()
         self._stats.commit()
         lines = _lines({"task_index": i, "task": task} for i, task in enumerate(tasks))
-        storage.write_bytes(storage.below(self._output.directory, layout.TASKS_JSONL), b"".join(lines))
+        storage.write_bytes(storage.below(self._directory, layout.TASKS_JSONL), b"".join(lines))
 
 
 def _is_known(feature: FeatureStatistics) -> bool:

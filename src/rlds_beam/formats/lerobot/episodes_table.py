@@ -13,14 +13,14 @@ import numpy as np
 from rlds_beam import storage
 from rlds_beam.formats.lerobot import layout, statistics
 from rlds_beam.formats.lerobot.episode_numbers import EpisodeNumbers, features_statistics
+from rlds_beam.formats.lerobot.features import Feature
+from rlds_beam.formats.lerobot.frame_format import FrameFormat
 from rlds_beam.formats.lerobot.range_facts import RangeFacts
 from rlds_beam.formats.lerobot.tables import lists
 
 if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.parquet as pq
-
-    from rlds_beam.formats.lerobot.output import LerobotOutput
 
 Array = np.ndarray[Any, Any]
 
@@ -32,8 +32,8 @@ ROW_GROUP_BYTES = 64 << 20
 class EpisodesTables:
     """Writes them (`metadata.EpisodesFiles`)."""
 
-    def __init__(self, output: LerobotOutput):
-        self._output, self._place = output, 0
+    def __init__(self, directory: str, frame_format: FrameFormat):
+        self._directory, self._format, self._place = directory, frame_format, 0
         self._tables: list[pa.Table] = []
         self._file = contextlib.ExitStack()
         self._writer: pq.ParquetWriter | None = None
@@ -43,13 +43,13 @@ class EpisodesTables:
             self._close()
             self._place = place // layout.RANGES_IN_EPISODES
         if facts.frames:
-            self._tables.append(episodes_table(self._output, number, facts, numbers))
+            self._tables.append(episodes_table(self._format, number, facts, numbers))
             if sum(table.nbytes for table in self._tables) >= ROW_GROUP_BYTES:
                 self._write()
 
     def finish(self, tasks: Sequence[str]) -> None:
         self._close()
-        _write_parquet(storage.below(self._output.directory, layout.TASKS), tasks_table(tasks))
+        _write_parquet(storage.below(self._directory, layout.TASKS), tasks_table(tasks))
 
     def _write(self) -> None:
         """Writes the tables in memory as a row group of the file."""
@@ -61,7 +61,7 @@ class EpisodesTables:
         for name, value in place.items():
             table = table.append_column(f"meta/episodes/{name}", pa.array(np.full(table.num_rows, value), pa.int64()))
         if self._writer is None:
-            path = storage.below(self._output.directory, layout.EPISODES_PATH.format(**place))
+            path = storage.below(self._directory, layout.EPISODES_PATH.format(**place))
             file = self._file.enter_context(storage.writing(path))
             self._writer = self._file.enter_context(pyarrow.parquet.ParquetWriter(file, table.schema))
         self._writer.write_table(table)
@@ -74,7 +74,7 @@ class EpisodesTables:
         self._writer = None
 
 
-def episodes_table(output: LerobotOutput, number: int, facts: RangeFacts, numbers: EpisodeNumbers) -> pa.Table:
+def episodes_table(frame_format: FrameFormat, number: int, facts: RangeFacts, numbers: EpisodeNumbers) -> pa.Table:
     """The episodes of the range whose files have this number, without the place of these rows themselves."""
     import pyarrow as pa
 
@@ -88,22 +88,22 @@ def episodes_table(output: LerobotOutput, number: int, facts: RangeFacts, number
     columns |= {f"data/{name}": pa.array(np.full(count, n)) for name, n in layout.place(number).items()}
     columns |= {"dataset_from_index": pa.array(stops - facts.lengths), "dataset_to_index": pa.array(stops)}
     ends = np.cumsum(facts.lengths)  # of the range, whose videos begin with its first frame
-    for feature in output.videos:
+    for feature in frame_format.videos:
         place = layout.place(number).items()
         columns |= {f"videos/{feature.name}/{name}": pa.array(np.full(count, n)) for name, n in place}
-        columns[f"videos/{feature.name}/from_timestamp"] = pa.array((ends - facts.lengths) / output.fps)
-        columns[f"videos/{feature.name}/to_timestamp"] = pa.array(ends / output.fps)
+        columns[f"videos/{feature.name}/from_timestamp"] = pa.array((ends - facts.lengths) / frame_format.fps)
+        columns[f"videos/{feature.name}/to_timestamp"] = pa.array(ends / frame_format.fps)
     columns["episode_key"] = pa.array(facts.keys, pa.string())
-    columns |= {name: facts.columns[name] for name in output.features.columns}
-    return pa.table({**columns, **_statistics(output, facts, numbers)})
+    columns |= {name: facts.columns[name] for name in frame_format.features.columns}
+    return pa.table({**columns, **_statistics(frame_format.features.features, facts, numbers)})
 
 
-def _statistics(output: LerobotOutput, facts: RangeFacts, numbers: EpisodeNumbers) -> dict[str, pa.Array]:
+def _statistics(features: Sequence[Feature], facts: RangeFacts, numbers: EpisodeNumbers) -> dict[str, pa.Array]:
     """`stats/<feature>/<statistic>`, as lists in the shape of the feature."""
     import pyarrow as pa
 
     made: dict[str, pa.Array] = {}
-    for name, values, shape, counts in features_statistics(output, facts, numbers):
+    for name, values, shape, counts in features_statistics(features, facts, numbers):
         for i, statistic in enumerate(statistics.STATISTICS):
             flat = pa.array(np.ascontiguousarray(values[:, i]).reshape(-1))
             made[f"stats/{name}/{statistic}"] = lists(flat, (len(values), *shape))

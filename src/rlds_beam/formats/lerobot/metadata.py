@@ -1,9 +1,8 @@
-"""`meta/` of a LeRobot dataset, written when all ranges are finished."""
+"""What `meta/` of a LeRobot dataset says of all its episodes."""
 
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
@@ -11,18 +10,14 @@ import numpy as np
 
 from rlds_beam import storage
 from rlds_beam.connectors.statistics.episode_statistics import LeafBuilder
-from rlds_beam.formats.lerobot import layout, statistics
-from rlds_beam.formats.lerobot.card import card
+from rlds_beam.formats.lerobot import statistics
 from rlds_beam.formats.lerobot.episode_numbers import EpisodeNumbers
-from rlds_beam.formats.lerobot.features import INDEX_FEATURES, Feature
+from rlds_beam.formats.lerobot.features import INDEX_FEATURES, FeatureMap
+from rlds_beam.formats.lerobot.frame_format import FrameFormat
 from rlds_beam.formats.lerobot.range_facts import RangeFacts
-from rlds_beam.output.files import to_json
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-    from rlds_beam.formats.lerobot.output import LerobotOutput
-    from rlds_beam.output.commits import RangeCommit
 
 Array = np.ndarray[Any, Any]
 
@@ -70,46 +65,14 @@ class Totals:
             self.samples[name] = self.samples.get(name, 0) + int(facts.samples[name].sum())
         return numbers
 
-
-def write_metadata(output: LerobotOutput, commits: Sequence[RangeCommit]) -> dict[str, Any]:
-    """Writes all of `meta/`, info.json last; returns the manifest's entry.
-
-    The files of ranges without a frame are removed: LeRobot has no empty ones.
-    """
-    totals, episodes = Totals(), output.episodes_files_writer()
-    for place, commit in enumerate(commits):
-        facts = output.facts(commit)
-        numbers = totals.add(commit.split, facts)
-        episodes.add(place, dict(output.first)[commit.split] + commit.index, facts, numbers)
-        if facts.frames:
-            _add_numbers(output, commit, totals.builders)
-        else:
-            for one in commit.kept:
-                storage.remove_files(output.directory, [one.file])
-    episodes.finish(list(totals.tasks))
-    info = _info(output, totals)
-    stats = output.stats(dataset_statistics(output, totals)) if totals.frames else {}
-    if output.modality is not None:
-        storage.write_text(storage.below(output.directory, layout.MODALITY), output.modality)
-    storage.write_text(storage.below(output.directory, layout.STATS), json.dumps(stats, indent=4) + "\n")
-    storage.write_text(storage.below(output.directory, layout.FIELDS), to_json(output.features.to_json()))
-    storage.write_text(storage.below(output.directory, layout.CARD), card(output.name, info))
-    storage.write_text(
-        storage.below(output.directory, layout.INFO), json.dumps(info, indent=4, ensure_ascii=False) + "\n"
-    )
-    return {"lerobot": {"version": output.version, "episodes": totals.episodes, "tasks": len(totals.tasks)}}
-
-
-def _add_numbers(output: LerobotOutput, commit: RangeCommit, builders: dict[str, LeafBuilder]) -> None:
-    """The numbers in a range's files, for their statistics."""
-    shapes = {feature.name: feature.shape for feature in output.features.numbers}
-    shapes |= {"timestamp": (), "frame_index": ()}
-
-    files = [storage.join(output.directory, one.file) for one in commit.files if one.role == "items"]
-    for table in _row_groups(files, list(shapes)):
-        for name, shape in shapes.items():
-            values = flat_values(table[name]).reshape(table.num_rows, *shape)
-            builders.setdefault(name, LeafBuilder()).add(values)
+    def add_numbers(self, files: Sequence[str], features: FeatureMap) -> None:
+        """Reads the numbers in a range's Parquet files, for their statistics."""
+        shapes = {feature.name: feature.shape for feature in features.numbers}
+        shapes |= {"timestamp": (), "frame_index": ()}
+        for table in _row_groups(files, list(shapes)):
+            for name, shape in shapes.items():
+                values = flat_values(table[name]).reshape(table.num_rows, *shape)
+                self.builders.setdefault(name, LeafBuilder()).add(values)
 
 
 def _row_groups(files: Sequence[str], columns: list[str]) -> Iterator[pa.Table]:
@@ -141,11 +104,11 @@ def flat_values(column: Any) -> Array:
     return cast(Array, array.to_numpy(zero_copy_only=False))
 
 
-def dataset_statistics(output: LerobotOutput, totals: Totals) -> dict[str, Any]:
+def dataset_statistics(features: FeatureMap, totals: Totals) -> dict[str, Any]:
     """`stats.json`."""
     lengths, frames = np.concatenate(totals.lengths), totals.frames
     found: dict[str, Any] = {}
-    for feature in output.features.images:
+    for feature in features.images:
         made = statistics.image_statistics(totals.histograms[feature.name])
         found[feature.name] = statistics.to_json(made, totals.samples[feature.name], (feature.shape[-1], 1, 1))
     for name, builder in totals.builders.items():
@@ -157,30 +120,18 @@ def dataset_statistics(output: LerobotOutput, totals: Totals) -> dict[str, Any]:
         "task_index": statistics.counted_statistics(np.arange(len(totals.task_frames)), np.array(totals.task_frames)),
     }.items():
         found[name] = statistics.to_json(of_index[:, None], frames, (1,))
-    return {name: found[name] for name in _order(output.features.features) if name in found}
+    order = (*(feature.name for feature in features.features), *INDEX_FEATURES)
+    return {name: found[name] for name in order if name in found}
 
 
-def _order(features: Sequence[Feature]) -> list[str]:
-    return [*(feature.name for feature in features), *INDEX_FEATURES]
-
-
-def _info(output: LerobotOutput, totals: Totals) -> dict[str, Any]:
-    features: dict[str, Any] = {feature.name: feature.info() for feature in output.features.features}
-    for feature in output.videos:
-        assert output.encoding is not None
+def features_info(frame_format: FrameFormat) -> dict[str, Any]:
+    """The `features` of info.json."""
+    features: dict[str, Any] = {feature.name: feature.info() for feature in frame_format.features.features}
+    for feature in frame_format.videos:
+        assert frame_format.encoding is not None
         height, width, _ = feature.shape
-        info = output.encoding.info(height, width, output.fps)
+        info = frame_format.encoding.info(height, width, frame_format.fps)
         features[feature.name] |= {"dtype": "video", "info": info}
     for name in INDEX_FEATURES:
         features[name] = {"dtype": "float32" if name == "timestamp" else "int64", "shape": [1], "names": None}
-    return {
-        "codebase_version": output.version,
-        "robot_type": output.robot_type,
-        "total_episodes": totals.episodes,
-        "total_frames": totals.frames,
-        "total_tasks": len(totals.tasks),
-        **output.info(totals.episodes),
-        "fps": output.fps,
-        "splits": {split: f"{first}:{stop}" for split, (first, stop) in totals.splits.items()},
-        "features": features,
-    }
+    return features

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -11,15 +12,17 @@ import numpy as np
 
 from rlds_beam import storage
 from rlds_beam.connectors.base import Batch
-from rlds_beam.connectors.configuration import Configuration
 from rlds_beam.connectors.runner import ConnectorRunner
 from rlds_beam.errors import BadEpisode, UsageError
 from rlds_beam.formats.lerobot import layout
+from rlds_beam.formats.lerobot.card import card
+from rlds_beam.formats.lerobot.episode_files import EpisodeFiles
+from rlds_beam.formats.lerobot.episodes_lines import EpisodesLines
 from rlds_beam.formats.lerobot.episodes_table import EpisodesTables
-from rlds_beam.formats.lerobot.features import Feature, FeatureMap
+from rlds_beam.formats.lerobot.frame_format import FrameFormat
 from rlds_beam.formats.lerobot.image_sizes import image_sizes
 from rlds_beam.formats.lerobot.mapping import map_features
-from rlds_beam.formats.lerobot.metadata import EpisodesFiles, write_metadata
+from rlds_beam.formats.lerobot.metadata import Totals, dataset_statistics, features_info
 from rlds_beam.formats.lerobot.options import LerobotOptions, whole_fps
 from rlds_beam.formats.lerobot.pages import check_pages
 from rlds_beam.formats.lerobot.parquet_file import renumber
@@ -28,7 +31,18 @@ from rlds_beam.formats.lerobot.range_files import RangeFiles
 from rlds_beam.formats.lerobot.range_writer import LerobotWriter
 from rlds_beam.formats.lerobot.videos import PIXELS, Encoding
 from rlds_beam.options import options_given
-from rlds_beam.output.base import CostHint, FileOutput
+from rlds_beam.output.base import Description
+from rlds_beam.output.capabilities import (
+    CostHint,
+    CostHints,
+    GlobalIndices,
+    ItemCounts,
+    MetadataFiles,
+    SeveralFiles,
+    SizePrediction,
+    StoredNames,
+)
+from rlds_beam.output.files import to_json
 from rlds_beam.output.options import images_option
 from rlds_beam.reading.base import Source
 from rlds_beam.reading.plan import WorkRange
@@ -42,75 +56,57 @@ Array = np.ndarray[Any, Any]
 
 
 @dataclasses.dataclass(frozen=True)
-class LerobotOutput(FileOutput):
+class LerobotOutput(GlobalIndices, SeveralFiles, MetadataFiles, StoredNames, ItemCounts, CostHints, SizePrediction):
     """A dataset that LeRobot opens, of v3.0: a Parquet file of frames for each range, and `meta/`.
 
     Attributes:
-      directory, name: as of `FileOutput`.
-      features: what each field becomes.
-      fps: frames a second.
-      image_samples: frames of each camera and episode that are decoded for the statistics
-        (`statistics.sample_places`).
+      directory: where the files go.
+      name: the name of the dataset.
+      frames: how the frames are stored.
       robot_type: for info.json.
-      encoding: of videos; None where images are copied.
-      modality: the text of modality.json (v2.1); None where there is none.
+      modality: the text of modality.json (v2.1); None if there is none.
       first: by split, the number of its first file.
       ranges: how many there are in all.
       version: of LeRobot's format.
-      files_class: what writes the files of a range.
+      files_class: writes the files of a range.
+      episodes_class: writes the metadata of the episodes, and the tasks.
     """
 
     directory: str
     name: str
-    features: FeatureMap
-    fps: int
-    image_samples: int | None = None
+    frames: FrameFormat
     robot_type: str | None = None
-    encoding: Encoding | None = None
     modality: str | None = None
     first: tuple[tuple[str, int], ...] = ()
     ranges: int = 0
 
-    numbers_ranges = True
     version: ClassVar[str] = layout.V3
-    files_class: ClassVar[Any] = RangeFiles
+    files_class: ClassVar[type[RangeFiles | EpisodeFiles]] = RangeFiles
+    episodes_class: ClassVar[type[EpisodesTables | EpisodesLines]] = EpisodesTables
 
     @classmethod
-    def create(cls, source: Source, directory: str, options: Any) -> LerobotOutput:
-        return cls._create(source, ConnectorRunner.of(Configuration(), source.schema), directory, options)
-
-    @classmethod
-    def create_connected(
-        cls, source: Source, connecting: ConnectorRunner, directory: str, options: Any
-    ) -> LerobotOutput:
-        connecting.refuse_columns("--to=columns")
-        return cls._create(source, connecting, directory, options)
-
-    @classmethod
-    def _create(cls, source: Source, connecting: ConnectorRunner, directory: str, options: Any) -> LerobotOutput:
+    def create(cls, source: Source, connectors: ConnectorRunner, directory: str, options: Any) -> LerobotOutput:
         from rlds_beam.formats.lerobot.output_v21 import LerobotV21Output
 
         check_pages()
-        chosen = LerobotOptions.of(options)
+        chosen, schema = LerobotOptions.of(options), connectors.schema
         if chosen.image_samples is not None and chosen.image_samples < 1:
             raise UsageError(f"--image_samples={chosen.image_samples}: expected 1 or more")
         fps = whole_fps(chosen, source.fps)
-        schema = connecting.probed.schema if connecting.connectors else source.schema
-        features = map_features(schema, chosen.map, image_sizes(source, connecting, schema, chosen.map))
+        features = map_features(schema, chosen.map, image_sizes(source, connectors, schema, chosen.map))
         as_video = images_option(options, "lerobot", ("copy", "video")) == "video"
         for name in options_given(options, LerobotOptions) if not as_video else ():
             if name in ("vcodec", "crf", "gop", "encoder_preset"):
                 raise UsageError(f"--{name} is for --images=video")
-        encoding = Encoding.of(chosen) if as_video else None
+        frames = FrameFormat(features, fps, chosen.image_samples, Encoding.of(chosen) if as_video else None)
         kind = LerobotV21Output if chosen.lerobot_version == "2.1" else LerobotOutput
-        output = kind(directory, source.name, features, fps, chosen.image_samples, chosen.robot_type, encoding)
-        for feature in output.videos:
+        for feature in frames.videos:
             if feature.shape[0] % 2 or feature.shape[1] % 2:
                 raise UsageError(
                     f"--images=video: {feature.describe()} has an odd number of pixels, which {PIXELS} cannot hold: "
                     "resize it with a connector, or copy the images (--images=copy)"
                 )
-        return output.with_modality(chosen.modality)
+        return kind(directory, source.name, frames, chosen.robot_type).with_modality(chosen.modality)
 
     def with_modality(self, modality: str | None) -> LerobotOutput:
         """The output, with what `--modality` says; raises UsageError where it cannot be used."""
@@ -122,9 +118,9 @@ class LerobotOutput(FileOutput):
         return self
 
     def stored_names(self) -> Iterator[tuple[str, str]]:
-        yield from ((feature.path, feature.name) for feature in self.features.features)
+        yield from ((feature.path, feature.name) for feature in self.frames.features.features)
 
-    def placed(self, ranges: Sequence[WorkRange]) -> Self:
+    def with_ranges(self, ranges: Sequence[WorkRange]) -> Self:
         first: dict[str, int] = {}
         for number, work in enumerate(ranges):
             first.setdefault(work.split, number)
@@ -141,55 +137,40 @@ class LerobotOutput(FileOutput):
         return (layout.STATS, layout.FIELDS, layout.CARD, layout.INFO)
 
     @property
-    def videos(self) -> tuple[Feature, ...]:
-        """The features that become videos; other images (depth, gray) are copied into the data files."""
-        return tuple(f for f in self.features.images if f.is_video) if self.encoding is not None else ()
-
-    @property
-    def stored(self) -> tuple[Feature, ...]:
-        """The features in the data files."""
-        return tuple(feature for feature in self.features.features if feature not in self.videos)
-
-    @property
     def episodes_files(self) -> int:
         """How many files of meta/episodes there are."""
         return max(1, -(-self.ranges // layout.RANGES_IN_EPISODES))
 
     @property
-    def effort(self) -> CostHint:
-        return CostHint(decodes_images=self.encoding is not None, encodes_videos=bool(self.videos))
+    def cost_hint(self) -> CostHint:
+        return CostHint(decodes_images=self.frames.encoding is not None, encodes_videos=bool(self.frames.videos))
 
     def plan(self) -> dict[str, Any]:
+        frames = self.frames
         return {
             "lerobot": {
-                "version": self.version, "fps": self.fps, "image_samples": self.image_samples,
-                "robot_type": self.robot_type, **self.features.to_json(),
-                "video": None if self.encoding is None else dataclasses.asdict(self.encoding),
+                "version": self.version, "fps": frames.fps, "image_samples": frames.image_samples,
+                "robot_type": self.robot_type, **frames.features.to_json(),
+                "video": None if frames.encoding is None else dataclasses.asdict(frames.encoding),
             }
         }  # fmt: skip
 
-    def describe(self) -> tuple[list[str], dict[str, str]]:
-        lines = self.features.describe()
-        names = {feature.name for feature in self.videos}
-        lines = [f"{line} as {self.video_codec}" if line.split(":")[0] in names else line for line in lines]
-        return lines, dict(self.features.left_out)
+    def describe(self) -> Description:
+        features, encoding, lines = self.frames.features, self.frames.encoding, self.frames.features.describe()
+        if encoding is not None:
+            names = {feature.name for feature in self.frames.videos}
+            lines = [f"{line} as {encoding.codec} video" if line.split(":")[0] in names else line for line in lines]
+        return Description(lines, features.left_out, "frame")
 
-    @property
-    def video_codec(self) -> str:
-        return "" if self.encoding is None else f"{self.encoding.codec} video"
-
-    def predict(self, steps: Iterable[int]) -> int:
-        return sum(steps)
-
-    def count(self, batch: Batch) -> int:
-        return sum(map(len, batch.episodes))
+    def predict(self, batches: Iterable[Batch]) -> int:
+        return sum(len(episode) for batch in batches for episode in batch.episodes)
 
     def measure(self, batches: Sequence[Batch]) -> int | None:
-        if self.videos:
+        if self.frames.videos:
             return None  # a sample would have to be encoded
         with tempfile.TemporaryDirectory() as directory:
             work = WorkRange("sample", 0, 1, ())
-            output = dataclasses.replace(self, directory=directory).placed([work])
+            output = dataclasses.replace(self, directory=directory).with_ranges([work])
             for file in output.files(work):
                 storage.makedirs(storage.split(storage.below(directory, file))[0])
             writer, size = output.open_range(work), 0
@@ -207,22 +188,21 @@ class LerobotOutput(FileOutput):
         """The number of a range among those of all splits, and of its file."""
         return dict(self.first)[work.split] + work.index
 
-    def file(self, work: WorkRange) -> str:
-        return layout.DATA_PATH.format(**layout.place(self.number_of(work)))
-
     def files(self, work: WorkRange) -> tuple[str, ...]:
         place = layout.place(self.number_of(work))
-        videos = [layout.VIDEO_PATH.format(video_key=feature.name, **place) for feature in self.videos]
-        return (self.file(work), facts_file(work), *videos)
+        videos = [layout.VIDEO_PATH.format(video_key=feature.name, **place) for feature in self.frames.videos]
+        return (layout.DATA_PATH.format(**place), facts_file(work), *videos)
 
     def open_range(self, work: WorkRange) -> LerobotWriter:
-        return LerobotWriter(self, work)
+        data, facts, *videos = self.files(work)
+        files = self.files_class(self.directory, self.frames, (data, *videos))
+        return LerobotWriter(self.directory, self.frames, files, facts)
 
     def facts(self, commit: RangeCommit) -> RangeFacts:
         """What a range kept until all were finished."""
         return RangeFacts.read(storage.join(self.directory, facts_file(commit.range)))
 
-    def number(self, commits: Sequence[RangeCommit]) -> list[Any]:
+    def global_indices(self, commits: Sequence[RangeCommit]) -> list[Any]:
         tasks: dict[str, int] = {}
         numbers, frame, episode = [], 0, 0
         for commit in commits:
@@ -233,20 +213,16 @@ class LerobotOutput(FileOutput):
             frame, episode = frame + facts.frames, episode + count
         return numbers
 
-    def finish_range(self, commit: RangeCommit, numbers: Any) -> RangeCommit:
+    def finish_range(self, commit: RangeCommit, indices: Any) -> RangeCommit:
         facts = self.facts(commit)
         if not facts.frames:
             return commit
         data, *others = commit.files
-        checksum = renumber(storage.below(self.directory, data.file), facts.places, numbers_of(facts, numbers))
+        checksum = renumber(storage.below(self.directory, data.file), facts.places, numbers_of(facts, indices))
         data = dataclasses.replace(data, shard=dataclasses.replace(data.shard, checksum=checksum))
         return dataclasses.replace(commit, files=(data, *others))
 
-    def episodes_files_writer(self) -> EpisodesFiles:
-        """What writes the metadata of the episodes, and the tasks."""
-        return EpisodesTables(self)
-
-    def info(self, episodes: int) -> dict[str, Any]:
+    def paths(self, episodes: int) -> dict[str, Any]:
         """What info.json says of the files."""
         del episodes
         return {
@@ -254,15 +230,53 @@ class LerobotOutput(FileOutput):
             "data_files_size_in_mb": layout.DATA_MB,
             "video_files_size_in_mb": layout.VIDEO_MB,
             "data_path": layout.DATA_PATH,
-            "video_path": layout.VIDEO_PATH if self.videos else None,
+            "video_path": layout.VIDEO_PATH if self.frames.videos else None,
         }
 
-    def stats(self, found: dict[str, Any]) -> dict[str, Any]:
+    def stats(self, statistics: dict[str, Any]) -> dict[str, Any]:
         """The content of stats.json."""
-        return found
+        return statistics
 
     def complete(self, commits: Sequence[RangeCommit]) -> dict[str, Any]:
-        return write_metadata(self, commits)
+        """Writes all of `meta/`, info.json last.
+
+        The files of ranges without a frame are removed: LeRobot has no empty ones.
+        """
+        totals, episodes = Totals(), self.episodes_class(self.directory, self.frames)
+        for place, commit in enumerate(commits):
+            facts = self.facts(commit)
+            episodes.add(place, dict(self.first)[commit.split] + commit.index, facts, totals.add(commit.split, facts))
+            if facts.frames:
+                files = [storage.join(self.directory, one.file) for one in commit.files if one.role == "items"]
+                totals.add_numbers(files, self.frames.features)
+            else:
+                storage.remove_files(self.directory, [one.file for one in commit.kept])
+        episodes.finish(list(totals.tasks))
+        info = self._info(totals)
+        stats = self.stats(dataset_statistics(self.frames.features, totals)) if totals.frames else {}
+        if self.modality is not None:
+            self._write(layout.MODALITY, self.modality)
+        self._write(layout.STATS, json.dumps(stats, indent=4) + "\n")
+        self._write(layout.FIELDS, to_json(self.frames.features.to_json()))
+        self._write(layout.CARD, card(self.name, info))
+        self._write(layout.INFO, json.dumps(info, indent=4, ensure_ascii=False) + "\n")
+        return {"lerobot": {"version": self.version, "episodes": totals.episodes, "tasks": len(totals.tasks)}}
+
+    def _info(self, totals: Totals) -> dict[str, Any]:
+        return {
+            "codebase_version": self.version,
+            "robot_type": self.robot_type,
+            "total_episodes": totals.episodes,
+            "total_frames": totals.frames,
+            "total_tasks": len(totals.tasks),
+            **self.paths(totals.episodes),
+            "fps": self.frames.fps,
+            "splits": {split: f"{first}:{stop}" for split, (first, stop) in totals.splits.items()},
+            "features": features_info(self.frames),
+        }
+
+    def _write(self, name: str, text: str) -> None:
+        storage.write_text(storage.below(self.directory, name), text)
 
 
 def numbers_of(facts: RangeFacts, numbers: Any) -> dict[str, Array]:

@@ -16,7 +16,6 @@ from rlds_beam.formats.lerobot.range_facts import DIRECTORY, facts_file
 from rlds_beam.reading.plan import WorkRange
 
 if TYPE_CHECKING:
-    from rlds_beam.formats.lerobot.metadata import EpisodesFiles
     from rlds_beam.output.commits import RangeCommit
 
 
@@ -25,10 +24,11 @@ class LerobotV21Output(LerobotOutput):
     """As `LerobotOutput`, with a Parquet file and a video of each camera for each episode; `meta/` holds JSON lines."""
 
     version: ClassVar[str] = layout.V21
-    files_class: ClassVar[Any] = EpisodeFiles
+    files_class = EpisodeFiles
+    episodes_class = EpisodesLines
 
     def with_modality(self, modality: str | None) -> LerobotOutput:
-        for field in self.features.columns.values():
+        for field in self.frames.features.columns.values():
             if field.encoding in IMAGES:
                 raise UsageError(
                     f"--lerobot_version=2.1: {field} is an image of the episode, which episodes.jsonl cannot hold: "
@@ -36,7 +36,7 @@ class LerobotV21Output(LerobotOutput):
                 )
         if modality is None:
             return self
-        return dataclasses.replace(self, modality=modality_text(modality, self.features, self.videos))
+        return dataclasses.replace(self, modality=modality_text(modality, self.frames.features, self.frames.videos))
 
     @property
     def metadata(self) -> tuple[str, ...]:
@@ -46,41 +46,37 @@ class LerobotV21Output(LerobotOutput):
     def plan(self) -> dict[str, Any]:
         return {"lerobot": {**super().plan()["lerobot"], "modality": self.modality}}
 
-    def file(self, work: WorkRange) -> str:
-        return f"{DIRECTORY}/{work}.data"
-
     def files(self, work: WorkRange) -> tuple[str, ...]:
-        videos = [f"{DIRECTORY}/{work}.{feature.name}.videos" for feature in self.videos]
-        return (self.file(work), facts_file(work), *videos)
+        videos = [f"{DIRECTORY}/{work}.{feature.name}.videos" for feature in self.frames.videos]
+        return (f"{DIRECTORY}/{work}.data", facts_file(work), *videos)
 
-    def finished_files(self, numbers: Any) -> list[str]:
-        first = numbers["first_episode"]
-        return [name for i in range(first, first + numbers["episodes"]) for name in file_names(self, i)]
+    def replacing_files(self, indices: Any) -> list[str]:
+        first = indices["first_episode"]
+        return [name for i in range(first, first + indices["episodes"]) for name in file_names(self.frames.videos, i)]
 
-    def finish_range(self, commit: RangeCommit, numbers: Any) -> RangeCommit:
+    def finish_range(self, commit: RangeCommit, indices: Any) -> RangeCommit:
         facts = self.facts(commit)
         if not facts.frames:
             return commit
         packs = [one.file for one in commit.kept]
         kept = [one for one in commit.files if one.role == "temporary"]
-        files = unpack(self, packs, facts, numbers["first_episode"], numbers_of(facts, numbers))
+        files = unpack(
+            self.directory, self.frames.videos, packs, facts, indices["first_episode"], numbers_of(facts, indices)
+        )
         return dataclasses.replace(commit, files=(*files, *kept))
 
-    def episodes_files_writer(self) -> EpisodesFiles:
-        return EpisodesLines(self)
-
-    def stats(self, found: dict[str, Any]) -> dict[str, Any]:
+    def stats(self, statistics: dict[str, Any]) -> dict[str, Any]:
         """Without counts: GR00T takes a part of the vector of each statistic that it finds."""
         return {
             name: {statistic: value for statistic, value in of_feature.items() if statistic != "count"}
-            for name, of_feature in found.items()
+            for name, of_feature in statistics.items()
         }
 
-    def info(self, episodes: int) -> dict[str, Any]:
+    def paths(self, episodes: int) -> dict[str, Any]:
         return {
-            "total_videos": episodes * len(self.videos),
+            "total_videos": episodes * len(self.frames.videos),
             "total_chunks": -(-episodes // layout.CHUNK),
             "chunks_size": layout.CHUNK,
             "data_path": layout.EPISODE_DATA_PATH,
-            "video_path": layout.EPISODE_VIDEO_PATH if self.videos else None,
+            "video_path": layout.EPISODE_VIDEO_PATH if self.frames.videos else None,
         }

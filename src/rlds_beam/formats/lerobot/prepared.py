@@ -14,6 +14,7 @@ from rlds_beam.episodes.episode import Column, Episode
 from rlds_beam.errors import BadEpisode
 from rlds_beam.formats.lerobot import statistics, tables
 from rlds_beam.formats.lerobot.features import Feature
+from rlds_beam.formats.lerobot.frame_format import FrameFormat
 from rlds_beam.formats.lerobot.frames import Values
 from rlds_beam.formats.lerobot.videos import Pixels
 from rlds_beam.images.checking import check_images
@@ -21,8 +22,6 @@ from rlds_beam.images.encoded_images import ZERO_IMAGE, EncodedImages
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-    from rlds_beam.formats.lerobot.output import LerobotOutput
 
 Array = np.ndarray[Any, Any]
 
@@ -43,8 +42,8 @@ class PreparedEpisode:
       BadEpisode: it cannot be written.
     """
 
-    def __init__(self, output: LerobotOutput, episode: Episode):
-        mapped, steps = output.features, episode.steps
+    def __init__(self, frame_format: FrameFormat, episode: Episode):
+        mapped, steps = frame_format.features, episode.steps
         self.key, self.length = episode.key, len(episode)
         self.metadata = {
             name: metadata_column(field, [episode.metadata[field.path]]) for name, field in mapped.columns.items()
@@ -62,13 +61,13 @@ class PreparedEpisode:
                 self.columns[feature.name] = tables.texts(column, feature.path)
             else:
                 _check_size(feature, column)
-                self._sample(feature, column, output.image_samples)
-                if feature in output.videos:
+                self._sample(feature, column, frame_format.image_samples)
+                if feature in frame_format.videos:
                     self.pixels[feature.name] = Pixels(tables.images_of(feature, column), feature)
                 else:
                     self.columns[feature.name] = tables.image_parts(feature, column)
         places = np.arange(self.length)
-        self.numbers |= {"timestamp": (places / output.fps).astype(np.float32), "frame_index": places}
+        self.numbers |= {"timestamp": (places / frame_format.fps).astype(np.float32), "frame_index": places}
         self.columns |= self.numbers
         self.texts = _task_texts(mapped.task, episode)
 

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import numpy as np
 
 from rlds_beam import storage
+from rlds_beam.formats.lerobot.frame_format import FrameFormat
 from rlds_beam.formats.lerobot.frames import FrameColumns, Frames
 from rlds_beam.formats.lerobot.parquet_file import FramesFile
 from rlds_beam.formats.lerobot.videos import Encoding, VideoFile
 from rlds_beam.output.shards import ShardWriter, WrittenFile
-
-if TYPE_CHECKING:
-    from rlds_beam.formats.lerobot.output import LerobotOutput
 
 Array = np.ndarray[Any, Any]
 Videos = Mapping[str, Iterable[Array]]
@@ -25,20 +23,21 @@ class RangeFiles:
     """Writes them.
 
     Args:
-      output: which they are of.
-      columns: of the frames.
-      names: of the file of the frames, and of those of the videos.
+      directory: of the dataset.
+      frame_format: how the frames are stored.
+      names: the names of the file of the frames, and of those of the videos.
     """
 
-    def __init__(self, output: LerobotOutput, columns: FrameColumns, names: tuple[str, ...]):
-        data, *videos = (storage.below(output.directory, name) for name in names)
+    def __init__(self, directory: str, frame_format: FrameFormat, names: tuple[str, ...]):
+        data, *videos = (storage.below(directory, name) for name in names)
         self._names, self._frames = names, 0
         self._shard = ShardWriter(data)
-        self._file = FramesFile(self._shard, columns)
+        self._file = FramesFile(self._shard, FrameColumns(frame_format.stored))
         self._videos: dict[str, VideoFile] = {}
-        for feature, path in zip(output.videos, videos, strict=True):
+        for feature, path in zip(frame_format.videos, videos, strict=True):
             height, width, _ = feature.shape
-            self._videos[feature.name] = VideoFile(path, cast(Encoding, output.encoding), output.fps, height, width)
+            encoding = cast(Encoding, frame_format.encoding)
+            self._videos[feature.name] = VideoFile(path, encoding, frame_format.fps, height, width)
 
     def add(self, frames: Frames, videos: Videos, key: object) -> None:
         """Takes an episode."""

@@ -9,18 +9,18 @@ import numpy as np
 from rlds_beam import storage
 from rlds_beam.connectors.base import Batch
 from rlds_beam.formats.lerobot import statistics
-from rlds_beam.formats.lerobot.frames import FrameColumns, Frames
+from rlds_beam.formats.lerobot.episode_files import EpisodeFiles
+from rlds_beam.formats.lerobot.frame_format import FrameFormat
+from rlds_beam.formats.lerobot.frames import Frames
 from rlds_beam.formats.lerobot.gathered_statistics import GatheredStatistics
 from rlds_beam.formats.lerobot.parquet_file import MARKS
 from rlds_beam.formats.lerobot.prepared import PreparedEpisode, metadata_column
-from rlds_beam.formats.lerobot.range_facts import RangeFacts, facts_file
+from rlds_beam.formats.lerobot.range_facts import RangeFacts
+from rlds_beam.formats.lerobot.range_files import RangeFiles
 from rlds_beam.output.shards import WrittenFile
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-    from rlds_beam.formats.lerobot.output import LerobotOutput
-    from rlds_beam.reading.plan import WorkRange
 
 Array = np.ndarray[Any, Any]
 
@@ -28,15 +28,19 @@ Array = np.ndarray[Any, Any]
 class LerobotWriter:
     """`output.base.FileRangeWriter` of a LeRobot dataset.
 
+    Args:
+      directory: of the dataset.
+      frame_format: how the frames are stored.
+      files: writes them.
+      facts: the name of the file of the range's facts.
+
     Attributes:
       predicted: frames of the episodes so far.
     """
 
-    def __init__(self, output: LerobotOutput, work: WorkRange):
-        self._output, self._facts = output, facts_file(work)
-        self._map = output.features
-        names = tuple(name for name in output.files(work) if name != self._facts)
-        self._files = output.files_class(output, FrameColumns(output.stored), names)
+    def __init__(self, directory: str, frame_format: FrameFormat, files: RangeFiles | EpisodeFiles, facts: str):
+        self._directory, self._format, self._files, self._facts = directory, frame_format, files, facts
+        self._map = frame_format.features
         self._tasks: dict[str, int] = {}
         self._frame_tasks: list[Array] = []
         self._episodes: list[PreparedEpisode] = []
@@ -45,7 +49,7 @@ class LerobotWriter:
         self.predicted = 0
 
     def write(self, batch: Batch) -> None:
-        prepared = [PreparedEpisode(self._output, episode) for episode in batch.episodes if len(episode)]
+        prepared = [PreparedEpisode(self._format, episode) for episode in batch.episodes if len(episode)]
         for one in prepared:  # all that can fail has not
             self._files.add(self._numbered(one), one.pixels, one.key)
             self._statistics.add(one.numbers, one.histograms)
@@ -80,7 +84,7 @@ class LerobotWriter:
             columns=self._columns(made),
             places=places,
         )
-        kept = facts.write(storage.below(self._output.directory, self._facts), data.shard.first_key)
+        kept = facts.write(storage.below(self._directory, self._facts), data.shard.first_key)
         return (data, WrittenFile(self._facts, kept, len(made), role="temporary"), *videos)
 
     def abort(self) -> None:

@@ -21,6 +21,7 @@ import numpy as np
 
 from rlds_beam import storage
 from rlds_beam.connectors.fields import StepFields
+from rlds_beam.connectors.runner import ConnectorRunner
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.flags import FLAGS
 from rlds_beam.episodes.nesting import below, nest
@@ -41,7 +42,8 @@ from rlds_beam.formats.arrays.merged_output import MergedOutput, write_merged
 from rlds_beam.formats.arrays.parts import Part, PartColumn, Values
 from rlds_beam.formats.minari import gym_spaces
 from rlds_beam.formats.minari.columns import MinariColumn, text_range
-from rlds_beam.output.base import CostHint, MergedFile
+from rlds_beam.output.base import Description
+from rlds_beam.output.capabilities import CostHint, CostHints, MergedFile, StoredNames
 from rlds_beam.output.options import images_option
 from rlds_beam.reading.base import Source
 
@@ -52,7 +54,7 @@ OWN = "rlds_beam"
 
 
 @dataclasses.dataclass(frozen=True)
-class MinariOutput(MergedOutput):
+class MinariOutput(MergedOutput, StoredNames, CostHints):
     """A Minari dataset for each split.
 
     Attributes:
@@ -72,8 +74,13 @@ class MinariOutput(MergedOutput):
     left_out: dict[str, str]
 
     @classmethod
-    def of(cls, source: Source, fields: StepFields, directory: str, options: Any) -> MinariOutput:
-        schema, left_out, jpeg = source.schema, dict[str, str](), images_option(options, "minari") == "jpeg"
+    def create(cls, source: Source, connectors: ConnectorRunner, directory: str, options: Any) -> MinariOutput:
+        schema, fields, jpeg = (
+            connectors.schema,
+            connectors.configuration.fields,
+            images_option(options, "minari") == "jpeg",
+        )
+        left_out: dict[str, str] = {}
         reward = single(leaves_below(schema, fields.rewards, {}), "reward", "minari")
         columns = [
             *_columns(schema.steps, fields.obs, "observations", "step", left_out, jpeg),
@@ -114,12 +121,12 @@ class MinariOutput(MergedOutput):
         ]
         return {"columns": columns}
 
-    def describe(self) -> tuple[list[str], dict[str, str]]:
+    def describe(self) -> Description:
         held = [f"{column.place}: {column.field}" for column in self.columns]
-        return [*held, "terminations: bool", "truncations: bool"], self.left_out
+        return Description([*held, "terminations: bool", "truncations: bool"], self.left_out)
 
     @property
-    def effort(self) -> CostHint:
+    def cost_hint(self) -> CostHint:
         return CostHint(decodes_images=not self.jpeg)
 
     @property

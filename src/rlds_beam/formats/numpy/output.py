@@ -16,8 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from rlds_beam.checking.verdicts import IgnoredValues
-from rlds_beam.connectors.fields import StepFields
+from rlds_beam.connectors.runner import ConnectorRunner
 from rlds_beam.episodes.columns import text_bytes
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.schema import Field
@@ -25,7 +24,8 @@ from rlds_beam.formats.arrays.leaves import LeafColumn, columns_of, field_json, 
 from rlds_beam.formats.arrays.merged_output import MergedOutput, write_merged
 from rlds_beam.formats.arrays.parts import Part, PartColumn, Values
 from rlds_beam.formats.numpy.npy import npy_header
-from rlds_beam.output.base import CostHint, MergedFile
+from rlds_beam.output.base import Description
+from rlds_beam.output.capabilities import CostHint, CostHints, MergedFile, StoredNames
 from rlds_beam.output.options import images_option
 from rlds_beam.reading.base import Source
 
@@ -84,7 +84,7 @@ class NumpyColumn:
 
 
 @dataclasses.dataclass(frozen=True)
-class NumpyOutput(MergedOutput):
+class NumpyOutput(MergedOutput, StoredNames, CostHints):
     """A directory of arrays for each split.
 
     Attributes:
@@ -100,11 +100,11 @@ class NumpyOutput(MergedOutput):
     left_out: dict[str, str]
 
     @classmethod
-    def of(cls, source: Source, fields: StepFields, directory: str, options: Any) -> NumpyOutput:
+    def create(cls, source: Source, connectors: ConnectorRunner, directory: str, options: Any) -> NumpyOutput:
         left_out: dict[str, str] = {}
         jpeg = images_option(options, "numpy") == "jpeg"
-        columns = [*_columns(source.schema.steps.values(), left_out, jpeg=jpeg)]
-        of_episode = source.schema.metadata.values()
+        columns = [*_columns(connectors.schema.steps.values(), left_out, jpeg=jpeg)]
+        of_episode = connectors.schema.metadata.values()
         columns += [dataclasses.replace(c, of_episode=True) for c in _columns(of_episode, left_out, jpeg=True)]
         splits = tuple(split.name for split in source.splits)
         return cls(directory, source.name, splits, tuple(columns), left_out)
@@ -127,15 +127,11 @@ class NumpyOutput(MergedOutput):
             for c in self.columns
         ]
 
-    def describe(self) -> tuple[list[str], dict[str, str]]:
-        return [str(column.field) for column in self.columns], self.left_out
+    def describe(self) -> Description:
+        return Description([str(column.field) for column in self.columns], self.left_out)
 
     @property
-    def unjudged(self) -> IgnoredValues:
-        return IgnoredValues(frozenset(self.left_out))
-
-    @property
-    def effort(self) -> CostHint:
+    def cost_hint(self) -> CostHint:
         return CostHint(decodes_images=not any(c.as_bytes and c.field.dtype != "string" for c in self.columns))
 
     @property

@@ -6,11 +6,10 @@ import dataclasses
 import hashlib
 import itertools
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rlds_beam import naming, storage
-from rlds_beam.checking.verdicts import IgnoredValues
 from rlds_beam.connectors.base import Batch
 from rlds_beam.connectors.fields import OUTPUT_SPLIT
 from rlds_beam.connectors.runner import ConnectorRunner
@@ -28,7 +27,15 @@ from rlds_beam.formats.rlds.card import CARD, PROVENANCE, card, provenance
 from rlds_beam.formats.rlds.names import CARRIED, is_licence, name_and_version
 from rlds_beam.formats.rlds.options import RldsOptions
 from rlds_beam.formats.rlds.records import RecordEncoder
-from rlds_beam.output.base import CostHint, FileOutput
+from rlds_beam.output.base import Description
+from rlds_beam.output.capabilities import (
+    CostHint,
+    CostHints,
+    MetadataFiles,
+    SeveralFiles,
+    SeveralSplits,
+    SizePrediction,
+)
 from rlds_beam.output.commits import RangeCommit
 from rlds_beam.output.files import FITTED, REPORT, to_json
 from rlds_beam.output.plans import read_plan
@@ -41,11 +48,12 @@ from rlds_beam.reading.plan import WorkRange
 
 
 @dataclasses.dataclass(frozen=True)
-class RldsOutput(FileOutput):
+class RldsOutput(SeveralFiles, SeveralSplits, MetadataFiles, CostHints, SizePrediction):
     """A dataset of episodes in TFDS's layout, a record for each.
 
     Attributes:
-      directory, name: as of `FileOutput`; the name, too, is the directory's, where that is called `NAME/1.0.0`.
+      directory: where the files go.
+      name: the name of the dataset, or of the directory if it is called `NAME/1.0.0`.
       version: of the dataset, or of the directory.
       format: of the files.
       schema: of the episodes that are written.
@@ -71,24 +79,10 @@ class RldsOutput(FileOutput):
     splits: tuple[str, ...] = ()
     beside_as: ColumnsFormat | None = None
 
-    holds = "episode"
-    divides = True
-
     @classmethod
-    def create(cls, source: Source, directory: str, options: Any) -> RldsOutput:
-        return cls._create(source, source.schema, (), directory, options)
-
-    @classmethod
-    def create_connected(cls, source: Source, connecting: ConnectorRunner, directory: str, options: Any) -> RldsOutput:
-        connecting.refuse_columns("--to=columns")
-        if not connecting.connectors:
-            return cls.create(source, directory, options)
-        return cls._create(source, _written(connecting.probed.schema), connecting.splits, directory, options)
-
-    @classmethod
-    def _create(
-        cls, source: Source, schema: Schema, splits: tuple[str, ...], directory: str, options: Any
-    ) -> RldsOutput:
+    def create(cls, source: Source, connectors: ConnectorRunner, directory: str, options: Any) -> RldsOutput:
+        splits = connectors.splits
+        schema = _written(connectors.schema) if connectors.connectors else source.schema
         kind = ColumnsOptions.of(options).format
         if kind == "parquet":
             raise UsageError("--format=parquet is for --to=columns; --to=rlds writes tfrecord or array_record")
@@ -130,12 +124,8 @@ class RldsOutput(FileOutput):
         return {name: content for name, content in self.files_beside.items() if name != PROVENANCE}
 
     @property
-    def effort(self) -> CostHint:
+    def cost_hint(self) -> CostHint:
         return CostHint(decodes_images=False)
-
-    @property
-    def unjudged(self) -> IgnoredValues:
-        return IgnoredValues()
 
     def plan(self) -> dict[str, Any]:
         described = {"format": self.format, "features": json.loads(self.features), "info": self.info}
@@ -143,15 +133,10 @@ class RldsOutput(FileOutput):
         files = {name: _planned(content) for name, content in self.files_beside.items()}
         return {"rlds": {**described, **beside, "files": files, "splits": self.splits}}
 
-    def describe(self) -> tuple[list[str], dict[str, str]]:
+    def describe(self) -> Description:
         written = self.schema.recorded
-        return [*(f"steps/{field}" for field in written.steps.values()), *map(str, written.metadata.values())], {}
-
-    def predict(self, steps: Iterable[int]) -> int:
-        return sum(1 for _ in steps)
-
-    def count(self, batch: Batch) -> int:
-        return len(batch.episodes)
+        steps = (f"steps/{field}" for field in written.steps.values())
+        return Description([*steps, *map(str, written.metadata.values())])
 
     def measure(self, batches: Sequence[Batch]) -> int | None:
         encoder, size = self.encoder(), 0
@@ -188,9 +173,6 @@ class RldsOutput(FileOutput):
                 "it. Its source or a connector returns other values than declared, or this is a bug: please report it"
             ) from bad
 
-    def file(self, work: WorkRange) -> str:
-        return self.files(work)[0]
-
     def files(self, work: WorkRange) -> tuple[str, ...]:
         """The names that TFDS expects: one, or one for each split that episodes are divided among, in each format."""
         splits = self.splits or (work.split,)
@@ -221,7 +203,7 @@ class RldsOutput(FileOutput):
         described = self._provenance(made["splits"])
         self._write(PROVENANCE, to_json(described))
         self._write(CARD, card(self.name, self.version, described))
-        return {"version": self.version, "format": self.format}
+        return {"name": self.name, "version": self.version, "format": self.format}
 
     def _provenance(self, splits: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         plan = read_plan(self.directory)

@@ -9,11 +9,10 @@ are done; an episode of N steps has N - 1 actions and rewards, and N observation
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from rlds_beam import storage
-from rlds_beam.checking.verdicts import IgnoredValues
 from rlds_beam.connectors.base import Batch
 from rlds_beam.connectors.fields import StepFields
 from rlds_beam.connectors.runner import ConnectorRunner
@@ -27,7 +26,8 @@ from rlds_beam.errors import BadEpisode, UsageError
 from rlds_beam.formats.arrays.leaves import Leaves, leaves_below, not_representable, scalar, single
 from rlds_beam.formats.columns.row_files import ROW_GROUP_BYTES, ShardSink
 from rlds_beam.formats.rllib.msgpack import Repeated, packb
-from rlds_beam.output.base import FileOutput
+from rlds_beam.output.base import Description
+from rlds_beam.output.capabilities import SizePrediction
 from rlds_beam.output.commits import RangeCommit
 from rlds_beam.output.shards import ShardInfo, ShardWriter
 from rlds_beam.reading.base import Source
@@ -38,11 +38,12 @@ _OVERHEAD = 700  # bytes of an episode besides its arrays
 
 
 @dataclasses.dataclass(frozen=True)
-class RllibOutput(FileOutput):
+class RllibOutput(SizePrediction):
     """A Parquet file of episodes for each range.
 
     Attributes:
-      directory, name: as of `FileOutput`.
+      directory: where the files go.
+      name: the name of the dataset.
       observations, actions: one array, or a dict of them.
       reward: of a step.
       extras: further outputs of the behaviour policy's model, by their names.
@@ -59,22 +60,9 @@ class RllibOutput(FileOutput):
     fields: StepFields
     left_out: dict[str, str]
 
-    holds = "episode"
-
     @classmethod
-    def create(cls, source: Source, directory: str, options: Any) -> RllibOutput:
-        return cls._of(source, StepFields(), directory)
-
-    @classmethod
-    def create_connected(cls, source: Source, connecting: ConnectorRunner, directory: str, options: Any) -> RllibOutput:
-        connecting.refuse_columns("--to=columns")
-        if connecting.connectors:
-            source = source.with_schema(connecting.probed.schema)
-        return cls._of(source, connecting.configuration.fields, directory)
-
-    @classmethod
-    def _of(cls, source: Source, fields: StepFields, directory: str) -> RllibOutput:
-        schema, left_out = source.schema, dict[str, str]()
+    def create(cls, source: Source, connectors: ConnectorRunner, directory: str, options: Any) -> RllibOutput:
+        schema, fields, left_out = connectors.schema, connectors.configuration.fields, dict[str, str]()
         observations = leaves_below(schema, fields.obs, left_out)
         actions = leaves_below(schema, fields.actions, left_out)
         if not observations or not actions:
@@ -87,18 +75,11 @@ class RllibOutput(FileOutput):
         return cls(directory, source.name, observations, actions, reward, extras, fields, left_out)
 
     def plan(self) -> dict[str, Any]:
-        return {"rllib": {"fields": self.describe()[0]}}
+        return {"rllib": {"fields": self.describe().fields}}
 
-    def describe(self) -> tuple[list[str], dict[str, str]]:
+    def describe(self) -> Description:
         named = [("observations", self.observations), ("actions", self.actions), ("rewards", self.reward), *self.extras]
-        return [f"{name}: {leaf.field}" for name, leaves in named for leaf in leaves], self.left_out
-
-    @property
-    def unjudged(self) -> IgnoredValues:
-        return IgnoredValues(frozenset(self.left_out))
-
-    def predict(self, steps: Iterable[int]) -> int:
-        return sum(1 for _ in steps)
+        return Description([f"{name}: {leaf.field}" for name, leaves in named for leaf in leaves], self.left_out)
 
     def measure(self, batches: Sequence[Batch]) -> int:
         size = 0
@@ -155,7 +136,7 @@ class RllibOutput(FileOutput):
     def complete(self, commits: Sequence[RangeCommit]) -> dict[str, Any]:
         """There is nothing to write. Empty files are removed: RLlib would read them."""
         storage.remove_files(self.directory, [commit.files[0].file for commit in commits if not commit.items])
-        return {"rllib": {"fields": self.describe()[0]}}
+        return {"rllib": {"fields": self.describe().fields}}
 
 
 def _others(schema: Schema, roles: Sequence[str], left_out: dict[str, str]) -> dict[str, str]:

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from rlds_beam.connectors.fields import StepFields
+from rlds_beam.connectors.runner import ConnectorRunner
 from rlds_beam.episodes.columns import text_bytes
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.flags import FLAGS
@@ -42,7 +42,8 @@ from rlds_beam.formats.arrays.merged_output import MergedOutput, write_merged
 from rlds_beam.formats.arrays.parts import Part, PartColumn, Values
 from rlds_beam.formats.scope_rl.merging import lengths_of, merge_logged_dataset, trajectory_steps
 from rlds_beam.formats.scope_rl.options import ScopeRlOptions
-from rlds_beam.output.base import MergedFile
+from rlds_beam.output.base import Description
+from rlds_beam.output.capabilities import MergedFile, Notes
 from rlds_beam.reading.base import Source
 
 _NOT_HELD = "SCOPE-RL has no such field"
@@ -51,7 +52,7 @@ _POLICY = re.compile(r"(^|/)policy$")
 
 
 @dataclasses.dataclass(frozen=True)
-class ScopeRlOutput(MergedOutput):
+class ScopeRlOutput(MergedOutput, Notes):
     """A logged dataset for each split.
 
     Attributes:
@@ -78,8 +79,9 @@ class ScopeRlOutput(MergedOutput):
     left_out: dict[str, str]
 
     @classmethod
-    def of(cls, source: Source, fields: StepFields, directory: str, options: Any) -> ScopeRlOutput:
-        own, schema, left_out = ScopeRlOptions.of(options), source.schema, dict[str, str]()
+    def create(cls, source: Source, connectors: ConnectorRunner, directory: str, options: Any) -> ScopeRlOutput:
+        own, schema, fields = ScopeRlOptions.of(options), connectors.schema, connectors.configuration.fields
+        left_out: dict[str, str] = {}
         if own.ragged == "reject" and own.step_per_trajectory is None:
             raise UsageError("--ragged=reject: say how many steps a trajectory has, --step_per_trajectory=N")
         states = leaves_below(schema, fields.obs, left_out)
@@ -124,13 +126,14 @@ class ScopeRlOutput(MergedOutput):
         return f"logged_dataset_{kind}_{re.sub(r'[^A-Za-z0-9_.-]', '_', policy)}_{self.splits.index(split)}.pickle"
 
     def plan(self) -> dict[str, Any]:
-        return {"scope_rl": {"fields": self.describe()[0], **dataclasses.asdict(self.options)}}
+        return {"scope_rl": {"fields": self.describe().fields, **dataclasses.asdict(self.options)}}
 
-    def describe(self) -> tuple[list[str], dict[str, str]]:
+    def describe(self) -> Description:
         pscore = f"pscore: {self.propensity.field}" if self.propensity else "pscore: None, no propensity is recorded"
         states = [f"state: {leaf.field}" for leaf in self.states]
         info = [f"info/{key}: {leaf.field}" for key, leaf in self.info]
-        return [*states, f"action: {self.action.field}", f"reward: {self.reward.field}", pscore, *info], self.left_out
+        fields = [*states, f"action: {self.action.field}", f"reward: {self.reward.field}", pscore, *info]
+        return Description(fields, self.left_out)
 
     @property
     def part_columns(self) -> tuple[PartColumn, ...]:

@@ -24,6 +24,7 @@ from rlds_beam.encoding.checked_json import TEXT, check_json, read_json
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.formats.trajectories.output import TrajectoryOutput, TrajectoryWriter
+from rlds_beam.output.capabilities import sidecars_of
 from rlds_beam.output.commits import commit_range, rejected_path
 from rlds_beam.output.directory import check_output, make_ready
 from rlds_beam.output.files import PARTS, REJECTED, REJECTED_LIST, listdir, to_json
@@ -122,9 +123,9 @@ def commit_parts(output: TrajectoryOutput, parts: Sequence[Part], plan: str) -> 
     ranges = []
     for work, part in _numbered(parts):
         file = output.file(work)
-        for ending in ("", *output.beside):
+        for ending in ("", *output.sidecars):
             _rename(part.path + ending, storage.below(output.directory, file + ending))
-        written = WrittenFile(file, part.info, part.predicted, tuple(file + ending for ending in output.beside))
+        written = WrittenFile(file, part.info, part.predicted, sidecars_of(output, file))
         report = Report(items_written=part.info.records)
         commit_range(output.directory, work, [written], rejected=None, report=report, plan=plan)
         ranges.append(work)

@@ -16,7 +16,18 @@ from rlds_beam.encoding.tfds.dataset_info import DATASET_INFO, FEATURES
 from rlds_beam.encoding.tfrecord.writing import frame
 from rlds_beam.episodes.schema import Field
 from rlds_beam.errors import BadEpisode, UsageError
-from rlds_beam.output.base import CostHint, FileOutput
+from rlds_beam.output.base import Description
+from rlds_beam.output.capabilities import (
+    CostHint,
+    CostHints,
+    IgnoresValues,
+    ItemCounts,
+    MetadataFiles,
+    ReportsUnusedSteps,
+    Sidecars,
+    SizePrediction,
+    WholeShards,
+)
 from rlds_beam.output.commits import RangeCommit
 from rlds_beam.output.files import MANIFEST
 from rlds_beam.output.options import images_option
@@ -34,11 +45,12 @@ SPEC = ".spec"
 
 
 @dataclasses.dataclass(frozen=True)
-class TrajectoryOutput(FileOutput):
+class TrajectoryOutput(MetadataFiles, Sidecars, ItemCounts, WholeShards, IgnoresValues, CostHints, SizePrediction):
     """A dataset of trajectory TFRecords in TFDS's layout, each with the `.spec` that TF-Agents wants beside it.
 
     Attributes:
-      directory, name: as of `FileOutput`.
+      directory: where the files go.
+      name: the name of the dataset.
       conversion: how episodes become items.
       description: of the dataset, for TFDS.
     """
@@ -48,19 +60,15 @@ class TrajectoryOutput(FileOutput):
     conversion: Conversion
     description: str = "Trajectories, made by rlds-beam."
 
-    beside = (SPEC,)
+    sidecars = (SPEC,)
     metadata = (FEATURES, DATASET_INFO)
 
     @classmethod
-    def create_connected(cls, source: Source, connecting: ConnectorRunner, directory: str, options: Any) -> FileOutput:
-        connecting.refuse_columns("--to=columns")
-        return super().create_connected(source, connecting, directory, options)
-
-    @classmethod
-    def create(cls, source: Source, directory: str, options: Any) -> TrajectoryOutput:
+    def create(cls, source: Source, connectors: ConnectorRunner, directory: str, options: Any) -> TrajectoryOutput:
+        schema = connectors.schema
         frames, items = FrameOptions.of(options), ItemOptions.of(options)
-        spec = trajectory_spec(source.schema, frames, items)
-        keep = keep_fields(options.keep, source.schema, (leaf.path for leaf in spec.leaves))
+        spec = trajectory_spec(schema, frames, items)
+        keep = keep_fields(options.keep, schema, (leaf.path for leaf in spec.leaves))
         conversion = Conversion(frames, items, spec, images_option(options, "trajectories"), keep)
         _ = conversion.fields  # raises where the format cannot hold a leaf
         return cls(directory, source.name, conversion, f"Trajectories of {source.dataset}, made by rlds-beam.")
@@ -70,27 +78,27 @@ class TrajectoryOutput(FileOutput):
         return self.conversion.items.across_episodes
 
     @property
-    def effort(self) -> CostHint:
+    def cost_hint(self) -> CostHint:
         items = self.conversion.items
         copies = 1.0 if items.length is None else items.length / items.stride
         return CostHint(copies, decodes_images=self.conversion.images != "jpeg")
 
     @property
-    def unjudged(self) -> IgnoredValues:
+    def ignored_values(self) -> IgnoredValues:
         return self.conversion.unjudged
 
     def plan(self) -> dict[str, Any]:
         return self.conversion.plan()
 
-    def describe(self) -> tuple[list[str], dict[str, str]]:
+    def describe(self) -> Description:
         records, left_out = self.conversion.describe()
         for path, why in left_out.items():
             if why.startswith(("text", "of the episode")):  # which a trajectory cannot hold, but a record can
                 left_out[path] = f"{why}; --keep={path} carries it beside the trajectory"
-        return records, left_out
+        return Description(records, left_out, "frame")
 
-    def predict(self, steps: Iterable[int]) -> int:
-        return self.conversion.predict(steps)
+    def predict(self, batches: Iterable[Batch]) -> int:
+        return self.conversion.predict(len(episode) for batch in batches for episode in batch.episodes)
 
     def measure(self, batches: Sequence[Batch]) -> int:
         conversion = self.conversion.without_user_code()  # which is run by workers only
@@ -120,7 +128,7 @@ class TrajectoryOutput(FileOutput):
         return {"fields": fields_json(fields), **({"kept": fields_json(kept)} if kept else {})}
 
 
-class TrajectoryWriter:
+class TrajectoryWriter(ReportsUnusedSteps):
     """Writes the items of episodes to one TFRecord file (`output.base.FileRangeWriter`)."""
 
     def __init__(self, path: str, conversion: Conversion):

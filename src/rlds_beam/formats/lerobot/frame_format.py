@@ -1,0 +1,36 @@
+"""How the frames of a LeRobot dataset are stored: what its writers need to know."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from rlds_beam.formats.lerobot.features import Feature, FeatureMap
+from rlds_beam.formats.lerobot.videos import Encoding
+
+
+@dataclasses.dataclass(frozen=True)
+class FrameFormat:
+    """The features of the frames, and how their images are stored.
+
+    Attributes:
+      features: what each field becomes.
+      fps: frames a second.
+      image_samples: frames of each camera and episode that are decoded for the statistics
+        (`statistics.sample_places`).
+      encoding: of videos; None if images are copied.
+    """
+
+    features: FeatureMap
+    fps: int
+    image_samples: int | None = None
+    encoding: Encoding | None = None
+
+    @property
+    def videos(self) -> tuple[Feature, ...]:
+        """The features that become videos; other images (depth, gray) are copied into the data files."""
+        return tuple(f for f in self.features.images if f.is_video) if self.encoding is not None else ()
+
+    @property
+    def stored(self) -> tuple[Feature, ...]:
+        """The features in the data files."""
+        return tuple(feature for feature in self.features.features if feature not in self.videos)
