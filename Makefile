@@ -1,5 +1,6 @@
-# The tasks of a checkout, on a machine that has only Python 3.11 and make.
-# The environment is .venv, from requirements.lock with hashes; it is made once, and again when the lock changes.
+# The tasks of a checkout, on a machine that has only make and one of Python 3.10 to 3.14.
+# The environment is .venv, from a lock with hashes; it is made once, and again when the lock changes. On 3.11 it has
+# everything. Without 3.10 or 3.11 it has the base package: TensorFlow 2.15 has no wheels for later versions.
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -9,19 +10,22 @@ VENV := .venv
 PY := $(VENV)/bin/python
 BIN := $(VENV)/bin
 TESTS ?= tests
+# The tests of `make test-quick`.
+QUICK ?= tests
 # Three processes for two cores, since tests also wait; the one that is done first takes over tests of the others.
 PYTEST_FLAGS ?= -n 3 --dist worksteal
 # Every test has its own deadline (pyproject.toml); this one is for a hang outside of any test.
 TEST_SECONDS ?= 3600
 
-# Name a Python 3.11 that is somewhere else: make PYTHON=/path/to/python3.11
-PYTHON ?= $(shell for p in python3.11 python3 python; do \
-	"$$p" -c 'import ensurepip, sys, venv; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null && echo "$$p" && break; done)
+# Which Python .venv is made with: .ci/find_python looks for one. make PYTHON=/path/to/python3.11 names it.
+PYTHON ?=
+export PYTHON
 
 # A stamp's name carries the checksum of what it was made from, so a changed file makes a new stamp.
 sum = $(firstword $(shell cat $(1) | sha256sum))
-DEPENDENCIES := $(VENV)/.dependencies-$(call sum,requirements.lock)
-PROJECT := $(VENV)/.project-$(call sum,requirements.lock pyproject.toml setup.py)
+LOCKS := requirements.lock requirements/full-py310.lock $(wildcard requirements/base-py*.lock)
+DEPENDENCIES := $(VENV)/.dependencies-$(call sum,$(LOCKS))
+PROJECT := $(VENV)/.project-$(call sum,$(LOCKS) pyproject.toml setup.py)
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Physics only: without this, looking for a display prints warnings.
@@ -31,7 +35,7 @@ export GRPC_VERBOSITY ?= NONE
 # Nothing here uses an accelerator; TensorFlow would reserve its memory.
 export CUDA_VISIBLE_DEVICES ?=
 
-.PHONY: help setup demo test test-faults test-buckets test-pythons test-peers test-flink test-dataflow docs lint format bench wheel lock clean
+.PHONY: help setup full left-out demo test test-quick test-all test-faults test-buckets test-pythons test-peers test-flink test-dataflow docs lint format bench wheel lock clean
 
 PYTEST = timeout --foreground --signal=INT --kill-after=60 $(TEST_SECONDS) $(PY) -m pytest -q
 SAY_TIMEOUT = { code=$$?; case $$code in \
@@ -39,68 +43,80 @@ SAY_TIMEOUT = { code=$$?; case $$code in \
 		"more time: make $@ TEST_SECONDS=6000" >&2;; esac; exit $$code; }
 
 help:  ## print this list
-	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
+	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
 
 setup: $(PROJECT)  ## make .venv (the other targets do it if needed)
 
-$(DEPENDENCIES): | requirements.lock
-	@test -n "$(PYTHON)" || { echo "Python 3.11 (with venv) was not found. Install it, or name it: make PYTHON=/path/to/python3.11" >&2; exit 2; }
-	@echo "Installing what requirements.lock names into $(VENV) (a minute or two, once)"
-	@"$(PYTHON)" -m venv $(VENV)
-	@PYTHON=$(PY) ./.ci/install_lock requirements.lock
+$(DEPENDENCIES): | $(LOCKS)
+	@.ci/make_venv $(VENV)
 	@rm -f $(VENV)/.dependencies-* && touch $@
 
 $(PROJECT): $(DEPENDENCIES)
 	@$(PY) -m pip install --quiet --no-deps --no-build-isolation --editable .
 	@rm -f $(VENV)/.project-* && touch $@
 
+# What a target needs that only the full environment has.
+full: $(PROJECT)
+	@$(PY) -c 'import mypy, tensorflow' 2>/dev/null || { echo "This needs Python 3.11: install it, remove $(VENV)," \
+		"and run make again" >&2; exit 2; }
+
+left-out: $(PROJECT)
+	@$(PY) -c 'import tensorflow' 2>/dev/null || echo "Tests of TensorFlow, TF-Agents, Reverb and EnvLogger are skipped: they" \
+		"need Python 3.10 or 3.11. Install one, remove $(VENV), and run make again."
+
 demo: $(PROJECT)  ## record episodes from a simulator, break two, check, convert, push into Reverb, train an agent
 	@$(PY) examples/demo.py
 
-test: $(PROJECT)  ## run the tests (TESTS=tests/test_x.py for some of them)
-	@$(PYTEST) $(PYTEST_FLAGS) --ignore=tests/faults --ignore=tests/buckets --ignore=tests/flink --ignore=tests/dataflow --ignore=tests/peers $(TESTS) \
+test: left-out  ## run the tests (TESTS=tests/test_x.py for some of them)
+	@$(PYTEST) $(PYTEST_FLAGS) $(foreach folder,faults buckets flink dataflow peers,--ignore=tests/$(folder)) $(TESTS) \
 		|| $(SAY_TIMEOUT)
 
-test-faults: $(PROJECT)  ## kill processes and servers, fill disks, cut connections: what is finished has to stay, and be right
+test-quick: left-out  ## run the tests that need less than a minute
+	@$(PYTEST) $(PYTEST_FLAGS) $(QUICK) || $(SAY_TIMEOUT)
+
+test-all: export RLDS_BEAM_ALL_CASES := 1
+test-all: test test-faults test-buckets test-pythons test-peers test-dataflow test-flink  ## run all tests, with all random cases
+
+test-faults: left-out  ## kill processes and servers, fill disks, cut connections: what is finished has to stay, and be right
 	@$(PYTEST) $(PYTEST_FLAGS) tests/faults || $(SAY_TIMEOUT)
 
-test-buckets: $(PROJECT)  ## read and write s3:// and gs:// on servers of this machine (a minute)
+test-buckets: full  ## read and write s3:// and gs:// on servers of this machine (a minute)
 	@$(PYTEST) $(PYTEST_FLAGS) tests/buckets || $(SAY_TIMEOUT)
 
 # Tests of the base package: those that need TensorFlow or another extra skip themselves. Each Python has its own lock.
-test-pythons: $(PROJECT) wheel  ## run the base tests on each of Python 3.10 to 3.13 that is found, numpy 1.26 and 2
-	@$(PY) .ci/test_pythons.py $(PYTEST_FLAGS) $(TESTS)
+test-pythons: $(PROJECT) wheel  ## run the base tests on 3.13, and those that depend on the version on 3.10 to 3.14 (PYTHONS=3.12 for one)
+	@$(PY) .ci/test_pythons.py $(PYTHONS) $(PYTEST_FLAGS) $(filter-out tests,$(TESTS))
 
 # RLlib with PyTorch in one environment of its own: 3 GB from PyPI, fetched once. what reads our columns in another: 1 GB.
 test-peers: $(PROJECT) wheel  ## run what compares with other programs (in .venv-peers-*, made once)
 	@$(PY) .ci/test_peers.py $(PEERS)
 
 # Fetched once, into .flink: 250 MB from PyPI and Maven Central. In one process: the tests share a cluster, and kill parts of it.
-test-flink: $(PROJECT)  ## run the tests on a real Flink cluster, which it sets up (needs Maven and a JDK 17)
+test-flink: full  ## run the tests on a real Flink cluster, which it sets up (needs Maven and a JDK 17)
 	@$(PY) tests/support/flink_artifacts/__init__.py
 	@$(PYTEST) tests/flink || $(SAY_TIMEOUT)
 
-test-dataflow: $(PROJECT)  ## run Dataflow jobs in an environment like their image's, which it builds (half a minute)
+test-dataflow: full  ## run Dataflow jobs in an environment like their image's, which it builds (half a minute)
 	@$(PYTEST) tests/dataflow || $(SAY_TIMEOUT)
 
 # The type checker sees what a user gets: the installed wheel, not this checkout.
-lint: $(PROJECT) wheel  ## run ruff, and mypy in strict mode over the installed wheel
+lint: full wheel  ## run ruff, and mypy in strict mode over the installed wheel
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@rm -rf build/typecheck
 	@$(PY) -m pip install --quiet --no-deps --target build/typecheck dist/*.whl
 	@MYPYPATH=build/typecheck $(BIN)/mypy --package rlds_beam
 
-docs: $(PROJECT)  ## build the pages and the API reference in build/docs, and check their links
+docs: full  ## build the pages and the API reference in build/docs, and check their links
 	@$(PY) docs/connector_reference.py
 	@PYTHONWARNINGS=ignore $(BIN)/sphinx-build -q -E -W --keep-going docs build/docs
 	@$(PY) docs/check_links.py build/docs
 
-format: $(PROJECT)  ## format and fix with ruff
+format: full  ## format and fix with ruff
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 
-bench: $(PROJECT)  ## measure rlds-beam and its peers in one run
+bench: full  ## measure rlds-beam and its peers in one run
 	@$(PY) benchmarks/run.py
 
 wheel: $(PROJECT)  ## build the sdist, and the wheel from it, in dist
@@ -115,10 +131,13 @@ COMPILE_311 = $(COMPILE) --python-version 3.11
 COMPILE_BASE = $(COMPILE) --extra test $(UPGRADE) pyproject.toml
 
 # The workers' locks hold the same versions as ours. Of the base package's, one has the lowest versions that
-# pyproject.toml allows, the others the newest; IPython and Jupyter run without pandas on 3.12, beside pandas 3 on 3.13.
-lock: $(DEPENDENCIES)  ## resolve the dependencies and write the lock files (UPGRADE=--upgrade for newer versions)
+# pyproject.toml allows, the others the newest; IPython and Jupyter run without pandas on 3.12, with pandas 3 on 3.13 and 3.14.
+lock: full  ## resolve the dependencies and write the lock files (UPGRADE=--upgrade for newer versions)
 	@$(COMPILE_311) --extra dev $(UPGRADE) --output-file requirements.lock pyproject.toml
 	@sed -i '1i # Python 3.11, Linux x86-64: rlds-beam[dev] and all it needs. Written by `make lock`.' requirements.lock
+	@$(COMPILE_BASE) --python-version 3.10 --extra all --extra buckets --extra lerobot --output-file requirements/full-py310.lock
+	@sed -i '1i # Python 3.10, Linux x86-64: rlds-beam[all,buckets,lerobot,test] and all it needs. Written by `make lock`.' \
+		requirements/full-py310.lock
 	@rm -f examples/dataflow/requirements*.lock
 	@$(COMPILE_311) --extra gcp --constraint requirements.lock \
 		--output-file examples/dataflow/requirements.lock pyproject.toml
@@ -130,6 +149,8 @@ lock: $(DEPENDENCIES)  ## resolve the dependencies and write the lock files (UPG
 		--output-file requirements/base-py312.lock
 	@$(COMPILE_BASE) --python-version 3.13 --extra arrayrecord requirements/notebook.in requirements/pandas.in \
 		--output-file requirements/base-py313.lock
+	@$(COMPILE_BASE) --python-version 3.14 --extra arrayrecord requirements/notebook.in requirements/pandas.in \
+		--output-file requirements/base-py314.lock
 	@sed -i '1i # Linux x86-64: rlds-beam[test] and all it needs. Written by `make lock`.' requirements/base-*.lock
 	@$(COMPILE_BASE) --python-version 3.11 --extra rllib --no-emit-package triton requirements/rllib.in \
 		--output-file requirements/peers-rllib.lock

@@ -1,17 +1,24 @@
-"""`make test-pythons`: the tests of the base package on every supported Python that is found on this machine.
+"""`make test-pythons`: the base package on every supported Python that is found on this machine.
 
-Each interpreter has an environment of its own, .venv-py310 and so on, with what its lock in requirements/ names, and
-the wheel. None of them has TensorFlow: tests that need what is not installed skip themselves.
+Each interpreter has its own environment, .venv-py310 and so on, with what its lock in requirements/ names, and the
+wheel. None of them has TensorFlow: tests that need what is not installed skip themselves. One Python runs all tests of
+the base package; the others run those whose result may depend on the versions of Python and numpy.
 """
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 
 from environments import ROOT, Outcome, all_passed, build, find, install_wheel, print_table, test, version_of
 
-PYTHONS = ("3.10", "3.11", "3.12", "3.13")
+TESTS = ROOT / "tests"
+
+PYTHONS = ("3.10", "3.11", "3.12", "3.13", "3.14")
+
+WHOLE = "3.13"
+"""The Python that all tests of the base package run on."""
 
 LEFT_OUT = (
     "buckets", "dataflow", "faults", "flink", "peers",
@@ -21,6 +28,22 @@ LEFT_OUT = (
 )  # fmt: skip
 """Tests that kill processes, fill disks, measure memory, build packages or run the pages: `make test` has them, on
 Python 3.11. They take most of the time, and what they test depends on the machine rather than on the Python."""
+
+SENSITIVE = (
+    # Bytes: the recorded outputs, numpy's casts, sums and random values, images.
+    "connectors/statistics/test_statistics.py", "encoding/example/test_parsing.py", "encoding/example/test_reading.py",
+    "encoding/test_arrayrecord.py", "encoding/tfrecord/test_file.py", "episodes/test_casting.py",
+    "formats/columns/test_output.py", "formats/test_exact_values.py", "images/test_decoding.py",
+    "project/test_golden.py", "reading/test_decoding.py", "trajectories/test_items.py",
+    # Python: pickling, imports, dataclasses and annotations, argparse, how processes start, warnings.
+    "connectors/test_configuration.py", "connectors/test_every_connector.py", "core/test_lazy.py",
+    "core/test_user_functions.py", "core/test_worker_status.py", "pipelines/test_cli.py", "pipelines/test_functions.py",
+    "project/test_public.py", "runners/test_notebooks.py", "runners/test_quiet.py", "runners/test_worker_pool.py",
+    "test_own_output.py", "test_own_source.py", "trajectories/test_frames.py",
+    # Libraries with a release for each Python: Beam, gymnasium, PyArrow.
+    "formats/lerobot/test_output.py", "pipelines/test_convert.py", "pipelines/test_record.py",
+)  # fmt: skip
+"""The tests whose result may depend on the versions of Python, numpy and what is compiled for them."""
 
 
 def test_on(version: str, interpreter: str, arguments: list[str]) -> Outcome:
@@ -33,22 +56,36 @@ def test_on(version: str, interpreter: str, arguments: list[str]) -> Outcome:
     return test(version, numpy, python, arguments)
 
 
+def default_tests(version: str, arguments: list[str]) -> list[str]:
+    """What a Python runs if the arguments name no tests."""
+    if any(argument.startswith("tests") for argument in arguments):
+        return []
+    if version == WHOLE or os.environ.get("RLDS_BEAM_ALL_CASES"):
+        return [*(f"--ignore={TESTS / name}" for name in LEFT_OUT), str(TESTS)]
+    return [str(TESTS / name) for name in SENSITIVE]
+
+
 def main(arguments: list[str]) -> int:
-    """The exit code: 0 where there is an interpreter, and tests passed and none failed on each."""
-    interpreters = {version: find(version) for version in PYTHONS}
-    for version, interpreter in interpreters.items():
+    """The exit code: 0 if there is an interpreter, and tests passed and none failed on each.
+
+    Args:
+      arguments: versions of Python (all, if none is named), then pytest's arguments; with tests among them, each Python
+        runs these.
+    """
+    versions = [argument for argument in arguments if argument in PYTHONS] or PYTHONS
+    rest = [argument for argument in arguments if argument not in PYTHONS]
+    missing = [name for name in (*LEFT_OUT, *SENSITIVE) if not (TESTS / name).exists()]
+    assert not missing, missing
+    outcomes = []
+    for version in versions:
+        interpreter = find(version)
         if interpreter is None:
             print(f"Python {version} was not found (with venv): nothing is tested on it", flush=True)
-    ignored = [ROOT / "tests" / name for name in LEFT_OUT]
-    assert all(path.exists() for path in ignored), ignored
-    outcomes = [
-        test_on(version, interpreter, [*(f"--ignore={path}" for path in ignored), *arguments])
-        for version, interpreter in interpreters.items()
-        if interpreter is not None
-    ]
+        else:
+            outcomes.append(test_on(version, interpreter, [*rest, *default_tests(version, rest)]))
     print_table(outcomes, "python", "numpy")
     if not outcomes:
-        print(f"none of Python {', '.join(PYTHONS)} was found", file=sys.stderr)
+        print(f"none of Python {', '.join(versions)} was found", file=sys.stderr)
     return 0 if all_passed(outcomes) else 1
 
 

@@ -20,15 +20,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import columns_section
-import exchange_section
-import lerobot_section
-import one_machine
-import record_section
-import reverb_section
-import rlds_section
-import rllib_section
-import statistics_section
 from measuring import (
     COMMAND,
     DATA,
@@ -44,6 +35,7 @@ from measuring import (
     script,
     table,
 )  # fmt: skip
+from sections import columns, exchange, lerobot, one_machine, record, reverb, rlds, rllib, statistics
 
 ROOT = Path(__file__).resolve().parent.parent
 REAL = Path(os.environ.get("RLDS_BEAM_REAL_DATA", ROOT.parent / "shared" / "data")) / "bridge_dataset" / "1.0.0"
@@ -60,7 +52,7 @@ def state(sizes: Sizes) -> list[Figure]:
     data, small = make("state", steps), make("state", steps // 5)
     runs: dict[str, list[Measurement]] = {"frames": [], "pairs": [], "small": [], "peer": []}
     for _ in range(sizes.repeats):
-        runs["peer"].append(script("peers.py", data, DATA / "peer.tfrecord", "--steps", peer_steps))
+        runs["peer"].append(script("peers/tf_agents_peer.py", data, DATA / "peer.tfrecord", "--steps", peer_steps))
         for items in ("frames", "pairs"):
             runs[items].append(convert(data, f"--items={items}", "--workers=1"))
         runs["small"].append(convert(small, "--items=pairs", "--workers=1"))
@@ -159,7 +151,7 @@ def images(sizes: Sizes) -> list[Figure]:
         for _ in range(sizes.repeats if encoding == "png" else 1):  # only PNG has a target
             # Warm for long: TFDS decodes whole episodes ahead, and what it has ready must be the same before and after.
             flags = ("--steps", peer_steps, "--warm_up", sizes.of(500, 100))
-            peers.append(script("peers.py", data, DATA / "peer.tfrecord", *flags))
+            peers.append(script("peers/tf_agents_peer.py", data, DATA / "peer.tfrecord", *flags))
             for (items, count), found in runs.items():
                 found.append(convert(data, f"--items={items}", "--shards=8", f"--workers={count}"))
                 if count == 1:
@@ -202,10 +194,10 @@ def cold(sizes: Sizes) -> list[Figure]:
 
 SECTIONS: dict[str, Callable[[Sizes], list[Figure]]] = {
     "state": state, "limit": limit, "workers": workers, "memory": memory, "images": images, "cold": cold,
-    "skew": one_machine.skew, "bounds": one_machine.bounds, "reverb": reverb_section.reverb,
-    "statistics": statistics_section.statistics, "columns": columns_section.columns,
-    "rllib": rllib_section.rllib, "record": record_section.record, "lerobot": lerobot_section.lerobot,
-    "rlds": rlds_section.rlds,    "exchange": exchange_section.exchange,
+    "skew": one_machine.skew, "bounds": one_machine.bounds, "reverb": reverb.reverb,
+    "statistics": statistics.statistics, "columns": columns.columns,
+    "rllib": rllib.rllib, "record": record.record, "lerobot": lerobot.lerobot,
+    "rlds": rlds.rlds,    "exchange": exchange.exchange,
 }  # fmt: skip
 
 

@@ -1,14 +1,15 @@
 """From a simulator to an agent that learns, on recorded data. Run it with: make demo.
 
-Records half-cheetah episodes (two of them broken on purpose), looks at them, checks them, converts
-them with the commands that a user would type, reads the result back with TF-Agents and with TFDS, pushes it into a
-Reverb server, and trains a TF-Agents agent on what it samples there.
+Records episodes (two of them broken on purpose), inspects, checks and converts them with the commands that a user
+would type, reads the result back with TF-Agents and with TFDS, pushes it into a Reverb server, and trains a TF-Agents
+agent on what it samples there. Without TensorFlow, it writes columns and a LeRobot dataset instead of the last three.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib.util
 import json
 import os
 import re
@@ -34,6 +35,12 @@ TABLE = "replay"
 END_SECONDS = 30
 """Seconds that a server may take to end."""
 
+SIMULATORS = {
+    "record_cheetah": ("EnvLogger records dm_control's half-cheetah.", 1000),
+    "record_pendulum": ("A policy swings gymnasium's pendulum.", 200),
+}
+"""The module of a simulator -> what it does, and the transitions in an episode."""
+
 
 class Read(NamedTuple):
     """What a reader found: enough to compare two of them."""
@@ -47,19 +54,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", type=Path, default=Path("demo_data"), help="is emptied first")
     parser.add_argument("--episodes", type=int, default=20)
-    parser.add_argument("--steps", type=int, default=1000, help="transitions in an episode")
+    parser.add_argument("--steps", type=int, help="transitions in an episode")
     flags = parser.parse_args()
     start = time.monotonic()
     shutil.rmtree(flags.folder, ignore_errors=True)
-    recorded, output = flags.folder / "cheetah", flags.folder / "pairs"
+    has_tensorflow = all(importlib.util.find_spec(name) for name in ("dm_control", "envlogger", "reverb", "tf_agents"))
+    simulator = "record_cheetah" if has_tensorflow else "record_pendulum"
+    what, steps = SIMULATORS[simulator]
+    flags.steps = flags.steps or steps
+    recorded, output = flags.folder / "recorded", flags.folder / "pairs"
 
-    heading(
-        "1. Record", "A policy runs in a simulator, and EnvLogger logs it. Two episodes go wrong, as they do in labs."
-    )
+    heading("1. Record", f"{what} Two episodes go wrong, as they do in labs.")
     os.environ["PYTHONPATH"] = os.path.relpath(HERE)  # where the simulator is
-    rlds_beam("record", recorded, "--env=record_cheetah:simulator", f'--env_config={{"steps": {flags.steps}}}',
-              "--policy=TruncatedGaussianHead(record_cheetah:gait, sigma=0.3)", f"--episodes={flags.episodes}",
-              "--name=cheetah", "--shards=1", "--envs_per_worker=1")  # fmt: skip
+    rlds_beam("record", recorded, f"--env={simulator}:simulator", f'--env_config={{"steps": {flags.steps}}}',
+              f"--policy=TruncatedGaussianHead({simulator}:policy, sigma=0.3)", f"--episodes={flags.episodes}",
+              "--name=recorded", "--shards=1", "--envs_per_worker=1")  # fmt: skip
 
     heading("2. Inspect", "What is in there? Nothing is written.")
     rlds_beam("inspect", recorded)
@@ -74,6 +83,45 @@ def main() -> None:
     for line in rejected_lines(output):
         say(f"{line['key']}: {line['rule']}: {line['detail']}")
 
+    if has_tensorflow:
+        train_from_reverb(output, flags)
+    else:
+        write_other_formats(recorded, flags)
+
+    heading("What next", f"That took {time.monotonic() - start:.0f} s.")
+    for line in (
+        f"Convert your own dataset:        rlds-beam convert /data/my_dataset/1.0.0 {flags.folder}/mine",
+        "Repair what was interrupted:     rlds-beam convert ... --repair=missing_is_last",
+        "Sequences for a recurrent agent: rlds-beam convert ... --items=sequences --sequence_length=20",
+        "A Reverb server that stays:      rlds-beam serve --like=... --tables=replay --port=8000",
+        "Into Reverb in one go:           rlds-beam push /data/my_dataset/1.0.0 --reverb=127.0.0.1:8000 --table=replay",
+        "All options:                     rlds-beam convert --help, push --help",
+        "From Python, in your pipeline:   README.md",
+    ):
+        say(line)
+
+
+def write_other_formats(recorded: Path, flags: argparse.Namespace) -> None:
+    """What needs neither TensorFlow nor Reverb."""
+    import rlds_beam as library
+
+    due = (flags.episodes - 2) * flags.steps
+    heading("6. Columns", "For torch, JAX, grain or a data frame: arrays of all transitions, at random places.")
+    rlds_beam("convert", recorded, flags.folder / "columns", "--to=columns", "--max_rejected=2")
+    dataset = library.open_dataset(str(flags.folder / "columns"))
+    say(f"{len(dataset):,} rows, sum of rewards {dataset.columns['rewards'].sum():.4f}")
+    if len(dataset) != due:
+        sys.exit(f"The demo ends here: {due:,} rows were expected.")
+
+    heading("7. LeRobot", "The same episodes as a dataset that LeRobot trains from.")
+    rlds_beam("convert", recorded, flags.folder / "lerobot", "--to=lerobot", "--fps=20", "--max_rejected=2")
+    say("")
+    say("Left out: TF-Agents, TFDS and Reverb. TensorFlow 2.15 needs Python 3.10 or 3.11:")
+    say("install one, remove .venv, and run make demo again.")
+
+
+def train_from_reverb(output: Path, flags: argparse.Namespace) -> None:
+    """Reads the items with TF-Agents and TFDS, pushes them into Reverb, and trains an agent."""
     push = [RLDS_BEAM, "push", str(output), "--reverb=embedded", f"--table={TABLE}", "--keep_serving"]
     with background(push) as pushing:  # its server takes some seconds to start: meanwhile the files are read
         heading("6. Read it back", "With TF-Agents and with TFDS, neither of which knows rlds-beam.")
@@ -87,18 +135,6 @@ def main() -> None:
         heading("8. Train", "TF-Agents samples batches of the table, and an agent learns to do what was done.")
         run([sys.executable, os.path.relpath(HERE / "train.py"),
              f"--reverb={address}", f"--table={TABLE}", f"--like={output}"])  # fmt: skip
-
-    heading("What next", f"That took {time.monotonic() - start:.0f} s.")
-    for line in (
-        f"Convert your own dataset:        rlds-beam convert /data/my_dataset/1.0.0 {flags.folder}/mine",
-        "Repair what was interrupted:     rlds-beam convert ... --repair=missing_is_last",
-        "Sequences for a recurrent agent: rlds-beam convert ... --items=sequences --sequence_length=20",
-        "A Reverb server that stays:      rlds-beam serve --like=... --tables=replay --port=8000",
-        "Into Reverb in one go:           rlds-beam push /data/my_dataset/1.0.0 --reverb=127.0.0.1:8000 --table=replay",
-        "All options:                     rlds-beam convert --help, push --help",
-        "From Python, in your pipeline:   README.md",
-    ):
-        say(line)
 
 
 def heading(title: str, text: str) -> None:

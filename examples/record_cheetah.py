@@ -6,7 +6,7 @@ sensor is lost, and a velocity is infinite.
 
     PYTHONPATH=examples rlds-beam record demo_data/cheetah --episodes=20 --shards=1 --envs_per_worker=1 \\
         --env=record_cheetah:simulator --env_config='{"steps": 200}' \\
-        --policy='TruncatedGaussianHead(record_cheetah:gait, sigma=0.3)'
+        --policy='TruncatedGaussianHead(record_cheetah:policy, sigma=0.3)'
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ STEPS_PER_SECOND = 100  # the control rate of cheetah-run
 _GAIT = np.random.default_rng(0).normal(0, 0.4, (OBSERVATION_SIZE, ACTION_SIZE))
 
 
-def gait(observations: np.ndarray) -> np.ndarray:
+def policy(observations: np.ndarray) -> np.ndarray:
     """The actions of a stiff runner, (N, 17) -> (N, 6): each joint follows what the others do."""
     return np.tanh(observations @ _GAIT)
 

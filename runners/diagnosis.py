@@ -21,7 +21,7 @@ from rlds_beam.text import format_size
 Status = Literal["ok", "absent", "problem"]
 
 _PACKAGE = "rlds-beam"
-_PYTHONS = ((3, 10), (3, 13))
+_PYTHONS = ((3, 10), (3, 14))
 _TENSORFLOW_PYTHONS = ("3.10", "3.11")
 _EXTRAS = {
     "tf": "TensorFlow and TFDS, which decode what the fast path does not",
@@ -85,7 +85,7 @@ def python() -> Finding:
     detail = f"{version} ({sys.executable})"
     if _PYTHONS[0] <= sys.version_info[:2] <= _PYTHONS[1]:
         return Finding("python", "ok", detail)
-    return Finding("python", "problem", detail, "make an environment with Python 3.10, 3.11, 3.12 or 3.13")
+    return Finding("python", "problem", detail, "make an environment with Python 3.10 to 3.14")
 
 
 def packages() -> Finding:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -159,7 +158,7 @@ def test_retries_end(scheme: str, request: pytest.FixtureRequest, monkeypatch: p
         seen.append(one)
         return Answer(503, b"{}")
 
-    now = [time.monotonic()]
+    now = [0.0]
 
     def sleep(seconds: float) -> None:
         now[0] += seconds

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from bytecodes import bytecodes
 from flink_gate import Gate
 from processes import DEADLINE, running
 
@@ -248,8 +249,5 @@ def test_a_line_that_cannot_be_printed_is_no_error() -> None:
 
 
 def test_counting_costs_nothing_to_speak_of() -> None:
-    """An episode takes 20 microseconds at the least."""
-    began = time.process_time()
-    for _ in range(20_000):
-        worker_status.count(records=1, bytes=100, steps=10)
-    assert (time.process_time() - began) / 20_000 < 20e-6
+    """No note is written and no lock is taken: an episode takes 20 microseconds at least."""
+    assert bytecodes(lambda: worker_status.count(records=1, bytes=100, steps=10)) < 200

@@ -1,8 +1,9 @@
-"""The tests cannot hang: this process is never forked, every wait has a deadline, and a test that is stuck fails."""
+"""The tests cannot hang, on any machine: nothing forks, waits have deadlines, stuck tests fail, none measures time."""
 
 from __future__ import annotations
 
 import ast
+import functools
 import os
 import re
 import subprocess
@@ -18,7 +19,7 @@ FOLDERS = ("benchmarks", "examples", "pipelines", "runners", "src", "tests", "tr
 FILES = [*ROOT.glob("*.py"), *(file for folder in FOLDERS for file in sorted((ROOT / folder).rglob("*.py")))]
 
 # A fork copies one thread, and the locks of all threads as they are: if gRPC or TensorFlow has threads, the child may
-# wait forever for a lock. `subprocess` and multiprocessing's "spawn" use vfork instead (CPython 3.10 to 3.13 on Linux),
+# wait forever for a lock. `subprocess` and multiprocessing's "spawn" use vfork instead (CPython 3.10 to 3.14 on Linux),
 # which runs no code of ours or of a library before the new program, unless `subprocess` is given one of these.
 FORKING_ARGUMENTS = {"preexec_fn", "user", "group", "extra_groups"}
 FORKING_FUNCTIONS = {"fork", "forkpty", "set_forkserver_preload"}
@@ -31,9 +32,14 @@ STARTS_AND_WAITS = {"call", "check_call", "check_output", "run"}
 
 def calls(file: Path) -> Iterator[tuple[ast.Call, str, str]]:
     """Each call in a file, the dotted name of what is called, and its place."""
-    for node in ast.walk(ast.parse(file.read_text())):
+    for node in ast.walk(parse(file)):
         if isinstance(node, ast.Call):
             yield node, ast.unparse(node.func), f"{file.relative_to(ROOT)}:{node.lineno}"
+
+
+@functools.cache
+def parse(file: Path) -> ast.Module:
+    return ast.parse(file.read_text())
 
 
 def forks(node: ast.Call, name: str) -> bool:
@@ -56,8 +62,52 @@ def waits_forever(node: ast.Call, name: str) -> bool:
     return bool(owner) and last in TAKES_TIMEOUT and not node.args and not node.keywords
 
 
+CLOCKS = {"monotonic", "monotonic_ns", "time", "time_ns"}
+STOPWATCHES = {"perf_counter", "perf_counter_ns", "process_time", "process_time_ns", "thread_time", "thread_time_ns"}
+
+
+def measured_times(tree: ast.AST) -> Iterator[int]:
+    """The lines that read a clock for anything but a deadline: `now + SECONDS`, `now < deadline`, `deadline - now`."""
+    for parent in ast.walk(tree):
+        for node in ast.iter_child_nodes(parent):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                if any(f".{name}()" in node.value for name in STOPWATCHES):
+                    yield node.lineno
+            elif isinstance(node, ast.alias) and node.name == "timeit":
+                yield node.lineno
+            elif isinstance(node, ast.Call) and (name := ast.unparse(node.func)).startswith("time."):
+                is_for_deadline = isinstance(parent, ast.Compare) or (
+                    isinstance(parent, ast.BinOp)
+                    and isinstance(parent.op, (ast.Add, ast.Sub))
+                    and not (isinstance(parent.op, ast.Sub) and parent.left is node)
+                )
+                if name[5:] in STOPWATCHES or (name[5:] in CLOCKS and not is_for_deadline):
+                    yield node.lineno
+
+
+def test_no_test_measures_time() -> None:
+    """A busy machine is slow: a test checks what makes something slow (calls, bytes, reconnections), not seconds."""
+    files = [file for file in FILES if file.is_relative_to(ROOT / "tests") and file != Path(__file__)]
+    assert [f"{file.relative_to(ROOT)}:{line}" for file in files for line in measured_times(parse(file))] == []
+
+
+@pytest.mark.parametrize(
+    ("code", "measures"),
+    [
+        ("start = time.monotonic()", True), ("time.monotonic() - start < 30", True), ("time.process_time()", True),
+        ("import timeit", True), ("run('import time; time.perf_counter()')", True), ("elapsed = time.time()", True),
+        ("deadline = time.monotonic() + 60", False), ("time.monotonic() < deadline", False),
+        ("wait(deadline - time.monotonic())", False), ("time.sleep(1)", False),
+    ],
+)  # fmt: skip
+def test_a_measured_time_is_recognised(code: str, measures: bool) -> None:
+    assert bool([*measured_times(ast.parse(code))]) == measures
+
+
 def test_nothing_forks() -> None:
     assert [place for file in FILES for node, name, place in calls(file) if forks(node, name)] == []
+    programs = [file for file in FILES if file != Path(__file__) and "os.fork()" in file.read_text()]
+    assert programs == []
 
 
 def test_every_wait_of_a_test_has_a_deadline() -> None:

@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
+RATES = Path(__file__).resolve().parents[2] / "benchmarks" / "rates"
 
 
 @pytest.fixture(scope="module", autouse=True)
 def benchmarks():
     """The scripts import each other by name, as they do when one is run."""
-    sys.path.insert(0, str(BENCHMARKS))
+    sys.path.insert(0, str(RATES))
     yield
-    sys.path.remove(str(BENCHMARKS))
+    sys.path.remove(str(RATES))
 
 
 @pytest.fixture(scope="module")

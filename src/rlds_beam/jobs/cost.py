@@ -1,9 +1,9 @@
 """The seconds that a job takes one core, from measured rates: enough to decide whether to start worker processes.
 
 n workers do in t / (n e) seconds what one process does in t, and take s seconds to start; so they are worth it where
-t (1 - 1 / (n e)) > s. All of it was measured: s and e by `benchmarks/predicted.py`, which runs jobs of no size and of
-some, with workers and without; t by `benchmarks/rates.py`, with whose figures a test compares those below. Only the
-order of magnitude counts: near the threshold either choice costs the same.
+t (1 - 1 / (n e)) > s. All of it was measured: s and e by `benchmarks/rates/predicted.py`, which runs empty and larger
+jobs with and without workers; t by `benchmarks/rates/rates.py`, with whose figures a test compares those below. Only
+the order of magnitude counts: near the threshold either choice costs the same.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What `convert --to=lerobot` is measured against: `python benchmarks/lerobot_peer.py KIND DATASET [--steps N]`.
+"""What `convert --to=lerobot` is measured against: `python benchmarks/peers/lerobot_peer.py KIND DATASET [--steps N]`.
 
 - `writer`: LeRobot's own writer in image mode (`add_frame`, `save_episode`, `finalize`), fed from memory.
 - `copy`: the input's records with their checksums, and the same bytes written with XXH3.

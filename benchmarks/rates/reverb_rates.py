@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import benchmarks_path  # noqa: F401
 from tables import frames_of, items_of, options_of, servers, target_of
 
 from rlds_beam.jobs.push import open_input

@@ -15,7 +15,7 @@ def rllib(sizes: Sizes) -> list[Figure]:
         print(f"\nrllib: skipped, there is no {PYTHON} (make test-peers makes it)")
         return []
     flags = ("--episodes", sizes.of(100, 10), "--repeats", sizes.of(5, 1))
-    rates = {name: one["steps_per_second"] for name, one in _run("rllib_connectors.py", *flags).items()}
+    rates = {name: one["steps_per_second"] for name, one in _run("peers/rllib_connectors.py", *flags).items()}
     ratio = rates["ours"] / rates["rllib"]
     table(
         "the default learner pipeline, max_seq_len=20, recorded states, episodes of 200 steps in memory",
@@ -28,7 +28,7 @@ def rllib(sizes: Sizes) -> list[Figure]:
     for algorithm, recurrent, target in (("marwil", False, 3), ("bc", False, None), ("bc", True, None)):
         name = f"{algorithm.upper()}{', recurrent' * recurrent}"
         flags = ("--algorithm", algorithm, "--episodes", sizes.of(32, 16), "--epochs", sizes.of(2, 1))
-        found = _run("rllib_training.py", *flags, *(["--recurrent"] * recurrent))
+        found = _run("peers/rllib_training.py", *flags, *(["--recurrent"] * recurrent))
         own, fed = (found[side]["seconds_per_iteration"] for side in ("rllib", "ours"))
         start = [found[side]["start_up"] for side in ("rllib", "ours")]
         rows.append([name, f"{own * 1e3:.1f}", f"{fed * 1e3:.1f}", f"{own / fed:.1f}", *(f"{s:.1f}" for s in start)])

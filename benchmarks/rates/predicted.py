@@ -1,4 +1,4 @@
-"""Compares the cost model with measurements: `python benchmarks/predicted.py state|jpeg|rlds|... [--repeats N]`.
+"""Compares the cost model with measurements: `python benchmarks/rates/predicted.py state|jpeg|rlds|... [--repeats N]`.
 
 Runs `rlds-beam convert` with one and with two workers, or `rlds-beam push` into one server, and prints what the model
 says of the same job next to the wall-clock time. The model knows `rates.json`, the plan, and how many
@@ -18,6 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import benchmarks_path  # noqa: F401
 import numpy as np
 from cost import MEASURED, Rates, push_seconds
 from measuring import DATA, Measurement, convert, make, script, table

@@ -1,4 +1,6 @@
-"""TF-Agents' rlds_to_reverb, or ours in its place: `python benchmarks/reverb_dropin.py WHO WHAT DATASET --steps N`.
+"""TF-Agents' rlds_to_reverb, or ours in its place.
+
+    python benchmarks/peers/reverb_dropin.py WHO WHAT DATASET --steps N
 
 WHO is `agents` or `ours`. WHAT is `convert`: `convert_rlds_to_trajectories(...).batch(256)`, iterated over; or `push`:
 `push_rlds_to_reverb` with a `ReverbAddTrajectoryObserver` of step pairs, into a fresh server. TFDS reads the dataset

@@ -1,4 +1,6 @@
-"""TF-Agents' way, measured in a process of its own: `python benchmarks/peers.py DATASET OUTPUT --steps N`.
+"""TF-Agents' way, measured in its own process.
+
+    python benchmarks/peers/tf_agents_peer.py DATASET OUTPUT --steps N
 
 TFDS reads the dataset and decodes its images, `rlds_to_reverb.convert_rlds_to_trajectories` makes the
 trajectories, and `example_encoding_dataset.TFRecordObserver` writes them. Prints JSON: `start_up` is the

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import benchmarks_path  # noqa: F401
 from measuring import DATA, HERE, Sizes, command, make
 
 BIN = HERE.parent / ".venv-peers-lerobot" / "bin"
@@ -49,7 +50,9 @@ def measure(sizes: Sizes) -> dict[str, Any]:
     for name, job in JOBS.items():
         data = make(job.kind, sizes.of(*job.steps))
         if job.python.exists():
-            printed, _ = command([job.python, HERE / "job_rates.py", data, json.dumps(job.options), sizes.repeats])
+            printed, _ = command(
+                [job.python, HERE / "rates/job_rates.py", data, json.dumps(job.options), sizes.repeats]
+            )
             found[name] = json.loads(printed.splitlines()[-1])
     return found
 

@@ -1,6 +1,6 @@
 """The cost model: what a byte of input costs a core, as `rates.py` measured it, and what follows for much of it.
 
-    python benchmarks/cost.py [--rates FILE] [--bytes N] [--episodes N]
+    python benchmarks/rates/cost.py [--rates FILE] [--bytes N] [--episodes N]
 
 prints the tables of docs/scaling.md. Seconds are those of one core; bytes are those of the files.
 """
@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import benchmarks_path  # noqa: F401
 from measuring import table
 
 from rlds_beam.reading.plan import MAX_RANGES, RANGE_BYTES

@@ -31,9 +31,9 @@ def _copies(sizes: Sizes) -> list[Figure]:
         data = make(kind, steps)
         runs: dict[str, list[Measurement]] = {name: [] for name in ("copy", *COPIES)}
         for _ in range(sizes.repeats):
-            runs["copy"].append(script("rlds_peer.py", "copy", data, "--steps", steps))
+            runs["copy"].append(script("peers/rlds_peer.py", "copy", data, "--steps", steps))
             for name, options in COPIES.items():
-                runs[name].append(script("rlds_peer.py", "ours", data, *options))
+                runs[name].append(script("peers/rlds_peer.py", "ours", data, *options))
         copy = best(runs["copy"]).rate
         rows.append([f"{kind}, copy", f"{copy:,.0f}", ""])
         for name in COPIES:
@@ -52,7 +52,7 @@ def _resizing(sizes: Sizes) -> list[Figure]:
         runs: dict[str, list[Measurement]] = {"mod": [], "ours": []}
         for _ in range(sizes.repeats):
             runs["mod"].append(_mod(data))
-            runs["ours"].append(script("rlds_peer.py", "ours", data, "to=rlds", f"connectors={RESIZE}"))
+            runs["ours"].append(script("peers/rlds_peer.py", "ours", data, "to=rlds", f"connectors={RESIZE}"))
         mod, ours = best(runs["mod"]).rate, best(runs["ours"]).rate
         rows.append([kind, f"{mod:,.0f}", f"{ours:,.0f}", f"{ours / mod:.1f}"])
         figures.append(at_least(f"{kind} to 256: times rlds_dataset_mod's way, per core", ours / mod, 3))
@@ -63,4 +63,4 @@ def _resizing(sizes: Sizes) -> list[Figure]:
 
 
 def _mod(data: Path) -> Measurement:
-    return script("rlds_peer.py", "mod", data, "--episodes", 1)
+    return script("peers/rlds_peer.py", "mod", data, "--episodes", 1)

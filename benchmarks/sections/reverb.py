@@ -39,7 +39,7 @@ def _pushing(data: Path, sizes: Sizes, agents: list[Measurement]) -> list[Figure
     limits: list[dict[str, float]] = []
     runs: dict[str, list[dict[str, float]]] = {name: [] for name in COMMANDS}
     for i in range(_repeats(sizes)):
-        agents.append(script("reverb_dropin.py", "agents", "push", data, "--steps", peer_steps))
+        agents.append(script("peers/reverb_dropin.py", "agents", "push", data, "--steps", peer_steps))
         limits.append(script("reverb_limits.py", data).content)
         for name, flags in COMMANDS.items():
             # What there are targets for as often as is asked for, the rest once: a run is short of minutes.
@@ -80,7 +80,7 @@ def _dropin(data: Path, sizes: Sizes, agents: Measurement) -> list[Figure]:
     rates = dict.fromkeys(steps, 0.0) | {("push", "agents"): agents.rate}
     for _ in range(_repeats(sizes)):
         for (what, who), count in steps.items():
-            rate = script("reverb_dropin.py", who, what, data, "--steps", count).rate
+            rate = script("peers/reverb_dropin.py", who, what, data, "--steps", count).rate
             rates[what, who] = max(rates[what, who], rate)
     rows, figures = [], []
     for what, name, target in (

@@ -35,7 +35,7 @@ def lerobot(sizes: Sizes) -> list[Figure]:
     encoders, videos = [], []
     for _ in range(sizes.repeats):
         encoders.append(_peer("encoder", data, steps).rate)
-        printed, _ = command([BIN / "python", HERE / "rlds_peer.py", "ours", data, *options])
+        printed, _ = command([BIN / "python", HERE / "peers/rlds_peer.py", "ours", data, *options])
         videos.append(json.loads(printed.splitlines()[-1])["steps_per_second"])
     encoder, ours = max(encoders), max(videos)
     rows = [["encoder", f"{encoder:,.0f}"], ["ours", f"{ours:,.0f}"]]
@@ -44,7 +44,7 @@ def lerobot(sizes: Sizes) -> list[Figure]:
 
 
 def _peer(kind: str, data: Path, steps: int) -> Measurement:
-    printed, _ = command([BIN / "python", HERE / "lerobot_peer.py", kind, data, "--steps", steps])
+    printed, _ = command([BIN / "python", HERE / "peers/lerobot_peer.py", kind, data, "--steps", steps])
     content = json.loads(printed.splitlines()[-1])
     return Measurement(content, content["steps_per_second"])
 

@@ -21,7 +21,7 @@ def _beside_scope_rl(sizes: Sizes) -> list[Figure]:
         print(f"\nrecord: SCOPE-RL is skipped, there is no {PYTHON} (make test-peers makes it)")
         return []
     flags = ("--episodes", sizes.of(200, 20), "--repeats", sizes.of(3, 1))
-    rates = json.loads(command([PYTHON, HERE / "record_peer.py", *flags])[0].splitlines()[-1])
+    rates = json.loads(command([PYTHON, HERE / "peers/record_peer.py", *flags])[0].splitlines()[-1])
     ratios = {name: one["ours"] / one["scope_rl"] for name, one in rates.items()}
     table(
         "obtain_episodes: CartPole, epsilon-greedy over a Q network of 64 units, steps a second of one core",
@@ -52,7 +52,7 @@ def _workers(sizes: Sizes) -> list[Figure]:
 def _command(episodes: int, workers: int) -> Measurement:
     output = DATA / "recorded"
     shutil.rmtree(output, ignore_errors=True)
-    shutil.copy(HERE / "record_policy.py", DATA)  # the current directory of a command
+    shutil.copy(HERE / "peers/record_policy.py", DATA)  # the current directory of a command
     flags = ["--env=gymnasium:CartPole-v1", f"--policy={POLICY}", f"--episodes={episodes}", f"--workers={workers}"]
     content = json.loads(command([COMMAND, "record", output, *flags, "--json"])[0])
     working = content["working_seconds"]

@@ -25,7 +25,7 @@ def _compared(sizes: Sizes, kind: str, name: str, steps: int) -> list[Figure]:
     seconds: dict[tuple[str, Path], list[float]] = {}
     peers: list[Measurement] = []
     for _ in range(sizes.repeats):
-        peers.append(script("statistics_peer.py", small))
+        peers.append(script("peers/statistics_peer.py", small))
         for job in ("stats", "validate"):
             for directory in (data, small):
                 seconds.setdefault((job, directory), []).append(_seconds(job, directory))

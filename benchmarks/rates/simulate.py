@@ -1,4 +1,4 @@
-"""Many workers over many shards of many sizes: `python benchmarks/simulate.py [--kind KIND] [--svg FILE] [...]`.
+"""Many workers over many shards of many sizes: `python benchmarks/rates/simulate.py [--kind KIND] [--svg FILE] [...]`.
 
 The ranges are those of the real planner (`rlds_beam.reading.plan`), over shard files that have the sizes but no content
 (sparse ones, in a temporary directory). What a range costs is measured (`rates.json`): so much for itself, so much
@@ -19,6 +19,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+import benchmarks_path  # noqa: F401
 import numpy as np
 from cost import MEASURED, OPEN_X, Push, Rates, Stages, push_seconds
 from measuring import table

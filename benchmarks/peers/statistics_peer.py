@@ -1,4 +1,4 @@
-"""Octo's and OpenVLA's way to statistics: `python benchmarks/statistics_peer.py DATASET --episodes N`.
+"""Octo's and OpenVLA's way to statistics: `python benchmarks/peers/statistics_peer.py DATASET --episodes N`.
 
 TFDS reads the episodes with their steps batched (`SkipDecoding`, as dlimp does), a loop over `tf.data` collects the
 action and state of each in lists, and numpy computes mean, std, min, max and quantiles of all of them together. Prints

@@ -1,6 +1,6 @@
 """SCOPE-RL's `obtain_episodes` and ours, on one core: prints JSON.
 
-    python benchmarks/record_peer.py [--episodes N] [--repeats N]
+    python benchmarks/peers/record_peer.py [--episodes N] [--repeats N]
 
 Runs in the environment of `make test-peers` (.venv-peers-scope_rl). Both are given the same CartPole of the old gym
 and an epsilon-greedy head over a Q network of d3rlpy's: one that was trained for a while, so that the pole stays up,

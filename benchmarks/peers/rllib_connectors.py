@@ -1,6 +1,6 @@
 """RLlib's connector pieces and ours on the same episodes in memory: prints JSON.
 
-    python benchmarks/rllib_connectors.py [--episodes N] [--length T] [--repeats N]
+    python benchmarks/peers/rllib_connectors.py [--episodes N] [--length T] [--repeats N]
 
 Runs in the environment of `make test-peers` (.venv-peers-rllib). Both run the default learner pipeline of a recurrent
 module, with `max_seq_len=20` and recorded states, and end with tensors; first it is made sure that they are equal.

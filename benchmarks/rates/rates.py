@@ -1,8 +1,10 @@
-"""Measures what each stage costs a core: `python benchmarks/rates.py [--quick] [--repeats N] > benchmarks/rates.json`.
+"""Measures what each stage costs a core.
+
+    python benchmarks/rates/rates.py [--quick] [--repeats N] > benchmarks/rates/rates.json
 
 Everything runs in this one process, without Beam, episode after episode as a worker does it. What counts is processor
 time (user and system, of all threads), so that whatever else the machine does spoils it little; the best of several.
-Prints the JSON that `cost.py` reads: benchmarks/rates.json is that of the last full run.
+Prints the JSON that `cost.py` reads: benchmarks/rates/rates.json is that of the last full run.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import benchmarks_path  # noqa: F401
 import job_rates
 from cost import STAGES
 from measuring import DATA, Sizes, make
@@ -40,7 +43,7 @@ from rlds_beam.trajectories.items import Items, Windows
 KINDS = {"state": (2_000_000, 20_000), "png": (6_000, 200), "jpeg": (20_000, 200), "jpeg256": (1_200, 100)}
 """Steps of each kind of data (`data.py`), and of a quick run. Enough that a run does not live on what is in a cache."""
 
-REAL = Path(os.environ.get("RLDS_BEAM_REAL_DATA", Path(__file__).resolve().parents[2] / "shared" / "data"))
+REAL = Path(os.environ.get("RLDS_BEAM_REAL_DATA", Path(__file__).resolve().parents[3] / "shared" / "data"))
 
 
 def cpu(function: Callable[..., Any], *args: Any, repeats: int = 1) -> float:

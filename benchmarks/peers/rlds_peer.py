@@ -1,8 +1,8 @@
 """What `convert --to=rlds` and the like are measured against, and they themselves, by processor time.
 
-    python benchmarks/rlds_peer.py copy DATASET                  records in with checksums, the same bytes out with XXH3
-    python benchmarks/rlds_peer.py mod DATASET [--episodes N]    the way of rlds_dataset_mod
-    python benchmarks/rlds_peer.py ours DATASET NAME=VALUE ...   a conversion with these options
+    python benchmarks/peers/rlds_peer.py copy DATASET                checks and copies the bytes, with an XXH3
+    python benchmarks/peers/rlds_peer.py mod DATASET [--episodes N]  the way of rlds_dataset_mod
+    python benchmarks/peers/rlds_peer.py ours DATASET NAME=VALUE ... a conversion with these options
 
 `mod` resizes and encodes as rlds_dataset_mod's `resize_and_jpeg_encode` does: a `tf.data` map over the steps of each
 episode, as numpy, encoded by the dataset's features, and serialised by TFDS. Prints JSON; rates are in steps per second

@@ -1,6 +1,6 @@
 """RLlib's MARWIL or BC, fed by columns of ours and by its own way from recorded episodes: prints JSON.
 
-    python benchmarks/rllib_training.py [--algorithm marwil|bc] [--recurrent] [--episodes N] [--iterations N]
+    python benchmarks/peers/rllib_training.py [--algorithm marwil|bc] [--recurrent] [--episodes N] [--iterations N]
 
 Runs in the environment of `make test-peers` (.venv-peers-rllib). Both train the same model on the same episodes, with
 as many rows in a batch. RLlib's own way reads episodes (`input_read_episodes`). With its defaults, MARWIL runs the
