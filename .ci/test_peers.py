@@ -1,7 +1,7 @@
 """`make test-peers`: our output and our connectors beside the programs that they are for, each in its own environment.
 
-A peer PEER has its tests in tests/peers/PEER, its lock in requirements/peers-PEER.lock (the base package, the extra of
-the same name and its own packages), and its environment in .venv-peers-PEER, with the wheel.
+A peer PEER has its tests in tests/peers/PEER (or FOLDERS), its lock in requirements/peers-PEER.lock (the base package,
+the extra of the same name and its own packages), and its environment in .venv-peers-PEER, with the wheel.
 """
 
 from __future__ import annotations
@@ -17,6 +17,9 @@ PEERS = {
 }  # fmt: skip
 """Peer -> the module whose version is printed."""
 
+FOLDERS = {"lerobot21": "lerobot"}
+"""Of peers whose tests are not in a folder of their own name."""
+
 PAGES = {"rllib": ["rllib.md"]}
 """The pages whose blocks need the peer."""
 
@@ -31,7 +34,7 @@ def test_beside(peer: str, interpreter: str, arguments: list[str]) -> Outcome:
     version = version_of(python, PEERS[peer])
     print(f"\n== {peer}, {PEERS[peer]} {version}", flush=True)
     pages = [f"tests/project/test_docs.py::test_the_blocks_of_a_page_run[{page}]" for page in PAGES.get(peer, ())]
-    return test(peer, version, python, arguments or [f"tests/peers/{peer}", *pages])
+    return test(peer, version, python, arguments or [f"tests/peers/{FOLDERS.get(peer, peer)}", *pages])
 
 
 def main(arguments: list[str]) -> int:

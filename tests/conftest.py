@@ -26,6 +26,10 @@ pytest_plugins = ["optional"]
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any machine")
 
+# Where bytecode is not kept, each command that a test starts compiles our modules again: a tenth of its time.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
 # A shell's background job ignores Ctrl-C, and so would every process that a test starts: a handler, unlike SIG_IGN, is
 # not passed on.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -1,8 +1,8 @@
 """Imports that are put off: of a package's names until they are used, of clients of Beam's until they are needed.
 
-Beam imports the clients of Google Cloud Storage, Dataflow and MongoDB where they are installed. They are 0.4 s of the
-second that `import apache_beam` takes, and Beam does without each of them that is not installed. So a command on this
-machine hides them from Beam, until something asks for a bucket, or for code of the user's, which may need them.
+Beam imports the clients of Google Cloud Storage, S3, Dataflow and MongoDB where they are installed. They are half of
+the second that `import apache_beam` takes, and Beam does without each of them that is not installed. So a command on
+this machine hides them from Beam, until something asks for a bucket, or for code of the user's, which may need them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-_CLIENTS = ("bson", "google.api_core", "google.auth", "google.cloud", "pymongo")
+_CLIENTS = ("boto3", "bson", "google.api_core", "google.auth", "google.cloud", "pymongo")
 _HIDDEN = "RLDS_BEAM_HIDDEN_CLIENTS"
 """The environment variable that tells worker processes to hide them, too."""
 

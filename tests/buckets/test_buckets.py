@@ -13,10 +13,11 @@ import numpy as np
 import pytest
 from bucket_faults import HALF, Answer, Request, faulty
 from bucket_servers import Server, content, serving, upload
+from directories import bytes_of
 from exchanging import export, open_job, read_back, rich_dataset
 from lerobot_data import write_moving_data
 from processes import run, running, wait_until
-from recorded import WALK, bytes_of, recorded
+from recorded import WALK, recorded
 
 import rlds_beam
 from rlds_beam import storage

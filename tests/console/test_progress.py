@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from bytecodes import bytecodes
+from checkout import SUPPORT
 from flink_gate import Gate
 from processes import DEADLINE, running
 
@@ -29,7 +30,6 @@ from rlds_beam.testing import flip_byte, make_episode, shard_paths, write_datase
 from rlds_beam.text import format_size
 from rlds_beam.worker_status import Done
 
-SUPPORT = Path(__file__).parents[1] / "support"
 FLAGS = ("--shards=8", "--accept=duplicate_episode", "--policy_info_fn=flink_gate:hold")
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from directories import bytes_of
 
 pytest.importorskip("google.cloud.dataflow")
 
@@ -24,7 +25,6 @@ from clean_environment import ROOT, beside, build, run
 from cloud import EXECUTE, Cloud, content, files, serving
 from processes import DEADLINE
 from pushes import look, one_table
-from recorded import bytes_of
 
 from rlds_beam.pipelines.cli import main
 from rlds_beam.runners import dataflow

@@ -6,11 +6,11 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from checkout import SUPPORT
 
 pytest.importorskip("tf_agents")
 
@@ -31,7 +31,7 @@ Flags = list[tuple[bool, bool, bool]]
 
 Columns = dict[str, Any]
 
-UPSTREAM = Path(__file__).parents[1] / "support" / "upstream_rlds_to_reverb.py"
+UPSTREAM = SUPPORT / "upstream_rlds_to_reverb.py"
 
 F, M, L, T = (True, False, False), (False, False, False), (False, True, False), (False, True, True)
 

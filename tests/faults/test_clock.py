@@ -14,12 +14,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from checkout import SUPPORT
+from directories import bytes_of
 from processes import DEADLINE, run
-from recorded import GREEDY, WALK, bytes_of
+from recorded import GREEDY, WALK
 
 from rlds_beam.testing import make_episode, write_dataset
 
-SUPPORT = Path(__file__).parents[1] / "support"
 CLOCK = """
 import itertools
 import sys

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import random
 import time
-from pathlib import Path
 
 import pytest
+from checkout import SUPPORT
+from directories import bytes_of
 from processes import DEADLINE, kill, running, wait_until
-from recorded import GREEDY, WALK, bytes_of
+from recorded import GREEDY, WALK
 
 from rlds_beam.pipelines.cli import main
 
-SUPPORT = str(Path(__file__).parents[1] / "support")
 FLAGS = (f"--env={WALK}", f"--policy={GREEDY}", "--policy=random", "--episodes=400", "--logger=own", "--progress=none")
 
 
@@ -25,7 +25,7 @@ def undisturbed(tmp_path_factory) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("moment", ["temporary", "workers"])
 def test_killed_and_run_again(tmp_path, undisturbed, moment, monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", SUPPORT)
+    monkeypatch.setenv("PYTHONPATH", str(SUPPORT))
     output, rng = tmp_path / "out", random.Random(moment)
     after = rng.randrange(1, 9)
     moments = {

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 
 import flink_artifacts
 import pytest
+from checkout import SUPPORT
 from flink_cluster import Cluster
 from flink_gate import Gate
-
-SUPPORT = os.path.join(os.path.dirname(os.path.dirname(__file__)), "support")
 
 
 @pytest.fixture(scope="session", autouse=True)
 def gate_is_importable() -> Iterator[None]:
     """By commands that run in processes of their own."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", SUPPORT)
+        patch.setenv("PYTHONPATH", str(SUPPORT))
         yield
 
 

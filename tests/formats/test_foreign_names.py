@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from directories import bytes_of
 from exchanging import export, open_job
 from lerobot_data import images, robot_episode
 
@@ -54,10 +55,6 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def victim(tmp_path: Path) -> Path:
     """Another dataset, next to the output."""
     return write_dataset(tmp_path / "victim", [make_episode(3, seed=9)]).parent
-
-
-def content(directory: Path) -> dict[str, bytes]:
-    return {str(path): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
 
 
 def edit(path: Path, change: Callable[[Any], Any]) -> None:
@@ -126,7 +123,7 @@ def test_a_name_that_is_a_path_is_refused_when_the_source_is_opened(exported, tm
         return  # no config
     path = tmp_path / "foreign"
     path.symlink_to(exported(to, **options), target_is_directory=True)
-    before, original = content(victim), (path / file).read_text()
+    before, original = bytes_of(victim), (path / file).read_text()
     try:
         edit(path / file, lambda found: change(found, evil.format(victim=victim)))
         code = main(["convert", str(path), str(tmp_path / "out"), f"--from={kind}", "--to=rlds", "--workers=1"])
@@ -136,7 +133,7 @@ def test_a_name_that_is_a_path_is_refused_when_the_source_is_opened(exported, tm
     assert (code, out, err.count("\n")) == (2, "", 1), err
     assert str(path) in err
     assert not (tmp_path / "out").exists()
-    assert content(victim) == before
+    assert bytes_of(victim) == before
 
 
 OWN = "own_formats:NamedSource"
@@ -166,10 +163,10 @@ def convert_split(dataset: Path, output: Path, to: str, split: str) -> None:
 @pytest.mark.parametrize("evil", ["../victim/testing-train", "/{victim}/train", "a/../.."])
 def test_no_output_has_a_plan_with_files_outside(dataset, tmp_path, victim, monkeypatch, to, evil):
     monkeypatch.setattr(naming, "check_name", lambda name, what: name)
-    before = content(victim)
+    before = bytes_of(victim)
     with pytest.raises(UsageError, match="the output would hold"):
         convert_split(dataset, tmp_path / "out", to, evil.format(victim=victim))
-    assert content(victim) == before
+    assert bytes_of(victim) == before
     assert not (tmp_path / "out").exists()
 
 
@@ -177,10 +174,10 @@ def test_no_output_has_a_plan_with_files_outside(dataset, tmp_path, victim, monk
 def test_nothing_is_written_outside_even_if_nobody_checked_a_name(dataset, tmp_path, victim, monkeypatch, to):
     monkeypatch.setattr(naming, "check_name", lambda name, what: name)
     monkeypatch.setattr(plans, "_check_files", lambda plan, files: None)
-    before = content(victim)
+    before = bytes_of(victim)
     with pytest.raises(UsageError, match="is not the name of a file below"):
         convert_split(dataset, tmp_path / "out", to, "../victim/testing-train")
-    assert content(victim) == before
+    assert bytes_of(victim) == before
     assert {path.name for path in tmp_path.iterdir()} <= {"victim", "out"}
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from checkout import SUPPORT
 from fuzzed_datasets import DATASETS
 
 from rlds_beam.formats.sources import SOURCES
@@ -31,7 +32,7 @@ def test_every_source_is_fuzzed() -> None:
 
 @pytest.mark.timeout(600 + 20 * CASES * len(DATASETS))
 def test_damaged_metadata_is_an_error_of_one_line(tmp_path: Path) -> None:
-    fuzz = Path(__file__).parents[1] / "support" / "metadata_fuzz.py"
+    fuzz = SUPPORT / "metadata_fuzz.py"
     command = [sys.executable, str(fuzz), str(tmp_path), ",".join(DATASETS), SEED, str(CASES)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=500 + 20 * CASES * len(DATASETS))
     facts: list[dict[str, Any]] = [json.loads(line) for line in done.stdout.splitlines()]

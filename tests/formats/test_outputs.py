@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from directories import bytes_of
 from exchanging import assert_equal, export, open_job, plain, read_back, rich_dataset
 from hypothesis import given
 from hypothesis import strategies as st
@@ -47,10 +48,6 @@ def exported(rich, tmp_path_factory):
         return made[name]
 
     return get
-
-
-def files_of(directory: Path) -> dict[str, bytes]:
-    return {str(p.relative_to(directory)): p.read_bytes() for p in sorted(directory.rglob("*")) if p.is_file()}
 
 
 # NumPy
@@ -260,14 +257,14 @@ def test_killed_and_run_again_gives_the_same_bytes(rich, tmp_path, to):
     again.committer.commit()
     whole = tmp_path / "whole"
     export(data, whole, to, shards=2)
-    assert files_of(out) == files_of(whole)
+    assert bytes_of(out) == bytes_of(whole)
     assert open_job(data, out, to, shards=2).status().complete
     one = tmp_path / "one"
     export(data, one, to, shards=1)
-    names = [name for name in files_of(one) if name.endswith((".npy", ".h5", ".hdf5"))]
+    names = [name for name in bytes_of(one) if name.endswith((".npy", ".h5", ".hdf5"))]
     assert names or to == "scope_rl"
     if to == "numpy":  # arrays do not depend on the ranges at all
-        assert {name: files_of(one)[name] for name in names} == {name: files_of(out)[name] for name in names}
+        assert {name: bytes_of(one)[name] for name in names} == {name: bytes_of(out)[name] for name in names}
     assert read_commits(str(out))
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from directories import bytes_of
 from exchanging import export, open_job
 from memory_store import memory_store
-from recorded import WALK, bytes_of, recorded
+from recorded import WALK, recorded
 
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.sources import open_source

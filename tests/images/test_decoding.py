@@ -1,16 +1,15 @@
 """Images: the pixels that TFDS would decode, and the damage that its decoder would find."""
 
 import io
-import os
 import struct
 import subprocess
 import sys
 import zlib
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from checkout import REAL_DATA
 
 from rlds_beam.checking.options import CheckOptions
 from rlds_beam.checking.verdicts import validate_episode
@@ -401,7 +400,7 @@ def test_jpegs_are_read_back_by_tensorflow(channels: int) -> None:
 
 
 def test_real_images_equal_tensorflow() -> None:
-    root = Path(os.environ.get("RLDS_BEAM_REAL_DATA", Path(__file__).parents[3] / "shared" / "data"))
+    root = REAL_DATA
     shards = sorted(root.glob("bridge_dataset/1.0.0/*.tfrecord-*"))
     if not shards:
         pytest.skip(f"the real data is not there ({root})")

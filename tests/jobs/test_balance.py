@@ -6,9 +6,9 @@ import dataclasses
 import gzip
 import json
 import math
-from pathlib import Path
 
 import pytest
+from checkout import ROOT
 from exchanging import export
 from hypothesis import given
 from hypothesis import strategies as st
@@ -197,7 +197,7 @@ def test_videos_are_worth_workers(tmp_path):
 
 def test_the_cost_is_what_was_measured():
     """A MB of input to step pairs, and into Reverb, within a third of what `benchmarks/rates/rates.json` says."""
-    measured = json.loads((Path(__file__).parents[2] / "benchmarks" / "rates" / "rates.json").read_text())
+    measured = json.loads((ROOT / "benchmarks" / "rates" / "rates.json").read_text())
 
     def a_mega(kind: str) -> float:
         stages = measured["stages"][kind]

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from directories import bytes_of
 
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.trajectories.loading import load_trajectories
@@ -55,10 +56,6 @@ def assert_refused(code: int, capsys: pytest.CaptureFixture[str], *said: str) ->
     assert len(err.splitlines()) == 1
     for text in said:
         assert text in err
-
-
-def files(directory: Path) -> dict[str, bytes]:
-    return {str(p.relative_to(directory)): p.read_bytes() for p in sorted(directory.rglob("*")) if p.is_file()}
 
 
 EMPTY = {"records": 0, "bytes": 0, "checksum": f"xxh3-128:{'0' * 32}", "first_key": None, "last_key": None}
@@ -111,13 +108,13 @@ def each_value(parts: dict[str, list[Any]]) -> list[tuple[str, Any]]:
 def test_a_commit_of_another_form_is_named(source, output, capsys, content):
     commit = output / "_commits" / "train-00000-of-00002.json"
     commit.write_text(json.dumps(content))
-    before = files(output)
+    before = bytes_of(output)
     code = convert(source, output)
     if content is None:  # nothing: the range is not finished
         assert code == 0
     else:
         assert_refused(code, capsys, str(commit))
-        assert files(output) == before
+        assert bytes_of(output) == before
 
 
 @pytest.mark.parametrize(("key", "value"), [*each_value(WRONG_PARTS), *each_value(WRONG_FILES)], ids=str)
@@ -190,18 +187,18 @@ PLANS = {
 def test_a_plan_of_another_form_is_named(source, output, capsys, wrong, overwrite):
     (output.parent / "victim.txt").write_text("mine")
     edit(output / "plan.json", PLANS[wrong])
-    before = files(output.parent)
+    before = bytes_of(output.parent)
     assert_refused(convert(source, output, *overwrite), capsys, str(output / "plan.json"))
-    assert files(output.parent) == before
+    assert bytes_of(output.parent) == before
 
 
 @pytest.mark.parametrize("content", ["[]", "{}", '"x"', "{", "[" * 100_000, ""])
 @pytest.mark.parametrize("overwrite", [(), ("--overwrite",)])
 def test_a_plan_that_is_none_of_ours_makes_the_directory_a_foreign_one(source, output, capsys, content, overwrite):
     (output / "plan.json").write_text(content)
-    before = files(output)
+    before = bytes_of(output)
     assert_refused(convert(source, output, *overwrite), capsys, "rlds-beam did not write")
-    assert files(output) == before
+    assert bytes_of(output) == before
 
 
 @pytest.mark.parametrize("content", ["[]", "{}", "7", '{"records": "many"}', "[" * 100_000])
@@ -231,7 +228,7 @@ def test_overwrite_removes_what_the_plan_names_and_nothing_else(source, output):
     del mine["_commits/train-00000-of-00009.json"]
     (output / ".testing-train.tfrecord-00000-of-00002.0badcafe.tmp").write_bytes(b"half")
     assert convert(source, output, "--overwrite", "--items=frames") == 0
-    found = files(output)
+    found = bytes_of(output)
     assert {name: found[name] for name in mine if name in found} == mine
     assert ".testing-train.tfrecord-00000-of-00002.0badcafe.tmp" not in found
     assert len(read_items(output)) == 30
@@ -257,7 +254,7 @@ def test_directories_in_place_of_files(source, tmp_path, capsys, to, flags):
     whole = tmp_path / "whole"
     assert convert(source, whole, f"--to={to}") == 0
     capsys.readouterr()
-    for name in files(whole):
+    for name in bytes_of(whole):
         output = shutil.copytree(whole, tmp_path / "out")
         (output / name).unlink()
         (output / name).mkdir()

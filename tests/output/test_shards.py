@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import xxhash
+from directories import bytes_of
 from outputs import commit_dataset, commit_range, plan, shard_path
 
 from rlds_beam import storage
@@ -45,10 +46,6 @@ def make_dataset(output: Path, records=(2, 0, 3, 1)):
     for work, count in zip(RANGES, records, strict=True):
         make_range(output, work, count, rejected=work.index)
     return commit_dataset(output, RANGES, FIELDS)
-
-
-def contents(directory: Path) -> dict[str, bytes]:
-    return {str(p.relative_to(directory)): p.read_bytes() for p in sorted(directory.rglob("*")) if p.is_file()}
 
 
 def checksum_of(data: bytes) -> str:
@@ -117,7 +114,7 @@ def test_an_empty_dataset_is_no_tfds_dataset(tmp_path):
 
 def test_the_same_plan_again_has_nothing_to_do(tmp_path):
     make_dataset(tmp_path)
-    before = contents(tmp_path)
+    before = bytes_of(tmp_path)
     finished = directory.open_output(
         str(tmp_path), plan(**{**CONTENT, "options": {"items": "pairs", "shards": (1, 2)}})
     )
@@ -125,7 +122,7 @@ def test_the_same_plan_again_has_nothing_to_do(tmp_path):
     assert finished.ranges.keys() == {str(work) for work in RANGES}
     assert finished.ranges["train-00000-of-00003"].report["records"] == 2
     commit_dataset(tmp_path, RANGES, FIELDS)
-    assert contents(tmp_path) == before
+    assert bytes_of(tmp_path) == before
 
 
 def damage_file(output):
@@ -164,7 +161,7 @@ def lose_manifest(output):
 )
 def test_a_rerun_does_what_is_missing_and_ends_the_same(tmp_path, fault):
     make_dataset(tmp_path)
-    before = contents(tmp_path)
+    before = bytes_of(tmp_path)
     fault(tmp_path)
     finished = directory.open_output(str(tmp_path), PLAN)
     assert not finished.complete
@@ -172,7 +169,7 @@ def test_a_rerun_does_what_is_missing_and_ends_the_same(tmp_path, fault):
     assert {str(work) for work in RANGES} - finished.ranges.keys() == {"train-00002-of-00003"}
     make_range(tmp_path, RANGES[2], 3, rejected=2)
     commit_dataset(tmp_path, RANGES, FIELDS)
-    assert contents(tmp_path) == before
+    assert bytes_of(tmp_path) == before
 
 
 def test_killed_before_the_plan_was_written(tmp_path):
@@ -182,14 +179,14 @@ def test_killed_before_the_plan_was_written(tmp_path):
 
 def test_another_plan_is_refused_and_replaced_on_demand(tmp_path):
     make_dataset(tmp_path)
-    before = contents(tmp_path)
+    before = bytes_of(tmp_path)
     other = plan(**{**CONTENT, "options": {"items": "frames", "shards": [1, 2]}})
     with pytest.raises(UsageError, match=r'options.items was "pairs" and is now "frames".*--overwrite'):
         directory.open_output(str(tmp_path), other)
-    assert contents(tmp_path) == before
+    assert bytes_of(tmp_path) == before
     (tmp_path / "notes.txt").write_text("mine")
     assert directory.open_output(str(tmp_path), other, overwrite=True) == directory.Finished()
-    assert contents(tmp_path).keys() == {"plan.json", "notes.txt"}
+    assert bytes_of(tmp_path).keys() == {"plan.json", "notes.txt"}
 
 
 def test_overwrite_replaces_the_same_plan_too(tmp_path):
@@ -203,7 +200,7 @@ def test_a_foreign_directory_is_never_touched(tmp_path, overwrite, name):
     (tmp_path / name).write_text('{"mine": 1}')
     with pytest.raises(UsageError, match="not empty, and rlds-beam did not write"):
         directory.open_output(str(tmp_path), PLAN, overwrite=overwrite)
-    assert contents(tmp_path) == {name: b'{"mine": 1}'}
+    assert bytes_of(tmp_path) == {name: b'{"mine": 1}'}
 
 
 def test_an_unfinished_dataset_is_not_committed(tmp_path):

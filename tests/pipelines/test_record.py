@@ -7,7 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from recorded import GREEDY, WALK, Q, bytes_of, episodes_of, recorded
+from checkout import SUPPORT
+from directories import bytes_of
+from recorded import GREEDY, WALK, Q, episodes_of, recorded
 from recorded_environments import LENGTH, q_function, walk
 
 from rlds_beam import UsageError, open_source, validate
@@ -67,7 +69,7 @@ def test_each_action_has_its_propensity(undisturbed):
 
 
 def test_the_same_bytes_with_workers_and_when_it_is_run_again(tmp_path, undisturbed, capsys, monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1] / "support"))
+    monkeypatch.setenv("PYTHONPATH", str(SUPPORT))
     assert main(["record", str(tmp_path / "out"), *FLAGS, "--workers=2"]) == 0
     assert bytes_of(tmp_path / "out") == bytes_of(undisturbed)
     capsys.readouterr()

@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from checkout import ROOT
 from processes import DEADLINE
 
-ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ("benchmarks", "examples", "pipelines", "runners", "src", "tests", "transforms")
 FILES = [*ROOT.glob("*.py"), *(file for folder in FOLDERS for file in sorted((ROOT / folder).rglob("*.py")))]
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
-from pathlib import Path
 
 import pytest
+from checkout import ROOT
 
 from rlds_beam import connectors
 
-DOCS = Path(__file__).resolve().parents[2] / "docs"
+DOCS = ROOT / "docs"
 
 
 @pytest.fixture(scope="module")

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from directories import bytes_of
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -374,10 +375,6 @@ def test_any_number_of_shards_holds_the_same(place, options):
             reference = items, rejected, report
         assert (items, rejected) == reference[:2]
         assert {**report, "bytes_written": 0} == {**reference[2], "bytes_written": 0}
-
-
-def bytes_of(output: Path) -> dict[str, bytes]:
-    return {str(p.relative_to(output)): p.read_bytes() for p in sorted(output.rglob("*")) if p.is_file()}
 
 
 @pytest.mark.parametrize("packed", [False, True])

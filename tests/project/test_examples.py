@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from checkout import ROOT
 from servers import free_port
 
 from rlds_beam.pipelines.cli import main
@@ -17,7 +18,7 @@ from rlds_beam.pipelines.serve import spec_of
 from rlds_beam.testing import make_episode, write_dataset
 from rlds_beam.trajectories.options import FrameOptions
 
-EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+EXAMPLES = ROOT / "examples"
 EPISODES, STEPS = 8, 20
 PAIRS = EPISODES * (STEPS - 1)
 

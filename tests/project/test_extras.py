@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from checkout import ROOT
 
 from rlds_beam import errors, load_trajectories
 from rlds_beam.errors import MissingExtraError, UsageError
@@ -27,7 +28,6 @@ from rlds_beam.testing import make_episode, write_dataset
 from rlds_beam.trajectories.options import ItemOptions
 from rlds_beam.trajectories.spec import Leaf, TrajectorySpec
 
-ROOT = Path(__file__).resolve().parents[2]
 EXTRAS = set(importlib.metadata.metadata("rlds-beam").get_all("Provides-Extra") or ())
 WRITTEN_IN = ("src", "runners", "pipelines", "transforms", "docs", "examples", "README.md", "CHANGELOG.md")
 SPEC = TrajectorySpec((Leaf("reward", "float32", ()),), (2,))

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import apache_beam
 import yaml
 from apache_beam.options.pipeline_options import FlinkRunnerOptions
+from checkout import ROOT
 
 from rlds_beam.runners.flink_preflight import POOL
 
-ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = ROOT / "examples" / "flink"
 DOCKERFILE = (EXAMPLE / "Dockerfile").read_text()
 

@@ -10,11 +10,12 @@ from typing import Any
 
 import golden
 import pytest
+from checkout import ROOT
 from golden_data import Datasets
 
 RECORD = json.loads(golden.RECORD.read_text())
 CASES = [(kind, case) for kind, (cases, _) in golden.CASES.items() for case in cases]
-LOCK = (Path(__file__).parents[2] / "requirements.lock").read_text()
+LOCK = (ROOT / "requirements.lock").read_text()
 SAME_PNG = f"\nimagecodecs=={metadata.version('imagecodecs')} " in LOCK
 """Another version of imagecodecs writes the same pixels as another PNG: the inputs have other bytes than recorded."""
 

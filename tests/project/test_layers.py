@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from checkout import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 CORE = ROOT / "src" / "rlds_beam"
 FOLDERS = {"rlds_beam": CORE, **{f"rlds_beam.{top}": ROOT / top for top in ("transforms", "pipelines", "runners")}}
 
@@ -81,6 +81,7 @@ class Import(NamedTuple):
         return f"{self.module}, line {self.line}: {self.target}"
 
 
+@functools.cache
 def modules() -> dict[str, ast.Module]:
     """Every module of the package by name, parsed."""
     found = {}
@@ -89,9 +90,6 @@ def modules() -> dict[str, ast.Module]:
             parts = (package, *file.relative_to(folder).with_suffix("").parts)
             found[".".join(parts).removesuffix(".__init__")] = ast.parse(file.read_text(), str(file))
     return found
-
-
-MODULES = modules()
 
 
 def imports_of(module: str, tree: ast.Module) -> Iterator[Import]:
@@ -131,11 +129,13 @@ def is_allowed(found: Import) -> bool:
     return own == other or other in FLOOR | below
 
 
-ALL = [found for name, tree in MODULES.items() if name not in ALIASES for found in imports_of(name, tree)]
+@functools.cache
+def all_imports() -> list[Import]:
+    return [one for name, tree in modules().items() if name not in ALIASES for one in imports_of(name, tree)]
 
 
 def test_every_import_points_down() -> None:
-    assert [str(found) for found in ALL if not is_allowed(found)] == []
+    assert [str(found) for found in all_imports() if not is_allowed(found)] == []
 
 
 def test_every_package_is_in_the_table() -> None:
@@ -174,25 +174,25 @@ def is_re_export(statement: ast.stmt) -> bool:
 
 @pytest.mark.parametrize("name", sorted(ALIASES))
 def test_an_alias_holds_nothing_but_re_exports(name: str) -> None:
-    assert [ast.unparse(statement) for statement in MODULES[name].body if not is_re_export(statement)] == []
+    assert [ast.unparse(statement) for statement in modules()[name].body if not is_re_export(statement)] == []
 
 
 def test_nothing_imports_through_an_alias() -> None:
     lazy = {
         f"{name}.{node.value}"
         for name in LAZY_NAMES
-        for call in lazy_exports(MODULES[name])
+        for call in lazy_exports(modules()[name])
         for node in ast.walk(call)
         if isinstance(node, ast.Constant)
     }
-    assert [str(found) for found in ALL if found.target in ALIASES | lazy] == []
+    assert [str(found) for found in all_imports() if found.target in ALIASES | lazy] == []
 
 
 def test_no_import_is_computed() -> None:
     """A computed name could be any module. Exceptions: lazy exports, a user's functions, what doctor tries."""
     calls = [
         f"{name}, line {node.lineno}"
-        for name, tree in MODULES.items()
+        for name, tree in modules().items()
         if name not in ("rlds_beam.lazy", "rlds_beam.runners.diagnosis", "rlds_beam.user_functions")
         for node in ast.walk(tree)
         if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("import_module", "__import__"))

@@ -13,10 +13,10 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
+from checkout import ROOT
 from packaging.requirements import Requirement
 from processes import DEADLINE
 
-ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = {
     "rlds_beam": ROOT / "src" / "rlds_beam",
     **{f"rlds_beam.{top}": ROOT / top for top in ("transforms", "pipelines", "runners")},

@@ -12,8 +12,8 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from checkout import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = (
     "rlds_beam",
     "rlds_beam.connectors",

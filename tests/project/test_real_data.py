@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from checkout import REAL_DATA
 from jobs import complaints
 
 import rlds_beam
@@ -19,9 +19,7 @@ from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.pipelines.cli import main
 from rlds_beam.testing import read_payloads, read_rejected, record_offsets, shard_paths
 
-REAL = (
-    Path(os.environ.get("RLDS_BEAM_REAL_DATA") or Path(__file__).parents[2] / "../shared/data") / "bridge_dataset/1.0.0"
-)
+REAL = REAL_DATA / "bridge_dataset/1.0.0"
 EPISODES, STEPS, PAIRS = 25, 10, 225
 CAMERA = "observation/image_0"
 

@@ -2,14 +2,14 @@
 
 import itertools
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
+from checkout import ROOT
 from hypothesis import given
 from hypothesis import strategies as st
 
-RATES = Path(__file__).resolve().parents[2] / "benchmarks" / "rates"
+RATES = ROOT / "benchmarks" / "rates"
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from recorded import WALK, bytes_of, episodes_of, recorded
+from directories import bytes_of
+from recorded import WALK, episodes_of, recorded
 
 from rlds_beam import UsageError
 from rlds_beam.recording.job import prepare

@@ -23,6 +23,7 @@ import pytest
 from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
 from apache_beam.portability.api import beam_runner_api_pb2
 from apache_beam.runners.dataflow.dataflow_runner import DataflowRunner
+from checkout import ROOT
 from jobs import complaints, dataset
 from pushes import one_table
 
@@ -39,7 +40,6 @@ CLOUD = {
     "runner": "dataflow", "project": "project", "region": "us-central1", "temp_location": "gs://bucket/tmp",
     "worker_container": "region-docker.pkg.dev/project/rlds-beam:1",
 }  # fmt: skip
-ROOT = Path(__file__).resolve().parents[2]
 
 # What is refused.
 

@@ -23,6 +23,7 @@ from apache_beam.portability.api import (
     beam_runner_api_pb2,
 )
 from apache_beam.runners.portability.fn_api_runner import fn_runner, worker_handlers
+from checkout import SUPPORT
 from flink_gate import Gate
 from processes import DEADLINE, members, running, wait_until
 from sockets import listening, unix_sockets
@@ -30,7 +31,6 @@ from sockets import listening, unix_sockets
 from rlds_beam.runners import worker_services
 from rlds_beam.testing import make_episode, write_dataset
 
-SUPPORT = Path(__file__).parents[1] / "support"
 FLAGS = ("--shards=8", "--accept=duplicate_episode", "--policy_info_fn=flink_gate:hold")
 ANOTHER_USER = 54321
 CONNECT = "import socket, sys; socket.socket(socket.AF_UNIX).connect(sys.argv[1])"

@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from checkout import ROOT
+
 import rlds_beam
 from rlds_beam.pipelines.example import ExampleConfig, example
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "columns.md"
+PAGE = ROOT / "docs" / "columns.md"
 
 
 def blocks(module: str) -> list[str]:

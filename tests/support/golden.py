@@ -28,12 +28,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+from checkout import ROOT
 from golden_data import Datasets
 from servers import drain
 
 from rlds_beam.pipelines.cli import main
 
-RECORD = Path(__file__).parents[1] / "golden.json"
+RECORD = ROOT / "tests" / "golden.json"
 DEADLINE = 120.0
 """Seconds for one command, on a busy machine."""
 

@@ -78,11 +78,6 @@ def meta(output: Path, name: str) -> dict[str, Any]:
     return found
 
 
-def files(output: Path) -> dict[str, bytes]:
-    """The bytes of every file of an output."""
-    return {str(p.relative_to(output)): p.read_bytes() for p in output.rglob("*") if p.is_file()}
-
-
 def moving_episode(length: int, size: int = 64) -> Episode:
     """Two cameras of a bright bar that moves, and depth."""
     made = robot_episode(length, size)

@@ -2,32 +2,41 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import io
 import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import processes
+import pytest
+from checkout import SUPPORT
 
 from rlds_beam.formats.rlds.source import RldsSource
 from rlds_beam.output.commits import RangeCommit
+from rlds_beam.pipelines.cli import main
 
-_MODULES = Path(__file__).parents[1]
+_MODULES = SUPPORT.with_name("extending")
 
 
 def options(**environment: str) -> dict[str, Any]:
     """Of `processes.running`."""
     return {
         "cwd": _MODULES,
-        "env": {**os.environ, "PYTHONPATH": str(_MODULES / "support"), **environment},
+        "env": {**os.environ, "PYTHONPATH": str(SUPPORT), **environment},
     }
 
 
 def run(*arguments: object) -> tuple[int, str, str]:
-    """Exit code, output and errors of a command."""
-    return processes.run(arguments, **options())
+    """Exit code, output and errors of a command in this process."""
+    out, err = io.StringIO(), io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        patch.chdir(_MODULES)
+        patch.setenv("PYTHONPATH", str(SUPPORT))  # of its workers
+        code = main([*map(str, arguments)])
+    return code, out.getvalue(), err.getvalue()
 
 
 def committed_times(output: Path) -> dict[Path, int]:

@@ -28,8 +28,3 @@ def episodes_of(output: Path, split: str | None = None) -> list[dict[str, Any]]:
     """The episodes of a recording, by our own reader."""
     rows = open_dataset(output, split)
     return [{path.removeprefix("episode_metadata/"): value for path, value in row.items()} for row in rows]
-
-
-def bytes_of(output: Path) -> dict[str, bytes]:
-    """All files of a directory."""
-    return {str(p.relative_to(output)): p.read_bytes() for p in sorted(output.rglob("*")) if p.is_file()}

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from checkout import REAL_DATA
 from processes import DEADLINE
 
 from rlds_beam.encoding.tfds.features import DEFAULT_DISCOUNT, parse_features
@@ -25,7 +26,6 @@ from rlds_beam.trajectories.frames import to_frames
 from rlds_beam.trajectories.options import FrameOptions, ItemOptions
 from rlds_beam.trajectories.spec import Leaf, TrajectorySpec, trajectory_spec
 
-REAL_DATA = Path(os.environ.get("RLDS_BEAM_REAL_DATA") or Path(__file__).parents[3] / "shared" / "data")
 REAL_FEATURES = REAL_DATA / "bridge_dataset" / "1.0.0" / "features.json"
 
 

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import json
-import os
-import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from column_connectors import CONNECTORS, HOLD
+from directories import bytes_of
 from own_formats import committed_times, options, run
 from processes import kill, running, wait_until
 
 import rlds_beam
 from rlds_beam.connectors import (
-    AddColumnsFromEpisodesToTrainBatch,
-    AddIdsToBatch,
-    AddObservationsFromEpisodesToBatch,
     AddTimeDimToBatchAndZeroPad,
     AgentToModuleMapping,
-    SplitAgents,
     connect,
 )
 from rlds_beam.connectors.base import Batch
@@ -32,26 +28,6 @@ from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.images.encoding import encode_jpeg
 from rlds_beam.reading.plan import WorkRange
 from rlds_beam.testing import make_episode, read_rejected, write_dataset
-
-HOLD = "COLUMNS_HOLD"
-"""An environment variable: the episode of this number is never finished."""
-
-
-def hold(batch: Batch) -> Batch:
-    while str(len(batch.episodes[0])) == os.environ.get(HOLD):
-        time.sleep(0.1)
-    return batch
-
-
-CONNECTORS = [
-    hold,
-    SplitAgents({name: {"observation": "observation", "action": "action", "reward": "reward"} for name in "ab"}),
-    AgentToModuleMapping({"a": "walker", "b": "runner-2"}),
-    AddObservationsFromEpisodesToBatch(),
-    AddColumnsFromEpisodesToTrainBatch(),
-    AddIdsToBatch(("agent_id", "t")),
-]
-"""Two modules, with images and text."""
 
 
 def episode(length: int) -> Episode:
@@ -96,10 +72,6 @@ def expected(module: str) -> dict[str, Any]:
     return {**rest, "obs/camera": np.concatenate(images)}
 
 
-def content(output: Path) -> dict[str, bytes]:
-    return {str(p.relative_to(output)): p.read_bytes() for p in output.rglob("*") if p.is_file()}
-
-
 @pytest.mark.parametrize("kind", FORMATS)
 def test_the_rows_are_those_of_the_connectors(outputs, kind):
     output = outputs[kind]
@@ -119,19 +91,19 @@ def test_the_rows_are_those_of_the_connectors(outputs, kind):
 
 @pytest.mark.parametrize("kind", ["array_record", "parquet"])
 def test_two_workers_write_the_same_bytes(data, outputs, tmp_path, kind):
-    code, out, err = run("convert", data, tmp_path / "out", "--to=columns", f"--format={kind}",
-                         "--connectors=test_columns:CONNECTORS", "--shards=3", "--workers=2", "--json")  # fmt: skip
+    flags = ("--to=columns", f"--format={kind}", "--connectors=column_connectors:CONNECTORS", "--shards=3")
+    code, out, err = run("convert", data, tmp_path / "out", *flags, "--workers=2", "--json")
     assert (code, err.count("\n")) == (3, 1), err
     report = json.loads(out)
     assert report["items_written"] == report["items_predicted"] == 2 * sum(len(e) - 1 for e in VALID)
-    made, one = content(tmp_path / "out"), content(outputs[kind])
+    made, one = bytes_of(tmp_path / "out"), bytes_of(outputs[kind])
     data_files = {name for name in one if "/" in name and not name.startswith("_commits")}
     assert data_files == {name for name in made if "/" in name and not name.startswith("_commits")}
     assert all(made[name] == one[name] for name in data_files)
 
 
 def test_killed_and_run_again_it_is_as_if_undisturbed(data, tmp_path):
-    flags = ("--to=columns", "--connectors=test_columns:CONNECTORS", "--shards=4")
+    flags = ("--to=columns", "--connectors=column_connectors:CONNECTORS", "--shards=4")
     assert run("convert", data, tmp_path / "undisturbed", *flags, "--workers=1")[0] == 3
     output = tmp_path / "out"
     with running(["convert", data, output, *flags, "--workers=2"], **options(**{HOLD: "30"})) as process:
@@ -141,7 +113,7 @@ def test_killed_and_run_again_it_is_as_if_undisturbed(data, tmp_path):
     (output / "walker/.toy-train.tfrecord-00000-of-00004.01234567.tmp").write_bytes(b"of a killed worker")
     finished = committed_times(output)
     assert run("convert", data, output, *flags, "--workers=2")[0] == 3
-    assert content(output) == content(tmp_path / "undisturbed")
+    assert bytes_of(output) == bytes_of(tmp_path / "undisturbed")
     assert finished
     assert all(path.stat().st_mtime_ns == time_ns for path, time_ns in finished.items())
 
@@ -210,7 +182,7 @@ def test_a_connector_may_not_change_its_columns(data, tmp_path):
         return batch.replace(columns=tuple({**columns, **more} for columns in batch.columns))
 
     with pytest.raises(
-        RldsBeamError, match=r"test_columns:.*changing returned rewards as float64 for .*, but as float32"
+        RldsBeamError, match=r"test_output:.*changing returned rewards as float64 for .*, but as float32"
     ):
         rlds_beam.convert(data, tmp_path / "out", to="columns", connectors=[*CONNECTORS[3:5], changing])
 

@@ -1,5 +1,4 @@
-"""The frame of Riegeli files: against the bytes of its documentation, and against itself; envlogger's reader reads them
-in `test_exchange_sources.py`."""
+"""The frame of Riegeli files: against the bytes of its documentation, and against itself."""
 
 from __future__ import annotations
 

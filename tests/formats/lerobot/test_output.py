@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow.dataset as pd
 import pyarrow.parquet as pq
 import pytest
+from directories import bytes_of
 from own_formats import run
 
 import rlds_beam
@@ -157,7 +158,7 @@ def test_numbers_that_were_half_written_are_written_again(source, output, tmp_pa
     torn.write_bytes(content)
     flags = ("--to=lerobot", f"--fps={data.FPS}", "--shards=3", "--workers=2", "--progress=none")
     assert run("convert", source[0], path, *flags)[0] == 3
-    assert data.files(path) == data.files(output)
+    assert bytes_of(path) == bytes_of(output)
 
 
 def test_what_a_run_left_that_was_killed_at_its_end_is_removed(source, output, tmp_path):
@@ -168,12 +169,12 @@ def test_what_a_run_left_that_was_killed_at_its_end_is_removed(source, output, t
         job.converter.convert(work, {})
     facts = {file: file.read_bytes() for file in (path / "_ranges").iterdir()}
     job.committer.commit()
-    assert data.files(path) == data.files(output)
+    assert bytes_of(path) == bytes_of(output)
     (path / "_ranges").mkdir()
     for file, content in facts.items():
         file.write_bytes(content)
     rlds_beam.convert(source[0], path, to="lerobot", fps=data.FPS, shards=3)
-    assert data.files(path) == data.files(output)
+    assert bytes_of(path) == bytes_of(output)
 
 
 def test_overwriting_leaves_nothing(source, tmp_path):

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import xxhash
+from directories import bytes_of
 from memory_store import memory_store
 from own_formats import run
 
@@ -132,7 +133,7 @@ def test_continued_at_any_point_by_workers(source, output, tmp_path):
     (path / "data/chunk-000/episode_000001.parquet").unlink()  # lost: its range is converted again
     flags = ("--to=lerobot", f"--fps={data.FPS}", "--shards=3", "--lerobot_version=2.1", "--workers=2")
     assert run("convert", source[0], path, *flags, "--progress=none")[0] == 3
-    assert data.files(path) == data.files(output)
+    assert bytes_of(path) == bytes_of(output)
     again = job_of(source[0], path).status()
     assert again.complete and not again.pending
 
@@ -187,7 +188,7 @@ def test_to_a_store_and_from_it(source, output, v3):
             root = f"{store.root}/{version}"
             data.convert_here(source[0], root, **{**V21, "lerobot_version": version})
             there = {name.removeprefix(f"{root}/"): c for name, c in store.files.items() if name.startswith(root)}
-            assert there == data.files(local)
+            assert there == bytes_of(local)
             for found, wanted in zip(data.read_episodes(root, "lerobot"), source[1], strict=True):
                 data.assert_equal(found, wanted)
 

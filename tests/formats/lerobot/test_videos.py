@@ -11,6 +11,7 @@ from typing import Any
 import lerobot_data as data
 import numpy as np
 import pytest
+from directories import bytes_of
 from memory_store import memory_store
 
 import rlds_beam
@@ -65,7 +66,7 @@ def test_an_episode_is_the_same_video_wherever_it_is_encoded(source, output, tmp
 def test_a_damaged_or_lost_video_costs_its_episodes(source, output, tmp_path):
     version, path = output
     copy = tmp_path / "copy"
-    for name, content in data.files(path).items():
+    for name, content in bytes_of(path).items():
         (copy / name).parent.mkdir(parents=True, exist_ok=True)
         (copy / name).write_bytes(content)
     first, *_, last = sorted(copy.glob(PIECES[version]))
@@ -91,7 +92,7 @@ def test_in_a_store(source, output):
     with memory_store() as store:
         root = f"{store.root}/out"
         data.convert_here(source[0], root, shards=2, images="video", lerobot_version=version)
-        assert {name.removeprefix(f"{root}/"): content for name, content in store.files.items()} == data.files(path)
+        assert {name.removeprefix(f"{root}/"): content for name, content in store.files.items()} == bytes_of(path)
         assert [len(e) for e in data.read_episodes(root, "lerobot")] == [len(e) for e in source[1]]
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from pathlib import Path
 
-EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "rllib" / "two_modules.py"
+from checkout import ROOT
+
+EXAMPLE = ROOT / "examples" / "rllib" / "two_modules.py"
 
 
 def test_two_modules_one_of_them_recurrent():

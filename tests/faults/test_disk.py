@@ -8,9 +8,9 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from pathlib import Path
 
 import pytest
+from directories import bytes_of
 from disks import remount, small_filesystem
 from jobs import complaints, dataset
 
@@ -24,10 +24,6 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="mounting takes root")
 
 FLAGS = ("--shards=3", "--max_rejected=1", "--accept=duplicate_episode")
 PAGE = 4096
-
-
-def bytes_of(output: Path) -> dict[str, bytes]:
-    return {str(p.relative_to(output)): p.read_bytes() for p in sorted(output.rglob("*")) if p.is_file()}
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from directories import bytes_of
 from jobs import complaints
 from processes import DEADLINE, RLDS_BEAM, running, wait_until
 
@@ -107,10 +108,6 @@ def killer(tmp_path, monkeypatch):
         )  # fmt: skip
 
     return run
-
-
-def bytes_of(output: Path) -> dict[str, bytes]:
-    return {str(p.relative_to(output)): p.read_bytes() for p in sorted(output.rglob("*")) if p.is_file()}
 
 
 @pytest.mark.parametrize("death", ["SIGKILL", "SIGSEGV"])

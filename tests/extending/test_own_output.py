@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from directories import bytes_of
 from own_formats import committed_times, options, run
 from processes import kill, running, wait_until
 
@@ -91,10 +92,6 @@ def returns(output: Path) -> list[float]:
     return [json.loads(line)["return"] for path in sorted(output.glob("*.jsonl")) for line in path.open()]
 
 
-def content(output: Path) -> dict[str, bytes]:
-    return {str(p.relative_to(output)): p.read_bytes() for p in output.rglob("*") if p.is_file()}
-
-
 def test_inspect(data):
     code, out, err = run("inspect", data, OWN)
     assert code == 0, err
@@ -118,7 +115,7 @@ def test_convert(data, tmp_path):
     assert returns(tmp_path / "out") == pytest.approx(expected)
     assert json.loads((tmp_path / "out" / "episodes.json").read_text()) == {"episodes": 19}
     assert [line["rule"] for line, _ in read_rejected(tmp_path / "out")] == ["missing_is_last"]
-    names = set(content(tmp_path / "out"))
+    names = set(bytes_of(tmp_path / "out"))
     assert not {name for name in names if name.endswith((".spec", ".tfrecord", "features.json"))} - {
         name for name in names if name.startswith("rejected/")
     }
@@ -134,7 +131,7 @@ def test_killed_and_run_again_it_is_as_if_undisturbed(data, tmp_path):
     assert not (output / "manifest.json").exists()
     finished = committed_times(output)
     assert run("convert", data, output, *flags, "--workers=2")[0] == 3
-    assert content(output) == content(tmp_path / "undisturbed")
+    assert bytes_of(output) == bytes_of(tmp_path / "undisturbed")
     assert all(path.stat().st_mtime_ns == time_ns for path, time_ns in finished.items())
 
 
@@ -146,7 +143,7 @@ def test_another_output_is_another_plan_and_overwrite_leaves_nothing_of_it(data,
     assert "this command would write trajectories (--items=pairs). Choose another directory" in err
     assert run("convert", data, output, "--overwrite")[0] == 3
     assert run("convert", data, tmp_path / "clean")[0] == 3
-    assert set(content(output)) == set(content(tmp_path / "clean"))
+    assert set(bytes_of(output)) == set(bytes_of(tmp_path / "clean"))
 
 
 @pytest.mark.parametrize(

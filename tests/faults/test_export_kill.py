@@ -10,15 +10,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from checkout import SUPPORT
+from directories import bytes_of
 from exchanging import export
 from jobs import complaints
 from processes import DEADLINE, kill, running, wait_until
-from recorded import GREEDY, WALK, bytes_of, recorded
+from recorded import GREEDY, WALK, recorded
 
 from rlds_beam.pipelines.cli import main
 from rlds_beam.testing import make_episode, write_dataset
-
-SUPPORT = Path(__file__).parents[1] / "support"
 
 
 @pytest.fixture(scope="module")

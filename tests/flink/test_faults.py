@@ -18,6 +18,7 @@ from pathlib import Path
 import lerobot_data
 import pytest
 import reverb
+from directories import bytes_of
 from flink_cluster import Cluster
 from flink_gate import Gate
 from jobs import complaints
@@ -57,10 +58,6 @@ def server() -> Iterator[str]:
     running_server = reverb.Server(one_table())
     yield f"127.0.0.1:{running_server.port}"
     running_server.stop()
-
-
-def bytes_of(output: Path) -> dict[str, bytes]:
-    return {str(p.relative_to(output)): p.read_bytes() for p in sorted(output.rglob("*")) if p.is_file()}
 
 
 def ended(process: subprocess.Popen[str]) -> dict[str, object]:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from directories import bytes_of
 from jobs import complaints
 from processes import DEADLINE, kill, running, wait_until
 
@@ -39,10 +40,6 @@ def undisturbed(source, tmp_path_factory) -> dict[str, bytes]:
     output = tmp_path_factory.mktemp("whole") / "out"
     assert main(["convert", str(source), str(output), *FLAGS]) == 0
     return bytes_of(output)
-
-
-def bytes_of(output: Path) -> dict[str, bytes]:
-    return {str(p.relative_to(output)): p.read_bytes() for p in sorted(output.rglob("*")) if p.is_file()}
 
 
 def identity(path: Path) -> tuple[int, int]:

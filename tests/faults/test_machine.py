@@ -11,6 +11,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from directories import bytes_of
 from disks import remount, small_filesystem
 from jobs import complaints, dataset
 from processes import DEADLINE, RLDS_BEAM, members, running, wait_until
@@ -19,10 +20,6 @@ from rlds_beam.encoding.tfds.rlds_records import schema_of
 from rlds_beam.testing import make_episode, read_items, read_payloads, shard_paths, write_dataset
 
 WORKER = "rlds_beam.runners.worker"
-
-
-def bytes_of(output: Path) -> dict[str, bytes]:
-    return {str(p.relative_to(output)): p.read_bytes() for p in sorted(output.rglob("*")) if p.is_file()}
 
 
 @pytest.fixture

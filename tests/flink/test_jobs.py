@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import reverb
+from directories import bytes_of
 from jobs import complaints
 from processes import DEADLINE, members, running
 from pushes import PAIRS, arguments, dataset, due, held, look, one_table
@@ -26,10 +27,6 @@ def source(tmp_path_factory) -> Path:
     episodes = [make_episode(40, seed=i) for i in range(20)]
     broken = [make_episode(9, seed=100, breaks=["non_finite"]), make_episode("F" + " M" * 30, seed=9)]
     return write_dataset(tmp_path_factory.mktemp("data"), [*episodes, *broken], shards=2)
-
-
-def bytes_of(output: Path) -> dict[str, bytes]:
-    return {str(p.relative_to(output)): p.read_bytes() for p in sorted(output.rglob("*")) if p.is_file()}
 
 
 def test_convert(cluster, source, tmp_path, capsys) -> None:

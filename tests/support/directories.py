@@ -1,0 +1,10 @@
+"""What is in a directory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+def bytes_of(directory: Path) -> dict[str, bytes]:
+    """Every file by its path in the directory."""
+    return {str(p.relative_to(directory)): p.read_bytes() for p in sorted(directory.rglob("*")) if p.is_file()}
