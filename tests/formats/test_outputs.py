@@ -17,9 +17,6 @@ from hypothesis import strategies as st
 
 from rlds_beam.drop_in.scope_rl.logged import KEYS
 from rlds_beam.errors import UsageError
-from rlds_beam.formats.arrays import hdf5_objects
-from rlds_beam.formats.arrays.hdf5_root import RootGroup
-from rlds_beam.formats.arrays.hdf5_tree import EpisodeTemplate, Leaf
 from rlds_beam.formats.arrays.packed_arrays import pack, unpack
 from rlds_beam.formats.rllib.msgpack import Repeated, packb
 from rlds_beam.images.encoded_images import EncodedImages
@@ -322,30 +319,3 @@ def test_packed_arrays_are_npz(shapes):
     for damaged in (b"", payload[:60], payload[:-1][::-1]):
         with pytest.raises(ValueError, match="not the arrays"):
             unpack(damaged)
-
-
-@pytest.mark.parametrize("count", [0, 1, 7, 8, 9, 256, 257, 9000])
-def test_a_root_links_to_any_number_of_objects(tmp_path, count):
-    h5py = pytest.importorskip("h5py")
-    leaves = {f"v{i}": Leaf(0, np.dtype("<i4")) for i in range(12)}
-    template = EpisodeTemplate({"e_{}": {"deep": leaves, "none": {}}, "s_{}": Leaf(1, "?", scalar=True)}, ("id",))
-    data = np.arange(3, dtype="<i4").tobytes().ljust(16, b"\1")
-    start = hdf5_objects.SUPERBLOCK_BYTES + 16
-    rows, places = np.tile([3, 1], (count, 1)), np.tile([start - 16, start - 1], (count, 1))
-    body = template.fill(start, rows, places, np.arange(count)[:, None])
-    numbers = np.arange(count).astype("S")
-    names = np.concatenate([np.char.add(prefix, numbers) for prefix in (b"e_", b"s_")] + [np.array([b"x"])])
-    starts = start + template.size * np.arange(count)
-    places = np.concatenate([starts + place for place in template.links.values()] + [np.array([start])])
-    one = hdf5_objects.dataset(np.dtype("<i4"), (3,), start - 16, 12)
-    places[-1], body = start + len(body), body + one.ljust(hdf5_objects.aligned(len(one)), b"\0")
-    root = RootGroup(names, places, start + len(body))
-    (tmp_path / "x.h5").write_bytes(b"".join([root.superblock, data, body, *root.pieces()]))
-    assert (tmp_path / "x.h5").stat().st_size == root.end
-    with h5py.File(tmp_path / "x.h5") as file:
-        assert sorted(file) == sorted(name.decode() for name in names)
-        for i in {0, count // 2, count - 1} if count else ():
-            group = file[f"e_{i}"]
-            assert (group.attrs["id"], sorted(group["deep"]), len(group["none"])) == (i, sorted(leaves), 0)
-            assert group["deep/v11"][()].tolist() == [0, 1, 2] and file[f"s_{i}"][()]
-        assert f"e_{count}" not in file

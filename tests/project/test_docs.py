@@ -24,7 +24,7 @@ AGENTS = re.compile(r"load_trajectories|tensorflow|tf_agents|rlds_to_reverb|reve
 """What a page's blocks name if they need the extra."""
 RAY = re.compile(r"^(import|from) ray\b", re.MULTILINE)
 """The same of the extra `rllib`; `make test-peers` runs such pages."""
-HDF5 = re.compile(r"--from=(minari|d3rlpy|d4rl)|^import h5py", re.MULTILINE)
+HDF5 = re.compile(r"--(from|to)=(minari|d3rlpy|d4rl)|^import h5py", re.MULTILINE)
 """The same of the extra `hdf5`."""
 VIDEO = re.compile("--images=video")
 """The same of the extra `lerobot`."""

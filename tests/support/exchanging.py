@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from rlds_beam.checking.report import Report
 from rlds_beam.episodes.columns import is_text
@@ -29,6 +30,8 @@ def export(data: Path | str, output: Path | str, to: str, **options: Any) -> Rep
 
 
 def open_job(data: Path | str, output: Path | str, to: str, **options: Any) -> ConvertJob:
+    if to in ("minari", "d3rlpy"):
+        pytest.importorskip("h5py")
     return prepare(ConvertOptions(str(data), str(output), to=to, **options))
 
 

@@ -12,7 +12,10 @@ from typing import Any
 
 import xxhash
 
+from rlds_beam import storage
+
 _PREFIX = "xxh3-128:"
+_BLOCK = 1 << 20
 
 
 class Checksum:
@@ -24,6 +27,15 @@ class Checksum:
 
     def __str__(self) -> str:
         return f"{_PREFIX}{self._digest.hexdigest()}"
+
+
+def checksum_of(path: str) -> str:
+    """The checksum of a file."""
+    checksum = Checksum()
+    with storage.open_read(path) as file:
+        while block := file.read(_BLOCK):
+            checksum.update(block)
+    return str(checksum)
 
 
 def is_checksum(value: Any) -> bool:

@@ -12,7 +12,7 @@ from rlds_beam.connectors.base import Batch
 from rlds_beam.encoding.tfrecord.writing import frame
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.errors import BadEpisode
-from rlds_beam.formats.arrays.parts import Part, PartColumn, PartWriter, Values, size_of
+from rlds_beam.formats.arrays.parts import Array, Part, PartColumn, PartWriter
 from rlds_beam.output.capabilities import MergedFile, MergesRanges, MetadataFiles, SizePrediction
 from rlds_beam.output.commits import RangeCommit
 from rlds_beam.output.shards import ShardInfo, ShardWriter
@@ -37,14 +37,14 @@ class MergedOutput(MergesRanges, MetadataFiles, SizePrediction):
         """The columns of a part."""
 
     @abc.abstractmethod
-    def encode(self, episode: Episode) -> Sequence[Values]:
+    def encode(self, episode: Episode) -> Sequence[Array]:
         """The rows of each column of a part.
 
         Raises:
           BadEpisode: the format cannot hold the episode.
         """
 
-    def note(self, about: dict[str, Any], values: Sequence[Values]) -> None:
+    def note(self, about: dict[str, Any], values: Sequence[Array]) -> None:
         """Adds to what is to be known of a part when it is merged."""
 
     @abc.abstractmethod
@@ -60,7 +60,7 @@ class MergedOutput(MergesRanges, MetadataFiles, SizePrediction):
         size = 0
         for episode in (episode for batch in batches for episode in batch.episodes):
             try:
-                size += sum(map(size_of, self.encode(episode))) + self.overhead
+                size += sum(rows.nbytes for rows in self.encode(episode)) + self.overhead
             except BadEpisode:  # it is going to be rejected, and kept as it was read
                 size += len(frame(episode.payload))
         return size

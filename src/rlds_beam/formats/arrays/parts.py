@@ -5,13 +5,12 @@ A part holds blocks of episodes. In a block the rows of each column lie together
     block 0                                             block 1                            index
     [observations e0 e1 e2][actions e0 e1 e2][...] [observations e3 e4][actions e3 e4] ... [rows, blocks][JSON]
 
-So an episode's rows of a column are one stretch of bytes (as a contiguous HDF5 dataset wants them), a column is a few
-large stretches, and neither writing nor merging holds more than a block in memory.
+So an episode's rows of a column are one stretch of bytes, a column is a few large stretches, and neither writing nor
+merging holds more than a block in memory. Values of any length take two columns: their bytes, and their lengths.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import struct
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,13 +20,9 @@ import numpy as np
 
 from rlds_beam import storage
 from rlds_beam.errors import UsageError
-from rlds_beam.formats.arrays import hdf5_objects
 from rlds_beam.output.shards import ShardInfo, ShardWriter
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
-
-Values: TypeAlias = "Array | Sequence[bytes]"
-"""The rows of a column of one episode: an array (rows, ...), or (of a column of references) bytes for each row."""
 
 BLOCK_BYTES = 4 << 20
 _READ = 1 << 20
@@ -35,20 +30,21 @@ _TRAILER = struct.Struct("<8sQ")
 _MAGIC = b"rldspart"
 
 
-@dataclasses.dataclass(frozen=True)
-class PartColumn:
-    """A column of a part.
-
-    Attributes:
-      name: of it.
-      row_bytes: bytes of a row.
-      references: whether its values are of any length: written as collections of a global heap of HDF5, and a row is a
-        reference into them, relative to the start of the part until it is merged.
-    """
+class PartColumn(NamedTuple):
+    """A column of a part."""
 
     name: str
     row_bytes: int
-    references: bool = False
+
+
+def sized_columns(name: str) -> tuple[PartColumn, PartColumn]:
+    """The columns of values of any length: their bytes one after another, and the length of each."""
+    return PartColumn(name, 1), PartColumn(f"{name} lengths", 8)
+
+
+def sized_rows(values: Sequence[bytes]) -> tuple[Array, Array]:
+    """The rows of `sized_columns`."""
+    return np.frombuffer(b"".join(values), np.uint8), np.array([len(value) for value in values], "<i8")
 
 
 class PartWriter:
@@ -57,15 +53,15 @@ class PartWriter:
     def __init__(self, path: str, columns: Sequence[PartColumn]):
         self._columns, self._shard = columns, ShardWriter(path)
         self._at = self._held_bytes = self._episodes = 0
-        self._held: list[tuple[Sequence[Values], object]] = []
+        self._held: list[tuple[Sequence[Array], object]] = []
         self._rows: list[list[int]] = []
         self._blocks: list[list[int]] = []
 
-    def add(self, values: Sequence[Values], key: object) -> None:
+    def add(self, values: Sequence[Array], key: object) -> None:
         """Adds an episode: the rows of each of the columns."""
         self._held.append((values, key))
         self._rows.append([len(rows) for rows in values])
-        self._held_bytes += sum(map(size_of, values))
+        self._held_bytes += sum(rows.nbytes for rows in values)
         if self._held_bytes >= BLOCK_BYTES:
             self._flush()
 
@@ -73,26 +69,18 @@ class PartWriter:
         if not self._held:
             return
         offsets = []
-        for i, column in enumerate(self._columns):
-            rows: list[Any] = [values[i] for values, _ in self._held]
-            if column.references:
-                heap, references = hdf5_objects.heap_collections([v for part in rows for v in part], self._at)
-                self._write([heap])
-                rows = [references]
+        for i in range(len(self._columns)):
             offsets.append(self._at)
-            self._write([np.ascontiguousarray(part).reshape(-1).view(np.uint8).data for part in rows])
+            self._write([np.ascontiguousarray(values[i]).reshape(-1).view(np.uint8).data for values, _ in self._held])
         self._blocks.append([self._episodes, *offsets])
         for _, key in self._held:
             self._shard.write((), 1, key)
         self._episodes += len(self._held)
         self._held, self._held_bytes = [], 0
 
-    def _write(self, buffers: Sequence[bytes | memoryview]) -> None:
-        """Buffers, then zeros up to a multiple of 8."""
-        size = sum(len(buffer) for buffer in buffers)
-        end = hdf5_objects.aligned(size)
-        self._shard.write([*buffers, bytes(end - size)], 0)
-        self._at += end
+    def _write(self, buffers: Sequence[memoryview]) -> None:
+        self._shard.write(buffers, 0)
+        self._at += sum(map(len, buffers))
 
     def commit(self, about: Mapping[str, Any]) -> ShardInfo:
         """Completes the part.
@@ -104,7 +92,7 @@ class PartWriter:
         rows = np.array(self._rows, "<i8").reshape(-1, len(self._columns))
         blocks = np.array(self._blocks, "<i8").reshape(-1, 1 + len(self._columns))
         content = {"body": self._at, "episodes": len(rows), "blocks": len(blocks), "about": about,
-                   "columns": [dataclasses.astuple(column) for column in self._columns]}  # fmt: skip
+                   "columns": self._columns}  # fmt: skip
         text = json.dumps(content).encode()
         self._shard.write([rows.tobytes(), blocks.tobytes(), text, _TRAILER.pack(_MAGIC, len(text))], 0)
         return self._shard.commit()
@@ -112,13 +100,6 @@ class PartWriter:
     def abort(self) -> None:
         """Removes what was written so far; nothing is done after `commit`."""
         self._shard.abort()
-
-
-def size_of(values: Values) -> int:
-    """About the bytes that rows of a column take."""
-    if isinstance(values, np.ndarray):
-        return values.nbytes
-    return sum(len(value) + 32 for value in values)
 
 
 class Stretch(NamedTuple):
@@ -169,16 +150,18 @@ class Part:
         for (first, *offsets), end in zip(self._blocks.tolist(), ends, strict=True):
             yield Stretch(offsets[column], self.rows[first:end, column])
 
-    def offsets(self) -> Array:
-        """int64 (episodes, columns): where the rows of each episode are in the part."""
-        found = np.zeros(self.rows.shape, np.int64)
-        for i, column in enumerate(self.columns):
-            first = 0
-            for offset, rows in self.stretches(i):
-                starts = np.cumsum(rows) - rows
-                found[first : first + len(rows), i] = offset + starts * column.row_bytes
-                first += len(rows)
-        return found
+    def episodes(self) -> Iterator[tuple[Array, ...]]:
+        """uint8 (rows, bytes of a row) of each column, episode by episode; one block is in memory."""
+        ends = [*self._blocks[1:, 0].tolist(), len(self)]
+        with storage.open_read(self.path) as file:
+            for (first, *offsets), end in zip(self._blocks.tolist(), ends, strict=True):
+                columns = []
+                for i, column in enumerate(self.columns):
+                    stops = np.cumsum(self.rows[first:end, i])
+                    shape = int(stops[-1]), column.row_bytes
+                    data = b"".join(_read(file, offsets[i], shape[0] * shape[1]))
+                    columns.append(np.split(np.frombuffer(data, np.uint8).reshape(shape), stops[:-1]))
+                yield from zip(*columns, strict=True)
 
     def column_bytes(self, column: int) -> Iterator[bytes]:
         """The rows of a column, of all episodes, in order."""
@@ -193,24 +176,6 @@ class Part:
         with storage.open_read(self.path) as file:
             for offset, rows in self.stretches(column):
                 yield b"".join(_read(file, offset, int(rows.sum()) * row_bytes)), rows
-
-    def body_bytes(self, address: int) -> Iterator[bytes]:
-        """The blocks as they are in a file where they begin at `address`: references are moved along."""
-        moved = sorted(
-            (offset, int(rows.sum()) * column.row_bytes)
-            for i, column in enumerate(self.columns)
-            if column.references
-            for offset, rows in self.stretches(i)
-        )
-        at = 0
-        with storage.open_read(self.path) as file:
-            for offset, size in moved:
-                yield from _read(file, at, offset - at)
-                references = np.frombuffer(b"".join(_read(file, offset, size)), hdf5_objects.REFERENCE).copy()
-                references["address"] += address
-                yield references.tobytes()
-                at = offset + size
-            yield from _read(file, at, self.body - at)
 
 
 def _read(file: BinaryIO, offset: int, size: int) -> Iterator[bytes]:

@@ -17,18 +17,15 @@ from typing import Any
 
 import numpy as np
 
+from rlds_beam import storage
 from rlds_beam.connectors.runner import ConnectorRunner
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.flags import FLAGS
-from rlds_beam.episodes.schema import Schema
 from rlds_beam.errors import UsageError
-from rlds_beam.formats.arrays.hdf5_merging import SingleDataset, merge_hdf5
-from rlds_beam.formats.arrays.hdf5_objects import datatype
-from rlds_beam.formats.arrays.hdf5_tree import EpisodeTemplate, Leaf
+from rlds_beam.formats.arrays.hdf5_writing import EpisodeDataset, check_h5py, object_bytes, write_hdf5
 from rlds_beam.formats.arrays.leaves import (
     LeafColumn,
     Leaves,
-    field_from_json,
     field_json,
     leaves_below,
     not_representable,
@@ -36,10 +33,11 @@ from rlds_beam.formats.arrays.leaves import (
     scalar,
     single,
 )
-from rlds_beam.formats.arrays.merged_output import MergedOutput, write_merged
-from rlds_beam.formats.arrays.parts import Part, PartColumn, Values
+from rlds_beam.formats.arrays.merged_output import MergedOutput
+from rlds_beam.formats.arrays.parts import Array, Part, PartColumn
 from rlds_beam.output.base import Description
 from rlds_beam.output.capabilities import MergedFile
+from rlds_beam.output.local_file import LocalFile
 from rlds_beam.reading.base import Source
 
 VERSION = "2.1"
@@ -71,6 +69,7 @@ class D3rlpyOutput(MergedOutput):
 
     @classmethod
     def create(cls, source: Source, connectors: ConnectorRunner, directory: str, options: Any) -> D3rlpyOutput:
+        check_h5py("d3rlpy")
         schema, fields, left_out = connectors.schema, connectors.configuration.fields, dict[str, str]()
         observations = leaves_below(schema, fields.obs, left_out)
         if not observations:
@@ -79,8 +78,6 @@ class D3rlpyOutput(MergedOutput):
         if len(action.shape) > 1 or action.is_image:
             raise UsageError(f"--to=d3rlpy: an action is a vector or an integer, and {action.field} is not")
         reward = scalar(single(leaves_below(schema, fields.rewards, {}), "reward", "d3rlpy"), "reward", "d3rlpy")
-        for leaf in (*observations, action, reward):
-            datatype(leaf.dtype)  # raises where HDF5 has no such type
         held = {leaf.path for leaf in (*observations, action, reward)} | {*FLAGS} | left_out.keys()
         left_out |= {path: _NOT_HELD for path in schema.steps if path not in held}
         left_out[f"{fields.obs} (last step, where it is terminal)"] = (
@@ -117,27 +114,31 @@ class D3rlpyOutput(MergedOutput):
     def _actions(self) -> int:
         return int(np.prod(self.action.shape, dtype=np.int64))
 
-    def _tree(self) -> dict[str, Leaf]:
+    @property
+    def _datasets(self) -> list[EpisodeDataset]:
         several = len(self.observations) > 1
-        tree = {}
+        datasets = []
         for i, leaf in enumerate(self.observations):
             shape = (leaf.shape[-1], *leaf.shape[:-1]) if leaf.channels_last else leaf.shape
-            tree[f"observations_{{}}_{i}" if several else "observations_{}"] = Leaf(i, leaf.dtype, shape)
-        at = len(self.observations)
-        tree["actions_{}"] = Leaf(at, self._action_dtype, (self._actions,))
-        tree["rewards_{}"] = Leaf(at + 1, self.reward.dtype, (1,))
-        tree["terminated_{}"] = Leaf(at + 2, np.dtype(bool), scalar=True)
-        return tree
+            datasets.append(
+                EpisodeDataset(f"observations_{{}}_{i}" if several else "observations_{}", leaf.dtype, shape)
+            )
+        return [
+            *datasets,
+            EpisodeDataset("actions_{}", self._action_dtype, (self._actions,)),
+            EpisodeDataset("rewards_{}", self.reward.dtype, (1,)),
+            EpisodeDataset("terminated_{}", np.dtype(bool), scalar=True),
+        ]
 
     @property
     def part_columns(self) -> tuple[PartColumn, ...]:
-        return tuple(PartColumn(name.replace("_{}", ""), leaf.row_bytes) for name, leaf in self._tree().items())
+        return tuple(column for dataset in self._datasets for column in dataset.part_columns)
 
     @property
     def overhead(self) -> int:
-        return EpisodeTemplate(self._tree()).size + 50 * len(self._tree())
+        return object_bytes(self._datasets)
 
-    def encode(self, episode: Episode) -> Sequence[Values]:
+    def encode(self, episode: Episode) -> Sequence[Array]:
         terminated = bool(episode.steps["is_terminal"][-1])
         if len(episode) < 2:
             raise not_representable("an episode of one step has no transition, and d3rlpy holds transitions")
@@ -154,19 +155,11 @@ class D3rlpyOutput(MergedOutput):
     def merge(self, split: str, parts: Sequence[Part]) -> Iterator[MergedFile]:
         episodes = sum(map(len, parts))
         singles = {
-            "columns": SingleDataset.of(np.array(_COLUMNS, "S")),
-            "num_episodes": SingleDataset.of(np.int64(episodes)),
-            "version": SingleDataset.of(np.array(VERSION, "S")),
-            SCHEMA: SingleDataset.of(np.array(json.dumps(self._fields()), "S")),
+            "columns": np.array(_COLUMNS, "S"),
+            "num_episodes": np.int64(episodes),
+            "version": np.array(VERSION, "S"),
+            SCHEMA: np.array(json.dumps(self._fields()), "S"),
         }
-        pieces = merge_hdf5(parts, EpisodeTemplate(self._tree()), singles)
-        yield write_merged(self.directory, self._file(split), split, episodes, pieces)
-
-
-def schema_from_json(text: str) -> tuple[dict[str, list[Any]], Schema]:
-    """`SCHEMA` read back: the fields of each d3rlpy column as JSON, and the schema of the episodes."""
-    content = json.loads(text)
-    fields = [
-        field_from_json(field, SCHEMA) for name in ("observations", "actions", "rewards") for field in content[name]
-    ]
-    return content, Schema({field.path: field for field in fields})
+        with LocalFile(storage.below(self.directory, self._file(split))) as file:
+            write_hdf5(file.name, parts, self._datasets, singles=singles)
+            yield MergedFile(self._file(split), split, file.commit(episodes))

@@ -25,7 +25,7 @@ from rlds_beam import storage
 from rlds_beam.errors import RldsBeamError
 from rlds_beam.formats.lerobot.frames import FrameColumns, Frames
 from rlds_beam.formats.lerobot.tables import NUMBERED
-from rlds_beam.output.checksums import Checksum
+from rlds_beam.output.checksums import checksum_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -51,8 +51,6 @@ _MOST_GROUP_BYTES = 1 << 30
 
 _HEADER = 4096
 """Bytes of a page's header, at most."""
-
-_CHUNK = 1 << 20
 
 
 class Target(Protocol):
@@ -255,12 +253,3 @@ def other_pages() -> RldsBeamError:
         f"--to=lerobot: pyarrow {pa.__version__} writes the pages of Parquet files in a way that rlds-beam does not "
         "know: install another version"
     )
-
-
-def checksum_of(path: str) -> str:
-    """The checksum of a file."""
-    checksum = Checksum()
-    with storage.open_read(path) as file:
-        while part := file.read(_CHUNK):
-            checksum.update(part)
-    return str(checksum)

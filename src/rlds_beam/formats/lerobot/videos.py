@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, cast
 
@@ -25,9 +24,9 @@ from rlds_beam.episodes.schema import Field
 from rlds_beam.errors import BadEpisode, UsageError, Violation, needs
 from rlds_beam.formats.lerobot.features import Feature
 from rlds_beam.formats.lerobot.options import Codec, LerobotOptions
-from rlds_beam.formats.lerobot.parquet_file import checksum_of
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.images.headers import MOST_PIXELS
+from rlds_beam.output.local_file import LocalFile
 from rlds_beam.output.shards import ShardInfo
 
 Array = np.ndarray[Any, Any]
@@ -35,7 +34,6 @@ Array = np.ndarray[Any, Any]
 PIXELS = "yuv420p"
 _PRESETS: dict[str, str] = {"av1": "12", "h264": "medium"}
 _ENCODERS = {"av1": "libsvtav1", "h264": "libx264"}
-_COPY = 1 << 22
 _HELD = 256 << 20
 """Bytes of the pixels of an episode and camera that are held at most."""
 
@@ -130,13 +128,8 @@ class VideoFile:
         with needs("lerobot", "writing videos needs PyAV"):
             import av
         os.environ.setdefault("SVT_LOG", "1")  # it tells of errors, and not of its settings
-        self._av, self._path, self.frames = av, path, 0
-        if storage.scheme(path) is None:
-            self._local = storage.temporary_name(path)
-        else:
-            handle, self._local = tempfile.mkstemp(suffix=".mp4")
-            os.close(handle)
-        self._container: Any = av.open(self._local, "w", format="mp4", options={"movflags": "faststart"})
+        self._av, self._local, self.frames = av, LocalFile(path), 0
+        self._container: Any = av.open(self._local.name, "w", format="mp4", options={"movflags": "faststart"})
         self._stream: Any = self._container.add_stream(_ENCODERS[encoding.codec], fps, options=encoding.options())
         self._stream.pix_fmt, self._stream.height, self._stream.width = PIXELS, height, width
         self._keys: list[str] = []
@@ -153,32 +146,21 @@ class VideoFile:
     def content(self) -> bytes:
         """All of the video, in place of the file: `abort` is to follow."""
         self._complete()
-        with open(self._local, "rb") as file:
+        with open(self._local.name, "rb") as file:
             return file.read()
 
     def commit(self) -> ShardInfo:
         """Completes the file; what is in it."""
         self._complete()
-        size, checksum = os.path.getsize(self._local), checksum_of(self._local)
-        if storage.scheme(self._path) is None:
-            storage.rename(self._local, self._path)
-        else:
-            with open(self._local, "rb") as source, storage.open_write(self._path) as target:
-                while part := source.read(_COPY):
-                    target.write(part)
-            os.remove(self._local)
-        self._local = ""
         first, last = (self._keys[0], self._keys[-1]) if self._keys else (None, None)
-        return ShardInfo(self.frames, size, checksum, first, last)
+        return self._local.commit(self.frames, first, last)
 
     def abort(self) -> None:
         """Removes what was written so far; does nothing after `commit`."""
         if self._container is not None:
             with contextlib.suppress(Exception):  # an encoder that has no frame yet cannot be closed
                 self._close()
-        if self._local:
-            with contextlib.suppress(FileNotFoundError):
-                os.remove(self._local)
+        self._local.abort()
 
     def _complete(self) -> None:
         if self.frames:
@@ -187,7 +169,7 @@ class VideoFile:
         else:  # of a range without an episode: an empty file, which is removed in the end
             with contextlib.suppress(Exception):  # an encoder that has no frame yet cannot be closed
                 self._close()
-            storage.open_write(self._local).close()
+            storage.open_write(self._local.name).close()
 
     def _close(self) -> None:
         container, self._container = self._container, None

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+import functools
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -11,11 +12,15 @@ import numpy as np
 from rlds_beam.episodes.columns import text_bytes
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.schema import Field
-from rlds_beam.formats.arrays.hdf5_objects import datatype
+from rlds_beam.formats.arrays.hdf5_writing import EpisodeDataset
 from rlds_beam.formats.arrays.leaves import JPEG_QUALITY, LeafColumn, representable, text_values
-from rlds_beam.formats.arrays.parts import Values
+from rlds_beam.formats.arrays.packed_arrays import split_bytes
+from rlds_beam.formats.arrays.parts import Array, sized_rows
 from rlds_beam.formats.minari import gym_spaces
 from rlds_beam.images.encoding import encode_jpeg
+
+EPISODE = "episode_{}"
+"""The group of an episode, by its number."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,19 +39,22 @@ class MinariColumn:
     of: Literal["step", "transition", "episode"]
     jpeg: bool = False
 
-    def __post_init__(self) -> None:
-        datatype(self.dtype)  # raises where HDF5 has no such type
-
     @property
     def is_text(self) -> bool:
         return self.field.dtype == "string"
 
-    @property
-    def dtype(self) -> Any:
-        """Of its dataset (`hdf5_tree.Leaf`)."""
-        if self.is_text:
-            return "text"
-        return "bytes" if self.jpeg else self._stored
+    @functools.cached_property
+    def dataset(self) -> EpisodeDataset:
+        """Its dataset in a file."""
+        path = f"{EPISODE}/{self.place}"
+        if self.is_text or self.jpeg:
+            return EpisodeDataset(path, "text" if self.is_text else "bytes")
+        return EpisodeDataset(path, self._stored, self.field.closed_shape)
+
+    @functools.cached_property
+    def width(self) -> int:
+        """The number of its columns in a part."""
+        return len(self.dataset.part_columns)
 
     @property
     def _stored(self) -> np.dtype[Any]:
@@ -55,41 +63,44 @@ class MinariColumn:
         return np.dtype(np.int8) if is_space else dtype  # Gymnasium has no Box of bools
 
     @property
-    def shape(self) -> tuple[int, ...]:
-        """Of a row of its dataset."""
-        return () if self.is_text or self.jpeg else self.field.closed_shape
-
-    @property
     def is_discrete(self) -> bool:
         """Whether it is one integer a step, of a space whose size is that of what was recorded."""
         is_space = self.place.startswith(("observations", "actions"))
         return is_space and not self.is_text and self._stored.kind in "iu" and not self.field.shape
 
-    def values(self, episode: Episode) -> Values:
-        """Its rows.
+    def rows(self, episode: Episode) -> Sequence[Array]:
+        """Its rows, for each of the columns of a part.
 
         Raises:
           BadEpisode: an image cannot be decoded.
         """
-        if self.of == "episode":
-            return self._value(episode.metadata[self.field.path])
         stop = len(episode) if self.of == "step" else len(episode) - 1
         if self.is_text:
-            return text_values(episode.steps[self.field.path][:stop], self.field.path)
+            if self.of == "episode":
+                return sized_rows([text_bytes(episode.metadata[self.field.path], self.field.path)])
+            return sized_rows(text_values(episode.steps[self.field.path][:stop], self.field.path))
+        if self.of == "episode":
+            value = np.asarray(episode.metadata[self.field.path], self._stored)
+            return [np.ascontiguousarray(value.reshape(1, *self.field.closed_shape))]
         leaf = LeafColumn(self.field)
         if not self.jpeg:
-            return representable(leaf.values(episode, stop), self._stored, self.field.path)
+            return [representable(leaf.values(episode, stop), self._stored, self.field.path)]
         if len(leaf.shape) == 2:
-            return encode_jpeg(leaf.values(episode, stop)[..., None], JPEG_QUALITY)
-        return leaf.jpegs(episode)[:stop]
+            return sized_rows(encode_jpeg(leaf.values(episode, stop)[..., None], JPEG_QUALITY))
+        return sized_rows(leaf.jpegs(episode)[:stop])
 
-    def _value(self, value: Any) -> Values:
+    def extend_range(self, known: Any, rows: Sequence[Array]) -> Any:
+        """What `space` takes: the range of the values so far (`known`, None at first) and of more rows."""
+        if self.is_discrete:
+            low, high = int(rows[0].min()), int(rows[0].max())
+            return [min(low, known[0]), max(high, known[1])] if known else [low, high]
         if self.is_text:
-            return [text_bytes(value, self.field.path)]
-        return np.ascontiguousarray(np.asarray(value, self._stored).reshape(1, *self.shape))
+            data, lengths = rows
+            return text_range(split_bytes(data.tobytes(), lengths), known)
+        return None
 
     def space(self, about: Sequence[Any]) -> gym_spaces.JsonSpace:
-        """Its space; `about` is what was found of its values in each part."""
+        """Its space; `about` is the range of its values in each part."""
         known = [one for one in about if one is not None]
         if self.is_discrete:
             return gym_spaces.discrete(min(low for low, _ in known), max(high for _, high in known))
@@ -99,7 +110,7 @@ class MinariColumn:
         return gym_spaces.box(self._stored, self.field.closed_shape)
 
 
-def text_range(rows: Sequence[bytes], known: list[Any] | None) -> list[Any]:
+def text_range(rows: Iterable[bytes], known: list[Any] | None) -> list[Any]:
     """The length of the longest text so far, and the characters of all of them."""
     longest, characters = known or (0, "")
     found = [row.decode("utf-8", "replace") for row in {*rows}]

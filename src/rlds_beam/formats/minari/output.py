@@ -24,11 +24,10 @@ from rlds_beam.connectors.fields import StepFields
 from rlds_beam.connectors.runner import ConnectorRunner
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.flags import FLAGS
-from rlds_beam.episodes.nesting import below, nest
+from rlds_beam.episodes.nesting import below
 from rlds_beam.episodes.schema import Field
 from rlds_beam.errors import UsageError
-from rlds_beam.formats.arrays.hdf5_merging import merge_hdf5
-from rlds_beam.formats.arrays.hdf5_tree import EpisodeTemplate, Leaf
+from rlds_beam.formats.arrays.hdf5_writing import EpisodeDataset, check_h5py, object_bytes, write_hdf5
 from rlds_beam.formats.arrays.leaves import (
     LeafColumn,
     columns_of,
@@ -38,12 +37,13 @@ from rlds_beam.formats.arrays.leaves import (
     scalar,
     single,
 )
-from rlds_beam.formats.arrays.merged_output import MergedOutput, write_merged
-from rlds_beam.formats.arrays.parts import Part, PartColumn, Values
+from rlds_beam.formats.arrays.merged_output import MergedOutput
+from rlds_beam.formats.arrays.parts import Array, Part, PartColumn
 from rlds_beam.formats.minari import gym_spaces
-from rlds_beam.formats.minari.columns import MinariColumn, text_range
+from rlds_beam.formats.minari.columns import EPISODE, MinariColumn
 from rlds_beam.output.base import Description
 from rlds_beam.output.capabilities import CostHint, CostHints, MergedFile, StoredNames
+from rlds_beam.output.local_file import LocalFile
 from rlds_beam.output.options import images_option
 from rlds_beam.reading.base import Source
 
@@ -75,12 +75,9 @@ class MinariOutput(MergedOutput, StoredNames, CostHints):
 
     @classmethod
     def create(cls, source: Source, connectors: ConnectorRunner, directory: str, options: Any) -> MinariOutput:
-        schema, fields, jpeg = (
-            connectors.schema,
-            connectors.configuration.fields,
-            images_option(options, "minari") == "jpeg",
-        )
-        left_out: dict[str, str] = {}
+        check_h5py("minari")
+        schema, fields, left_out = connectors.schema, connectors.configuration.fields, dict[str, str]()
+        jpeg = images_option(options, "minari") == "jpeg"
         reward = single(leaves_below(schema, fields.rewards, {}), "reward", "minari")
         columns = [
             *_columns(schema.steps, fields.obs, "observations", "step", left_out, jpeg),
@@ -130,50 +127,44 @@ class MinariOutput(MergedOutput, StoredNames, CostHints):
         return CostHint(decodes_images=not self.jpeg)
 
     @property
-    def _leaves(self) -> dict[str, Leaf]:
-        """By place: the dataset of each column."""
-        places = [*self.columns, *(MinariColumn(Field(n, "bool"), n, "transition") for n in _ENDS)]
-        return {column.place: Leaf(i, column.dtype, column.shape) for i, column in enumerate(places)}
-
-    @property
-    def _template(self) -> EpisodeTemplate:
-        return EpisodeTemplate({"episode_{}": {"infos": {}, **nest(self._leaves)}}, ("id", "total_steps"))
+    def _datasets(self) -> list[EpisodeDataset]:
+        ends = [MinariColumn(Field(name, "bool"), name, "transition") for name in _ENDS]
+        return [column.dataset for column in (*self.columns, *ends)]
 
     @property
     def part_columns(self) -> tuple[PartColumn, ...]:
-        leaves = self._leaves.items()
-        return tuple(PartColumn(place, leaf.row_bytes, leaf.dtype in ("bytes", "text")) for place, leaf in leaves)
+        return tuple(column for dataset in self._datasets for column in dataset.part_columns)
 
     @property
     def overhead(self) -> int:
-        return self._template.size + 100
+        return object_bytes(self._datasets, [_INFOS])
 
-    def encode(self, episode: Episode) -> Sequence[Values]:
+    def encode(self, episode: Episode) -> Sequence[Array]:
         if len(episode) < 2:
             raise not_representable("an episode of one step has no transition, and a Minari episode has one at least")
-        values = [column.values(episode) for column in self.columns]
+        values = [rows for column in self.columns for rows in column.rows(episode)]
         ends = np.zeros((2, len(episode) - 1), bool)
         ends[0 if episode.steps["is_terminal"][-1] else 1, -1] = True
         return [*values, *ends]
 
-    def note(self, about: dict[str, Any], values: Sequence[Values]) -> None:
-        for column, rows in zip(self.columns, values, strict=False):
-            if column.is_discrete and isinstance(rows, np.ndarray):
-                low, high = int(rows.min()), int(rows.max())
-                known = about.get(column.place, [low, high])
-                about[column.place] = [min(low, known[0]), max(high, known[1])]
-            elif column.is_text and not isinstance(rows, np.ndarray):
-                about[column.place] = text_range(rows, about.get(column.place))
+    def note(self, about: dict[str, Any], values: Sequence[Array]) -> None:
+        at = 0
+        for column in self.columns:
+            rows = values[at : at + column.width]
+            at += column.width
+            about[column.place] = column.extend_range(about.get(column.place), rows)
 
     def merge(self, split: str, parts: Sequence[Part]) -> Iterator[MergedFile]:
         folder, episodes = self.folder(split), sum(map(len, parts))
-        rewards = self._leaves["rewards"].column
-        pieces = merge_hdf5(parts, self._template, steps_column=rewards)
-        merged = write_merged(self.directory, f"{folder}/{MAIN}", split, episodes, pieces)
-        steps = sum(int(part.rows[:, rewards].sum()) for part in parts)
-        content = self._metadata(split, [part.about for part in parts], episodes, steps, merged.shard.bytes)
+        rewards = f"{EPISODE}/rewards"
+        with LocalFile(storage.below(self.directory, folder, MAIN)) as file:
+            write_hdf5(file.name, parts, self._datasets, groups=[_INFOS], total_steps=rewards)
+            written = file.commit(episodes)
+        column = [column.name for column in self.part_columns].index(rewards)
+        steps = sum(int(part.rows[:, column].sum()) for part in parts)
+        content = self._metadata(split, [part.about for part in parts], episodes, steps, written.bytes)
         storage.write_text(storage.below(self.directory, folder, METADATA), json.dumps(content))
-        yield merged
+        yield MergedFile(f"{folder}/{MAIN}", split, written)
 
     def _metadata(
         self, split: str, about: Sequence[Mapping[str, Any]], episodes: int, steps: int, size: int
@@ -204,6 +195,7 @@ class MinariOutput(MergedOutput, StoredNames, CostHints):
 
 
 _ENDS = ("terminations", "truncations")
+_INFOS = f"{EPISODE}/infos"
 
 
 def _columns(

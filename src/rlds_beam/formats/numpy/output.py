@@ -22,7 +22,7 @@ from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.schema import Field
 from rlds_beam.formats.arrays.leaves import LeafColumn, columns_of, field_json, is_text, text_values
 from rlds_beam.formats.arrays.merged_output import MergedOutput, write_merged
-from rlds_beam.formats.arrays.parts import Part, PartColumn, Values
+from rlds_beam.formats.arrays.parts import Array, Part, PartColumn, sized_columns, sized_rows
 from rlds_beam.formats.numpy.npy import npy_header
 from rlds_beam.output.base import Description
 from rlds_beam.output.capabilities import CostHint, CostHints, MergedFile, StoredNames
@@ -51,36 +51,32 @@ class NumpyColumn:
         """The name of its file, without `.npy`."""
         return self.field.path.replace("/", ".")
 
-    def values(self, episode: Episode) -> Values:
-        """Its rows: bytes for each, where it is `as_bytes`."""
-        if self.of_episode:
-            value = episode.metadata[self.field.path]
-            if self.as_bytes:
-                return [text_bytes(value, self.field.path)]
-            return np.ascontiguousarray(np.asarray(value, self._leaf.dtype).reshape(1, *self._leaf.shape))
-        if not self.as_bytes:
-            return self._leaf.values(episode)
-        if self._leaf.is_image:
-            return self._leaf.jpegs(episode)
-        return text_values(episode.steps[self.field.path], self.field.path)
-
     @property
     def _leaf(self) -> LeafColumn:
         return LeafColumn(self.field)
 
     def part_columns(self) -> tuple[PartColumn, ...]:
-        """Of a part: its rows; or bytes, and the length of each value."""
+        """Of a part."""
         if self.as_bytes:
-            return PartColumn(self.field.path, 1), PartColumn(self.field.path + " lengths", 8)
+            return sized_columns(self.field.path)
         size = int(np.prod(self._leaf.shape, dtype=np.int64)) * self._leaf.dtype.itemsize
         return (PartColumn(self.field.path, size),)
 
-    def rows(self, episode: Episode) -> list[Values]:
+    def rows(self, episode: Episode) -> Sequence[Array]:
         """For each of `part_columns`."""
-        values = self.values(episode)
-        if isinstance(values, np.ndarray):
-            return [values]
-        return [np.frombuffer(b"".join(values), np.uint8), np.array([len(value) for value in values], "<i8")]
+        if self.as_bytes:
+            return sized_rows(self._bytes(episode))
+        if not self.of_episode:
+            return [self._leaf.values(episode)]
+        value = episode.metadata[self.field.path]
+        return [np.ascontiguousarray(np.asarray(value, self._leaf.dtype).reshape(1, *self._leaf.shape))]
+
+    def _bytes(self, episode: Episode) -> list[bytes]:
+        if self.of_episode:
+            return [text_bytes(episode.metadata[self.field.path], self.field.path)]
+        if self._leaf.is_image:
+            return self._leaf.jpegs(episode)
+        return text_values(episode.steps[self.field.path], self.field.path)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -139,7 +135,7 @@ class NumpyOutput(MergedOutput, StoredNames, CostHints):
         steps = PartColumn("steps", 8)
         return (steps, *(part for column in self.columns for part in column.part_columns()))
 
-    def encode(self, episode: Episode) -> Sequence[Values]:
+    def encode(self, episode: Episode) -> Sequence[Array]:
         steps = np.array([len(episode)], "<i8")
         return [steps, *(rows for column in self.columns for rows in column.rows(episode))]
 

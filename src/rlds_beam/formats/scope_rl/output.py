@@ -39,7 +39,7 @@ from rlds_beam.formats.arrays.leaves import (
     text_values,
 )
 from rlds_beam.formats.arrays.merged_output import MergedOutput, write_merged
-from rlds_beam.formats.arrays.parts import Part, PartColumn, Values
+from rlds_beam.formats.arrays.parts import Array, Part, PartColumn, sized_columns, sized_rows
 from rlds_beam.formats.scope_rl.merging import lengths_of, merge_logged_dataset, trajectory_steps
 from rlds_beam.formats.scope_rl.options import ScopeRlOptions
 from rlds_beam.output.base import Description
@@ -145,12 +145,10 @@ class ScopeRlOutput(MergedOutput, Notes):
             PartColumn("terminated", 1),
         ]
         for key, leaf in self.info:
-            text = is_text(leaf.field)
-            columns += [PartColumn(f"info/{key}", 1 if text else 8)]
-            columns += [PartColumn(f"info/{key} lengths", 8)] if text else []
+            columns += sized_columns(f"info/{key}") if is_text(leaf.field) else [PartColumn(f"info/{key}", 8)]
         return (*columns, PartColumn("policy", 1))
 
-    def encode(self, episode: Episode) -> Sequence[Values]:
+    def encode(self, episode: Episode) -> Sequence[Array]:
         end, steps = len(episode) - 1, self.options.step_per_trajectory
         if end < 1:
             raise not_representable("an episode of one step has no action, and a logged dataset has one for each state")
@@ -167,11 +165,10 @@ class ScopeRlOutput(MergedOutput, Notes):
             action = representable(action, np.float64, self.action.path)
         reward = representable(self.reward.values(episode, end).reshape(end), np.float64, self.reward.path)
         terminated = np.array([episode.steps["is_terminal"][-1]], bool)
-        values: list[Values] = [state, action, reward, self._pscore(episode, end), terminated]
+        values: list[Array] = [state, action, reward, self._pscore(episode, end), terminated]
         for _, leaf in self.info:
             if is_text(leaf.field):
-                found = text_values(episode.steps[leaf.path][:end], leaf.path)
-                values += [np.frombuffer(b"".join(found), np.uint8), np.array([len(one) for one in found], "<i8")]
+                values += sized_rows(text_values(episode.steps[leaf.path][:end], leaf.path))
             else:
                 column = leaf.values(episode, end)
                 dtype = np.int64 if column.dtype.kind in "iub" else np.float64
@@ -179,18 +176,18 @@ class ScopeRlOutput(MergedOutput, Notes):
         policy = text_bytes(episode.metadata[self.policy], self.policy) if self.policy else b""
         return [*values, np.frombuffer(policy, np.uint8)]
 
-    def _pscore(self, episode: Episode, end: int) -> np.ndarray[Any, Any]:
+    def _pscore(self, episode: Episode, end: int) -> Array:
         if self.propensity is None:
             return np.ones(end)
         values = self.propensity.values(episode, end).reshape(end, -1)[:, 0].astype(np.float64)
         return np.exp(values) if self.propensity.path == "action_logp" else values
 
-    def note(self, about: dict[str, Any], values: Sequence[Values]) -> None:
+    def note(self, about: dict[str, Any], values: Sequence[Array]) -> None:
         _, action, reward, *_, policy = values
-        if self.discrete and isinstance(action, np.ndarray):
+        if self.discrete:
             about["n_actions"] = max(about.get("n_actions", 0), int(action.max()) + 1)
         about["steps"] = max(about.get("steps", 0), len(reward))
-        name = np.asarray(policy, np.uint8).tobytes().decode("utf-8", "replace")
+        name = policy.tobytes().decode("utf-8", "replace")
         about["policies"] = sorted({*about.get("policies", ()), name})
 
     def describe_merged(self, parts: Mapping[str, Sequence[Part]]) -> dict[str, Any]:

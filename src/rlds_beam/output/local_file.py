@@ -1,0 +1,55 @@
+"""Files that libraries write themselves, on a local disk: videos, HDF5."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from types import TracebackType
+
+from rlds_beam import storage
+from rlds_beam.output.checksums import checksum_of
+from rlds_beam.output.shards import ShardInfo
+
+_BLOCK = 4 << 20
+
+
+class LocalFile:
+    """A temporary file that becomes a file of an output, also one in a bucket.
+
+    A context manager: what is not committed at the end of the block is removed.
+
+    Attributes:
+      name: the path to write to.
+    """
+
+    def __init__(self, path: str):
+        self._path = path
+        if storage.scheme(path) is None:
+            self.name = storage.temporary_name(path)
+        else:
+            handle, self.name = tempfile.mkstemp(suffix=os.path.splitext(path)[1])
+            os.close(handle)
+
+    def commit(self, records: int, first_key: str | None = None, last_key: str | None = None) -> ShardInfo:
+        """Gives the file its path, replacing any file there; what is in it."""
+        size, checksum = os.path.getsize(self.name), checksum_of(self.name)
+        if storage.scheme(self._path) is None:
+            storage.rename(self.name, self._path)
+        else:
+            with open(self.name, "rb") as file, storage.open_write(self._path) as target:
+                while block := file.read(_BLOCK):
+                    target.write(block)
+            os.remove(self.name)
+        return ShardInfo(records, size, checksum, first_key, last_key)
+
+    def abort(self) -> None:
+        """Removes what was written so far; does nothing after `commit`."""
+        storage.discard(self.name)
+
+    def __enter__(self) -> LocalFile:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.abort()
