@@ -283,8 +283,8 @@ def test_only_files_are_written_through_to_the_disk(tmp_path):
 
 WRITES = {
     "open_write", "open_update", "write_text", "write_bytes", "makedirs", "remove", "remove_files", "remove_empty",
-    "rename", "ShardWriter", "RejectedWriter", "TrajectoryWriter", "PartWriter", "VideoFile", "open_record_file",
-    "open_row_file", "write_merged", "renumber", "open_range",
+    "rename", "ShardWriter", "RejectedWriter", "TrajectoryWriter", "PartWriter", "LocalFile", "VideoFile",
+    "open_record_file", "open_row_file", "write_merged", "renumber", "open_range",
 }  # fmt: skip
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import pickle
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlds_beam.drop_in.scope_rl.logged import KEYS
-from rlds_beam.errors import UsageError
+from rlds_beam.errors import MissingExtraError, UsageError
 from rlds_beam.formats.arrays.packed_arrays import pack, unpack
 from rlds_beam.formats.rllib.msgpack import Repeated, packb
 from rlds_beam.images.encoded_images import EncodedImages
+from rlds_beam.jobs.convert import prepare
+from rlds_beam.jobs.options import ConvertOptions
 from rlds_beam.output.commits import read_commits
 from rlds_beam.pipelines.cli import main
 from rlds_beam.testing import make_episode, read_rejected, write_dataset
@@ -260,7 +263,7 @@ def test_killed_and_run_again_gives_the_same_bytes(rich, tmp_path, to):
     export(data, one, to, shards=1)
     names = [name for name in bytes_of(one) if name.endswith((".npy", ".h5", ".hdf5"))]
     assert names or to == "scope_rl"
-    if to == "numpy":  # arrays do not depend on the ranges at all
+    if names:  # arrays and HDF5 do not depend on the ranges at all
         assert {name: bytes_of(one)[name] for name in names} == {name: bytes_of(out)[name] for name in names}
     assert read_commits(str(out))
 
@@ -281,6 +284,22 @@ def test_what_a_format_cannot_hold_is_refused(tmp_path):
     rewards = make_episode(4, columns={"reward": np.zeros((4, 2), np.float32)})
     with pytest.raises(UsageError, match="the reward is one number a step"):
         open_job(write_dataset(tmp_path / "rewards", [rewards]), tmp_path / "out", "minari")
+
+
+@pytest.mark.parametrize("to", ["d3rlpy", "minari"])
+def test_hdf5_is_refused_without_h5py(rich, tmp_path, monkeypatch, to):
+    monkeypatch.setitem(sys.modules, "h5py", None)
+    with pytest.raises(MissingExtraError, match=rf"--to={to} writes HDF5 .*: pip install 'rlds-beam\[hdf5\]'$"):
+        prepare(ConvertOptions(str(rich[0]), str(tmp_path / "out"), to=to))
+
+
+def test_minari_holds_arrays_without_elements_and_names_with_braces(tmp_path):
+    pytest.importorskip("h5py")
+    columns = {"none": np.zeros((4, 0), np.float32), "a{}b": np.arange(4)}
+    episodes = [make_episode(4, seed=seed, columns=columns) for seed in (0, 1)]
+    export(write_dataset(tmp_path / "data", episodes), tmp_path / "out", "minari")
+    for found in read_back(tmp_path / "out", "minari"):
+        assert found.steps["none"].shape == (4, 0) and plain(found.steps["a{}b"]) == [0, 1, 2, 3]
 
 
 def test_a_file_of_another_writer(tmp_path):
