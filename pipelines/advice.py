@@ -25,7 +25,7 @@ def repair_lines(job: str, config: Any, report: Report) -> list[str]:
     if not rules:
         return []
     changes: dict[str, Any] = {"repair": (*config.repair, *rules)}
-    if job == "convert":
+    if hasattr(config, "overwrite"):
         changes["overwrite"] = True  # the output holds the accepted episodes already, of another plan
     arguments = flags_of(dataclasses.replace(config, **changes))
     return [] if arguments is None else [f"repair    {shlex.join(['rlds-beam', job, *arguments])}"]
@@ -37,11 +37,14 @@ def flags_of(config: Any) -> list[str] | None:
     arguments = [getattr(config, field.name) for field in fields if field.metadata.get("positional")]
     for field in fields:
         value = getattr(config, field.name)
-        if isinstance(value, ByValue):
+        if any(isinstance(one, ByValue) for one in (value if isinstance(value, tuple) else [value])):
             return None
         if value == field.default or field.metadata.get("positional") or field.metadata.get("hidden"):
             continue
         flag = f"--{field.name.rstrip('_')}"
+        if field.metadata.get("repeated"):
+            arguments += [f"{flag}={one}" for one in value]
+            continue
         text = ",".join(value) if isinstance(value, tuple) else str(value)
         arguments.append(flag if value is True else f"{flag}={text}")
     beam_options = getattr(config, "beam_options", ())

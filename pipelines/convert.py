@@ -7,7 +7,7 @@ import functools
 import json
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from rlds_beam.jobs.options import ConvertOptions
 from rlds_beam.options import option
@@ -19,6 +19,7 @@ from rlds_beam.text import format_size
 if TYPE_CHECKING:
     from rlds_beam.checking.report import Report
     from rlds_beam.jobs.convert import ConvertJob
+    from rlds_beam.pipelines.record import RecordConfig
     from rlds_beam.reading.plan import WorkRange
 
 __all__ = ["ConvertConfig", "ConvertOutcome", "ConvertResult", "convert", "define_pipeline"]
@@ -30,10 +31,14 @@ EXAMPLES = """
     rlds-beam convert data/point_mass/1.0.0 data/pairs --repair=missing_is_last --dry_run
 """
 
+Config: TypeAlias = "ConvertConfig | RecordConfig"
+
 
 @dataclasses.dataclass(frozen=True)
 class ConvertConfig(RunOptions, ReportOptions, ConvertOptions):
     """Checks the episodes of a dataset, and writes what a learner reads: trajectories, unless --to says otherwise."""
+
+    command = "convert"
 
     _: dataclasses.KW_ONLY
     dry_run: bool = option(False, "check everything, print the plan, write nothing")
@@ -51,7 +56,7 @@ class ConvertResult(NamedTuple):
     report: Any
 
 
-def define_pipeline(root: Any, config: ConvertConfig, job: ConvertJob | None = None) -> ConvertResult:
+def define_pipeline(root: Any, config: Config, job: ConvertJob | None = None) -> ConvertResult:
     """Converts a dataset under `root`.
 
     Args:
@@ -70,14 +75,14 @@ def define_pipeline(root: Any, config: ConvertConfig, job: ConvertJob | None = N
     return _define(root, config, job, root | OpenOutput(functools.partial(job.open, config.overwrite)))
 
 
-def _define(root: Any, config: ConvertConfig, job: ConvertJob, ranges: Any) -> ConvertResult:
+def _define(root: Any, config: Config, job: ConvertJob, ranges: Any) -> ConvertResult:
     """Converts a PCollection of ranges, those of the job that are still to do."""
     from rlds_beam.transforms import FindDuplicateEpisodes
     from rlds_beam.transforms.fitting import FitConnectors
     from rlds_beam.transforms.ranges import CommitDataset, ConvertRanges
 
     # Duplicates are known only when the framing of the whole dataset was read (not its episodes).
-    duplicates = None if "duplicate_episode" in config.accept else root | FindDuplicateEpisodes(job.source, job.framing)
+    duplicates = root | FindDuplicateEpisodes(job.source, job.framing) if job.finds_duplicates else None
     job, fitted = job.fitted(), None
     if job.connecting.unfitted:
         fitted = root | FitConnectors(job.fitter, job.ranges, duplicates, job.keep_fitted)
@@ -85,7 +90,7 @@ def _define(root: Any, config: ConvertConfig, job: ConvertJob, ranges: Any) -> C
     return ConvertResult(written, written | CommitDataset(job.committer, job.finisher))
 
 
-def convert(config: ConvertConfig) -> ConvertOutcome:
+def convert(config: Config) -> ConvertOutcome:
     """Runs the job to its end; what an earlier run of it finished is not done again.
 
     Raises:
@@ -101,7 +106,7 @@ def convert(config: ConvertConfig) -> ConvertOutcome:
 
     began, metrics = time.monotonic(), {}
     check(config)
-    with planning("convert", config.progress):
+    with planning(config.command, config.progress):
         job = prepare(config)
     with locked(job.directory):
         found = job.status(config.overwrite)
@@ -113,12 +118,13 @@ def convert(config: ConvertConfig) -> ConvertOutcome:
     return ConvertOutcome(job, report, metrics, time.monotonic() - began)
 
 
-def _run(config: ConvertConfig, job: ConvertJob, pending: Sequence[WorkRange]) -> dict[str, Any]:
+def _run(config: Config, job: ConvertJob, pending: Sequence[WorkRange]) -> dict[str, Any]:
     """Converts the ranges that are not finished; what the run measured of itself."""
     from rlds_beam.console.progress import Total
 
     finished = len(job.ranges) - len(pending)
-    total = Total("convert", len(job.ranges), finished, None if finished else job.source.size)
+    size = job.source.size if job.source.has_files and not finished else None
+    total = Total(config.command, len(job.ranges), finished, size)
     size = None if config.json else job.bytes_of(pending)
     announced = f"about {format_size(size)} to be written to {job.directory}" if size else None
     return run_ranges(lambda root, ranges: _define(root, config, job, ranges), config, job, pending, total, announced)
@@ -167,7 +173,7 @@ class ConvertOutcome:
         }
 
 
-def main(config: ConvertConfig) -> int:
+def main(config: Config) -> int:
     """The command: runs the job, prints its summary, returns the exit code."""
     from rlds_beam.console import terminal
     from rlds_beam.console.progress import planning
@@ -178,7 +184,7 @@ def main(config: ConvertConfig) -> int:
 
     if config.dry_run:
         check(config)
-        with planning("convert", config.progress):
+        with planning(config.command, config.progress):
             job = prepare(config)
         job.status(config.overwrite)
         print(json.dumps(job.to_json(), indent=2) if config.json else terminal.convert_plan(job))
@@ -186,5 +192,6 @@ def main(config: ConvertConfig) -> int:
     done = convert(config)
     notes = done.job.notes()
     extra = {**done.figures(), **({"notes": notes} if notes else {})}
-    outcome.print_report(done.report, config, extra, [*done.lines(), *repair_lines("convert", config, done.report)])
+    lines = [*done.lines(), *repair_lines(config.command, config, done.report)]
+    outcome.print_report(done.report, config, extra, lines)
     return outcome.exit_code(done.report, config)

@@ -41,10 +41,12 @@ def new_parser(prog: str, description: str, **kwargs: Any) -> argparse.ArgumentP
 
 def add_config(parser: argparse.ArgumentParser, config_class: type[Any]) -> None:
     """Adds a flag for every field of `config_class`, grouped by the class that declares it."""
-    hints = type_hints(config_class)
+    hints, added = type_hints(config_class), set[str]()
     for owner in reversed(config_class.__mro__):
         declared = vars(owner).get("__annotations__", {})
         own = [f for f in _fields(config_class) if f.name in declared and not f.metadata.get("hidden")]
+        own = [f for f in own if f.name not in added]  # a default that a subclass overrides stays in its group
+        added.update(f.name for f in own)
         if not own:
             continue
         title = (owner.__doc__ or "").split("\n")[0].rstrip(".")

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from rlds_beam.jobs.inspect import Survey
     from rlds_beam.pipelines.convert import ConvertOutcome
     from rlds_beam.pipelines.push import PushOutcome
-    from rlds_beam.pipelines.record import RecordOutcome
     from rlds_beam.pipelines.stats import StatsOutcome
 
 Path = str | os.PathLike[str]
@@ -186,8 +185,8 @@ def push(input: Path | Sequence[Path], **options: Any) -> PushOutcome:
 
 
 @_takes(RecordConfig)
-def record(output: Path, **options: Any) -> RecordOutcome:
-    """Rolls out behaviour policies in environments, and records RLDS, as `rlds-beam record` does.
+def record(output: Path, **options: Any) -> ConvertOutcome:
+    """Rolls out behaviour policies in environments, and writes RLDS or another format, as `rlds-beam record` does.
 
         outcome = rlds_beam.record("cartpole", env="gymnasium:CartPole-v1", policy="random", episodes=100)
 

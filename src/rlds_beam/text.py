@@ -6,8 +6,10 @@ import difflib
 from collections.abc import Iterable, Sequence
 
 
-def count(number: int, noun: str) -> str:
-    """`1 episode`, `1,200 episodes`."""
+def count(number: int | None, noun: str) -> str:
+    """`1 episode`, `1,200 episodes`, or of None `an unknown number of episodes`."""
+    if number is None:
+        return f"an unknown number of {noun}s"
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 

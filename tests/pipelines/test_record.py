@@ -13,11 +13,11 @@ from recorded import GREEDY, WALK, Q, episodes_of, recorded
 from recorded_environments import LENGTH, q_function, walk
 
 from rlds_beam import UsageError, open_source, validate
+from rlds_beam.jobs.convert import prepare
+from rlds_beam.jobs.options import RecordOptions
 from rlds_beam.pipelines.cli import main
 from rlds_beam.pipelines.record import RecordConfig, define_pipeline
-from rlds_beam.recording.job import prepare
 from rlds_beam.recording.logger import has_envlogger
-from rlds_beam.recording.options import RecordOptions
 from rlds_beam.recording.seeds import Address, environment_seed
 
 FLAGS = (f"--env={WALK}", f"--policy={GREEDY}", "--policy=random", "--episodes=40", "--progress=none", "--logger=own")
@@ -186,7 +186,7 @@ def test_tfds_reads_it(undisturbed):
 def test_every_kind_of_observation_and_action(tmp_path):
     """Nothing is lost; what the environment takes is in its action space, which it asserts."""
     for images in ("png", "raw"):
-        recorded(tmp_path / images, "random", env="recorded_environments:everything", episodes=5, images=images)
+        recorded(tmp_path / images, "random", env="recorded_environments:everything", episodes=5, image_encoding=images)
     for png, raw in zip(episodes_of(tmp_path / "png"), episodes_of(tmp_path / "raw"), strict=True):
         assert png.keys() == raw.keys()
         assert all(np.array_equal(values, raw[path]) for path, values in png.items())

@@ -227,7 +227,7 @@ def test_an_online_head_has_no_propensity(tmp_path):
 
 def test_recording_imports_none_of_the_libraries_of_the_policies():
     code = (
-        "import sys, rlds_beam.recording.job, rlds_beam.drop_in.scope_rl.synthetic; "
+        "import sys, rlds_beam.jobs.convert, rlds_beam.recording.source, rlds_beam.drop_in.scope_rl.synthetic; "
         "print({'tensorflow', 'torch', 'gymnasium', 'scipy', 'ray', 'dm_env', 'apache_beam'} & {*sys.modules})"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)

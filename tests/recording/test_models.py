@@ -10,8 +10,8 @@ from recorded_environments import q_function
 
 from rlds_beam import NotVerifiedError, UsageError
 from rlds_beam.connectors.learner.distributions import Categorical, DiagonalGaussian, MultiCategorical, SquashedGaussian
-from rlds_beam.recording.job import prepare
-from rlds_beam.recording.options import RecordOptions
+from rlds_beam.jobs.convert import prepare
+from rlds_beam.jobs.options import RecordOptions
 
 
 def test_log_probabilities_of_given_actions_are_those_of_samples():
@@ -74,7 +74,7 @@ def test_the_environment_is_given_the_actions_for_it(tmp_path):
 def test_what_cannot_be_a_module_policy(tmp_path, policy, options, error, message):
     given = {"env": WALK, "policy": (policy,), "episodes": 3, "logger": "own", **options}
     with pytest.raises(error, match=message):
-        prepare(RecordOptions(tmp_path / "out", **given)).record_here()
+        prepare(RecordOptions(tmp_path / "out", **given)).convert_here()
 
 
 def test_a_saved_policy_of_tf_agents(tmp_path):

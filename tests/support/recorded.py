@@ -6,21 +6,21 @@ from pathlib import Path
 from typing import Any
 
 from rlds_beam import open_dataset
-from rlds_beam.recording.job import RecordJob, prepare
-from rlds_beam.recording.options import RecordOptions
+from rlds_beam.jobs.convert import ConvertJob, prepare
+from rlds_beam.jobs.options import RecordOptions
 
 Q = "recorded_environments:q_function"
 WALK = "recorded_environments:walk"
 GREEDY = f"EpsilonGreedyHead({Q}, epsilon=0.3, name=greedy)"
 
 
-def recorded(output: Path, *policies: Any, **options: Any) -> RecordJob:
+def recorded(output: Path, *policies: Any, **options: Any) -> ConvertJob:
     """A recording of `Walk` episodes (by default), finished, without Beam."""
     options = {"env": WALK, "policy": policies or (GREEDY,), "logger": "own", **options}
     if "steps" not in options:
         options.setdefault("episodes", 20)
     job = prepare(RecordOptions(output, **options))
-    job.record_here()
+    job.convert_here()
     return job
 
 

@@ -234,3 +234,21 @@ class Growing(Remembering):
     def __call__(self, observations: Any, state: Any) -> Any:
         values, after = super().__call__(observations, state)
         return values, {**after, "seen": np.append(after["seen"], after["seen"], axis=1)}
+
+
+class Faulty(Walk):
+    """Every second episode has a reward that is not a number."""
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self._is_faulty = bool(seed % 2) if seed is not None else False
+        return super().reset(seed=seed, options=options)
+
+    def step(self, action: int) -> Any:
+        observation, reward, *rest = super().step(action)
+        return observation, np.nan if self._is_faulty else reward, *rest
+
+
+def faulty() -> Faulty:
+    env = Faulty()
+    env.spec = gymnasium.envs.registration.EnvSpec("Faulty-v0", max_episode_steps=LENGTH)
+    return env

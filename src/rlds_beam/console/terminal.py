@@ -5,41 +5,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from rlds_beam.jobs.describing import about, balance_lines, episodes_text, record_lines
+from rlds_beam.jobs.describing import about, balance_lines, record_lines
 from rlds_beam.text import count, format_size
 
 if TYPE_CHECKING:  # of each job a command imports its own alone
     from rlds_beam.jobs.convert import ConvertJob
     from rlds_beam.jobs.push import PushInput
-    from rlds_beam.recording.job import RecordJob
 
 _NOTHING_WRITTEN = "nothing was written (--dry_run)"
 
 
 def convert_plan(job: ConvertJob) -> str:
     """What a conversion would read and write."""
-    source = job.source
-    episodes = episodes_text(source.episodes)
     return "\n".join(
         [
-            f"input     {source.dataset}: {episodes}, {format_size(source.size)}",
-            *balance_lines(job.balance),
+            f"input     {job.source.describe()}",
+            *(balance_lines(job.balance) if job.source.has_files else ()),
             f"output    {job.directory}: {count(job.shards, 'shard')}{about(job.size)}",
             *record_lines(*job.output.describe()),
-            _NOTHING_WRITTEN,
-        ]
-    )
-
-
-def record_plan(job: RecordJob) -> str:
-    """What a recording would roll out and write."""
-    dataset, trajectories = job.recorder.dataset, sum(work.count for work in job.ranges)
-    fields = [*dataset.schema.steps.values(), *dataset.schema.metadata.values()]
-    return "\n".join(
-        [
-            f"rollout   {count(trajectories, 'rollout')} of {', '.join(job.policies)} in {job.recorder.environment}",
-            f"output    {job.directory}: {count(len(job.ranges), 'file')}",
-            *record_lines(map(str, fields), {}, "episode"),
             _NOTHING_WRITTEN,
         ]
     )

@@ -143,7 +143,10 @@ def _output_class(to: str) -> type[Output]:
 def _refuse_options_of_others(options: Any) -> None:
     """Raises UsageError for an option of an output that is not asked for."""
     read = OUTPUTS.get(options.to, _OF_A_USER).options
-    groups: list[type[Options]] = [OutputOptions, *(group for known in OUTPUTS.values() for group in known.groups)]
+    groups: list[type[Options]] = [
+        OutputOptions,
+        *(group for known in OUTPUTS.values() for group in known.groups if isinstance(options, group)),
+    ]
     for name in dict.fromkeys(options_given(options, *groups)):
         names = [to for to, known in OUTPUTS.items() if name in known.options]
         if names and name not in read:

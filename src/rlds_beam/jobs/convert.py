@@ -16,10 +16,9 @@ from rlds_beam.connectors.runner import ConnectorRunner
 from rlds_beam.encoding.checked_json import parsing, read_json
 from rlds_beam.errors import DiskError, UsageError
 from rlds_beam.formats.outputs import configuration_for, create_output
-from rlds_beam.formats.sources import open_for_job
 from rlds_beam.jobs.balance import Balance, balance_of, largest_first
 from rlds_beam.jobs.cost import convert_seconds
-from rlds_beam.jobs.options import ConvertOptions
+from rlds_beam.jobs.options import ConvertOptions, RecordOptions
 from rlds_beam.jobs.size import check_room, predict_size
 from rlds_beam.output import directory
 from rlds_beam.output.base import Output
@@ -36,6 +35,7 @@ from rlds_beam.output.capabilities import (
 from rlds_beam.output.commits import read_commits
 from rlds_beam.output.files import COMMITS, REPORT
 from rlds_beam.output.fitted import read_fitted, write_fitted
+from rlds_beam.output.lock import locked
 from rlds_beam.output.manifest import load_manifest
 from rlds_beam.output.plans import OUTPUT_FORMAT, OutputPlan
 from rlds_beam.output.range_conversion import DatasetCommitter, RangeConverter, RangeFinisher, RangeFitter
@@ -113,6 +113,16 @@ class ConvertJob:
             disk = DiskError.of(error.errno or 0, self.directory)
             raise UsageError(str(disk or f"{self.directory} cannot be written to: {error}")) from error
 
+    def convert_here(self, overwrite: bool = False) -> Report:
+        """Converts all that is pending in this process, one range after the other, without Beam.
+
+        Duplicates are not looked for, and connectors must not need the whole dataset.
+        """
+        with locked(self.directory):
+            for work in self.open(overwrite):
+                self.converter.convert(work, {})
+            return self.committer.commit()
+
     def remove_temporary(self) -> None:
         """Removes what a run left that was killed after it had completed the dataset."""
         remove_temporary(self.directory, self.plan, read_commits(self.directory).values())
@@ -139,6 +149,11 @@ class ConvertJob:
             freed = directory.own_sizes(self.directory) if overwrite else []
             copies = 2 if isinstance(self.output, MergesRanges) else 1
             check_room(self.directory, self.size * copies - written, freed)
+
+    @property
+    def finds_duplicates(self) -> bool:
+        """Whether equal records are looked for."""
+        return self.source.has_files and "duplicate_episode" not in self.check.accept
 
     @property
     def shards(self) -> int:
@@ -232,33 +247,38 @@ class ConvertJob:
             return Report.from_json(read_json(path))
 
 
-def prepare(options: ConvertOptions) -> ConvertJob:
-    """Opens the input, plans the work, and checks all that can be checked; writes nothing.
+def prepare(options: ConvertOptions | RecordOptions) -> ConvertJob:
+    """Opens the source, plans the work, and checks all that can be checked; writes nothing.
 
     Raises:
       UsageError: the input, the options or the output cannot be used as they are.
     """
     options = with_preset(options)
-    source = open_for_job(options.input, options)
+    source = options.open_source()
     configuration, check = configuration_for(options), CheckOptions.of(options)
     connecting = ConnectorRunner.of(configuration, source.schema)
     output = create_output(source, connecting, options.output, options)
     framing = Framing(source)
     snapshot = Snapshot.of(source, _ADVICE, framing)
-    fingerprints = {"content": snapshot.content(), "functions": _functions(options)}
     ranges = plan_ranges(source, options.shards, whole_shards=needs_whole_shards(output), starts=framing.record_starts)
     output = with_ranges(output, ranges)
     dataset_report = check_source(source, check)
     made = {"connectors": configuration.plan()} if configuration.connectors else {}
-    content = {**_plan(source, ranges, check, output, options), **made, **fingerprints}
+    content = {**_plan(source, ranges, check, output, options), **made, "content": snapshot.content()}
     plan = OutputPlan.of(content, all_files_of(output, ranges))
     directory.check_output(options.output, plan, overwrite=options.overwrite)
     return ConvertJob(source, ranges, check, connecting, output, dataset_report, plan, framing, snapshot)
 
 
 def _plan(
-    source: Source, ranges: tuple[WorkRange, ...], check: CheckOptions, output: Output, options: ConvertOptions
+    source: Source,
+    ranges: tuple[WorkRange, ...],
+    check: CheckOptions,
+    output: Output,
+    options: ConvertOptions | RecordOptions,
 ) -> dict[str, Any]:
+    own = source.plan()
+    functions = {**own.pop("functions", {}), **_functions(options)}
     checked = dataclasses.asdict(check)
     del checked["fail"]  # ends a job, but changes nothing of what it writes
     return {
@@ -266,7 +286,7 @@ def _plan(
         "from": options.from_,
         "to": options.to,
         "dataset": source.dataset,
-        **source.plan(),
+        **own,
         "splits": {
             split.name: {
                 "slice": [split.start, split.stop],
@@ -279,10 +299,11 @@ def _plan(
         },
         "check": checked,
         **output.plan(),
+        "functions": functions,
     }  # fmt: skip
 
 
-def _functions(options: ConvertOptions) -> dict[str, str]:
+def _functions(options: ConvertOptions | RecordOptions) -> dict[str, str]:
     """By name: versions of the user's functions and classes."""
     named = {
         "--policy_info_fn": options.policy_info_fn,

@@ -27,7 +27,7 @@ def survey_text(survey: Survey) -> str:
     lines.append("")
     for split in source.splits:
         shards = count(len(split.shards), "shard")
-        lines.append(f"{split.name}: {shards}, {episodes_text(split.episodes)}, {format_size(split.size)}")
+        lines.append(f"{split.name}: {shards}, {count(split.episodes, 'episode')}, {format_size(split.size)}")
     lines += [f"problem: {violation}" for violation in source.violations]
     lines += [
         *balance_lines(survey.balance),
@@ -44,11 +44,6 @@ def survey_text(survey: Survey) -> str:
         lines.append(f"cannot be converted: {survey.error}")
     lines += [f"--preset={name} fixes it: {PRESETS[name].fault}" for name in suggested(source.dataset)]
     return "\n".join(lines)
-
-
-def episodes_text(number: int | None) -> str:
-    """`32 episodes`."""
-    return "an unknown number of episodes" if number is None else count(number, "episode")
 
 
 def about(size: int | None) -> str:

@@ -56,10 +56,10 @@ def predict_size(
     A sample is read, checked and encoded, and the result scaled to the dataset. Exact if the sample is all of it.
 
     Returns:
-      None if the size cannot be predicted (`SizePrediction`), or if connectors are the user's code, which only workers
-      run.
+      None if the size cannot be predicted (`SizePrediction`), if there are no files to sample, or if connectors are the
+      user's code, which only workers run.
     """
-    if connecting.user_code or not isinstance(output, SizePrediction):
+    if connecting.user_code or not source.has_files or not isinstance(output, SizePrediction):
         return None
     connecting, unjudged = connecting.as_probed(), connecting.unjudged(ignored_values(output))
     check = dataclasses.replace(check, fail=())  # which is for the job to say

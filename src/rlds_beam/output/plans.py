@@ -166,9 +166,9 @@ def read_plan(output: str) -> OutputPlan | None:
 
 def holds(plan: OutputPlan) -> str:
     """What a directory with a plan holds: `trajectories (--items=sequences)`, `--to=columns`, `a recording`."""
-    if "record" in plan.content:
-        return "a recording"
     to = plan.content.get("to")
+    if "record" in plan.content and to == "rlds":
+        return "a recording"
     items = plan.content.get("items")
     kind = items.get("items") if isinstance(items, dict) else None
     return f"trajectories (--items={kind or 'pairs'})" if to == "trajectories" else f"--to={to}"

@@ -6,13 +6,14 @@ import abc
 import copy
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 from rlds_beam.encoding.base import RecordFormat
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.episodes.schema import Schema
 from rlds_beam.errors import Violation
+from rlds_beam.text import count, format_size
 
 if TYPE_CHECKING:
     from typing_extensions import Self  # of typing from Python 3.11 on
@@ -139,9 +140,12 @@ class Source(abc.ABC):
       splits: the selected ones.
       violations: what is wrong with the dataset as a whole (missing and extra shards).
       fps: frames a second, where the dataset says so.
+      has_files: whether the shards are files. Those of a recording are not: there is nothing to fingerprint, to sample
+        or to compare before they are read, and each is a range of its own.
     """
 
     fps: float | None = None
+    has_files: ClassVar[bool] = True
     dataset: str
     schema: Schema
     files: RecordFormat
@@ -168,8 +172,15 @@ class Source(abc.ABC):
         object.__setattr__(changed, "schema", schema)
         return changed
 
+    def describe(self) -> str:
+        """What there is to read, for a person."""
+        return f"{self.dataset}: {count(self.episodes, 'episode')}, {format_size(self.size)}"
+
     def plan(self) -> dict[str, Any]:
-        """What the content of an episode depends on besides the shards' bytes, as JSON."""
+        """What the content of an episode depends on besides the shards' bytes, as JSON.
+
+        `functions` are versions of the user's code, by option.
+        """
         return {}
 
     def companions(self, shard: Shard) -> Sequence[str]:

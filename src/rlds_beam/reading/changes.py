@@ -55,7 +55,7 @@ class Snapshot:
 
     @classmethod
     def of(cls, source: Source, advice: str, framing: Framing | None = None) -> Snapshot:
-        """Looks at the input's files.
+        """Looks at the input's files, if it has any.
 
         Args:
           source: the dataset.
@@ -67,7 +67,7 @@ class Snapshot:
           UsageError: a file cannot be read.
         """
         places, stamps = [], []
-        for split in source.splits:
+        for split in source.splits if source.has_files else ():
             for shard in dict.fromkeys(segment.shard for segment in select_segments(source, split)):
                 paths = (shard.path, *source.companions(shard))
                 places.append((split.name, shard))

@@ -68,13 +68,13 @@ def plan_ranges(
     Raises:
       UsageError: the input cannot be cut into `shards` ranges.
     """
-    if whole_shards and shards is not None:
+    if whole_shards and shards is not None and source.has_files:
         raise UsageError("--shards does not go with --across_episodes: each input shard is one stream, kept whole")
     cutter = _Cutter(source, starts or Framing(source).record_starts)
     ranges: list[WorkRange] = []
     for split in source.splits:
         segments = select_segments(source, split)
-        if whole_shards:
+        if whole_shards or not source.has_files:
             groups = [[segment] for segment in segments]
         else:
             groups = cutter.cut(segments, shards)

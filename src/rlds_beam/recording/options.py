@@ -13,6 +13,7 @@ from rlds_beam.options import Options, option
 class RolloutOptions(Options):
     """What is rolled out, and what of it is recorded."""
 
+    name: str | None = option(None, "name of the dataset (from OUTPUT if that is NAME/1.0.0, or from the environment)")
     env: str = option(
         "", "gymnasium:CartPole-v1, gym:NAME, dm_control:cheetah/run, or module:function that makes an environment",
         by_value=True, metavar="NAME",
@@ -49,7 +50,7 @@ class RolloutOptions(Options):
     record_unclipped_action: bool = option(
         False, "store actions as they were sampled; the environment is given them clipped to its bounds"
     )
-    images: Literal["png", "raw"] = option("png", "how uint8 observations [H, W, 1, 3 or 4] are stored")
+    image_encoding: Literal["png", "raw"] = option("png", "how uint8 observations [H, W, 1, 3 or 4] are recorded")
     reward_dtype: Literal["float32", "float64"] = option("float32", "of the recorded reward", metavar="DTYPE")
     seed: int = option(0, "of the environments and the policies: the same options give the same bytes", least=0)
     envs_per_worker: int = option(
@@ -93,16 +94,3 @@ class RolloutOptions(Options):
     def trajectories(self) -> int:
         """Of each policy, in each dataset."""
         return self.episodes if self.episodes is not None else (self.steps or 0) // (self.window or 1)
-
-
-@dataclasses.dataclass(frozen=True)
-class RecordOptions(RolloutOptions):
-    """Where the recording goes."""
-
-    output: str = option(dataclasses.MISSING, "directory to write to", positional=True)
-    _: dataclasses.KW_ONLY
-    name: str | None = option(None, "of the dataset (from the environment's)")
-    shards: int | None = option(
-        None, "files of each policy in each dataset (chosen by the number of trajectories)", least=1
-    )
-    overwrite: bool = option(False, "replace what an earlier job wrote to the output")

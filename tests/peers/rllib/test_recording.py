@@ -10,8 +10,8 @@ from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 
 from rlds_beam import open_dataset
-from rlds_beam.recording.job import prepare
-from rlds_beam.recording.options import RecordOptions
+from rlds_beam.jobs.convert import prepare
+from rlds_beam.jobs.options import RecordOptions
 
 
 def test_a_checkpoint_of_an_rl_module_records(tmp_path):
@@ -27,7 +27,7 @@ def test_a_checkpoint_of_an_rl_module_records(tmp_path):
     named = f"rl_module:{tmp_path / 'module'}"
     policies = (f"ModulePolicy({named})", f"EpsilonGreedyHead({named}, epsilon=0.5)", f"SoftmaxHead({named})")
     job = prepare(RecordOptions(tmp_path / "out", env="gymnasium:CartPole-v1", policy=policies, episodes=3))
-    job.record_here()
+    job.convert_here()
     for row in open_dataset(tmp_path / "out"):
         x, actions = row["steps/observation"][:-1], row["steps/action"][:-1]
         with torch.no_grad():
@@ -54,7 +54,7 @@ def test_a_recurrent_rl_module_records(tmp_path):
     policies = (f"ModulePolicy({named})", f"SoftmaxHead({named})")
     for output, environments in (("out", 16), ("again", 2)):
         given = {"env": "gymnasium:CartPole-v1", "policy": policies, "episodes": 4, "envs_per_worker": environments}
-        prepare(RecordOptions(tmp_path / output, **given)).record_here()
+        prepare(RecordOptions(tmp_path / output, **given)).convert_here()
     for row, again in zip(open_dataset(tmp_path / "out"), open_dataset(tmp_path / "again"), strict=True):
         x, actions = row["steps/observation"][:-1], row["steps/action"][:-1]
         state = {name: value[None] for name, value in module.get_initial_state().items()}

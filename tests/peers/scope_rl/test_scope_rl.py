@@ -13,9 +13,9 @@ from scope_rl.dataset import SyntheticDataset as Theirs
 from scope_rl.policy import head as theirs
 
 from rlds_beam import open_dataset
+from rlds_beam.jobs.convert import prepare
+from rlds_beam.jobs.options import RecordOptions
 from rlds_beam.recording import heads
-from rlds_beam.recording.job import prepare
-from rlds_beam.recording.options import RecordOptions
 from rlds_beam.scope_rl import LoggedDataset, SyntheticDataset
 
 with warnings.catch_warnings():
@@ -225,7 +225,7 @@ def test_a_saved_model_of_d3rlpy_by_name(ddqn, env, tmp_path):
     job = prepare(
         RecordOptions(tmp_path / "out", env=env, policy=(policy,), episodes=3, step_per_trajectory=7, name="bidding")
     )
-    job.record_here()
+    job.convert_here()
     for row in open_dataset(tmp_path / "out"):
         x, actions = row["steps/observation"][:-1], row["steps/action"][:-1]
         expected = theirs.EpsilonGreedyHead(ddqn, "a", 10, 0.5, 1).calc_pscore_given_action(

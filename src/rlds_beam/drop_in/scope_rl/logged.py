@@ -139,17 +139,14 @@ class LoggedDataset(Mapping[str, Any]):
         """The dataset, and the rows of it that are this policy's."""
         if _plan(self.path).digest != self._plan:
             raise UsageError(f"{self.path} was replaced by another recording since: give each a path of its own")
-        manifest, ranges = read_manifest(self.path), _plan(self.path).content["ranges"]
-        own, split = [], ""
-        counted: dict[str, int] = {}
-        for shard in manifest["shards"]:
-            policy, dataset, *_ = ranges[shard["range"]]
-            start = counted.get(shard["split"], 0)
-            counted[shard["split"]] = start + shard["records"]
-            if (policy, dataset) == (self._policy, self._dataset):
-                split = shard["split"]
-                own.append(np.arange(start, start + shard["records"]))
-        return open_dataset(self.path, split), np.concatenate(own)
+        shards = read_manifest(self.path)["shards"]
+        split = list(dict.fromkeys(shard["split"] for shard in shards))[self._dataset]
+        records = [shard["records"] for shard in shards if shard["split"] == split]
+        each = len(records) // len(
+            _plan(self.path).content["record"]["policies"]
+        )  # the files of a policy lie end to end
+        start, stop = (sum(records[: each * policy]) for policy in (self._policy, self._policy + 1))
+        return open_dataset(self.path, split), np.arange(start, stop)
 
     @functools.cached_property
     def _columns(self) -> dict[str, Array]:

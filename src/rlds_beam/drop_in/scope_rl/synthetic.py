@@ -10,12 +10,13 @@ from typing import Any
 
 import numpy as np
 
+from rlds_beam.checking.rules import POLICIES
 from rlds_beam.drop_in.scope_rl.logged import LoggedDataset, MultipleLoggedDataset
 from rlds_beam.errors import UsageError
+from rlds_beam.jobs.convert import prepare
+from rlds_beam.jobs.options import RecordOptions
 from rlds_beam.recording.environments import as_environment
-from rlds_beam.recording.job import prepare
 from rlds_beam.recording.loading import as_policy
-from rlds_beam.recording.options import RecordOptions
 from rlds_beam.user_functions import by_value
 
 DEFAULT_PATH = "logged_dataset/"
@@ -180,18 +181,19 @@ class SyntheticDataset:
                 datasets=n_datasets,
                 obtain_info=bool(info),
                 info_keys=tuple(info),
-                images="raw",
+                image_encoding="raw",
                 shards=None if options.get("single_interaction") else -(-trajectories // PER_FILE),
                 envs_per_worker=ENVIRONMENTS,
                 reward_dtype="float64",
                 seed=secrets.randbits(63) if random_state is None else random_state,
                 overwrite=True,
+                accept=tuple(rule for rule, policies in POLICIES.items() if "accept" in policies),
                 **options,
             )
         )
-        job.record_here(overwrite=True)
+        job.convert_here(overwrite=True)
         described = [
-            self._described(policy.name, job.trajectories, step_per_trajectory, info, windows) for policy in policies
+            self._described(policy.name, trajectories, step_per_trajectory, info, windows) for policy in policies
         ]
         if several or n_datasets > 1:
             return MultipleLoggedDataset(path, described, n_datasets, owner)

@@ -1,0 +1,118 @@
+"""Recorded episodes as tf.Examples, and their schema."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from rlds_beam.encoding.tfds.rlds_records import as_column, encode_feature, join_entries
+from rlds_beam.encoding.wire import delimited, varint
+from rlds_beam.episodes.episode import Column, Episode
+from rlds_beam.episodes.flags import FLAGS
+from rlds_beam.episodes.keys import EpisodeKey
+from rlds_beam.episodes.schema import Field, Schema
+from rlds_beam.images.encoded_images import EncodedImages
+from rlds_beam.recording.propensities import MIXTURE
+from rlds_beam.recording.settings import INFO, LOG_PROPENSITY, PROPENSITY, Settings
+from rlds_beam.recording.spaces import Structure, number_field
+
+Array: TypeAlias = "np.ndarray[Any, Any]"
+
+_EPISODE = "episode_metadata/"
+"""`features_json` puts the fields of an episode below it."""
+
+
+class RecordedPayload(bytes):
+    """A record's bytes, with the episode that they hold: what was just encoded need not be decoded again.
+
+    Attributes:
+      steps, metadata: as of `Episode`.
+    """
+
+    steps: Mapping[str, Column]
+    metadata: Mapping[str, Any]
+
+
+class RecordedDecoder:
+    """A `Decoder` of `RecordedPayload`s."""
+
+    def decode(self, payload: bytes, key: EpisodeKey) -> Episode:
+        assert isinstance(payload, RecordedPayload)
+        return Episode(key, payload.steps, payload.metadata, payload)
+
+
+class EpisodeEncoder:
+    """Encodes recorded episodes as tf.Examples.
+
+    Args:
+      schema: as `parse_features` reads it from the features.json of `recorded_schema`.
+    """
+
+    def __init__(self, schema: Schema):
+        # The entries of a tf.Example are in the order of their names: "episode_metadata/..." before "steps/...".
+        self._steps = [(delimited(1, f"steps/{path}".encode()), field) for path, field in sorted(schema.steps.items())]
+        self._metadata = [(delimited(1, path.encode()), path) for path in sorted(schema.metadata)]
+
+    def encode(self, columns: Mapping[str, Array], metadata: Mapping[str, str | int]) -> RecordedPayload:
+        """The record of an episode.
+
+        Args:
+          columns: the columns of its steps; others than those of the schema are left out.
+          metadata: the fields of the episode, by name.
+        """
+        values: dict[str, Any] = {}
+        steps: dict[str, Column] = {}
+        entries: list[bytes] = []
+        for name, path in self._metadata:
+            value = metadata[path.removeprefix(_EPISODE)]
+            if isinstance(value, str):
+                values[path] = value.encode()
+                entries.append(name + delimited(2, delimited(1, delimited(1, values[path]))))
+            else:
+                values[path] = np.int64(value)
+                entries.append(name + delimited(2, delimited(3, delimited(1, varint(value)))))
+        for name, field in self._steps:
+            steps[field.path] = column = _column(columns[field.path], field)
+            entries.append(name + delimited(2, encode_feature(column, field)))
+        payload = RecordedPayload(join_entries(entries))
+        payload.steps, payload.metadata = steps, values
+        return payload
+
+
+def _column(values: Array, field: Field) -> Column:
+    """A column as a decoder gives it: text as bytes, images encoded."""
+    if field.encoding == "png":
+        return _as_png(values, field)
+    return as_column(values.tolist()) if field.dtype == "string" else values
+
+
+def recorded_schema(
+    observation: Structure, action: Structure, settings: Settings, *, propensity: bool, mixture: bool, images: bool
+) -> Schema:
+    """The schema of what is recorded."""
+    fields = [leaf.field("observation", images) for leaf in observation.leaves]
+    fields += [leaf.field("action") for leaf in action.leaves]
+    fields += [number_field("reward", settings.reward), number_field("discount", "float32")]
+    fields += [number_field(path, "bool") for path in FLAGS]
+    names = (PROPENSITY, LOG_PROPENSITY, *(MIXTURE if mixture else ()))
+    fields += [number_field(path, "float64") for path in (names if propensity else ())]
+    for name, (dtype, shape) in settings.info.items():
+        path = f"{INFO}/{name}"
+        fields.append(
+            Field(path, "string", (), "text", "Text") if dtype == "string" else number_field(path, dtype, shape)
+        )
+    episode = [Field(path, "string", (), "text", "Text") for path in ("episode_id", "policy", "end")]
+    numbers = ("policy_id", "dataset_id", "trajectory_id", *(("part", "start_step") if settings.windows else ()))
+    episode += [number_field(path, "int64") for path in numbers]
+    return Schema({f.path: f for f in fields}, {f.path: f for f in episode})
+
+
+def _as_png(pixels: Array, field: Field) -> EncodedImages:
+    import imagecodecs
+
+    data = np.empty(len(pixels), object)
+    for i, image in enumerate(pixels):
+        data[i] = bytes(imagecodecs.png_encode(image if image.shape[-1] > 1 else image[..., 0]))
+    return EncodedImages(data, field.shape, field.dtype, "png")

@@ -1,0 +1,212 @@
+"""The shards of a recording: reading one rolls a policy out, and gives the records of a TFRecord file of RLDS."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from rlds_beam.encoding.base import Headers, Record
+from rlds_beam.encoding.tfrecord.framing import OVERHEAD
+from rlds_beam.episodes.schema import Schema
+from rlds_beam.errors import NotVerifiedError
+from rlds_beam.reading.plan import MAX_RANGES
+from rlds_beam.recording.encoding import EpisodeEncoder
+from rlds_beam.recording.environments import Environment, make_environment
+from rlds_beam.recording.loading import load_policies
+from rlds_beam.recording.propensities import add_mixture, check_propensities, together
+from rlds_beam.recording.rollout import roll_out
+from rlds_beam.recording.seeds import Address
+from rlds_beam.recording.settings import Recording, Settings
+
+TARGET_FILES, MIN_PER_FILE, MAX_PER_FILE = 16, 16, 1000
+"""Of a policy in a dataset: about so many files, of at least and at most so many trajectories."""
+_STEPS_TOGETHER = 1024
+"""Steps whose propensities are checked together, so that the policies are called less often."""
+
+
+class Rollout(NamedTuple):
+    """What a shard of a recording holds: trajectories of one policy, in one dataset.
+
+    Attributes:
+      policy, dataset: their numbers.
+      first: number of the first trajectory.
+      count: number of trajectories.
+    """
+
+    policy: int
+    dataset: int
+    first: int
+    count: int
+
+    @property
+    def addresses(self) -> list[Address]:
+        """The address of each trajectory."""
+        return [Address(self.policy, self.dataset, i) for i in range(self.first, self.first + self.count)]
+
+
+def plan_rollouts(
+    policies: int, datasets: int, trajectories: int, shards: int | None = None
+) -> dict[str, list[Rollout]]:
+    """Divides a recording into shards: the same ones for any number of workers.
+
+    Args:
+      policies, datasets: how many there are. Each dataset is a split, and holds trajectories of each policy.
+      trajectories: of each policy in each dataset.
+      shards: shards of each policy and dataset; None chooses.
+
+    Returns:
+      The shards of each split.
+    """
+    if shards is None:
+        shards = max(min(TARGET_FILES, -(-trajectories // MIN_PER_FILE)), -(-trajectories // MAX_PER_FILE))
+        shards = min(shards, max(1, MAX_RANGES // (policies * datasets)))
+    shards = min(shards, trajectories)
+    bounds = [trajectories * i // shards for i in range(shards + 1)]
+    return {
+        "train" if datasets == 1 else f"train_{dataset}": [
+            Rollout(policy, dataset, first, stop - first)
+            for policy in range(policies)
+            for first, stop in itertools.pairwise(bounds)
+        ]
+        for dataset in range(datasets)
+    }
+
+
+@dataclasses.dataclass(frozen=True)
+class RolloutFormat:
+    """A `RecordFormat` whose files do not exist: reading one rolls its trajectories out. Pickles.
+
+    Positions are those of the records in the file that `--to=rlds` writes, so an episode has the same key in both.
+
+    Attributes:
+      environment, config: as of `make_environment`.
+      policies: as of `load_policies`.
+      settings: the settings of the rollout.
+      schema: the schema of the episodes.
+      mixture: whether the propensity under the mixture of all policies is recorded too.
+      metadata: the metadata of the dataset, for EnvLogger.
+      envlogger: whether EnvLogger does the logging.
+      rollouts: what each shard holds, by its path.
+    """
+
+    environment: str
+    config: Mapping[str, Any]
+    policies: tuple[str, ...]
+    settings: Settings
+    schema: Schema
+    mixture: bool
+    metadata: Mapping[str, Any]
+    envlogger: bool
+    rollouts: Mapping[str, Rollout]
+
+    name = "tfrecord"
+    unit = "bytes"
+
+    def make(self) -> Environment:
+        """An environment."""
+        environment = make_environment(self.environment, self.config)
+        environment.observation = environment.observation.with_dtypes(self.settings.observed)
+        return environment
+
+    def read(self, path: str, start: int = 0, stop: int | None = None) -> Iterator[Record]:
+        """Rolls the trajectories of a shard out, and gives a record for each episode of them.
+
+        Raises:
+          NotVerifiedError: a propensity is not that of the stored action, or other steps were recorded than planned.
+        """
+        position = 0
+        for payload in _Recorder(self, self.rollouts[path]).payloads():
+            if start <= position and (stop is None or position < stop):
+                yield Record(position, payload)
+            position += len(payload) + OVERHEAD
+
+    def scan(self, path: str, start: int = 0, stop: int | None = None) -> Headers:
+        raise TypeError(f"{path} is a rollout, which has no headers")
+
+    def is_splittable(self, path: str) -> bool:
+        return False
+
+    def end(self, path: str, size: int) -> int:
+        raise TypeError(f"{path} is a rollout, which is not cut")
+
+    def positions(self, path: str, low: int, high: int) -> tuple[int, int | None]:
+        raise TypeError(f"{path} is a rollout, which is not cut")
+
+
+class _Recorder:
+    """Rolls the trajectories of one shard out, and checks what was recorded."""
+
+    def __init__(self, files: RolloutFormat, rollout: Rollout):
+        self._files, self._rollout = files, rollout
+        environment = files.make()
+        self._observation, self._action = environment.observation, environment.action
+        environment.close()
+        self._policies = load_policies(files.policies)
+        for policy in self._policies:
+            policy.bind(self._observation, self._action)
+        self._policy = self._policies[rollout.policy]
+        self._encoder = EpisodeEncoder(files.schema)
+        self._trajectories = self._transitions = 0
+
+    def payloads(self) -> Iterator[bytes]:
+        """The record of each episode, in order."""
+        files, rollout = self._files, self._rollout
+        recordings = roll_out(
+            files.make, self._policy, files.settings, rollout.addresses, files.metadata, envlogger=files.envlogger
+        )
+        for group in _grouped(recordings):
+            yield from self._checked(group)
+        self._check_counts()
+
+    def _checked(self, recordings: Sequence[Recording]) -> Iterator[bytes]:
+        """The records of some episodes, whose propensities are checked."""
+        policy, rollout = self._policy, self._rollout
+        names = [f"{policy.name}/{rollout.dataset}/{r.trajectory}{f'.{r.part}' * (r.part > 0)}" for r in recordings]
+        episodes = [recording.columns for recording in recordings]
+        steps = together(self._observation, self._action, episodes, [recording.state for recording in recordings])
+        check_propensities(policy, steps, names)
+        if self._files.mixture:
+            add_mixture(self._policies, steps, episodes)
+        for recording, name in zip(recordings, names, strict=True):
+            self._trajectories += not recording.part
+            self._transitions += len(recording.columns["reward"]) - 1
+            yield self._encoder.encode(recording.columns, self._metadata(name, recording))
+
+    def _metadata(self, name: str, recording: Recording) -> dict[str, Any]:
+        """The fields of an episode."""
+        return {
+            "episode_id": name,
+            "policy": self._policy.name,
+            "end": recording.end,
+            "policy_id": self._rollout.policy,
+            "dataset_id": self._rollout.dataset,
+            "trajectory_id": recording.trajectory,
+            "part": recording.part,
+            "start_step": recording.age,
+        }
+
+    def _check_counts(self) -> None:
+        """Raises NotVerifiedError if the shard does not hold what was planned."""
+        settings, count = self._files.settings, self._rollout.count
+        planned = count * (settings.step_per_trajectory or 0) if settings.windows else self._transitions
+        if self._trajectories != count or self._transitions != planned:
+            raise NotVerifiedError(
+                f"{self._policy.name}: {self._trajectories} trajectories of {self._transitions} steps were recorded, "
+                f"and {count} of {planned} were planned"
+            )
+
+
+def _grouped(recordings: Iterable[Recording]) -> Iterator[list[Recording]]:
+    """The recordings in groups of about `_STEPS_TOGETHER` steps."""
+    group: list[Recording] = []
+    steps = 0
+    for recording in recordings:
+        group.append(recording)
+        steps += len(recording.columns["reward"]) - 1
+        if steps >= _STEPS_TOGETHER:
+            yield group
+            group, steps = [], 0
+    if group:
+        yield group

@@ -1,0 +1,263 @@
+"""A recording as a source: its shards are rollouts, and reading one rolls it out."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.metadata
+import json
+import platform
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from rlds_beam import __version__
+from rlds_beam.encoding.tfds.features import parse_features
+from rlds_beam.encoding.tfds.rlds_dataset import features_json
+from rlds_beam.episodes.schema import Schema
+from rlds_beam.errors import UsageError
+from rlds_beam.output.files import to_json
+from rlds_beam.output.manifest import VERSION
+from rlds_beam.reading.base import Shard, Source, Split, TfdsMetadata
+from rlds_beam.recording.encoding import RecordedDecoder, recorded_schema
+from rlds_beam.recording.environments import KINDS, Environment, make_environment, observed_dtypes
+from rlds_beam.recording.loading import load_policies, versions_of
+from rlds_beam.recording.logger import has_envlogger
+from rlds_beam.recording.options import RolloutOptions
+from rlds_beam.recording.policies import BehaviorPolicy, HistoryPolicy, Random
+from rlds_beam.recording.rollouts import Rollout, RolloutFormat, plan_rollouts
+from rlds_beam.recording.settings import Settings, info_fields
+from rlds_beam.text import count
+from rlds_beam.user_functions import ByValue, version_of
+
+METADATA = "metadata.json"
+
+_SECONDS_PER_STEP = 60e-6
+"""About what a step takes: of CartPole with a small network. Only the order of magnitude counts (`jobs.cost`)."""
+
+_STEPS_PER_TRAJECTORY = 100
+"""Of a trajectory whose length is not known."""
+
+
+@dataclasses.dataclass(frozen=True)
+class RecordedSource(Source):
+    """Behaviour policies in an environment, as a source of RLDS: nothing is stored until an output writes it.
+
+    Attributes:
+      dataset, schema, files, decoder, splits: as of `Source`.
+      features: the text of the features.json that describes the records.
+      functions: versions of the user's code, by option.
+      images: how images are recorded.
+      most_steps_each: the most steps of a trajectory; None if not known.
+    """
+
+    dataset: str
+    schema: Schema
+    files: RolloutFormat
+    decoder: RecordedDecoder
+    splits: tuple[Split, ...]
+    features: str
+    functions: Mapping[str, str]
+    images: str
+    most_steps_each: int | None
+
+    violations = ()
+    has_files = False
+
+    @classmethod
+    def open(cls, input: str | Sequence[str], *, split: str | None = None, features: str | None = None) -> Source:
+        raise UsageError("a recording has no files to open: rlds-beam record rolls policies out")
+
+    def describe(self) -> str:
+        trajectories = sum(rollout.count for rollout in self.files.rollouts.values())
+        policies = ", ".join(self.files.metadata["policies"])
+        return f"{count(trajectories, 'rollout')} of {policies} in {self.files.environment}"
+
+    def plan(self) -> dict[str, Any]:
+        record = {**self.files.metadata, "given": list(self.files.policies), "images": self.images}
+        settings = dataclasses.asdict(self.files.settings)
+        return {"record": record, "settings": settings, "functions": dict(self.functions)}
+
+    def decode_seconds(self) -> float:
+        steps = min(self.most_steps_each or _STEPS_PER_TRAJECTORY, 10 * _STEPS_PER_TRAJECTORY)
+        return sum(rollout.count for rollout in self.files.rollouts.values()) * steps * _SECONDS_PER_STEP
+
+    @property
+    def tfds(self) -> TfdsMetadata:
+        described = {"description": f"Recorded in {self.files.environment} by rlds-beam."}
+        return TfdsMetadata(self.features, json.dumps(described), {METADATA: to_json(self.files.metadata).encode()})
+
+
+def open_recording(options: RolloutOptions, shards: int | None = None) -> RecordedSource:
+    """Makes an environment and the policies, and checks all that can be checked before a rollout.
+
+    Args:
+      options: what is rolled out.
+      shards: shards of each policy in each dataset; None chooses.
+
+    Raises:
+      UsageError: the environment, the policies or the options cannot be used as they are.
+    """
+    config = _config(options)
+    environment = make_environment(options.env, config)
+    policies = load_policies(options.policy)
+    try:
+        settings = _settings(options, environment, policies)
+    finally:
+        environment.close()
+    propensity, mixture = _propensity(policies), len(policies) > 1
+    recorded = recorded_schema(
+        environment.observation, environment.action, settings,
+        propensity=propensity, mixture=mixture, images=options.image_encoding == "png",
+    )  # fmt: skip
+    features = to_json(features_json(recorded))
+    schema = parse_features(features, "features.json")
+    shards = _shards(options, shards)
+    planned = plan_rollouts(len(policies), options.datasets, options.trajectories, shards)
+    paths = {split: [_path(split, rollout, policies) for rollout in rollouts] for split, rollouts in planned.items()}
+    rollouts = {
+        path: rollout for split in planned for path, rollout in zip(paths[split], planned[split], strict=True)
+    }  # fmt: skip
+    metadata, envlogger = _metadata(options, config, policies), _envlogger(options)
+    files = RolloutFormat(
+        options.env, config, options.policy, settings, schema, mixture and propensity, metadata, envlogger, rollouts
+    )
+    splits = tuple(
+        Split(split, tuple(_shard(i, path, rollouts[path], settings) for i, path in enumerate(paths[split])))
+        for split in planned
+    )
+    most = settings.step_per_trajectory or settings.max_episode_steps or environment.most_steps
+    return RecordedSource(
+        f"{_name(options)}/{VERSION}", schema, files, RecordedDecoder(), splits, features,
+        _functions(options), options.image_encoding, most,
+    )  # fmt: skip
+
+
+def _path(split: str, rollout: Rollout, policies: Sequence[BehaviorPolicy]) -> str:
+    """The name of a shard, in plans and messages."""
+    last = rollout.first + rollout.count - 1
+    return f"{split}: trajectories {rollout.first} to {last} of {policies[rollout.policy].name}"
+
+
+def _shard(index: int, path: str, rollout: Rollout, settings: Settings) -> Shard:
+    """A shard; a window may become several records."""
+    return Shard(index, path, 0, None if settings.windows else rollout.count)
+
+
+def _config(options: RolloutOptions) -> dict[str, Any]:
+    if options.env_config is None:
+        return {}
+    try:
+        config = json.loads(options.env_config)
+    except ValueError as error:
+        raise UsageError(f"--env_config={options.env_config}: it is not JSON: {error}") from error
+    if not isinstance(config, dict):
+        raise UsageError(f'--env_config={options.env_config}: expected an object, like {{"size": 4}}')
+    return config
+
+
+def _settings(options: RolloutOptions, environment: Environment, policies: Sequence[BehaviorPolicy]) -> Settings:
+    environment.observation = environment.observation.with_dtypes(observed_dtypes(environment))
+    for policy in policies:
+        policy.bind(environment.observation, environment.action)
+    windows = options.steps is not None
+    for policy in policies:
+        if windows and isinstance(policy, HistoryPolicy):
+            raise UsageError(f"{policy.name} looks at whole episodes, and --steps records windows: use --episodes")
+        if windows and len(policies) > 1 and policy.initial_state() is not None:
+            raise UsageError(
+                f"{policy.name} has a state, which it would not have seen begin in the windows of the other policies, "
+                "so the mixture's propensity is not known: record --steps of it on its own, or --episodes"
+            )
+    limits = (options.step_per_trajectory, options.max_episode_steps, environment.most_steps)
+    if not windows and limits == (None, None, None) and not environment.ends:
+        raise UsageError(
+            f"--env={options.env} does not say after how many steps an episode ends at the latest: give "
+            "--step_per_trajectory or --max_episode_steps"
+        )
+    return Settings(
+        seed=options.seed,
+        windows=windows,
+        step_per_trajectory=options.window,
+        minimum_rollout_length=options.minimum_rollout_length if windows else 0,
+        maximum_rollout_length=options.maximum_rollout_length if windows else 0,
+        single_interaction=options.single_interaction,
+        max_episode_steps=options.max_episode_steps,
+        record_unclipped_action=options.record_unclipped_action,
+        info=_info(options, environment) if options.obtain_info else {},
+        observed=tuple(leaf.dtype for leaf in environment.observation.leaves),
+        reward=options.reward_dtype,
+        environments=options.envs_per_worker,
+    )
+
+
+def _info(options: RolloutOptions, environment: Environment) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """The fields of the environment's info, as its first step gives them."""
+    environment.reset(0)
+    anything = Random()
+    anything.bind(environment.observation, environment.action)
+    uniform, normal = anything.randomness
+    action = anything.distribution(None).sample(np.full((1, uniform), 0.5), np.zeros((1, normal)))
+    leaves = [a.astype(leaf.dtype)[0] for leaf, a in zip(environment.action.leaves, action, strict=True)]
+    info = environment.step(environment.action.build(leaves)).info
+    found = info_fields(info, options.info_keys)
+    for key in options.info_keys:
+        if key not in found:
+            raise UsageError(
+                f"--info_keys={key}: a step's info has no such number or text; it has {', '.join(info) or 'nothing'}"
+            )
+    return found
+
+
+def _propensity(policies: Sequence[BehaviorPolicy]) -> bool:
+    known = {policy.has_propensity for policy in policies}
+    if len(known) > 1:
+        without = ", ".join(policy.name for policy in policies if not policy.has_propensity)
+        raise UsageError(f"no propensity is known of {without}, and it is of the other policies: record it on its own")
+    return known.pop()
+
+
+def _shards(options: RolloutOptions, shards: int | None) -> int | None:
+    if not options.single_interaction:
+        return shards
+    if shards not in (None, 1):
+        raise UsageError(f"--shards={shards}: a single interaction is one file for each policy and dataset")
+    return 1
+
+
+def _name(options: RolloutOptions) -> str:
+    """A name that TFDS takes: letters, digits and underscores, in lower case."""
+    name = options.name or re.sub(r"\W+", "_", options.env.partition(":")[2].partition("#")[0]).strip("_").lower()
+    name = name if name[:1].isalpha() else f"recorded_{name}".rstrip("_")
+    if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
+        raise UsageError(f"--name={name}: a name is of small letters, digits and underscores")
+    return name
+
+
+def _envlogger(options: RolloutOptions) -> bool:
+    if options.logger == "own":
+        return False
+    if options.logger == "envlogger" and not has_envlogger():
+        raise UsageError("--logger=envlogger: pip install 'rlds-beam[envlogger]', on Python 3.10 or 3.11")
+    return has_envlogger()
+
+
+def _metadata(options: RolloutOptions, config: Mapping[str, Any], policies: Sequence[BehaviorPolicy]) -> dict[str, Any]:
+    kind = options.env.partition(":")[0]
+    packages = {"gymnasium": ("gymnasium",), "gym": ("gym",), "dm_control": ("dm_control", "mujoco")}.get(kind, ())
+    versions = {"rlds-beam": __version__, "python": platform.python_version(), "numpy": np.__version__}
+    return {
+        "environment": str(options.env),
+        "environment_config": dict(config),
+        "policies": [policy.name for policy in policies],
+        "seed": options.seed,
+        "versions": {**versions, **{name: importlib.metadata.version(name) for name in packages}},
+    }
+
+
+def _functions(options: RolloutOptions) -> dict[str, str]:
+    """Versions of the user's environment and policies."""
+    by_name = options.env.partition(":")[0] in KINDS or isinstance(options.env, ByValue)
+    functions = {} if by_name else {"--env": version_of(options.env, "--env")}
+    return {**functions, "--policy": versions_of(options.policy)}

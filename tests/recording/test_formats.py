@@ -1,0 +1,155 @@
+"""`rlds-beam record --to=…`: any format, with the guarantees of a conversion."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from recorded import GREEDY, WALK, bytes_of, episodes_of, recorded
+
+from rlds_beam import UsageError
+from rlds_beam.images.encoded_images import EncodedImages
+from rlds_beam.jobs.convert import prepare
+from rlds_beam.jobs.options import RecordOptions
+from rlds_beam.pipelines.cli import main
+from rlds_beam.reading.base import Segment
+from rlds_beam.reading.decoding import EpisodeDecoder
+from rlds_beam.reading.reader import EpisodeReader
+
+FLAGS = (f"--env={WALK}", f"--policy={GREEDY}", "--episodes=40", "--progress=none", "--logger=own")
+CONNECTORS = "- MinimumLength: {transitions: 4}\n- Normalize: {fields: [observation]}\n"
+FORMATS = {
+    "lerobot": ("--to=lerobot", "--fps=10"),
+    "columns": ("--to=columns", "--connectors=connectors.yaml"),
+    "trajectories": ("--to=trajectories", "--items=sequences", "--sequence_length=3", "--keep=episode_key"),
+    "rlds": ("--to=rlds", "--connectors=connectors.yaml"),
+    "numpy": ("--to=numpy",),
+}
+NAMES_THE_SOURCE = {
+    "plan.json", "manifest.json", "provenance.json", "README.md", "metadata.json", "dataset_info.json", "fitted.json"
+}  # fmt: skip
+    "plan.json",
+    "manifest.json",
+    "provenance.json",
+    "README.md",
+    "metadata.json",
+    "dataset_info.json",
+    "fitted.json",
+}
+
+
+@pytest.fixture(autouse=True)
+def _folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent / "support"))
+    monkeypatch.chdir(tmp_path)
+    Path("connectors.yaml").write_text(CONNECTORS)
+
+
+def data_of(output: str) -> dict[str, bytes]:
+    """The files of an output, without what names the source: commits have the digest of the plan."""
+    files = bytes_of(Path(output))
+    return {file: content for file, content in files.items() if file not in NAMES_THE_SOURCE and file[0] != "_"}
+
+
+@pytest.mark.parametrize("to", FORMATS)
+def test_any_format_is_written_at_once(to, capsys):
+    """As if it had been recorded as RLDS first."""
+    assert main(["record", "direct", *FLAGS, "--shards=1", *FORMATS[to]]) == 0
+    assert main(["record", "rlds", *FLAGS, "--shards=1"]) == 0
+    assert main(["convert", "rlds", "converted", *FORMATS[to], "--progress=none"]) == 0
+    direct, converted = data_of("direct"), data_of("converted")
+    assert direct.keys() - {"metadata.json"} == converted.keys() - {"metadata.json"}
+    assert {file for file in direct if direct[file] != converted.get(file)} <= {"dataset_info.json"}
+    assert json.loads(direct["report.json"]) == json.loads(converted["report.json"])
+
+
+@pytest.mark.parametrize("to", ["lerobot", "columns"])
+def test_the_same_bytes_with_two_workers(to):
+    flags = (*FLAGS, "--policy=random", *FORMATS[to])
+    assert main(["record", "one", *flags]) == 0
+    assert main(["record", "two", *flags, "--workers=2"]) == 0
+    assert bytes_of(Path("one")) == bytes_of(Path("two"))
+
+
+def test_connectors_drop_and_count(capsys):
+    assert main(["record", "out", *FLAGS, *FORMATS["rlds"]]) == 0
+    out = capsys.readouterr().out
+    report = json.loads(Path("out/report.json").read_text())
+    assert report["records"] == 40
+    assert 0 < report["items_written"] == 40 - report["dropped"]["MinimumLength"]["records"] < 40
+    assert "dropped   1 record by MinimumLength" in out
+    assert all(len(episode["steps/reward"]) > 4 for episode in episodes_of(Path("out")))
+    assert json.loads(Path("out/metadata.json").read_text())["policies"] == ["greedy"]
+
+
+def test_an_episode_that_breaks_a_rule_is_rejected(capsys):
+    flags = ["--env=recorded_environments:faulty", "--policy=random", "--episodes=12", "--progress=none"]
+    assert main(["record", "out", *flags]) == 3
+    report = json.loads(Path("out/report.json").read_text())
+    assert (report["records"], report["rejected"]) == (12, 3)
+    assert len(episodes_of(Path("out"))) == 9
+    assert "non_finite" in capsys.readouterr().out
+    assert main(["record", "all", *flags, "--accept=non_finite"]) == 0
+    assert len(episodes_of(Path("all"))) == 12
+
+
+@pytest.mark.parametrize("env", ["walk", "everything"])
+def test_an_episode_is_what_its_record_decodes_to(env, tmp_path):
+    job = recorded(
+        tmp_path / "out", "random", env=f"recorded_environments:{env}", episodes=5, obtain_info=env == "walk"
+    )
+    decoder = EpisodeDecoder(job.source.schema)
+    (split,) = job.source.splits
+    for shard in split.shards:
+        for episode in EpisodeReader(job.source).read("train", Segment(shard)):
+            assert not episode.faults
+            decoded = decoder.decode(bytes(episode.payload), episode.key)
+            assert {**decoded.metadata} == {**episode.metadata}
+            assert list(decoded.steps) == list(episode.steps)
+            for path, column in decoded.steps.items():
+                own = episode.steps[path]
+                assert own.dtype == column.dtype
+                if isinstance(own, EncodedImages):
+                    assert isinstance(column, EncodedImages)
+                    assert (own.shape, own.encoding) == (column.shape, column.encoding)
+                    own, column = own.data, column.data
+                np.testing.assert_array_equal(own, column)
+
+
+def test_keys_are_those_of_the_recorded_dataset(tmp_path):
+    from rlds_beam import open_source
+
+    job = recorded(tmp_path / "out", episodes=30)
+    source = open_source(str(tmp_path / "out"))
+
+    def keys(source):
+        reader = EpisodeReader(source)
+        return [
+            episode.key
+            for split in source.splits
+            for shard in split.shards
+            for episode in reader.read(split.name, Segment(shard))
+        ]
+
+    assert keys(source) == keys(job.source)
+
+
+def test_dry_run_says_what_would_be_rolled_out(capsys):
+    assert main(["record", "out", *FLAGS, *FORMATS["lerobot"], "--dry_run"]) == 0
+    out = capsys.readouterr().out
+    assert f"input     40 rollouts of greedy in {WALK}" in out
+    assert not Path("out").exists()
+
+
+def test_another_format_in_the_same_directory_is_refused(capsys):
+    assert main(["record", "out", *FLAGS]) == 0
+    assert main(["record", "out", *FLAGS, *FORMATS["numpy"]]) == 2
+    assert "this command would write" in capsys.readouterr().err
+
+
+def test_an_output_refuses_what_it_cannot_hold(tmp_path):
+    options = {"env": WALK, "policy": ("random",), "episodes": 2, "to": "lerobot"}
+    with pytest.raises(UsageError, match="fps"):
+        prepare(RecordOptions(tmp_path / "out", **options))
