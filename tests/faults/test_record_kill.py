@@ -16,8 +16,9 @@ from rlds_beam.pipelines.cli import main
 FLAGS = (f"--env={WALK}", f"--policy={GREEDY}", "--policy=random", "--episodes=400", "--logger=own", "--progress=none")
 
 
-@pytest.mark.parametrize("to", [(), ("--to=lerobot", "--fps=10")], ids=["rlds", "lerobot"])
-@pytest.mark.parametrize("moment", ["temporary", "workers"])
+@pytest.mark.parametrize(
+    ("moment", "to"), [("temporary", ()), ("workers", ()), ("workers", ("--to=lerobot", "--fps=10"))]
+)
 def test_killed_and_run_again(tmp_path, moment, to, monkeypatch):
     flags = (*FLAGS, *to)
     assert main(["record", str(tmp_path / "undisturbed"), *flags]) == 0

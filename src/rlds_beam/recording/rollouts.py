@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from rlds_beam.encoding.base import Headers, Record
 from rlds_beam.encoding.tfrecord.framing import OVERHEAD
@@ -26,7 +26,8 @@ _STEPS_TOGETHER = 1024
 """Steps whose propensities are checked together, so that the policies are called less often."""
 
 
-class Rollout(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Rollout:
     """What a shard of a recording holds: trajectories of one policy, in one dataset.
 
     Attributes:

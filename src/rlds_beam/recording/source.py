@@ -58,7 +58,7 @@ class RecordedSource(Source):
     decoder: RecordedDecoder
     splits: tuple[Split, ...]
     features: str
-    functions: Mapping[str, str]
+    functions: Mapping[str, Any]
     images: str
     most_steps_each: int | None
 
@@ -256,7 +256,7 @@ def _metadata(options: RolloutOptions, config: Mapping[str, Any], policies: Sequ
     }
 
 
-def _functions(options: RolloutOptions) -> dict[str, str]:
+def _functions(options: RolloutOptions) -> dict[str, Any]:
     """Versions of the user's environment and policies."""
     by_name = options.env.partition(":")[0] in KINDS or isinstance(options.env, ByValue)
     functions = {} if by_name else {"--env": version_of(options.env, "--env")}
