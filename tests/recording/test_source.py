@@ -7,7 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from recorded import GREEDY, WALK, bytes_of, episodes_of, recorded
+from checkout import SUPPORT
+from directories import bytes_of
+from recorded import GREEDY, WALK, episodes_of, recorded
 
 from rlds_beam import UsageError
 from rlds_beam.images.encoded_images import EncodedImages
@@ -33,7 +35,7 @@ NAMES_THE_SOURCE = {"plan.json", "manifest.json", "provenance.json", "README.md"
 
 @pytest.fixture(autouse=True)
 def _folder(tmp_path, monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1] / "support"))
+    monkeypatch.setenv("PYTHONPATH", str(SUPPORT))
     monkeypatch.chdir(tmp_path)
     Path("connectors.yaml").write_text(CONNECTORS)
     Path("columns.yaml").write_text(CONNECTORS + COLUMNS)
