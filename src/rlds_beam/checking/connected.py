@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import operator
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from rlds_beam.checking.totals import numbers_from_json, sums
 from rlds_beam.text import count, some
 
 
@@ -40,9 +40,9 @@ class Connected:
         """The sum of two counts of the same connector."""
         if self.name != other.name:
             raise ValueError(f"{self.name} and {other.name} are connectors of two jobs")
-        sums: dict[str, Any] = {name: getattr(self, name) + getattr(other, name) for name in _NUMBERS}
-        sums |= {name: _union(getattr(self, name), getattr(other, name)) for name in _SETS}
-        return dataclasses.replace(self, **sums)
+        unions = {name: _union(getattr(self, name), getattr(other, name)) for name in _SETS}
+        total: dict[str, Any] = {**sums(self, other), **unions}
+        return dataclasses.replace(self, **total)
 
     @property
     def title(self) -> str:
@@ -64,7 +64,6 @@ class Connected:
         return f"{self.title}: {', '.join(parts)}"
 
 
-_NUMBERS = tuple(field.name for field in dataclasses.fields(Connected) if field.default == 0)
 _SETS = ("fields", "columns")
 
 
@@ -90,8 +89,8 @@ def connected_from_json(content: Iterable[Mapping[str, Any]]) -> tuple[Connected
     """Reads `[dataclasses.asdict(one), ...]` back."""
     found = []
     for one in content:
-        values: dict[str, Any] = {name: operator.index(one[name]) for name in _NUMBERS}
-        values |= {name: tuple(map(str, one[name])) for name in _SETS}
+        values: dict[str, Any] = {name: tuple(map(str, one[name])) for name in _SETS}
+        values |= numbers_from_json(Connected, one)
         found.append(Connected(str(one["name"]), str(one["arguments"]), **values))
     return tuple(found)
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import operator
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from rlds_beam.checking.totals import merged, numbers_from_json, sums
 from rlds_beam.text import count
 
 
@@ -25,24 +25,17 @@ class Dropped:
 
     def add(self, other: Dropped) -> Dropped:
         """The sum."""
-        return Dropped(self.records + other.records, self.episodes + other.episodes)
+        return Dropped(**sums(self, other))
 
 
 def merge_dropped(parts: Iterable[Mapping[str, Dropped]]) -> dict[str, Dropped]:
     """The sum by connector, in the order of their names."""
-    found: dict[str, Dropped] = {}
-    for part in parts:
-        for name, dropped in part.items():
-            found[name] = found.get(name, Dropped()).add(dropped)
-    return dict(sorted(found.items()))
+    return dict(sorted(merged(parts).items()))
 
 
 def dropped_from_json(content: Mapping[str, Mapping[str, Any]]) -> dict[str, Dropped]:
     """Reads `{name: dataclasses.asdict(dropped)}` back."""
-    return {
-        str(name): Dropped(**{key: operator.index(number) for key, number in numbers.items()})
-        for name, numbers in sorted(content.items())
-    }
+    return {str(name): Dropped(**numbers_from_json(Dropped, one)) for name, one in sorted(content.items())}
 
 
 def dropped_lines(dropped: Mapping[str, Dropped]) -> list[str]:

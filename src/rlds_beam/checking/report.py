@@ -19,6 +19,7 @@ from rlds_beam.checking.connected import (
 from rlds_beam.checking.dropped import Dropped, dropped_from_json, dropped_lines, merge_dropped
 from rlds_beam.checking.left_out import left_out_lines
 from rlds_beam.checking.rules import ADVICE, RULES
+from rlds_beam.checking.totals import merged, numbers_from_json, sums
 from rlds_beam.checking.unused import UnusedSteps, merge_unused, unused_from_json, unused_lines
 from rlds_beam.checking.verdicts import Verdict
 from rlds_beam.episodes.keys import EpisodeKey
@@ -51,14 +52,9 @@ class RuleCount:
     def total(self) -> int:
         return self.accepted + self.repaired + self.rejected
 
-    def merge(self, other: RuleCount) -> RuleCount:
-        samples = heapq.nsmallest(SAMPLES, (*self.samples, *other.samples))
-        return RuleCount(
-            self.accepted + other.accepted,
-            self.repaired + other.repaired,
-            self.rejected + other.rejected,
-            tuple(samples),
-        )
+    def add(self, other: RuleCount) -> RuleCount:
+        """The sum."""
+        return RuleCount(**sums(self, other), samples=tuple(heapq.nsmallest(SAMPLES, (*self.samples, *other.samples))))
 
 
 @dataclasses.dataclass
@@ -139,20 +135,16 @@ class Report:
     def merge(self, *others: Report) -> Report:
         """The sum, as a new report; neither order nor grouping makes a difference."""
         reports = (self, *others)
-        rules: dict[str, RuleCount] = {}
-        for report in reports:
-            for rule, found in report.rules.items():
-                rules[rule] = rules.get(rule, RuleCount()).merge(found)
+        rules = merged(report.rules for report in reports)
         shards: Counter[str] = Counter()
         for report in reports:
             shards.update(report.shards)
-        numbers = {name: sum(getattr(report, name) for report in reports) for name in _NUMBERS}
         left_out = {path: why for report in reports for path, why in report.left_out.items()}
         unused = merge_unused(report.unused for report in reports)
         dropped = merge_dropped(report.dropped for report in reports)
         connectors = merge_connected(report.connectors for report in reports)
         return Report(
-            **numbers, rules=rules, shards=shards, unused=unused, left_out=left_out, dropped=dropped,
+            **sums(*reports), rules=rules, shards=shards, unused=unused, left_out=left_out, dropped=dropped,
             connectors=connectors,
         )  # fmt: skip
 
@@ -184,7 +176,7 @@ class Report:
             if rule in self.rules
         }
         return {
-            **{name: getattr(self, name) for name in _NUMBERS},
+            **sums(self),
             "rules": rules,
             "shards": dict(sorted(self.shards.items())),
             **({"dropped": {n: dataclasses.asdict(d) for n, d in self.dropped.items()}} if self.dropped else {}),
@@ -197,20 +189,19 @@ class Report:
     def from_json(cls, content: Mapping[str, Any]) -> Report:
         rules = {
             rule: RuleCount(
-                **{name: operator.index(count[name]) for name in OUTCOMES},
+                **numbers_from_json(RuleCount, count),
                 samples=tuple((EpisodeKey.parse(s["key"]), s["detail"]) for s in count["samples"]),
             )
             for rule, count in content["rules"].items()
         }
-        numbers = {name: operator.index(content[name]) for name in _NUMBERS}
         shards = Counter({str(name): operator.index(records) for name, records in content["shards"].items()})
         unused = unused_from_json(content.get("unused", {}))
         left_out = {str(path): str(why) for path, why in content.get("left_out", {}).items()}
         dropped = dropped_from_json(content.get("dropped", {}))
         connectors = connected_from_json(content.get("connectors", ()))
         return cls(
-            **numbers, rules=rules, shards=shards, unused=unused, left_out=left_out, dropped=dropped,
-            connectors=connectors,
+            **numbers_from_json(cls, content), rules=rules, shards=shards, unused=unused, left_out=left_out,
+            dropped=dropped, connectors=connectors,
         )  # fmt: skip
 
     def __repr__(self) -> str:
@@ -264,9 +255,6 @@ class Report:
             items = f"{count(self.items_written, 'item')} ({agrees} predicted)"
             lines.append(f"written   {items}" + (f", {format_size(self.bytes_written)}" if self.bytes_written else ""))
         return "\n".join(lines)
-
-
-_NUMBERS = tuple(f.name for f in dataclasses.fields(Report) if f.default == 0)
 
 
 def _rule_lines(rule: str, count: RuleCount, repair: Collection[str]) -> list[str]:

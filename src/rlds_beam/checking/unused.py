@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import operator
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from rlds_beam.checking.totals import merged, numbers_from_json, sums
 from rlds_beam.text import count
 
 REASONS: dict[str, tuple[str, str]] = {
@@ -39,7 +39,7 @@ class UnusedSteps:
 
     def add(self, other: UnusedSteps) -> UnusedSteps:
         """The sum."""
-        return UnusedSteps(self.episodes + other.episodes, self.steps + other.steps, max(self.longest, other.longest))
+        return UnusedSteps(**{**sums(self, other), "longest": max(self.longest, other.longest)})
 
     def __str__(self) -> str:
         episodes = f"{count(self.episodes, 'episode')} with no item, " if self.episodes else ""
@@ -48,20 +48,14 @@ class UnusedSteps:
 
 def merge_unused(parts: Iterable[Mapping[str, UnusedSteps]]) -> dict[str, UnusedSteps]:
     """The sum by reason, in the order of `REASONS`."""
-    found: dict[str, UnusedSteps] = {}
-    for part in parts:
-        for reason, unused in part.items():
-            found[reason] = found.get(reason, UnusedSteps()).add(unused)
-    return {reason: found[reason] for reason in REASONS if reason in found}
+    total = merged(parts)
+    return {reason: total[reason] for reason in REASONS if reason in total}
 
 
 def unused_from_json(content: Mapping[str, Mapping[str, Any]]) -> dict[str, UnusedSteps]:
     """Reads `{reason: dataclasses.asdict(unused)}` back."""
-    return {
-        reason: UnusedSteps(**{name: operator.index(number) for name, number in content[reason].items()})
-        for reason in REASONS
-        if reason in content
-    }
+    known = [reason for reason in REASONS if reason in content]
+    return {reason: UnusedSteps(**numbers_from_json(UnusedSteps, content[reason])) for reason in known}
 
 
 def unused_lines(unused: Mapping[str, UnusedSteps]) -> list[str]:

@@ -12,9 +12,6 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-import google_crc32c
-import numpy as np
-
 from rlds_beam import storage
 from rlds_beam.encoding.base import Damage, Headers, Record
 from rlds_beam.errors import RldsBeamError, UsageError, needs
@@ -122,13 +119,7 @@ class ArrayRecordFormat:
         yield from read_records(path, start, stop)
 
     def scan(self, path: str, start: int = 0, stop: int | None = None) -> Headers:
-        rows = [
-            (record.position, len(record.payload), google_crc32c.value(record.payload))
-            for record in read_records(path, start, stop)
-            if isinstance(record, Record)
-        ]
-        positions, lengths, crcs = zip(*rows, strict=True) if rows else ((), (), ())
-        return Headers(np.array(positions, np.int64), np.array(lengths, np.int64), np.array(crcs, np.uint32))
+        return Headers.of(read_records(path, start, stop))
 
     def is_splittable(self, path: str) -> bool:
         return True

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple, Protocol
 
+import google_crc32c
 import numpy as np
 import numpy.typing as npt
 
@@ -69,6 +70,13 @@ class Headers(NamedTuple):
     positions: npt.NDArray[np.int64]
     lengths: npt.NDArray[np.int64]
     payload_crcs: npt.NDArray[np.uint32]
+
+    @classmethod
+    def of(cls, records: Iterable[Record | Damage]) -> Headers:
+        """The headers of records that were read; those of a damaged region are not known."""
+        rows = [(r.position, len(r.payload), google_crc32c.value(r.payload)) for r in records if isinstance(r, Record)]
+        positions, lengths, crcs = zip(*rows, strict=True) if rows else ((), (), ())
+        return cls(np.array(positions, np.int64), np.array(lengths, np.int64), np.array(crcs, np.uint32))
 
 
 class RecordFormat(Protocol):

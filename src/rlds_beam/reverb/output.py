@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from rlds_beam.checking.unused import UnusedSteps
@@ -13,26 +13,6 @@ from rlds_beam.reverb.columns import ColumnConversion, ColumnConverter
 from rlds_beam.reverb.target import Target
 from rlds_beam.reverb.writing import Writer
 from rlds_beam.trajectories.converter import Conversion, Converter
-from rlds_beam.trajectories.items import Items
-
-
-class _Episodes:
-    """A `Converter` of the episodes of batches."""
-
-    def __init__(self, conversion: Conversion, encode: Callable[[Items], Any]):
-        self._converter = Converter(conversion, encode)
-        self.finish = self._converter.finish
-
-    @property
-    def predicted(self) -> int:
-        return self._converter.predicted
-
-    @property
-    def unused_steps(self) -> Mapping[str, UnusedSteps]:
-        return self._converter.unused_steps
-
-    def encode(self, batch: Batch) -> list[Any]:
-        return self._converter.encode(batch.episodes)
 
 
 class ReverbRangeWriter:
@@ -44,11 +24,11 @@ class ReverbRangeWriter:
 
     def __init__(self, conversion: Conversion | ColumnConversion, target: Target, writer: Writer):
         self._target, self._writer = target, writer
-        self._converter: _Episodes | ColumnConverter[Any]
+        self._converter: Converter[Any] | ColumnConverter[Any]
         if isinstance(conversion, ColumnConversion):
             self._converter = ColumnConverter(conversion, writer.encode)
         else:
-            self._converter = _Episodes(conversion, writer.encode)
+            self._converter = Converter(conversion, writer.encode)
         self._key: EpisodeKey | None = None
         self.due: Counter[str] = Counter()
 
@@ -62,7 +42,10 @@ class ReverbRangeWriter:
 
     def write(self, batch: Batch) -> None:
         before = self._converter.predicted
-        encoded = self._converter.encode(batch)
+        if isinstance(self._converter, ColumnConverter):
+            encoded = self._converter.encode(batch)
+        else:
+            encoded = self._converter.encode(batch.episodes)
         for items in encoded:
             self._writer.write(items)
         self._key = batch.episodes[0].key

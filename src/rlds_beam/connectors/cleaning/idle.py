@@ -60,7 +60,7 @@ class IdleRule:
 
 
 @dataclasses.dataclass(frozen=True)
-class DropIdleSteps(EpisodeConnector):
+class DropIdleSteps(IdleRule, EpisodeConnector):
     """Keeps the stretches of an episode in which the robot moves: each becomes an episode, or they are marked.
 
         idle            . i . . . . . i i i i i i i i i . . . . . . . . . . . . . . . . . . . . . . . . . . .
@@ -79,19 +79,13 @@ class DropIdleSteps(EpisodeConnector):
       mode: `split`: an episode for each range; `mark`: whole episodes with a column `keep`, bool.
     """
 
-    field: str = "action_dict/joint_velocity"
-    threshold: float = 1e-3
-    min_idle: int = 7
-    min_moving: int = 16
-    trim: int = 10
     mode: str = "split"
 
     def __post_init__(self) -> None:
         check_mode(self.mode, "DropIdleSteps")
 
     def edit(self, episode: Episode, fields: StepFields) -> Episode | Sequence[Episode]:
-        rule = IdleRule(self.field, self.threshold, self.min_idle, self.min_moving, self.trim)
-        return _applied(episode, rule.ranges(episode), self.trim, self.mode)
+        return _applied(episode, self.ranges(episode), self.trim, self.mode)
 
 
 @dataclasses.dataclass(frozen=True)

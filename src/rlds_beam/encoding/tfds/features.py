@@ -300,23 +300,28 @@ def _dimension(value: Any, path: str, where: str) -> int | None:
         raise UsageError(f"{where}: {path} has dimension {shortened(repr(value))}, which is not a number") from None
 
 
-def features_json(fields: Mapping[str, Field]) -> dict[str, Any]:
+def features_json(fields: Mapping[str, Field], *, scalars: bool = False) -> dict[str, Any]:
     """The `features.json` of flat records: what `tfds.builder_from_directory` reads.
 
     Args:
       fields: path -> leaf of one record: Tensors (encoding none, bytes or zlib), text, and
         images (png, jpeg; of rank 4, a sequence of them). Paths are nested at their `/`, as in the records' keys.
+      scalars: a Tensor without dimensions is a Scalar, which has no encoding.
 
     Raises:
       UsageError: a leaf that only TFDS's own decoder reads, or a path that is leaf and folder.
     """
-    return _node(nest(dict(sorted(fields.items()))))
+    return _node(nest(dict(sorted(fields.items()))), scalars)
 
 
-def _node(tree: Field | dict[str, Any]) -> dict[str, Any]:
+def features_dict(features: Mapping[str, Any]) -> dict[str, Any]:
+    """A FeaturesDict of these features."""
+    return {"pythonClassName": _PACKAGE + "features_dict.FeaturesDict", "featuresDict": {"features": features}}
+
+
+def _node(tree: Field | dict[str, Any], scalars: bool) -> dict[str, Any]:
     if isinstance(tree, dict):
-        children = {name: _node(child) for name, child in tree.items()}
-        return {"pythonClassName": _PACKAGE + "features_dict.FeaturesDict", "featuresDict": {"features": children}}
+        return features_dict({name: _node(child, scalars) for name, child in tree.items()})
     if not tree.fast:
         raise UsageError(f"{tree.path}: a {tree.feature} cannot be written")
     if tree.encoding == "text":
@@ -325,10 +330,11 @@ def _node(tree: Field | dict[str, Any]) -> dict[str, Any]:
     shape = {"dimensions": dimensions} if dimensions else {}
     if tree.encoding in ("png", "jpeg"):
         if len(tree.shape) == 4:  # a list of images, of any length
-            one = _node(dataclasses.replace(tree, shape=tree.shape[1:]))
+            one = _node(dataclasses.replace(tree, shape=tree.shape[1:]), scalars)
             sequence = {"feature": one, "length": "-1"}
             return {"pythonClassName": _PACKAGE + "sequence_feature.Sequence", "sequence": sequence}
         image = {"shape": shape, "dtype": tree.dtype, "encodingFormat": tree.encoding}
         return {"pythonClassName": _PACKAGE + "image_feature.Image", "image": image}
+    kind = "scalar.Scalar" if scalars and not tree.shape and tree.encoding == "none" else "tensor_feature.Tensor"
     tensor = {"shape": shape, "dtype": tree.dtype, "encoding": tree.encoding}
-    return {"pythonClassName": _PACKAGE + "tensor_feature.Tensor", "tensor": tensor}
+    return {"pythonClassName": _PACKAGE + kind, "tensor": tensor}

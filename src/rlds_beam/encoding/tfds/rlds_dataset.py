@@ -4,47 +4,28 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from rlds_beam.encoding.tfds.dataset_info import DATASET_INFO, DEFAULT_TEMPLATE, FEATURES, SplitInfo, dataset_info_json
+from rlds_beam.encoding.tfds.features import features_dict
+from rlds_beam.encoding.tfds.features import features_json as flat_features_json
 from rlds_beam.encoding.tfds.rlds_records import encode_example, schema_of
 from rlds_beam.encoding.tfrecord.writing import frame_all
 from rlds_beam.episodes.episode import Episode
-from rlds_beam.episodes.nesting import nest
-from rlds_beam.episodes.schema import Field, Schema
+from rlds_beam.episodes.schema import Schema
 
 _FEATURES = "tensorflow_datasets.core.features"
 
 
 def features_json(schema: Schema) -> dict[str, Any]:
     """The content of the `features.json` that TFDS writes for the schema."""
-    steps = {"feature": _feature(nest(dict(sorted(schema.steps.items())))), "length": "-1"}
+    steps = {"feature": flat_features_json(schema.steps, scalars=True), "length": "-1"}
     features = {"steps": {"pythonClassName": f"{_FEATURES}.dataset_feature.Dataset", "sequence": steps}}
     if schema.metadata:
-        features["episode_metadata"] = _feature(nest(dict(sorted(schema.metadata.items()))))
-    return _dict_feature(features)
-
-
-def _dict_feature(features: Mapping[str, Any]) -> dict[str, Any]:
-    return {"pythonClassName": f"{_FEATURES}.features_dict.FeaturesDict", "featuresDict": {"features": features}}
-
-
-def _feature(field: Field | dict[str, Any]) -> dict[str, Any]:
-    """The feature of a leaf, or the FeaturesDict of nested ones."""
-    if isinstance(field, dict):
-        return _dict_feature({name: _feature(child) for name, child in field.items()})
-    if field.encoding == "text":
-        return {"pythonClassName": f"{_FEATURES}.text_feature.Text", "text": {}}
-    dimensions = {"dimensions": [str(-1 if d is None else d) for d in field.shape]} if field.shape else {}
-    content = {"shape": dimensions, "dtype": field.dtype}
-    if field.encoding in ("png", "jpeg"):
-        image = {**content, "encodingFormat": field.encoding}
-        return {"pythonClassName": f"{_FEATURES}.image_feature.Image", "image": image}
-    # TFDS gives a Scalar no encoding.
-    name = "tensor_feature.Tensor" if field.shape or field.encoding != "none" else "scalar.Scalar"
-    return {"pythonClassName": f"{_FEATURES}.{name}", "tensor": {**content, "encoding": field.encoding}}
+        features["episode_metadata"] = flat_features_json(schema.metadata, scalars=True)
+    return features_dict(features)
 
 
 def write_dataset(

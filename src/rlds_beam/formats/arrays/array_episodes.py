@@ -7,7 +7,6 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeAlias
 
-import google_crc32c
 import numpy as np
 
 from rlds_beam.encoding.base import Damage, Headers, Record
@@ -90,13 +89,7 @@ class ArrayFormat(abc.ABC):
             yield from (Damage(i, i + 1, f"the file cannot be read: {error}", b"") for i in range(position, last))
 
     def scan(self, path: str, start: int = 0, stop: int | None = None) -> Headers:
-        records = [
-            (record.position, len(record.payload), google_crc32c.value(record.payload))
-            for record in self.read(path, start, stop)
-            if isinstance(record, Record)
-        ]
-        positions, lengths, crcs = zip(*records, strict=True) if records else ((), (), ())
-        return Headers(np.array(positions, np.int64), np.array(lengths, np.int64), np.array(crcs, np.uint32))
+        return Headers.of(self.read(path, start, stop))
 
     def is_splittable(self, path: str) -> bool:
         return True

@@ -6,11 +6,13 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 
 from rlds_beam import naming, storage
-from rlds_beam.errors import UsageError
+from rlds_beam.encoding.base import RecordFormat
+from rlds_beam.episodes.schema import Schema
+from rlds_beam.errors import UsageError, Violation
 from rlds_beam.formats.arrays.array_episodes import ArrayFormat
 from rlds_beam.output.directory import is_output
 from rlds_beam.output.manifest import read_manifest
-from rlds_beam.reading.base import Shard, Split
+from rlds_beam.reading.base import Decoder, Shard, Source, Split
 from rlds_beam.reading.splits import selected_splits, slice_split
 
 
@@ -27,6 +29,18 @@ class FoundFiles:
     name: str
     splits: Mapping[str, tuple[str, ...]]
     where: str
+
+
+@dataclasses.dataclass(frozen=True)
+class SourceOfFiles(Source):
+    """Files that are read record by record, and have no TFDS metadata. Attributes: as of `Source`."""
+
+    dataset: str
+    schema: Schema
+    decoder: Decoder
+    splits: tuple[Split, ...]
+    files: RecordFormat
+    violations: tuple[Violation, ...] = ()
 
 
 def find_files(input: str | Sequence[str], endings: tuple[str, ...], source: str) -> FoundFiles:
@@ -73,6 +87,12 @@ def shards_of(files: ArrayFormat, paths: Sequence[str]) -> tuple[Shard, ...]:
             count = None
         shards.append(Shard(i, path, storage.size(path), count))
     return tuple(shards)
+
+
+def splits_of_files(files: ArrayFormat, found: FoundFiles, split: str | None) -> tuple[Split, ...]:
+    """The selected splits of files that were found."""
+    shards = {name: shards_of(files, paths) for name, paths in found.splits.items()}
+    return splits_of(shards, split, found.name)
 
 
 def splits_of(splits: Mapping[str, tuple[Shard, ...]], split: str | None, dataset: str) -> tuple[Split, ...]:

@@ -33,9 +33,8 @@ from rlds_beam.formats.arrays.array_episodes import (
 )
 from rlds_beam.formats.arrays.hdf5_reading import UNREADABLE, check_stored, open_hdf5, read_array
 from rlds_beam.formats.arrays.leaves import LeafColumn, field_from_json
-from rlds_beam.formats.arrays.sources_of_files import find_files, no_features, shards_of, splits_of
+from rlds_beam.formats.arrays.sources_of_files import SourceOfFiles, find_files, no_features, splits_of_files
 from rlds_beam.formats.d3rlpy.output import SCHEMA
-from rlds_beam.reading.base import Source, Split
 from rlds_beam.text import shortened
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
@@ -124,22 +123,15 @@ class D3rlpyDecoder(ArrayDecoder):
 
 
 @dataclasses.dataclass(frozen=True)
-class D3rlpySource(Source):
+class D3rlpySource(SourceOfFiles):
     """Files of d3rlpy's replay buffers. Attributes: as of `Source`."""
-
-    dataset: str
-    schema: Schema
-    decoder: D3rlpyDecoder
-    splits: tuple[Split, ...]
-    files: D3rlpyFormat = D3rlpyFormat()
-    violations: tuple[Any, ...] = ()
 
     @classmethod
     def open(cls, input: str | Sequence[str], *, split: str | None = None, features: str | None = None) -> D3rlpySource:
         no_features("d3rlpy", features)
         found = find_files(input, (".h5", ".hdf5"), "d3rlpy")
-        files = cls.files
-        splits = splits_of({name: shards_of(files, paths) for name, paths in found.splits.items()}, split, found.name)
+        files = D3rlpyFormat()
+        splits = splits_of_files(files, found, split)
         first = next((shard.path for one in splits for shard in one.shards if shard.records), None)
         if first is None:
             for shard in (shard for one in splits for shard in one.shards if shard.records is None):
@@ -149,7 +141,7 @@ class D3rlpySource(Source):
                     raise UsageError(str(error)) from error
             raise UsageError(f"{found.where}: there are no episodes")
         decoder = _decoder(first)
-        return cls(f"{found.name}/1.0.0", decoder.schema, decoder, splits)
+        return cls(f"{found.name}/1.0.0", decoder.schema, decoder, splits, files)
 
 
 def _decoder(path: str) -> D3rlpyDecoder:

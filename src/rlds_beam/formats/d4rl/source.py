@@ -38,8 +38,7 @@ from rlds_beam.formats.arrays.array_episodes import (
     with_last,
 )
 from rlds_beam.formats.arrays.hdf5_reading import UNREADABLE, check_stored, datasets_of, open_hdf5
-from rlds_beam.formats.arrays.sources_of_files import find_files, no_features, shards_of, splits_of
-from rlds_beam.reading.base import Source, Split
+from rlds_beam.formats.arrays.sources_of_files import SourceOfFiles, find_files, no_features, splits_of_files
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
@@ -206,23 +205,15 @@ def path_of(name: str) -> str:
 
 
 @dataclasses.dataclass(frozen=True)
-class D4rlSource(Source):
+class D4rlSource(SourceOfFiles):
     """D4RL's files. Attributes: as of `Source`."""
-
-    dataset: str
-    schema: Schema
-    decoder: D4rlDecoder
-    splits: tuple[Split, ...]
-    files: D4rlFormat = D4rlFormat()
-    violations: tuple[Any, ...] = ()
 
     @classmethod
     def open(cls, input: str | Sequence[str], *, split: str | None = None, features: str | None = None) -> D4rlSource:
         no_features("d4rl", features)
         found = find_files(input, (".hdf5", ".h5"), "d4rl")
-        splits = splits_of(
-            {name: shards_of(cls.files, paths) for name, paths in found.splits.items()}, split, found.name
-        )
+        files = D4rlFormat()
+        splits = splits_of_files(files, found, split)
         path = next(shard.path for one in splits for shard in one.shards)
         try:
             with open_hdf5(path) as file:
@@ -235,7 +226,7 @@ class D4rlSource(Source):
             raise UsageError(f"{path} cannot be read: {error}") from error
         steps = {field.path: field for field in fields} | {"discount": Field("discount", "float32"), **FLAG_FIELDS}
         schema = Schema(steps)
-        return cls(f"{found.name}/1.0.0", schema, D4rlDecoder(schema), splits)
+        return cls(f"{found.name}/1.0.0", schema, D4rlDecoder(schema), splits, files)
 
 
 def _field(name: str, dataset: Any) -> Field:

@@ -33,9 +33,9 @@ from rlds_beam.episodes.schema import Field, Schema
 from rlds_beam.errors import BadEpisode, UsageError, needs
 from rlds_beam.formats.arrays.array_episodes import FLAG_FIELDS, ArrayDecoder, ArrayFormat, Arrays, number_field
 from rlds_beam.formats.arrays.packed_arrays import unpack
-from rlds_beam.formats.arrays.sources_of_files import no_features, splits_of
+from rlds_beam.formats.arrays.sources_of_files import SourceOfFiles, no_features, splits_of
 from rlds_beam.formats.envlogger.shard import FILES, LOG_METADATA, STEPS, UNREADABLE, index_of, opened
-from rlds_beam.reading.base import Shard, Source, Split
+from rlds_beam.reading.base import Shard
 from rlds_beam.reading.changes import files_in
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
@@ -182,15 +182,8 @@ def _value(value: Any) -> Any:
 
 
 @dataclasses.dataclass(frozen=True)
-class EnvLoggerSource(Source):
+class EnvLoggerSource(SourceOfFiles):
     """A log, or several. Attributes: as of `Source`."""
-
-    dataset: str
-    schema: Schema
-    decoder: EnvLoggerDecoder
-    splits: tuple[Split, ...]
-    files: EnvLoggerFormat = EnvLoggerFormat()
-    violations: tuple[Any, ...] = ()
 
     def companions(self, shard: Shard) -> list[str]:
         return [path for path in files_in([storage.split(shard.path)[0]]) if path != shard.path]
@@ -203,9 +196,11 @@ class EnvLoggerSource(Source):
         logs = input.split(",") if isinstance(input, str) else list(input)
         paths = [path for log in logs for path in _shards(log)]
         name = naming.to_name(storage.split(logs[0].rstrip("/"))[1])
-        shards = tuple(Shard(i, path, _size(path), _count(cls.files, path)) for i, path in enumerate(paths))
-        schema = _schema(cls.files, paths)
-        return cls(f"{name}/1.0.0", schema, EnvLoggerDecoder(schema), splits_of({"train": shards}, split, name))
+        files = EnvLoggerFormat()
+        shards = tuple(Shard(i, path, _size(path), _count(files, path)) for i, path in enumerate(paths))
+        schema = _schema(files, paths)
+        splits = splits_of({"train": shards}, split, name)
+        return cls(f"{name}/1.0.0", schema, EnvLoggerDecoder(schema), splits, files)
 
 
 def _shards(log: str) -> list[str]:

@@ -43,12 +43,12 @@ from rlds_beam.formats.arrays.hdf5_reading import (
     read_array,
 )
 from rlds_beam.formats.arrays.leaves import field_from_json
-from rlds_beam.formats.arrays.sources_of_files import no_features, shards_of, splits_of
+from rlds_beam.formats.arrays.sources_of_files import SourceOfFiles, no_features, shards_of, splits_of
 from rlds_beam.formats.minari import gym_spaces
 from rlds_beam.formats.minari.arrow import ARROW, MinariArrowFormat
 from rlds_beam.formats.minari.output import MAIN, METADATA, OWN
 from rlds_beam.images.encoded_images import EncodedImages
-from rlds_beam.reading.base import Shard, Source, Split
+from rlds_beam.reading.base import Shard
 from rlds_beam.reading.changes import files_in
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
@@ -135,15 +135,8 @@ class MinariDecoder(ArrayDecoder):
 
 
 @dataclasses.dataclass(frozen=True)
-class MinariSource(Source):
+class MinariSource(SourceOfFiles):
     """A Minari dataset. Attributes: as of `Source`."""
-
-    dataset: str
-    schema: Schema
-    decoder: MinariDecoder
-    splits: tuple[Split, ...]
-    files: MinariFormat | MinariArrowFormat
-    violations: tuple[Any, ...] = ()
 
     def companions(self, shard: Shard) -> list[str]:
         if not isinstance(self.files, MinariArrowFormat):

@@ -18,7 +18,6 @@ import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
-import google_crc32c
 import numpy as np
 
 from rlds_beam import naming, storage
@@ -34,13 +33,13 @@ from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.episodes.schema import Field, Schema
 from rlds_beam.errors import BadEpisode, UsageError, Violation
 from rlds_beam.formats.arrays.array_episodes import FLAG_FIELDS, number_field
-from rlds_beam.formats.arrays.sources_of_files import no_features, splits_of
+from rlds_beam.formats.arrays.sources_of_files import SourceOfFiles, no_features, splits_of
 from rlds_beam.formats.trajectories.output import SPEC, read_fields
 from rlds_beam.formats.trajectories.reading_back import spec_of
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.output.directory import is_output
 from rlds_beam.output.manifest import read_manifest
-from rlds_beam.reading.base import Shard, Source, Split
+from rlds_beam.reading.base import Shard
 from rlds_beam.trajectories.record_decoding import TrajectoryDecoder
 from rlds_beam.trajectories.spec import Leaf, TrajectorySpec
 
@@ -88,13 +87,7 @@ class EpisodesOfFrames:
             yield Record(first, b"".join(held))
 
     def scan(self, path: str, start: int = 0, stop: int | None = None) -> Headers:
-        records = [
-            (record.position, len(record.payload), google_crc32c.value(record.payload))
-            for record in self.read(path, start, stop)
-            if isinstance(record, Record)
-        ]
-        positions, lengths, crcs = zip(*records, strict=True) if records else ((), (), ())
-        return Headers(np.array(positions, np.int64), np.array(lengths, np.int64), np.array(crcs, np.uint32))
+        return Headers.of(self.read(path, start, stop))
 
     def is_splittable(self, path: str) -> bool:
         return False
@@ -166,15 +159,8 @@ class FramesDecoder:
 
 
 @dataclasses.dataclass(frozen=True)
-class TrajectoriesSource(Source):
+class TrajectoriesSource(SourceOfFiles):
     """Trajectory TFRecords. Attributes: as of `Source`."""
-
-    dataset: str
-    schema: Schema
-    decoder: FramesDecoder
-    splits: tuple[Split, ...]
-    files: EpisodesOfFrames
-    violations: tuple[Any, ...] = ()
 
     @classmethod
     def open(
