@@ -97,7 +97,9 @@ class CheckDataset(beam.PTransform):
         look = self._options.policy("duplicate_episode") != "accept"
         duplicates = root | FindDuplicateEpisodes(source, framing) if look else None
         if connecting.unfitted:
-            fitter = RangeFitter(EpisodeReader(source), self._options, connecting, connecting.unjudged(IgnoredValues()))
+            fitter = RangeFitter(
+                EpisodeReader(source), self._options, connecting, connecting.ignored_values(IgnoredValues())
+            )
             ranges = plan_ranges(source, starts=framing.record_starts)
             fitted = root | FitConnectors(fitter, ranges, duplicates)
         episodes = root | ReadFromRlds(source, framing=framing)
@@ -119,8 +121,8 @@ class _CheckFn(beam.DoFn):
         if self._fitted is None:
             self._fitted = self._connecting.fit(results)
         batches: list[Batch] = []
-        unjudged = self._connecting.unjudged(IgnoredValues())
-        verdict = check_and_connect(marked(episode, duplicates), self._options, self._fitted, unjudged, batches.append)
+        ignored = self._connecting.ignored_values(IgnoredValues())
+        verdict = check_and_connect(marked(episode, duplicates), self._options, self._fitted, ignored, batches.append)
         self._report.add(verdict)
         count_verdict(verdict)
         for batch in batches:

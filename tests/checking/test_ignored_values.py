@@ -71,10 +71,10 @@ def test_a_step_that_does_not_end_the_episode_is_not_void():
 
 
 def test_fields_that_are_left_out_are_judged_only_if_asked():
-    episode, unjudged = with_nan(("extra/score", 2)), IgnoredValues(frozenset({"extra/score"}))
+    episode, ignored = with_nan(("extra/score", 2)), IgnoredValues(frozenset({"extra/score"}))
     assert [v.field for v in validate_episode(episode, CheckOptions()).violations] == ["extra/score"]
-    assert not validate_episode(episode, CheckOptions(), unjudged).violations
-    asked = validate_episode(episode, CheckOptions(check_unused=True), unjudged)
+    assert not validate_episode(episode, CheckOptions(), ignored).violations
+    asked = validate_episode(episode, CheckOptions(check_unused=True), ignored)
     assert [v.field for v in asked.violations] == ["extra/score"]
 
 

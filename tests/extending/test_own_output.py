@@ -15,6 +15,7 @@ from directories import bytes_of
 from own_formats import committed_times, options, run
 from processes import kill, running, wait_until
 
+from rlds_beam.connectors.learner.columns import AddObservationsFromEpisodesToBatch
 from rlds_beam.connectors.runner import ConnectorRunner
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.errors import UsageError
@@ -49,14 +50,13 @@ class HeldWriter(EpisodeWriter):
 @dataclasses.dataclass(frozen=True)
 class ReturnsOutput(MetadataFiles):
     directory: str
-    name: str
     metadata = ("episodes.json",)
 
     @classmethod
     def create(cls, source: Source, connectors: ConnectorRunner, directory: str, options: Any) -> ReturnsOutput:
         if connectors.schema.steps["reward"].shape:
             raise UsageError("the reward is not one number a step")
-        return cls(directory, source.name)
+        return cls(directory)
 
     def plan(self) -> dict[str, Any]:
         return {"returns": 1}
@@ -80,6 +80,8 @@ class ReturnsOutput(MetadataFiles):
 
 
 OWN = "--to=test_own_output:ReturnsOutput"
+COLUMNS = (AddObservationsFromEpisodesToBatch(),)
+"""Connectors that add columns."""
 EPISODES = [make_episode(7, seed=i, breaks=["missing_is_last"] if i == 4 else []) for i in range(20)]
 
 
@@ -152,6 +154,7 @@ def test_another_output_is_another_plan_and_overwrite_leaves_nothing_of_it(data,
         (["--to=trajectory"], "did you mean trajectories?"),
         (["--to=test_own_output:HeldWriter"], "inherits from rlds_beam.output.base.Output"),
         ([OWN, "--items=frames"], "--items is for --to=trajectories"),
+        ([OWN, "--connectors=test_own_output:COLUMNS"], "this output does not hold: --to=columns writes them"),
     ],
 )
 def test_what_is_no_output_is_refused(data, tmp_path, flags, said):

@@ -126,7 +126,7 @@ def count_verdict(verdict: Verdict) -> None:
     worker_status.count(records=1, bytes=verdict.size, steps=steps, rejected=verdict.rejected is not None)
 
 
-def validate_episode(episode: Episode, options: CheckOptions, unjudged: IgnoredValues = IgnoredValues()) -> Verdict:
+def validate_episode(episode: Episode, options: CheckOptions, ignored: IgnoredValues = IgnoredValues()) -> Verdict:
     """Looks at every rule of an episode in one pass, and does what the options say.
 
     A record is accepted or rejected as a whole. It is rejected when it breaks a rule whose policy is
@@ -136,14 +136,14 @@ def validate_episode(episode: Episode, options: CheckOptions, unjudged: IgnoredV
     Args:
       episode: as read; `episode.faults` (what reading found wrong) are breaches like all others.
       options: the policy of each rule.
-      unjudged: values that are not judged. Void ones that are NaN or infinite become 0 in the accepted episode, unless
+      ignored: values that are not checked. Void ones that are NaN or infinite become 0 in the accepted episode, unless
         `non_finite` is accepted.
 
     Raises:
       FailedRuleError: the policy of a broken rule is `fail`.
     """
     void: list[str] = []
-    violations = find_violations(episode, options, unjudged, void)
+    violations = find_violations(episode, options, ignored, void)
     if not violations:
         return Verdict(episode.key, (_without_void(episode, void),), size=len(episode.payload))
     by_policy: dict[str, list[Violation]] = {}
@@ -156,7 +156,7 @@ def validate_episode(episode: Episode, options: CheckOptions, unjudged: IgnoredV
     remaining: list[Violation] = []
     if repairing and not rejecting:
         episodes = repair_episode(episode, [rule for rule in options.repair if options.policy(rule) == "repair"])
-        remaining = [v for part in episodes for v in _not_accepted(find_violations(part, options, unjudged), options)]
+        remaining = [v for part in episodes for v in _not_accepted(find_violations(part, options, ignored), options)]
         rejecting = sorted(remaining, key=_by_rule)
     if not rejecting:
         repaired = tuple(dict.fromkeys(v.rule for v in repairing))
@@ -170,20 +170,20 @@ def validate_episode(episode: Episode, options: CheckOptions, unjudged: IgnoredV
 def find_violations(
     episode: Episode,
     options: CheckOptions,
-    unjudged: IgnoredValues = IgnoredValues(),
+    ignored: IgnoredValues = IgnoredValues(),
     void: list[str] | None = None,
 ) -> tuple[Violation, ...]:
     """Every breach of a rule in the episode, in the order of `RULES`; no policy is looked at.
 
     Args:
-      unjudged: values that are not judged.
+      ignored: values that are not checked.
       void: is given the paths of columns that have void values which are NaN or infinite.
     """
-    found = [*episode.faults, *_look(episode, options, unjudged, [] if void is None else void)]
+    found = [*episode.faults, *_look(episode, options, ignored, [] if void is None else void)]
     return tuple(sorted(found, key=_by_rule)) if found else ()
 
 
-def _look(episode: Episode, options: CheckOptions, unjudged: IgnoredValues, void: list[str]) -> Iterator[Violation]:
+def _look(episode: Episode, options: CheckOptions, ignored: IgnoredValues, void: list[str]) -> Iterator[Violation]:
     if not len(episode):
         # What could not be read has no steps either, and says why; a copy of an empty episode is still empty.
         if all(fault.rule in VALUE_RULES for fault in episode.faults):
@@ -195,22 +195,22 @@ def _look(episode: Episode, options: CheckOptions, unjudged: IgnoredValues, void
         if isinstance(column, EncodedImages):
             yield from _images(path, column, options)
         elif _is_float(column.dtype) and np.count_nonzero(np.isfinite(column)) < column.size:
-            bad, is_void = ~np.isfinite(column), _is_void(path, unjudged)
+            bad, is_void = ~np.isfinite(column), _is_void(path, ignored)
             if is_void and bad[_last(steps)].any() and options.policy("non_finite") != "accept":
                 void.append(path)
             if options.check_unused:
                 yield from _element("non_finite", path, column, bad)
-            elif path not in unjudged.fields:
+            elif path not in ignored.fields:
                 yield from _element("non_finite", path, column, _meant(bad, steps) if is_void else bad)
     discount = steps.get("discount")
     if isinstance(discount, np.ndarray):
-        yield from _discount(discount, None if options.check_unused or not unjudged.last_step else steps)
+        yield from _discount(discount, None if options.check_unused or not ignored.last_step else steps)
     if options.propensity_fn is not None or not _PROPENSITIES.isdisjoint(steps):
         yield from propensity_violations(episode, options.propensity_fn, options.check_unused)
 
 
-def _is_void(path: str, unjudged: IgnoredValues) -> bool:
-    return unjudged.last_step and path.partition("/")[0] in _VOID
+def _is_void(path: str, ignored: IgnoredValues) -> bool:
+    return ignored.last_step and path.partition("/")[0] in _VOID
 
 
 def _last(steps: Mapping[str, Column]) -> np.ndarray[Any, Any]:

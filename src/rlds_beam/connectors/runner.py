@@ -82,8 +82,8 @@ class ConnectorRunner:
         """The splits of the output that episodes are divided among; none where they stay in their own."""
         return next((tuple(c.splits) for c in self.connectors if hasattr(c, "splits")), ())
 
-    def unjudged(self, of_output: IgnoredValues) -> IgnoredValues:
-        """The values that are not judged: connectors may read a field that the output has no use for."""
+    def ignored_values(self, of_output: IgnoredValues) -> IgnoredValues:
+        """The values that are not checked: connectors may read a field that the output has no use for."""
         return IgnoredValues(last_step=of_output.last_step) if self.connectors else of_output
 
     def connect(self, episodes: Sequence[Episode], read: Episode | None = None) -> Batch:

@@ -208,8 +208,8 @@ class ConvertJob:
 
     @property
     def fitter(self) -> RangeFitter:
-        unjudged = self.connecting.unjudged(ignored_values(self.output))
-        return RangeFitter(self._reader, self.check, self.connecting, unjudged)
+        ignored = self.connecting.ignored_values(ignored_values(self.output))
+        return RangeFitter(self._reader, self.check, self.connecting, ignored)
 
     def fitted(self) -> ConvertJob:
         """The job, its connectors fitted as an earlier run of it found; as it is, where none has come so far."""

@@ -111,10 +111,10 @@ def survey(source: Source, check: CheckOptions, options: Any, sample_bytes: int)
     segments = [(work.split, segment) for work in ranges for segment in work.segments]
     look = small and check.policy("duplicate_episode") != "accept"
     duplicates = find_duplicates(source, framing, segments) if look else {}
-    unjudged = IgnoredValues() if output is None else connecting.unjudged(ignored_values(output))
+    ignored = IgnoredValues() if output is None else connecting.ignored_values(ignored_values(output))
     connecting = connecting.as_probed()
     most = sample_bytes if small else max(1, sample_bytes // max(1, len(ranges)))
-    sample, predicted = _Sample(EpisodeReader(source), check, connecting, unjudged, duplicates, most), 0
+    sample, predicted = _Sample(EpisodeReader(source), check, connecting, ignored, duplicates, most), 0
     for work in ranges:
         batches = sample.read(work)
         predicted += 0 if output is None else predict_items(output, batches)
@@ -142,7 +142,7 @@ class _Sample:
     reader: EpisodeReader
     check: CheckOptions
     connecting: ConnectorRunner
-    unjudged: IgnoredValues
+    ignored: IgnoredValues
     duplicates: Duplicates
     most: int
     report: Report = dataclasses.field(default_factory=Report)
@@ -158,7 +158,7 @@ class _Sample:
                 return
             batches: list[Batch] = []
             episode = marked(episode, self.duplicates)
-            self.report.add(check_and_connect(episode, self.check, self.connecting, self.unjudged, batches.append))
+            self.report.add(check_and_connect(episode, self.check, self.connecting, self.ignored, batches.append))
             began = began or bool(batches)
             yield from batches
 

@@ -134,7 +134,7 @@ def _open_rlds(options: PushOptions) -> PushInput:
         conversion = Conversion(frames, items, trajectory_spec(connecting.probed.schema, frames, items))
     framing, snapshot = Framing(source), Snapshot.of(source, _ADVICE)
     reader = EpisodeReader(source, snapshot)
-    unjudged = connecting.unjudged(conversion.unjudged)
+    ignored = connecting.ignored_values(conversion.ignored_values)
     return PushInput(
         dataset=source.dataset,
         size=source.size,
@@ -148,7 +148,7 @@ def _open_rlds(options: PushOptions) -> PushInput:
         framing=framing,
         snapshot=snapshot,
         pusher=lambda target: EpisodePusher(reader, check, connecting, conversion, target, options.rejected),
-        fitter=RangeFitter(reader, check, connecting, unjudged) if connecting.unfitted else None,
+        fitter=RangeFitter(reader, check, connecting, ignored) if connecting.unfitted else None,
     )
 
 

@@ -61,7 +61,7 @@ def predict_size(
     """
     if connecting.user_code or not source.has_files or not isinstance(output, SizePrediction):
         return None
-    connecting, unjudged = connecting.as_probed(), connecting.unjudged(ignored_values(output))
+    connecting, ignored = connecting.as_probed(), connecting.ignored_values(ignored_values(output))
     check = dataclasses.replace(check, fail=())  # which is for the job to say
     sample, complete = _Sample(), True
     step = -(-len(ranges) // _RANGES) or 1
@@ -79,7 +79,7 @@ def predict_size(
                 break
             size += len(episode.payload) + _FRAMING
             sample.records += 1
-            verdict = validate_episode(episode, check, unjudged)
+            verdict = validate_episode(episode, check, ignored)
             sample.written += _FRAMING + len(episode.payload) if verdict.rejected else 0
             records += [_Record(episode, verdict.episodes)] if verdict.episodes else []
         sample.read += size

@@ -49,7 +49,7 @@ def check_and_connect(
     episode: Episode,
     check: CheckOptions,
     connecting: ConnectorRunner,
-    unjudged: IgnoredValues,
+    ignored: IgnoredValues,
     write: Callable[[Batch], object],
 ) -> Verdict:
     """Checks one record, runs the connectors over what is accepted of it, and writes all that they return, or nothing.
@@ -61,7 +61,7 @@ def check_and_connect(
     Raises:
       FailedRuleError: it breaks a rule whose policy is `fail`.
     """
-    verdict = validate_episode(episode, check, unjudged)
+    verdict = validate_episode(episode, check, ignored)
     if verdict.rejected is not None:
         return verdict
     try:
@@ -70,7 +70,7 @@ def check_and_connect(
             write(batch)
     except BadEpisode as bad:
         # Some faults show only now: a damaged image body, an episode too long for one item.
-        found = validate_episode(episode.replace(faults=(*episode.faults, *bad.violations)), check, unjudged)
+        found = validate_episode(episode.replace(faults=(*episode.faults, *bad.violations)), check, ignored)
         if found.rejected is not None:
             return found
         # The rule is accepted, but nothing could be written of the episode.
@@ -86,7 +86,7 @@ def write_range(
     work: WorkRange,
     check: CheckOptions,
     connecting: ConnectorRunner,
-    unjudged: IgnoredValues,
+    ignored: IgnoredValues,
     duplicates: Duplicates,
     writer: RangeWriter,
     rejected: RejectedWriter | None,
@@ -99,7 +99,7 @@ def write_range(
     report = Report()
     for segment in work.segments:
         for episode in reader.read(work.split, segment):
-            verdict = check_and_connect(marked(episode, duplicates), check, connecting, unjudged, writer.write)
+            verdict = check_and_connect(marked(episode, duplicates), check, connecting, ignored, writer.write)
             report.add(verdict)
             count_verdict(verdict)
             if verdict.rejected is not None and rejected is not None:
@@ -112,13 +112,13 @@ def write_range(
 class RangeFitter:
     """Gathers from a range what connectors are fitted to. Pickles.
 
-    Attributes: as of `RangeConverter`; `unjudged` as of its output.
+    Attributes: as of `RangeConverter`; `ignored` as of its output.
     """
 
     reader: EpisodeReader
     check: CheckOptions
     connecting: ConnectorRunner
-    unjudged: IgnoredValues
+    ignored: IgnoredValues
 
     def gather(self, work: WorkRange, duplicates: Duplicates, results: Sequence[Any]) -> Accumulator:
         """What the first connector without a result has to know of the range.
@@ -131,7 +131,7 @@ class RangeFitter:
         check = dataclasses.replace(self.check, fail=())  # which is for the conversion to say
         for segment in work.segments:
             for episode in self.reader.read(work.split, segment):
-                verdict = validate_episode(marked(episode, duplicates), check, self.unjudged)
+                verdict = validate_episode(marked(episode, duplicates), check, self.ignored)
                 if verdict.rejected is None:
                     with contextlib.suppress(BadEpisode):  # it is going to be rejected
                         connecting.accumulate(accumulator, verdict.episodes)
@@ -179,8 +179,8 @@ class RangeConverter:
         try:
             with RejectedWriter(rejected_path(directory, work)) as rejected:
                 connecting = self.connecting.fit(results)
-                unjudged = connecting.unjudged(ignored_values(output))
-                report = write_range(self.reader, work, self.check, connecting, unjudged, duplicates, writer, rejected)
+                ignored = connecting.ignored_values(ignored_values(output))
+                report = write_range(self.reader, work, self.check, connecting, ignored, duplicates, writer, rejected)
                 kept, written = rejected.commit(), writer.finish()
         finally:
             writer.abort()

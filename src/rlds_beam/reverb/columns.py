@@ -72,7 +72,7 @@ class ColumnConversion:
         return ItemOptions(items="frames")
 
     @property
-    def unjudged(self) -> IgnoredValues:
+    def ignored_values(self) -> IgnoredValues:
         return IgnoredValues()
 
     def salt(self) -> dict[str, Any]:

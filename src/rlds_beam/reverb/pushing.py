@@ -104,8 +104,11 @@ class EpisodePusher:
             rejected = None
             if self.rejected is not None:
                 rejected = stack.enter_context(RejectedWriter(rejected_path(self.rejected, work)))
-            connecting, unjudged = self.connecting.fit(results), self.connecting.unjudged(self.conversion.unjudged)
-            report = write_range(self.reader, work, self.check, connecting, unjudged, duplicates, items, rejected)
+            connecting, ignored = (
+                self.connecting.fit(results),
+                self.connecting.ignored_values(self.conversion.ignored_values),
+            )
+            report = write_range(self.reader, work, self.check, connecting, ignored, duplicates, items, rejected)
             items.finish()
             if rejected is not None:
                 rejected.commit()
@@ -116,14 +119,17 @@ class EpisodePusher:
         self, work: WorkRange, duplicates: Mapping[EpisodeKey, EpisodeKey], results: Sequence[Any] = ()
     ) -> Pushed:
         """How many items the range gives at most: reads and checks it, writes nothing."""
-        connecting, unjudged = self.connecting.fit(results), self.connecting.unjudged(self.conversion.unjudged)
+        connecting, ignored = (
+            self.connecting.fit(results),
+            self.connecting.ignored_values(self.conversion.ignored_values),
+        )
         predicted, frames = Counter[str](), 0
         key = EpisodeKey(self.reader.dataset, work.split, 0, 0)
         for segment in work.segments:
             for record in self.reader.read(work.split, segment):
                 key = record.key
                 batches: list[Batch] = []
-                check_and_connect(marked(record, duplicates), self.check, connecting, unjudged, batches.append)
+                check_and_connect(marked(record, duplicates), self.check, connecting, ignored, batches.append)
                 for batch in batches:
                     items, more = _counted(batch, self.conversion)
                     predicted[self.target.server_of(key)] += items

@@ -81,7 +81,7 @@ class Conversion:
         return dataclasses.replace(self, frames=dataclasses.replace(self.frames, policy_info_fn=zeros))
 
     @property
-    def unjudged(self) -> IgnoredValues:
+    def ignored_values(self) -> IgnoredValues:
         """The values that no item depends on."""
         fields = () if self.frames.policy_info_fn else self.describe()[1]  # such a function sees every field
         return IgnoredValues(frozenset(fields), last_step=self.frames.last_step == "drop")

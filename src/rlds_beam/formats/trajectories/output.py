@@ -85,7 +85,7 @@ class TrajectoryOutput(MetadataFiles, Sidecars, ItemCounts, WholeShards, Ignores
 
     @property
     def ignored_values(self) -> IgnoredValues:
-        return self.conversion.unjudged
+        return self.conversion.ignored_values
 
     def plan(self) -> dict[str, Any]:
         return self.conversion.plan()
