@@ -11,7 +11,8 @@ PY := $(VENV)/bin/python
 BIN := $(VENV)/bin
 TESTS ?= tests
 # The tests of `make test-quick`.
-QUICK ?= tests
+QUICK ?= $(addprefix tests/,checking connectors datasets encoding episodes images jobs output trajectories \
+	project/test_layers.py project/test_public.py project/test_extras.py)
 # Three processes for two cores, since tests also wait; the one that is done first takes over tests of the others.
 PYTEST_FLAGS ?= -n 3 --dist worksteal
 # Every test has its own deadline (pyproject.toml); this one is for a hang outside of any test.
@@ -35,7 +36,7 @@ export GRPC_VERBOSITY ?= NONE
 # Nothing here uses an accelerator; TensorFlow would reserve its memory.
 export CUDA_VISIBLE_DEVICES ?=
 
-.PHONY: help setup full left-out demo test test-quick test-all test-faults test-buckets test-pythons test-peers test-flink test-dataflow docs lint format bench wheel lock clean
+.PHONY: help setup full left-out demo test test-quick test-all test-faults test-buckets test-pythons test-peers test-flink test-dataflow test-wheel test-readme environments docs lint format bench wheel lock clean
 
 PYTEST = timeout --foreground --signal=INT --kill-after=60 $(TEST_SECONDS) $(PY) -m pytest -q
 SAY_TIMEOUT = { code=$$?; case $$code in \
@@ -55,13 +56,15 @@ $(PROJECT): $(DEPENDENCIES)
 	@$(PY) -m pip install --quiet --no-deps --no-build-isolation --editable .
 	@rm -f $(VENV)/.project-* && touch $@
 
+has = $(PY) -c 'import sys; from importlib.util import find_spec; sys.exit(not all(map(find_spec, sys.argv[1:])))' $(1)
+
 # What a target needs that only the full environment has.
 full: $(PROJECT)
-	@$(PY) -c 'import mypy, tensorflow' 2>/dev/null || { echo "This needs Python 3.11: install it, remove $(VENV)," \
+	@$(call has,mypy tensorflow) || { echo "This needs Python 3.11: install it, remove $(VENV)," \
 		"and run make again" >&2; exit 2; }
 
 left-out: $(PROJECT)
-	@$(PY) -c 'import tensorflow' 2>/dev/null || echo "Tests of TensorFlow, TF-Agents, Reverb and EnvLogger are skipped: they" \
+	@$(call has,tensorflow) || echo "Tests of TensorFlow, TF-Agents, Reverb and EnvLogger are skipped: they" \
 		"need Python 3.10 or 3.11. Install one, remove $(VENV), and run make again."
 
 demo: $(PROJECT)  ## record episodes from a simulator, break two, check, convert, push into Reverb, train an agent
@@ -75,7 +78,7 @@ test-quick: left-out  ## run the tests that need less than a minute
 	@$(PYTEST) $(PYTEST_FLAGS) $(QUICK) || $(SAY_TIMEOUT)
 
 test-all: export RLDS_BEAM_ALL_CASES := 1
-test-all: test test-faults test-buckets test-pythons test-peers test-dataflow test-flink  ## run all tests, with all random cases
+test-all: test test-faults test-buckets test-pythons test-peers test-dataflow test-flink test-wheel test-readme  ## run all tests, with all random cases
 
 test-faults: left-out  ## kill processes and servers, fill disks, cut connections: what is finished has to stay, and be right
 	@$(PYTEST) $(PYTEST_FLAGS) tests/faults || $(SAY_TIMEOUT)
@@ -87,9 +90,13 @@ test-buckets: full  ## read and write s3:// and gs:// on servers of this machine
 test-pythons: $(PROJECT) wheel  ## run the base tests on 3.13, and those that depend on the version on 3.10 to 3.14 (PYTHONS=3.12 for one)
 	@$(PY) .ci/test_pythons.py $(PYTHONS) $(PYTEST_FLAGS) $(filter-out tests,$(TESTS))
 
-# RLlib with PyTorch in one environment of its own: 3 GB from PyPI, fetched once. what reads our columns in another: 1 GB.
+# RLlib with PyTorch, and what reads our columns: 4 GB from PyPI, fetched once. The others take 1 to 2 GB each.
 test-peers: $(PROJECT) wheel  ## run what compares with other programs (in .venv-peers-*, made once)
 	@$(PY) .ci/test_peers.py $(PEERS)
+
+environments: $(PROJECT)  ## make the environments of test-pythons, test-peers and test-flink (they do it if needed)
+	@$(PY) .ci/prepare.py
+	@$(PY) tests/support/flink_artifacts/__init__.py
 
 # Fetched once, into .flink: 250 MB from PyPI and Maven Central. In one process: the tests share a cluster, and kill parts of it.
 test-flink: full  ## run the tests on a real Flink cluster, which it sets up (needs Maven and a JDK 17)
@@ -98,6 +105,12 @@ test-flink: full  ## run the tests on a real Flink cluster, which it sets up (ne
 
 test-dataflow: full  ## run Dataflow jobs in an environment like their image's, which it builds (half a minute)
 	@$(PYTEST) tests/dataflow || $(SAY_TIMEOUT)
+
+test-wheel: wheel  ## run a job with the wheel, in a fresh environment and beside modules of the same names
+	@.ci/test_wheel
+
+test-readme: full  ## run the README as printed, in a fresh environment (3 minutes)
+	@.ci/test_readme
 
 # The type checker sees what a user gets: the installed wheel, not this checkout.
 lint: full wheel  ## run ruff, and mypy in strict mode over the installed wheel
@@ -135,8 +148,8 @@ COMPILE_BASE = $(COMPILE) --extra test $(UPGRADE) pyproject.toml
 lock: full  ## resolve the dependencies and write the lock files (UPGRADE=--upgrade for newer versions)
 	@$(COMPILE_311) --extra dev $(UPGRADE) --output-file requirements.lock pyproject.toml
 	@sed -i '1i # Python 3.11, Linux x86-64: rlds-beam[dev] and all it needs. Written by `make lock`.' requirements.lock
-	@$(COMPILE_BASE) --python-version 3.10 --extra all --extra buckets --extra lerobot --output-file requirements/full-py310.lock
-	@sed -i '1i # Python 3.10, Linux x86-64: rlds-beam[all,buckets,lerobot,test] and all it needs. Written by `make lock`.' \
+	@$(COMPILE_BASE) --python-version 3.10 --extra all --extra lerobot --output-file requirements/full-py310.lock
+	@sed -i '1i # Python 3.10, Linux x86-64: rlds-beam[all,lerobot,test] and all it needs. Written by `make lock`.' \
 		requirements/full-py310.lock
 	@rm -f examples/dataflow/requirements*.lock
 	@$(COMPILE_311) --extra gcp --constraint requirements.lock \
@@ -152,14 +165,10 @@ lock: full  ## resolve the dependencies and write the lock files (UPGRADE=--upgr
 	@$(COMPILE_BASE) --python-version 3.14 --extra arrayrecord requirements/notebook.in requirements/pandas.in \
 		--output-file requirements/base-py314.lock
 	@sed -i '1i # Linux x86-64: rlds-beam[test] and all it needs. Written by `make lock`.' requirements/base-*.lock
-	@$(COMPILE_BASE) --python-version 3.11 --extra rllib --no-emit-package triton requirements/rllib.in \
-		--output-file requirements/peers-rllib.lock
-	@sed -i '1i # Python 3.11, Linux x86-64: rlds-beam[rllib,test] and all it needs, but triton (for GPUs). Written by `make lock`.' \
+	@$(COMPILE_BASE) --python-version 3.11 --extra arrayrecord --extra rllib --no-emit-package triton \
+		requirements/rllib.in requirements/loaders.in --output-file requirements/peers-rllib.lock
+	@sed -i '1i # Python 3.11, Linux x86-64: rlds-beam[arrayrecord,rllib,test], what reads our columns, and all they need, but triton (for GPUs). Written by `make lock`.' \
 		requirements/peers-rllib.lock
-	@$(COMPILE_BASE) --python-version 3.11 --extra arrayrecord requirements/loaders.in \
-		--output-file requirements/peers-loaders.lock
-	@sed -i '1i # Python 3.11, Linux x86-64: rlds-beam[arrayrecord,test] and all that reads our columns. Written by `make lock`.' \
-		requirements/peers-loaders.lock
 	@$(COMPILE_BASE) --python-version 3.12 --extra arrayrecord --extra lerobot --no-emit-package triton \
 		--no-emit-package torchcodec requirements/lerobot.in --output-file requirements/peers-lerobot.lock
 	@sed -i '1i # Python 3.12, Linux x86-64: rlds-beam[arrayrecord,lerobot,test] and LeRobot, but triton (for GPUs) and torchcodec (needs FFmpeg). Written by `make lock`.' \

@@ -12,13 +12,12 @@ import sys
 from environments import ROOT, Outcome, all_passed, build, find, install_wheel, print_table, test, version_of
 
 PEERS = {
-    "rllib": "ray", "loaders": "grain", "lerobot": "lerobot", "lerobot21": "lerobot", "scope_rl": "scope_rl",
-    "exchange": "d3rlpy",
+    "rllib": "ray", "lerobot": "lerobot", "lerobot21": "lerobot", "scope_rl": "scope_rl", "exchange": "d3rlpy",
 }  # fmt: skip
 """Peer -> the module whose version is printed."""
 
-FOLDERS = {"lerobot21": "lerobot"}
-"""Of peers whose tests are not in a folder of their own name."""
+FOLDERS = {"lerobot21": ["lerobot"], "rllib": ["rllib", "loaders"]}
+"""Of peers whose tests are not only in a folder of their own name."""
 
 PAGES = {"rllib": ["rllib.md"]}
 """The pages whose blocks need the peer."""
@@ -34,7 +33,8 @@ def test_beside(peer: str, interpreter: str, arguments: list[str]) -> Outcome:
     version = version_of(python, PEERS[peer])
     print(f"\n== {peer}, {PEERS[peer]} {version}", flush=True)
     pages = [f"tests/project/test_docs.py::test_the_blocks_of_a_page_run[{page}]" for page in PAGES.get(peer, ())]
-    return test(peer, version, python, arguments or [f"tests/peers/{FOLDERS.get(peer, peer)}", *pages])
+    folders = [f"tests/peers/{name}" for name in FOLDERS.get(peer, [peer])]
+    return test(peer, version, python, arguments or [*folders, *pages])
 
 
 def main(arguments: list[str]) -> int:

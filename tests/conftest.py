@@ -20,7 +20,7 @@ from jobs import Ran
 
 from rlds_beam.pipelines.cli import main
 
-pytest_plugins = ["optional"]
+pytest_plugins = ["cases", "optional"]
 
 # No test is to depend on how fast the machine is.
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])

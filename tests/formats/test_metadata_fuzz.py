@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cases import cases
 from checkout import SUPPORT
 from fuzzed_datasets import DATASETS
 
 from rlds_beam.formats.sources import SOURCES
 
-CASES = int(os.environ.get("RLDS_BEAM_METADATA_FUZZ", "8"))
+CASES = int(os.environ.get("RLDS_BEAM_METADATA_FUZZ", cases(8)))
 SEED = os.environ.get("RLDS_BEAM_FUZZ_SEED", "0")
 WITHOUT_METADATA = {"envlogger", "merged_common"}
 """Riegeli files, which `envlogger` reads; and what `merged` covers."""

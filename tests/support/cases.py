@@ -1,0 +1,29 @@
+"""How many random cases the tests try: a quarter of them, and all with RLDS_BEAM_ALL_CASES (`make test-all`)."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+from hypothesis import settings
+
+ALL = bool(os.environ.get("RLDS_BEAM_ALL_CASES"))
+_FEWEST = 5
+
+
+def cases(count: int) -> int:
+    """Of so many cases in all, those to try now."""
+    return count if ALL else max(count // 4, min(count, _FEWEST))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    tests: dict[int, Any] = {}
+    for item in items:
+        test = getattr(item, "obj", None)
+        test = getattr(test, "__func__", test)
+        if hasattr(test, "_hypothesis_internal_use_settings"):
+            tests[id(test)] = test
+    for test in tests.values():
+        given = test._hypothesis_internal_use_settings
+        test._hypothesis_internal_use_settings = settings(given, max_examples=cases(given.max_examples))
