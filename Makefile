@@ -122,6 +122,7 @@ lint: full wheel  ## run ruff, and mypy in strict mode over the installed wheel
 
 docs: full  ## build the pages and the API reference in build/docs, and check their links
 	@$(PY) docs/connector_reference.py
+	@$(PY) docs/format_table.py
 	@PYTHONWARNINGS=ignore $(BIN)/sphinx-build -q -E -W --keep-going docs build/docs
 	@$(PY) docs/check_links.py build/docs
 

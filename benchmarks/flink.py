@@ -51,7 +51,7 @@ def run(source: str, output: Path, **options: Any) -> Phases:
     shutil.rmtree(output, ignore_errors=True)
     time.sleep(REST)
     called = time.time()
-    outcome = convert(ConvertConfig(source, str(output), **options))
+    outcome = convert(ConvertConfig.create(source, str(output), **options))
     returned = time.time()
     first = outcome.metrics["range_began_msec"].min / 1000
     last = outcome.metrics["range_ended_msec"].max / 1000

@@ -9,6 +9,7 @@ from typing import Any
 from rlds_beam.checking.report import Report
 from rlds_beam.checking.rules import REPAIRABLE
 from rlds_beam.connectors.cleaning.presets import with_preset
+from rlds_beam.options import flag_name
 from rlds_beam.user_functions import ByValue
 
 
@@ -33,15 +34,17 @@ def repair_lines(job: str, config: Any, report: Report) -> list[str]:
 
 def flags_of(config: Any) -> list[str] | None:
     """A config as arguments of its command; None where it holds a function that has no name."""
-    fields = dataclasses.fields(config)
-    arguments = [getattr(config, field.name) for field in fields if field.metadata.get("positional")]
-    for field in fields:
-        value = getattr(config, field.name)
+    own = [(field, getattr(config, field.name)) for field in dataclasses.fields(config)]
+    arguments = [value for field, value in own if field.metadata.get("positional")]
+    for group in config.groups(vars(config)):
+        options = getattr(config, group.field)
+        own += [(f, getattr(options, f.name)) for f in dataclasses.fields(options) if not hasattr(config, f.name)]
+    for field, value in own:
         if any(isinstance(one, ByValue) for one in (value if isinstance(value, tuple) else [value])):
             return None
         if value == field.default or field.metadata.get("positional") or field.metadata.get("hidden"):
             continue
-        flag = f"--{field.name.rstrip('_')}"
+        flag = f"--{flag_name(field.name)}"
         if field.metadata.get("repeated"):
             arguments += [f"{flag}={one}" for one in value]
             continue

@@ -14,12 +14,13 @@ import textwrap
 import threading
 import traceback
 import warnings
-from collections.abc import Iterator, Sequence
-from typing import cast
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, cast
 
 from rlds_beam import __version__, lazy, worker_status
 from rlds_beam.checking.rules import POLICIES, RULES
 from rlds_beam.errors import NoMoreThreadsError, RldsBeamError, UsageError
+from rlds_beam.formats.registry import FORMATS
 from rlds_beam.pipelines import flags
 from rlds_beam.pipelines.base import Job
 from rlds_beam.runners import quiet
@@ -166,14 +167,14 @@ def _job(name: str, arguments: list[str], of_this_process: bool) -> int:
     parser = flags.new_parser(
         f"rlds-beam {name}",
         f"{config_class.__doc__}\n\nexamples:\n{textwrap.indent(textwrap.dedent(job.EXAMPLES).strip(), '  ')}",
-        epilog=f"{_rules()}\n\n{_EXIT_CODES}" if "repair" in fields else _EXIT_CODES,
+        epilog="\n\n".join([*_formats(name, fields), *([_rules()] if name == "validate" else []), _EXIT_CODES]),
         usage=f"rlds-beam {name} {job.USAGE} [flags]" + (" [-- Beam's own flags]" if "beam_options" in fields else ""),
     )
     parser.add_argument("-v", "--verbose", action="store_true", help="show what Beam, TensorFlow and workers log")
     if "progress" in fields:
         parser.add_argument("-q", "--quiet", action="store_true", help="print errors only (and the report of --json)")
-    flags.add_config(parser, config_class)
     ours, beam_options = _split(arguments)
+    flags.add_config(parser, config_class, flags.choices(config_class, ours))
     try:
         config = flags.parse_config(parser, config_class, ours, beam_options)
     except SystemExit as done:  # --help
@@ -196,6 +197,22 @@ def _stdout(discarded: bool) -> Iterator[None]:
         return
     with open(os.devnull, "w") as null, contextlib.redirect_stdout(null):
         yield
+
+
+def _formats(command: str, fields: Mapping[str, Any]) -> list[str]:
+    """The formats that a job reads or writes, as a section of its help; none if it takes no --from and no --to."""
+    flags = {"from": "from_" in fields, "to": "to" in fields}
+    if not any(flags.values()):
+        return []
+    *_, last = (flag for flag, taken in flags.items() if taken)
+    example = f"--{last}={fields[{'from': 'from_', 'to': 'to'}[last]].default}"
+    lines = [f"formats (for the options of one: rlds-beam {command} {example} --help):"]
+    for name, known in FORMATS.items():
+        kinds = {"from": known.source, "to": known.output}
+        takes = [flag if kinds[flag] else " " * len(flag) for flag, taken in flags.items() if taken]
+        if any(text.strip() for text in takes):
+            lines.append("  ".join([f"  {name:<14}", *takes, known.about]))
+    return ["\n".join(lines)]
 
 
 def _rules() -> str:

@@ -1,4 +1,4 @@
-"""A job's config dataclass as its command line: every field a flag, every group of fields a section.
+"""A job's config dataclass as its command line: every option a flag, every group of options a section.
 
 Only argparse: `--help` has to answer at once, and a flag is spelled in exactly one way.
 """
@@ -13,10 +13,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from rlds_beam.errors import UsageError
-from rlds_beam.options import type_hints
+from rlds_beam.options import Options, belongs_to, distinct_groups, flag_name, names_of, type_hints
 from rlds_beam.text import did_you_mean
 
-Config = TypeVar("Config")
+Config = TypeVar("Config", bound=Options)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -39,20 +39,59 @@ def new_parser(prog: str, description: str, **kwargs: Any) -> argparse.ArgumentP
     )  # fmt: skip
 
 
-def add_config(parser: argparse.ArgumentParser, config_class: type[Any]) -> None:
-    """Adds a flag for every field of `config_class`, grouped by the class that declares it."""
-    hints, added = type_hints(config_class), set[str]()
-    for owner in reversed(config_class.__mro__):
+def choices(config_class: type[Options], argv: Sequence[str]) -> dict[str, str]:
+    """The options on the command line that decide which others there are, such as `{"to": "lerobot"}`.
+
+    Raises:
+      UsageError: a value is missing.
+    """
+    parser = new_parser("", "", add_help=False)
+    for field in dataclasses.fields(config_class):
+        if field.metadata.get("chooses"):
+            parser.add_argument(f"--{flag_name(field.name)}", dest=field.name, default=argparse.SUPPRESS)
+    return vars(parser.parse_known_args(list(argv))[0])
+
+
+def add_config(parser: argparse.ArgumentParser, config_class: type[Options], chosen: Mapping[str, str]) -> None:
+    """Adds a flag for each option, in sections: those of `config_class`, and those of the formats that are chosen.
+
+    The help shows what belongs to one format or runner only if it was named on the command line.
+
+    Raises:
+      UsageError: a format is unknown, or declares an option that there is already.
+    """
+    _add_sections(parser, config_class, chosen)
+    taken = names_of(config_class)
+    choosing = {field.metadata.get("chooses"): field.name for field in dataclasses.fields(config_class)}
+    for group in distinct_groups(config_class, chosen):
+        shown = choosing[group.field] in chosen
+        _add_sections(parser, group.options_class, chosen, f" ({group.choice})", taken, shown=shown)
+
+
+def _add_sections(
+    parser: argparse.ArgumentParser,
+    options_class: type[Options],
+    chosen: Mapping[str, str],
+    suffix: str | None = None,
+    taken: Sequence[str] = (),
+    shown: bool = True,
+) -> None:
+    """A section for each class that declares options; `suffix` follows its title, if these are not the job's own."""
+    hints, added = type_hints(options_class), set(taken)
+    for owner in reversed(options_class.__mro__):
         declared = vars(owner).get("__annotations__", {})
-        own = [f for f in _fields(config_class) if f.name in declared and not f.metadata.get("hidden")]
+        own = [f for f in dataclasses.fields(options_class) if f.name in declared and not f.metadata.get("hidden")]
         own = [f for f in own if f.name not in added]  # a default that a subclass overrides stays in its group
         added.update(f.name for f in own)
         if not own:
             continue
-        title = (owner.__doc__ or "").split("\n")[0].rstrip(".")
-        group = parser if owner is config_class else parser.add_argument_group(title)
+        title = (owner.__doc__ or "").split("\n")[0].rstrip(".") + (suffix or "")
+        group = parser if owner is options_class and suffix is None else parser.add_argument_group(title)
+        needs: tuple[str, str] | None = vars(owner).get("shown_with")
         for field in own:
-            _add_flag(parser if field.metadata.get("positional") else group, field, hints[field.name])
+            target = parser if field.metadata.get("positional") else group
+            hidden = not shown or (needs is not None and chosen.get(needs[0]) != needs[1])
+            _add_flag(target, field, hints[field.name], hidden=hidden)
 
 
 def parse_config(
@@ -61,18 +100,19 @@ def parse_config(
     """Reads `argv` into a config; `beam_options` are what followed `--`.
 
     Raises:
-      UsageError: a flag is unknown (the nearest name is suggested), or its value is not allowed.
+      UsageError: a flag is unknown (the nearest name is suggested) or of another format, or its value is not allowed.
     """
     namespace, unknown = parser.parse_known_intermixed_args(list(argv))
     if unknown:
-        raise UsageError(_unknown(unknown[0], parser))
+        raise UsageError(_unknown(unknown[0], parser, config_class, argv))
     values = {**vars(namespace), "beam_options": beam_options}
-    names = {field.name for field in _fields(config_class)}
-    if beam_options and "beam_options" not in names:
+    own = names_of(config_class)
+    if beam_options and "beam_options" not in own:
         raise UsageError(f"{parser.prog} runs nothing on Beam: it takes no flags after --")
-    if any(field.name == "output" and field.metadata.get("positional") for field in _fields(config_class)):
+    if any(field.name == "output" and field.metadata.get("positional") for field in dataclasses.fields(config_class)):
         _check_last_is_no_input(values)
-    return config_class(**{name: values[name] for name in names if name in values})
+    own += [name for group in config_class.groups(values) for name in names_of(group.options_class)]
+    return config_class.create(**{name: values[name] for name in own if name in values})
 
 
 def _check_last_is_no_input(values: Mapping[str, Any]) -> None:
@@ -82,19 +122,18 @@ def _check_last_is_no_input(values: Mapping[str, Any]) -> None:
         raise UsageError(f"OUTPUT is missing: the last argument, {output}, is a file; name the directory to write to")
 
 
-def _fields(config_class: type[Any]) -> tuple[dataclasses.Field[Any], ...]:
-    return dataclasses.fields(config_class)
-
-
-def _unknown(argument: str, parser: argparse.ArgumentParser) -> str:
+def _unknown(argument: str, parser: argparse.ArgumentParser, config_class: type[Options], argv: Sequence[str]) -> str:
     if not argument.startswith("-"):
         return f"unexpected argument {argument!r}; see {parser.prog} --help, and quote patterns: '*.tfrecord*'"
     flag = argument.split("=")[0]
+    groups = config_class.groups(choices(config_class, argv))
+    if (belongs := belongs_to(config_class, flag.removeprefix("--"), groups)) is not None:
+        return belongs
     hint = did_you_mean(flag, parser._option_string_actions)
     return f"there is no flag {flag}{hint} (Beam's own flags go after --; {parser.prog} --help lists ours)"
 
 
-def _add_flag(group: argparse._ActionsContainer, field: dataclasses.Field[Any], hint: Any) -> None:
+def _add_flag(group: argparse._ActionsContainer, field: dataclasses.Field[Any], hint: Any, *, hidden: bool) -> None:
     help_text = field.metadata.get("help", "").replace("%", "%%")
     if field.metadata.get("positional"):
         nargs = "+" if field.metadata.get("several") else None
@@ -102,22 +141,23 @@ def _add_flag(group: argparse._ActionsContainer, field: dataclasses.Field[Any], 
         return
     if field.default not in (None, (), False):
         help_text += f" (default: {field.default})"
-    name = field.name.rstrip("_")  # `from_`, since `from` is a word of Python's
-    flag = f"--{name}"
+    given: dict[str, Any] = {"dest": field.name, "help": argparse.SUPPRESS if hidden else help_text}
+    flag = f"--{flag_name(field.name)}"
     if hint is bool:
-        group.add_argument(flag, dest=field.name, action="store_true", help=help_text)
-        return
-    if field.metadata.get("repeated"):
-        metavar = field.metadata.get("metavar", name.upper())
-        group.add_argument(flag, dest=field.name, action="append", default=[], metavar=metavar, help=help_text)
-        return
-    choices = typing.get_args(hint) if typing.get_origin(hint) is typing.Literal else None
-    group.add_argument(
-        flag, type=_checked(_converter(hint, field), flag), default=field.default,
-        dest=field.name,
-        metavar=f"{{{','.join(choices)}}}" if choices else field.metadata.get("metavar", name.split("_")[-1].upper()),
-        help=help_text,
-    )  # fmt: skip
+        group.add_argument(flag, action="store_true", **given)
+    elif field.metadata.get("repeated"):
+        group.add_argument(flag, action="append", default=[], metavar=metavar(field, hint), **given)
+    else:
+        convert = _checked(_converter(hint, field), flag)
+        group.add_argument(flag, type=convert, default=field.default, metavar=metavar(field, hint), **given)
+
+
+def metavar(field: dataclasses.Field[Any], hint: Any) -> str:
+    """What the help calls the value of a flag: N for a number, the choices if there are any, else a kind of name."""
+    if typing.get_origin(hint) is typing.Literal:
+        return f"{{{','.join(map(str, typing.get_args(hint)))}}}"
+    kind = {int: "N", float: "N", tuple[str, ...]: "NAMES"}.get(hint, "NAME")
+    return str(field.metadata.get("metavar", "N" if "parse" in field.metadata else kind))
 
 
 def _checked(convert: Callable[[str], Any], flag: str) -> Callable[[str], Any]:

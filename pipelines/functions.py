@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 import inspect as introspection
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from rlds_beam.errors import UsageError
+from rlds_beam.options import Options, names_of
 from rlds_beam.pipelines.convert import ConvertConfig
 from rlds_beam.pipelines.example import ExampleConfig
 from rlds_beam.pipelines.inspect import InspectConfig
@@ -17,7 +18,6 @@ from rlds_beam.pipelines.record import RecordConfig
 from rlds_beam.pipelines.stats import StatsConfig
 from rlds_beam.pipelines.validate import ValidateConfig
 from rlds_beam.runners.quiet import quiet
-from rlds_beam.text import did_you_mean
 
 if TYPE_CHECKING:
     from rlds_beam.checking.report import Report
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 Path = str | os.PathLike[str]
 Function = TypeVar("Function", bound=Callable[..., Any])
+Config = TypeVar("Config", bound=Options)
 
 _OF_THE_COMMAND = {
     "dry_run": "rlds_beam.inspect says what a job would do",
@@ -45,7 +46,7 @@ def _takes(config_class: type[Any]) -> Callable[[Function], Function]:
         positional = introspection.signature(function).parameters.values()
         named = [
             introspection.Parameter(f.name, introspection.Parameter.KEYWORD_ONLY, default=f.default, annotation=f.type)
-            for f in _options(config_class)
+            for f in _all_options(config_class)
         ]
         own = [p for p in positional if p.kind is not introspection.Parameter.VAR_KEYWORD]
         calling = cast(Function, quiet(function))
@@ -55,23 +56,24 @@ def _takes(config_class: type[Any]) -> Callable[[Function], Function]:
     return decorate
 
 
-def _options(config_class: type[Any]) -> list[dataclasses.Field[Any]]:
-    return [
+def _all_options(config_class: type[Options]) -> Iterable[dataclasses.Field[Any]]:
+    """Those of the job and of all formats; one that several formats have, once."""
+    own = [
         field
         for field in dataclasses.fields(config_class)
         if not field.metadata.get("positional") and field.name not in _OF_THE_COMMAND
     ]
+    groups = config_class.known_groups()
+    formats = [field for group in groups for field in dataclasses.fields(group.options_class)]
+    return {field.name: field for field in [*reversed(formats), *own]}.values()
 
 
-def _config(config_class: type[Any], *paths: Any, **options: Any) -> Any:
-    """The job's config; raises UsageError where there is no such option."""
-    names = [field.name for field in _options(config_class)]
+def _config(config_class: type[Config], *paths: Any, **options: Any) -> Config:
+    """The job's config; raises UsageError if there is no such option."""
     for name in options:
-        if name in _OF_THE_COMMAND:
+        if name in _OF_THE_COMMAND and name in names_of(config_class):
             raise UsageError(f"{name} is an option of the command alone: {_OF_THE_COMMAND[name]}")
-        if name not in names:
-            raise UsageError(f"there is no option {name}{did_you_mean(name, names)}")
-    return config_class(*paths, **options)
+    return config_class.create(*paths, **options)
 
 
 @_takes(ConvertConfig)
@@ -87,8 +89,9 @@ def convert(input: Path | Sequence[Path], output: Path, **options: Any) -> Conve
     Args:
       input: a TFDS or EnvLogger dataset directory, or shard files.
       output: directory to write to.
-      options: as in `ConvertConfig`. A function (`policy_info_fn`, a source, an output) may be given itself or as
-        `module:function`; one that is not in a module, as in a notebook, has to pickle.
+      options: as in `ConvertConfig`, and those of the formats that `from_` and `to` name. A function
+        (`policy_info_fn`, a source, an output) may be given itself or as `module:function`; one that is not in a
+        module, as in a notebook, has to pickle.
 
     Raises:
       UsageError: an option, the input or the output cannot be used; nothing was done.

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rlds_beam.jobs.options import PlanOptions
-from rlds_beam.options import option
+from rlds_beam.options import option, options_given
 from rlds_beam.trajectories.options import ItemOptions
 
 if TYPE_CHECKING:
@@ -27,9 +27,6 @@ EXAMPLES = """
 class InspectConfig(PlanOptions):
     """Shows the schema, shards, episodes and bytes of a dataset, and the items that a plan predicts."""
 
-    input: str = option(
-        dataclasses.MISSING, "a TFDS or EnvLogger dataset directory, or shard files", positional=True, several=True
-    )
     _: dataclasses.KW_ONLY
     sample_bytes: int = option(
         64 << 20, "bytes to read at most; of a larger dataset, predictions are estimates", least=1
@@ -44,11 +41,11 @@ def inspect(config: InspectConfig) -> Survey:
       UsageError: the dataset cannot be opened.
     """
     from rlds_beam.connectors.cleaning.presets import with_preset
-    from rlds_beam.formats.sources import open_source
+    from rlds_beam.formats.sources import open_input
     from rlds_beam.jobs.inspect import survey
 
     config = with_preset(config)
-    source = open_source(config.input, config.split, config.features, config.from_)
+    source = open_input(config)
     found = survey(source, config, config, config.sample_bytes)
     return dataclasses.replace(found, plan=_plan(config), repair=config.repair)
 
@@ -62,10 +59,9 @@ def main(config: InspectConfig) -> int:
 
 def _plan(config: InspectConfig) -> str:
     """The plan as flags: `--items=sequences --sequence_length=8`."""
-    from rlds_beam.formats.outputs import TRAJECTORIES
-
-    fields: list[Any] = [f for f in dataclasses.fields(ItemOptions) if getattr(config, f.name) != f.default]
-    flags = [f"--{f.name}" + ("" if getattr(config, f.name) is True else f"={getattr(config, f.name)}") for f in fields]
-    if config.to != TRAJECTORIES:
+    items = config.to_options
+    if not isinstance(items, ItemOptions):
         return f"--to={config.to}"
-    return " ".join(flags or [f"--items={config.items}"])
+    given = {name: getattr(items, name) for name in options_given(items, ItemOptions)}
+    flags = [f"--{name}" + ("" if value is True else f"={value}") for name, value in given.items()]
+    return " ".join(flags or [f"--items={items.items}"])

@@ -27,15 +27,20 @@ def parse_max_rejected(text: str) -> int | float:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ReportOptions(Options):
-    """What counts as success, and what is printed."""
+class PrintOptions(Options):
+    """What is printed."""
+
+    json: bool = option(False, "print the report, and errors, as JSON")
+    progress: Literal["auto", "plain", "none"] = option(
+        "auto", "on standard error: a live line on a terminal, or a plain line every 30 seconds"
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ReportOptions(PrintOptions):
+    """What counts as success."""
 
     max_rejected: int | float = option(
-        0, "episodes that may be rejected before the exit code is 3: a count, or a fraction such as 0.01",
+        0, "episodes that may be rejected without exit code 3: a count, or a fraction (0.01)",
         parse=parse_max_rejected,
     )  # fmt: skip
-    json: bool = option(False, "print the report as JSON instead of a summary; errors too")
-    progress: Literal["auto", "plain", "none"] = option(
-        "auto",
-        "on standard error: a live line on a terminal, otherwise a plain line every 30 seconds (plain), or nothing",
-    )

@@ -54,7 +54,8 @@ def empty_reason(report: Report, options: Any) -> str | None:
     """Why nothing was produced, and what to do; None if something was, or if `--allow_empty` is set."""
     if report.items_written or getattr(options, "allow_empty", True):
         return None
-    what = "item was written" if isinstance(options, ItemOptions) else "episode is in the statistics"
+    output = getattr(options, "to_options", options if isinstance(options, ItemOptions) else None)
+    what = "episode is in the statistics" if output is None else "item was written"
     if not report.records:
         return f"no {what}: the input has no episodes (--allow_empty accepts that)"
     if not report.episodes:
@@ -62,12 +63,12 @@ def empty_reason(report: Report, options: Any) -> str | None:
     if report.connectors and not sum(one.episodes_out for one in report.connectors[-1:]):
         by = "; ".join(f"{count(one.episodes, 'episode')} by {name}" for name, one in report.dropped.items())
         return f"no {what}: connectors dropped all episodes: {by} (--allow_empty accepts that)"
-    if not isinstance(options, ItemOptions):
+    if output is None:
         return None
-    reasons = []
+    reasons, length = [], getattr(output, "length", None)
     for reason, found in report.unused.items():
         size = f"{count(found.longest, 'step')}" + (" at most" if found.episodes > 1 else "")
-        what = f"an item has {count(options.length, 'frame')}" if options.length else REASONS[reason][0]
+        what = f"an item has {count(length, 'frame')}" if length else REASONS[reason][0]
         reasons.append(f"{count(found.episodes, 'episode')} of {size}, and {what}: {REASONS[reason][1]}")
     why = "; ".join(reasons) or f"none came of {count(report.episodes, 'episode')}"
     return f"no item was written: {why} (--allow_empty accepts that)"

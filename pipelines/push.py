@@ -43,8 +43,10 @@ class PushConfig(RunOptions, ReportOptions, PushOptions):
     """Pushes an RLDS dataset, or what convert wrote, into tables of Reverb servers, each item once."""
 
     _: dataclasses.KW_ONLY
-    report: str | None = option(None, "file to write the report to, as JSON")
-    checkpoint: str | None = option(None, "directory for the checkpoint that an embedded server writes at the end")
+    report: str | None = option(None, "file to write the report to, as JSON", metavar="FILE")
+    checkpoint: str | None = option(
+        None, "directory for the checkpoint that an embedded server writes at the end", metavar="DIR"
+    )
     dry_run: bool = option(False, "check everything, tables included, print the plan, write nothing")
     keep_serving: bool = option(False, "keep an embedded server running until Ctrl-C when all is pushed")
 

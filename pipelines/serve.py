@@ -35,15 +35,18 @@ class ServeConfig(FrameOptions):
     """Serves Reverb tables whose signatures fit the trajectories of a dataset, until it is interrupted."""
 
     like: str | None = option(
-        None, "what the tables are for: an RLDS dataset, or a directory that convert wrote", metavar="INPUT"
+        None, "what the tables are for: an RLDS dataset, or a directory that convert wrote", metavar="DIR"
     )
-    features: str | None = option(None, "path of a features.json, if it is not in the input's directory")
+    features: str | None = option(
+        None, "path of a features.json, if it is not in the input's directory", metavar="FILE"
+    )
     tables: tuple[str, ...] = option(
         (),
         "NAME[:KIND[:MAX_SIZE]], comma separated (uniform_table:uniform:1000000000). Kinds: "
         "uniform (what TF-Agents' ReverbReplayBuffer is used with) and prioritized: an item is sampled as often as "
         "wanted, and the oldest is dropped when the table is full; queue and stack: each item is sampled once, and "
         "inserting waits when the table is full",
+        metavar="NAMES",
     )
     priority_exponent: float = option(1.0, "of prioritized tables: 1 samples in proportion to priorities, 0 uniformly")
     host: str = option(

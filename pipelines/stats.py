@@ -12,9 +12,9 @@ from rlds_beam.checking.options import CheckOptions
 from rlds_beam.connectors.options import ConnectorOptions
 from rlds_beam.connectors.statistics.statistics_formats import Format, leaf_of, statistics_in
 from rlds_beam.errors import RldsBeamError, UsageError
+from rlds_beam.formats.options import InputOptions
 from rlds_beam.options import option
 from rlds_beam.pipelines.options import ReportOptions
-from rlds_beam.reading.options import SourceOptions
 from rlds_beam.runners.options import RunOptions
 
 if TYPE_CHECKING:
@@ -60,23 +60,23 @@ class StatsOutcome:
 
 
 @dataclasses.dataclass(frozen=True)
-class StatsConfig(RunOptions, ReportOptions, ConnectorOptions, CheckOptions, SourceOptions):
+class StatsConfig(RunOptions, ReportOptions, ConnectorOptions, CheckOptions, InputOptions):
     """Computes the mean, standard deviation, range and quantiles of each field, after connectors if there are any."""
 
-    input: str = option(
-        dataclasses.MISSING, "a TFDS or EnvLogger dataset directory, or shard files", positional=True, several=True
-    )
     _: dataclasses.KW_ONLY
-    output: str | None = option(None, "file to write the statistics to, as JSON, if there are any")
+    output: str | None = option(None, "file to write the statistics to, as JSON, if there are any", metavar="FILE")
     format: Format = option("own", "whose format the output has")
-    action: str = option("action", "field of the action, for the formats of other projects")
-    proprio: str | None = option(None, "field of the robot's state, for the formats of other projects")
+    action: str = option("action", "field of the action, for the formats of other projects", metavar="FIELD")
+    proprio: str | None = option(None, "field of the robot's state, for the formats of other projects", metavar="FIELD")
     allow_empty: bool = option(False, "no accepted episode is a success too (otherwise the exit code is 3)")
-    by: str | None = option(None, "field whose values get statistics of their own: language_instruction")
+    by: str | None = option(
+        None, "field whose values get statistics of their own: language_instruction", metavar="FIELD"
+    )
     target_propensity_fn: str | None = option(
         None,
         "module:function, called with the steps of an episode (columns by name), which gives the propensity of each "
         "recorded action under the policy to be evaluated: for its support and effective sample size",
+        metavar="FUNCTION",
     )
 
 
@@ -95,12 +95,12 @@ def define_pipeline(
       PCollection of one `CheckedStatistics`.
     """
     from rlds_beam.connectors.cleaning.presets import with_preset
-    from rlds_beam.formats.sources import open_source
+    from rlds_beam.formats.sources import open_input
     from rlds_beam.transforms.checking import CheckDataset
     from rlds_beam.transforms.statistics import ComputeStatistics, WithReport
 
     config = with_preset(config)
-    source = source or open_source(config.input, config.split, config.features, config.from_)
+    source = source or open_input(config)
     checked = root | CheckDataset(source, config, connecting or _connecting(config, source))
     return checked.accepted | ComputeStatistics(config.by, config.target_propensity_fn) | WithReport(checked.report)
 
@@ -116,7 +116,7 @@ def stats(config: StatsConfig) -> StatsOutcome:
     from rlds_beam.checking.report import Report
     from rlds_beam.connectors.cleaning.presets import with_preset
     from rlds_beam.console.progress import Progress, Total
-    from rlds_beam.formats.sources import open_source
+    from rlds_beam.formats.sources import open_input
     from rlds_beam.jobs.cost import stats_seconds
     from rlds_beam.pipelines import outcome
     from rlds_beam.reading.changes import AGAIN, Snapshot
@@ -126,7 +126,7 @@ def stats(config: StatsConfig) -> StatsOutcome:
     check(config)
     outcome.check_writable(config.output, "--output")
     config = with_preset(config)
-    source = open_source(config.input, config.split, config.features, config.from_)
+    source = open_input(config)
     connecting = _connecting(config, source)
     _check_format(config, connecting.probed.schema)
     report, snapshot = check_source(source, config), Snapshot.of(source, AGAIN)

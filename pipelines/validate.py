@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from rlds_beam.checking.options import CheckOptions
 from rlds_beam.connectors.options import ConnectorOptions
+from rlds_beam.formats.options import InputOptions
 from rlds_beam.options import option
 from rlds_beam.pipelines.options import ReportOptions
-from rlds_beam.reading.options import SourceOptions
 from rlds_beam.runners.options import RunOptions
 
 if TYPE_CHECKING:
@@ -29,14 +29,11 @@ EXAMPLES = """
 
 
 @dataclasses.dataclass(frozen=True)
-class ValidateConfig(RunOptions, ReportOptions, ConnectorOptions, CheckOptions, SourceOptions):
+class ValidateConfig(RunOptions, ReportOptions, ConnectorOptions, CheckOptions, InputOptions):
     """Checks every episode of an RLDS dataset against the rules, and tries connectors on those that are accepted."""
 
-    input: str = option(
-        dataclasses.MISSING, "a TFDS or EnvLogger dataset directory, or shard files", positional=True, several=True
-    )
     _: dataclasses.KW_ONLY
-    report: str | None = option(None, "file to write the report to, as JSON")
+    report: str | None = option(None, "file to write the report to, as JSON", metavar="FILE")
 
 
 def define_pipeline(
@@ -55,12 +52,12 @@ def define_pipeline(
     """
     from rlds_beam.connectors.cleaning.presets import with_preset
     from rlds_beam.connectors.runner import ConnectorRunner
-    from rlds_beam.formats.sources import open_source
+    from rlds_beam.formats.sources import open_input
     from rlds_beam.transforms import WriteReport
     from rlds_beam.transforms.checking import CheckDataset
 
     config = with_preset(config)
-    source = source or open_source(config.input, config.split, config.features, config.from_)
+    source = source or open_input(config)
     checked = root | CheckDataset(source, config, connecting or ConnectorRunner.for_options(config, source.schema))
     return checked.report if config.report is None else checked.report | WriteReport(config.report)
 
@@ -77,7 +74,7 @@ def validate(config: ValidateConfig) -> Report:
     from rlds_beam.connectors.cleaning.presets import with_preset
     from rlds_beam.connectors.runner import ConnectorRunner
     from rlds_beam.console.progress import Progress, Total
-    from rlds_beam.formats.sources import open_source
+    from rlds_beam.formats.sources import open_input
     from rlds_beam.jobs.cost import validate_seconds
     from rlds_beam.pipelines import outcome
     from rlds_beam.reading.changes import AGAIN, Snapshot
@@ -87,7 +84,7 @@ def validate(config: ValidateConfig) -> Report:
     check(config)
     outcome.check_writable(config.report, "--report")
     config = with_preset(config)
-    source = open_source(config.input, config.split, config.features, config.from_)
+    source = open_input(config)
     connecting = ConnectorRunner.for_options(config, source.schema)
     report, snapshot = check_source(source, config), Snapshot.of(source, AGAIN)
     job = dataclasses.replace(config, report=None)  # which is of the workers; this process writes the whole one

@@ -16,25 +16,13 @@ import tempfile
 from collections.abc import Iterator
 from typing import Literal
 
+from rlds_beam.errors import EXTRAS, install
 from rlds_beam.text import format_size
 
 Status = Literal["ok", "absent", "problem"]
 
 _PACKAGE = "rlds-beam"
 _PYTHONS = ((3, 10), (3, 14))
-_TENSORFLOW_PYTHONS = ("3.10", "3.11")
-_EXTRAS = {
-    "tf": "TensorFlow and TFDS, which decode what the fast path does not",
-    "agents": "TF-Agents and Reverb: load_trajectories, serve, the drop-in modules",
-    "arrayrecord": "ArrayRecord files",
-    "hdf5": "HDF5 files: Minari, d3rlpy, D4RL",
-    "lerobot": "videos of LeRobot datasets",
-    "gcs": "gs:// paths",
-    "gcp": "jobs on Dataflow",
-    "s3": "s3:// paths",
-}
-"""The extras that add something to a job, and what."""
-
 _IMPORTED = ("apache_beam", "google_crc32c", "grpc", "imagecodecs", "numpy", "pyarrow", "simplejpeg", "xxhash")
 _IMPORT_SECONDS = 120.0
 
@@ -119,15 +107,12 @@ def imports() -> Finding:
 
 
 def extras() -> Iterator[Finding]:
-    for extra, purpose in _EXTRAS.items():
+    for extra, purpose in EXTRAS.items():
         wrong = _unmet(_PACKAGE, extra)
         if not wrong:
             yield Finding(f"[{extra}]", "ok", purpose)
             continue
-        remedy = f"pip install '{_PACKAGE}[{extra}]'"
-        if extra in ("agents", "tf") and f"{sys.version_info[0]}.{sys.version_info[1]}" not in _TENSORFLOW_PYTHONS:
-            remedy += f", on Python {' or '.join(_TENSORFLOW_PYTHONS)}: TensorFlow 2.15 has no wheels for later ones"
-        yield Finding(f"[{extra}]", "absent", f"{purpose}; {'; '.join(wrong)}", remedy)
+        yield Finding(f"[{extra}]", "absent", f"{purpose}; {'; '.join(wrong)}", install(extra))
 
 
 def reverb() -> Finding:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Literal
+from typing import ClassVar, Literal
 
 from rlds_beam.errors import UsageError
 from rlds_beam.options import Options, option
@@ -16,6 +16,7 @@ DATAFLOW = ("dataflow", "DataflowRunner")
 class DataflowOptions(Options):
     """Where on Google Cloud a job of --runner=dataflow runs; all its paths are gs:// paths."""
 
+    shown_with: ClassVar[tuple[str, str]] = ("runner", "dataflow")
     project: str | None = option(None, "project that owns the job")
     region: str | None = option(None, "where its workers are (us-central1)")
     temp_location: str | None = option(None, "gs:// directory for temporary files", metavar="DIR")
@@ -23,7 +24,7 @@ class DataflowOptions(Options):
         None, "gs:// directory for what workers are given at their start (--temp_location)", metavar="DIR"
     )
     worker_container: str | None = option(
-        None, "image of the workers, with rlds-beam in it (examples/dataflow)", metavar="IMAGE"
+        None, "image of the workers, with rlds-beam in it (examples/dataflow)", metavar="NAME"
     )
 
 
@@ -31,9 +32,10 @@ class DataflowOptions(Options):
 class FlinkOptions(Options):
     """Which Flink cluster a job of --runner=flink runs on, by the names of Beam's flags."""
 
-    flink_master: str | None = option(None, "host:port of the JobManager's REST interface", metavar="ADDRESS")
+    shown_with: ClassVar[tuple[str, str]] = ("runner", "flink")
+    flink_master: str | None = option(None, "host:port of the JobManager's REST interface", metavar="HOST:PORT")
     flink_job_server_jar: str | None = option(
-        None, "Beam's job server for that Flink (fetched, where it is not there yet)", metavar="PATH"
+        None, "Beam's job server for that Flink (fetched, where it is not there yet)", metavar="FILE"
     )
     parallelism: int | None = option(None, "task slots to work in (all that the cluster has)", least=1)
     environment_type: Literal["EXTERNAL", "DOCKER", "PROCESS"] | None = option(
@@ -48,10 +50,10 @@ class FlinkOptions(Options):
 class RunOptions(FlinkOptions, DataflowOptions):
     """Where the job runs; Beam's own flags go after --."""
 
-    runner: str = option("local", "local, flink, dataflow, or the name of a Beam runner")
-    workers: int | None = option(
-        None, "worker processes on this machine (one per core, where the work pays for them)", least=1
+    runner: str = option(
+        "local", "local, flink, dataflow (--runner=flink --help lists its options), or a Beam runner", chooses=True
     )
+    workers: int | None = option(None, "worker processes here (one per core, if that pays)", least=1)
     beam_options: tuple[str, ...] = option((), "Beam's own flags, as a list", hidden=True)
 
     def __post_init__(self) -> None:

@@ -62,7 +62,7 @@ def ours(directory: Path, room: Path, options: dict[str, Any]) -> dict[str, floa
     from rlds_beam.jobs.options import ConvertOptions
     from rlds_beam.output.commits import read_reports
 
-    jobs = [prepare(ConvertOptions(str(directory), str(room / f"out-{i}"), **options)) for i in range(TIMES)]
+    jobs = [prepare(ConvertOptions.create(str(directory), str(room / f"out-{i}"), **options)) for i in range(TIMES)]
     for job in jobs:
         job.open()
 

@@ -67,7 +67,7 @@ def once(data: str, options: dict[str, Any], repeats: int) -> dict[str, Any]:
     best = float("inf")
     for _ in range(repeats + 1):
         with tempfile.TemporaryDirectory(dir=DATA) as home:
-            job = prepare(ConvertOptions(data, f"{home}/out", **options))
+            job = prepare(ConvertOptions.create(data, f"{home}/out", **options))
             job.open()
             began = time.process_time()
             for work in job.ranges:

@@ -60,7 +60,7 @@ def cpu(function: Callable[..., Any], *args: Any, repeats: int = 1) -> float:
 def conversion(data: Path, images: str = "raw") -> Iterator[ConvertJob]:
     """A conversion to step pairs whose output is gone afterwards."""
     with tempfile.TemporaryDirectory(dir=DATA) as home:
-        options = ConvertOptions(str(data), f"{home}/out", images=images, repair=("missing_is_last",))
+        options = ConvertOptions.create(str(data), f"{home}/out", images=images, repair=("missing_is_last",))
         job = prepare(options)
         job.open()
         yield job
@@ -143,7 +143,7 @@ def range_seconds(repeats: int) -> dict[str, float]:
         made = write_dataset(Path(home), [make_episode(2, seed=i) for i in range(100)], name="tiny", shards=100)
         best = {"cpu": float("inf"), "wall": float("inf")}
         for i in range(repeats):
-            job = prepare(ConvertOptions(str(made), f"{home}/out-{i}", shards=100))
+            job = prepare(ConvertOptions.create(str(made), f"{home}/out-{i}", shards=100))
             job.open()
             began, used = time.perf_counter(), time.process_time()
             convert(job)

@@ -45,6 +45,8 @@ if TYPE_CHECKING:
     from rlds_beam.formats.trajectories.loading import load_trajectories as load_trajectories
     from rlds_beam.images.encoded_images import EncodedImages as EncodedImages
     from rlds_beam.jobs.inspect import Survey as Survey
+    from rlds_beam.options import Options as Options
+    from rlds_beam.options import option as option
     from rlds_beam.output.base import Description as Description
     from rlds_beam.output.base import FileRangeWriter as FileRangeWriter
     from rlds_beam.output.base import Output as Output
@@ -123,6 +125,8 @@ _HOMES = {
     "Record": "rlds_beam.encoding.base",
     "Damage": "rlds_beam.encoding.base",
     "Headers": "rlds_beam.encoding.base",
+    "Options": "rlds_beam.options",
+    "option": "rlds_beam.options",
     # Checks
     "CheckOptions": "rlds_beam.checking.options",
     "validate_episode": "rlds_beam.checking.verdicts",

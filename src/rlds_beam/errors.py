@@ -33,11 +33,36 @@ class MissingExtraError(UsageError, ImportError):
 
 
 Extra = Literal[
-    "agents", "arrayrecord", "demo", "envlogger", "gcp", "gcs", "hdf5", "lerobot", "record", "rllib", "s3", "tf"
+    "tf", "agents", "arrayrecord", "hdf5", "lerobot", "record", "envlogger", "rllib", "gcs", "gcp", "s3", "demo"
 ]
-"""The extras of pyproject.toml that a message may name."""
 
-_NEED_TENSORFLOW_2_15 = ("agents", "tf")
+EXTRAS: dict[Extra, str] = {
+    "tf": "TensorFlow and TFDS, which decode what the fast path does not",
+    "agents": "TF-Agents and Reverb: load_trajectories, serve, the drop-in modules",
+    "arrayrecord": "ArrayRecord files",
+    "hdf5": "HDF5 files: Minari, d3rlpy, D4RL",
+    "lerobot": "videos of LeRobot datasets",
+    "record": "environments and policies for recording",
+    "envlogger": "EnvLogger's own writer and reader",
+    "rllib": "RLlib's connectors, and training from columns",
+    "gcs": "gs:// paths",
+    "gcp": "jobs on Dataflow",
+    "s3": "s3:// paths",
+    "demo": "dm_control and MuJoCo, with all that the demo needs",
+}
+"""The extras of pyproject.toml that a message may name, and what they are for."""
+
+_TENSORFLOW = ("tf", "agents", "envlogger", "demo")
+"""The extras that need TensorFlow 2.15, which has no wheels for newer Pythons."""
+
+
+def install(extra: Extra) -> str:
+    """The command that installs an extra, and which Python it needs if this one is too new."""
+    command = f"pip install 'rlds-beam[{extra}]'"
+    if extra in _TENSORFLOW and sys.version_info >= (3, 12):
+        python = ".".join(map(str, sys.version_info[:2]))
+        command += f", on Python 3.10 or 3.11 (this is {python}): TensorFlow 2.15 has no newer one"
+    return command
 
 
 def missing(extra: Extra, what: str) -> MissingExtraError:
@@ -47,11 +72,7 @@ def missing(extra: Extra, what: str) -> MissingExtraError:
       extra: what to install.
       what: the start of the message: what was wanted, and which package it lacks.
     """
-    message = f"{what}: pip install 'rlds-beam[{extra}]'"
-    if extra in _NEED_TENSORFLOW_2_15 and sys.version_info >= (3, 12):
-        python = ".".join(map(str, sys.version_info[:2]))
-        message += f", on Python 3.10 or 3.11 (this is {python}): TensorFlow 2.15 has no newer one"
-    return MissingExtraError(message)
+    return MissingExtraError(f"{what}: {install(extra)}")
 
 
 @contextlib.contextmanager

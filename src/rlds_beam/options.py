@@ -1,9 +1,11 @@
 """The options of a job, in groups that jobs mix: each is Python API, flag and JSON at once.
 
-Plain frozen dataclasses and nothing heavy, so that `--help` answers at once. A job's config
-inherits the groups it needs (`class ConvertConfig(SourceOptions, CheckOptions, ...)`), and the
-core functions take the group they need, so a config can be handed to them as it is.
-The text in a field's metadata (`help`) is the flag's help.
+Plain frozen dataclasses and nothing heavy, so that `--help` answers at once. A job's config inherits the groups it
+needs (`class ConvertConfig(SourceOptions, CheckOptions, ...)`), and the core functions take the group they need, so a
+config can be passed to them as it is. The text in a field's metadata (`help`) is the flag's help.
+
+The options of a format are a group that the config holds in one field: `--to=lerobot` puts a `LerobotOptions` into
+`to_options`. `Config.create(..., to="lerobot", fps=10)`, which flags and functions use, sorts options into groups.
 """
 
 from __future__ import annotations
@@ -14,7 +16,8 @@ import numbers
 import os
 import types
 import typing
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rlds_beam import lazy
 from rlds_beam.errors import UsageError
@@ -26,15 +29,37 @@ if TYPE_CHECKING:
 
 
 def option(default: Any, help: str, **metadata: Any) -> Any:
-    """A dataclass field with a help text; `least` is the smallest number that it takes."""
+    """A dataclass field with a help text.
+
+    Args:
+      default, help: the value of the option if it is not given, and the text of its flag.
+      metadata: `least` is the smallest number that it takes, `metavar` what the help calls its value. `code`: it
+        names a function as `module:function`, whose code becomes part of the plan. `shared`: the option of a format
+        has the name, and takes the value, of an option of the job.
+    """
     return dataclasses.field(default=default, metadata={"help": help, **metadata})
 
 
+class Group(NamedTuple):
+    """The options that belong to the value of another option: those of LeRobot, to `--to=lerobot`.
+
+    Attributes:
+      field: the config's field that holds them: `to_options`.
+      choice: the other option with its value: `--to=lerobot`.
+      options_class: the options.
+    """
+
+    field: str
+    choice: str
+    options_class: type[Options]
+
+
+@dataclasses.dataclass(frozen=True)
 class Options:
-    """The root of all groups: a job's config runs the checks of each group that it mixes.
+    """The base of all groups, and the group without options.
 
     A path may be given for its text, a list or comma-separated text for a tuple, a function for `module:function`; an
-    option with `by_value` takes any object in place of its name.
+    option with `by_value` takes any object in place of its name. A group (`to_options`) may be a mapping, as in JSON.
 
     Raises:
       UsageError: a value is not of the type of its option.
@@ -42,21 +67,109 @@ class Options:
 
     def __post_init__(self) -> None:
         hints = type_hints(type(self))
-        for field in dataclasses.fields(cast(Any, self)):
+        for field in dataclasses.fields(self):
             value = getattr(self, field.name)
-            if value is not field.default:
+            if value is not field.default and hints[field.name] is not Any:
                 taken = _take(value, hints[field.name], field)
                 object.__setattr__(self, field.name, taken)  # a frozen dataclass's own way to set itself up
+        for group in self.groups(vars(self)):
+            object.__setattr__(self, group.field, _take_group(getattr(self, group.field), group))
 
     @classmethod
     def of(cls, options: Any) -> Self:
         """The options of this group alone, out of a job's that mixes it in."""
-        return cls(**{field.name: getattr(options, field.name) for field in dataclasses.fields(cast(Any, cls))})
+        return cls(**{field.name: getattr(options, field.name) for field in dataclasses.fields(cls)})
+
+    @classmethod
+    def groups(cls, values: Mapping[str, Any]) -> tuple[Group, ...]:
+        """The groups of the formats that these values of options name.
+
+        Raises:
+          UsageError: there is no such format.
+        """
+        del values
+        return ()
+
+    @classmethod
+    def known_groups(cls) -> tuple[Group, ...]:
+        """The groups of all formats that could be named."""
+        return ()
+
+    @classmethod
+    def create(cls, *positional: Any, **options: Any) -> Self:
+        """A config from its options and those of the formats that it names, side by side.
+
+            ConvertConfig.create("data/toy/1.0.0", "out", to="lerobot", fps=10)
+
+        Raises:
+          UsageError: there is no such option, it belongs to another format, or its value is not allowed.
+        """
+        own, groups = names_of(cls), distinct_groups(cls, options)
+        values = {name: value for name, value in options.items() if name in own}
+        for group in groups:
+            names = names_of(group.options_class)
+            given = {name: options[name] for name in names if name in options}
+            own += names
+            if given:
+                values[group.field] = group.options_class(**given)
+        for name in options:
+            if name not in own:
+                belongs = belongs_to(cls, name, groups)
+                raise UsageError(belongs or f"there is no option {name}{did_you_mean(name, own)}")
+        return cls(*positional, **values)
+
+
+def names_of(options_class: type[Options]) -> list[str]:
+    """The names of a group's options."""
+    return [field.name for field in dataclasses.fields(options_class)]
+
+
+def distinct_groups(config_class: type[Options], values: Mapping[str, Any]) -> tuple[Group, ...]:
+    """The groups of the formats that these values name.
+
+    Raises:
+      UsageError: there is no such format, or two options have the same name.
+    """
+    groups = config_class.groups(values)
+    taken = dict.fromkeys(names_of(config_class), "the command")
+    for group in groups:
+        for field in dataclasses.fields(group.options_class):
+            name = field.name
+            if name in taken and not field.metadata.get("shared"):
+                raise UsageError(
+                    f"{group.choice}: its option --{flag_name(name)} is also one of {taken[name]}: rename it"
+                )
+            taken[name] = group.choice
+    return groups
+
+
+def belongs_to(config_class: type[Options], name: str, chosen: tuple[Group, ...]) -> str | None:
+    """The error for an option of formats that are not chosen, by name; None if no format has it."""
+    owners = [group for group in config_class.known_groups() if name in names_of(group.options_class)]
+    if not owners:
+        return None
+    instead = [group.choice for group in chosen if group.field in {owner.field for owner in owners}]
+    return f"--{flag_name(name)} is an option of {' and '.join(o.choice for o in owners)}, not {' or '.join(instead)}"
+
+
+def flag_name(name: str) -> str:
+    """`from` of `from_`, which Python cannot name otherwise."""
+    return name.rstrip("_")
+
+
+def _take_group(value: Any, group: Group) -> Options:
+    if value is None:
+        return group.options_class()
+    if isinstance(value, Mapping):
+        return group.options_class.create(**value)
+    if type(value) is not group.options_class:
+        raise UsageError(f"{group.choice} takes {group.options_class.__name__}, not {type(value).__name__}")
+    return value
 
 
 def options_given(options: Any, *groups: type[Options]) -> list[str]:
     """The names of options of these groups that are not at their defaults."""
-    fields = (field for group in groups for field in dataclasses.fields(cast(Any, group)))
+    fields = (field for group in groups for field in dataclasses.fields(group))
     return [field.name for field in fields if getattr(options, field.name) != field.default]
 
 
@@ -78,7 +191,7 @@ def _without_none(hint: Any) -> Any:
 
 def _take(value: Any, kind: Any, field: dataclasses.Field[Any]) -> Any:
     """The value as an option holds it; raises UsageError where it is of another type."""
-    flag = f"--{field.name.rstrip('_')}"
+    flag = f"--{flag_name(field.name)}"
     if value is None and field.default is None:
         return None
     if typing.get_origin(kind) is typing.Literal:
@@ -144,6 +257,6 @@ __getattr__, __dir__ = lazy.exports(
         "CheckOptions": "rlds_beam.checking.options",
         "FrameOptions": "rlds_beam.trajectories.options",
         "ItemOptions": "rlds_beam.trajectories.options",
-        "SourceOptions": "rlds_beam.reading.options",
+        "SourceOptions": "rlds_beam.formats.options",
     },
 )

@@ -12,7 +12,7 @@ import pytest
 from exchanging import export
 
 from rlds_beam.encoding.tfds.rlds_records import schema_of
-from rlds_beam.formats.outputs import OUTPUTS
+from rlds_beam.formats.registry import OUTPUTS
 from rlds_beam.pipelines.cli import main
 from rlds_beam.testing import make_episode, write_dataset
 from rlds_beam.trajectories.coverage import Coverage

@@ -158,7 +158,7 @@ def test_all_of_the_files_is_counted_while_a_job_is_planned(tmp_path, monkeypatc
     line = f"rlds-beam: convert planning, {format_size(size)} of files looked at, "
     before, said, deadline = worker_status.done().framed, "", time.monotonic() + DEADLINE
     with planning("convert", "plain"):
-        prepare(ConvertConfig(input=str(source), output=str(tmp_path / "out")))
+        prepare(ConvertConfig.create(input=str(source), output=str(tmp_path / "out")))
         while line not in (said := said + capsys.readouterr().err):
             assert time.monotonic() < deadline, said
             time.sleep(0.01)

@@ -93,7 +93,7 @@ def test_a_plan_that_was_replaced_meanwhile_is_not_committed(source, tmp_path):
     output = tmp_path / "out"
     accepted = {"accept": ("duplicate_episode",)}
     pipeline = beam.Pipeline("FnApiRunner")
-    result = define_pipeline(pipeline, ConvertConfig(str(source), str(output), **accepted))
+    result = define_pipeline(pipeline, ConvertConfig.create(str(source), str(output), **accepted))
     result.written | "Meanwhile" >> beam.Map(_replace, str(output / "plan.json"))
     with pytest.raises(Exception, match="was replaced by another command"):
         pipeline.run().wait_until_finish()
@@ -112,7 +112,7 @@ def test_a_pipeline_that_is_not_run_removes_nothing(source, tmp_path):
     assert run(["convert", source, output])[0] == 0
     before = {path: path.read_bytes() for path in output.rglob("*") if path.is_file()}
     pipeline = beam.Pipeline("FnApiRunner")
-    config = ConvertConfig(str(source), str(output), items="frames", overwrite=True)
+    config = ConvertConfig.create(str(source), str(output), items="frames", overwrite=True)
     define_pipeline(pipeline, config)
     assert {path: path.read_bytes() for path in output.rglob("*") if path.is_file()} == before
     pipeline.run().wait_until_finish()
@@ -123,8 +123,8 @@ def test_a_commit_of_a_killed_job_of_another_plan_does_not_count(source, tmp_pat
     """Its worker wrote it after the next job began, into the same directory."""
     from rlds_beam.jobs.convert import prepare
 
-    other = prepare(ConvertConfig(str(source), str(tmp_path / "out"), items="frames", shards=2))
-    job = prepare(ConvertConfig(str(source), str(tmp_path / "out"), shards=2))
+    other = prepare(ConvertConfig.create(str(source), str(tmp_path / "out"), items="frames", shards=2))
+    job = prepare(ConvertConfig.create(str(source), str(tmp_path / "out"), shards=2))
     work, *_ = job.open()
     other.converter.convert(work, {})
     assert (tmp_path / "out" / "_commits" / f"{work}.json").exists()

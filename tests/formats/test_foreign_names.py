@@ -18,7 +18,7 @@ from lerobot_data import images, robot_episode
 
 from rlds_beam import naming, storage
 from rlds_beam.errors import UsageError
-from rlds_beam.formats.outputs import OUTPUTS
+from rlds_beam.formats.registry import OUTPUTS
 from rlds_beam.formats.sources import open_source
 from rlds_beam.images.encoding import encode_jpeg
 from rlds_beam.output import plans

@@ -18,7 +18,7 @@ from cases import cases
 from checkout import SUPPORT
 from fuzzed_datasets import DATASETS
 
-from rlds_beam.formats.sources import SOURCES
+from rlds_beam.formats.registry import SOURCES
 
 CASES = int(os.environ.get("RLDS_BEAM_METADATA_FUZZ", cases(8)))
 SEED = os.environ.get("RLDS_BEAM_FUZZ_SEED", "0")

@@ -290,7 +290,7 @@ def test_what_a_format_cannot_hold_is_refused(tmp_path):
 def test_hdf5_is_refused_without_h5py(rich, tmp_path, monkeypatch, to):
     monkeypatch.setitem(sys.modules, "h5py", None)
     with pytest.raises(MissingExtraError, match=rf"--to={to} writes HDF5 .*: pip install 'rlds-beam\[hdf5\]'$"):
-        prepare(ConvertOptions(str(rich[0]), str(tmp_path / "out"), to=to))
+        prepare(ConvertOptions.create(str(rich[0]), str(tmp_path / "out"), to=to))
 
 
 def test_minari_holds_arrays_without_elements_and_names_with_braces(tmp_path):

@@ -69,7 +69,7 @@ def test_it_is_close_for_a_sample(tmp_path):
     episodes = [make_episode(int(rng.integers(10, 400)), seed=i, observation=100) for i in range(300)]
     source = str(write_dataset(tmp_path / "data", episodes, shards=3))
     output = tmp_path / "out"
-    job = prepare(ConvertOptions(source, str(output), items="sequences", sequence_length=8, stride_length=4))
+    job = prepare(ConvertOptions.create(source, str(output), items="sequences", sequence_length=8, stride_length=4))
     predicted = job.size
     command = ["convert", source, str(output), "--items=sequences", "--sequence_length=8", "--stride_length=4"]
     assert main([*command, "--accept=duplicate_episode"]) == 0

@@ -63,7 +63,7 @@ def test_a_file_takes_the_checksum_that_is_known(tmp_path, monkeypatch):
 def test_what_is_copied_is_not_summed_again_and_what_is_edited_is(tmp_path, monkeypatch, edits):
     data = write_dataset(tmp_path / "data", [make_episode(n) for n in (4, 9)])
     connectors = [AddOneToReward()] if edits else []
-    job = prepare(ConvertOptions(str(data), str(tmp_path / "out"), to="rlds", connectors=connectors))
+    job = prepare(ConvertOptions.create(str(data), str(tmp_path / "out"), to="rlds", connectors=connectors))
     job.open()
     summed: list[bytes] = []
     monkeypatch.setattr(tfrecord_writing, "masked_crc", lambda data: summed.append(data) or masked_crc(data))

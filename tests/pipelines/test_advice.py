@@ -53,6 +53,6 @@ def test_nothing_is_printed_where_nothing_can_be_repaired(tmp_path, capsys) -> N
 
 
 def test_a_function_without_a_name_is_in_no_command() -> None:
-    config = ConvertConfig("a", "b", policy_info_fn=lambda current, following: current["reward"])
+    config = ConvertConfig.create("a", "b", policy_info_fn=lambda current, following: current["reward"])
     assert flags_of(config) is None
     assert repair_lines("convert", config, Report()) == []

@@ -74,6 +74,9 @@ def refused(result: tuple[int, str, str], *mentioned: str) -> None:
 def test_help_mentions_every_field(run, command):
     code, out, err = run(command, "--help")
     assert (code, err) == (0, "")
+    if "runner" in CONFIGS[command].__dataclass_fields__:
+        assert "--parallelism" not in out and "--region" not in out
+        out += run(command, "--runner=flink", "--help")[1] + run(command, "--runner=dataflow", "--help")[1]
     for field in dataclasses.fields(CONFIGS[command]):
         if field.metadata.get("hidden"):
             assert f"--{field.name}" not in out
@@ -277,7 +280,7 @@ def test_max_rejected(run, broken, tmp_path, allowed, code):
 
 
 def test_convert_from_python(source, tmp_path):
-    config = ConvertConfig(str(source), str(tmp_path / "out"), items="sequences", sequence_length=3)
+    config = ConvertConfig.create(str(source), str(tmp_path / "out"), items="sequences", sequence_length=3)
     done = convert(config)
     assert done.report.items_written == 6 * 3 == len(read_items(tmp_path / "out"))
     assert done.figures()["steps_this_run"] == 30
@@ -289,7 +292,7 @@ def test_convert_from_python(source, tmp_path):
 def test_validate_and_inspect_from_python(broken):
     report = validate(ValidateConfig(str(broken)))
     assert report.rules["missing_is_last"].rejected == 2
-    assert inspect(InspectConfig(str(broken), items="frames")).items == 8 * 3
+    assert inspect(InspectConfig.create(str(broken), items="frames")).items == 8 * 3
 
 
 @pytest.mark.parametrize(
@@ -304,7 +307,7 @@ def test_validate_and_inspect_from_python(broken):
 def test_errors_from_python(broken, tmp_path, changes, error):
     arguments: dict[str, Any] = {"input": str(broken), "output": str(tmp_path / "out"), **changes}
     with pytest.raises(error):
-        convert(ConvertConfig(**arguments))
+        convert(ConvertConfig.create(**arguments))
 
 
 @pytest.mark.parametrize(
@@ -312,7 +315,7 @@ def test_errors_from_python(broken, tmp_path, changes, error):
 )
 def test_options_are_checked_when_they_are_made(options):
     with pytest.raises(UsageError):
-        ConvertConfig("in", "out", **options)
+        ConvertConfig.create("in", "out", **options)
 
 
 def test_inspect_takes_no_flags_of_beam(capsys: pytest.CaptureFixture[str]) -> None:

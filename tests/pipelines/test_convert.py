@@ -185,7 +185,7 @@ def test_gzip(tmp_path, source, episodes):
         path.write_bytes(gzip.compress(path.read_bytes()))
     assert states(run(source, tmp_path / "out", "--items=frames", "--shards=2")) == goals(episodes)
     with pytest.raises(UsageError, match="cannot be cut"):
-        convert(ConvertConfig(str(source), str(tmp_path / "three"), shards=3))
+        convert(ConvertConfig.create(str(source), str(tmp_path / "three"), shards=3))
 
 
 def test_array_record(tmp_path, source, episodes):
@@ -247,7 +247,7 @@ def test_policy_info_fields(tmp_path, episodes):
 
 
 def test_define_pipeline_in_ones_own_pipeline(tmp_path, source, episodes):
-    config = ConvertConfig(str(source), str(tmp_path / "out"), items="frames", shards=2)
+    config = ConvertConfig.create(str(source), str(tmp_path / "out"), items="frames", shards=2)
     with beam.Pipeline(runner=FnApiRunner()) as root:
         result = define_pipeline(root, config)
         counted = result.written | beam.Map(lambda commit: commit.items) | beam.CombineGlobally(sum)
@@ -290,7 +290,7 @@ def test_cast_writes_what_the_format_cannot_hold(tmp_path: Path, capsys: pytest.
 
 def test_a_range_that_is_done_is_left_as_it_is(tmp_path, source) -> None:
     """As when a runner restarts a job: only what is incomplete is written again."""
-    job = prepare(ConvertConfig(str(source), str(tmp_path / "out"), shards=3))
+    job = prepare(ConvertConfig.create(str(source), str(tmp_path / "out"), shards=3))
     work, *_ = job.open()
     commit = job.converter.convert(work, {})
     shard = tmp_path / "out" / commit.files[0].file

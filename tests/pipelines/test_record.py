@@ -85,7 +85,7 @@ def test_the_same_bytes_with_workers_and_when_it_is_run_again(tmp_path, undistur
 def test_in_a_pipeline_of_one_s_own(tmp_path, undisturbed):
     import apache_beam as beam
 
-    config = RecordConfig(
+    config = RecordConfig.create(
         str(tmp_path / "out"), env=WALK, policy=(GREEDY, "random"), episodes=40, progress="none", logger="own"
     )
     with beam.Pipeline("FnApiRunner") as root:
@@ -298,5 +298,5 @@ def test_a_limit_of_its_own_truncates(tmp_path):
 def test_what_cannot_be_recorded_is_refused(tmp_path, options, message):
     given = {"env": WALK, "policy": (GREEDY,), "episodes": 2, **options}
     with pytest.raises(UsageError, match=message):
-        prepare(RecordOptions(tmp_path / "out", **given))
+        prepare(RecordOptions.create(tmp_path / "out", **given))
     assert not (tmp_path / "out").exists()

@@ -310,7 +310,7 @@ def test_input_is_written_plus_rejected(place, generated, shards, damage, packed
     # Where all of the first records are broken in one way the dataset is refused as a whole: not tested here.
     accept = ("schema_mismatch",)
     output = root / "out"
-    config = ConvertConfig(str(source), str(output), accept=accept, **dataclasses.asdict(options))
+    config = ConvertConfig.create(str(source), str(output), accept=accept, **dataclasses.asdict(options))
     report = convert_purely(config)
     assert_every_record_once(source, output, made, nested, options, report.to_json())
     assert report.to_json() == json.loads((output / "report.json").read_text())
@@ -364,7 +364,7 @@ def test_any_number_of_shards_holds_the_same(place, options):
     reference: Any = None
     for shards in (None, 1, 2, 3, 7, 12):
         output = root / f"out-{shards}"
-        config = ConvertConfig(str(source), str(output), shards=shards, **dataclasses.asdict(options))
+        config = ConvertConfig.create(str(source), str(output), shards=shards, **dataclasses.asdict(options))
         report = convert_purely(config).to_json()
         assert_every_record_once(source, output, made, False, options, report)
         if shards is not None:
@@ -391,7 +391,9 @@ def test_the_same_bytes_on_every_run_and_for_any_number_of_workers(place, capfd,
         assert_every_record_once(source, outputs[-1], made, False, ItemOptions(), json.loads(captured.out))
     assert bytes_of(outputs[0]) == bytes_of(outputs[1])
     assert bytes_of(outputs[0]) == bytes_of(outputs[2])
-    report = convert_purely(ConvertConfig(str(source), str(root / "pure"), shards=None if packed else 4)).to_json()
+    report = convert_purely(
+        ConvertConfig.create(str(source), str(root / "pure"), shards=None if packed else 4)
+    ).to_json()
     assert bytes_of(root / "pure") == bytes_of(outputs[0])
     assert report["rejected"] > len(KINDS)
 
@@ -401,7 +403,7 @@ def test_validate_counts_what_convert_does(place, capsys):
     source, _ = mixed_dataset(root)
     assert main(["validate", str(source), "--json"]) == 3
     found = json.loads(capsys.readouterr().out)
-    converted = convert_purely(ConvertConfig(str(source), str(root / "out"))).to_json()
+    converted = convert_purely(ConvertConfig.create(str(source), str(root / "out"))).to_json()
     for name in ("records", "valid", "rejected", "episodes", "steps", "bytes", "rules", "shards"):
         assert found[name] == converted[name], name
 

@@ -46,9 +46,14 @@ def written_extras() -> dict[str, set[str]]:
 
 
 def test_every_extra_that_is_named_exists() -> None:
-    named = {**written_extras(), **{name: {"errors.Extra"} for name in typing.get_args(errors.Extra)}}
+    named = {**written_extras(), **{name: {"errors.EXTRAS"} for name in errors.EXTRAS}}
     assert {name: where for name, where in named.items() if name not in EXTRAS} == {}
     assert {"agents", "gcs", "gcp"} <= set(written_extras())
+
+
+def test_what_every_extra_is_for_is_said_once() -> None:
+    assert set(typing.get_args(errors.Extra)) == set(errors.EXTRAS)
+    assert EXTRAS - set(errors.EXTRAS) == {"all", "buckets", "dev", "docs", "rlds", "test"}  # for developers
 
 
 @pytest.mark.parametrize("python", [(3, 10), (3, 11), (3, 12), (3, 13)])

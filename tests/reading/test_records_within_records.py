@@ -69,7 +69,7 @@ def test_the_ranges_that_the_planner_chooses(hostile, small_ranges, convert, val
     assert convert(hostile).report["records"] == EPISODES
     code, report, _ = validate(hostile)
     assert (code, report["records"]) == (0, EPISODES)
-    found = survey(open_source(str(hostile)), config := InspectConfig(str(hostile)), config, 1 << 30)
+    found = survey(open_source(str(hostile)), config := InspectConfig.create(str(hostile)), config, 1 << 30)
     assert found.complete and found.sampled.records == EPISODES
     ranges = plan_ranges(open_source(str(hostile)))
     begins = [segment.start for work in ranges for segment in work.segments]

@@ -74,7 +74,7 @@ def test_the_environment_is_given_the_actions_for_it(tmp_path):
 def test_what_cannot_be_a_module_policy(tmp_path, policy, options, error, message):
     given = {"env": WALK, "policy": (policy,), "episodes": 3, "logger": "own", **options}
     with pytest.raises(error, match=message):
-        prepare(RecordOptions(tmp_path / "out", **given)).convert_here()
+        prepare(RecordOptions.create(tmp_path / "out", **given)).convert_here()
 
 
 def test_a_saved_policy_of_tf_agents(tmp_path):

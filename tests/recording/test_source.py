@@ -143,4 +143,4 @@ def test_another_format_in_the_same_directory_is_refused(capsys):
 def test_an_output_refuses_what_it_cannot_hold(tmp_path):
     options = {"env": WALK, "policy": ("random",), "episodes": 2, "to": "lerobot"}
     with pytest.raises(UsageError, match="fps"):
-        prepare(RecordOptions(tmp_path / "out", **options))
+        prepare(RecordOptions.create(tmp_path / "out", **options))

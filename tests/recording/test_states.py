@@ -64,7 +64,7 @@ def test_windows_begin_with_the_state_that_they_find(tmp_path, options):
 def test_windows_of_several_policies_are_refused(tmp_path):
     given = {"env": WALK, "policy": (REMEMBERING, "random"), "steps": 20, "logger": "own"}
     with pytest.raises(UsageError, match="remembering has a state, which it would not have seen begin"):
-        prepare(RecordOptions(tmp_path / "out", **given))
+        prepare(RecordOptions.create(tmp_path / "out", **given))
 
 
 def test_a_state_keeps_its_shape(tmp_path):

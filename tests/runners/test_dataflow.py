@@ -164,7 +164,7 @@ def graphs(home: Path) -> Iterator[dict[str, beam_runner_api_pb2.Pipeline]]:
         return push._define_count(root, pushed, prepare(pushed, open_input(pushed)))
 
     define = {
-        "convert": lambda root: convert.define_pipeline(root, ConvertConfig(source, out, shards=2)),
+        "convert": lambda root: convert.define_pipeline(root, ConvertConfig.create(source, out, shards=2)),
         "validate": lambda root: validate.define_pipeline(root, ValidateConfig(source, report=f"{out}.json")),
         "push": lambda root: push.define_pipeline(root, pushed),
         "count": count,

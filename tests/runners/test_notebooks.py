@@ -23,7 +23,7 @@ from rlds_beam.pipelines.validate import ValidateConfig, validate
 
 assert get_ipython()
 for workers in (1, 2):
-    outcome = convert(ConvertConfig({source!r}, {output!r} + str(workers), workers=workers))
+    outcome = convert(ConvertConfig.create({source!r}, {output!r} + str(workers), workers=workers))
     assert outcome.report.episodes == 6, outcome.report
 assert validate(ValidateConfig({source!r})).episodes == 6
 """
@@ -33,7 +33,7 @@ assert validate(ValidateConfig({source!r})).episodes == 6
 def code(tmp_path: Path) -> str:
     """Converts a dataset with one worker and with two, and validates it."""
     source = write_dataset(tmp_path / "data", [make_episode(9, seed=i) for i in range(6)], shards=2)
-    convert(ConvertConfig(str(source), str(tmp_path / "expected"), workers=1))
+    convert(ConvertConfig.create(str(source), str(tmp_path / "expected"), workers=1))
     return CODE.format(source=str(source), output=str(tmp_path / "out"))
 
 

@@ -32,7 +32,7 @@ def export(data: Path | str, output: Path | str, to: str, **options: Any) -> Rep
 def open_job(data: Path | str, output: Path | str, to: str, **options: Any) -> ConvertJob:
     if to in ("minari", "d3rlpy"):
         pytest.importorskip("h5py")
-    return prepare(ConvertOptions(str(data), str(output), to=to, **options))
+    return prepare(ConvertOptions.create(str(data), str(output), to=to, **options))
 
 
 def read_back(path: Path | str, from_: str, split: str | None = None, ranges: int | None = None) -> list[Episode]:

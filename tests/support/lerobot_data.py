@@ -119,7 +119,7 @@ def convert_here(source: object, path: object, **options: Any) -> Report:
     from rlds_beam.pipelines.convert import ConvertConfig
 
     given = {"to": "lerobot", "fps": FPS, **options}
-    job = prepare(ConvertConfig(str(source), str(path), **given))
+    job = prepare(ConvertConfig.create(str(source), str(path), **given))
     with locked(job.directory):
         for work in job.open(given.get("overwrite", False)):
             job.converter.convert(work, {})

@@ -19,7 +19,7 @@ def recorded(output: Path, *policies: Any, **options: Any) -> ConvertJob:
     options = {"env": WALK, "policy": policies or (GREEDY,), "logger": "own", **options}
     if "steps" not in options:
         options.setdefault("episodes", 20)
-    job = prepare(RecordOptions(output, **options))
+    job = prepare(RecordOptions.create(output, **options))
     job.convert_here()
     return job
 

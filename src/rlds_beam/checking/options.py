@@ -13,28 +13,24 @@ from rlds_beam.text import did_you_mean
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CheckOptions(Options):
-    """What to do with an episode that breaks a rule.
+    """What is done with an episode that breaks a rule (rlds-beam validate --help lists the rules).
 
     If a rule is named several times, fail wins over repair, and repair over accept.
     """
 
-    accept: tuple[str, ...] = option((), "rules that an episode may break (comma separated)")
-    repair: tuple[str, ...] = option((), "rules to repair if possible (comma separated)")
-    fail: tuple[str, ...] = option((), "rules that end the job when broken (comma separated)")
-    max_image_pixels: int = option(
-        MOST_PIXELS, "an image of more pixels is image_too_large: it is not decoded", least=1
-    )
-    decode_images: bool = option(
-        False, "decode every image while checking, not only its header (convert decodes those that it writes anyway)"
-    )
+    accept: tuple[str, ...] = option((), "rules that episodes may break (comma separated)", metavar="RULES")
+    repair: tuple[str, ...] = option((), "rules whose violations are repaired if possible", metavar="RULES")
+    fail: tuple[str, ...] = option((), "rules whose first violation ends the job", metavar="RULES")
+    max_image_pixels: int = option(MOST_PIXELS, "a larger image is image_too_large", least=1)
+    decode_images: bool = option(False, "decode every image while checking, not only its header")
     propensity_fn: str | None = option(
         None,
-        "module:function, called with the steps of an episode (columns by name), which gives the propensity of each "
-        "recorded action; where the recorded one is another: propensity_mismatch",
+        "given the steps of an episode (columns by name), returns the propensity of each recorded action; "
+        "propensity_mismatch if another one was recorded",
+        code=True,
+        metavar="FUNCTION",
     )
-    check_unused: bool = option(
-        False, "also check values that are not used: fields left out, and the void last step's action and reward"
-    )
+    check_unused: bool = option(False, "also check fields left out, and the void last step's action and reward")
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -9,11 +9,12 @@ from rlds_beam.options import Options, option
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ConnectorOptions(Options):
-    """What is made of the episodes."""
+    """How episodes are edited."""
 
     connectors: str | None = option(
-        None, "connectors to run over the checked episodes: a YAML or JSON file, or module:name", by_value=True
+        None,
+        "connectors to run over the checked episodes: a YAML or JSON file, or module:name",
+        by_value=True,
+        metavar="FILE",
     )
-    preset: str | None = option(
-        None, "mend the known faults of a public dataset before that: roboturk, kuka and others (inspect suggests one)"
-    )
+    preset: str | None = option(None, "fix a public dataset first (inspect suggests one)")

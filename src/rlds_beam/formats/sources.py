@@ -1,4 +1,4 @@
-"""The sources by name; opening a dataset with one of them."""
+"""Opening a dataset with the source that `--from` names."""
 
 from __future__ import annotations
 
@@ -9,32 +9,24 @@ from rlds_beam import naming, storage
 from rlds_beam.encoding.tfds.features import DTYPES, ENCODINGS
 from rlds_beam.episodes.schema import Schema
 from rlds_beam.errors import RldsBeamError, UsageError
+from rlds_beam.formats.options import InputOptions
 from rlds_beam.formats.own_sources import checked_source
+from rlds_beam.formats.registry import RLDS, SOURCES, source_class
+from rlds_beam.options import Options
 from rlds_beam.output.directory import holding
 from rlds_beam.reading.base import Source
-from rlds_beam.reading.options import SourceOptions
-from rlds_beam.text import did_you_mean, shortened
-from rlds_beam.user_functions import raised, resolve
-
-SOURCES = {
-    "rlds": "rlds_beam.formats.rlds.source:RldsSource",
-    "merged": "rlds_beam.formats.rlds.merged:MergedSource",
-    "merged_common": "rlds_beam.formats.rlds.merged:MergedCommonSource",
-    "lerobot": "rlds_beam.formats.lerobot.source:LerobotSource",
-    "numpy": "rlds_beam.formats.numpy.source:NumpySource",
-    "d3rlpy": "rlds_beam.formats.d3rlpy.source:D3rlpySource",
-    "minari": "rlds_beam.formats.minari.source:MinariSource",
-    "d4rl": "rlds_beam.formats.d4rl.source:D4rlSource",
-    "trajectories": "rlds_beam.formats.trajectories.source:TrajectoriesSource",
-    "envlogger": "rlds_beam.formats.envlogger.source:EnvLoggerSource",
-}
-"""The sources by the name that `--from` gives them."""
+from rlds_beam.text import shortened
+from rlds_beam.user_functions import raised
 
 _ENCODINGS = (*ENCODINGS, "text", "png", "jpeg")
 
 
 def open_source(
-    input: str | Sequence[str], split: str | None = None, features: str | None = None, from_: str = "rlds"
+    input: str | Sequence[str],
+    split: str | None = None,
+    features: str | None = None,
+    from_: str = RLDS,
+    options: Options | None = None,
 ) -> Source:
     """Finds what there is to read under `input`; reads metadata only, never a record.
 
@@ -45,22 +37,16 @@ def open_source(
         episodes, and one that is empty or out of range is refused. None and `all` take every split there is.
       features: path of a features.json. Needed for shard files, whose own directory is looked at
         otherwise.
-      from_: what the dataset is stored in: a name from `SOURCES`, or the `module:Class` of a `reading.base.Source`.
+      from_: the dataset's format: a name from `registry.SOURCES`, or the `module:Class` of a `reading.base.Source`.
+      options: the options of that source (its defaults, if None).
 
     Raises:
       UsageError: there is nothing at the path, the metadata is unreadable or unsafe, or the split is unknown.
     """
-    kind = SOURCES.get(from_, from_)
-    if ":" not in kind:
-        raise UsageError(
-            f"--from={from_}: there is no such source{did_you_mean(from_, SOURCES)}; there are {', '.join(SOURCES)}, "
-            "and module:Class for one of your own"
-        )
-    source_class = resolve(kind, "--from")
-    if not (isinstance(source_class, type) and issubclass(source_class, Source)):
-        raise UsageError(f"--from={from_}: it is not a class that inherits from rlds_beam.reading.base.Source")
+    kind = source_class(from_)
+    own = {} if kind.options_class is Options else {"options": options or kind.options_class()}
     with _naming(input, from_):
-        source = source_class.open(input, split=split, features=features)
+        source = kind.open(input, split=split, features=features, **own)
     if from_ not in SOURCES:
         source = checked_source(source, from_)
     _check_fields(source.schema, f"--from={from_}: {named(input)}")
@@ -125,13 +111,18 @@ def named(input: str | Sequence[str]) -> str:
     return input if isinstance(input, str) else ",".join(input)
 
 
-def open_for_job(input: str | Sequence[str], options: SourceOptions) -> Source:
-    """`open_source` with the options of a job.
+def open_input(options: InputOptions) -> Source:
+    """`open_source` with the options of a job."""
+    return open_source(options.input, options.split, options.features, options.from_, options.from_options)
+
+
+def open_for_job(options: InputOptions) -> Source:
+    """`open_input` of a dataset that has splits.
 
     Raises:
       UsageError: as `open_source`; or there are no splits.
     """
-    source = open_source(input, options.split, options.features, options.from_)
+    source = open_input(options)
     if not source.splits:
-        raise UsageError(f"{input}: the input has no episodes (it names no splits)")
+        raise UsageError(f"{options.input}: the input has no episodes (it names no splits)")
     return source

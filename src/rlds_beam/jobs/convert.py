@@ -16,6 +16,7 @@ from rlds_beam.connectors.runner import ConnectorRunner
 from rlds_beam.encoding.checked_json import parsing, read_json
 from rlds_beam.errors import DiskError, UsageError
 from rlds_beam.formats.outputs import configuration_for, create_output
+from rlds_beam.formats.registry import FORMATS
 from rlds_beam.jobs.balance import Balance, balance_of, largest_first
 from rlds_beam.jobs.cost import convert_seconds
 from rlds_beam.jobs.options import ConvertOptions, RecordOptions
@@ -285,6 +286,7 @@ def _plan(
         "format": OUTPUT_FORMAT,
         "from": options.from_,
         "to": options.to,
+        **_own_options(options),
         "dataset": source.dataset,
         **own,
         "splits": {
@@ -303,12 +305,20 @@ def _plan(
     }  # fmt: skip
 
 
+def _own_options(options: ConvertOptions | RecordOptions) -> dict[str, Any]:
+    """The options that users' sources and outputs declare, by field; our outputs say in their `plan` what matters."""
+    groups = [group for group in options.groups(vars(options)) if group.choice.partition("=")[2] not in FORMATS]
+    own = {group.field: dataclasses.asdict(getattr(options, group.field)) for group in groups}
+    return {field: values for field, values in own.items() if values}
+
+
 def _functions(options: ConvertOptions | RecordOptions) -> dict[str, str]:
     """By name: versions of the user's functions and classes."""
     named = {
-        "--policy_info_fn": options.policy_info_fn,
-        "--propensity_fn": options.propensity_fn,
-        "--from": options.from_,
-        "--to": options.to,
+        f"--{field.name}": getattr(group, field.name)
+        for group in (*(getattr(options, group.field) for group in reversed(options.groups(vars(options)))), options)
+        for field in dataclasses.fields(group)
+        if field.metadata.get("code")
     }
+    named |= {"--from": options.from_, "--to": options.to}
     return {name: version_of(name, flag) for flag, name in named.items() if name is not None and ":" in name}

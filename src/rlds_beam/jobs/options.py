@@ -7,14 +7,9 @@ from typing import TYPE_CHECKING, ClassVar
 
 from rlds_beam.checking.options import CheckOptions
 from rlds_beam.connectors.options import ConnectorOptions
-from rlds_beam.formats.columns.options import ColumnsOptions
-from rlds_beam.formats.keep_ranges.options import KeepRangesOptions
-from rlds_beam.formats.lerobot.options import LerobotOptions
-from rlds_beam.formats.rlds.options import RldsOptions
-from rlds_beam.formats.scope_rl.options import ScopeRlOptions
+from rlds_beam.formats.options import InputOptions, OutputOptions, to_option
+from rlds_beam.formats.registry import RLDS
 from rlds_beam.options import option
-from rlds_beam.output.options import OutputOptions
-from rlds_beam.reading.options import SourceOptions
 from rlds_beam.recording.options import RolloutOptions
 from rlds_beam.reverb.options import ReverbOptions
 from rlds_beam.trajectories.options import FrameOptions, ItemOptions
@@ -24,59 +19,41 @@ if TYPE_CHECKING:
 
 
 @dataclasses.dataclass(frozen=True)
-class MakeOptions(
-    ItemOptions,
-    FrameOptions,
-    ColumnsOptions,
-    RldsOptions,
-    LerobotOptions,
-    KeepRangesOptions,
-    OutputOptions,
-    ConnectorOptions,
-    CheckOptions,
-):
-    """How episodes are checked, edited and written."""
-
-
-@dataclasses.dataclass(frozen=True)
-class PlanOptions(MakeOptions, ScopeRlOptions, SourceOptions):
-    """What is read, and what is made of it: of a conversion, and of the plan of one."""
+class PlanOptions(OutputOptions, ConnectorOptions, CheckOptions, InputOptions):
+    """What is read and written."""
 
 
 @dataclasses.dataclass(frozen=True)
 class ConvertOptions(PlanOptions):
-    """What a conversion reads and writes."""
+    """Files of the output."""
 
-    input: str = option(
-        dataclasses.MISSING, "a TFDS or EnvLogger dataset directory, or shard files", positional=True, several=True
-    )
     output: str = option(dataclasses.MISSING, "directory to write to", positional=True)
     _: dataclasses.KW_ONLY
-    shards: int | None = option(None, "output shards of each split (chosen by size)", least=1)
+    shards: int | None = option(None, "output files of each split (chosen by size)", least=1)
     overwrite: bool = option(False, "replace what an earlier job wrote to the output")
-    allow_empty: bool = option(False, "no item at all is a success too (otherwise the exit code is 3)")
+    allow_empty: bool = option(False, "exit with 0, not 3, even if there are no items")
 
     def open_source(self) -> Source:
         """The dataset to read; raises UsageError if there is none, or it cannot be read."""
         from rlds_beam.formats.sources import open_for_job
 
-        return open_for_job(self.input, self)
+        return open_for_job(self)
 
 
 @dataclasses.dataclass(frozen=True)
-class RecordOptions(MakeOptions, RolloutOptions):
-    """What a recording rolls out and writes."""
+class RecordOptions(OutputOptions, ConnectorOptions, CheckOptions, RolloutOptions):
+    """Files of the output."""
 
     from_: ClassVar[str] = "record"
 
     output: str = option(dataclasses.MISSING, "directory to write to", positional=True)
     _: dataclasses.KW_ONLY
-    to: str = option("rlds", "rlds, or another format as of convert")
+    to: str = to_option(RLDS)
     shards: int | None = option(
         None, "files of each policy in each dataset (chosen by the number of trajectories)", least=1
     )
     overwrite: bool = option(False, "replace what an earlier job wrote to the output")
-    allow_empty: bool = option(False, "no item at all is a success too (otherwise the exit code is 3)")
+    allow_empty: bool = option(False, "exit with 0, not 3, even if there are no items")
 
     def open_source(self) -> Source:
         """The rollouts to read; raises UsageError if the environment or a policy cannot be used."""
@@ -86,13 +63,9 @@ class RecordOptions(MakeOptions, RolloutOptions):
 
 
 @dataclasses.dataclass(frozen=True)
-class PushOptions(ReverbOptions, ItemOptions, FrameOptions, ConnectorOptions, CheckOptions, SourceOptions):
+class PushOptions(ReverbOptions, ItemOptions, FrameOptions, ConnectorOptions, CheckOptions, InputOptions):
     """What a push reads and writes."""
 
-    input: str = option(
-        dataclasses.MISSING, "a TFDS or EnvLogger dataset directory, shard files, or what convert wrote",
-        positional=True, several=True,
-    )  # fmt: skip
     _: dataclasses.KW_ONLY
-    rejected: str | None = option(None, "directory to keep the original bytes of rejected records in")
-    allow_empty: bool = option(False, "no item at all is a success too (otherwise the exit code is 3)")
+    rejected: str | None = option(None, "directory for the original bytes of rejected records", metavar="DIR")
+    allow_empty: bool = option(False, "exit with 0, not 3, even if there are no items")

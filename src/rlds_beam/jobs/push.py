@@ -119,7 +119,7 @@ def open_input(options: PushOptions) -> PushInput:
 
 def _open_rlds(options: PushOptions) -> PushInput:
     options = with_preset(options)
-    source = open_for_job(options.input, options)
+    source = open_for_job(options)
     check, frames, items = CheckOptions.of(options), FrameOptions.of(options), ItemOptions.of(options)
     configuration = Configuration.of(options)
     connecting = ConnectorRunner.of(configuration, source.schema)

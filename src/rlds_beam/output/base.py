@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 from rlds_beam.connectors.base import Batch
+from rlds_beam.options import Options
 
 if TYPE_CHECKING:
     from rlds_beam.connectors.runner import ConnectorRunner
@@ -72,9 +73,11 @@ class Output(abc.ABC):
 
     Attributes:
       directory: where the files go.
+      options_class: the options that `create` takes. Those of your own output become flags.
     """
 
     directory: str
+    options_class: ClassVar[type[Options]] = Options
 
     @classmethod
     @abc.abstractmethod
@@ -85,7 +88,7 @@ class Output(abc.ABC):
           source: the dataset as it is read.
           connectors: what its episodes pass through; `connectors.schema` is the schema of what is written.
           directory: where the files go.
-          options: the job's config, with the fields of its option groups.
+          options: an `options_class`.
 
         Raises:
           UsageError: the output cannot hold such episodes, or an option cannot be used.

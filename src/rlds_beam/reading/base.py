@@ -13,6 +13,7 @@ from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.episodes.schema import Schema
 from rlds_beam.errors import Violation
+from rlds_beam.options import Options
 from rlds_beam.text import count, format_size
 
 if TYPE_CHECKING:
@@ -142,10 +143,12 @@ class Source(abc.ABC):
       fps: frames a second, where the dataset says so.
       has_files: whether the shards are files. Those of a recording are not: there is nothing to fingerprint, to sample
         or to compare before they are read, and each is a range of its own.
+      options_class: the options of the source. If it has any, `open` takes an instance of the class as `options`.
     """
 
     fps: float | None = None
     has_files: ClassVar[bool] = True
+    options_class: ClassVar[type[Options]] = Options
     dataset: str
     schema: Schema
     files: RecordFormat

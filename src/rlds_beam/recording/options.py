@@ -22,7 +22,7 @@ class RolloutOptions(Options):
     policy: tuple[str, ...] = option(
         (), "random; HEAD(module:function, argument=value); module:name; or a YAML file of these. May be given several "
         "times: then each of the policies records so many episodes",
-        by_value=True, repeated=True, metavar="POLICY",
+        by_value=True, repeated=True, metavar="NAME"
     )  # fmt: skip
     episodes: int | None = option(None, "trajectories of each policy, in each dataset: an episode each", least=1)
     steps: int | None = option(
@@ -33,10 +33,9 @@ class RolloutOptions(Options):
     step_per_trajectory: int | None = option(
         None,
         "with --episodes, the most steps of one; with --steps, those of each window (10)",
-        metavar="STEPS",
         least=1,
     )
-    max_episode_steps: int | None = option(None, "steps after which an episode is truncated", metavar="STEPS", least=1)
+    max_episode_steps: int | None = option(None, "steps after which an episode is truncated", least=1)
     minimum_rollout_length: int = option(0, "of windows: the fewest steps before the first that is recorded", least=0)
     maximum_rollout_length: int = option(
         100,
@@ -51,7 +50,7 @@ class RolloutOptions(Options):
         False, "store actions as they were sampled; the environment is given them clipped to its bounds"
     )
     image_encoding: Literal["png", "raw"] = option("png", "how uint8 observations [H, W, 1, 3 or 4] are recorded")
-    reward_dtype: Literal["float32", "float64"] = option("float32", "of the recorded reward", metavar="DTYPE")
+    reward_dtype: Literal["float32", "float64"] = option("float32", "of the recorded reward")
     seed: int = option(0, "of the environments and the policies: the same options give the same bytes", least=0)
     envs_per_worker: int = option(
         16, "environments that a worker steps side by side, for one batch of observations", least=1

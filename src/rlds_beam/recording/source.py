@@ -16,7 +16,7 @@ from rlds_beam import __version__
 from rlds_beam.encoding.tfds.features import parse_features
 from rlds_beam.encoding.tfds.rlds_dataset import features_json
 from rlds_beam.episodes.schema import Schema
-from rlds_beam.errors import UsageError
+from rlds_beam.errors import UsageError, missing
 from rlds_beam.output.files import to_json
 from rlds_beam.output.manifest import VERSION
 from rlds_beam.reading.base import Shard, Source, Split, TfdsMetadata
@@ -239,7 +239,7 @@ def _envlogger(options: RolloutOptions) -> bool:
     if options.logger == "own":
         return False
     if options.logger == "envlogger" and not has_envlogger():
-        raise UsageError("--logger=envlogger: pip install 'rlds-beam[envlogger]', on Python 3.10 or 3.11")
+        raise missing("envlogger", "--logger=envlogger")
     return has_envlogger()
 
 

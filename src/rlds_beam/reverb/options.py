@@ -15,8 +15,8 @@ WriterKind = Literal["stream", "observer"]
 class ReverbOptions(Options):
     """Which tables of which Reverb servers items go to, and how."""
 
-    reverb: tuple[str, ...] = option((), "host:port of a server, or of several (comma separated)", metavar="SERVERS")
-    table: tuple[str, ...] = option((), "table to fill, or several: every item goes into each", metavar="TABLES")
+    reverb: tuple[str, ...] = option((), "host:port of a server, or of several (comma separated)", metavar="HOST:PORT")
+    table: tuple[str, ...] = option((), "table to fill, or several: every item goes into each", metavar="NAMES")
     writer: WriterKind = option(
         "stream",
         "stream writes each item once, however often the job is retried or run again; observer writes through "

@@ -37,14 +37,22 @@ class FrameOptions(Options):
         "(absorbing)",
     )
     policy_info_fn: str | None = option(
-        None, "module:function, called with the columns (current_steps, next_steps) of an episode"
+        None,
+        "module:function, called with the columns (current_steps, next_steps) of an episode",
+        code=True,
+        metavar="FUNCTION",
     )
-    policy_info_fields: tuple[str, ...] = option((), "extra numeric step fields to carry in policy_info")
-    observation_fields: tuple[str, ...] = option((), "observation fields to keep (all, if none is named)")
+    policy_info_fields: tuple[str, ...] = option(
+        (), "extra numeric step fields to carry in policy_info", metavar="FIELDS"
+    )
+    observation_fields: tuple[str, ...] = option(
+        (), "observation fields to keep (all, if none is named)", metavar="FIELDS"
+    )
     cast: tuple[str, ...] = option(
         (),
         "leaves to write as another dtype: observation/grip=uint8,reward=float32; an episode with a value that would "
         "change is rejected, unless a ! follows: observation/grip=uint8!",
+        metavar="LEAF=DTYPE",
     )
 
     def __post_init__(self) -> None:

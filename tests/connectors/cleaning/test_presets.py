@@ -16,7 +16,7 @@ from rlds_beam.testing import make_episode, write_dataset
 @pytest.mark.parametrize("name", PRESETS)
 def test_each_preset_is_one(name):
     preset = PRESETS[name]
-    config = with_preset(ConvertConfig("in", "out", preset=name, repair="missing_is_first"))
+    config = with_preset(ConvertConfig.create("in", "out", preset=name, repair="missing_is_first"))
     assert config.repair == ("missing_is_first", *preset.repair)
     assert len(Configuration.of(config).connectors) == len(preset.connectors)
     assert preset.connectors or preset.repair
@@ -26,7 +26,7 @@ def test_each_preset_is_one(name):
 
 def test_an_unknown_preset_is_refused():
     with pytest.raises(UsageError, match=r"--preset=robotur: there is none.*did you mean roboturk"):
-        with_preset(ConvertConfig("in", "out", preset="robotur"))
+        with_preset(ConvertConfig.create("in", "out", preset="robotur"))
 
 
 def test_a_preset_comes_before_the_connectors_that_are_named(tmp_path, capsys):

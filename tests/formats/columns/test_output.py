@@ -163,9 +163,9 @@ def test_a_module_that_is_no_name_of_a_directory_is_refused(data, tmp_path, name
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        ({"to": "columns", "items": "frames"}, "--items is for --to=trajectories"),
-        ({"to": "columns", "images": "jpeg"}, "--images is for --to=trajectories"),
-        ({"format": "parquet"}, "--format is for --to=columns"),
+        ({"to": "columns", "items": "frames"}, "--items is an option of --to=trajectories"),
+        ({"to": "columns", "images": "jpeg"}, "--images is an option of --to=trajectories"),
+        ({"format": "parquet"}, "--format is an option of --to=rlds and --to=columns"),
         ({"to": "columns", "connectors": CONNECTORS[1:3]}, "the connectors add no columns"),
         ({"to": "columns", "format": "csv"}, "expected one of tfrecord, array_record, parquet"),
         ({"to": "column"}, "did you mean columns?"),

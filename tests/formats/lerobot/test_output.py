@@ -144,7 +144,7 @@ def test_everything_is_counted(source, output):
 
 def test_numbers_that_were_half_written_are_written_again(source, output, tmp_path):
     path = tmp_path / "out"
-    config = ConvertConfig(source[0], str(path), to="lerobot", fps=data.FPS, shards=3)
+    config = ConvertConfig.create(source[0], str(path), to="lerobot", fps=data.FPS, shards=3)
     job = prepare(config)
     for work in job.open():
         job.converter.convert(work, {})
@@ -163,7 +163,7 @@ def test_numbers_that_were_half_written_are_written_again(source, output, tmp_pa
 
 def test_what_a_run_left_that_was_killed_at_its_end_is_removed(source, output, tmp_path):
     path = tmp_path / "out"
-    config = ConvertConfig(source[0], str(path), to="lerobot", fps=data.FPS, shards=3)
+    config = ConvertConfig.create(source[0], str(path), to="lerobot", fps=data.FPS, shards=3)
     job = prepare(config)
     for work in job.open():
         job.converter.convert(work, {})
@@ -194,7 +194,7 @@ def test_a_range_without_an_episode_has_no_file(tmp_path):
     assert [row["data/file_index"] for row in data.episodes_rows(path)] == [1, 1]
     states = [row for e in episodes[2:] for row in e.steps["observation"].tolist()]
     assert data.frames(path)["observation.state"].to_pylist() == states
-    again = prepare(ConvertConfig(str(source), str(path), to="lerobot", fps=5, shards=2)).status()
+    again = prepare(ConvertConfig.create(str(source), str(path), to="lerobot", fps=5, shards=2)).status()
     assert again.complete and not again.pending
 
 
@@ -227,8 +227,8 @@ def test_a_pyarrow_that_writes_its_pages_otherwise_is_refused(source, tmp_path, 
         ({"fps": 0}, "above 0"),
         ({"fps": 5, "map": "x=observation/nothing"}, "there is no field"),
         ({"fps": 5, "image_samples": 0}, "at least 1"),
-        ({"fps": 5, "items": "frames"}, "--items is for --to=trajectories"),
-        ({"fps": 5, "images": "jpeg"}, "copy or video"),
+        ({"fps": 5, "items": "frames"}, "--items is an option of --to=trajectories"),
+        ({"fps": 5, "images": "jpeg"}, "expected one of copy, video"),
         ({"fps": 5, "crf": 20}, "is for --images=video"),
     ],
 )

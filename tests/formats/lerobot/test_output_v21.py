@@ -48,7 +48,7 @@ def v3(source: tuple[str, list[Any]], tmp_path_factory: pytest.TempPathFactory) 
 
 
 def job_of(source: str, path: Path, **options: Any) -> ConvertJob:
-    return prepare(ConvertConfig(source, str(path), **{**V21, **options}))
+    return prepare(ConvertConfig.create(source, str(path), **{**V21, **options}))
 
 
 def test_an_episode_is_a_file_and_its_frames_are_those_of_v3(source, output, v3):

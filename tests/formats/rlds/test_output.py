@@ -321,11 +321,11 @@ def test_tfds_reads_one_directory_both_ways(both):
 def test_what_cannot_be_written_is_refused_before_any_work(data, tmp_path):
     with pytest.raises(UsageError, match="--array_record_beside is for TFRecords, and --format=array_record"):
         rlds_beam.convert(data, tmp_path / "out", to="rlds", format="array_record", array_record_beside=True)
-    with pytest.raises(UsageError, match="--array_record_beside is for --to=rlds, not --to=numpy"):
+    with pytest.raises(UsageError, match="--array_record_beside is an option of --to=rlds, not --to=numpy"):
         rlds_beam.convert(data, tmp_path / "out", to="numpy", array_record_beside=True)
-    with pytest.raises(UsageError, match="--format=parquet is for --to=columns"):
+    with pytest.raises(UsageError, match="--format=parquet: expected one of tfrecord, array_record"):
         rlds_beam.convert(data, tmp_path / "out", to="rlds", format="parquet")
-    with pytest.raises(UsageError, match="--keep is for --to=trajectories"):
+    with pytest.raises(UsageError, match="--keep is an option of --to=trajectories"):
         rlds_beam.convert(data, tmp_path / "out", to="rlds", keep="language_instruction")
     assert not (tmp_path / "out").exists()
 
@@ -439,7 +439,7 @@ class DoubleRewards(EpisodeConnector):
 
 def test_a_record_that_features_json_does_not_describe_ends_the_job(data, tmp_path):
     """Whatever the cause: one record of each range is decoded by what is going to be written."""
-    job = prepare(ConvertOptions(str(data), str(tmp_path / "out"), to="rlds", repair=("missing_is_last",)))
+    job = prepare(ConvertOptions.create(str(data), str(tmp_path / "out"), to="rlds", repair=("missing_is_last",)))
     wrong = json.loads(job.output.features)
     inner = wrong["featuresDict"]["features"]["steps"]["sequence"]["feature"]["featuresDict"]["features"]
     inner["reward"]["tensor"]["dtype"] = "int64"

@@ -26,7 +26,7 @@ def test_a_checkpoint_of_an_rl_module_records(tmp_path):
     module.save_to_path(str(tmp_path / "module"))
     named = f"rl_module:{tmp_path / 'module'}"
     policies = (f"ModulePolicy({named})", f"EpsilonGreedyHead({named}, epsilon=0.5)", f"SoftmaxHead({named})")
-    job = prepare(RecordOptions(tmp_path / "out", env="gymnasium:CartPole-v1", policy=policies, episodes=3))
+    job = prepare(RecordOptions.create(tmp_path / "out", env="gymnasium:CartPole-v1", policy=policies, episodes=3))
     job.convert_here()
     for row in open_dataset(tmp_path / "out"):
         x, actions = row["steps/observation"][:-1], row["steps/action"][:-1]
@@ -54,7 +54,7 @@ def test_a_recurrent_rl_module_records(tmp_path):
     policies = (f"ModulePolicy({named})", f"SoftmaxHead({named})")
     for output, environments in (("out", 16), ("again", 2)):
         given = {"env": "gymnasium:CartPole-v1", "policy": policies, "episodes": 4, "envs_per_worker": environments}
-        prepare(RecordOptions(tmp_path / output, **given)).convert_here()
+        prepare(RecordOptions.create(tmp_path / output, **given)).convert_here()
     for row, again in zip(open_dataset(tmp_path / "out"), open_dataset(tmp_path / "again"), strict=True):
         x, actions = row["steps/observation"][:-1], row["steps/action"][:-1]
         state = {name: value[None] for name, value in module.get_initial_state().items()}

@@ -223,7 +223,9 @@ def test_a_saved_model_of_d3rlpy_by_name(ddqn, env, tmp_path):
     ddqn.save(str(tmp_path / "model.d3"))
     policy = f"EpsilonGreedyHead(d3rlpy:{tmp_path / 'model.d3'}, epsilon=0.5)"
     job = prepare(
-        RecordOptions(tmp_path / "out", env=env, policy=(policy,), episodes=3, step_per_trajectory=7, name="bidding")
+        RecordOptions.create(
+            tmp_path / "out", env=env, policy=(policy,), episodes=3, step_per_trajectory=7, name="bidding"
+        )
     )
     job.convert_here()
     for row in open_dataset(tmp_path / "out"):

@@ -172,7 +172,7 @@ class SyntheticDataset:
         owner, path = _directory(path, several or n_datasets > 1)
         info = dict(self.info_keys or {}) if obtain_info else {}
         job = prepare(
-            RecordOptions(
+            RecordOptions.create(
                 path,
                 env=by_value("env", self.env),
                 policy=tuple(by_value(policy.name, policy) for policy in policies),

@@ -13,6 +13,6 @@ FORMATS: tuple[ColumnsFormat, ...] = get_args(ColumnsFormat)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ColumnsOptions(Options):
-    """How records are written (--to=columns, --to=rlds)."""
+    """How records are written."""
 
-    format: ColumnsFormat = option("tfrecord", "the files of --to=columns (all of them) and --to=rlds (not parquet)")
+    format: ColumnsFormat = option("tfrecord", "format of the files")

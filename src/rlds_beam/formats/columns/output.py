@@ -64,9 +64,12 @@ class ColumnsOutput(LearnerColumns, SeveralFiles, MetadataFiles, ItemCounts, Cos
     description: str = "Columns, made by rlds-beam."
 
     default_connectors = DEFAULT_CONNECTORS
+    options_class = ColumnsOptions
 
     @classmethod
-    def create(cls, source: Source, connectors: ConnectorRunner, directory: str, options: Any) -> ColumnsOutput:
+    def create(
+        cls, source: Source, connectors: ConnectorRunner, directory: str, options: ColumnsOptions
+    ) -> ColumnsOutput:
         made = connectors.probed.modules
         if not made:
             raise UsageError(
@@ -75,7 +78,7 @@ class ColumnsOutput(LearnerColumns, SeveralFiles, MetadataFiles, ItemCounts, Cos
             )
         for module in made:
             _check_name(module)
-        kind = ColumnsOptions.of(options).format
+        kind = options.format
         if kind == "array_record":
             check_writable(directory)
         modules = {module: tuple(fields.values()) for module, fields in made.items()}

@@ -41,12 +41,14 @@ class KeepRangesOutput(MetadataFiles, CostHints):
     key: str
 
     metadata = (RANGES,)
+    options_class = KeepRangesOptions
 
     @classmethod
-    def create(cls, source: Source, connectors: ConnectorRunner, directory: str, options: Any) -> KeepRangesOutput:
-        own = KeepRangesOptions.of(options)
-        _check(connectors.schema, own.velocity)
-        return cls(directory, source.name, IdleRule(own.velocity), own.episode_name)
+    def create(
+        cls, source: Source, connectors: ConnectorRunner, directory: str, options: KeepRangesOptions
+    ) -> KeepRangesOutput:
+        _check(connectors.schema, options.velocity)
+        return cls(directory, source.name, IdleRule(options.velocity), options.episode_name)
 
     @property
     def cost_hint(self) -> CostHint:

@@ -14,20 +14,21 @@ Codec = Literal["av1", "h264"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LerobotOptions(Options):
-    """How a LeRobot dataset is written (--to=lerobot)."""
+    """How a LeRobot dataset is written."""
 
     lerobot_version: Version = option("3.0", "3.0, or 2.1, with files for each episode, which GR00T and openpi read")
     fps: float | None = option(None, "frames a second of the recording; needed where the data does not say")
     round_fps: bool = option(False, "round --fps to a whole number (it is refused otherwise)")
     map: tuple[str, ...] = option(
         (), "NAME=PATH: the feature that a field becomes (PATH+PATH joins vectors, task=PATH names the instruction); "
-        "-PATH leaves a field out (comma separated)",
+        "-PATH leaves a field out (comma separated)", metavar="NAME=PATH"
     )  # fmt: skip
     image_samples: int | None = option(
         None,
         "images of each camera and episode that are decoded for the image statistics (one of 50, 4 at most)",
         least=1,
     )
+    images: Literal["copy", "video"] = option("copy", "copy them as they are, or encode them as videos")
     vcodec: Codec = option("av1", "the codec of --images=video")
     crf: int = option(30, "its quality: lower is better and larger", least=0)
     gop: int = option(
@@ -36,7 +37,9 @@ class LerobotOptions(Options):
     encoder_preset: str | None = option(None, "the encoder's speed (12 for av1, medium for h264)")
     robot_type: str | None = option(None, "the name of the robot, for info.json")
     modality: str | None = option(
-        None, "modality.json for GR00T, with --lerobot_version=2.1: auto, or a file that is checked and copied"
+        None,
+        "modality.json for GR00T, with --lerobot_version=2.1: auto, or a file that is checked and copied",
+        metavar="FILE",
     )
 
 

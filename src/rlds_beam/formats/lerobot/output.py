@@ -43,7 +43,6 @@ from rlds_beam.output.capabilities import (
     StoredNames,
 )
 from rlds_beam.output.files import to_json
-from rlds_beam.output.options import images_option
 from rlds_beam.reading.base import Source
 from rlds_beam.reading.plan import WorkRange
 
@@ -80,33 +79,33 @@ class LerobotOutput(GlobalIndices, SeveralFiles, MetadataFiles, StoredNames, Ite
     first: tuple[tuple[str, int], ...] = ()
     ranges: int = 0
 
+    options_class = LerobotOptions
     version: ClassVar[str] = layout.V3
     files_class: ClassVar[type[RangeFiles | EpisodeFiles]] = RangeFiles
     episodes_class: ClassVar[type[EpisodesTables | EpisodesLines]] = EpisodesTables
 
     @classmethod
-    def create(cls, source: Source, connectors: ConnectorRunner, directory: str, options: Any) -> LerobotOutput:
+    def create(
+        cls, source: Source, connectors: ConnectorRunner, directory: str, options: LerobotOptions
+    ) -> LerobotOutput:
         from rlds_beam.formats.lerobot.output_v21 import LerobotV21Output
 
         check_pages()
-        chosen, schema = LerobotOptions.of(options), connectors.schema
-        if chosen.image_samples is not None and chosen.image_samples < 1:
-            raise UsageError(f"--image_samples={chosen.image_samples}: expected 1 or more")
-        fps = whole_fps(chosen, source.fps)
-        features = map_features(schema, chosen.map, image_sizes(source, connectors, schema, chosen.map))
-        as_video = images_option(options, "lerobot", ("copy", "video")) == "video"
+        fps, schema = whole_fps(options, source.fps), connectors.schema
+        features = map_features(schema, options.map, image_sizes(source, connectors, schema, options.map))
+        as_video = options.images == "video"
         for name in options_given(options, LerobotOptions) if not as_video else ():
             if name in ("vcodec", "crf", "gop", "encoder_preset"):
                 raise UsageError(f"--{name} is for --images=video")
-        frames = FrameFormat(features, fps, chosen.image_samples, Encoding.of(chosen) if as_video else None)
-        kind = LerobotV21Output if chosen.lerobot_version == "2.1" else LerobotOutput
+        frames = FrameFormat(features, fps, options.image_samples, Encoding.of(options) if as_video else None)
+        kind = LerobotV21Output if options.lerobot_version == "2.1" else LerobotOutput
         for feature in frames.videos:
             if feature.shape[0] % 2 or feature.shape[1] % 2:
                 raise UsageError(
                     f"--images=video: {feature.describe()} has an odd number of pixels, which {PIXELS} cannot hold: "
                     "resize it with a connector, or copy the images (--images=copy)"
                 )
-        return kind(directory, source.name, frames, chosen.robot_type).with_modality(chosen.modality)
+        return kind(directory, source.name, frames, options.robot_type).with_modality(options.modality)
 
     def with_modality(self, modality: str | None) -> LerobotOutput:
         """The output, with what `--modality` says; raises UsageError where it cannot be used."""

@@ -44,7 +44,7 @@ from rlds_beam.formats.minari.columns import EPISODE, MinariColumn
 from rlds_beam.output.base import Description
 from rlds_beam.output.capabilities import CostHint, CostHints, MergedFile, StoredNames
 from rlds_beam.output.local_file import LocalFile
-from rlds_beam.output.options import images_option
+from rlds_beam.output.options import ImageOptions
 from rlds_beam.reading.base import Source
 
 METADATA, MAIN = "metadata.json", "main_data.hdf5"
@@ -73,11 +73,13 @@ class MinariOutput(MergedOutput, StoredNames, CostHints):
     jpeg: bool
     left_out: dict[str, str]
 
+    options_class = ImageOptions
+
     @classmethod
-    def create(cls, source: Source, connectors: ConnectorRunner, directory: str, options: Any) -> MinariOutput:
+    def create(cls, source: Source, connectors: ConnectorRunner, directory: str, options: ImageOptions) -> MinariOutput:
         check_h5py("minari")
         schema, fields, left_out = connectors.schema, connectors.configuration.fields, dict[str, str]()
-        jpeg = images_option(options, "minari") == "jpeg"
+        jpeg = options.images == "jpeg"
         reward = single(leaves_below(schema, fields.rewards, {}), "reward", "minari")
         columns = [
             *_columns(schema.steps, fields.obs, "observations", "step", left_out, jpeg),

@@ -26,7 +26,7 @@ from rlds_beam.formats.arrays.parts import Array, Part, PartColumn, sized_column
 from rlds_beam.formats.numpy.npy import npy_header
 from rlds_beam.output.base import Description
 from rlds_beam.output.capabilities import CostHint, CostHints, MergedFile, StoredNames
-from rlds_beam.output.options import images_option
+from rlds_beam.output.options import ImageOptions
 from rlds_beam.reading.base import Source
 
 OFFSETS = "episode_offsets"
@@ -95,10 +95,12 @@ class NumpyOutput(MergedOutput, StoredNames, CostHints):
     columns: tuple[NumpyColumn, ...]
     left_out: dict[str, str]
 
+    options_class = ImageOptions
+
     @classmethod
-    def create(cls, source: Source, connectors: ConnectorRunner, directory: str, options: Any) -> NumpyOutput:
+    def create(cls, source: Source, connectors: ConnectorRunner, directory: str, options: ImageOptions) -> NumpyOutput:
         left_out: dict[str, str] = {}
-        jpeg = images_option(options, "numpy") == "jpeg"
+        jpeg = options.images == "jpeg"
         columns = [*_columns(connectors.schema.steps.values(), left_out, jpeg=jpeg)]
         of_episode = connectors.schema.metadata.values()
         columns += [dataclasses.replace(c, of_episode=True) for c in _columns(of_episode, left_out, jpeg=True)]

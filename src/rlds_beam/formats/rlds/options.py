@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Literal
 
 from rlds_beam.options import Options, option
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RldsOptions(Options):
-    """How RLDS is written (--to=rlds)."""
+    """How RLDS is written."""
 
+    format: Literal["tfrecord", "array_record"] = option("tfrecord", "format of the files")
     array_record_beside: bool = option(
-        False, "write the records as ArrayRecord, too, beside the TFRecords: TFDS reads the directory as either"
+        False, "also write the records as ArrayRecord, next to the TFRecords: TFDS reads the directory as either"
     )

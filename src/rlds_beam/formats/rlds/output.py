@@ -22,7 +22,7 @@ from rlds_beam.encoding.tfrecord.framing import OVERHEAD
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.schema import Schema
 from rlds_beam.errors import BadEpisode, RldsBeamError, UsageError
-from rlds_beam.formats.columns.options import ColumnsFormat, ColumnsOptions
+from rlds_beam.formats.columns.options import ColumnsFormat
 from rlds_beam.formats.rlds.card import CARD, PROVENANCE, card, provenance
 from rlds_beam.formats.rlds.names import CARRIED, is_licence, name_and_version
 from rlds_beam.formats.rlds.options import RldsOptions
@@ -79,14 +79,14 @@ class RldsOutput(SeveralFiles, SeveralSplits, MetadataFiles, CostHints, SizePred
     splits: tuple[str, ...] = ()
     beside_as: ColumnsFormat | None = None
 
+    options_class = RldsOptions
+
     @classmethod
-    def create(cls, source: Source, connectors: ConnectorRunner, directory: str, options: Any) -> RldsOutput:
+    def create(cls, source: Source, connectors: ConnectorRunner, directory: str, options: RldsOptions) -> RldsOutput:
         splits = connectors.splits
         schema = _written(connectors.schema) if connectors.connectors else source.schema
-        kind = ColumnsOptions.of(options).format
-        if kind == "parquet":
-            raise UsageError("--format=parquet is for --to=columns; --to=rlds writes tfrecord or array_record")
-        beside_as: ColumnsFormat | None = "array_record" if RldsOptions.of(options).array_record_beside else None
+        kind = options.format
+        beside_as: ColumnsFormat | None = "array_record" if options.array_record_beside else None
         if beside_as and kind != "tfrecord":
             raise UsageError(f"--array_record_beside is for TFRecords, and --format={kind} writes none")
         if "array_record" in (kind, beside_as):

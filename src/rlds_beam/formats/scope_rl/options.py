@@ -10,10 +10,10 @@ from rlds_beam.options import Options, option
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ScopeRlOptions(Options):
-    """How logged datasets are written (--to=scope_rl)."""
+    """How logged datasets are written."""
 
     step_per_trajectory: int | None = option(
-        None, "steps of a trajectory (by default, of the longest episode)", least=1
+        None, "steps of a trajectory (by default, of the longest episode)", least=1, shared=True
     )
     ragged: Literal["pad", "reject"] = option("pad", "what is done with a shorter episode")
     behavior_policy: str | None = option(None, "its name (by default, the `policy` of the episodes)")

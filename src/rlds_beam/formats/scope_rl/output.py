@@ -78,9 +78,13 @@ class ScopeRlOutput(MergedOutput, Notes):
     options: ScopeRlOptions
     left_out: dict[str, str]
 
+    options_class = ScopeRlOptions
+
     @classmethod
-    def create(cls, source: Source, connectors: ConnectorRunner, directory: str, options: Any) -> ScopeRlOutput:
-        own, schema, fields = ScopeRlOptions.of(options), connectors.schema, connectors.configuration.fields
+    def create(
+        cls, source: Source, connectors: ConnectorRunner, directory: str, options: ScopeRlOptions
+    ) -> ScopeRlOutput:
+        own, schema, fields = options, connectors.schema, connectors.configuration.fields
         left_out: dict[str, str] = {}
         if own.ragged == "reject" and own.step_per_trajectory is None:
             raise UsageError("--ragged=reject: say how many steps a trajectory has, --step_per_trajectory=N")

@@ -16,6 +16,7 @@ from rlds_beam.encoding.tfds.dataset_info import DATASET_INFO, FEATURES
 from rlds_beam.encoding.tfrecord.writing import frame
 from rlds_beam.episodes.schema import Field
 from rlds_beam.errors import BadEpisode, UsageError
+from rlds_beam.formats.trajectories.options import TrajectoryOptions
 from rlds_beam.output.base import Description
 from rlds_beam.output.capabilities import (
     CostHint,
@@ -30,7 +31,6 @@ from rlds_beam.output.capabilities import (
 )
 from rlds_beam.output.commits import RangeCommit
 from rlds_beam.output.files import MANIFEST
-from rlds_beam.output.options import images_option
 from rlds_beam.output.shards import ShardInfo, ShardWriter
 from rlds_beam.output.tfds_metadata import split_infos, write_tfds_metadata
 from rlds_beam.reading.base import Source
@@ -62,14 +62,17 @@ class TrajectoryOutput(MetadataFiles, Sidecars, ItemCounts, WholeShards, Ignores
 
     sidecars = (SPEC,)
     metadata = (FEATURES, DATASET_INFO)
+    options_class = TrajectoryOptions
 
     @classmethod
-    def create(cls, source: Source, connectors: ConnectorRunner, directory: str, options: Any) -> TrajectoryOutput:
+    def create(
+        cls, source: Source, connectors: ConnectorRunner, directory: str, options: TrajectoryOptions
+    ) -> TrajectoryOutput:
         schema = connectors.schema
         frames, items = FrameOptions.of(options), ItemOptions.of(options)
         spec = trajectory_spec(schema, frames, items)
         keep = keep_fields(options.keep, schema, (leaf.path for leaf in spec.leaves))
-        conversion = Conversion(frames, items, spec, images_option(options, "trajectories"), keep)
+        conversion = Conversion(frames, items, spec, options.images, keep)
         _ = conversion.fields  # raises where the format cannot hold a leaf
         return cls(directory, source.name, conversion, f"Trajectories of {source.dataset}, made by rlds-beam.")
 

@@ -1,0 +1,52 @@
+"""Writes the table of all formats into `exchange.md`, from `rlds_beam.formats.registry`.
+
+    python docs/format_table.py
+
+`make docs` runs it, and a test fails where the table is not what it writes.
+"""
+
+import re
+from pathlib import Path
+
+from rlds_beam.formats.registry import FORMATS, Format
+
+PAGE = Path(__file__).with_name("exchange.md")
+PAGES = {
+    "rlds": "rlds.md",
+    "trajectories": "output.md",
+    "columns": "columns.md",
+    "lerobot": "lerobot.md",
+    "rllib": "rllib.md",
+    "keep_ranges": "robot_learning.md",
+}
+"""The page that says more of a format."""
+
+_TABLE = re.compile(r"(?<=<!-- Written by docs/format_table.py -->\n).*?(?=\n\n)", re.DOTALL)
+
+
+def page() -> str:
+    """The page with the table as it should be."""
+    return _TABLE.sub(lambda _: table(), PAGE.read_text())
+
+
+def table() -> str:
+    head = ["| format | `--from` | `--to` | what it is | other programs | extra |", "|---|---|---|---|---|---|"]
+    return "\n".join([*head, *(row(name, known) for name, known in FORMATS.items())])
+
+
+def row(name: str, known: Format) -> str:
+    link = f"[`{name}`]({PAGES[name]})" if name in PAGES else f"`{name}`"
+    extra = f"`{known.extra}`" if known.extra else ""
+    cells = [
+        link,
+        "yes" if known.source else "",
+        "yes" if known.output else "",
+        known.about,
+        known.opens,
+        f"{extra} ({known.extra_for})" if known.extra_for else extra,
+    ]
+    return "| " + " | ".join(cells).replace("|  |", "| |") + " |"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())

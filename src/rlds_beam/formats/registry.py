@@ -1,0 +1,237 @@
+"""All dataset formats, once: what `--from` and `--to` name.
+
+The help, the errors, the table of formats in the documentation and the tests of all formats are made from `FORMATS`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import typing
+from typing import Any, NamedTuple
+
+from rlds_beam.errors import Extra, UsageError
+from rlds_beam.options import Group, Options, type_hints
+from rlds_beam.text import did_you_mean
+from rlds_beam.user_functions import resolve
+
+if typing.TYPE_CHECKING:
+    from rlds_beam.output.base import Output
+    from rlds_beam.reading.base import Source
+
+RLDS, TRAJECTORIES, COLUMNS, LEROBOT = "rlds", "trajectories", "columns", "lerobot"
+
+
+class Format(NamedTuple):
+    """A dataset format.
+
+    Attributes:
+      about: what it is, for the help.
+      source, output: the classes that read and write it, as `module:Class`; empty if it cannot be read, or written.
+      source_options, output_options: the `options_class` of these, so that the help need not import them; empty if they
+        have no options.
+      opens: how other programs open what is written, or what wrote what is read: Markdown, for the documentation.
+      extra: what has to be installed, and `extra_for` what for (empty: always).
+    """
+
+    about: str
+    source: str = ""
+    output: str = ""
+    source_options: str = ""
+    output_options: str = ""
+    opens: str = ""
+    extra: Extra | None = None
+    extra_for: str = ""
+
+
+FORMATS = {
+    RLDS: Format(
+        "RLDS episodes, as TFDS and EnvLogger store them",
+        source="rlds_beam.formats.rlds.source:RldsSource",
+        output="rlds_beam.formats.rlds.output:RldsOutput",
+        output_options="rlds_beam.formats.rlds.options:RldsOptions",
+        opens="`tfds.builder_from_directory`, `rlds_beam.open_dataset`",
+        extra="arrayrecord",
+        extra_for="ArrayRecord files",
+    ),
+    "merged": Format(
+        "several RLDS datasets with equal fields, as one",
+        source="rlds_beam.formats.rlds.merged:MergedSource",
+    ),
+    "merged_common": Format(
+        "several RLDS datasets, only the fields that all have",
+        source="rlds_beam.formats.rlds.merged:MergedCommonSource",
+    ),
+    TRAJECTORIES: Format(
+        "TF-Agents trajectories as TFRecords: pairs, sequences, episodes",
+        source="rlds_beam.formats.trajectories.source:TrajectoriesSource",
+        output="rlds_beam.formats.trajectories.output:TrajectoryOutput",
+        output_options="rlds_beam.formats.trajectories.options:TrajectoryOptions",
+        opens="`rlds_beam.load_trajectories`, TF-Agents, TFDS",
+    ),
+    COLUMNS: Format(
+        "a row for each transition, or what connectors add",
+        output="rlds_beam.formats.columns.output:ColumnsOutput",
+        output_options="rlds_beam.formats.columns.options:ColumnsOptions",
+        opens="`rlds_beam.open_dataset`, TFDS, pandas, Ray Data",
+        extra="arrayrecord",
+        extra_for="`--format=array_record`",
+    ),
+    LEROBOT: Format(
+        "LeRobot datasets, v3.0 and v2.1",
+        source="rlds_beam.formats.lerobot.source:LerobotSource",
+        output="rlds_beam.formats.lerobot.output:LerobotOutput",
+        output_options="rlds_beam.formats.lerobot.options:LerobotOptions",
+        opens="`LeRobotDataset`, GR00T, openpi",
+        extra="lerobot",
+        extra_for="videos",
+    ),
+    "numpy": Format(
+        "a .npy array for each field",
+        source="rlds_beam.formats.numpy.source:NumpySource",
+        output="rlds_beam.formats.numpy.output:NumpyOutput",
+        output_options="rlds_beam.output.options:ImageOptions",
+        opens='`np.load(..., mmap_mode="r")`',
+    ),
+    "minari": Format(
+        "Minari datasets (HDF5; Arrow and Parquet are read)",
+        source="rlds_beam.formats.minari.source:MinariSource",
+        output="rlds_beam.formats.minari.output:MinariOutput",
+        output_options="rlds_beam.output.options:ImageOptions",
+        opens='[Minari](https://minari.farama.org): `minari.MinariDataset("out/data")`',
+        extra="hdf5",
+        extra_for="reading HDF5",
+    ),
+    "d3rlpy": Format(
+        "d3rlpy's ReplayBuffer (HDF5)",
+        source="rlds_beam.formats.d3rlpy.source:D3rlpySource",
+        output="rlds_beam.formats.d3rlpy.output:D3rlpyOutput",
+        opens="[d3rlpy](https://d3rlpy.readthedocs.io): `ReplayBuffer.load`",
+        extra="hdf5",
+        extra_for="reading",
+    ),
+    "d4rl": Format(
+        "D4RL's HDF5 files",
+        source="rlds_beam.formats.d4rl.source:D4rlSource",
+        opens="written by [D4RL](https://github.com/Farama-Foundation/D4RL)",
+        extra="hdf5",
+    ),
+    "envlogger": Format(
+        "EnvLogger's Riegeli logs",
+        source="rlds_beam.formats.envlogger.source:EnvLoggerSource",
+        opens="written by [EnvLogger](https://github.com/google-deepmind/envlogger)",
+        extra="envlogger",
+    ),
+    "rllib": Format(
+        "RLlib's recorded episodes (Parquet)",
+        output="rlds_beam.formats.rllib.output:RllibOutput",
+        opens='`config.offline_data(input_="out/train", input_read_episodes=True)`',
+    ),
+    "scope_rl": Format(
+        "SCOPE-RL's logged dataset (pickle)",
+        output="rlds_beam.formats.scope_rl.output:ScopeRlOutput",
+        output_options="rlds_beam.formats.scope_rl.options:ScopeRlOptions",
+        opens='`MultipleLoggedDataset("discrete", "out").get(name, 0)`',
+    ),
+    "keep_ranges": Format(
+        "keep_ranges.json of openpi: where a robot moves",
+        output="rlds_beam.formats.keep_ranges.output:KeepRangesOutput",
+        output_options="rlds_beam.formats.keep_ranges.options:KeepRangesOptions",
+        opens="openpi's DROID data loader",
+    ),
+}
+"""The formats by name, in the order in which they are listed."""
+
+SOURCES = tuple(name for name, known in FORMATS.items() if known.source)
+"""What `--from` may name."""
+OUTPUTS = tuple(name for name, known in FORMATS.items() if known.output)
+"""What `--to` may name."""
+
+
+def source_class(from_: str) -> type[Source]:
+    """The source that `--from` names.
+
+    Raises:
+      UsageError: there is none of that name.
+    """
+    from rlds_beam.reading.base import Source
+
+    known = FORMATS[from_].source if from_ in SOURCES else ""
+    return typing.cast("type[Source]", _class(known, from_, "from", SOURCES, Source))
+
+
+def output_class(to: str) -> type[Output]:
+    """The output that `--to` names.
+
+    Raises:
+      UsageError: there is none of that name.
+    """
+    from rlds_beam.output.base import Output
+
+    known = FORMATS[to].output if to in OUTPUTS else ""
+    return typing.cast("type[Output]", _class(known, to, "to", OUTPUTS, Output))
+
+
+def _class(known: str, name: str, flag: str, names: tuple[str, ...], base: type[Any]) -> type[Any]:
+    if ":" not in (known or name):
+        kind = "source" if flag == "from" else "output"
+        raise UsageError(
+            f"--{flag}={name}: there is no such {kind}{did_you_mean(name, names)}; there are {', '.join(names)}, and "
+            "module:Class for your own"
+        )
+    named = resolve(known or name, f"--{flag}")
+    if not (isinstance(named, type) and issubclass(named, base)):
+        raise UsageError(f"--{flag}={name}: it is not a class that inherits from {base.__module__}.{base.__name__}")
+    return named
+
+
+def source_group(from_: str) -> Group:
+    """The options of the source that `--from` names.
+
+    Raises:
+      UsageError: there is no such source, or it declares options that cannot be flags.
+    """
+    if from_ in SOURCES:
+        return Group("from_options", f"--from={from_}", _options_class(FORMATS[from_].source_options))
+    declared = source_class(from_).options_class
+    return Group("from_options", f"--from={from_}", _checked(declared, f"--from={from_}"))
+
+
+def output_group(to: str) -> Group:
+    """The options of the output that `--to` names.
+
+    Raises:
+      UsageError: there is no such output, or it declares options that cannot be flags.
+    """
+    if to in OUTPUTS:
+        return Group("to_options", f"--to={to}", _options_class(FORMATS[to].output_options))
+    return Group("to_options", f"--to={to}", _checked(output_class(to).options_class, f"--to={to}"))
+
+
+@functools.cache
+def _options_class(name: str) -> type[Options]:
+    return typing.cast("type[Options]", resolve(name, "internal error")) if name else Options
+
+
+_FLAG_TYPES = (bool, int, float, str)
+
+
+def _checked(declared: Any, where: str) -> type[Options]:
+    """The options that a user's class declares; raises UsageError if they cannot be flags."""
+    if not (isinstance(declared, type) and issubclass(declared, Options)):
+        raise UsageError(f"{where}: its options_class is not a dataclass that inherits from rlds_beam.Options")
+    hints = type_hints(declared)
+    for field in dataclasses.fields(declared):
+        hint = hints[field.name]
+        known = hint in _FLAG_TYPES or typing.get_origin(hint) is typing.Literal or hint == tuple[str, ...]
+        if not known or field.default is dataclasses.MISSING:
+            raise UsageError(
+                f"{where}: its option {field.name} needs a default and one of the types bool, int, float, str, "
+                "tuple[str, ...] and Literal"
+            )
+    undeclared = [
+        name for name in vars(declared).get("__annotations__", {}) if name not in declared.__dataclass_fields__
+    ]
+    if undeclared:
+        raise UsageError(f"{where}: its options_class lacks @dataclasses.dataclass(frozen=True)")
+    return declared

@@ -1,0 +1,18 @@
+"""How trajectories are written: the options."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from rlds_beam.options import option
+from rlds_beam.output.options import ImageOptions
+from rlds_beam.trajectories.options import FrameOptions, ItemOptions
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrajectoryOptions(FrameOptions, ItemOptions, ImageOptions):
+    """What an item carries besides the trajectory."""
+
+    keep: tuple[str, ...] = option(
+        (), "text, fields of the episode and episode_key, to carry in each item (comma separated)", metavar="FIELDS"
+    )

@@ -1,0 +1,205 @@
+"""Options belong to a format: flags, help, functions, JSON and plans of ours and of a user's."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import json
+import pickle
+import runpy
+import typing
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+from own_options import Clashing, Foreign, HeadOptions, HeadSource, ScaledOutput, Undecorated, Untyped
+
+import rlds_beam
+from rlds_beam.errors import UsageError
+from rlds_beam.formats.lerobot.options import LerobotOptions
+from rlds_beam.formats.registry import FORMATS, OUTPUTS, SOURCES, output_class, output_group, source_class, source_group
+from rlds_beam.formats.trajectories.options import TrajectoryOptions
+from rlds_beam.options import type_hints
+from rlds_beam.pipelines import flags
+from rlds_beam.pipelines.cli import JOBS, main
+from rlds_beam.pipelines.convert import ConvertConfig
+from rlds_beam.pipelines.push import PushConfig
+from rlds_beam.pipelines.validate import ValidateConfig
+from rlds_beam.testing import make_episode, write_dataset
+
+METAVARS = {
+    "N", "NAME", "NAMES", "FILE", "DIR", "FORMAT", "SPLIT", "FIELD", "FIELDS", "RULES", "FUNCTION", "HOST:PORT", "JSON",
+    "TEXT", "LEAF=DTYPE", "NAME=PATH",
+}  # fmt: skip
+
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+def configs() -> dict[str, Any]:
+    """The config of each command."""
+    return {name: getattr(importlib.import_module(f"rlds_beam.pipelines.{name}"), JOBS[name][0]) for name in JOBS}
+
+
+OUTPUT, SOURCE = "--to=own_options:ScaledOutput", "--from=own_options:HeadSource"
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    def command(*arguments: object) -> tuple[int, str, str]:
+        code = main([str(argument) for argument in arguments])
+        return code, *capsys.readouterr()
+
+    return command
+
+
+@pytest.fixture
+def dataset(tmp_path: Path) -> Path:
+    return write_dataset(tmp_path / "data", [make_episode(5, seed=i) for i in range(6)], name="toy", shards=3)
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_a_source_has_the_options_that_the_registry_says(name: str) -> None:
+    assert source_group(name).options_class is source_class(name).options_class
+
+
+@pytest.mark.parametrize("name", OUTPUTS)
+def test_an_output_has_the_options_that_the_registry_says(name: str) -> None:
+    assert output_group(name).options_class is output_class(name).options_class
+
+
+def test_every_format_can_be_read_or_written_and_has_a_line() -> None:
+    for name, known in FORMATS.items():
+        assert known.source or known.output, name
+        assert known.about and len(known.about) <= 65, name
+
+
+@pytest.mark.parametrize("command", JOBS)
+def test_metavars_say_what_kind_of_value_a_flag_takes(command: str) -> None:
+    config = configs()[command]
+    for options_class in (config, *(group.options_class for group in config.known_groups())):
+        hints = type_hints(options_class)
+        for field in dataclasses.fields(options_class):
+            if field.metadata.get("positional") or field.metadata.get("hidden") or hints[field.name] is bool:
+                continue
+            metavar = flags.metavar(field, hints[field.name])
+            assert metavar in METAVARS or typing.get_origin(hints[field.name]) is Literal, field.name
+            assert metavar == "N" or hints[field.name] not in (int, float), field.name
+
+
+def test_the_help_lists_the_formats_and_shows_the_options_of_those_named(run: Run) -> None:
+    def help_of(*arguments: str) -> str:
+        code, out, err = run(*arguments, "--help")
+        assert (code, err) == (0, "")
+        return out
+
+    plain = help_of("convert")
+    assert len(plain.splitlines()) <= 90 and all(f"\n  {name} " in plain for name in FORMATS)
+    assert "--items" not in plain.replace("--items=", "") and "--fps" not in plain and "--limit" not in plain
+    assert "--to=trajectories --help" in plain
+    assert "--items {pairs,sequences,episodes,frames}" in help_of("convert", "--to=trajectories")
+    lerobot = help_of("convert", "--to", "lerobot")
+    assert "--fps N" in lerobot and "How a LeRobot dataset is written (--to=lerobot):" in lerobot
+    assert "--items {" not in lerobot
+    own = help_of("convert", OUTPUT, SOURCE)
+    assert f"How values are scaled ({OUTPUT}):" in own and "--gamma N" in own
+    assert f"Which files are read ({SOURCE}):" in own and "--limit N" in own
+    for command in ("validate", "push", "inspect", "stats"):
+        assert "--limit N" in help_of(command, SOURCE) and "--limit" not in help_of(command)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["--fps=3"], "--fps is an option of --to=lerobot, not --to=trajectories"),
+        (["--to=columns", "--items=pairs"], "--items is an option of --to=trajectories, not --to=columns"),
+        (["--to=numpy", "--format=parquet"], "--format is an option of --to=rlds and --to=columns, not --to=numpy"),
+        (["--to=rlds", "--format=parquet"], "--format=parquet: expected one of tfrecord, array_record"),
+        ([OUTPUT, "--fps=3"], f"--fps is an option of --to=lerobot, not {OUTPUT}"),
+        ([OUTPUT, "--gamma=-1"], "--gamma=-1.0: must be at least 0"),
+        ([OUTPUT, "--gamma=2"], "--gamma=2.0: it cannot be above 1"),
+        ([OUTPUT, "--unit=point"], "--unit=point: expected one of points, percent; did you mean points"),
+        ([OUTPUT, "--gama=2"], "there is no flag --gama; did you mean --gamma"),
+        ([SOURCE, "--limit=0"], "--limit=0: must be at least 1"),
+    ],
+)
+def test_an_option_of_another_format_is_refused_by_name(
+    run: Run, given: list[str], said: str, dataset: Path, tmp_path: Path
+) -> None:
+    code, out, err = run("convert", dataset, tmp_path / "out", *given)
+    assert (code, out) == (2, "")
+    assert said in err and len(err.splitlines()) == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_functions_refuse_options_of_other_formats_alike(dataset: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="--fps is an option of --to=lerobot, not --to=trajectories"):
+        rlds_beam.convert(dataset, tmp_path / "out", fps=3)
+    with pytest.raises(UsageError, match="there is no option gama; did you mean gamma"):
+        rlds_beam.convert(dataset, tmp_path / "out", to=ScaledOutput, gama=3)
+
+
+def test_a_users_options_are_flags_keywords_and_json_and_in_the_plan(run: Run, dataset: Path, tmp_path: Path) -> None:
+    code, *_ = run("convert", dataset, tmp_path / "flags", OUTPUT, SOURCE, "--gamma=0.5", "--limit=2", "--shards=2")
+    assert code == 0
+    given: dict[str, Any] = {"to": ScaledOutput, "from_": HeadSource, "shards": 2}
+    outcome = rlds_beam.convert(dataset, tmp_path / "keywords", gamma=0.5, limit=2, **given)
+    assert outcome.report.records == 4
+    plans = [json.loads((tmp_path / name / "plan.json").read_text())["plan"] for name in ("flags", "keywords")]
+    assert plans[0] == plans[1]
+    assert plans[0]["to_options"] == {"gamma": 0.5, "unit": "points"} and plans[0]["from_options"] == {"limit": 2}
+    assert not rlds_beam.convert(dataset, tmp_path / "flags", gamma=0.5, limit=2, **given).metrics  # nothing left to do
+    with pytest.raises(UsageError, match=r"to_options.gamma was 0.5 and is now 0.75"):
+        rlds_beam.convert(dataset, tmp_path / "flags", gamma=0.75, limit=2, **given)
+    assert rlds_beam.validate(dataset, from_=HeadSource, limit=1).records == 2
+
+
+def test_a_config_is_json_and_pickles() -> None:
+    config = ConvertConfig.create("in", "out", to="lerobot", fps=10, map="task=note", workers=2)
+    assert config == ConvertConfig(
+        "in", "out", to="lerobot", to_options=LerobotOptions(fps=10, map=("task=note",)), workers=2
+    )
+    assert pickle.loads(pickle.dumps(config)) == config
+    assert ConvertConfig(**json.loads(json.dumps(dataclasses.asdict(config)))) == config
+    assert ConvertConfig("in", "out").to_options == TrajectoryOptions()
+    with pytest.raises(UsageError, match="--to=lerobot takes LerobotOptions, not TrajectoryOptions"):
+        ConvertConfig("in", "out", to="lerobot", to_options=TrajectoryOptions())
+    with pytest.raises(UsageError, match="there is no option fsp; did you mean fps"):
+        ConvertConfig("in", "out", to="lerobot", to_options={"fsp": 10})
+
+
+def test_no_job_has_an_option_that_a_format_has_too() -> None:
+    for name, config in configs().items():
+        taken = {field.name for field in dataclasses.fields(config)}
+        for group in config.known_groups():
+            own = [f for f in dataclasses.fields(group.options_class) if not f.metadata.get("shared")]
+            assert taken.isdisjoint(field.name for field in own), (name, group.choice)
+
+
+@pytest.mark.parametrize(
+    ("output", "said"),
+    [
+        (Clashing, "its option --workers is also one of the command: rename it"),
+        (Untyped, "its option weights needs a default and one of the types bool, int"),
+        (Undecorated, "its options_class lacks @dataclasses.dataclass"),
+        (Foreign, "its options_class is not a dataclass that inherits from rlds_beam.Options"),
+    ],
+)
+def test_options_that_cannot_be_flags_are_refused(output: Any, said: str, dataset: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=said):
+        rlds_beam.convert(dataset, tmp_path / "out", to=output)
+
+
+def test_other_jobs_take_the_options_of_a_source() -> None:
+    config = ValidateConfig.create("in", from_=HeadSource, limit=3)
+    assert config.from_options == HeadOptions(limit=3)
+    given: dict[str, Any] = {"reverb": "a:1", "table": "t", "from_": HeadSource, "limit": 3}
+    assert PushConfig.create("in", **given).from_options == HeadOptions(limit=3)
+
+
+def test_the_table_of_formats_is_up_to_date() -> None:
+    path = Path(__file__).resolve().parents[2] / "docs" / "format_table.py"
+    script = runpy.run_path(str(path))
+    assert script["PAGE"].read_text() == script["page"](), "run `make docs`, or python docs/format_table.py"
+    assert all(f"`{name}`" in script["table"]() for name in FORMATS)

@@ -1,0 +1,71 @@
+"""A user's output and source with options: `--to=own_options:ScaledOutput --from=own_options:HeadSource`."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Literal
+
+from rlds_beam.errors import UsageError
+from rlds_beam.formats.numpy.output import NumpyOutput
+from rlds_beam.formats.rlds.source import RldsSource
+from rlds_beam.options import Options, option
+from rlds_beam.output.options import ImageOptions
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ScaleOptions(Options):
+    """How values are scaled."""
+
+    gamma: float = option(1.0, "a factor", least=0)
+    unit: Literal["points", "percent"] = option("points", "what a value is in")
+
+
+class ScaledOutput(NumpyOutput):
+    options_class = ScaleOptions
+
+    @classmethod
+    def create(cls, source: Any, connectors: Any, directory: str, options: ScaleOptions) -> NumpyOutput:
+        assert type(options) is ScaleOptions
+        if options.gamma > 1:
+            raise UsageError(f"--gamma={options.gamma}: it cannot be above 1")
+        return super().create(source, connectors, directory, ImageOptions())
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class HeadOptions(Options):
+    """Which files are read."""
+
+    limit: int | None = option(None, "files to read at most", least=1)
+
+
+class HeadSource(RldsSource):
+    options_class = HeadOptions
+
+    @classmethod
+    def open(
+        cls, input: Any, *, split: str | None = None, features: str | None = None, options: HeadOptions | None = None
+    ) -> RldsSource:
+        source, limit = super().open(input, split=split, features=features), options and options.limit
+        splits = [dataclasses.replace(s, shards=s.shards[:limit]) for s in source.splits]
+        return dataclasses.replace(source, splits=tuple(splits))
+
+
+class Clashing(NumpyOutput):
+    @dataclasses.dataclass(frozen=True, kw_only=True)
+    class options_class(Options):  # noqa: N801
+        workers: int = option(1, "taken")
+
+
+class Untyped(NumpyOutput):
+    @dataclasses.dataclass(frozen=True, kw_only=True)
+    class options_class(Options):  # noqa: N801
+        weights: dict[str, float] | None = option(None, "no flag can hold it")
+
+
+class Undecorated(NumpyOutput):
+    class options_class(Options):  # noqa: N801
+        gamma: float = 1.0
+
+
+class Foreign(NumpyOutput):
+    options_class = dict
