@@ -52,8 +52,8 @@ def inspect(config: InspectConfig) -> Survey:
 
 def main(config: InspectConfig) -> int:
     """The command: prints what was found, returns the exit code."""
-    found = inspect(config)
-    print(json.dumps(found.to_json(), indent=2) if config.json else found)
+    survey = inspect(config)
+    print(json.dumps(survey.to_json(), indent=2) if config.json else survey)
     return 0
 
 

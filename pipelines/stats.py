@@ -138,7 +138,7 @@ def stats(config: StatsConfig) -> StatsOutcome:
             progress,
         )
     snapshot.verify_all()
-    found = Report.from_json(content["report"])
+    job_report = Report.from_json(content["report"])
     statistics = {"dataset": source.dataset, **content["statistics"]}
     if config.output is not None and statistics["episodes"]:
         try:
@@ -146,7 +146,7 @@ def stats(config: StatsConfig) -> StatsOutcome:
             storage.write_text(config.output, json.dumps(written, indent=2) + "\n")
         except OSError as error:
             raise RldsBeamError(f"--output={config.output} cannot be written to: {error}") from error
-    report = report.merge(found, check_counts(source, found.shards, config))
+    report = report.merge(job_report, check_counts(source, job_report.shards, config))
     report.check()
     return StatsOutcome(report, statistics)
 

@@ -96,8 +96,8 @@ def validate(config: ValidateConfig) -> Report:
             progress,
         )
     snapshot.verify_all()
-    found = Report.from_json(content)
-    report = report.merge(found, check_counts(source, found.shards, config))
+    job_report = Report.from_json(content)
+    report = report.merge(job_report, check_counts(source, job_report.shards, config))
     report.check()
     outcome.write_report(report.to_json(), config.report)
     return report

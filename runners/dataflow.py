@@ -103,10 +103,10 @@ def _is_loopback(server: str) -> bool:
 def _check_installed() -> None:
     for module in ("google.cloud.dataflow", "google.cloud.storage"):
         try:
-            found = importlib.util.find_spec(module)
+            spec = importlib.util.find_spec(module)
         except ModuleNotFoundError:  # not even google.cloud is installed
-            found = None
-        if found is None:
+            spec = None
+        if spec is None:
             # Not apache-beam[gcp], which cannot be installed with TensorFlow 2.15.
             raise missing("gcp", f"--runner=dataflow needs {module}")
 

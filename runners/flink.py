@@ -35,7 +35,7 @@ class FlinkRunner(Runner):
 
     def place(self) -> str | None:
         job = self._find()
-        return None if job is None else f"Flink job {job}, {self._found.master.url}/#/job/{job}/overview"
+        return None if job is None else f"Flink job {job}, {self._submission.master.url}/#/job/{job}/overview"
 
     def run_job(self, define: Define, seconds: float) -> dict[str, Any]:
         """Runs the job.
@@ -45,15 +45,15 @@ class FlinkRunner(Runner):
           RldsBeamError: the job failed, after as many restarts as the cluster allows; the message is the cause.
         """
         self._name = f"rlds-beam-{uuid.uuid4().hex[:12]}"
-        self._found = flink_preflight.preflight(self.options)
-        flags = [f"--job_name={self._name}", *self._found.flags, *self.options.beam_options]
+        self._submission = flink_preflight.preflight(self.options)
+        flags = [f"--job_name={self._name}", *self._submission.flags, *self.options.beam_options]
         runner = _Runner()
         try:
             return self.complete(beam.Pipeline(runner=runner, options=PipelineOptions(flags)), define)
         except RldsBeamError:
             raise
         except Exception as error:
-            raise plain(error, self.options, self._found.master) from error
+            raise plain(error, self.options, self._submission.master) from error
         finally:
             self._cancel()
             runner.stop()
@@ -61,16 +61,16 @@ class FlinkRunner(Runner):
     def _find(self) -> str | None:
         """Flink's id of the job, once the cluster has it."""
         if self._job is None and self.result is not None:
-            jobs = self._found.master.get("/jobs/overview")["jobs"]
+            jobs = self._submission.master.get("/jobs/overview")["jobs"]
             self._job = next((job["jid"] for job in jobs if job["name"] == self._name), None)
         return self._job
 
     def _cancel(self) -> None:
         """Ends a job that is still running, straight at the cluster: Ctrl-C at a terminal has ended the job server."""
         with contextlib.suppress(OSError):
-            for job in self._found.master.get("/jobs/overview")["jobs"]:
+            for job in self._submission.master.get("/jobs/overview")["jobs"]:
                 if job["name"] == self._name and job["state"] not in ("FINISHED", "FAILED", "CANCELED"):
-                    self._found.master.cancel(job["jid"])
+                    self._submission.master.cancel(job["jid"])
 
 
 class _Runner(flink_runner.FlinkRunner):  # type: ignore[misc, unused-ignore]

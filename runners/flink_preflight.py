@@ -81,13 +81,13 @@ def preflight(options: RunOptions) -> Submission:
     Raises:
       UsageError: something is missing, or does not fit; the message says what to do.
     """
-    found = check(options)
+    submission = check(options)
     job_server = PipelineOptions(list(options.beam_options)).view_as(JobServerOptions)
     jar = options.flink_job_server_jar
     if not jar:
-        jar = _job_server(found.version, job_server.jar_cache_dir or JavaJarServer.JAR_CACHE)
+        jar = _job_server(submission.version, job_server.jar_cache_dir or JavaJarServer.JAR_CACHE)
         _check_jar(jar)
-    return dataclasses.replace(found, flags=(*found.flags, f"--flink_job_server_jar={jar}"))
+    return dataclasses.replace(submission, flags=(*submission.flags, f"--flink_job_server_jar={jar}"))
 
 
 def check(options: RunOptions) -> Submission:

@@ -134,8 +134,8 @@ def plain(error: Exception) -> RldsBeamError:
         return ours
     if NO_MORE_THREADS in str(error):
         return no_more_threads()
-    found = _ERRNO.search(str(error))
-    if found is not None and (disk := DiskError.of(int(found["number"]), found["path"])) is not None:
+    match = _ERRNO.search(str(error))
+    if match is not None and (disk := DiskError.of(int(match["number"]), match["path"])) is not None:
         return disk
     lines = [line for line in str(error).strip().splitlines() if line.strip()]
     return RldsBeamError(f"{type(error).__name__}: {lines[-1] if lines else error}")

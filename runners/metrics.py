@@ -9,18 +9,18 @@ from rlds_beam.transforms.metrics import METRICS_NAMESPACE
 
 def read_metrics(result: Any) -> dict[str, Any]:
     """Counters (int), distributions (`.min`, `.max`, `.sum`) and sets of strings of this package, over all steps."""
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     metrics = result.metrics().query()
     for kind in ("counters", "distributions", "string_sets"):
         for metric in metrics.get(kind, ()):
             if metric.key.metric.namespace == METRICS_NAMESPACE:
                 name, value = metric.key.metric.name, metric.committed
-                if name not in found:
-                    found[name] = value
+                if name not in values:
+                    values[name] = value
                 elif kind == "counters":
-                    found[name] += value
+                    values[name] += value
                 elif kind == "string_sets":
-                    found[name] = found[name] | value
+                    values[name] = values[name] | value
                 else:
-                    found[name] = found[name].data.combine(value.data)
-    return found
+                    values[name] = values[name].data.combine(value.data)
+    return values

@@ -58,10 +58,10 @@ class RemoteRunner(Runner):
             kind, code = fetched["kind"].capitalize(), _HTTP.search(text)
             why = code[1] if code is not None else "no connection"
             return UsageError(f"--runner={name}: Beam's job server for {kind} could not be fetched ({why}). {_TESTED}")
-        found = plain(error)
-        if type(found) is not RldsBeamError or found is error:
-            return found  # an error of ours, which a worker met
-        return RldsBeamError(f"--runner={name}: {str(found).rstrip('.')}. {_TESTED}")
+        cause = plain(error)
+        if type(cause) is not RldsBeamError or cause is error:
+            return cause  # an error of ours, which a worker met
+        return RldsBeamError(f"--runner={name}: {str(cause).rstrip('.')}. {_TESTED}")
 
     def wait(self) -> None:
         state = self.result.wait_until_finish()

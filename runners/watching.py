@@ -53,16 +53,16 @@ def _next(ended: queue.SimpleQueue[Outcome], error: Callable[[], RldsBeamError |
     while True:
         with contextlib.suppress(queue.Empty):
             return ended.get(timeout=_LOOK_SECONDS)
-        found = error()
-        if found is not None:
-            return found
+        cause = error()
+        if cause is not None:
+            return cause
 
 
 def _cause(error: Callable[[], RldsBeamError | None]) -> RldsBeamError | None:
     deadline = time.monotonic() + _CAUSE_SECONDS
     while time.monotonic() < deadline:
-        found = error()
-        if found is not None:
-            return found
+        cause = error()
+        if cause is not None:
+            return cause
         time.sleep(_LOOK_SECONDS / 4)
     return None

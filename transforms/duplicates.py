@@ -77,9 +77,9 @@ def as_side_input(duplicates: Any) -> Any:
 
 def _scan(numbered: Numbered, files: RecordFormat) -> Fingerprints:
     index, (_, segment) = numbered
-    found = scan(files, index, segment)
+    fingerprints = scan(files, index, segment)
     worker_status.count(scanned=1)
-    return found
+    return fingerprints
 
 
 def _confirm(suspect: Suspects, files: RecordFormat) -> list[Hashed]:

@@ -94,18 +94,18 @@ def size(path: str) -> int:
     """Bytes of a file."""
     if scheme(path) is None:
         return os.path.getsize(path)
-    return _found(path).size or 0
+    return _remote_file(path).size or 0
 
 
 def checksum(path: str) -> str:
     """What a store says of an object's content: its CRC32C (`gs://`) or entity tag (`s3://`). Reads no content."""
-    return _found(path).checksum
+    return _remote_file(path).checksum
 
 
 def glob(pattern: str) -> list[str]:
     """The files that match a user's pattern (`*`, `?`, `[...]`), sorted; the file of exactly this name if it exists."""
     if scheme(pattern) is not None:
-        return [found.path for found in base.matching(store_of(pattern), pattern)]
+        return [entry.path for entry in base.matching(store_of(pattern), pattern)]
     if os.path.isfile(pattern):
         return [pattern]
     return sorted(path for path in _glob.glob(pattern) if os.path.isfile(path))
@@ -114,7 +114,7 @@ def glob(pattern: str) -> list[str]:
 def files_below(directory: str, pattern: str) -> list[str]:
     """The files below a directory that match a pattern, sorted; `*`, `?` and `[` of the directory are literal."""
     if scheme(directory) is not None:
-        return [found.path for found in base.matching(store_of(directory), pattern, directory)]
+        return [entry.path for entry in base.matching(store_of(directory), pattern, directory)]
     paths = (os.path.join(directory, name) for name in _glob.glob(pattern, root_dir=directory))
     return sorted(path for path in paths if os.path.isfile(path))
 
@@ -123,7 +123,7 @@ def listdir(path: str) -> list[str]:
     """The names of the files and directories in a directory, sorted; of a remote one that is not there, none."""
     if scheme(path) is None:
         return sorted(os.listdir(path))
-    return [split(found.path)[1] for found in _entries(path)]
+    return [split(entry.path)[1] for entry in _entries(path)]
 
 
 def sizes(path: str) -> dict[str, int]:
@@ -131,7 +131,7 @@ def sizes(path: str) -> dict[str, int]:
     if scheme(path) is None:
         with os.scandir(path) as entries:
             return dict(sorted((entry.name, entry.stat().st_size) for entry in entries if entry.is_file()))
-    return {split(found.path)[1]: found.size for found in _entries(path) if found.size is not None}
+    return {split(file.path)[1]: file.size for file in _entries(path) if file.size is not None}
 
 
 def at_once(function: Callable[[Value], Result], values: Sequence[Value], path: str) -> list[Result]:
@@ -168,7 +168,7 @@ def remove(path: str) -> None:
     if scheme(path) is None:
         os.remove(path)
     else:
-        store_of(path).delete([_found(path).path])
+        store_of(path).delete([_remote_file(path).path])
 
 
 def abandon(file: BinaryIO) -> None:
@@ -203,8 +203,8 @@ def remove_files(directory: str, names: Iterable[str]) -> None:
         return
     for parent, some in wanted.items():
         there = sizes(join(directory, parent) if parent else directory)
-        if found := [join(directory, name) for name in some if name.rpartition("/")[2] in there]:
-            store_of(directory).delete(found)
+        if existing := [join(directory, name) for name in some if name.rpartition("/")[2] in there]:
+            store_of(directory).delete(existing)
 
 
 def remove_empty(directory: str) -> None:
@@ -219,8 +219,8 @@ def rmtree(path: str) -> None:
     if scheme(path) is None:
         if os.path.isdir(path):
             shutil.rmtree(path)
-    elif found := files_below(path, "**"):
-        store_of(path).delete(found)
+    elif files := files_below(path, "**"):
+        store_of(path).delete(files)
 
 
 def below(directory: str, *names: str) -> str:
@@ -393,12 +393,12 @@ def sync(directory: str) -> None:
                 os.close(descriptor)
 
 
-def _found(path: str) -> base.Entry:
+def _remote_file(path: str) -> base.Entry:
     """A remote file; FileNotFoundError if it is not there."""
-    found = store_of(path).find(path)
-    if found is None:
+    entry = store_of(path).find(path)
+    if entry is None:
         raise FileNotFoundError(f"there is no file {path}")
-    return found
+    return entry
 
 
 def _entries(path: str) -> Iterator[base.Entry]:

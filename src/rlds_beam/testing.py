@@ -85,20 +85,20 @@ def make_episode(
     first, last, ends = _flags(steps, terminal)
     length = 0 if "empty_episode" in breaks else len(first)
     rng = np.random.default_rng(seed)
-    made: dict[str, Any] = {}
+    generated: dict[str, Any] = {}
     for name, shapes in (("observation", observation), ("action", action)):
         named = {f"{name}/{k}": v for k, v in shapes.items()} if isinstance(shapes, Mapping) else {name: shapes}
         for path, shape in named.items():
             tail = (shape,) if isinstance(shape, int) else tuple(shape)
-            made[path] = rng.standard_normal((length, *tail), dtype=np.float32)
-    made["reward"] = rng.standard_normal(length, dtype=np.float32)
-    made["discount"] = np.where(np.append(ends[1:], False), 0, 1).astype(np.float32)[:length]
-    made |= {"is_first": first[:length], "is_last": last[:length], "is_terminal": ends[:length]}
+            generated[path] = rng.standard_normal((length, *tail), dtype=np.float32)
+    generated["reward"] = rng.standard_normal(length, dtype=np.float32)
+    generated["discount"] = np.where(np.append(ends[1:], False), 0, 1).astype(np.float32)[:length]
+    generated |= {"is_first": first[:length], "is_last": last[:length], "is_terminal": ends[:length]}
     if length:
-        _break(made, breaks, length // 2)
-    made |= {path: as_column(values) for path, values in (columns or {}).items()}
+        _break(generated, breaks, length // 2)
+    generated |= {path: as_column(values) for path, values in (columns or {}).items()}
     key = key or EpisodeKey("testing/1.0.0", "train", 0, seed)
-    return Episode(key, made, dict(metadata or {}))
+    return Episode(key, generated, dict(metadata or {}))
 
 
 def _flags(steps: int | str, terminal: bool) -> tuple[np.ndarray[Any, Any], ...]:
@@ -211,8 +211,8 @@ def _leaf(feature: Feature, field: Mapping[str, Any]) -> Any:
 
 def read_rejected(output: Path | str) -> list[tuple[dict[str, Any], bytes]]:
     """The rejected records of an output directory, in order: the line about each, and its bytes."""
-    found: list[tuple[dict[str, Any], bytes]] = []
+    rejected: list[tuple[dict[str, Any], bytes]] = []
     for lines in sorted((Path(output) / "rejected").glob("*.jsonl")):
         about = [json.loads(line) for line in lines.read_text().splitlines()]
-        found += zip(about, read_payloads(lines.with_suffix(".tfrecord")), strict=True)
-    return found
+        rejected += zip(about, read_payloads(lines.with_suffix(".tfrecord")), strict=True)
+    return rejected

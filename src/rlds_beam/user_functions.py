@@ -69,14 +69,14 @@ def resolve_configurable(name: str, where: str) -> Any:
     Raises:
       UsageError: there is nothing of that name, or a file may not name it.
     """
-    found: Any = resolve(name, where, callable_only=False)
-    check_configurable(found, name, where)
-    return found
+    value: Any = resolve(name, where, callable_only=False)
+    check_configurable(value, name, where)
+    return value
 
 
-def check_configurable(found: Any, name: str, where: str, also: Callable[[Any], bool] = nothing_else) -> None:
+def check_configurable(value: Any, name: str, where: str, also: Callable[[Any], bool] = nothing_else) -> None:
     """Raises UsageError if a file may not name what it names: it is not marked, nor of a kind that `also` accepts."""
-    if is_configurable(found) or also(found):
+    if is_configurable(value) or also(value):
         return
     raise UsageError(
         f"{where}: {name} was not called: it is neither derived from EpisodeConnector, ColumnConnector or another base "
@@ -126,10 +126,10 @@ def name_of(value: Callable[..., Any]) -> str:
     """
     module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", "")
     try:
-        found: Any = functools.reduce(getattr, name.split("."), cast(Any, sys.modules[module or ""]))
+        imported: Any = functools.reduce(getattr, name.split("."), cast(Any, sys.modules[module or ""]))
     except (AttributeError, KeyError):
-        found = None
-    if found is value and module != "__main__":
+        imported = None
+    if imported is value and module != "__main__":
         _add_imported(str(module))
         return f"{module}:{name}"
     if not isinstance(value, (types.FunctionType, type)):
@@ -184,10 +184,10 @@ def resolve(name: str, flag: str = "--policy_info_fn", *, callable_only: bool = 
     Raises:
       UsageError: there is none.
     """
-    found: Any = name.value if isinstance(name, ByValue) else _imported(name, flag)
-    if callable_only and not callable(found):
-        raise UsageError(f"{flag}={name}: it is a {type(found).__name__}, not a function")
-    return cast("Callable[..., Any]", found)
+    value: Any = name.value if isinstance(name, ByValue) else _imported(name, flag)
+    if callable_only and not callable(value):
+        raise UsageError(f"{flag}={name}: it is a {type(value).__name__}, not a function")
+    return cast("Callable[..., Any]", value)
 
 
 def raised(error: BaseException) -> str:
@@ -220,10 +220,10 @@ def _imported(name: str, flag: str) -> Callable[..., Any]:
     if not (top in sys.modules or _user_modules.inherited):
         _add({top: os.getcwd()})
     try:
-        found = functools.reduce(getattr, attribute.split("."), importlib.import_module(module))
+        value = functools.reduce(getattr, attribute.split("."), importlib.import_module(module))
     except (ImportError, AttributeError) as error:
         raise UsageError(f"{flag}={name}: {error}{_hint(error)}") from error
-    return cast("Callable[..., Any]", found)
+    return cast("Callable[..., Any]", value)
 
 
 def version_of(name: str, flag: str = "--policy_info_fn") -> str:
@@ -237,12 +237,12 @@ def version_of(name: str, flag: str = "--policy_info_fn") -> str:
     """
     if isinstance(name, ByValue):
         return "in the name"
-    found = resolve(name, flag)
-    version = getattr(found, "__version__", None)
+    function = resolve(name, flag)
+    version = getattr(function, "__version__", None)
     if version is not None:
         return f"version {version}"
     try:
-        source = inspect.getsource(sys.modules[found.__module__])
+        source = inspect.getsource(sys.modules[function.__module__])
     except (OSError, TypeError, KeyError, AttributeError):
         return "no source"
     return f"sha256:{hashlib.sha256(source.encode()).hexdigest()}"
@@ -265,8 +265,8 @@ def _add(directories: dict[str, str]) -> None:
 def _add_imported(module: str) -> None:
     """Lets worker processes find a module that this process has imported, from wherever it was."""
     top = module.partition(".")[0]
-    found = sys.modules.get(top)
-    file = getattr(found, "__file__", None) or next(iter(getattr(found, "__path__", ())), None)
+    package = sys.modules.get(top)
+    file = getattr(package, "__file__", None) or next(iter(getattr(package, "__path__", ())), None)
     if file is not None and top != "rlds_beam":
         path = Path(file).resolve()
         _add({top: str(path.parent.parent if path.name == "__init__.py" else path.parent)})

@@ -107,8 +107,8 @@ def matching(store: Store, pattern: str, directory: str = "") -> list[Entry]:
     """
     root = f"{directory.rstrip('/')}/" if directory else ""
     prefix = re.split(r"[*?\[]", pattern, maxsplit=1)[0]
-    if (prefix == pattern or not directory) and (found := store.find(root + pattern)) is not None:
-        return [found]
+    if (prefix == pattern or not directory) and (match := store.find(root + pattern)) is not None:
+        return [match]
     if prefix == pattern:
         return []
     expression = re.compile(re.escape(root) + _expression(pattern), re.DOTALL)

@@ -41,16 +41,16 @@ class BeamStore(Store):
         return Entry(path, int(self._files.metadata(path).size_in_bytes), str(self._files.checksum(path)))
 
     def entries(self, prefix: str, *, below: bool) -> Iterator[Entry]:
-        found = {}
+        by_path = {}
         pattern = re.sub(r"[*\[]", "?", prefix)  # Beam's patterns have no escapes: it lists too much
-        for one in self._files.match([f"{pattern}**"])[0].metadata_list:
-            if not str(one.path).startswith(prefix):
+        for file in self._files.match([f"{pattern}**"])[0].metadata_list:
+            if not str(file.path).startswith(prefix):
                 continue
-            first, slash, _ = str(one.path)[len(prefix) :].partition("/")
+            first, slash, _ = str(file.path)[len(prefix) :].partition("/")
             is_directory = slash and not below
-            path = prefix + first if is_directory else str(one.path)
-            found[path] = Entry(path, None if is_directory else int(one.size_in_bytes))
-        yield from (found[path] for path in sorted(found))
+            path = prefix + first if is_directory else str(file.path)
+            by_path[path] = Entry(path, None if is_directory else int(file.size_in_bytes))
+        yield from (by_path[path] for path in sorted(by_path))
 
     def rename(self, source: str, destination: str) -> None:
         self._files.rename([source], [destination])

@@ -102,9 +102,9 @@ class Gcs(Store):
                 bucket, prefix=name, delimiter=None if below else "/",
                 fields="items(name,size,crc32c),prefixes,nextPageToken", **self._often,
             )  # fmt: skip
-            found = [Entry(f"gs://{bucket}/{one.name}", one.size, one.crc32c or "") for one in blobs]
-            found += [Entry(f"gs://{bucket}/{prefix.rstrip('/')}", None) for prefix in blobs.prefixes]
-        yield from sorted(one for one in found if not one.path.endswith("/"))
+            listed = [Entry(f"gs://{bucket}/{one.name}", one.size, one.crc32c or "") for one in blobs]
+            listed += [Entry(f"gs://{bucket}/{prefix.rstrip('/')}", None) for prefix in blobs.prefixes]
+        yield from sorted(one for one in listed if not one.path.endswith("/"))
 
     def rename(self, source: str, destination: str) -> None:
         (bucket, name), (to_bucket, to_name) = split_path(source), split_path(destination)
@@ -168,19 +168,19 @@ def _credentials() -> tuple[Any, str | None]:
 
     if "STORAGE_EMULATOR_HOST" in os.environ:
         return None, None
-    found: queue.Queue[Any] = queue.Queue()
+    answers: queue.Queue[Any] = queue.Queue()
 
     def look() -> None:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # about credentials without a quota project
-                found.put(google.auth.default(scopes=_SCOPES))
+                answers.put(google.auth.default(scopes=_SCOPES))
         except google.auth.exceptions.DefaultCredentialsError as error:
-            found.put(error)
+            answers.put(error)
 
     threading.Thread(target=look, name="credentials", daemon=True).start()
     try:
-        answer = found.get(timeout=_LOOK_SECONDS)
+        answer = answers.get(timeout=_LOOK_SECONDS)
     except queue.Empty:
         return None, None
     if not isinstance(answer, Exception):

@@ -122,13 +122,13 @@ class S3(Store):
         )
         with self._explained(prefix):
             for page in pages:
-                found = [
+                listed = [
                     Entry(f"s3://{bucket}/{one['Key']}", one["Size"], one["ETag"]) for one in page.get("Contents", ())
                 ]
-                found += [
+                listed += [
                     Entry(f"s3://{bucket}/{one['Prefix'].rstrip('/')}", None) for one in page.get("CommonPrefixes", ())
                 ]
-                yield from sorted(one for one in found if not one.path.endswith("/"))
+                yield from sorted(one for one in listed if not one.path.endswith("/"))
 
     def rename(self, source: str, destination: str) -> None:
         (bucket, name), (to_bucket, to_name) = split_path(source), split_path(destination)

@@ -87,12 +87,12 @@ def merge_connected(parts: Iterable[tuple[Connected, ...]]) -> tuple[Connected, 
 
 def connected_from_json(content: Iterable[Mapping[str, Any]]) -> tuple[Connected, ...]:
     """Reads `[dataclasses.asdict(one), ...]` back."""
-    found = []
-    for one in content:
-        values: dict[str, Any] = {name: tuple(map(str, one[name])) for name in _SETS}
-        values |= numbers_from_json(Connected, one)
-        found.append(Connected(str(one["name"]), str(one["arguments"]), **values))
-    return tuple(found)
+    connectors = []
+    for entry in content:
+        values: dict[str, Any] = {name: tuple(map(str, entry[name])) for name in _SETS}
+        values |= numbers_from_json(Connected, entry)
+        connectors.append(Connected(str(entry["name"]), str(entry["arguments"]), **values))
+    return tuple(connectors)
 
 
 def connected_lines(connected: Iterable[Connected]) -> list[str]:

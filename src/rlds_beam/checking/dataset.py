@@ -58,11 +58,11 @@ def check_counts(source: Source, read: Mapping[str, int], options: CheckOptions)
     for split in source.splits:
         for shard, expected, of_slice in _expected(split):
             key = EpisodeKey(source.dataset, split.name, shard.index, 0)
-            found = read.get(key.shard_name, 0)
-            if found == expected:
+            records = read.get(key.shard_name, 0)
+            if records == expected:
                 continue
             said = "the dataset's metadata" if source.tfds is None else "dataset_info.json"
-            detail = f"{shard.path} holds {count(found, 'record')}{of_slice}; {said} says {expected:,}"
+            detail = f"{shard.path} holds {count(records, 'record')}{of_slice}; {said} says {expected:,}"
             if policy == "fail":
                 raise FailedRuleError(f"short_shard: {detail}. {ADVICE['short_shard'].capitalize()}")
             report.add_violation(

@@ -41,9 +41,9 @@ def dropped_from_json(content: Mapping[str, Mapping[str, Any]]) -> dict[str, Dro
 def dropped_lines(dropped: Mapping[str, Dropped]) -> list[str]:
     """For a summary."""
     lines = []
-    for name, found in dropped.items():
+    for name, counts in dropped.items():
         episodes = (
-            "" if found.episodes == found.records else f" ({count(found.episodes, 'episode')} of these and others)"
+            "" if counts.episodes == counts.records else f" ({count(counts.episodes, 'episode')} of these and others)"
         )
-        lines.append(f"dropped   {count(found.records, 'record')} by {name}{episodes}")
+        lines.append(f"dropped   {count(counts.records, 'record')} by {name}{episodes}")
     return lines

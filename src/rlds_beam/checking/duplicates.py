@@ -105,16 +105,16 @@ class Hashed(NamedTuple):
 
 def confirm(files: RecordFormat, split: str, segment: Segment, positions: Array) -> Hashed:
     """The hashes of the records of a segment that are at these positions (ascending)."""
-    found, digests = [], bytearray()
+    read_positions, digests = [], bytearray()
     if len(positions):
         wanted = set(positions.tolist())
         within = dataclasses.replace(segment, start=int(positions[0]), stop=int(positions[-1]) + 1)
         for record in read_segment(files, within):
             if record.position in wanted:
-                found.append(record.position)
+                read_positions.append(record.position)
                 digests += hashlib.sha256(record.payload).digest()
     rows = np.frombuffer(bytes(digests), np.uint64).reshape(-1, _DIGEST_WORDS)
-    return Hashed(split, segment.shard.index, np.array(found, np.int64), rows)
+    return Hashed(split, segment.shard.index, np.array(read_positions, np.int64), rows)
 
 
 class Duplicates(Mapping[EpisodeKey, EpisodeKey]):

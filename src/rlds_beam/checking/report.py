@@ -113,8 +113,8 @@ class Report:
             self.connectors = merge_connected((self.connectors, verdict.connected))
         if verdict.dropped:
             last = None if verdict.written else list(verdict.dropped)[-1]
-            found = {name: Dropped(int(name == last), count) for name, count in verdict.dropped.items()}
-            self.dropped = merge_dropped((self.dropped, found))
+            dropped = {name: Dropped(int(name == last), count) for name, count in verdict.dropped.items()}
+            self.dropped = merge_dropped((self.dropped, dropped))
         if verdict.violations:
             breaches = verdict.breaches
             for rule, outcome in verdict.outcomes().items():
@@ -155,8 +155,8 @@ class Report:
           NotVerifiedError: they do not add up.
         """
         if self.records != self.valid + self.repaired + self.rejected:
-            found = f"{self.records:,} records were read, but {self.valid:,} are valid, {self.repaired:,} repaired and "
-            raise NotVerifiedError(f"{found}{self.rejected:,} rejected")
+            read = f"{self.records:,} records were read, but {self.valid:,} are valid, {self.repaired:,} repaired and "
+            raise NotVerifiedError(f"{read}{self.rejected:,} rejected")
         if (wrong := imbalance(self.episodes, self.steps, self.connectors)) is not None:
             raise NotVerifiedError(f"--connectors: {wrong}")
 
@@ -218,7 +218,7 @@ class Report:
         parts = [f"{count(self.records, 'record')} read", f"{self.valid:,} valid"] if self.records else []
         parts += [f"{self.repaired:,} repaired"] if self.repaired else []
         parts += rejected if self.rejected else []
-        parts += [f"{found.records:,} dropped by {name}" for name, found in self.dropped.items()]
+        parts += [f"{dropped.records:,} dropped by {name}" for name, dropped in self.dropped.items()]
         parts += [f"{count(self.items_written, 'item')} written"] if self.items_written else []
         return ", ".join(parts or ["nothing read"])
 

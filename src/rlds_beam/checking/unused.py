@@ -61,7 +61,7 @@ def unused_from_json(content: Mapping[str, Mapping[str, Any]]) -> dict[str, Unus
 def unused_lines(unused: Mapping[str, UnusedSteps]) -> list[str]:
     """For a summary."""
     lines = []
-    for reason, found in unused.items():
+    for reason, steps in unused.items():
         meaning, remedy = REASONS[reason]
-        lines += [f"unused    {found} ({reason}: {meaning})", f"    {remedy}"]
+        lines += [f"unused    {steps} ({reason}: {meaning})", f"    {remedy}"]
     return lines

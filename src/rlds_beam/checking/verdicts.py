@@ -179,8 +179,8 @@ def find_violations(
       ignored: values that are not checked.
       void: is given the paths of columns that have void values which are NaN or infinite.
     """
-    found = [*episode.faults, *_look(episode, options, ignored, [] if void is None else void)]
-    return tuple(sorted(found, key=_by_rule)) if found else ()
+    violations = [*episode.faults, *_look(episode, options, ignored, [] if void is None else void)]
+    return tuple(sorted(violations, key=_by_rule)) if violations else ()
 
 
 def _look(episode: Episode, options: CheckOptions, ignored: IgnoredValues, void: list[str]) -> Iterator[Violation]:
@@ -244,13 +244,13 @@ def _is_float(dtype: np.dtype[Any]) -> bool:
 
 
 def _images(path: str, column: EncodedImages, options: CheckOptions) -> Iterator[Violation]:
-    found = check_images(column, options.max_image_pixels, path)
-    if options.decode_images and not found:  # never the pixels of an image whose header is not trusted
+    violations = check_images(column, options.max_image_pixels, path)
+    if options.decode_images and not violations:  # never the pixels of an image whose header is not trusted
         try:
             column.decode(path)
         except BadEpisode as bad:
-            found = list(bad.violations)
-    yield from found
+            violations = list(bad.violations)
+    yield from violations
 
 
 def _boundaries(steps: Mapping[str, Column]) -> Iterator[Violation]:

@@ -73,8 +73,8 @@ def hints_of(make: Any) -> dict[str, Any]:
     """The annotated types of what a class or function is called with; without those that cannot be evaluated."""
     called = getattr(make, "__init__", None) if isinstance(make, type) else make
     names = vars(sys.modules[make.__module__]) if getattr(make, "__module__", None) in sys.modules else {}
-    found: dict[str, Any] = {}
+    hints: dict[str, Any] = {}
     for name, hint in getattr(called, "__annotations__", {}).items():
         with contextlib.suppress(NameError, TypeError, SyntaxError):  # a name imported for type checkers only
-            found |= typing.get_type_hints(types.SimpleNamespace(__annotations__={name: hint}), names)
-    return found
+            hints |= typing.get_type_hints(types.SimpleNamespace(__annotations__={name: hint}), names)
+    return hints

@@ -156,10 +156,10 @@ def edit_each(connector: Connector, batch: Batch, edit: Edit) -> Batch:
     edited: list[Episode] = []
     none = 0
     for episode in batch.episodes:
-        made = edit(episode, batch.fields)
-        parts = [made] if isinstance(made, Episode) else list(made) if isinstance(made, Iterable) else None
+        result = edit(episode, batch.fields)
+        parts = [result] if isinstance(result, Episode) else list(result) if isinstance(result, Iterable) else None
         if parts is None or not all(isinstance(part, Episode) for part in parts):
-            returned(connector, "edit", made, "the episode, or [] to drop it", episode.key)
+            returned(connector, "edit", result, "the episode, or [] to drop it", episode.key)
         none += not parts
         edited += parts
     return _with_dropped(batch.replace(episodes=tuple(edited), columns=()), name_of(connector), none)

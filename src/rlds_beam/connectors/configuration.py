@@ -78,10 +78,10 @@ def load(name: str) -> Configuration:
       UsageError: there is no such file, function or connector, or a connector has no such argument.
     """
     if isinstance(name, ByValue) or not name.endswith((".yaml", ".yml", ".json")):
-        found: Any = resolve(name, "--connectors", callable_only=False)
-        if isinstance(found, Configuration):
-            return found
-        return Configuration(flat(_of_class(found, name) if isinstance(found, type) else found))
+        resolved: Any = resolve(name, "--connectors", callable_only=False)
+        if isinstance(resolved, Configuration):
+            return resolved
+        return Configuration(flat(_of_class(resolved, name) if isinstance(resolved, type) else resolved))
     try:
         text = storage.read_text(name)
     except OSError as error:
@@ -89,11 +89,13 @@ def load(name: str) -> Configuration:
     return parse(_loaded(text, name), f"--connectors={name}")
 
 
-def _of_class(found: type, name: str) -> Any:
+def _of_class(connector_class: type, name: str) -> Any:
     """A connector of a class that `--connectors` names; it is called only if its objects can be connectors."""
-    check_configurable(found, name, "--connectors", lambda cls: any("__call__" in vars(base) for base in cls.__mro__))
+    check_configurable(
+        connector_class, name, "--connectors", lambda cls: any("__call__" in vars(base) for base in cls.__mro__)
+    )
     try:
-        return found()
+        return connector_class()
     except Exception as error:  # of the user's code
         raise UsageError(f"--connectors={name}: {raised(error)}") from error
 
@@ -110,7 +112,7 @@ def parse(content: Any, where: str) -> Configuration:
     fields = StepFields()
     if isinstance(content, Mapping):
         _check_names(content, ("connectors", "fields"), where, "entry")
-        fields = _made(StepFields, content.get("fields") or {}, f"{where}: fields")
+        fields = _construct(StepFields, content.get("fields") or {}, f"{where}: fields")
         content = content.get("connectors")
     if not isinstance(content, list):
         raise UsageError(f"{where}: expected a list of connectors, or a mapping with the list as `connectors`")
@@ -175,10 +177,10 @@ def _connector(entry: Any, where: str) -> Connector:
         raise UsageError(f"{where}: there is no connector {name}{did_you_mean(name, CONNECTORS)}")
     if given is None and not isinstance(make, type):
         return cast(Connector, make)  # a function is a connector itself; with arguments, it makes one
-    return cast(Connector, _made(make, given or {}, f"{where}: {name}"))
+    return cast(Connector, _construct(make, given or {}, f"{where}: {name}"))
 
 
-def _made(make: Callable[..., Any], given: Mapping[str, Any], where: str) -> Any:
+def _construct(make: Callable[..., Any], given: Mapping[str, Any], where: str) -> Any:
     parameters = inspect.signature(make).parameters
     any_name = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     named = {n: p for n, p in parameters.items() if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)}
@@ -193,7 +195,7 @@ def _made(make: Callable[..., Any], given: Mapping[str, Any], where: str) -> Any
             raise UsageError(f"{where}: {name}: expected {arguments.described(hints[name])}, got {value!r}{hint}")
         values[name] = tuple(value) if isinstance(value, list) else value
     try:
-        made = make(**values)
+        instance = make(**values)
     except MissingExtraError:
         raise
     except (TypeError, ValueError) as error:
@@ -201,8 +203,8 @@ def _made(make: Callable[..., Any], given: Mapping[str, Any], where: str) -> Any
         raise UsageError(f"{place if str(error).startswith(f'{name}:') else where}: {error}") from error
     for name, also in getattr(make, "functions", {}).items():
         if isinstance(given.get(name), str):  # it was imported, and not called so far
-            check_configurable(getattr(made, name), given[name], f"{where}: {name}", also)
-    return made
+            check_configurable(getattr(instance, name), given[name], f"{where}: {name}", also)
+    return instance
 
 
 def _check_names(given: Mapping[str, Any], known: Any, where: str, what: str) -> None:

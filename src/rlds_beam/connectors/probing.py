@@ -89,8 +89,10 @@ def probe(configuration: Configuration, schema: Schema) -> Probed:
         )
         for episodes in of_agent.values()
     )
-    made = [by_module(batch) for batch in batches]
-    modules = {name: [columns[name] for columns in made if name in columns] for columns in made for name in columns}
+    by_batch = [by_module(batch) for batch in batches]
+    modules = {
+        name: [columns[name] for columns in by_batch if name in columns] for columns in by_batch for name in columns
+    }
     fields = {name: _merge([_fields_of(columns, {}) for columns in parts]) for name, parts in modules.items()}
     made_of = {name: columns for name, columns in sorted(fields.items()) if columns}
     return Probed(schemas, made_of, tuple(connectors), schema)
@@ -187,11 +189,11 @@ def _ragged(path: str, values: Sequence[np.ndarray[Any, Any]]) -> Field:
 
 
 def _metadata(episode: Episode, known: Mapping[str, Field]) -> dict[str, Field]:
-    made = {}
+    fields = {}
     for path, value in episode.metadata.items():
         array = np.asarray(value.encode() if isinstance(value, str) else value, object if _is_text(value) else None)
-        made[path] = _field(path, array[None], known.get(path))
-    return made
+        fields[path] = _field(path, array[None], known.get(path))
+    return fields
 
 
 def _is_text(value: Any) -> bool:

@@ -128,9 +128,9 @@ class ConnectorRunner:
     def _difference(self, batch: Batch) -> str | None:
         """How the result differs from the dry run on zeros: the end of a sentence; None if it does not."""
         for episode in batch.episodes:
-            found = [difference(episode.steps, schema.steps, str(episode.key)) for schema in self.probed.schemas]
-            if None not in found:
-                return found[0]
+            differences = [difference(episode.steps, schema.steps, str(episode.key)) for schema in self.probed.schemas]
+            if None not in differences:
+                return differences[0]
         of_episodes = [(module_of(e), c) for e, c in zip(batch.episodes, batch.columns, strict=True) if c]
         for module, columns in of_episodes if batch.modules is None else batch.modules.items():
             key = str(batch.episodes[0].key)
@@ -140,8 +140,8 @@ class ConnectorRunner:
                     f"returned columns of the module {module} for {key}, but those of {known} in the dry run on zeros. "
                     "Name each module in the configuration."
                 )
-            if (found_here := difference(columns, self.probed.modules[module], f"{key}, module {module}")) is not None:
-                return found_here
+            if (wrong := difference(columns, self.probed.modules[module], f"{key}, module {module}")) is not None:
+                return wrong
         return None
 
     def _which_differs(self, episodes: Sequence[Episode]) -> str:

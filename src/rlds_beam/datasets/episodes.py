@@ -82,13 +82,13 @@ class EpisodeRows:
     def lengths(self, indices: Indices) -> list[int]:
         """The numbers of steps of some episodes, without decoding more of them than that takes."""
         numbers = indices + self.first
-        found = []
+        step_counts = []
         for index, payload in zip(numbers.tolist(), self.records.read(numbers), strict=True):
             try:
-                found.append(len(parse_example(payload)["steps/is_first"].ints()))
+                step_counts.append(len(parse_example(payload)["steps/is_first"].ints()))
             except (KeyError, MalformedError) as error:
                 raise self._unreadable(index, f"it is no RLDS episode: {error}") from error
-        return found
+        return step_counts
 
     def read(self, indices: Indices, wanted: Sequence[str]) -> dict[str, Column]:
         episodes = self.episodes(indices)

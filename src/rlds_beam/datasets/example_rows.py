@@ -75,10 +75,10 @@ def _stacked(columns: Mapping[str, Column], names: Sequence[str]) -> Column:
 
 def stacks_of(fields: Sequence[Field]) -> dict[str, tuple[str, ...]]:
     """The columns of a trajectory that are stored as a JPEG for each frame: `camera` in `camera/0`, `camera/1`."""
-    found: dict[str, dict[int, str]] = {}
+    stacks: dict[str, dict[int, str]] = {}
     for field in fields:
         match = re.fullmatch(r"(.+)/(\d+)", field.path)
         if match and field.encoding == "jpeg":
-            found.setdefault(match[1], {})[int(match[2])] = field.path
-    return {path: tuple(names[i] for i in range(len(names))) for path, names in found.items()
+            stacks.setdefault(match[1], {})[int(match[2])] = field.path
+    return {path: tuple(names[i] for i in range(len(names))) for path, names in stacks.items()
             if [*sorted(names)] == [*range(len(names))]}  # fmt: skip

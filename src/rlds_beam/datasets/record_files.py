@@ -69,7 +69,7 @@ class RecordFiles:
         Raises:
           RldsBeamError: one of them is damaged, or a file holds another number of records than it should.
         """
-        found: list[bytes] = [b""] * len(indices)
+        records: list[bytes] = [b""] * len(indices)
         for i, which, numbers in by_file(indices, self.starts):
             order = np.argsort(numbers, kind="stable")
             try:
@@ -77,8 +77,8 @@ class RecordFiles:
             except OSError as error:
                 raise RldsBeamError(f"{self._files[i].path} cannot be read: {error}") from error
             for place, payload in zip(which[order].tolist(), payloads, strict=True):
-                found[place] = payload
-        return found
+                records[place] = payload
+        return records
 
     def place(self, index: int) -> tuple[str, int]:
         """The file of a record, and its number there."""

@@ -279,8 +279,8 @@ class FrameWriter:
         count, length = len(values[0]), self._chunk_length
         start = self.frames - count
         keys = [self._keys.chunk() for _ in range(0, count, length)]
-        made = inserts.chunks(np.array(keys, np.uint64), values, length, self._episode_id, start)
-        self._chunks += (chunk.shifted(start) for chunk in made)
+        chunks = inserts.chunks(np.array(keys, np.uint64), values, length, self._episode_id, start)
+        self._chunks += (chunk.shifted(start) for chunk in chunks)
 
     def _horizon(self) -> int:
         """The first frame that an item not sent yet may take."""

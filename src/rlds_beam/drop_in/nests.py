@@ -89,10 +89,10 @@ class FrameSpec:
                     f"Tensor of wrong dtype provided for column {path}. Got {_TF_NAMES.get(got.name, got.name)} but "
                     f"expected {_TF_NAMES.get(had.name, had.name)}."
                 )
-        for path, shape, found in zip(self.paths, self.shapes, other.shapes, strict=True):
-            if shape != found:
+        for path, shape, other_shape in zip(self.paths, self.shapes, other.shapes, strict=True):
+            if shape != other_shape:
                 raise ValueError(
-                    f"Tensor of incompatible shape provided for column {path}. Got {_shape(found)} which is "
+                    f"Tensor of incompatible shape provided for column {path}. Got {_shape(other_shape)} which is "
                     f"incompatible with {_shape(shape)}."
                 )
 

@@ -57,10 +57,10 @@ def whole_episodes(episodes: tf.data.Dataset) -> tf.data.Dataset | None:
 
 def _leaf(spec: Any, wanted: Any) -> int:
     """Which of the tensors of an element it is."""
-    found = [i for i, leaf in enumerate(tf.nest.flatten(spec)) if leaf is wanted]
-    if len(found) != 1 or not isinstance(wanted, tf.data.DatasetSpec):
+    positions = [i for i, leaf in enumerate(tf.nest.flatten(spec)) if leaf is wanted]
+    if len(positions) != 1 or not isinstance(wanted, tf.data.DatasetSpec):
         raise _UnknownError("no dataset of steps")
-    return found[0]
+    return positions[0]
 
 
 def _rebuild(data: tf.data.Dataset, steps: int) -> tf.data.Dataset:

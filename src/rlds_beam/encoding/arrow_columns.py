@@ -153,13 +153,13 @@ def _nested(values: pa.Array, sizes: list[Array], field: Field) -> pa.Array:
 
 def fields_of(schema: pa.Schema) -> list[Field] | None:
     """The fields of a table that `arrow_schema` describes; None of another one."""
-    found = []
+    fields = []
     for field in schema:
         if not field.metadata or METADATA not in field.metadata:
             return None
         facts = json.loads(field.metadata[METADATA])
-        found.append(Field(field.name, facts["dtype"], tuple(facts["shape"]), facts["encoding"]))
-    return found
+        fields.append(Field(field.name, facts["dtype"], tuple(facts["shape"]), facts["encoding"]))
+    return fields
 
 
 def from_arrow(field: Field, array: pa.Array) -> Column:

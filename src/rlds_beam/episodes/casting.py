@@ -26,9 +26,9 @@ def exact_cast(values: Array, dtype: np.dtype[Any], path: str, rule: str = "wron
     if values.dtype == dtype:
         return values
     if not (is_number(values.dtype) and is_number(dtype)):
-        found = "text" if values.dtype.kind in "OSU" else f"{values.dtype.name} values"
+        actual = "text" if values.dtype.kind in "OSU" else f"{values.dtype.name} values"
         expected = "text" if dtype.kind == "O" else dtype.name
-        raise BadEpisode(Violation(rule, f"{found}, where the schema has {expected}", path))
+        raise BadEpisode(Violation(rule, f"{actual}, where the schema has {expected}", path))
     with np.errstate(all="ignore"):
         cast = values.astype(dtype)
         bad = changed(values, cast)

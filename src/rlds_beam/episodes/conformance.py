@@ -52,27 +52,27 @@ class Conformance:
 
 
 def _violations(episode: Episode, schema: Schema) -> list[Violation]:
-    found: list[Violation] = []
+    violations: list[Violation] = []
     steps, fields = episode.steps, schema.steps
     for path, field in fields.items():
         column = steps.get(path)
         if column is None:
-            found.append(_missing(path))
+            violations.append(_missing(path))
         elif (wrong := _column_difference(column, field)) is not None:
-            found.append(Violation("wrong_dtype_or_shape", wrong, path))
+            violations.append(Violation("wrong_dtype_or_shape", wrong, path))
     for path, field in schema.metadata.items():
         if path not in episode.metadata:
-            found.append(_missing(path))
+            violations.append(_missing(path))
         elif (wrong := _value_difference(episode.metadata[path], field)) is not None:
-            found.append(Violation("wrong_dtype_or_shape", wrong, path))
+            violations.append(Violation("wrong_dtype_or_shape", wrong, path))
     if len(steps) > len(fields) or len(episode.metadata) > len(schema.metadata):
         more = [*(steps.keys() - fields.keys()), *(episode.metadata.keys() - schema.metadata.keys())]
         detail = "the schema does not name it, so it would not be written"
-        found += [Violation("wrong_dtype_or_shape", detail, path) for path in sorted(more)]
-    lengths = {len(column) for column in steps.values()} if not found else ()
+        violations += [Violation("wrong_dtype_or_shape", detail, path) for path in sorted(more)]
+    lengths = {len(column) for column in steps.values()} if not violations else ()
     if len(lengths) > 1:
-        found += _unequal_lengths(steps)
-    return found
+        violations += _unequal_lengths(steps)
+    return violations
 
 
 def _missing(path: str) -> Violation:
@@ -93,8 +93,8 @@ def _column_difference(column: Column, field: Field) -> str | None:
     if isinstance(column, EncodedImages):
         if field.encoding in _IMAGES and (column.dtype, column.shape) == (field.dtype, field.shape):
             return None
-        found = f"encoded images of {column.dtype}{_dims(column.shape)}"
-        return f"{found}, where the schema has {field.dtype}{_dims(field.shape)} ({field.encoding})"
+        actual = f"encoded images of {column.dtype}{_dims(column.shape)}"
+        return f"{actual}, where the schema has {field.dtype}{_dims(field.shape)} ({field.encoding})"
     if not isinstance(column, np.ndarray) or not column.ndim:
         return f"a {type(column).__name__}, where an array with a value for each step is expected"
     shape = column.shape[1:]
@@ -130,9 +130,9 @@ def _difference(dtype: np.dtype[Any], shape: tuple[int, ...], field: Field, wher
     )
     if is_kind and is_shape and field.encoding not in _IMAGES:
         return None
-    found = "text" if dtype.kind in "OSU" else dtype.name
+    actual = "text" if dtype.kind in "OSU" else dtype.name
     encoded = f" ({field.encoding} images)" if field.encoding in _IMAGES else ""
-    return f"{found}{_dims(shape)} {where}, where the schema has {field.dtype}{_dims(field.shape)}{encoded}".replace(
+    return f"{actual}{_dims(shape)} {where}, where the schema has {field.dtype}{_dims(field.shape)}{encoded}".replace(
         " ,", ","
     )
 

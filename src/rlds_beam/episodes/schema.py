@@ -78,12 +78,12 @@ class Field:
 
 def by_path(fields: Iterable[Field], where: str) -> dict[str, Field]:
     """The fields by path. Raises UsageError, which names `where`, if two have the same one: the first would be lost."""
-    found: dict[str, Field] = {}
+    unique: dict[str, Field] = {}
     for field in fields:
-        if field.path in found:
+        if field.path in unique:
             raise UsageError(f"{where}: {field.path} is declared twice")
-        found[field.path] = field
-    return found
+        unique[field.path] = field
+    return unique
 
 
 def text_field(path: str, shape: tuple[int | None, ...] = ()) -> Field:

@@ -23,17 +23,17 @@ def check_images(images: EncodedImages, max_pixels: int, field: str | None = Non
       `image_too_large` (more pixels than allowed, or another size than the schema declares).
       Damage inside a JPEG's body shows only in `EncodedImages.decode`.
     """
-    found: dict[str, Violation] = {}
+    violations: dict[str, Violation] = {}
     steps: Iterable[int] = range(len(images))
     good = b""  # how the last good JPEG begins
     if len(images):
-        good = _check_image(images.image(0), 0, images.shape[:2], max_pixels, field, found)
+        good = _check_image(images.image(0), 0, images.shape[:2], max_pixels, field, violations)
         steps = images.unlike(good, JPEG_END) if good else range(1, len(images))
     for step in steps:
         data = images.image(step)
         if not (good and data.startswith(good) and data.endswith(JPEG_END)):
-            good = _check_image(data, step, images.shape[:2], max_pixels, field, found) or good
-    return list(found.values())
+            good = _check_image(data, step, images.shape[:2], max_pixels, field, violations) or good
+    return list(violations.values())
 
 
 def _check_image(
@@ -42,13 +42,15 @@ def _check_image(
     declared: tuple[int | None, ...],
     max_pixels: int,
     field: str | None,
-    found: dict[str, Violation],
+    violations: dict[str, Violation],
 ) -> bytes:
     """Adds what is wrong with one image; how all begin that are as good, nothing where that is not known."""
     try:
         header = read_image_header(data)
     except UndecodableImageError as error:
-        found.setdefault("undecodable_image", Violation("undecodable_image", f"{error} at step {step}", field, step))
+        violations.setdefault(
+            "undecodable_image", Violation("undecodable_image", f"{error} at step {step}", field, step)
+        )
         return b""
     size = (header.height, header.width)
     detail = ""
@@ -57,7 +59,7 @@ def _check_image(
     elif any(want is not None and want != got for want, got in zip(declared, size, strict=True)):
         detail = f"{header.height}x{header.width} at step {step}, where the schema says {_size(declared)}"
     if detail:
-        found.setdefault("image_too_large", Violation("image_too_large", detail, field, step))
+        violations.setdefault("image_too_large", Violation("image_too_large", detail, field, step))
         return b""
     return alike(header)
 

@@ -85,10 +85,10 @@ class Snapshot:
 
     def content(self) -> dict[str, list[tuple[str, str | None]]]:
         """By split: the name of each shard, and the fingerprint of its content."""
-        found: dict[str, list[tuple[str, str | None]]] = {}
+        by_split: dict[str, list[tuple[str, str | None]]] = {}
         for (split, _), seen in self.seen.items():
-            found.setdefault(split, []).append((storage.split(seen.shard.path)[1], seen.content))
-        return found
+            by_split.setdefault(split, []).append((storage.split(seen.shard.path)[1], seen.content))
+        return by_split
 
     def verify(self, split: str, index: int) -> None:
         """Raises NotVerifiedError if a shard that was read is not what it was when the job was planned."""
@@ -124,10 +124,10 @@ def _stamp(path: str) -> Stamp | None:
     if storage.scheme(path) is not None:
         return None
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except OSError:
         return None
-    return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+    return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 def files_in(folders: Iterable[str]) -> list[str]:

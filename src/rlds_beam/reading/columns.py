@@ -55,22 +55,22 @@ def _images(field: Field, feature: Feature) -> Column:
 
 
 def _rows(values: _Values, field: Field, feature: Feature) -> Column:
-    found = values(field, feature)
-    _check_count(field, len(found))
-    return found.reshape(-1, *field.shape)
+    array = values(field, feature)
+    _check_count(field, len(array))
+    return array.reshape(-1, *field.shape)
 
 
 def _open_value(values: _Values, field: Field, feature: Feature) -> Column:
     """The one value of an episode, of a shape that its length tells."""
-    found = values(field, feature)
-    _check_count(field, len(found))
-    return _objects([found.reshape(tuple(-1 if d is None else d for d in field.shape))])
+    array = values(field, feature)
+    _check_count(field, len(array))
+    return _objects([array.reshape(tuple(-1 if d is None else d for d in field.shape))])
 
 
 def _no_values(values: _Values, field: Field, feature: Feature) -> None:
-    found = values(field, feature)
-    if len(found):
-        raise WrongValueError(f"{len(found)} values for shape {field.shape}")
+    array = values(field, feature)
+    if len(array):
+        raise WrongValueError(f"{len(array)} values for shape {field.shape}")
 
 
 def _check_count(field: Field, count: int) -> None:

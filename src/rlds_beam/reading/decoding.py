@@ -69,26 +69,26 @@ class EpisodeDecoder:
           BadEpisode: with every violation found: not_an_example, missing_field, unequal_lengths,
             wrong_dtype_or_shape. Nothing else, whatever the bytes are.
         """
-        found = _Found()
+        fields = _RecordFields()
         try:
             record = self._parser.parse(payload)
             if not any(name.startswith("steps/") for name in record):
                 raise MalformedError(f"it has no steps, only {sorted(record)[:5]}")
             for stored in self._steps:
-                found.add_step_field(stored, record)
-            length = found.length()
-            metadata = {one.name: found.value(one, record) for one in self._metadata if one.field.fast}
+                fields.add_step_field(stored, record)
+            length = fields.length()
+            metadata = {stored.name: fields.value(stored, record) for stored in self._metadata if stored.field.fast}
             if not self._decoded.issuperset(record):
                 for name in record.keys() - self._decoded:
                     record[name].check()
         except MalformedError as error:
             raise not_an_example(error) from None
-        for one in self._metadata:
-            if not one.field.fast:
-                found.stored(one, record)
-        if found.violations:
-            raise BadEpisode(*found.violations)
-        steps = found.columns
+        for stored in self._metadata:
+            if not stored.field.fast:
+                fields.stored(stored, record)
+        if fields.violations:
+            raise BadEpisode(*fields.violations)
+        steps = fields.columns
         if self._slow is not None:
             try:
                 slow, slow_metadata = self._slow.decode(payload)
@@ -101,7 +101,7 @@ class EpisodeDecoder:
         return Episode(key=key, steps=steps, metadata=metadata, payload=payload)
 
 
-class _Found:
+class _RecordFields:
     """What a record holds, and what is wrong with it."""
 
     def __init__(self) -> None:

@@ -46,10 +46,10 @@ class Framing:
 
     def __init__(self, source: Source | RecordFormat):
         self._files = source.files if isinstance(source, Source) else source
-        self._found: dict[str, Headers] = {}
+        self._headers: dict[str, Headers] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_files": self._files, "_found": {}}  # to be looked at anew, rather than sent along
+        return {"_files": self._files, "_headers": {}}  # scanned again, not sent along
 
     def covers(self, shard: Shard) -> bool:
         """Whether the shard's framing is cheap to read; raises UsageError if the shard cannot be read at all."""
@@ -60,17 +60,17 @@ class Framing:
 
     def read_all(self, shards: Iterable[Shard]) -> None:
         """Reads the framing of several shards at a time."""
-        missing = [shard for shard in shards if shard.path not in self._found]
+        missing = [shard for shard in shards if shard.path not in self._headers]
         with ThreadPoolExecutor(_THREADS) as pool:
             for _ in pool.map(self.headers, missing):
                 pass
 
     def headers(self, shard: Shard) -> Headers:
         """The records of a shard; raises UsageError if it cannot be read."""
-        if shard.path not in self._found:
+        if shard.path not in self._headers:
             with at_work(f"the framing of {shard.path}"), _reading(shard):
-                self._found[shard.path] = self._files.scan(shard.path)
-        return self._found[shard.path]
+                self._headers[shard.path] = self._files.scan(shard.path)
+        return self._headers[shard.path]
 
     def headers_of(self, segment: Segment) -> Headers:
         """The records of a stretch of a shard."""
@@ -83,8 +83,8 @@ class Framing:
         if not positions or not has_offsets(self._files):
             return list(positions)
         starts = np.append(self.headers(shard).positions, self._files.end(shard.path, shard.size))
-        found: list[int] = starts[np.searchsorted(starts[:-1], positions)].tolist()
-        return found
+        nearest: list[int] = starts[np.searchsorted(starts[:-1], positions)].tolist()
+        return nearest
 
     def content(self, shards: Sequence[Shard], companions: Sequence[Sequence[str]] = ()) -> list[str | None]:
         """A fingerprint of each shard's content: another one means other episodes.
@@ -103,10 +103,10 @@ class Framing:
         if not shards:
             return []
         self.read_all(shard for shard in shards if self.covers(shard))
-        found = storage.at_once(self._content, shards, shards[0].path)
+        fingerprints = storage.at_once(self._content, shards, shards[0].path)
         if not any(companions):
-            return found
-        return [_joined(one, paths) for one, paths in zip(found, companions, strict=True)]
+            return fingerprints
+        return [_joined(fingerprint, paths) for fingerprint, paths in zip(fingerprints, companions, strict=True)]
 
     def _content(self, shard: Shard) -> str | None:
         with _reading(shard):

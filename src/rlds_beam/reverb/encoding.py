@@ -155,8 +155,8 @@ class ItemEncoder:
                 [mixed(of_each((cut.seeds[i] for cut in cuts), np.uint64), numbers) for i in range(len(self._tables))]
             ),
         )
-        made = portions(items, chunks, self._tables, len(self._leaves), squeeze=self._squeeze)
-        return [message([portion]) for portion in made]
+        contents = portions(items, chunks, self._tables, len(self._leaves), squeeze=self._squeeze)
+        return [message([portion]) for portion in contents]
 
     def _check(self, columns: Sequence[Array], windows: Windows) -> None:
         needed = windows.start + (windows.count - 1) * windows.stride + windows.length

@@ -155,11 +155,11 @@ def _items(
     slices = [chunks.slices(items[group], first[group], m) for group, m in groups]
     bounds = (0, *(np.flatnonzero(spread[1:] != spread[:-1]) + 1).tolist(), len(spread))
     for table, keys in zip(tables, items.keys, strict=True):
-        made = {}
+        by_spread = {}
         for (group, m), own in zip(groups, slices, strict=True):
             rows = inserts.items(table, keys[group], items.priorities[group], own, columns, squeeze=squeeze)
-            made[m] = (rows.reshape(-1).data, rows.shape[1])
+            by_spread[m] = (rows.reshape(-1).data, rows.shape[1])
         for low, high in itertools.pairwise(bounds):
-            content, width = made[int(spread[low])]
+            content, width = by_spread[int(spread[low])]
             yield content[: (high - low) * width]
-            made[int(spread[low])] = (content[(high - low) * width :], width)
+            by_spread[int(spread[low])] = (content[(high - low) * width :], width)

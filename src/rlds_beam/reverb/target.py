@@ -66,14 +66,14 @@ class Target:
 
 def salt_of(conversion: Conversion | ColumnConversion, configuration: Configuration | None = None) -> str:
     """What the keys of items depend on besides their episodes: how they are made."""
-    made: dict[str, Any] = {"format": KEY_FORMAT}
+    salt: dict[str, Any] = {"format": KEY_FORMAT}
     if isinstance(conversion, ColumnConversion):
-        made |= conversion.salt()
+        salt |= conversion.salt()
     else:
-        made |= {"frames": conversion.frames, "items": conversion.items}
+        salt |= {"frames": conversion.frames, "items": conversion.items}
     if configuration is not None and configuration.connectors:
-        made["connectors"] = configuration.plan()
-    return json.dumps(made, sort_keys=True, default=dataclasses.asdict)
+        salt["connectors"] = configuration.plan()
+    return json.dumps(salt, sort_keys=True, default=dataclasses.asdict)
 
 
 def open_target(

@@ -171,5 +171,5 @@ class Converter(Generic[T]):
 def _zeros(leaves: Sequence[Leaf], current: Mapping[str, Any], following: Mapping[str, Any]) -> Any:
     """In place of a `policy_info_fn` that returns these leaves."""
     count = len(current["is_first"])
-    made = {leaf.path: np.zeros((count, *(d or 0 for d in leaf.shape)), leaf.numpy_dtype) for leaf in leaves}
-    return nest(made).get("policy_info", {})
+    zeros = {leaf.path: np.zeros((count, *(d or 0 for d in leaf.shape)), leaf.numpy_dtype) for leaf in leaves}
+    return nest(zeros).get("policy_info", {})

@@ -84,16 +84,16 @@ def keep_fields(names: Iterable[str], schema: Schema, leaves: Iterable[str]) -> 
     """
     kept: dict[str, Kept] = {}
     for name in names:
-        found = [Kept(schema.steps[path], True) for path in all_below(schema.steps, name)]
-        found += [Kept(schema.metadata[path], False) for path in all_below(schema.metadata, name)]
-        if name == EPISODE_KEY and not found:
-            found = [Kept(Field(EPISODE_KEY, "string"), False)]
-        if not found:
+        matching = [Kept(schema.steps[path], True) for path in all_below(schema.steps, name)]
+        matching += [Kept(schema.metadata[path], False) for path in all_below(schema.metadata, name)]
+        if name == EPISODE_KEY and not matching:
+            matching = [Kept(Field(EPISODE_KEY, "string"), False)]
+        if not matching:
             known = [EPISODE_KEY, *schema.steps, *schema.metadata]
             longer = [path for path in known if path.endswith(f"/{name}")]
             hint = f"; did you mean {longer[0]}?" if longer else did_you_mean(name, known, most=3) or "."
             raise UsageError(f"--keep={name}: there is no such field{hint} There are: {', '.join(known)}")
-        kept |= {one.field.path: one for one in found}
+        kept |= {one.field.path: one for one in matching}
     taken = {*leaves}
     for path, one in kept.items():
         if any(below(leaf, path) or below(path, leaf) for leaf in taken):

@@ -72,10 +72,10 @@ def _chosen(flag: str, names: Iterable[str], paths: Names, prefix: str) -> list[
     """The leaves at or below the names; `prefix` is what the user left out of each."""
     chosen: dict[str, None] = {}
     for name in names:
-        found = all_below(paths, name)
-        if not found:
+        matching = all_below(paths, name)
+        if not matching:
             raise UsageError(_no_such_field(flag, name, paths, prefix))
-        chosen |= dict.fromkeys(found)
+        chosen |= dict.fromkeys(matching)
     return list(chosen)
 
 

@@ -117,7 +117,7 @@ def _a(kind: Kind | None) -> str:
 
 def _images(features: Sequence[Feature], leaf: Leaf) -> EncodedImages:
     """The JPEGs of one record, one a frame."""
-    found = [jpeg for feature in features for jpeg in feature.strings()]
-    data = np.empty(len(found), object)
-    data[:] = found
+    jpegs = [jpeg for feature in features for jpeg in feature.strings()]
+    data = np.empty(len(jpegs), object)
+    data[:] = jpegs
     return EncodedImages(data, leaf.shape, leaf.dtype)

@@ -82,11 +82,11 @@ class TrajectorySpec:
         The frames of a valid episode are, unless `policy_info_fn` returns one thing for one episode
         and another for the next.
         """
-        found = {path: _dtype_and_shape(column) for path, column in frames.columns.items()}
-        if found == self._expected:
+        actual = {path: _dtype_and_shape(column) for path, column in frames.columns.items()}
+        if actual == self._expected:
             return
-        for path in sorted(found.keys() | self._expected.keys()):
-            got, expected = (_text(pair.get(path)) for pair in (found, self._expected))
+        for path in sorted(actual.keys() | self._expected.keys()):
+            got, expected = (_text(pair.get(path)) for pair in (actual, self._expected))
             if got != expected:
                 raise UsageError(f"{frames.key}: {path} is {got}, where the dataset's trajectories have {expected}")
 

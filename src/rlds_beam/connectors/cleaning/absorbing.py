@@ -63,9 +63,9 @@ def _longer(path: str, column: Column, last: int, fields: StepFields) -> Column:
     if path in ("is_last", "is_terminal"):
         return concatenate([zeros_like(column, last + 1), column[last:]])
     if path == "discount":  # the step into the absorbing state is one like those before
-        made = np.asarray(column)[[*range(last - 1), max(last - 2, 0), last - 1, last]]
-        made[: 1 if last == 1 else 0] = 1
-        return made
+        discount = np.asarray(column)[[*range(last - 1), max(last - 2, 0), last - 1, last]]
+        discount[: 1 if last == 1 else 0] = 1
+        return discount
     if any(below(path, field) for field in (fields.obs, fields.actions, fields.rewards)):
         return concatenate([column[:last], zeros_like(column, 2)])
     return concatenate([column, column[last:]])

@@ -137,11 +137,11 @@ class DropFields(EpisodeConnector):
         names = (self.fields,) if isinstance(self.fields, str) else self.fields
         gone: set[str] = set()
         for name in names:
-            found = [*all_below(episode.steps, name), *all_below(episode.metadata, name)]
-            if not found:
+            matching = [*all_below(episode.steps, name), *all_below(episode.metadata, name)]
+            if not matching:
                 known = [*episode.steps, *episode.metadata]
                 raise UsageError(f"DropFields: there is no field {name}{did_you_mean(name, known)}")
-            gone.update(found)
+            gone.update(matching)
         return episode.replace(
             steps={path: column for path, column in episode.steps.items() if path not in gone},
             metadata={path: value for path, value in episode.metadata.items() if path not in gone},

@@ -109,5 +109,5 @@ def _reached_next(values: Array, decided: Array, otherwise: Array) -> Array:
     """Each value, or where it is not decided, the next one that is; after the last of these, `otherwise`."""
     count = len(values)
     following = np.minimum.accumulate(np.where(decided, np.arange(count), count)[::-1])[::-1]
-    found: Array = np.concatenate([values, otherwise])[following]
-    return found
+    filled: Array = np.concatenate([values, otherwise])[following]
+    return filled

@@ -121,13 +121,13 @@ class KeepRanges(EpisodeConnector):
         name, file = episode_name(episode, self.key), _read(self.ranges)
         if file.digest != vars(self)["digest"]:
             raise UsageError(f"KeepRanges: {self.ranges} has changed since the job was planned")
-        found = file.ranges.get(name)
-        if found is None:
+        ranges = file.ranges.get(name)
+        if ranges is None:
             if self.missing == "fail" and not episode.key.of_probe:
                 raise UsageError(f"KeepRanges: {self.ranges} does not name the episode {name!r} ({episode.key})")
-            found = [(0, len(episode))] if self.missing != "drop" else []
-            return _applied(episode, found, 0, self.mode)
-        return _applied(episode, [(start, min(stop, len(episode))) for start, stop in found], file.trim, self.mode)
+            ranges = [(0, len(episode))] if self.missing != "drop" else []
+            return _applied(episode, ranges, 0, self.mode)
+        return _applied(episode, [(start, min(stop, len(episode))) for start, stop in ranges], file.trim, self.mode)
 
 
 def check_mode(mode: str, connector: str) -> None:
@@ -177,7 +177,7 @@ def _read(path: str) -> _File:
         content = parse_json(text, path)
         listed = content["keep_ranges"] if isinstance(content.get("keep_ranges"), dict) else content
         trim = int(content.get("metadata", {}).get("filter_last_n_in_ranges", 0)) if listed is not content else 0
-        ranges = {name: [(int(start), int(stop)) for start, stop in found] for name, found in listed.items()}
+        ranges = {name: [(int(start), int(stop)) for start, stop in pairs] for name, pairs in listed.items()}
     except OSError as error:
         raise UsageError(f"KeepRanges: ranges={path}: {error}") from error
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:

@@ -77,17 +77,17 @@ def ended(steps: Mapping[str, Column], *, terminated: bool) -> dict[str, Column]
     The discount of the step into a terminal state is 0. The last step of a truncated episode must not keep the 0 of a
     terminal transition that was cut off: its discount is void, so that becomes 1.
     """
-    made = dict(steps)
+    ended_steps = dict(steps)
     for path, value in (("is_last", True), ("is_terminal", terminated)):
-        if path in made:
-            made[path] = with_value(made[path], -1, value)
-    if _DISCOUNT in made:
-        discount = np.array(made[_DISCOUNT])
+        if path in ended_steps:
+            ended_steps[path] = with_value(ended_steps[path], -1, value)
+    if _DISCOUNT in ended_steps:
+        discount = np.array(ended_steps[_DISCOUNT])
         if terminated:
             discount[-2:] = 0
         discount[-1:][discount[-1:] == 0] = not terminated
-        made[_DISCOUNT] = discount
-    return made
+        ended_steps[_DISCOUNT] = discount
+    return ended_steps
 
 
 def with_value(flags: Column, at: int, value: bool) -> Array:

@@ -59,13 +59,13 @@ class RelabelLanguage(EpisodeConnector):
 
     def edit(self, episode: Episode, fields: StepFields) -> Episode | list[Episode]:
         values = values_of(episode, self.field, "RelabelLanguage")
-        made: dict[Any, bytes] = {}
+        new_texts: dict[Any, bytes] = {}
         for value in dict.fromkeys(values.ravel().tolist()):
             text = self._relabelled(text_of(value), episode)
             if text is None:
                 return []
-            made[value] = text.encode()
-        texts = np.fromiter((made[value] for value in values.ravel().tolist()), object, values.size)
+            new_texts[value] = text.encode()
+        texts = np.fromiter((new_texts[value] for value in values.ravel().tolist()), object, values.size)
         to = self.field if self.to is None else self.to
         if self.field in episode.steps:
             return episode.with_columns({to: texts.reshape(values.shape)})
@@ -73,10 +73,10 @@ class RelabelLanguage(EpisodeConnector):
 
     def _relabelled(self, text: str, episode: Episode) -> str | None:
         if self.function is not None:
-            made = self.function(text, episode.metadata)  # type: ignore[operator]
-            if not isinstance(made, str):
-                raise UsageError(f"RelabelLanguage: function returned {type(made).__name__} for {text!r}, not text")
-            return made
+            new_text = self.function(text, episode.metadata)  # type: ignore[operator]
+            if not isinstance(new_text, str):
+                raise UsageError(f"RelabelLanguage: function returned {type(new_text).__name__} for {text!r}, not text")
+            return new_text
         assert isinstance(self.table, Mapping)
         if text in self.table:
             return self.table[text]

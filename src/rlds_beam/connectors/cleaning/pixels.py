@@ -122,13 +122,13 @@ def chosen(episode: Episode, names: str | Sequence[str], connector: str, *, imag
     """
     paths: list[str] = []
     for name in (names,) if isinstance(names, str) else names:
-        found = all_below(episode.steps, name)
+        matching = all_below(episode.steps, name)
         if images:
-            found = [path for path in found if _holds_images(episode.steps[path])]
-        if not found:
+            matching = [path for path in matching if _holds_images(episode.steps[path])]
+        if not matching:
             what = "images" if images else "field"
             raise UsageError(f"{connector}: there is no {what} {name}{did_you_mean(name, [*episode.steps])}")
-        paths += found
+        paths += matching
     return paths
 
 

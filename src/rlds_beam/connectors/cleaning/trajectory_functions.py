@@ -56,18 +56,18 @@ class TransformTrajectory(EpisodeConnector):
             object.__setattr__(self, "function", resolve(self.function, "TransformTrajectory: function"))
 
     def edit(self, episode: Episode, fields: StepFields) -> Episode:
-        given = _trajectory(episode)
-        made = self.function(given)  # type: ignore[operator]
-        if not isinstance(made, Mapping):
-            raise UsageError(f"TransformTrajectory: the function returned a {type(made).__name__}, not a dict")
+        trajectory = _trajectory(episode)
+        transformed = self.function(trajectory)  # type: ignore[operator]
+        if not isinstance(transformed, Mapping):
+            raise UsageError(f"TransformTrajectory: the function returned a {type(transformed).__name__}, not a dict")
         steps: dict[str, Column] = {}
-        for name, value in made.items():
+        for name, value in transformed.items():
             if name not in _ADDED:
                 steps |= {path: _column(path, leaf) for path, leaf in flatten(value, name).items()}
         lengths = {len(column) for column in steps.values()}
         if len(lengths) != 1 or not lengths <= {*range(1, len(episode) + 1)}:
-            found = ", ".join(f"{path} {len(column)}" for path, column in steps.items())
-            raise UsageError(f"TransformTrajectory: {episode.key} has {len(episode)} steps, and came back with {found}")
+            sizes = ", ".join(f"{path} {len(column)}" for path, column in steps.items())
+            raise UsageError(f"TransformTrajectory: {episode.key} has {len(episode)} steps, and came back with {sizes}")
         return episode.replace(steps=_ended(steps, len(episode)))
 
 

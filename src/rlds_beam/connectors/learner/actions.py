@@ -94,12 +94,12 @@ class GetActions:
     def _distribution(self) -> ActionDistribution:
         if self.distribution == "multi_categorical":
             return MultiCategorical(self.sizes)
-        made: dict[str, Callable[[], ActionDistribution]] = {
+        distributions: dict[str, Callable[[], ActionDistribution]] = {
             "categorical": Categorical,
             "diagonal_gaussian": DiagonalGaussian,
             "squashed_gaussian": SquashedGaussian,
         }
-        return made[self.distribution]()
+        return distributions[self.distribution]()
 
     def _noise(self, episode: Episode, width: int, *, normal: bool) -> Array:
         """The random numbers of an episode's last step."""
@@ -135,8 +135,8 @@ class NormalizeAndClipActions:
 
     def _for_env(self, columns: Columns) -> Columns:
         actions = {name: as_numpy(column) for name, column in columns.items() if below(name, "actions")}
-        made = {name.replace("actions", "actions_for_env", 1): self._one(name, a) for name, a in actions.items()}
-        return {**columns, **made}
+        for_env = {name.replace("actions", "actions_for_env", 1): self._one(name, a) for name, a in actions.items()}
+        return {**columns, **for_env}
 
     def _one(self, name: str, actions: Array) -> Array:
         low, high = (self._bound(bound, name, actions) for bound in (self.low, self.high))

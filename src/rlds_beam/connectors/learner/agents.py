@@ -54,7 +54,7 @@ class SplitAgents(EpisodeConnector):
         return super().__call__(batch)
 
     def edit(self, episode: Episode, fields: StepFields) -> Sequence[Episode]:
-        return [made for agent in self.agents for made in self._episode(episode, agent)]
+        return [of_agent for agent in self.agents for of_agent in self._episode(episode, agent)]
 
     def _episode(self, episode: Episode, agent: str) -> Iterator[Episode]:
         named = dict(self.agents[agent])
@@ -64,12 +64,12 @@ class SplitAgents(EpisodeConnector):
             path: column for path, column in episode.steps.items() if not any(below(path, field) for field in owned)
         }
         for name, field in named.items():
-            found = {name + path[len(field) :]: c for path, c in episode.steps.items() if below(path, field)}
-            if not found:
+            columns = {name + path[len(field) :]: c for path, c in episode.steps.items() if below(path, field)}
+            if not columns:
                 raise UsageError(
                     f"SplitAgents: agent {agent}: the steps have no {field}, only {', '.join(episode.steps)}"
                 )
-            steps |= found
+            steps |= columns
         start, stop = 0, len(episode)
         if present is not None:
             start, stop = self._presence(episode, agent, present)

@@ -64,8 +64,8 @@ class AddColumnsFromEpisodesToTrainBatch(ColumnConnector):
     """
 
     def add(self, episode: Episode, columns: Columns, fields: StepFields) -> Columns:
-        made = _of_transitions(tuple(episode.steps), tuple(columns), fields)
-        added = _first({name: episode.steps[path] for path, name in made}, transitions(episode))
+        pairs = _of_transitions(tuple(episode.steps), tuple(columns), fields)
+        added = _first({name: episode.steps[path] for path, name in pairs}, transitions(episode))
         ends = terminateds(episode)
         return {**added, "terminateds": ends, "truncateds": truncateds(episode, ends)}
 
@@ -74,14 +74,14 @@ class AddColumnsFromEpisodesToTrainBatch(ColumnConnector):
 def _of_transitions(paths: tuple[str, ...], there: tuple[str, ...], fields: StepFields) -> tuple[tuple[str, str], ...]:
     """The paths of actions, rewards and extras in the steps, each with the name of its column, if it is not there."""
     roles = {"actions": fields.actions, "rewards": fields.rewards, **{n: n for n in (*fields.extras, "loss_mask")}}
-    made: list[tuple[str, str]] = []
+    pairs: list[tuple[str, str]] = []
     for column, field in roles.items():
         if not is_there(there, column):
-            found = renamed(paths, field, column)
-            if not found and column in ("actions", "rewards"):
+            matches = renamed(paths, field, column)
+            if not matches and column in ("actions", "rewards"):
                 raise _missing(column, field, paths)
-            made += found
-    return tuple(made)
+            pairs += matches
+    return tuple(pairs)
 
 
 class AddInfosFromEpisodesToBatch(ColumnConnector):
@@ -92,8 +92,8 @@ class AddInfosFromEpisodesToBatch(ColumnConnector):
     """
 
     def add(self, episode: Episode, columns: Columns, fields: StepFields) -> Columns:
-        found = {} if is_there(columns, "infos") else leaves(episode, fields.infos, "infos")
-        return _first(found, transitions(episode))
+        infos = {} if is_there(columns, "infos") else leaves(episode, fields.infos, "infos")
+        return _first(infos, transitions(episode))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,12 +116,12 @@ class AddIdsToBatch(ColumnConnector):
     def add(self, episode: Episode, columns: Columns, fields: StepFields) -> Columns:
         count = transitions(episode)
         ids = {"eps_id": str(episode.key), "agent_id": agent_of(episode), "module_id": module_of(episode)}
-        made: dict[str, Column] = {name: np.full(count, value.encode(), object) for name, value in ids.items()}
-        made["t"] = np.arange(count)
-        unknown = set(self.columns) - made.keys()
+        available: dict[str, Column] = {name: np.full(count, value.encode(), object) for name, value in ids.items()}
+        available["t"] = np.arange(count)
+        unknown = set(self.columns) - available.keys()
         if unknown:
-            raise UsageError(f"AddIdsToBatch: there is no column {sorted(unknown)[0]}, only {', '.join(made)}")
-        return {name: made[name] for name in self.columns}
+            raise UsageError(f"AddIdsToBatch: there is no column {sorted(unknown)[0]}, only {', '.join(available)}")
+        return {name: available[name] for name in self.columns}
 
 
 def is_there(columns: Iterable[str], name: str) -> bool:
@@ -130,10 +130,10 @@ def is_there(columns: Iterable[str], name: str) -> bool:
 
 
 def _required(episode: Episode, field: str, column: str) -> dict[str, Column]:
-    found = leaves(episode, field, column)
-    if not found:
+    required = leaves(episode, field, column)
+    if not required:
         raise _missing(column, field, episode.steps)
-    return found
+    return required
 
 
 def _missing(column: str, field: str, paths: Iterable[str]) -> UsageError:

@@ -75,8 +75,8 @@ class MultiCategorical(ActionDistribution):
 
     def sample(self, inputs: Array, noise: Array) -> tuple[Array, Array]:
         one = Categorical()
-        made = [one.sample(part, noise[:, i : i + 1]) for i, part in enumerate(self._parts(inputs))]
-        return np.stack([actions for actions, _ in made], axis=-1), np.sum([logp for _, logp in made], axis=0)
+        samples = [one.sample(part, noise[:, i : i + 1]) for i, part in enumerate(self._parts(inputs))]
+        return np.stack([actions for actions, _ in samples], axis=-1), np.sum([logp for _, logp in samples], axis=0)
 
     def log_probability(self, inputs: Array, actions: Array) -> Array:
         parts, one = self._parts(inputs), Categorical()

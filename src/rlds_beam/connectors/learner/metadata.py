@@ -37,10 +37,10 @@ class AddFieldsToBatch(ColumnConnector):
 
     def add(self, episode: Episode, columns: Columns, fields: StepFields) -> Columns:
         named = self.fields if isinstance(self.fields, Mapping) else {field: field for field in self.fields}
-        made: dict[str, Column] = {}
+        added: dict[str, Column] = {}
         for column, field in named.items():
-            made |= field_columns(episode, field, column, "AddFieldsToBatch")
-        return made
+            added |= field_columns(episode, field, column, "AddFieldsToBatch")
+        return added
 
 
 @dataclasses.dataclass(frozen=True)

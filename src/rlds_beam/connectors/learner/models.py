@@ -77,11 +77,11 @@ class AddModelOutputs:
             return batch
         episodes = list(batch.episodes)
         parts = [self._inputs(episodes[i], batch.fields) for i in chosen]
-        whole = {name: concatenate([part[name] for part in parts]) for name in parts[0]}
+        inputs = {name: concatenate([part[name] for part in parts]) for name in parts[0]}
         ends = np.cumsum([len(episodes[i]) for i in chosen])
-        made = self._all_at_once(whole) if self.initial_state is None else self._step_by_step(whole, ends)
+        outputs = self._all_at_once(inputs) if self.initial_state is None else self._step_by_step(inputs, ends)
         for i, end in zip(chosen, ends, strict=True):
-            own = {name: values[end - len(episodes[i]) : end] for name, values in made.items()}
+            own = {name: values[end - len(episodes[i]) : end] for name, values in outputs.items()}
             episodes[i] = _with(episodes[i], own, batch.fields)
         return batch.replace(episodes=tuple(episodes))
 
@@ -95,13 +95,13 @@ class AddModelOutputs:
 
     def _inputs(self, episode: Episode, fields: StepFields) -> dict[str, Column]:
         named = {"obs": fields.obs, "actions": fields.actions, **self.inputs}
-        found: dict[str, Column] = {}
+        inputs: dict[str, Column] = {}
         for name, field in named.items():
-            of = leaves(episode, field, name)
-            if not of:
+            columns = leaves(episode, field, name)
+            if not columns:
                 raise UsageError(f"AddModelOutputs: the steps have no {field}, only {', '.join(episode.steps)}")
-            found |= of
-        return found
+            inputs |= columns
+        return inputs
 
     def _all_at_once(self, whole: Mapping[str, Column]) -> Arrays:
         rows = len(next(iter(whole.values())))
@@ -109,25 +109,25 @@ class AddModelOutputs:
         parts = [self._run({name: values[i : i + self.batch_size] for name, values in whole.items()}) for i in starts]
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
-    def _step_by_step(self, whole: Mapping[str, Column], ends: Array) -> Arrays:
+    def _step_by_step(self, inputs: Mapping[str, Column], ends: Array) -> Arrays:
         """The outputs of episodes that lie end to end, with the state carried from step to step."""
         lengths = np.diff(ends, prepend=0)
         order = np.argsort(-lengths, kind="stable")  # the longest first: those that go on are the first so many
         starts, lengths = (ends - lengths)[order], lengths[order]
         initial = {name: _narrow(value) for name, value in flatten(self.initial_state, "state_in").items()}
         state = {name: np.repeat(value[None], len(ends), axis=0) for name, value in initial.items()}
-        made: Arrays = {}
+        all_outputs: Arrays = {}
         for t in range(lengths[0]):
             going = int(np.count_nonzero(lengths > t))
             rows = starts[:going] + t
             before = {name: values[:going] for name, values in state.items()}
-            outputs = self._run({**{name: values[rows] for name, values in whole.items()}, **before})
+            outputs = self._run({**{name: values[rows] for name, values in inputs.items()}, **before})
             state = {name: _next(name, outputs, before[name]) for name in before}
             for name, values in {**before, **outputs}.items():
-                if name not in made:
-                    made[name] = np.zeros((int(ends[-1]), *values.shape[1:]), values.dtype)
-                made[name][rows] = values
-        return made
+                if name not in all_outputs:
+                    all_outputs[name] = np.zeros((int(ends[-1]), *values.shape[1:]), values.dtype)
+                all_outputs[name][rows] = values
+        return all_outputs
 
     def _run(self, columns: Mapping[str, Column]) -> Arrays:
         """One call of the model, checked."""
@@ -135,13 +135,13 @@ class AddModelOutputs:
         rows, outputs = len(next(iter(given.values()))), self.load()(given)
         if not isinstance(outputs, Mapping) or not outputs:
             raise UsageError(f"AddModelOutputs: the model returned {outputs!r:.80}, expected arrays by name")
-        made = {name: as_numpy(value) for name, value in outputs.items()}
-        for name, values in made.items():
+        arrays = {name: as_numpy(value) for name, value in outputs.items()}
+        for name, values in arrays.items():
             if values.ndim == 0 or len(values) != rows:
                 raise UsageError(f"AddModelOutputs: {name} has shape {values.shape}, expected ({rows}, ...)")
             if name in columns:
                 raise UsageError(f"AddModelOutputs: the model returned {name}, which it was given")
-        return made
+        return arrays
 
 
 @functools.lru_cache(maxsize=4)

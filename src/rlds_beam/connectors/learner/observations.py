@@ -48,16 +48,16 @@ class FlattenObservations:
 
     def _flattened(self, episode: Episode, columns: Columns, batch: Batch) -> Columns:
         fields, count = batch.fields, transitions(episode)
-        made = {name[len("obs") :]: column for name, column in columns.items() if below(name, "obs")}
-        found = made or leaves(episode, fields.obs, "")
-        if made and self.next_obs:
+        earlier_obs = {name[len("obs") :]: column for name, column in columns.items() if below(name, "obs")}
+        obs = earlier_obs or leaves(episode, fields.obs, "")
+        if earlier_obs and self.next_obs:
             raise UsageError("FlattenObservations: next_obs, but an earlier connector made obs, and no new_obs")
-        parts = [self._flat(path.lstrip("/"), found[path]) for path in nest_order(found)]
+        parts = [self._flat(path.lstrip("/"), obs[path]) for path in nest_order(obs)]
         if not parts:
             raise UsageError(f"FlattenObservations: the steps have no {fields.obs}, only {', '.join(episode.steps)}")
         flat = np.concatenate(parts, axis=1)
         others = {name: column for name, column in columns.items() if not below(name, "obs")}
-        rows = flat if made else flat[-1:] if batch.running else flat[:count]
+        rows = flat if earlier_obs else flat[-1:] if batch.running else flat[:count]
         return {"obs": rows, **({"new_obs": flat[1:]} if self.next_obs else {}), **others}
 
     def _flat(self, path: str, column: Column) -> Array:

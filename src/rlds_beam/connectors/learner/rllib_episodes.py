@@ -51,8 +51,8 @@ def _space(values: Any) -> Any:
 
 def arrays(episode: Episode, field: str) -> Any:
     """What is below a step field: nested arrays by name, or one array; images are decoded, text is left out."""
-    found = leaves(episode, field, "")
-    nested = {path.strip("/"): _array(column, field) for path, column in found.items() if not is_text(column)}
+    columns = leaves(episode, field, "")
+    nested = {path.strip("/"): _array(column, field) for path, column in columns.items() if not is_text(column)}
     return nested[""] if "" in nested else nest(nested)
 
 
@@ -151,7 +151,7 @@ class Recording:
         """All that connectors can edit, by the path of the step field."""
         theirs = theirs or self.theirs
         fields = self._fields
-        found = {
+        by_path = {
             **flatten(theirs.get_observations(), fields.obs),
             **flatten(theirs.get_actions(), fields.actions),
             **flatten(theirs.get_rewards(), fields.rewards),
@@ -160,8 +160,8 @@ class Recording:
         }
         named = {"state_in": fields.state_in, "state_out": fields.state_out}
         for name in theirs.extra_model_outputs:
-            found |= flatten(theirs.get_extra_model_outputs(name), named.get(name, name))
-        return {path: np.array(values) for path, values in found.items()}  # connectors write into theirs
+            by_path |= flatten(theirs.get_extra_model_outputs(name), named.get(name, name))
+        return {path: np.array(values) for path, values in by_path.items()}  # connectors write into theirs
 
 
 _ENDS = ("(terminated)", "(truncated)")

@@ -71,15 +71,17 @@ def learn(of: FromRllib, batch: Batch) -> Batch:
         for name, items in _to_theirs(columns).items():
             given.setdefault(name, {})[key] = [items]
     shared = {_LOSS_MASK_IS_THERE: True} if "loss_mask" in given else {}
-    made = piece(rl_module=_module(of), batch=given, episodes=episodes, shared_data=shared, explore=False, metrics=None)
+    returned = piece(
+        rl_module=_module(of), batch=given, episodes=episodes, shared_data=shared, explore=False, metrics=None
+    )
     left = [_index_of(theirs, recordings) for theirs in episodes]
     edited = [recordings[i].edited(theirs) for i, theirs in zip(left, episodes, strict=True)]
     there = [batch.columns[i] for i in left]
     starts = tuple(batch.starts[i] for i in left) if batch.starts else ()
     batch = batch.replace(episodes=tuple(edited), columns=tuple(there), starts=starts)
-    if _is_batched(made):
-        return batch.replace(modules=_modules(made, edited))
-    of_each = (_from_theirs(made, (keys[i], recordings[i].key)) for i in left)
+    if _is_batched(returned):
+        return batch.replace(modules=_modules(returned, edited))
+    of_each = (_from_theirs(returned, (keys[i], recordings[i].key)) for i in left)
     merged = tuple({**_kept(old), **new} for old, new in zip(there, of_each, strict=True))
     return _with_time(batch.replace(columns=merged))
 
@@ -91,13 +93,13 @@ def act(of: FromRllib, batch: Batch) -> Batch:
         piece, module, shared = _piece(of, recording), _module(of), {}  # type: ignore[var-annotated]
         rows: dict[str, list[Any]] = {}
         for t in range(len(recording.episode)):
-            made = piece(
+            returned = piece(
                 rl_module=module, batch={}, episodes=[recording.theirs], shared_data=shared, explore=False,
                 metrics=None,
             )  # fmt: skip
             if t == len(recording.episode) - 1:
                 break  # the last observation, for which there is no action
-            for name, items in made.items():
+            for name, items in returned.items():
                 rows.setdefault(name, []).extend(items[recording.key])
             recording.append()
         added = {path: leaf for name, items in rows.items() for path, leaf in _flat(joined(items), name)}
@@ -145,14 +147,14 @@ def _kept(columns: Columns) -> Columns:
     return {name: column for name, column in columns.items() if not _is_numeric(column)}
 
 
-def _from_theirs(made: Mapping[str, Any], keys: Iterable[tuple[str, ...]]) -> Columns:
+def _from_theirs(returned: Mapping[str, Any], keys: Iterable[tuple[str, ...]]) -> Columns:
     """The columns of one episode. Its key may have changed: RLlib's pieces change ids."""
-    found: dict[str, Column] = {}
-    for name, of_episodes in made.items():
+    columns: dict[str, Column] = {}
+    for name, of_episodes in returned.items():
         items = [item for key in dict.fromkeys(keys) for item in of_episodes.get(key, ())]
         if items:
-            found |= _flat(joined(items, individual_items_already_have_batch_dim="auto"), name)
-    return found
+            columns |= _flat(joined(items, individual_items_already_have_batch_dim="auto"), name)
+    return columns
 
 
 def _flat(values: Any, name: str) -> Iterator[tuple[str, Array]]:
@@ -162,16 +164,19 @@ def _flat(values: Any, name: str) -> Iterator[tuple[str, Array]]:
     yield from flatten(plain, name).items()
 
 
-def _is_batched(made: Mapping[str, Any]) -> bool:
+def _is_batched(returned: Mapping[str, Any]) -> bool:
     """Whether the columns are not by episode any more (BatchIndividualItems, AgentToModuleMapping)."""
-    return not all(isinstance(c, Mapping) and all(isinstance(key, tuple) for key in c) for c in made.values())
+    return not all(isinstance(c, Mapping) and all(isinstance(key, tuple) for key in c) for c in returned.values())
 
 
-def _modules(made: Mapping[str, Any], episodes: list[Episode]) -> dict[str, Columns]:
+def _modules(returned: Mapping[str, Any], episodes: list[Episode]) -> dict[str, Columns]:
     names = sorted({module_of(episode) for episode in episodes})
-    if not set(made) <= set(names):
-        made = {names[0] if len(names) == 1 else DEFAULT_MODULE_ID: made}
-    return {name: dict(pair for c, v in made[name].items() for pair in _flat(_batched(v), c)) for name in sorted(made)}
+    if not set(returned) <= set(names):
+        returned = {names[0] if len(names) == 1 else DEFAULT_MODULE_ID: returned}
+    return {
+        name: dict(pair for c, v in returned[name].items() for pair in _flat(_batched(v), c))
+        for name in sorted(returned)
+    }
 
 
 def _batched(values: Any) -> Any:

@@ -89,7 +89,7 @@ class AddTimeDimToBatchAndZeroPad:
     def _cut(self, columns: Columns) -> tuple[Columns, Array]:
         rows = len(next(iter(columns.values()))) if columns else 0
         starts, lengths = _windows(rows, self.max_seq_len, self.step, self.tail == "drop")
-        made = {
+        sequences = {
             name: column if name in ("seq_lens", "loss_mask") else self._sequences(column, starts, rows)
             for name, column in columns.items()
         }
@@ -100,7 +100,7 @@ class AddTimeDimToBatchAndZeroPad:
             counted = np.concatenate([[0], np.cumsum(mask)])
             real = (counted[starts + lengths] - counted[starts]).astype(np.int32)
             mask = self._mask(mask, starts, lengths)
-        return {**made, "seq_lens": columns.get("seq_lens", real), "loss_mask": mask}, starts
+        return {**sequences, "seq_lens": columns.get("seq_lens", real), "loss_mask": mask}, starts
 
     def _mask(self, learned: Array, starts: Array, lengths: Array) -> Array:
         """bool (len(starts), max_seq_len), of whether each transition is learned from; without those of the burn-in."""

@@ -142,19 +142,19 @@ class ActionChunking:
         count = transitions(episode)
         index = np.arange(count)[:, None] + np.arange(self.horizon)
         real = index < count
-        made = dict(columns)
+        chunked = dict(columns)
         for name, column in leaves(episode, fields.actions, "actions").items():
             chunks = _gather(column[:count], np.minimum(index, max(count - 1, 0)))
             if self.past_end == "neutral" and not isinstance(chunks, EncodedImages):
                 relative = ~np.array(self.absolute, bool) if self.absolute else np.ones(chunks.shape[2:], bool)
                 chunks[~real] = np.where(relative, 0, chunks[~real])
-            made[name] = chunks
+            chunked[name] = chunks
         if self.mask:
-            made[self.mask] = ~real if self.mask.endswith("is_pad") else real
+            chunked[self.mask] = ~real if self.mask.endswith("is_pad") else real
         if self.tail == "drop":
             kept = max(0, count - self.horizon + 1)
-            made = {name: column[:kept] for name, column in made.items()}
-        return made
+            chunked = {name: column[:kept] for name, column in chunked.items()}
+        return chunked
 
 
 def _gather(column: Column, index: Array) -> Any:

@@ -166,11 +166,11 @@ class Normalize(FittedConnector):
         """The leaves to scale. Images, text and bools below a name are left alone."""
         paths: dict[str, None] = {}
         for field in self.fields:
-            found = all_below(episode.steps, field)
-            if not found:
+            matching = all_below(episode.steps, field)
+            if not matching:
                 near = did_you_mean(field, episode.steps)
                 raise UsageError(f"Normalize: the steps have no {field}, only {', '.join(episode.steps)}{near}")
-            paths |= dict.fromkeys(path for path in found if path == field or is_numeric(episode.steps[path]))
+            paths |= dict.fromkeys(path for path in matching if path == field or is_numeric(episode.steps[path]))
         for path in self.mask:
             if path not in paths:
                 raise UsageError(f"Normalize: there is a mask for {path}, which is not one of {', '.join(paths)}")

@@ -115,8 +115,8 @@ def _count(values: Array) -> tuple[Array, Array]:
         apart = {-_INFINITE: wide == -np.inf, 0: sizes == 0, _INFINITE: wide == np.inf, _NAN: np.isnan(wide)}
         parts = [(np.array([number]), np.array([np.count_nonzero(where)])) for number, where in apart.items()]
         for numbers, exponent in ((wide[normal], 0), (np.ldexp(small, _DENORMAL), -_DENORMAL)):
-            found = _buckets(numbers, exponent)
-            parts += [] if found is None else [found]
+            counted = _buckets(numbers, exponent)
+            parts += [] if counted is None else [counted]
     numbers, counts = _add([*parts, *([usual] if usual else [])])
     return numbers[counts > 0], counts[counts > 0]
 

@@ -50,10 +50,10 @@ class RowStatistics:
 
     def finish(self) -> dict[str, dict[str, Any]]:
         """`LeafStatistics.to_json` by group and name, in the order of their names."""
-        made: dict[str, dict[str, Any]] = {}
+        by_group: dict[str, dict[str, Any]] = {}
         for (group, name), leaf in sorted(self._leaves().items()):
-            made.setdefault(group, {})[name] = leaf.to_json()
-        return made
+            by_group.setdefault(group, {})[name] = leaf.to_json()
+        return by_group
 
     def _leaves(self) -> dict[tuple[str, str], LeafStatistics]:
         """Of what was added, and of what was merged before."""

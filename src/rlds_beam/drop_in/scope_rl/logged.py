@@ -201,14 +201,14 @@ class LoggedDataset(Mapping[str, Any]):
         return self._steps(PROPENSITY) if f"steps/{PROPENSITY}" in dataset.fields else None
 
     def _info(self) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+        info: dict[str, Any] = {}
         for key, kind in self._described["info_keys"].items():
             values = self._steps(f"{INFO}/{key}")
             if kind in (int, float):
-                found[key] = values.astype(kind)
+                info[key] = values.astype(kind)
             else:
-                found[key] = [v.decode() if isinstance(v, bytes) else v for v in values.tolist()]
-        return found
+                info[key] = [v.decode() if isinstance(v, bytes) else v for v in values.tolist()]
+        return info
 
 
 _ARRAYS: dict[str, Callable[[LoggedDataset], Any]] = {

@@ -82,8 +82,8 @@ def match_of(payload: bytes, layouts: Sequence[Layout]) -> Match | None:
     """The match that a record is of; None where it is not written as ours are."""
     example = parse_example(payload)
     places = [_place(example.get(layout.path, Feature(None)), payload, layout) for layout in layouts]
-    found = tuple(place for place in places if place is not None)
-    return Match(np.frombuffer(payload, np.uint8), found) if len(found) == len(places) else None
+    matched = tuple(place for place in places if place is not None)
+    return Match(np.frombuffer(payload, np.uint8), matched) if len(matched) == len(places) else None
 
 
 def _place(feature: Feature, payload: bytes, layout: Layout) -> _Place | None:

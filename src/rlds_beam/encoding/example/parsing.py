@@ -40,16 +40,16 @@ class ExampleParser:
 
     def parse(self, payload: bytes) -> dict[str, Feature]:
         """Key -> feature; as `parse_example`."""
-        found = self._as_before(payload)
-        if found is None:
-            found = parse_example(payload)
-            self._starts = _usual_starts(payload, found)
-        return found
+        features = self._as_before(payload)
+        if features is None:
+            features = parse_example(payload)
+            self._starts = _usual_starts(payload, features)
+        return features
 
     def _as_before(self, payload: bytes) -> dict[str, Feature] | None:
         """The features of a record with the keys of the last one; None of any other, and of a malformed one."""
         starts, end = self._starts, len(payload)
-        found: dict[str, Feature] = {}
+        features: dict[str, Feature] = {}
         try:
             at = _first_entry(payload, end)
             for i, (begin, length, key, kind, raw) in enumerate(starts):
@@ -57,7 +57,7 @@ class ExampleParser:
                     stop = at + length
                     if stop > end:
                         return None
-                    found[key] = Feature(kind, payload, at + len(begin), stop)
+                    features[key] = Feature(kind, payload, at + len(begin), stop)
                 else:
                     if at >= end or payload[at] != ENTRY:
                         return None
@@ -66,12 +66,12 @@ class ExampleParser:
                     other, feature = parse_entry(payload, first, stop)
                     if other != raw or feature.kind is None or feature.end != stop:
                         return None
-                    found[key] = feature
+                    features[key] = feature
                     starts[i] = _Start(payload[at : feature.start], stop - at, key, feature.kind, raw)
                 at = stop
         except MalformedError:
             return None  # which `parse_example` says in its own words
-        return found if at == end and found else None
+        return features if at == end and features else None
 
 
 def _first_entry(payload: bytes, end: int) -> int:
@@ -82,11 +82,11 @@ def _first_entry(payload: bytes, end: int) -> int:
     return at if at + size == end else end
 
 
-def _usual_starts(payload: bytes, found: dict[str, Feature]) -> list[_Start]:
+def _usual_starts(payload: bytes, features: dict[str, Feature]) -> list[_Start]:
     """How the entries begin; nothing of a record that is not written as most writers do it: entry after entry."""
     starts = []
     at = _first_entry(payload, len(payload))
-    for key, feature in found.items():
+    for key, feature in features.items():
         if feature.kind is None:
             return []
         raw, size = key.encode(), feature.end - feature.start

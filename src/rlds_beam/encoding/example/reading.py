@@ -168,7 +168,7 @@ def parse_example(payload: bytes) -> dict[str, Feature]:
       MalformedError: the bytes are not those of an Example, or of one without any entry
         (nothing at all parses as an empty Example).
     """
-    found: dict[str, Feature] = {}
+    features: dict[str, Feature] = {}
     for number, wire, start, end in fields(payload, 0, len(payload)):
         if number != 1 or wire != LEN:
             continue
@@ -177,12 +177,12 @@ def parse_example(payload: bytes) -> dict[str, Feature]:
                 key = raw.decode()
             except UnicodeDecodeError:
                 raise MalformedError(f"the key {raw[:40]!r} is not UTF-8") from None
-            if key in found:
-                found[key].check()  # it is replaced, so nothing else will look at it
-            found[key] = feature
-    if not found:
+            if key in features:
+                features[key].check()  # it is replaced, so nothing else will look at it
+            features[key] = feature
+    if not features:
         raise MalformedError("it has no entries" if payload else "it is empty")
-    return found
+    return features
 
 
 def _entries(payload: bytes, at: int, end: int) -> Iterator[tuple[bytes, Feature]]:

@@ -106,8 +106,8 @@ def _source(field: Field, column: Column, rows: int) -> Bytes:
     """The bytes of a fixed column as they are in records, [rows, bytes]."""
     values = cast(Array, column)
     if isinstance(column, EncodedImages) or (values.dtype, values.shape) != (field.numpy_dtype, (rows, *field.shape)):
-        found = "encoded images" if isinstance(column, EncodedImages) else f"{values.dtype.name}{list(values.shape)}"
-        raise ValueError(f"{field.path} is {found}, where {rows} rows of {field.dtype}{list(field.shape)} are expected")
+        got = "encoded images" if isinstance(column, EncodedImages) else f"{values.dtype.name}{list(values.shape)}"
+        raise ValueError(f"{field.path} is {got}, where {rows} rows of {field.dtype}{list(field.shape)} are expected")
     if kind_of(field) == "int64":
         # All as wide as the widest, so that the records of an episode are of one size whatever their values are.
         numbers = values.astype(np.int64 if field.dtype != "uint64" else np.uint64, copy=False).view(np.uint64)
@@ -134,15 +134,15 @@ def _entry(field: Field, value: Array) -> bytes:
         raise ValueError(f"{field.path} is {value.dtype.name}{list(value.shape)}, which is not {field}")
     path = f"{field.path}/value" if with_shape(field) else field.path
     if kind_of(field) == "bytes":
-        made = bytes_entry(path, [np.ascontiguousarray(value).tobytes()])
+        encoded = bytes_entry(path, [np.ascontiguousarray(value).tobytes()])
     elif kind_of(field) == "float":
-        made = entry(path, FLOAT_LIST, delimited(1, np.ascontiguousarray(value, "<f4").tobytes()))
+        encoded = entry(path, FLOAT_LIST, delimited(1, np.ascontiguousarray(value, "<f4").tobytes()))
     else:
-        made = entry(path, INT64_LIST, delimited(1, packed_varints(value.astype(np.int64).ravel())))
+        encoded = entry(path, INT64_LIST, delimited(1, packed_varints(value.astype(np.int64).ravel())))
     if with_shape(field):
         shape = packed_varints(np.array(value.shape, np.int64))
-        made += entry(f"{field.path}/shape", INT64_LIST, delimited(1, shape))
-    return made
+        encoded += entry(f"{field.path}/shape", INT64_LIST, delimited(1, shape))
+    return encoded
 
 
 def texts_of(column: Array, path: str) -> Iterator[list[bytes]]:
@@ -158,7 +158,7 @@ def images_of(field: Field, column: Column) -> Iterator[list[bytes]]:
         raise ValueError(f"{field.path} holds pixels, where {field.encoding} images are expected")
     real = next((image for image in column.data.reshape(-1) if image != ZERO_IMAGE), None)
     size = (None, None) if real is None else read_image_header(real)
-    height, width = (known or found or 1 for known, found in zip(field.shape[-3:-1], size, strict=True))
+    height, width = (known or actual or 1 for known, actual in zip(field.shape[-3:-1], size, strict=True))
     for row in column.data:
         images = list(row) if isinstance(row, (np.ndarray, list, tuple)) else [row]
         yield [

@@ -41,8 +41,8 @@ def edited_features(schema: Schema, text: str | None = None, stored: Schema | No
         for path, field in fields.items():
             if not same_storage(field, before.get(path)):
                 check_writable(field, in_steps)
-    made = {"steps": _dataset(_tree(schema.steps, old.steps, steps))}
-    return _dict_node(made | _tree(schema.metadata, old.metadata, episode))
+    children = {"steps": _dataset(_tree(schema.steps, old.steps, steps))}
+    return _dict_node(children | _tree(schema.metadata, old.metadata, episode))
 
 
 def check_writable(field: Field, in_steps: bool) -> None:
@@ -123,11 +123,11 @@ def _nodes(text: str) -> tuple[dict[str, Json], dict[str, Json]]:
 
 
 def _flat(children: Json, below: str = "") -> dict[str, Json]:
-    found: dict[str, Json] = {}
+    leaves: dict[str, Json] = {}
     for name, node in children.items():
         inner = _children(node)
-        found |= {f"{below}{name}": node} if inner is None else _flat(inner, f"{below}{name}/")
-    return found
+        leaves |= {f"{below}{name}": node} if inner is None else _flat(inner, f"{below}{name}/")
+    return leaves
 
 
 def _children(node: Any) -> dict[str, Any] | None:

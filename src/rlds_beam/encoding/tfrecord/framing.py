@@ -91,7 +91,7 @@ _HIGH = (_BYTES[2] ^ _BYTES[3][:, None]).ravel() ^ _ZERO
 
 def find_headers(data: memoryview) -> npt.NDArray[np.int64]:
     """Offsets in `data`, ascending, of all 12 bytes that are a length below 2^32 and its masked CRC."""
-    found = [np.zeros(0, np.int64)]
+    offsets = [np.zeros(0, np.int64)]
     for phase in range(min(4, len(data) - HEADER.size + 1)):
         words = np.frombuffer(data, "<u4", (len(data) - phase) // 4, phase)
         low, high, crc = words[:-2], words[1:-1], words[2:]
@@ -101,8 +101,8 @@ def find_headers(data: memoryview) -> npt.NDArray[np.int64]:
             continue
         halves = low[at].view("<u2")
         crcs = _LOW[halves[::2]] ^ _HIGH[halves[1::2]]
-        found.append(at[mask_crcs(crcs) == crc[at]] * 4 + phase)
-    return np.sort(np.concatenate(found))
+        offsets.append(at[mask_crcs(crcs) == crc[at]] * 4 + phase)
+    return np.sort(np.concatenate(offsets))
 
 
 class TooDamagedError(Exception):
@@ -285,8 +285,8 @@ class FrameFinder:
         end = self.anchor(position)
         if end is not None:
             return end
-        found = self.search(position + 1)
+        next_header = self.search(position + 1)
         if length is None:
-            return found
+            return next_header
         # Data are bad and the next header too, but nothing says that this record ended anywhere else.
-        return min(found, position + length + OVERHEAD)
+        return min(next_header, position + length + OVERHEAD)

@@ -138,7 +138,7 @@ def chunks(keys: Keys, columns: Sequence[Array], length: int, episode_id: int, s
     widths = [len(content) // count for content in contents]
     key_bytes, episode = fixed_varints(keys, _KEY_WIDTH).tobytes(), integer(1, episode_id)
     key_numbers = keys.tolist()
-    made, heads, after, n = [], list[bytes](), b"", 0
+    result, heads, after, n = [], list[bytes](), b"", 0
     for i, begin in enumerate(range(0, count, length)):
         end = min(begin + length, count)
         if end - begin != n:  # the first chunk, and perhaps the last one
@@ -159,8 +159,8 @@ def chunks(keys: Keys, columns: Sequence[Array], length: int, episode_id: int, s
         before = b"".join((b"\x08", key, delimited(2, place), tag_and_length(5, size)))
         head = tag_and_length(1, len(before) + size + len(after)) + before
         parts = [head, *tensors, after]
-        made.append(Chunk(key_numbers[i], begin, end, parts, len(head) + size + len(after)))
-    return made
+        result.append(Chunk(key_numbers[i], begin, end, parts, len(head) + size + len(after)))
+    return result
 
 
 def items(table: str, keys: Keys, priorities: Array, slices: Slices, columns: int, *, squeeze: bool = False) -> Array:

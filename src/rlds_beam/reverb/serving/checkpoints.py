@@ -28,13 +28,13 @@ def find_checkpoint(path: str) -> str:
       UsageError: there is none. Reverb would start empty, and say nothing.
     """
     path = os.path.abspath(path)
-    found = path if os.path.exists(os.path.join(path, DONE)) else latest_checkpoint(path)
-    if found is None:
+    checkpoint = path if os.path.exists(os.path.join(path, DONE)) else latest_checkpoint(path)
+    if checkpoint is None:
         raise UsageError(
             f"{path} holds no finished checkpoint: a Reverb checkpoint is a directory with a file {DONE}, "
             "or holds such directories"
         )
-    return found
+    return checkpoint
 
 
 def latest_checkpoint(root: str) -> str | None:
@@ -88,12 +88,12 @@ def sizes_of(tables: Mapping[str, TableInfo]) -> dict[str, int]:
 
 def check_sizes(where: str, tables: Mapping[str, TableInfo], expected: Mapping[str, int]) -> None:
     """Raises NotVerifiedError where a table is missing or does not hold what is expected of it."""
-    found = sizes_of(tables)
+    sizes = sizes_of(tables)
     for name, size in expected.items():
-        if name not in found:
-            raise NotVerifiedError(f"{where} has no table {name!r}; there are: {', '.join(found) or 'none'}")
-        if found[name] != size:
-            raise NotVerifiedError(f"{where} holds {found[name]:,} items in table {name!r}, not {size:,}")
+        if name not in sizes:
+            raise NotVerifiedError(f"{where} has no table {name!r}; there are: {', '.join(sizes) or 'none'}")
+        if sizes[name] != size:
+            raise NotVerifiedError(f"{where} holds {sizes[name]:,} items in table {name!r}, not {size:,}")
 
 
 def settle(checkpoint: str) -> None:

@@ -104,7 +104,7 @@ def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
 
 def _listeners(port: int) -> list[socket.socket]:
     """The sockets of this process that listen on a port, each as a duplicate to be closed."""
-    found = []
+    listeners = []
     for descriptor in map(int, os.listdir("/proc/self/fd")):
         try:
             if not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
@@ -115,7 +115,7 @@ def _listeners(port: int) -> list[socket.socket]:
         inet = candidate.family in (socket.AF_INET, socket.AF_INET6)
         listens = inet and candidate.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
         if listens and candidate.getsockname()[1] == port:
-            found.append(candidate)
+            listeners.append(candidate)
         else:
             candidate.close()
-    return found
+    return listeners

@@ -174,15 +174,15 @@ class EmbeddedServer:
         assert self._connection is not None
         return self._connection
 
-    def _check_table(self, asked: ServedTable, found: TableInfo) -> None:
+    def _check_table(self, asked: ServedTable, actual: TableInfo) -> None:
         """Compares a table with what was requested: a checkpoint's own settings win over ours."""
         differences = []
-        if kind_of(found) != asked.kind:
-            differences.append(f"is {kind_of(found)}, not {asked.kind}")
-        if asked.max_size not in (None, found.max_size):
-            differences.append(f"has room for {found.max_size:,} items, not {asked.max_size:,}")
-        if self._spec is not None and found.signature != signature_leaves(self._spec):
-            differences.append(f"holds other items: {_difference(signature_leaves(self._spec), found.signature)}")
+        if kind_of(actual) != asked.kind:
+            differences.append(f"is {kind_of(actual)}, not {asked.kind}")
+        if asked.max_size not in (None, actual.max_size):
+            differences.append(f"has room for {actual.max_size:,} items, not {asked.max_size:,}")
+        if self._spec is not None and actual.signature != signature_leaves(self._spec):
+            differences.append(f"holds other items: {_difference(signature_leaves(self._spec), actual.signature)}")
         if differences:
             raise UsageError(
                 f"table {asked.name!r} of {self.loaded_from} {differences[0]}; request its settings, or give the "
@@ -275,10 +275,10 @@ def signature_leaves(spec: TrajectorySpec) -> tuple[SignatureLeaf, ...]:
     return tuple(SignatureLeaf(leaf.path, leaf.dtype, (None, *leaf.shape)) for leaf in spec.leaves)
 
 
-def _difference(asked: Sequence[SignatureLeaf], found: Sequence[SignatureLeaf] | None) -> str:
-    if found is None:
+def _difference(asked: Sequence[SignatureLeaf], actual: Sequence[SignatureLeaf] | None) -> str:
+    if actual is None:
         return "it has no signature"
-    there = {leaf.path: leaf for leaf in found}
+    there = {leaf.path: leaf for leaf in actual}
     for leaf in asked:
         if there.get(leaf.path) != leaf:
             other = there.get(leaf.path)
@@ -294,9 +294,9 @@ def _shape(leaf: SignatureLeaf) -> str:
 def _start_from(root: str | None, load: str | None) -> str | None:
     """The checkpoint that a server will load, which the root's own is where it has one."""
     resumed = None if root is None else checkpoints.latest_checkpoint(root)
-    found = None if load is None else checkpoints.find_checkpoint(load)
-    if resumed is None or found is None or os.path.realpath(resumed) == os.path.realpath(found):
-        return resumed or found
+    requested = None if load is None else checkpoints.find_checkpoint(load)
+    if resumed is None or requested is None or os.path.realpath(resumed) == os.path.realpath(requested):
+        return resumed or requested
     raise UsageError(
         f"--checkpoint={root} holds a checkpoint already, and Reverb continues from that, not from --load={load}; "
         "leave --load out, or name an empty directory"
