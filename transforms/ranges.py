@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import apache_beam as beam
 
 from rlds_beam.checking.report import Report
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.output.commits import RangeCommit
-from rlds_beam.output.range_conversion import RangeConverter, RangeFinisher
+from rlds_beam.output.range_conversion import DatasetCommitter, RangeConverter, RangeFinisher
 from rlds_beam.reading.plan import WorkRange
 from rlds_beam.transforms.duplicates import as_side_input
 from rlds_beam.transforms.fitting import as_results
@@ -82,24 +82,17 @@ class _ConvertRangeFn(beam.DoFn):
         yield commit
 
 
-class Committer(Protocol):
-    """Finishes a dataset when all of its ranges are. Pickles."""
-
-    def commit(self) -> Report:
-        """Checks all files, and writes the metadata and the manifest."""
-
-
 class CommitDataset(beam.PTransform):
     """Waits for all ranges, checks them, and writes the manifest last: a PCollection of one `Report`.
 
-    Without Beam: `ranges.DatasetCommitter`, or another one that commits.
+    Without Beam: `range_conversion.DatasetCommitter`.
 
     Args:
-      committer: of the dataset.
+      committer: commits the dataset.
       finisher: completes the files of the ranges before that, of an output that numbers them.
     """
 
-    def __init__(self, committer: Committer, finisher: RangeFinisher | None = None):
+    def __init__(self, committer: DatasetCommitter, finisher: RangeFinisher | None = None):
         super().__init__()
         self._committer, self._finisher = committer, finisher
 
@@ -139,6 +132,6 @@ def _finish(element: tuple[RangeCommit, Any], finisher: RangeFinisher) -> None:
         finisher.finish(commit, numbers)
 
 
-def _commit(done: int, committer: Committer) -> Report:
+def _commit(done: int, committer: DatasetCommitter) -> Report:
     del done
     return committer.commit()

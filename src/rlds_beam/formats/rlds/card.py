@@ -64,10 +64,11 @@ def card(name: str, version: str, made: Mapping[str, Any]) -> str:
     source, counts = made["source"], made["counts"]
     files = sum(len(shards) for shards in source["shards"].values())
     size = sum(shard["bytes"] for shards in source["shards"].values() for shard in shards)
+    read = f" ({count(files, 'file')}, {size:,} bytes)" if size else ""  # a recording has no files
     lines = [
         f"# {name} {version}",
         "",
-        f"RLDS, written by {made['written_by']} from `{source['dataset']}` ({count(files, 'file')}, {size:,} bytes).",
+        f"RLDS, written by {made['written_by']} from `{source['dataset']}`{read}.",
         "Everything here is also in `provenance.json`, for programs.",
         "",
         *_section("Splits", [f"- `{one['name']}`: {count(one['episodes'], 'episode')}" for one in made["splits"]]),
