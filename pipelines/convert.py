@@ -6,7 +6,6 @@ import dataclasses
 import functools
 import json
 import time
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from rlds_beam.jobs.options import ConvertOptions
@@ -14,13 +13,11 @@ from rlds_beam.options import option
 from rlds_beam.pipelines.options import ReportOptions
 from rlds_beam.pipelines.running import run_ranges
 from rlds_beam.runners.options import RunOptions
-from rlds_beam.text import format_size
 
 if TYPE_CHECKING:
     from rlds_beam.checking.report import Report
     from rlds_beam.jobs.convert import ConvertJob
     from rlds_beam.pipelines.record import RecordConfig
-    from rlds_beam.reading.plan import WorkRange
 
 __all__ = ["ConvertConfig", "ConvertOutcome", "ConvertResult", "convert", "define_pipeline"]
 
@@ -72,10 +69,10 @@ def define_pipeline(root: Any, config: Config, job: ConvertJob | None = None) ->
 
     job = job or prepare(config)
     # When the pipeline runs: nothing is written or removed while the graph is built, which may never run.
-    return _define(root, config, job, root | OpenOutput(functools.partial(job.open, config.overwrite)))
+    return _define(config, job, root, root | OpenOutput(functools.partial(job.open, config.overwrite)))
 
 
-def _define(root: Any, config: Config, job: ConvertJob, ranges: Any) -> ConvertResult:
+def _define(config: Config, job: ConvertJob, root: Any, ranges: Any) -> ConvertResult:
     """Converts a PCollection of ranges, those of the job that are still to do."""
     from rlds_beam.transforms import FindDuplicateEpisodes
     from rlds_beam.transforms.fitting import FitConnectors
@@ -113,21 +110,9 @@ def convert(config: Config) -> ConvertOutcome:
         if found.complete:
             job.remove_temporary()
         else:
-            metrics = _run(config, job, found.pending)
+            metrics = run_ranges(functools.partial(_define, config, job), config, job, found.pending)
         report = job.read_report()
     return ConvertOutcome(job, report, metrics, time.monotonic() - began)
-
-
-def _run(config: Config, job: ConvertJob, pending: Sequence[WorkRange]) -> dict[str, Any]:
-    """Converts the ranges that are not finished; what the run measured of itself."""
-    from rlds_beam.console.progress import Total
-
-    finished = len(job.ranges) - len(pending)
-    size = job.source.size if job.source.has_files and not finished else None
-    total = Total(config.command, len(job.ranges), finished, size)
-    size = None if config.json else job.bytes_of(pending)
-    announced = f"about {format_size(size)} to be written to {job.directory}" if size else None
-    return run_ranges(lambda root, ranges: _define(root, config, job, ranges), config, job, pending, total, announced)
 
 
 @dataclasses.dataclass(frozen=True)

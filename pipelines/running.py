@@ -1,4 +1,4 @@
-"""What `convert` and `record` have in common: a plan's ranges, of which those that are not finished are run."""
+"""Runs the ranges of a conversion or a recording that are not finished."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from rlds_beam.errors import DiskError, RldsBeamError
 from rlds_beam.text import format_size
 
 if TYPE_CHECKING:
-    from rlds_beam.console.progress import Total
+    from rlds_beam.jobs.convert import ConvertJob
+    from rlds_beam.reading.plan import WorkRange
 
 
 def _disk(text: str, directory: str) -> str:
@@ -21,22 +22,15 @@ def _disk(text: str, directory: str) -> str:
 
 
 def run_ranges(
-    define: Callable[[Any, Any], object],
-    config: Any,
-    job: Any,
-    pending: Sequence[Any],
-    total: Total,
-    announced: str | None = None,
+    define: Callable[[Any, Any], object], config: Any, job: ConvertJob, pending: Sequence[WorkRange]
 ) -> dict[str, Any]:
     """Runs the ranges that are not finished.
 
     Args:
       define: builds the pipeline under a root, for a PCollection of ranges.
-      config: of the job.
-      job: a `ConvertJob` or `RecordJob`.
+      config: the job's config.
+      job: the job.
       pending: the ranges.
-      total: for the progress.
-      announced: a line that is printed before the work starts.
 
     Returns:
       What the run measured of itself.
@@ -46,8 +40,12 @@ def run_ranges(
     """
     import apache_beam as beam
 
-    from rlds_beam.console.progress import Progress
+    from rlds_beam.console.progress import Progress, Total
     from rlds_beam.runners import run_pipeline
+
+    finished = len(job.ranges) - len(pending)
+    read = job.source.size if job.source.has_files and not finished else None
+    total = Total(config.command, len(job.ranges), finished, read)
 
     def build(root: Any) -> None:
         job.make_ready(config.overwrite)
@@ -55,13 +53,13 @@ def run_ranges(
         define(root, root | "Ranges" >> beam.Create(pending, reshuffle=True))
 
     try:
-        with Progress(total, config.progress, job.committed_since(total.finished)).shown() as progress:
-            if announced is not None:
-                progress.say(announced)
+        with Progress(total, config.progress, job.committed_since(finished)).shown() as progress:
+            if not config.json and (size := job.bytes_of(pending)):
+                progress.say(f"about {format_size(size)} to be written to {job.directory}")
             return run_pipeline(build, config, job.seconds(pending), progress)
     except DiskError as error:
-        left = len(pending) - job.committed_since(total.finished)().ranges
-        size = job.bytes_of(range(left)) if hasattr(job, "bytes_of") else None
+        left = len(pending) - job.committed_since(finished)().ranges
+        size = job.bytes_of(range(left))
         room = f"Free about {format_size(size)}" if size else "Free some space"
         remedy = f"{room} and run the same command again." if error.is_full else "Run the same command again to resume."
         text = f"{_disk(str(error), job.directory)}; {job.progress('parts')} and kept. {remedy}"
