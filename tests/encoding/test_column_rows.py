@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import tempfile
 from typing import Any
 
@@ -14,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlds_beam.encoding.arrow_columns import arrow_schema, fields_of, from_arrow, to_arrow
+from rlds_beam.encoding.arrow_columns import METADATA, arrow_schema, from_arrow, to_arrow
 from rlds_beam.encoding.example.columns import RowDecoder, objects
 from rlds_beam.encoding.example.rows import RowEncoder
 from rlds_beam.encoding.tfrecord.file import read_records
@@ -100,7 +101,9 @@ def test_rows_round_trip_through_parquet(table: tuple[list[Field], dict[str, Col
     file = pa.BufferOutputStream()
     pq.write_table(pa.Table.from_arrays(arrays, schema=schema), file)
     read = pq.read_table(pa.BufferReader(file.getvalue()))
-    assert fields_of(read.schema) == fields
+    kept = [json.loads(field.metadata[METADATA]) for field in read.schema]
+    assert read.schema.names == [field.path for field in fields]
+    assert kept == [{"dtype": f.dtype, "shape": [*f.shape], "encoding": f.encoding} for f in fields]
     for field in fields:
         assert_same(field, from_arrow(field, read[field.path].combine_chunks()), columns[field.path])
 

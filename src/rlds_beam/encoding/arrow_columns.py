@@ -151,17 +151,6 @@ def _nested(values: pa.Array, sizes: list[Array], field: Field) -> pa.Array:
     return values
 
 
-def fields_of(schema: pa.Schema) -> list[Field] | None:
-    """The fields of a table that `arrow_schema` describes; None of another one."""
-    fields = []
-    for field in schema:
-        if not field.metadata or METADATA not in field.metadata:
-            return None
-        facts = json.loads(field.metadata[METADATA])
-        fields.append(Field(field.name, facts["dtype"], tuple(facts["shape"]), facts["encoding"]))
-    return fields
-
-
 def from_arrow(field: Field, array: pa.Array) -> Column:
     """The column that `to_arrow` made an Arrow array of; text as bytes."""
     rows, dims = len(array), field.shape[:-3] if field.encoding in IMAGES else field.shape

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import abc
-import copy
 import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
@@ -17,7 +16,7 @@ from rlds_beam.options import Options
 from rlds_beam.text import count, format_size
 
 if TYPE_CHECKING:
-    from typing_extensions import Self  # of typing from Python 3.11 on
+    pass  # of typing from Python 3.11 on
 
 
 @dataclasses.dataclass(frozen=True)
@@ -168,12 +167,6 @@ class Source(abc.ABC):
         Raises:
           UsageError: there is no such dataset, or it cannot be read.
         """
-
-    def with_schema(self, schema: Schema) -> Self:
-        """A copy with another schema: that of the episodes which connectors make of its own."""
-        changed = copy.copy(self)
-        object.__setattr__(changed, "schema", schema)
-        return changed
 
     def describe(self) -> str:
         """What there is to read, for a person."""

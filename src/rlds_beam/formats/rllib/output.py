@@ -12,6 +12,9 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
+import msgpack
+import msgpack_numpy
+
 from rlds_beam import storage
 from rlds_beam.connectors.base import Batch
 from rlds_beam.connectors.fields import StepFields
@@ -25,7 +28,6 @@ from rlds_beam.episodes.schema import Schema
 from rlds_beam.errors import BadEpisode, UsageError
 from rlds_beam.formats.arrays.leaves import Leaves, leaves_below, not_representable, scalar, single
 from rlds_beam.formats.columns.row_files import ROW_GROUP_BYTES, ShardSink
-from rlds_beam.formats.rllib.msgpack import Repeated, packb
 from rlds_beam.output.base import Description
 from rlds_beam.output.capabilities import SizePrediction
 from rlds_beam.output.commits import RangeCommit
@@ -101,7 +103,7 @@ class RllibOutput(SizePrediction):
         end, terminated = len(episode) - 1, bool(episode.steps["is_terminal"][-1])
         found = ((name, _nested(leaves, self._path(name), episode, end)) for name, leaves in self.extras)
         extras = {name: _buffer(values, finalized=True) for name, values in found}
-        return packb(
+        return msgpack.packb(
             {
                 "id_": episode_id(episode.key),
                 "agent_id": None,
@@ -110,7 +112,7 @@ class RllibOutput(SizePrediction):
                 "observations": _buffer(_nested(self.observations, self.fields.obs, episode, end + 1), finalized=True),
                 "actions": _buffer(_nested(self.actions, self.fields.actions, episode, end), finalized=True),
                 "rewards": _buffer(self.reward[0].values(episode, end).reshape(end), finalized=True),
-                "infos": _buffer(Repeated({}, end + 1), finalized=False),
+                "infos": _buffer([{}] * (end + 1), finalized=False),
                 "extra_model_outputs": extras or None,
                 "is_terminated": terminated,
                 "is_truncated": not terminated,
@@ -121,7 +123,8 @@ class RllibOutput(SizePrediction):
                 "_start_time": None,
                 "_last_step_time": None,
                 "custom_data": {},
-            }
+            },
+            default=msgpack_numpy.encode,
         )
 
     def _path(self, extra: str) -> str:
