@@ -103,7 +103,7 @@ class RllibOutput(SizePrediction):
         end, terminated = len(episode) - 1, bool(episode.steps["is_terminal"][-1])
         found = ((name, _nested(leaves, self._path(name), episode, end)) for name, leaves in self.extras)
         extras = {name: _buffer(values, finalized=True) for name, values in found}
-        return msgpack.packb(
+        packed: bytes = msgpack.packb(
             {
                 "id_": episode_id(episode.key),
                 "agent_id": None,
@@ -126,6 +126,7 @@ class RllibOutput(SizePrediction):
             },
             default=msgpack_numpy.encode,
         )
+        return packed
 
     def _path(self, extra: str) -> str:
         return {"state_in": self.fields.state_in, "state_out": self.fields.state_out}.get(extra, extra)
