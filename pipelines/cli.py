@@ -28,7 +28,7 @@ from rlds_beam.runners.kernels import choose_kernels
 
 JOBS = {
     "example": ("ExampleConfig", "write a small RLDS dataset to try the other commands on"),
-    "record": ("RecordConfig", "roll out behaviour policies in environments, and record them as RLDS"),
+    "record": ("RecordConfig", "roll out behavior policies in environments, and write RLDS or another format"),
     "inspect": ("InspectConfig", "what a dataset holds, and what a plan would make of it"),
     "validate": ("ValidateConfig", "check every episode of a dataset; write nothing"),
     "stats": ("StatsConfig", "means, standard deviations and quantiles of each field, in one pass"),
