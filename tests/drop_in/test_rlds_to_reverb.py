@@ -11,77 +11,38 @@ from typing import Any
 import numpy as np
 import pytest
 from checkout import SUPPORT
+from rlds_streams import Columns, columns, dataset, frozen, info
 
 pytest.importorskip("tf_agents")
 
-import reverb
 import tensorflow as tf
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tf_agents.replay_buffers import reverb_utils
 from tf_agents.replay_buffers import rlds_to_reverb as theirs
-from tf_agents.specs import tensor_spec
 
-from rlds_beam.drop_in import frame_blocks, reverb_observers
+from rlds_beam.drop_in import frame_blocks
 from rlds_beam.drop_in import rlds_to_reverb as ours
 from rlds_beam.drop_in.whole_episodes import whole_episodes
 
 Flags = list[tuple[bool, bool, bool]]
 """(is_first, is_last, is_terminal) of each step of an episode."""
-
-Columns = dict[str, Any]
-
 UPSTREAM = SUPPORT / "upstream_rlds_to_reverb.py"
-
 F, M, L, T = (True, False, False), (False, False, False), (False, True, False), (False, True, True)
-
-
-def columns(*lengths: int, start: int = 0, **changes: Any) -> list[Columns]:
-    """Valid episodes of these lengths; the observation and the action of each step are unlike all others."""
-    episodes = []
-    for length in lengths:
-        step = np.arange(start, start + length)
-        start += length
-        episodes.append({
-            "observation": np.stack([step, -step], 1).astype(np.float32),
-            "action": step[:, None].astype(np.float32),
-            "reward": step.astype(np.float32) / 2,
-            "discount": np.full(length, 0.5, np.float32),
-            "is_first": step == step[0],
-            "is_last": step == step[-1],
-            "is_terminal": (step == step[-1]) & (length % 2 == 0),
-        })  # fmt: skip
-        episodes[-1] |= {name: change(episodes[-1]) for name, change in changes.items()}
-    return episodes
-
-
-def dataset(episodes: list[Columns]) -> tf.data.Dataset:
-    """An RLDS dataset."""
-    return tf.data.Dataset.from_tensor_slices(
-        {"steps": [tf.data.Dataset.from_tensor_slices(episode) for episode in episodes]}
-    )
 
 
 def frames(data: tf.data.Dataset) -> list[tuple[Any, ...]]:
     """Each frame as its leaves: bytes that are equal only where dtype, shape and value are."""
-    return [_frozen(frame) for frame in data.as_numpy_iterator()]
+    return [frozen(frame) for frame in data.as_numpy_iterator()]
 
 
 def frames_and_fault(data: tf.data.Dataset) -> tuple[list[Any], str | None]:
     """The frames, and what the error says that ends them."""
     found: list[Any] = []
     try:
-        found.extend(map(_frozen, data.as_numpy_iterator()))
+        found.extend(map(frozen, data.as_numpy_iterator()))
     except tf.errors.InvalidArgumentError as error:
         return found, re.findall(r"assertion failed: \[(.*)\]", error.message)[0]
     return found, None
-
-
-def _frozen(nest: Any) -> tuple[Any, ...]:
-    leaves = [np.asarray(leaf) for leaf in tf.nest.flatten(nest)]
-    return tuple(
-        (leaf.dtype.str, leaf.shape, leaf.tolist() if leaf.dtype == object else leaf.tobytes()) for leaf in leaves
-    )
 
 
 @pytest.mark.timeout(900)
@@ -226,7 +187,7 @@ def test_nested_leaves_are_those_of_flat_data() -> None:
             observation={"a": view, "b": (view[0], {"c": view[1:]})}, action=(plain.action, view)
         )  # fmt: skip
         tf.nest.assert_same_structure(frame, expected)
-        assert _frozen(frame) == _frozen(expected)
+        assert frozen(frame) == frozen(expected)
     spec = ours.create_trajectory_data_spec(data)
     assert [(leaf.dtype, leaf.shape) for leaf in tf.nest.flatten(spec)] == [
         (leaf.dtype, leaf.shape) for leaf in tf.nest.flatten(converted.element_spec)
@@ -247,14 +208,6 @@ def test_discounts_and_flags_of_any_number_type(change: dict[str, Callable[[Colu
     data = dataset(columns(3, 1, 4, **change))
     assert frames(ours.convert_rlds_to_trajectories(data)) == frames(theirs.convert_rlds_to_trajectories(plain))
     assert ours.create_trajectory_data_spec(data) == theirs.create_trajectory_data_spec(plain)
-
-
-def info(step: Any, next_step: Any) -> Any:
-    if next_step["is_first"]:  # works only with autograph
-        value = -next_step["reward"]
-    else:
-        value = next_step["reward"]
-    return {"next_reward": value, "action": step["action"]}
 
 
 def test_policy_info() -> None:
@@ -306,136 +259,3 @@ def test_what_is_no_rlds_is_refused_alike(data: tf.data.Dataset, function: str) 
     with pytest.raises(expected.type, match=re.escape(str(expected.value))):
         getattr(ours, function)(data)
     assert ours.get_rlds_step_features() == theirs.get_rlds_step_features()
-
-
-# Reverb
-
-FRAME = theirs.create_trajectory_data_spec(dataset(columns(2)))
-
-
-@pytest.fixture
-def table() -> Iterator[Callable[..., reverb.Client]]:
-    """Makes a server with a table `t` of that signature."""
-    servers = []
-
-    def make(spec: Any = FRAME) -> reverb.Client:
-        signature = tensor_spec.add_outer_dim(spec) if spec is not None else None
-        servers.append(
-            reverb.Server([
-                reverb.Table(
-                    "t", reverb.selectors.Fifo(), reverb.selectors.Fifo(), max_size=1000,
-                    rate_limiter=reverb.rate_limiters.MinSize(1), signature=signature, max_times_sampled=1,
-                )
-            ])
-        )  # fmt: skip
-        return reverb.Client(f"127.0.0.1:{servers[-1].port}")
-
-    yield make
-    for server in servers:
-        server.stop()
-
-
-def items(client: reverb.Client) -> list[tuple[Any, ...]]:
-    """All items of the table, in order; this removes them."""
-    size = client.server_info(timeout=10)["t"].current_size
-    samples = client.sample("t", size, emit_timesteps=False, unpack_as_table_signature=True) if size else []
-    return [_frozen(sample.data) for sample in samples]
-
-
-OBSERVERS = {
-    "pairs": lambda module, client: module.ReverbAddTrajectoryObserver(client, "t", sequence_length=2),
-    "padded": lambda module, client: module.ReverbAddTrajectoryObserver(client, "t", 3, pad_end_of_episodes=True),
-    "stream": lambda module, client: module.ReverbTrajectorySequenceObserver(client, "t", 3, stride_length=2),
-    "episodes": lambda module, client: module.ReverbAddEpisodeObserver(client, "t", max_sequence_length=9),
-}
-
-
-@pytest.mark.parametrize("kind", OBSERVERS)
-def test_push_writes_the_same_items(kind: str, table: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(frame_blocks, "_BLOCK_LENGTH", 4)
-    data, client = dataset(columns(3, 1, 4, 5)), table()
-    observer = OBSERVERS[kind](reverb_utils, client)
-    assert theirs.push_rlds_to_reverb(data, observer) == 13
-    observer.flush()
-    expected = items(client)
-    assert expected
-    for module in (reverb_utils, reverb_observers):
-        observer = OBSERVERS[kind](module, client)
-        assert ours.push_rlds_to_reverb(data, observer) == 13
-        assert items(client) == expected
-        observer.close()
-
-
-def test_an_observer_of_another_class_gets_tensors() -> None:
-    class Observer:
-        def __init__(self) -> None:
-            self.frames: list[Any] = []
-
-        def get_table_signature(self) -> Any:
-            return tensor_spec.add_outer_dim(FRAME)
-
-        def __call__(self, frame: Any) -> None:
-            assert tf.is_tensor(frame.step_type)
-            self.frames.append(_frozen(frame))
-
-    data, mine, upstream = dataset(columns(3, 2)), Observer(), Observer()
-    assert ours.push_rlds_to_reverb(data, mine) == theirs.push_rlds_to_reverb(data, upstream) == 5
-    assert mine.frames == upstream.frames
-
-
-@pytest.mark.parametrize("module", [reverb_utils, reverb_observers], ids=["TF-Agents' observer", "our observer"])
-def test_a_bad_episode_ends_it_and_leaves_no_frames(module: Any, table: Any) -> None:
-    client = table()
-    observer = OBSERVERS["pairs"](module, client)
-    broken = columns(3, start=10, is_last=lambda e: np.zeros(3, bool), is_terminal=lambda e: np.zeros(3, bool))
-    with pytest.raises(tf.errors.InvalidArgumentError, match="Mid step should not be followed by a first step"):
-        ours.push_rlds_to_reverb(dataset(columns(3) + broken), observer)
-    assert ours.push_rlds_to_reverb(dataset(columns(2, start=20)), observer) == 2
-    size = client.server_info(timeout=10)["t"].current_size
-    samples = client.sample("t", size, emit_timesteps=False, unpack_as_table_signature=True)
-    assert [sample.data.action[:, 0].tolist() for sample in samples] == [[0, 1], [1, 2], [10, 11], [20, 21]]
-    observer.close()
-
-
-def _bounded(spec: Any) -> Any:
-    return spec._replace(
-        action=tensor_spec.BoundedTensorSpec([1], tf.float32, -1, 1, name="a"), discount=tf.TensorSpec([], tf.float32)
-    )
-
-
-@pytest.mark.parametrize(
-    ("signature", "fits"),
-    [
-        (FRAME, True),
-        (_bounded(FRAME), True),
-        (FRAME._replace(action=tf.TensorSpec([1], tf.float64)), False),
-        (FRAME._replace(action=tf.TensorSpec([], tf.float32)), False),
-        (FRAME._replace(observation={"a": FRAME.observation}), False),
-        (FRAME._replace(policy_info=tf.TensorSpec([], tf.float32)), False),
-        (None, False),
-    ],
-    ids=["same", "names and bounds", "dtype", "shape", "structure", "policy_info", "none"],
-)
-def test_a_signature_fits_by_structure_dtype_and_shape(signature: Any, fits: bool, table: Any) -> None:
-    observer = OBSERVERS["pairs"](reverb_observers, table(signature))
-    if fits:
-        assert ours.push_rlds_to_reverb(dataset(columns(3)), observer) == 3
-    else:
-        with pytest.raises(ValueError, match=r"^Replay buffer table signature spec should match RLDS data spec\.$"):
-            ours.push_rlds_to_reverb(dataset(columns(3)), observer)
-    observer.close()
-
-
-@pytest.mark.parametrize(
-    ("module", "in_table"),
-    [(reverb_utils, True), (reverb_observers, True), (reverb_utils, False)],
-    ids=["TF-Agents' observer", "our observer", "not in the table"],
-)
-def test_policy_info_is_written_where_the_table_has_it(module: Any, in_table: bool, table: Any) -> None:
-    data = dataset(columns(2, 1))
-    client = table(ours.create_trajectory_data_spec(data, info) if in_table else FRAME)
-    observer = OBSERVERS["pairs"](module, client)
-    assert ours.push_rlds_to_reverb(data, observer, info) == 3
-    (pair,) = theirs.convert_rlds_to_trajectories(data, info).take(2).batch(2).as_numpy_iterator()
-    assert items(client) == [_frozen(pair if in_table else pair._replace(policy_info=()))]
-    observer.close()

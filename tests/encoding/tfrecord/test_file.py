@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import io
 import itertools
-import struct
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from framed_records import FAULTS, PAYLOADS, STARTS, THIRD, damages, flip, read, records
 from google_crc32c import value as crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -23,62 +23,6 @@ from rlds_beam.encoding.tfrecord import framing as tfrecord_framing
 from rlds_beam.encoding.tfrecord.file import read_records, scan_headers
 from rlds_beam.encoding.tfrecord.gzip_stream import GzipStream
 from rlds_beam.encoding.tfrecord.writing import FramedRows, frame, frame_all
-
-
-def read(data: bytes, start: int = 0, stop: int | None = None, **options: Any) -> list[Record | Damage]:
-    return list(read_records(io.BytesIO(data), start, stop, **options))
-
-
-def records(units: list[Record | Damage]) -> list[bytes]:
-    return [unit.payload for unit in units if isinstance(unit, Record)]
-
-
-def damages(units: list[Record | Damage]) -> list[Damage]:
-    return [unit for unit in units if isinstance(unit, Damage)]
-
-
-def flip(data: bytes, *places: int) -> bytes:
-    changed = bytearray(data)
-    for place in places:
-        changed[place] ^= 0x40
-    return bytes(changed)
-
-
-PAYLOADS = [b"alfa", b"", b"b", b"gamma", bytes(5), b"\xff" * 3]
-GOOD = frame_all(PAYLOADS)
-STARTS = [sum(len(p) + 16 for p in PAYLOADS[:i]) for i in range(len(PAYLOADS) + 1)]
-THIRD = STARTS[2]
-HUGE = (1 << 60).to_bytes(8, "little")
-
-FAULTS: dict[str, bytes] = {
-    "none": GOOD,
-    "empty": b"",
-    "data": flip(GOOD, STARTS[3] + 14),
-    "data crc": flip(GOOD, STARTS[4] - 2),
-    "two data in a row": flip(GOOD, STARTS[3] + 14, STARTS[4] + 14),
-    "first data": flip(GOOD, 13),
-    "last data": flip(GOOD, len(GOOD) - 5),
-    "length": flip(GOOD, THIRD),
-    "length crc": flip(GOOD, THIRD + 9),
-    "first length": flip(GOOD, 0),
-    "last length": flip(GOOD, STARTS[-2]),
-    "data, then length": flip(GOOD, STARTS[3] + 14, STARTS[4]),
-    "length, then data": flip(GOOD, STARTS[2], STARTS[3] + 14),
-    "torn header": GOOD[: STARTS[-2] + 7],
-    "torn payload": GOOD[: STARTS[-2] + 13],
-    "torn footer": GOOD[:-2],
-    "torn, and data before": flip(GOOD[:-2], STARTS[4] + 14),
-    "trailing zeros": GOOD + bytes(40),
-    "trailing garbage": GOOD + b"garbage, and not little of it",
-    "hole of zeros": GOOD[:THIRD] + bytes(STARTS[4] - THIRD) + GOOD[STARTS[4] :],
-    "bytes lost in data": GOOD[: STARTS[3] + 14] + GOOD[STARTS[3] + 17 :],
-    "bytes lost in header": GOOD[: STARTS[3] + 2] + GOOD[STARTS[3] + 5 :],
-    "bytes put in": GOOD[: STARTS[3] + 14] + b"???" + GOOD[STARTS[3] + 14 :],
-    "huge length": GOOD[:THIRD] + HUGE + struct.pack("<I", tfrecord_framing.masked_crc(HUGE)) + GOOD[THIRD + 12 :],
-    "longer than the file": GOOD[:THIRD] + tfrecord_framing.record_header(999) + GOOD[THIRD + 12 :],
-    "text": b"This is a text file and nothing else.\n" * 3,
-    "one bad record": flip(frame(b"alone"), 14),
-}
 
 
 @pytest.mark.parametrize("name", FAULTS)
@@ -320,64 +264,6 @@ def test_a_plain_file_that_begins_like_gzip(tmp_path: Path) -> None:
     with opened.file:
         assert opened.splittable
         assert records(list(read_records(opened.file))) == [payload]
-
-
-# gzip
-
-
-def read_gzip(data: bytes) -> list[Record | Damage]:
-    return list(read_records(GzipStream(io.BytesIO(data))))
-
-
-def test_gzip_members_and_padding() -> None:
-    first, second = frame_all(PAYLOADS[:3]), frame_all(PAYLOADS[3:])
-    for padding in (b"", bytes(100)):
-        data = gzip.compress(first) + padding + gzip.compress(second) + padding
-        assert read_gzip(data) == read(GOOD)
-    assert read_gzip(gzip.compress(b"")) == []
-
-
-def test_gzip_cut_anywhere_is_damage() -> None:
-    data = gzip.compress(GOOD)
-    whole = read(GOOD)
-    for cut in range(3, len(data)):
-        units = read_gzip(data[:cut])
-        assert [u for u in units if isinstance(u, Record)] == whole[: len(records(units))]
-        (damage,) = damages(units)
-        assert units[-1] == damage
-        assert "cut short" in damage.reason and "gzip" in damage.reason
-
-
-@pytest.mark.parametrize("end", [b"trailing", b"\x1f\x8b\x08garbage......"])
-def test_gzip_with_trailing_garbage(end: bytes) -> None:
-    units = read_gzip(gzip.compress(GOOD) + end)
-    assert records(units) == PAYLOADS
-    assert "gzip stream is" in damages(units)[0].reason
-
-
-def test_gzip_damaged_records_are_read_around() -> None:
-    for data in FAULTS.values():
-        assert read_gzip(gzip.compress(data)) == read(data)
-
-
-def test_gzip_stream_expands_without_growing() -> None:
-    bomb = gzip.compress(bytes(64 << 20), 9)
-    tracemalloc.start()
-    try:
-        (damage,) = read_gzip(bomb)
-        assert isinstance(damage, Damage) and damage.stop == 64 << 20
-        assert tracemalloc.get_traced_memory()[1] < 48 << 20
-    finally:
-        tracemalloc.stop()
-
-
-def test_gzip_stream_seeks() -> None:
-    data = np.random.default_rng(3).bytes(300_000)
-    stream = GzipStream(io.BytesIO(gzip.compress(data)))
-    for place in (0, 200_000, 5, 299_999, 300_000, 70_000):
-        assert stream.seek(place) == stream.tell() == place
-        assert stream.read(10) == data[place : place + 10]
-    assert stream.seek(1 << 30) == len(data)
 
 
 # Memory

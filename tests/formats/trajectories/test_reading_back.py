@@ -7,10 +7,10 @@ import json
 import pickle
 import tempfile
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
+from converted_items import KEY, assert_same, expected_of, leaves_of, make_frames, read, write
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from outputs import commit_dataset, commit_range, plan, shard_path
@@ -22,9 +22,7 @@ from rlds_beam.episodes.columns import concatenate
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.errors import RldsBeamError, UsageError
 from rlds_beam.formats.trajectories.loading import load_trajectories
-from rlds_beam.formats.trajectories.reading_back import ConvertedDataset, is_converted, open_converted
-from rlds_beam.images.encoded_images import EncodedImages
-from rlds_beam.images.encoding import encode_jpeg
+from rlds_beam.formats.trajectories.reading_back import is_converted, open_converted
 from rlds_beam.output import directory
 from rlds_beam.output.shards import ShardWriter
 from rlds_beam.reading.plan import WorkRange
@@ -38,15 +36,12 @@ from rlds_beam.testing import (
     shard_paths,
     write_dataset,
 )
-from rlds_beam.trajectories.frames import Frames
-from rlds_beam.trajectories.image_leaves import jpegs_of, pixels_of
-from rlds_beam.trajectories.items import ItemMaker, Items
+from rlds_beam.trajectories.items import ItemMaker
 from rlds_beam.trajectories.options import CASTS, ItemOptions
 from rlds_beam.trajectories.record_decoding import TrajectoryDecoder
 from rlds_beam.trajectories.record_encoding import TrajectoryEncoder
 from rlds_beam.trajectories.spec import Leaf, TrajectorySpec
 
-KEY = EpisodeKey("testing/1.0.0", "train", 0, 0)
 CAMERA = Leaf("observation/camera", "uint8", (8, 16, 3), "jpeg")
 DEPTH = Leaf("observation/depth", "uint8", (8, 8, 1))
 TILED = ItemOptions(
@@ -60,98 +55,6 @@ KINDS = {
     "tiled": TILED,
     "across": ItemOptions(items="sequences", sequence_length=3, stride_length=2, across_episodes=True),
 }
-
-
-def leaves_of(*observation: Leaf) -> tuple[Leaf, ...]:
-    return (
-        Leaf("step_type", "int32", ()),
-        *observation,
-        Leaf("action", "float32", (2,)),
-        Leaf("next_step_type", "int32", ()),
-        Leaf("reward", "float32", ()),
-        Leaf("discount", "float32", ()),
-    )
-
-
-def make_frames(leaves: tuple[Leaf, ...], n: int, seed: int, most: int = 64) -> Frames:
-    """Random bits; int64 of at most `most` bits, so that their varints are as long as these."""
-    rng = np.random.default_rng(seed)
-    columns: dict[str, Any] = {}
-    for leaf in leaves:
-        shape = (n, *leaf.shape)
-        bits = rng.integers(0, 256, (*shape, leaf.numpy_dtype.itemsize), np.uint8)
-        columns[leaf.path] = bits.view(leaf.dtype)[..., 0]
-        if leaf.dtype == "int64" and most < 64:
-            columns[leaf.path] = rng.integers(0, 1 << most, shape)
-        if leaf.encoding == "jpeg":
-            data = np.empty(n, object)
-            data[:] = encode_jpeg(columns[leaf.path])
-            data[n // 2] = b""  # an added image
-            columns[leaf.path] = EncodedImages(data, leaf.shape)
-    columns["step_type"] = np.array([0, *[1] * (n - 2), 2][-n:], np.int32)
-    return Frames(columns, KEY)
-
-
-def write(output: Path, leaves, options, episodes, images="raw", split="train", shards=1) -> list[Items]:
-    """Converts the frames of episodes to `output`, and returns the items that are in it."""
-    spec = TrajectorySpec(leaves, () if options.items == "frames" else (options.length,))
-    encoder = TrajectoryEncoder(spec, images)
-    directory.open_output(str(output), plan(options=str(options)))
-    made = []
-    for work in (ranges := [WorkRange(split, i, shards, ()) for i in range(shards)]):
-        path = shard_path(output, work)
-        maker = ItemMaker(options)
-        items = [maker.push(frames) for frames in episodes[work.index :: shards]]
-        items += [last] if (last := maker.finish()) is not None else []
-        with ShardWriter(path) as writer:
-            for some in items:
-                encoded = encoder.encode(some)
-                writer.write(encoded.buffers, encoded.count, KEY)
-            shard = writer.commit()
-        made += items
-        commit_range(output, work, shard, encoder.fields)
-    commit_dataset(output, ranges, encoder.fields)
-    return made
-
-
-def expected_of(made: list[Items], leaves, images="raw") -> list[dict[str, np.ndarray]]:
-    """Each item, gathered by items.py, as it comes back: images are pixels, through a JPEG where they are JPEGs."""
-    rows = []
-    for items in made:
-        columns = {}
-        for leaf in leaves:
-            column = items.gather(leaf.path)
-            if images == "jpeg" and len(leaf.shape) == 3:
-                flat = column.data.ravel() if isinstance(column, EncodedImages) else column.reshape(-1, *leaf.shape)
-                jpegs = EncodedImages(flat, leaf.shape) if isinstance(column, EncodedImages) else flat
-                data = np.empty(len(flat), object)
-                data[:] = [bytes(jpeg) for jpeg in jpegs_of(jpegs, leaf, 95)]
-                column = EncodedImages(data, leaf.shape).decode().reshape(*items.index.shape, *leaf.shape)
-            elif isinstance(column, EncodedImages):
-                flat = EncodedImages(column.data.ravel(), leaf.shape)
-                column = pixels_of(flat, leaf).reshape(*items.index.shape, *leaf.shape)
-            columns[leaf.path] = column
-        rows += [{path: column[k] for path, column in columns.items()} for k in range(len(items))]
-    return rows
-
-
-def read(replay: ConvertedDataset) -> list[dict[str, np.ndarray]]:
-    rows = []
-    for work in replay.ranges:
-        for items in replay.read_items(work):
-            replay.spec.check(items.frames)
-            columns = {path: items.gather(path) for path in items.frames.columns}
-            rows += [{path: column[k] for path, column in columns.items()} for k in range(len(items))]
-    return rows
-
-
-def assert_same(got: list[dict[str, np.ndarray]], want: list[dict[str, np.ndarray]]) -> None:
-    assert len(got) == len(want)
-    for one, other in zip(got, want, strict=True):
-        assert [*one] == [*other]  # in the spec's order
-        for path, value in other.items():
-            assert (one[path].dtype, one[path].shape) == (value.dtype, value.shape), path
-            assert one[path].tobytes() == value.tobytes(), path
 
 
 OBSERVATIONS = st.lists(

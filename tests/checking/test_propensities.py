@@ -1,0 +1,89 @@
+"""The rules for propensities."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from logged_propensities import always_one, behavior, logged, recorded
+
+from rlds_beam.checking.options import CheckOptions
+from rlds_beam.checking.verdicts import find_violations
+from rlds_beam.errors import RldsBeamError, UsageError
+from rlds_beam.pipelines.cli import main
+from rlds_beam.testing import make_episode, write_dataset
+
+
+def wrong_shape(steps):
+    return np.ones(3)
+
+
+def failing(steps):
+    raise KeyError("no such layer")
+
+
+class TestRules:
+    def rules(self, episode, **options):
+        return [v.rule for v in find_violations(episode, CheckOptions(**options))]
+
+    def test_what_is_right_breaks_none(self):
+        assert self.rules(recorded([0.1, 1.0, 0.8])) == []
+        assert self.rules(logged(0), propensity_fn=behavior) == []
+
+    @pytest.mark.parametrize("bad", [0.0, -0.1, 1.2])
+    def test_out_of_range(self, bad):
+        (violation,) = find_violations(recorded([0.5, bad, 0.5]), CheckOptions())
+        assert (violation.rule, violation.field, violation.step) == ("propensity_out_of_range", "propensity", 1)
+        assert f"{bad:g}" in violation.detail
+
+    def test_a_density_may_be_above_1(self):
+        episode = recorded([0.5, 7.0])
+        continuous = episode.with_columns({"action": np.zeros((3, 2), np.float32)})
+        assert self.rules(continuous) == []
+
+    def test_the_void_one_of_the_last_step_is_judged_where_it_is_asked_for(self):
+        assert self.rules(recorded([0.5]), check_unused=True) == ["propensity_out_of_range"]
+
+    def test_the_logarithm_has_to_agree(self):
+        p = np.array([0.5, 0.25])
+        assert self.rules(recorded(p, log_propensity=np.append(np.log(p), 0.0))) == []
+        assert self.rules(recorded(p, log_propensity=np.append(np.log(p[::-1]), 0.0))) == ["propensity_mismatch"]
+
+    def test_a_named_policy_has_to_agree(self):
+        (violation,) = find_violations(logged(0, wrong=1.5), CheckOptions(propensity_fn=behavior))
+        assert violation.rule == "propensity_mismatch"
+        assert f"{behavior.__module__}:behavior gives 0.1" in violation.detail
+        assert self.rules(logged(0), propensity_fn=always_one) == ["propensity_mismatch"]
+
+    @pytest.mark.parametrize(("function", "error"), [(wrong_shape, UsageError), (failing, RldsBeamError)])
+    def test_what_a_function_does_wrong_is_said(self, function, error):
+        with pytest.raises(error, match=f"--propensity_fn=.*{function.__name__}"):
+            find_violations(logged(0), CheckOptions(propensity_fn=function))
+
+    def test_a_policy_without_anything_to_compare_is_refused(self):
+        with pytest.raises(UsageError, match="the steps have no propensity"):
+            find_violations(make_episode(4, seed=0), CheckOptions(propensity_fn=behavior))
+
+    @pytest.mark.parametrize(
+        ("column", "told"),
+        [
+            (np.full((3, 2), 0.5), "float64 of shape (2,)"), (np.ones(3, np.int64), "int64"),
+            (np.array([b"a", b"b", b"c"], object), "text"),
+        ],
+    )  # fmt: skip
+    @pytest.mark.parametrize("field", ["propensity", "pscore", "log_propensity"])
+    def test_what_is_not_one_float_is_judged_by_name(self, field, column, told):
+        episode = make_episode(3, seed=0).with_columns({field: column})
+        (violation,) = find_violations(episode, CheckOptions())
+        assert (violation.rule, violation.field) == ("propensity_out_of_range", field)
+        assert violation.detail.startswith(told) and "one float is expected" in violation.detail
+
+    def test_both_names_are_looked_at(self):
+        (violation,) = find_violations(recorded([0.5, 0.5], pscore=np.array([0.5, 2.0, 0.0])), CheckOptions())
+        assert (violation.field, violation.step) == ("pscore", 1)
+
+    def test_a_rejected_episode_is_kept(self, tmp_path, capsys):
+        source = write_dataset(tmp_path / "data", [logged(0), logged(1, wrong=0.0)])
+        assert main(["validate", str(source), "--json", "--runner=FnApiRunner"]) == 3
+        assert json.loads(capsys.readouterr().out)["rules"]["propensity_out_of_range"]["rejected"] == 1

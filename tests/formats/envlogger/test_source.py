@@ -1,0 +1,186 @@
+"""EnvLogger's logs, whole and damaged."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from exchanging import export, open_job, plain, read_back
+
+
+@pytest.fixture(scope="module")
+def log(tmp_path_factory):
+    """A log of 40 episodes of 6 steps, in chunks of a few; the last one is not finished."""
+    pytest.importorskip("envlogger.backends.python")
+    import dm_env
+    import envlogger
+    from dm_env import specs
+    from envlogger.backends import riegeli_backend_writer
+
+    class Env(dm_env.Environment):
+        def __init__(self):
+            self.time, self.rng = 0, np.random.default_rng(0)
+
+        def _observe(self):
+            image = self.rng.integers(0, 255, (32, 32, 3), np.uint8)
+            return {"state": np.full(2, self.time, np.float32), "image": image}
+
+        def reset(self):
+            self.time = 0
+            return dm_env.restart(self._observe())
+
+        def step(self, action):
+            self.time += 1
+            if self.time == 5:
+                return dm_env.termination(1.0, self._observe())
+            return dm_env.transition(0.5 * self.time, self._observe(), 1.0)
+
+        def observation_spec(self):
+            return {"state": specs.Array((2,), np.float32), "image": specs.Array((32, 32, 3), np.uint8)}
+
+        def action_spec(self):
+            return specs.BoundedArray((2,), np.float32, -1, 1)
+
+    directory = tmp_path_factory.mktemp("log")
+    backend = riegeli_backend_writer.RiegeliBackendWriter(
+        str(directory), writer_options="transpose,brotli:1,chunk_size:95k"
+    )
+    env = envlogger.EnvLogger(Env(), step_fn=lambda timestep, action, env: {"propensity": 0.25}, backend=backend)
+    for number in range(40):
+        env.reset()
+        for _ in range(5 if number < 39 else 2):
+            env.step(np.full(2, number / 40, np.float32))
+    env.close()
+    return directory
+
+
+@pytest.fixture(scope="module")
+def whole(log):
+    """Its episodes."""
+    return read_back(log, "envlogger")
+
+
+def shard_of(log: Path) -> Path:
+    (shard,) = [path for path in log.iterdir() if path.is_dir()]
+    return shard
+
+
+def test_envlogger_has_what_was_logged(log):
+    found = read_back(log, "envlogger", ranges=3)
+    assert [len(e) for e in found] == [6] * 39 + [3]
+    episode = found[4]
+    assert episode.faults == ()
+    assert episode.steps["observation/state"][:, 0].tolist() == [0, 1, 2, 3, 4, 5]
+    assert episode.steps["observation/image"].shape == (6, 32, 32, 3)
+    assert episode.steps["action"][:, 0].tolist() == [np.float32(0.1)] * 5 + [0]
+    assert episode.steps["reward"].tolist() == [0.5, 1.0, 1.5, 2.0, 1.0, 0]
+    assert episode.steps["discount"].tolist() == [1, 1, 1, 1, 0, 0]
+    assert episode.steps["is_terminal"].tolist() == [False] * 5 + [True]
+    assert plain(episode.steps["propensity"]) == [0.25] * 6
+    assert not found[-1].steps["is_last"].any()
+
+
+@pytest.mark.parametrize("damage", ["byte", "cut"])
+def test_envlogger_reads_what_can_be_read_of_a_damaged_log(log, tmp_path, damage):
+    shutil.copytree(log, tmp_path / "log")
+    file = shard_of(tmp_path / "log") / "steps.riegeli"
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 0xFF
+    file.write_bytes(content if damage == "byte" else content[: len(content) // 2])
+    found, whole = read_back(tmp_path / "log", "envlogger"), read_back(log, "envlogger")
+    lost = [i for i, episode in enumerate(found) if episode.faults]
+    assert {fault.rule for i in lost for fault in found[i].faults} == {"corrupt_record"}
+    assert len(found) == 40 and 0 < len(lost) < (15 if damage == "byte" else 26)
+    assert lost == list(range(lost[0], lost[-1] + 1))
+    if damage == "byte":
+        assert lost[-1] < 39  # what comes after the damage is read
+    for ours, other in zip(found, whole, strict=True):
+        assert ours.faults or plain(ours.steps["observation/image"]) == plain(other.steps["observation/image"])
+
+
+def damaged(log: Path, into: Path) -> Path:
+    """The shard of a copy."""
+    shutil.copytree(log, into)
+    return shard_of(into)
+
+
+def images_of(episodes: list[Any]) -> list[Any]:
+    return [plain(e.steps["observation/image"]) for e in episodes if not e.faults]
+
+
+def reasons(episodes: list[Any]) -> list[str]:
+    assert {fault.rule for e in episodes for fault in e.faults} <= {"corrupt_record"}
+    return [fault.detail for e in episodes for fault in e.faults]
+
+
+INDEXES = ("episode_index.riegeli", "step_offsets.riegeli", "episode_metadata.riegeli")
+
+
+@pytest.mark.parametrize(
+    ("how", "names"),
+    [("missing", INDEXES[:1]), ("missing", INDEXES[1:2]), ("missing", INDEXES), ("empty", INDEXES)],
+    ids=["index", "offsets", "all", "all empty"],
+)
+def test_envlogger_without_index_files(log, whole, tmp_path, how, names):
+    shard = damaged(log, tmp_path / "log")
+    for name in names:
+        (shard / name).unlink() if how == "missing" else (shard / name).write_bytes(b"")
+    found = read_back(tmp_path / "log", "envlogger", ranges=3)
+    assert images_of(found) == images_of(whole)
+    told = reasons(found)
+    assert len(told) == 1 and len(found) == 41 and found[-1].faults
+    assert "40 episodes of 237 steps were found in steps.riegeli" in told[0]
+    if how == "missing":
+        assert all(f"{name} is missing" in told[0] for name in names)
+
+
+def test_envlogger_whose_writer_was_killed(log, whole, tmp_path):
+    """What a flush leaves: no index of the last episode, and the beginning of a chunk that was never finished."""
+    shard = damaged(log, tmp_path / "log")
+    steps = (shard / "steps.riegeli").read_bytes()
+    (shard / "steps.riegeli").write_bytes(steps[: len(steps) * 3 // 5])
+    for name in INDEXES:
+        (shard / name).unlink()
+    found = read_back(tmp_path / "log", "envlogger")
+    complete = [e for e in found if not e.faults and e.steps["is_last"].any()]
+    assert images_of(complete) == images_of(whole)[: len(complete)]
+    (told,) = reasons(found)
+    assert 10 < len(found) < 40 and f"to {len(steps) * 3 // 5:,} of steps.riegeli hold no step" in told
+    report = export(tmp_path / "log", tmp_path / "out", "rlds", from_="envlogger")
+    assert (report.items_written, report.rejected) == (len(complete), len(found) - len(complete))
+
+
+def test_envlogger_with_a_damaged_header_and_no_offsets(log, whole, tmp_path):
+    """The steps of a chunk are lost, and those of the next ones are found again by the headers of blocks."""
+    from rlds_beam.formats.envlogger.riegeli import Chunk, scan
+
+    shard = damaged(log, tmp_path / "log")
+    with open(shard / "steps.riegeli", "rb") as file:
+        chunks = [chunk for chunk in scan(file) if isinstance(chunk, Chunk)]
+    content = bytearray((shard / "steps.riegeli").read_bytes())
+    content[chunks[1].begin + (24 if chunks[1].begin % 65536 == 0 else 0) + 3] ^= 0xFF
+    (shard / "steps.riegeli").write_bytes(content)
+    (shard / "step_offsets.riegeli").unlink()
+    found = read_back(tmp_path / "log", "envlogger")
+    (told,) = reasons(found)
+    images, expected = images_of(found), images_of(whole)
+    kept = [image for image in images if image in expected]
+    assert f"bytes {chunks[1].begin:,} to" in told and "whose beginning is lost" in told
+    assert 25 < len(kept) < 40 and expected[-2] in kept
+    (cut,) = [e for e in found[:-2] if not e.steps["is_last"].any()]  # two episodes do not become one
+    image = plain(cut.steps["observation/image"])
+    assert image in [e[: len(image)] for e in expected]
+
+
+def test_envlogger_with_a_shard_without_steps(log, tmp_path):
+    shard = damaged(log, tmp_path / "log")
+    other = shard.with_name("20990101T000000000000")
+    shutil.copytree(shard, other)
+    (other / "steps.riegeli").unlink()
+    found = read_back(tmp_path / "log", "envlogger")
+    assert len(found) == 41 and found[-1].faults[0].detail.count("there is no steps.riegeli") == 1
+    job = open_job(tmp_path / "log", tmp_path / "out", "rlds", from_="envlogger")
+    assert len(job.source.splits[0].shards) == 2

@@ -1,0 +1,26 @@
+"""Minari's directories of Arrow and Parquet; Minari itself writes them in tests/peers/exchange."""
+
+from __future__ import annotations
+
+import pytest
+from exchanging import plain, read_back
+from fuzzed_datasets import minari_directory
+
+
+@pytest.mark.parametrize("kind", ["arrow", "parquet"])
+def test_minaris_directories(tmp_path, kind):
+    minari_directory(tmp_path / "arrow-v0" / "data", kind)
+    first, second = read_back(tmp_path / "arrow-v0", "minari", ranges=2)
+    assert (first.faults, second.faults, first.key.position, second.key.position) == ((), (), 0, 1)
+    assert first.steps["observation/state"].tolist() == [[[2 * t, 2 * t + 1]] for t in range(4)]
+    assert second.steps["observation/pair/0"].tolist() == [[[10 + 2 * t, 11 + 2 * t]] for t in range(3)]
+    assert plain(second.steps["observation/pair/1"]) == [b"a", b"b", b"c"]
+    assert (first.steps["action"].tolist(), second.steps["reward"].tolist()) == ([0, 1, 2, 0], [0.0, 0.5, 0.0])
+    assert [e.steps["is_terminal"].tolist() for e in (first, second)] == [[False] * 4, [False, False, True]]
+    assert first.steps["is_last"].tolist() == [False] * 3 + [True]
+    file = tmp_path / "arrow-v0" / "data" / "1" / f"part-0.{kind}"
+    for content in (file.read_bytes()[:-40], b"", None):
+        file.unlink() if content is None else file.write_bytes(content)
+        whole, damaged = read_back(tmp_path / "arrow-v0", "minari")
+        assert not whole.faults and damaged.faults[0].rule == "corrupt_record"
+        assert "episode 1 cannot be read" in damaged.faults[0].detail
