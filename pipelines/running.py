@@ -1,4 +1,4 @@
-"""Runs the ranges of a conversion or a recording that are not finished."""
+"""What jobs share: `convert` and `record` run the ranges that are not finished, `validate` and `stats` check."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from rlds_beam.errors import DiskError, RldsBeamError
 from rlds_beam.text import format_size
 
 if TYPE_CHECKING:
+    from rlds_beam.checking.report import Report
     from rlds_beam.jobs.convert import ConvertJob
+    from rlds_beam.reading.base import Source
     from rlds_beam.reading.plan import WorkRange
 
 
@@ -68,3 +70,39 @@ def run_ranges(
         if error.exit_code != RldsBeamError.exit_code:
             raise
         raise type(error)(f"{error} ({job.progress()})") from error
+
+
+def run_checks(
+    command: str, config: Any, source: Source, seconds: float, define: Callable[[Any], Any], key: str | None = None
+) -> tuple[Report, Any]:
+    """Runs a job that checks a dataset and writes no items.
+
+    Args:
+      command: the job's, for the progress.
+      config: of the job.
+      source: the dataset.
+      seconds: about as long as one core takes.
+      define: builds the pipeline under a root; returns a PCollection of one result.
+      key: where the result holds the report on the records; None if it is that report.
+
+    Returns:
+      The whole report, and the result as JSON.
+
+    Raises:
+      NotVerifiedError: an input file changed meanwhile, or the counts do not add up.
+      RldsBeamError: the dataset cannot be read at all, or the pipeline failed.
+    """
+    from rlds_beam.checking.dataset import check_counts, check_source
+    from rlds_beam.checking.report import Report
+    from rlds_beam.console.progress import Progress, Total
+    from rlds_beam.reading.changes import AGAIN, Snapshot
+    from rlds_beam.runners.results import run_for_result
+
+    report, snapshot = check_source(source, config), Snapshot.of(source, AGAIN)
+    with Progress(Total(command, bytes=source.size), config.progress).shown() as progress:
+        content, _ = run_for_result(define, config, seconds, progress)
+    snapshot.verify_all()
+    of_records = Report.from_json(content if key is None else content[key])
+    report = report.merge(of_records, check_counts(source, of_records.shards, config))
+    report.check()
+    return report, content

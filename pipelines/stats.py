@@ -112,16 +112,12 @@ def stats(config: StatsConfig) -> StatsOutcome:
       NotVerifiedError: an input file changed meanwhile.
       RldsBeamError: the dataset cannot be read at all, the pipeline failed, or the output cannot be written.
     """
-    from rlds_beam.checking.dataset import check_counts, check_source
-    from rlds_beam.checking.report import Report
     from rlds_beam.connectors.cleaning.presets import with_preset
-    from rlds_beam.console.progress import Progress, Total
     from rlds_beam.formats.sources import open_input
     from rlds_beam.jobs.cost import stats_seconds
     from rlds_beam.pipelines import outcome
-    from rlds_beam.reading.changes import AGAIN, Snapshot
+    from rlds_beam.pipelines.running import run_checks
     from rlds_beam.runners import check
-    from rlds_beam.runners.results import run_for_result
 
     check(config)
     outcome.check_writable(config.output, "--output")
@@ -129,16 +125,10 @@ def stats(config: StatsConfig) -> StatsOutcome:
     source = open_input(config)
     connecting = _connecting(config, source)
     _check_format(config, connecting.probed.schema)
-    report, snapshot = check_source(source, config), Snapshot.of(source, AGAIN)
-    with Progress(Total("stats", bytes=source.size), config.progress).shown() as progress:
-        content, _ = run_for_result(
-            lambda root: define_pipeline(root, config, source, connecting),
-            config,
-            stats_seconds(source, config),
-            progress,
-        )
-    snapshot.verify_all()
-    job_report = Report.from_json(content["report"])
+    report, content = run_checks(
+        "stats", config, source, stats_seconds(source, config),
+        lambda root: define_pipeline(root, config, source, connecting), "report",
+    )  # fmt: skip
     statistics = {"dataset": source.dataset, **content["statistics"]}
     if config.output is not None and statistics["episodes"]:
         try:
@@ -146,8 +136,6 @@ def stats(config: StatsConfig) -> StatsOutcome:
             storage.write_text(config.output, json.dumps(written, indent=2) + "\n")
         except OSError as error:
             raise RldsBeamError(f"--output={config.output} cannot be written to: {error}") from error
-    report = report.merge(job_report, check_counts(source, job_report.shards, config))
-    report.check()
     return StatsOutcome(report, statistics)
 
 

@@ -69,36 +69,24 @@ def validate(config: ValidateConfig) -> Report:
       NotVerifiedError: an input file changed meanwhile.
       RldsBeamError: the dataset cannot be read at all, the pipeline failed, or the report cannot be written.
     """
-    from rlds_beam.checking.dataset import check_counts, check_source
-    from rlds_beam.checking.report import Report
     from rlds_beam.connectors.cleaning.presets import with_preset
     from rlds_beam.connectors.runner import ConnectorRunner
-    from rlds_beam.console.progress import Progress, Total
     from rlds_beam.formats.sources import open_input
     from rlds_beam.jobs.cost import validate_seconds
     from rlds_beam.pipelines import outcome
-    from rlds_beam.reading.changes import AGAIN, Snapshot
+    from rlds_beam.pipelines.running import run_checks
     from rlds_beam.runners import check
-    from rlds_beam.runners.results import run_for_result
 
     check(config)
     outcome.check_writable(config.report, "--report")
     config = with_preset(config)
     source = open_input(config)
     connecting = ConnectorRunner.for_options(config, source.schema)
-    report, snapshot = check_source(source, config), Snapshot.of(source, AGAIN)
     job = dataclasses.replace(config, report=None)  # which is of the workers; this process writes the whole one
-    with Progress(Total("validate", bytes=source.size), config.progress).shown() as progress:
-        content, _ = run_for_result(
-            lambda root: define_pipeline(root, job, source, connecting),
-            config,
-            validate_seconds(source, config),
-            progress,
-        )
-    snapshot.verify_all()
-    job_report = Report.from_json(content)
-    report = report.merge(job_report, check_counts(source, job_report.shards, config))
-    report.check()
+    report, _ = run_checks(
+        "validate", config, source, validate_seconds(source, config),
+        lambda root: define_pipeline(root, job, source, connecting),
+    )  # fmt: skip
     outcome.write_report(report.to_json(), config.report)
     return report
 

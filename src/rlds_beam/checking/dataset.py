@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from rlds_beam.checking.options import CheckOptions
 from rlds_beam.checking.report import Report
 from rlds_beam.checking.rules import ADVICE
+from rlds_beam.encoding.tfds.dataset_info import DATASET_INFO, FEATURES
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.errors import FailedRuleError, UsageError, Violation
@@ -61,7 +62,7 @@ def check_counts(source: Source, read: Mapping[str, int], options: CheckOptions)
             records = read.get(key.shard_name, 0)
             if records == expected:
                 continue
-            said = "the dataset's metadata" if source.tfds is None else "dataset_info.json"
+            said = "the dataset's metadata" if source.tfds is None else DATASET_INFO
             detail = f"{shard.path} holds {count(records, 'record')}{of_slice}; {said} says {expected:,}"
             if policy == "fail":
                 raise FailedRuleError(f"short_shard: {detail}. {ADVICE['short_shard'].capitalize()}")
@@ -88,7 +89,7 @@ def _schema_mismatch(source: Source) -> Iterator[Violation]:
         return
     for rule, field in set.intersection(*map(set, samples)):
         if rule in ("missing_field", "wrong_dtype_or_shape"):
-            said = "the dataset's schema" if source.tfds is None else "features.json"
+            said = "the dataset's schema" if source.tfds is None else FEATURES
             detail = f"{said} does not fit the records: {samples[0][rule, field]}"
             yield Violation("schema_mismatch", f"{detail} (so in all of the first {len(samples)})")
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from rlds_beam import __version__
+from rlds_beam.encoding.tfds.dataset_info import FEATURES
 from rlds_beam.encoding.tfds.features import parse_features
 from rlds_beam.encoding.tfds.rlds_dataset import features_json
 from rlds_beam.episodes.schema import Schema
@@ -112,7 +113,7 @@ def open_recording(options: RolloutOptions, shards: int | None = None) -> Record
         propensity=propensity, mixture=mixture, images=options.image_encoding == "png",
     )  # fmt: skip
     features = to_json(features_json(recorded))
-    schema = parse_features(features, "features.json")
+    schema = parse_features(features, FEATURES)
     shards = _shards(options, shards)
     planned = plan_rollouts(len(policies), options.datasets, options.trajectories, shards)
     paths = {split: [_path(split, rollout, policies) for rollout in rollouts] for split, rollouts in planned.items()}

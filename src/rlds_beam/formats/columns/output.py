@@ -132,11 +132,10 @@ class ColumnsOutput(LearnerColumns, SeveralFiles, MetadataFiles, ItemCounts, Cos
         return found
 
     def files(self, work: WorkRange) -> tuple[str, ...]:
-        number = f"{work.index:05d}-of-{work.of:05d}"
         if self.format == "parquet":
-            name = f"{self.name}-{work.split}-{number}.parquet"
+            name = f"{self.name}-{work}.parquet"
         else:
-            name = f"{self.name}-{work.split}.{self.format}-{number}"
+            name = naming.shard_name(self.name, work.split, self.format, work.number)
         return tuple(f"{module}/{name}" for module in self.modules)
 
     def open_range(self, work: WorkRange) -> ColumnsWriter:
