@@ -201,18 +201,16 @@ def _stdout(discarded: bool) -> Iterator[None]:
 
 def _formats(command: str, fields: Mapping[str, Any]) -> list[str]:
     """The formats that a job reads or writes, as a section of its help; none if it takes no --from and no --to."""
-    flags = {"from": "from_" in fields, "to": "to" in fields}
-    if not any(flags.values()):
-        return []
-    *_, last = (flag for flag, taken in flags.items() if taken)
-    example = f"--{last}={fields[{'from': 'from_', 'to': 'to'}[last]].default}"
-    lines = [f"formats (for the options of one: rlds-beam {command} {example} --help):"]
+    flags = [flag for flag, field in (("from", "from_"), ("to", "to")) if field in fields]
+    example = (
+        f" (for the options of one: rlds-beam {command} --to={fields['to'].default} --help)" if "to" in flags else ""
+    )
+    lines = [f"formats{example}:"]
     for name, known in FORMATS.items():
-        kinds = {"from": known.source, "to": known.output}
-        takes = [flag if kinds[flag] else " " * len(flag) for flag, taken in flags.items() if taken]
+        takes = [flag if kind else " " * len(flag) for flag, kind in known.kinds.items() if flag in flags]
         if any(text.strip() for text in takes):
             lines.append("  ".join([f"  {name:<14}", *takes, known.about]))
-    return ["\n".join(lines)]
+    return ["\n".join(lines)] if flags else []
 
 
 def _rules() -> str:

@@ -139,7 +139,7 @@ def _add_flag(group: argparse._ActionsContainer, field: dataclasses.Field[Any], 
         nargs = "+" if field.metadata.get("several") else None
         group.add_argument(field.name, metavar=field.name.upper(), help=help_text, nargs=nargs)
         return
-    if field.default not in (None, (), False):
+    if field.default not in (None, (), False, ""):
         help_text += f" (default: {field.default})"
     given: dict[str, Any] = {"dest": field.name, "help": argparse.SUPPRESS if hidden else help_text}
     flag = f"--{flag_name(field.name)}"

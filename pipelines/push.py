@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["PushConfig", "PushOutcome", "define_pipeline", "push"]
 
-USAGE = "INPUT... --reverb=SERVERS --table=TABLES"
+USAGE = "INPUT... --reverb=HOST:PORT --table=NAMES"
 EXAMPLES = """
     rlds-beam push data/point_mass/1.0.0 --reverb=127.0.0.1:8000 --table=replay
     rlds-beam push data/point_mass/1.0.0 --reverb=embedded --table=replay --checkpoint=data/reverb

@@ -43,6 +43,11 @@ class Format(NamedTuple):
     extra: Extra | None = None
     extra_for: str = ""
 
+    @property
+    def kinds(self) -> dict[str, str]:
+        """The classes by the flag that chooses them, without its dashes."""
+        return {"from": self.source, "to": self.output}
+
 
 FORMATS = {
     RLDS: Format(
@@ -100,7 +105,7 @@ FORMATS = {
         output_options="rlds_beam.output.options:ImageOptions",
         opens='[Minari](https://minari.farama.org): `minari.MinariDataset("out/data")`',
         extra="hdf5",
-        extra_for="reading HDF5",
+        extra_for="HDF5",
     ),
     "d3rlpy": Format(
         "d3rlpy's ReplayBuffer (HDF5)",
@@ -108,7 +113,6 @@ FORMATS = {
         output="rlds_beam.formats.d3rlpy.output:D3rlpyOutput",
         opens="[d3rlpy](https://d3rlpy.readthedocs.io): `ReplayBuffer.load`",
         extra="hdf5",
-        extra_for="reading",
     ),
     "d4rl": Format(
         "D4RL's HDF5 files",

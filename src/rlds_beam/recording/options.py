@@ -11,7 +11,7 @@ from rlds_beam.options import Options, option
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RolloutOptions(Options):
-    """What is rolled out, and what of it is recorded."""
+    """What is rolled out and recorded."""
 
     name: str | None = option(None, "name of the dataset (from OUTPUT if that is NAME/1.0.0, or from the environment)")
     env: str = option(
@@ -20,43 +20,43 @@ class RolloutOptions(Options):
     )  # fmt: skip
     env_config: str | None = option(None, "keyword arguments of the environment, as JSON", metavar="JSON")
     policy: tuple[str, ...] = option(
-        (), "random; HEAD(module:function, argument=value); module:name; or a YAML file of these. May be given several "
-        "times: then each of the policies records so many episodes",
+        (), "random; HEAD(module:function, argument=value); module:name; or a YAML file of these. If given several "
+        "times, each policy records that many episodes",
         by_value=True, repeated=True, metavar="NAME"
     )  # fmt: skip
-    episodes: int | None = option(None, "trajectories of each policy, in each dataset: an episode each", least=1)
+    episodes: int | None = option(None, "episodes to record of each policy, in each dataset", least=1)
     steps: int | None = option(
         None,
-        "steps of each policy, in each dataset: in windows of --step_per_trajectory, whatever ends meanwhile",
+        "steps to record of each policy, in each dataset, in windows of --step_per_trajectory that may cross episodes",
         least=1,
     )
     step_per_trajectory: int | None = option(
         None,
-        "with --episodes, the most steps of one; with --steps, those of each window (10)",
+        "with --episodes, the most steps of an episode; with --steps, the length of a window (10)",
         least=1,
     )
     max_episode_steps: int | None = option(None, "steps after which an episode is truncated", least=1)
-    minimum_rollout_length: int = option(0, "of windows: the fewest steps before the first that is recorded", least=0)
+    minimum_rollout_length: int = option(0, "with --steps, the fewest steps skipped before a window", least=0)
     maximum_rollout_length: int = option(
         100,
-        "of windows: the steps before the first that is recorded are fewer than this",
+        "with --steps, fewer steps than this are skipped before a window",
         least=0,
     )
-    single_interaction: bool = option(False, "each window goes on where the one before ended, in one environment")
-    datasets: int = option(1, "independent datasets, each a split of its own", least=1)
+    single_interaction: bool = option(False, "start each window where the previous one ended")
+    datasets: int = option(1, "independent datasets, each its own split", least=1)
     obtain_info: bool = option(False, "record the environment's info, as info/...")
-    info_keys: tuple[str, ...] = option((), "of it, these only (all that are numbers or text)")
+    info_keys: tuple[str, ...] = option((), "info keys to record (all numbers and text)")
     record_unclipped_action: bool = option(
         False, "store actions as they were sampled; the environment is given them clipped to its bounds"
     )
     image_encoding: Literal["png", "raw"] = option("png", "how uint8 observations [H, W, 1, 3 or 4] are recorded")
-    reward_dtype: Literal["float32", "float64"] = option("float32", "of the recorded reward")
-    seed: int = option(0, "of the environments and the policies: the same options give the same bytes", least=0)
+    reward_dtype: Literal["float32", "float64"] = option("float32", "dtype of the recorded reward")
+    seed: int = option(0, "seeds the environments and the policies: equal options give equal bytes", least=0)
     envs_per_worker: int = option(
-        16, "environments that a worker steps side by side, for one batch of observations", least=1
+        16, "environments that a worker steps together, in one batch of observations", least=1
     )
     logger: Literal["auto", "envlogger", "own"] = option(
-        "auto", "EnvLogger, where it is installed, or what makes its calls; the bytes are the same"
+        "auto", "EnvLogger if it is installed, or our own logger; the bytes are the same"
     )
 
     def __post_init__(self) -> None:

@@ -17,7 +17,7 @@ class LerobotOptions(Options):
     """How a LeRobot dataset is written."""
 
     lerobot_version: Version = option("3.0", "3.0, or 2.1, with files for each episode, which GR00T and openpi read")
-    fps: float | None = option(None, "frames a second of the recording; needed where the data does not say")
+    fps: float | None = option(None, "frames a second of the recording, if the data does not say")
     round_fps: bool = option(False, "round --fps to a whole number (it is refused otherwise)")
     map: tuple[str, ...] = option(
         (), "NAME=PATH: the feature that a field becomes (PATH+PATH joins vectors, task=PATH names the instruction); "
@@ -29,12 +29,12 @@ class LerobotOptions(Options):
         least=1,
     )
     images: Literal["copy", "video"] = option("copy", "copy them as they are, or encode them as videos")
-    vcodec: Codec = option("av1", "the codec of --images=video")
-    crf: int = option(30, "its quality: lower is better and larger", least=0)
+    vcodec: Codec = option("av1", "codec of --images=video")
+    crf: int = option(30, "quality of videos: lower is better and larger", least=0)
     gop: int = option(
-        2, "a key frame every so many frames: fewer are smaller, and slower to read at random places", least=1
+        2, "frames from one key frame to the next: more make smaller videos that are slower to read at random", least=1
     )
-    encoder_preset: str | None = option(None, "the encoder's speed (12 for av1, medium for h264)")
+    encoder_preset: str | None = option(None, "speed of the encoder (12 for av1, medium for h264)")
     robot_type: str | None = option(None, "the name of the robot, for info.json")
     modality: str | None = option(
         None,
