@@ -163,7 +163,7 @@ def _job(name: str, arguments: list[str], of_this_process: bool) -> int:
         choose_kernels()
     job = cast(Job, importlib.import_module(f"rlds_beam.pipelines.{name}"))
     config_class = getattr(job, JOBS[name][0])
-    fields = config_class.__dataclass_fields__
+    fields = {field.name: field for field in dataclasses.fields(config_class)}
     parser = flags.new_parser(
         f"rlds-beam {name}",
         f"{config_class.__doc__}\n\nexamples:\n{textwrap.indent(textwrap.dedent(job.EXAMPLES).strip(), '  ')}",
