@@ -64,7 +64,7 @@ def run_ranges(
         size = job.bytes_of(range(left))
         room = f"Free about {format_size(size)}" if size else "Free some space"
         remedy = f"{room} and run the same command again." if error.is_full else "Run the same command again to resume."
-        text = f"{_disk(str(error), job.directory)}; {job.progress('parts')} and kept. {remedy}"
+        text = f"{_disk(str(error), job.directory)}; {job.progress()} and kept. {remedy}"
         raise DiskError(text) from error
     except RldsBeamError as error:
         if error.exit_code != RldsBeamError.exit_code:

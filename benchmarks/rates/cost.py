@@ -159,7 +159,7 @@ def show_dataset(rates: Rates, kinds: Sequence[str], size: float, episodes: floa
     head = ["", "M steps", "core-hours", "h on 10", "on 100", "on 1000", "TB out", "GB/s at 100", "at 1000"]
     table(f"{size / 1e12:g} TB, {episodes / 1e6:g} M episodes, to pairs: workers of one core, evenly busy", head, *rows)
     print(
-        f"  {count:,} ranges, as many output shards: {size / count / 1e9:,.2f} GB of input each, "
+        f"  {count:,} parts, as many output shards: {size / count / 1e9:,.2f} GB of input each, "
         f"{episodes / count:,.0f} episodes"
     )
 

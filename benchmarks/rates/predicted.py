@@ -97,7 +97,7 @@ def compare_convert(kind: str, rates: Rates, repeats: int) -> None:
         rows.append(_row(f"{name}: in all (start {start:.1f})", everything, best.seconds, best.others))
         used = min(t.cpu for t in runs)
         rows.append(_row(f"{name}: processor (start {cpu_start:.1f})", cpu_start + cpu + look, used, best.others))
-    title = f"convert {kind}, {steps:,} steps, {len(plan_ranges(open_source(str(data))))} ranges: seconds"
+    title = f"convert {kind}, {steps:,} steps, {len(plan_ranges(open_source(str(data))))} parts: seconds"
     table(title, HEAD, *rows)
 
 

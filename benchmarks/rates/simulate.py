@@ -123,7 +123,7 @@ def unchanged(shard: Shard, positions: Sequence[int]) -> Sequence[int]:
 def plans(source: Source, finer: Sequence[int]) -> dict[str, tuple[WorkRange, ...]]:
     """The ways to cut: a range for each shard, what the planner chooses, and more ranges than that."""
     made, seconds = {}, []
-    asked = [("a range a shard", None, True), ("the planner's", None, False)]
+    asked = [("a part a shard", None, True), ("the planner's", None, False)]
     asked += [(f"--shards={count}", count, False) for count in finer]
     for name, shards, whole in asked:
         began = time.perf_counter()
@@ -147,7 +147,7 @@ def share_of(stages: Stages, push: Push | None, bandwidth: float, servers: float
 def show(found: dict[str, dict[str, dict[int, Outcome]]], workers: Sequence[int]) -> None:
     for assignment, by_plan in found.items():
         rows = [[name, *(f"{run[n].balance:.2f}" for n in workers)] for name, run in by_plan.items()]
-        table(f"ranges {assignment}: balance on ... workers", ["", *map(str, workers)], *rows)
+        table(f"parts {assignment}: balance on ... workers", ["", *map(str, workers)], *rows)
     rows = []
     for assignment, by_plan in found.items():
         for name, run in by_plan.items():
@@ -171,7 +171,7 @@ def main() -> None:
     parser.add_argument("--bytes", type=float, default=OPEN_X[0])
     parser.add_argument("--shards", type=int, default=10_000, help="input shards")
     parser.add_argument("--sigma", type=float, default=1.5, help="of the lognormal sizes of the shards")
-    parser.add_argument("--finer", type=int, nargs="*", default=FINER, help="numbers of ranges")
+    parser.add_argument("--finer", type=int, nargs="*", default=FINER, help="numbers of parts")
     parser.add_argument("--workers", type=int, nargs="+", default=WORKERS)
     parser.add_argument("--slow", type=float, default=0.02, help="share of workers at half speed")
     parser.add_argument("--noise", type=float, default=0.2, help="sigma of the factor on each range")

@@ -74,8 +74,8 @@ def test_a_terminal_has_a_live_line(data, tmp_path, gate, workers) -> None:
     environment = {**os.environ, "TERM": "xterm", "COLUMNS": "100"}
     with running(arguments, env=environment, stdout=terminal, stderr=terminal, text=False) as process:
         os.close(terminal)
-        seen = read_until(master, b" of 8 ranges, ")
-        assert b"convert 1 of 8 ranges, " in seen or b"convert 2 of 8 ranges, " in seen, seen
+        seen = read_until(master, b" of 8 parts, ")
+        assert b"convert 1 of 8 parts, " in seen or b"convert 2 of 8 parts, " in seen, seen
         gate.open()
         seen += read_until(master, b"took ")
         assert process.wait(DEADLINE) == 0, seen
@@ -89,7 +89,7 @@ def test_elsewhere_there_are_plain_lines(data, gate, convert, monkeypatch, eager
 
     def print_and_open(self: Progress, line: str) -> None:
         printed(self, line)
-        if " ranges, " in line:
+        if " parts, " in line:
             gate.open()
 
     monkeypatch.setattr(Progress, "_print", print_and_open)
@@ -98,7 +98,7 @@ def test_elsewhere_there_are_plain_lines(data, gate, convert, monkeypatch, eager
     assert ran.code == 0
     first, *lines = ran.err.splitlines()
     assert first.startswith("rlds-beam: about ") and first.endswith(f" to be written to {ran.output}")
-    assert any(" of 8 ranges, " in line for line in lines), ran.err
+    assert any(" of 8 parts, " in line for line in lines), ran.err
     assert all(line.startswith("rlds-beam: convert ") for line in lines)
     assert "\x1b" not in ran.err
 
@@ -143,7 +143,7 @@ def test_the_line_of_a_conversion() -> None:
     begun = (5.0, Done(records=1))
     working = (45.0, Done(ranges=20, records=4000, bytes=640_000_000, steps=400_000, rejected=3))
     assert line(total, begun, working) == (
-        "convert 40 of 100 ranges, 400,000 steps, 10,000 steps/s, 640.0 MB of 3.2 GB, 3 rejected, 2:40 left"
+        "convert 40 of 100 parts, 400,000 steps, 10,000 steps/s, 640.0 MB of 3.2 GB, 3 rejected, 2:40 left"
     )
 
 
@@ -202,7 +202,7 @@ def large(tmp_path_factory) -> Path:
     [
         (["example", "{out}", "--episodes=10000000"], " of 10,000,000 episodes, ", "nothing was written"),
         (["validate", "{large}", "--accept=duplicate_episode", "--workers=1"], " steps, ", "nothing was written"),
-        (["convert", "{large}", "{out}", "--accept=duplicate_episode", "--workers=1"], " ranges, ",
+        (["convert", "{large}", "{out}", "--accept=duplicate_episode", "--workers=1"], " parts, ",
          "run the same command"),
     ],
     ids=["example", "validate", "convert"],
@@ -226,7 +226,7 @@ def test_what_an_interrupted_command_says_is_true(tmp_path, large, command, show
 
 def test_compressed_input_is_larger_than_its_files() -> None:
     begun, later = (0.0, Done(records=1)), (30.0, Done(ranges=1, records=9, bytes=5_000_000, steps=300))
-    expected = "convert 1 of 4 ranges, 300 steps, 10 steps/s, 5.0 MB, 1:30 left"
+    expected = "convert 1 of 4 parts, 300 steps, 10 steps/s, 5.0 MB, 1:30 left"
     assert line(Total("convert", ranges=4, bytes=1_000_000), begun, later) == expected
 
 
@@ -236,7 +236,7 @@ def test_a_runner_that_does_not_know_how_far_it_is(capsys, eager) -> None:
     shown._began -= 60
     shown._printed -= 60
     shown.tick(None)
-    assert capsys.readouterr().err == "rlds-beam: convert 2 of 4 ranges, 1:00 left\n"
+    assert capsys.readouterr().err == "rlds-beam: convert 2 of 4 parts, 1:00 left\n"
 
 
 def test_a_line_that_cannot_be_printed_is_no_error() -> None:

@@ -152,7 +152,7 @@ def test_the_last_line_of_the_dead_ones_log_is_said(workers):
     write = "open(os.path.join(sys.argv[1], f'{os.getpid()}.log'), 'w').write('a\\nno more memory\\n')"
     started = workers(f"{write}\nos._exit(1)")
     Path(started.home, "1.log").write_text("of one that lives\n")
-    with pytest.raises(RldsBeamError, match=r"between two ranges \(exit code 1: no more memory\)"):
+    with pytest.raises(RldsBeamError, match=r"between two parts \(exit code 1: no more memory\)"):
         watched(hang, started.error)
 
 

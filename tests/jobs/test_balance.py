@@ -93,7 +93,7 @@ def test_a_stream_over_episodes_is_named_as_what_is_kept_whole(skewed, capsys):
 def test_an_even_dataset_needs_no_word(skewed, tmp_path, capsys):
     assert main(["convert", str(skewed), str(tmp_path / "out"), "--dry_run", "--shards=2"]) == 0
     said = capsys.readouterr().out
-    assert "ranges    2 of " in said and "one worker" not in said
+    assert "parts     2 of " in said and "one worker" not in said
 
 
 def test_large_ranges_are_handed_out_first_and_the_others_in_their_order(skewed):
@@ -113,7 +113,7 @@ def test_nothing_to_read_is_balanced(tmp_path):
     source = open_source(str(write_dataset(tmp_path, [], schema=schema_of(make_episode(2)))))
     found = balance_of(source, plan_ranges(source))
     assert (found.most, found.total, found.unsplittable) == (0, 0, None)
-    assert balance_lines(balance_of(source, [])) == ["ranges    0 of 0 B"]
+    assert balance_lines(balance_of(source, [])) == ["parts     0 of 0 B"]
 
 
 @given(st.floats(0, 1e6), st.floats(0, 1e6), st.integers(1, 64))

@@ -29,7 +29,7 @@ class Total:
 
     Attributes:
       name: of the job: `convert`.
-      ranges: of the whole plan; None for a job that does not work by ranges.
+      ranges: of the whole plan; None for a job that has none.
       finished: of them by an earlier run.
       bytes: of the input; None where it is not known.
       episodes: to be written, by a job that reads none.
@@ -104,13 +104,13 @@ class Progress:
                     self._print(line)
 
     def line(self, done: Done, now: float) -> str:
-        """How far the job is, in a line: `convert 12 of 71 ranges, 40,000 steps, 21,000 steps/s, ...`."""
+        """How far the job is, in a line: `convert 12 of 71 parts, 40,000 steps, 21,000 steps/s, ...`."""
         if self._start is None and (done.records or done.ranges):
             # What was done before the first look took an unknown part of the time since the start of the command.
             self._start = (now, done) if done.records else (self._began, Done())
         total, parts = self._total, []
         if total.ranges is not None and done.records + done.ranges:
-            parts.append(f"{total.finished + done.ranges:,} of {count(total.ranges, 'range')}")
+            parts.append(f"{total.finished + done.ranges:,} of {count(total.ranges, 'part')}")
         elif total.episodes is not None:
             parts.append(f"{done.records:,} of {count(total.episodes, 'episode')}")
         elif not done.records:

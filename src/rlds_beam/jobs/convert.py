@@ -190,9 +190,9 @@ class ConvertJob:
         """About as long one core takes for so many of the ranges (`cost`)."""
         return convert_seconds(self.source, cost_of(self.output)) * len(pending) / max(1, len(self.ranges))
 
-    def progress(self, noun: str = "ranges") -> str:
+    def progress(self) -> str:
         """How much of the work is done, for a person; reads all commits."""
-        return f"{len(read_commits(self.directory))} of {len(self.ranges)} {noun} are finished"
+        return f"{len(read_commits(self.directory))} of {len(self.ranges)} parts are finished"
 
     def committed_since(self, before: int) -> Callable[[], Done]:
         """Counts the ranges that are committed, `before` not included: how far a job is whose runner does not tell."""

@@ -75,7 +75,7 @@ class RangeCommit:
         known = {field.name: content[field.name] for field in dataclasses.fields(cls)}
         commit = cls(**{**known, "files": files, "rejected": rejected})
         if storage.split(path)[1] != f"{commit.range}.json":
-            raise UsageError(f"{path} is the commit of another range, {commit.range}: remove it")
+            raise UsageError(f"{path} is the commit of another part, {commit.range}: remove it")
         return commit
 
 
@@ -174,7 +174,7 @@ def read_commit(output: str, work: WorkRange, files: Sequence[str], plan: str) -
     found = [one.file for one in commit.files]
     if commit.numbers is None and found != list(files):  # a range that is finished may have others
         raise UsageError(
-            f"{path} names {', '.join(found)}, where the range's file is {', '.join(files)}: remove the commit"
+            f"{path} names {', '.join(found)}, where the file of that part is {', '.join(files)}: remove the commit"
         )
     return None if commit.plan != plan or any(problems_of(functools.partial(_size, output), commit)) else commit
 

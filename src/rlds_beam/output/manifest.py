@@ -56,7 +56,7 @@ def commit_dataset(
     wrong = [problem for commit in done for problem in problems_of(there.get, commit)]
     if missing or wrong:
         storage.remove_files(output, [MANIFEST])
-        unfinished = [f"{len(missing)} of {len(ranges)} ranges were not finished: {some(missing)}"] if missing else []
+        unfinished = [f"{len(missing)} of {len(ranges)} parts were not finished: {some(missing)}"] if missing else []
         problems = some([*unfinished, *wrong])
         raise NotVerifiedError(f"{output}: {problems}; run the same command again to make up for it")
     remove_leftovers(output, own)

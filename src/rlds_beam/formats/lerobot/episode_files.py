@@ -143,5 +143,5 @@ def _contents(path: str, facts: RangeFacts, place: int, numbers: Mapping[str, Ar
                 yield edited(content, own) if own else content
     except OSError as error:
         raise NotVerifiedError(
-            f"{path} is not there, or damaged ({error}): remove the commit of its range, and run the same command again"
+            f"{path} is not there, or damaged ({error}): remove the commit of its part, and run the same command again"
         ) from error

@@ -99,7 +99,7 @@ class RangeFacts:
             return cls(texts["keys"], found["lengths"], texts["tasks"], found["frame_tasks"], columns=columns, **groups)
         except (OSError, ValueError, KeyError, pa.ArrowException) as error:
             raise NotVerifiedError(
-                f"{path} is not there, or damaged ({error}): remove the commit of its range, and run the same command "
+                f"{path} is not there, or damaged ({error}): remove the commit of its part, and run the same command "
                 "again"
             ) from error
 
