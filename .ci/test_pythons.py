@@ -39,7 +39,8 @@ SENSITIVE = (
     "connectors/test_configuration.py", "connectors/test_every_connector.py", "core/test_lazy.py",
     "core/test_user_functions.py", "core/test_worker_status.py", "pipelines/test_cli.py", "pipelines/test_functions.py",
     "project/test_public.py", "runners/test_notebooks.py", "runners/test_quiet.py", "runners/test_worker_pool.py",
-    "test_own_output.py", "test_own_source.py", "trajectories/test_frames.py",
+    "extending/test_own_output.py", "extending/test_own_source.py",
+    "trajectories/test_frames.py",
     # Libraries with a release for each Python: Beam, gymnasium, PyArrow.
     "formats/lerobot/test_output.py", "pipelines/test_convert.py", "pipelines/test_record.py",
 )  # fmt: skip

@@ -81,3 +81,11 @@ def test_the_forms_for_issues_are_complete() -> None:
             assert all({"attributes", "id", "type"} <= field.keys() for field in form["body"]), file.name
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
     assert {"authors", "cff-version", "message", "title"} <= citation.keys()
+
+
+def test_the_tests_that_are_named_exist() -> None:
+    named = (ROOT / ".ci" / "test_pythons.py").read_text()
+    quick = re.search(r"QUICK \?= \$\(addprefix tests/,(.*?)\)", (ROOT / "Makefile").read_text(), re.DOTALL)
+    assert quick is not None
+    paths = {*re.findall(r'"([\w/]+\.py)"', named), *quick[1].replace("\\", "").split()}
+    assert [path for path in paths if not (ROOT / "tests" / path).exists()] == []
