@@ -106,11 +106,11 @@ def convert(config: Config) -> ConvertOutcome:
     with planning(config.command, config.progress):
         job = prepare(config)
     with locked(job.directory):
-        found = job.status(config.overwrite)
-        if found.complete:
+        status = job.status(config.overwrite)
+        if status.complete:
             job.remove_temporary()
         else:
-            metrics = run_ranges(functools.partial(_define, config, job), config, job, found.pending)
+            metrics = run_ranges(functools.partial(_define, config, job), config, job, status.pending)
         report = job.read_report()
     return ConvertOutcome(job, report, metrics, time.monotonic() - began)
 

@@ -46,8 +46,8 @@ def inspect(config: InspectConfig) -> Survey:
 
     config = with_preset(config)
     source = open_input(config)
-    found = survey(source, config, config, config.sample_bytes)
-    return dataclasses.replace(found, plan=_plan(config), repair=config.repair)
+    sampled = survey(source, config, config, config.sample_bytes)
+    return dataclasses.replace(sampled, plan=_plan(config), repair=config.repair)
 
 
 def main(config: InspectConfig) -> int:

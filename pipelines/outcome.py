@@ -28,8 +28,10 @@ def exit_code(report: Report, options: ReportOptions) -> int:
 
 def failure(report: Report, options: ReportOptions) -> str | None:
     """Why the exit code is 3, and which option accepts that; None if it is 0."""
-    found = {rule: report.rules[rule] for rule in DATASET_RULES if rule in report.rules and report.rules[rule].rejected}
-    reasons = [f"{one.samples[0][1]} (--accept={rule} accepts that)" for rule, one in found.items()]
+    broken = {
+        rule: report.rules[rule] for rule in DATASET_RULES if rule in report.rules and report.rules[rule].rejected
+    }
+    reasons = [f"{counts.samples[0][1]} (--accept={rule} accepts that)" for rule, counts in broken.items()]
     if report.exceeds(options.max_rejected):
         reasons.append(_too_many(report, options))
     if (why := empty_reason(report, options)) is not None:
@@ -39,7 +41,7 @@ def failure(report: Report, options: ReportOptions) -> str | None:
 
 def _too_many(report: Report, options: ReportOptions) -> str:
     """How many were rejected, and what can be done about it."""
-    broken = [r for r, found in report.rules.items() if found.rejected and r not in DATASET_RULES]
+    broken = [r for r, counts in report.rules.items() if counts.rejected and r not in DATASET_RULES]
     given = getattr(with_preset(options), "repair", ())
     repaired = [rule for rule in broken if rule in REPAIRABLE and rule not in given]
     accepted = [rule for rule in broken if "accept" in POLICIES[rule]]
@@ -66,10 +68,10 @@ def empty_reason(report: Report, options: Any) -> str | None:
     if output is None:
         return None
     reasons, length = [], getattr(output, "length", None)
-    for reason, found in report.unused.items():
-        size = f"{count(found.longest, 'step')}" + (" at most" if found.episodes > 1 else "")
+    for reason, steps in report.unused.items():
+        size = f"{count(steps.longest, 'step')}" + (" at most" if steps.episodes > 1 else "")
         what = f"an item has {count(length, 'frame')}" if length else REASONS[reason][0]
-        reasons.append(f"{count(found.episodes, 'episode')} of {size}, and {what}: {REASONS[reason][1]}")
+        reasons.append(f"{count(steps.episodes, 'episode')} of {size}, and {what}: {REASONS[reason][1]}")
     why = "; ".join(reasons) or f"none came of {count(report.episodes, 'episode')}"
     return f"no item was written: {why} (--allow_empty accepts that)"
 

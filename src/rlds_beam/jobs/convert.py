@@ -130,10 +130,10 @@ class ConvertJob:
 
     def open(self, overwrite: bool = False) -> list[WorkRange]:
         """Makes the output ready; the ranges that are still to do. What is raised: as by `status` and `make_ready`."""
-        found = self.status(overwrite)
-        if not found.complete:
+        status = self.status(overwrite)
+        if not status.complete:
             self.make_ready(overwrite)
-        return found.pending
+        return status.pending
 
     @functools.cached_property
     def size(self) -> int | None:
@@ -264,8 +264,8 @@ def prepare(options: ConvertOptions | RecordOptions) -> ConvertJob:
     ranges = plan_ranges(source, options.shards, whole_shards=needs_whole_shards(output), starts=framing.record_starts)
     output = with_ranges(output, ranges)
     dataset_report = check_source(source, check)
-    made = {"connectors": configuration.plan()} if configuration.connectors else {}
-    content = {**_plan(source, ranges, check, output, options), **made, "content": snapshot.content()}
+    connectors = {"connectors": configuration.plan()} if configuration.connectors else {}
+    content = {**_plan(source, ranges, check, output, options), **connectors, "content": snapshot.content()}
     plan = OutputPlan.of(content, all_files_of(output, ranges))
     directory.check_output(options.output, plan, overwrite=options.overwrite)
     return ConvertJob(source, ranges, check, connecting, output, dataset_report, plan, framing, snapshot)

@@ -50,5 +50,5 @@ def checksum_lines(entries: Iterable[Mapping[str, Any]]) -> str:
       entries: of a manifest, with `file`, `records` and `checksum`. Files without records are left out: those of
         an empty split are removed.
     """
-    found = [(entry["checksum"].removeprefix(_PREFIX), entry["file"]) for entry in entries if entry["records"]]
-    return "".join(f"{digest}  {file}\n" for digest, file in found)
+    digests = [(entry["checksum"].removeprefix(_PREFIX), entry["file"]) for entry in entries if entry["records"]]
+    return "".join(f"{digest}  {file}\n" for digest, file in digests)

@@ -136,8 +136,8 @@ def read_commits(output: str) -> dict[str, RangeCommit]:
     directory, plan = storage.join(output, COMMITS), read_plan(output)
     paths = [storage.join(directory, name) for name in listdir(directory) if _is_commit(name)]
     read = storage.at_once(read_json, paths, directory)
-    found = [RangeCommit.from_json(c, path) for c, path in zip(read, paths, strict=True) if c is not None]
-    commits = [commit for commit in found if plan is None or commit.plan == plan.digest]
+    parsed = [RangeCommit.from_json(c, path) for c, path in zip(read, paths, strict=True) if c is not None]
+    commits = [commit for commit in parsed if plan is None or commit.plan == plan.digest]
     for commit in commits:
         for file in commit.names:
             if plan is None or not plan.names(file) or not plan.names_range(commit.range):
@@ -171,10 +171,10 @@ def read_commit(output: str, work: WorkRange, files: Sequence[str], plan: str) -
     if content is None:
         return None
     commit = RangeCommit.from_json(content, path)
-    found = [one.file for one in commit.files]
-    if commit.numbers is None and found != list(files):  # a range that is finished may have others
+    committed = [one.file for one in commit.files]
+    if commit.numbers is None and committed != list(files):  # a range that is finished may have others
         raise UsageError(
-            f"{path} names {', '.join(found)}, where the file of that part is {', '.join(files)}: remove the commit"
+            f"{path} names {', '.join(committed)}, where the file of that part is {', '.join(files)}: remove the commit"
         )
     return None if commit.plan != plan or any(problems_of(functools.partial(_size, output), commit)) else commit
 
@@ -192,12 +192,12 @@ def _is_commit(name: str) -> bool:
 
 def sizes(output: str, plan: OutputPlan | None) -> dict[str, int]:
     """The bytes of each file of an output, and of those that it rejected, by path below the directory."""
-    found = storage.sizes(output) if storage.isdir(output) else {}
+    by_path = storage.sizes(output) if storage.isdir(output) else {}
     for name in (REJECTED, *(plan.directories if plan is not None else ())):
         directory = storage.join(output, name)
         if storage.isdir(directory):
-            found |= {f"{name}/{file}": size for file, size in storage.sizes(directory).items()}
-    return found
+            by_path |= {f"{name}/{file}": size for file, size in storage.sizes(directory).items()}
+    return by_path
 
 
 def _size(output: str, name: str) -> int | None:
@@ -223,11 +223,11 @@ def problems_of(size_of: Callable[[str], int | None], commit: RangeCommit, *, co
         expected |= {f"{REJECTED}/{commit.range}.tfrecord": commit.rejected.bytes}
         expected |= {f"{REJECTED}/{commit.range}.jsonl": None}
     for name, size in expected.items():
-        found = size_of(name)
-        if found is None:
+        actual = size_of(name)
+        if actual is None:
             yield f"{name} is not there"
-        elif size is not None and found != size:
-            yield f"{name} has {found} bytes where {size} were written"
+        elif size is not None and actual != size:
+            yield f"{name} has {actual} bytes where {size} were written"
     for one in commit.files:
         yield from _wrong_count(one)
 

@@ -155,12 +155,14 @@ def holding(path: str) -> Holding | None:
 def find_finished(output: str) -> Finished:
     """The ranges whose commit and files exist."""
     commits = read_commits(output)
-    found = sizes(output, read_plan(output))  # after the commits: a file that came in between would be missed
+    file_sizes = sizes(output, read_plan(output))  # after the commits: a file that came in between would be missed
     manifest = load_manifest(output)
-    if manifest is not None and is_merged(manifest, found.get):
+    if manifest is not None and is_merged(manifest, file_sizes.get):
         return Finished(commits, True)
     if manifest is not None:
-        whole = {n: commit for n, commit in commits.items() if not any(problems_of(found.get, commit, complete=True))}
+        whole = {
+            n: commit for n, commit in commits.items() if not any(problems_of(file_sizes.get, commit, complete=True))
+        }
         if {shard["range"] for shard in manifest["shards"]} <= whole.keys():
             return Finished(whole, True)
-    return Finished({name: commit for name, commit in commits.items() if not any(problems_of(found.get, commit))})
+    return Finished({name: commit for name, commit in commits.items() if not any(problems_of(file_sizes.get, commit))})

@@ -181,8 +181,8 @@ def another(output: str, old: OutputPlan, new: OutputPlan) -> str:
     if held != wanted:
         held = f"the output of {held}" if held.startswith("--to") else held
         return f"{output} holds {held}; this command would write {wanted}. {remedy}"
-    found = "; ".join(differences(old.content, new.content))
-    return f"{output} holds the output of another plan ({found}). {remedy}"
+    changes = "; ".join(differences(old.content, new.content))
+    return f"{output} holds the output of another plan ({changes}). {remedy}"
 
 
 def differences(old: Any, new: Any, path: str = "") -> list[str]:
@@ -190,10 +190,10 @@ def differences(old: Any, new: Any, path: str = "") -> list[str]:
     if path.startswith("connectors") and isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
         old, new = ({str(i): one for i, one in enumerate(part)} for part in (old, new))
     if isinstance(old, dict) and isinstance(new, dict):
-        found: list[str] = []
+        places: list[str] = []
         for key in [*old, *(k for k in new if k not in old)]:
-            found += differences(old.get(key), new.get(key), f"{path}.{key}" if path else key)
-        return found[:5]
+            places += differences(old.get(key), new.get(key), f"{path}.{key}" if path else key)
+        return places[:5]
     return [] if old == new else [_difference(path, old, new)]
 
 

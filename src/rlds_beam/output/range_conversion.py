@@ -70,11 +70,11 @@ def check_and_connect(
             write(batch)
     except BadEpisode as bad:
         # Some faults show only now: a damaged image body, an episode too long for one item.
-        found = validate_episode(episode.replace(faults=(*episode.faults, *bad.violations)), check, ignored)
-        if found.rejected is not None:
-            return found
+        late_verdict = validate_episode(episode.replace(faults=(*episode.faults, *bad.violations)), check, ignored)
+        if late_verdict.rejected is not None:
+            return late_verdict
         # The rule is accepted, but nothing could be written of the episode.
-        return Verdict(episode.key, (), found.violations, Rejection.of(episode, bad), size=len(episode.payload))
+        return Verdict(episode.key, (), late_verdict.violations, Rejection.of(episode, bad), size=len(episode.payload))
     if not batch.connected:
         return verdict
     written = bool(batch.episodes) or not batch.dropped
@@ -203,8 +203,8 @@ class RangeFinisher:
 
     def commits(self) -> list[tuple[RangeCommit, Any]]:
         """The commit of each range that is finished, and the numbers that its files lack."""
-        found = commits.read_commits(self.output.directory)
-        done = [found[str(work)] for work in self.ranges if str(work) in found]
+        committed = commits.read_commits(self.output.directory)
+        done = [committed[str(work)] for work in self.ranges if str(work) in committed]
         if len(done) < len(self.ranges):
             return []  # which `manifest.commit_dataset` says
         numbered = list(zip(done, self.output.global_indices(done), strict=True))

@@ -92,9 +92,9 @@ class BaseHead(BehaviorPolicy):
         return self._greedy(self.base, x)
 
     def _greedy(self, base: BasePolicy, x: Any) -> Array:
-        found = base.greedy(x)
+        values = base.greedy(x)
         discrete = self.action_type == "discrete" if self._leaf is None else self._leaf.kind == "discrete"
-        return np.asarray(found.argmax(axis=1)) if discrete and found.ndim == 2 else found
+        return np.asarray(values.argmax(axis=1)) if discrete and values.ndim == 2 else values
 
     def sample_action(self, x: Array) -> Array:
         """Actions for observations (N, ...), of the head's `random_state`."""

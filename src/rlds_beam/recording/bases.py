@@ -57,28 +57,28 @@ class Function(BasePolicy):
         return self._name
 
     def _call(self, observations: Any) -> Array:
-        found = _as_numpy(self._function(observations))
-        if found.ndim == 0 or found.ndim > 2 or found.dtype.kind not in "iuf":
+        array = _as_numpy(self._function(observations))
+        if array.ndim == 0 or array.ndim > 2 or array.dtype.kind not in "iuf":
             raise UsageError(
-                f"{self} returned {found.dtype} {found.shape}; expected values (N, number of actions), the numbers of "
+                f"{self} returned {array.dtype} {array.shape}; expected values (N, number of actions), the numbers of "
                 "actions (N,), or actions (N, A)"
             )
-        return found
+        return array
 
     def greedy(self, observations: Any) -> Array:
         return self._call(observations)
 
     def values(self, observations: Any, n_actions: int | None) -> Array:
-        found = self.values_or_greedy(observations, n_actions)
-        return found if found.ndim == 2 else super().values(observations, n_actions)
+        output = self.values_or_greedy(observations, n_actions)
+        return output if output.ndim == 2 else super().values(observations, n_actions)
 
     def values_or_greedy(self, observations: Any, n_actions: int | None) -> Array:
-        found = self._call(observations)
-        if found.ndim == 1 and found.dtype.kind == "f":
-            raise UsageError(f"{self} returned {found.dtype} {found.shape}; the numbers of actions are integers")
-        if found.ndim == 2 and n_actions not in (None, found.shape[1]):
-            raise UsageError(f"{self} returned {found.shape[1]} values, and there are {n_actions} actions")
-        return found
+        output = self._call(observations)
+        if output.ndim == 1 and output.dtype.kind == "f":
+            raise UsageError(f"{self} returned {output.dtype} {output.shape}; the numbers of actions are integers")
+        if output.ndim == 2 and n_actions not in (None, output.shape[1]):
+            raise UsageError(f"{self} returned {output.shape[1]} values, and there are {n_actions} actions")
+        return output
 
 
 class StatefulFunction(BasePolicy):

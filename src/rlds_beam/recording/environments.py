@@ -83,20 +83,20 @@ class GymEnvironment(Environment):
 
     def reset(self, seed: int | None) -> Any:
         if seed is None:
-            found = self._env.reset()
+            result = self._env.reset()
         elif self._takes_seed:
-            found = self._env.reset(seed=seed)
+            result = self._env.reset(seed=seed)
         else:  # gym before 0.22
             self._env.seed(seed)
-            found = self._env.reset()
-        return found[0] if isinstance(found, tuple) and len(found) == 2 and isinstance(found[1], dict) else found
+            result = self._env.reset()
+        return result[0] if isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict) else result
 
     def step(self, action: Any) -> Outcome:
-        found = self._env.step(int(action) if self._scalar else action)
-        if len(found) == 5:
-            observation, reward, terminated, truncated, info = found
+        result = self._env.step(int(action) if self._scalar else action)
+        if len(result) == 5:
+            observation, reward, terminated, truncated, info = result
         else:  # gym before 0.26
-            observation, reward, done, info = found
+            observation, reward, done, info = result
             truncated = done and bool(info.get("TimeLimit.truncated", False))
             terminated = done and not truncated
         return Outcome(observation, reward, bool(terminated), bool(truncated), 0.0 if terminated else 1.0, info)
@@ -206,17 +206,19 @@ def _reseed_suite(env: Any, seed: int) -> None:
 
 def _of_factory(name: str, config: Mapping[str, Any]) -> Environment:
     """Of `module:function`, or of an environment that is given itself: then each is a copy of it."""
-    found: Any = resolve(name, "--env", callable_only=False)
-    if isinstance(name, ByValue) and not callable(found):
-        return as_environment(copy.deepcopy(found), name)
-    if not callable(found):
-        raise UsageError(f"--env={name}: it is a {type(found).__name__}; expected a function that makes an environment")
+    factory: Any = resolve(name, "--env", callable_only=False)
+    if isinstance(name, ByValue) and not callable(factory):
+        return as_environment(copy.deepcopy(factory), name)
+    if not callable(factory):
+        raise UsageError(
+            f"--env={name}: it is a {type(factory).__name__}; expected a function that makes an environment"
+        )
     hint = "a factory takes what --env_config gives, and perhaps a seed"
 
     def make(**more: int) -> Any:
-        return called(found, f"--env={name}", hint, **config, **more)
+        return called(factory, f"--env={name}", hint, **config, **more)
 
-    if "seed" in inspect.signature(found).parameters:
+    if "seed" in inspect.signature(factory).parameters:
         return NewEachEpisode(lambda seed: as_environment(make(seed=seed), name, seeded=True))
     return as_environment(make(), name)
 

@@ -42,10 +42,10 @@ def load_policies(names: Sequence[str]) -> tuple[BehaviorPolicy, ...]:
 
 def versions_of(names: Sequence[str]) -> dict[str, Any]:
     """What tells the code and the models of policies from edits of them, as JSON: by the name of each."""
-    found: dict[str, Any] = {}
+    versions: dict[str, Any] = {}
     for name in names:
-        found[str(name)] = "in the name" if isinstance(name, ByValue) else _version(name)
-    return found
+        versions[str(name)] = "in the name" if isinstance(name, ByValue) else _version(name)
+    return versions
 
 
 def _version(name: str) -> Any:
@@ -76,24 +76,24 @@ def _load(name: str) -> list[BehaviorPolicy]:
             f"--policy={name}: expected random, module:name, a YAML file, or a head over a policy, such as "
             f"EpsilonGreedyHead({name}, epsilon=0.1); heads are {', '.join(HEADS)}"
         )
-    found: Any = resolve(name, "--policy", callable_only=False)
-    if callable(found) and not isinstance(found, BehaviorPolicy):
-        found = called(found, f"--policy={name}", "put a head around a function of observations")
-    return [as_policy(found, name)]
+    policy_object: Any = resolve(name, "--policy", callable_only=False)
+    if callable(policy_object) and not isinstance(policy_object, BehaviorPolicy):
+        policy_object = called(policy_object, f"--policy={name}", "put a head around a function of observations")
+    return [as_policy(policy_object, name)]
 
 
-def as_policy(found: Any, name: str) -> BehaviorPolicy:
+def as_policy(candidate: Any, name: str) -> BehaviorPolicy:
     """A policy of an object: one of ours as it is; a head of SCOPE-RL's as the head of the same name.
 
     Raises:
       UsageError: it is neither.
     """
-    if isinstance(found, BehaviorPolicy):
-        return found
-    kind = type(found).__name__
-    if kind in HEADS and hasattr(found, "base_policy"):
-        names = [field.name for field in dataclasses.fields(HEADS[kind]) if hasattr(found, field.name)]
-        return HEADS[kind](**{field: getattr(found, field) for field in names})
+    if isinstance(candidate, BehaviorPolicy):
+        return candidate
+    kind = type(candidate).__name__
+    if kind in HEADS and hasattr(candidate, "base_policy"):
+        names = [field.name for field in dataclasses.fields(HEADS[kind]) if hasattr(candidate, field.name)]
+        return HEADS[kind](**{field: getattr(candidate, field) for field in names})
     raise UsageError(
         f"--policy={name}: it is a {kind}, not a behaviour policy; put a head around it: {', '.join(HEADS)}"
     )

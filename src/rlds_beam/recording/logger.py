@@ -207,10 +207,10 @@ class _Column:
         """The first value, and all others if it is of another dtype: storing it may round it, and no more."""
         self.unchecked = False
         if self.dtype != object:
-            found = np.asarray(value)
-            _check(found, self.dtype, self.shape, "an observation")
-            self.unchecked = found.dtype != self.dtype
-            recorded_as(found, self.dtype, "an observation of the environment")
+            array = np.asarray(value)
+            _check(array, self.dtype, self.shape, "an observation")
+            self.unchecked = array.dtype != self.dtype
+            recorded_as(array, self.dtype, "an observation of the environment")
 
 
 class _Values(list[Any]):
@@ -257,11 +257,11 @@ def recorded_as(values: Array, dtype: np.dtype[Any], what: str) -> Array:
     return cast
 
 
-def _check(found: Any, dtype: Any, shape: tuple[int, ...], what: str) -> None:
-    found = np.asarray(found)
+def _check(array: Any, dtype: Any, shape: tuple[int, ...], what: str) -> None:
+    array = np.asarray(array)
     kinds = {"b": "b", "i": "biu", "u": "biu", "f": "biuf"}[dtype.kind]
-    if found.shape != shape or found.dtype.kind not in kinds:
-        raise UsageError(f"the environment gave {what} of {found.dtype} {found.shape}, and it declares {dtype} {shape}")
+    if array.shape != shape or array.dtype.kind not in kinds:
+        raise UsageError(f"the environment gave {what} of {array.dtype} {array.shape}, and it declares {dtype} {shape}")
 
 
 def _paths(name: str, structure: Structure, columns: Sequence[Any]) -> dict[str, Any]:

@@ -71,8 +71,8 @@ class SavedPolicy(BasePolicy):
             return None
         start = self._policy.signatures["get_initial_state"]
         size = {name: self._tf.constant(1) for name in start.structured_input_signature[1]}
-        found = start(**size)
-        return tuple(found[name].numpy()[0] for name in sorted(found))
+        state = start(**size)
+        return tuple(state[name].numpy()[0] for name in sorted(state))
 
     def advance(self, observations: Any, state: State) -> tuple[Array, State]:
         outputs = self._call(observations, state)
@@ -156,8 +156,8 @@ class RLModulePolicy(BasePolicy):
             leaves = tuple(state[name] for name in sorted(state))
             outputs = self._module.forward_exploration(self._tensors({**given, _STATE_IN: self._nested(leaves)}))
         after = outputs[self._columns.STATE_OUT]
-        made = {name: value[:, 0] for name, value in outputs.items() if hasattr(value, "shape")}
-        return {**made, **flatten(after, self._columns.STATE_OUT)}
+        last_outputs = {name: value[:, 0] for name, value in outputs.items() if hasattr(value, "shape")}
+        return {**last_outputs, **flatten(after, self._columns.STATE_OUT)}
 
     def get_initial_state(self) -> Any:
         """What a state begins with, without the axis of environments; nothing for a module without one."""
@@ -194,22 +194,22 @@ class RLModulePolicy(BasePolicy):
             outputs = self._module.forward_inference(self._tensors({**given, _STATE_IN: self._nested(state)}))
         after = leaves_of(outputs[self._columns.STATE_OUT])
         check_state(self, state, after)
-        found = self._outputs(outputs)[:, 0]
-        return found if self._discrete else self._best(found), after
+        inputs = self._outputs(outputs)[:, 0]
+        return inputs if self._discrete else self._best(inputs), after
 
     @property
     def _discrete(self) -> bool:
         return type(self._module.action_space).__name__ == "Discrete"
 
     def greedy(self, observations: Any) -> Array:
-        found = self._inputs(observations)
+        inputs = self._inputs(observations)
         if self._discrete:
-            return np.asarray(found.argmax(axis=1)) if found.ndim == 2 else found
-        return self._best(found)
+            return np.asarray(inputs.argmax(axis=1)) if inputs.ndim == 2 else inputs
+        return self._best(inputs)
 
-    def _best(self, found: Array) -> Array:
+    def _best(self, inputs: Array) -> Array:
         """The mean of a continuous action."""
-        return found[:, : int(np.prod(self._module.action_space.shape))]
+        return inputs[:, : int(np.prod(self._module.action_space.shape))]
 
     def values(self, observations: Any, n_actions: int | None) -> Array:
         return self._inputs(observations)
@@ -234,10 +234,10 @@ def load_module(name: str) -> Exploring:
     Raises:
       UsageError: it is no RLModule, or cannot be loaded.
     """
-    found = load_model(name)
-    if not isinstance(found, RLModulePolicy):
+    model = load_model(name)
+    if not isinstance(model, RLModulePolicy):
         raise UsageError(f"--policy: {name}: a ModulePolicy is of a function or of rl_module:DIRECTORY")
-    return Exploring(found)
+    return Exploring(model)
 
 
 def _d3rlpy(path: str) -> BasePolicy:

@@ -103,10 +103,10 @@ def check_propensities(policy: BehaviorPolicy, steps: Together, names: Sequence[
         ends = np.cumsum(steps.lengths)
         episode = int(np.searchsorted(ends, row, side="right"))
         step = row - int(ends[episode] - steps.lengths[episode])
-        found = steps.propensity(policy, acted=True).value[row]
+        recomputed = steps.propensity(policy, acted=True).value[row]
         raise NotVerifiedError(
             f"{names[episode]}: at step {step} the propensity {steps.recorded[row]:.6g} was recorded, and it is "
-            f"{found:.6g} when {policy.name} is given the same observation again: a behaviour policy has to be a "
+            f"{recomputed:.6g} when {policy.name} is given the same observation again: a behaviour policy has to be a "
             "function of the observation (and of a state that begins with get_initial_state), without random numbers "
             "of its own"
         )

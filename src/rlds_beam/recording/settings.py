@@ -71,13 +71,13 @@ class Recording(NamedTuple):
 
 def info_fields(info: Mapping[str, Any], wanted: Sequence[str] = ()) -> dict[str, tuple[str, tuple[int, ...]]]:
     """Of an environment's info, the fields that can be recorded: numbers, arrays of them, and text."""
-    found: dict[str, tuple[str, tuple[int, ...]]] = {}
+    fields: dict[str, tuple[str, tuple[int, ...]]] = {}
     for name, value in info.items():
         if wanted and name not in wanted:
             continue
         if isinstance(value, str):
-            found[name] = ("string", ())
+            fields[name] = ("string", ())
         elif (array := np.asarray(value)).dtype.kind in "biuf":
             wide = {"i": "int64", "u": "int64", "f": "float64", "b": "bool"}[array.dtype.kind]
-            found[name] = (wide if array.ndim == 0 else array.dtype.name, array.shape)
-    return found
+            fields[name] = (wide if array.ndim == 0 else array.dtype.name, array.shape)
+    return fields

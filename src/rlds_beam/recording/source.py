@@ -202,13 +202,13 @@ def _info(options: RolloutOptions, environment: Environment) -> dict[str, tuple[
     action = anything.distribution(None).sample(np.full((1, uniform), 0.5), np.zeros((1, normal)))
     leaves = [a.astype(leaf.dtype)[0] for leaf, a in zip(environment.action.leaves, action, strict=True)]
     info = environment.step(environment.action.build(leaves)).info
-    found = info_fields(info, options.info_keys)
+    fields = info_fields(info, options.info_keys)
     for key in options.info_keys:
-        if key not in found:
+        if key not in fields:
             raise UsageError(
                 f"--info_keys={key}: a step's info has no such number or text; it has {', '.join(info) or 'nothing'}"
             )
-    return found
+    return fields
 
 
 def _propensity(policies: Sequence[BehaviorPolicy]) -> bool:

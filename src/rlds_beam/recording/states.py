@@ -34,8 +34,8 @@ def like(nested: Any, state: State) -> Any:
 
 def _nest(nested: Any, leaves: Iterator[Array]) -> Any:
     if isinstance(nested, Mapping):
-        made = {name: _nest(nested[name], leaves) for name in sorted(nested)}
-        return {name: made[name] for name in nested}
+        by_name = {name: _nest(nested[name], leaves) for name in sorted(nested)}
+        return {name: by_name[name] for name in nested}
     if isinstance(nested, (list, tuple)):
         parts = [_nest(part, leaves) for part in nested]
         if isinstance(nested, list):
@@ -82,13 +82,13 @@ def replay(step: Callable[[Array, State], tuple[Array, State]], lengths: Array, 
     order = np.argsort(-lengths, kind="stable")  # the longest first: those that go on are the first so many
     starts, lengths = (np.cumsum(lengths) - lengths)[order], lengths[order]
     state = tuple(leaf[order] for leaf in state)
-    made: Array | None = None
+    outputs: Array | None = None
     for t in range(int(lengths[0])):
         going = int(np.count_nonzero(lengths > t))
         rows = starts[:going] + t
         output, state = step(rows, tuple(leaf[:going] for leaf in state))
-        if made is None:
-            made = np.zeros((int(lengths.sum()), *output.shape[1:]), output.dtype)
-        made[rows] = output
-    assert made is not None, "an episode has a step"
-    return made
+        if outputs is None:
+            outputs = np.zeros((int(lengths.sum()), *output.shape[1:]), output.dtype)
+        outputs[rows] = output
+    assert outputs is not None, "an episode has a step"
+    return outputs

@@ -71,15 +71,15 @@ def _count(file: Any, path: str) -> int:
 
 
 def _arrays(file: Any, i: int) -> dict[str, Array]:
-    found = {name: read_array(file[f"{name}_{i}"]) for name in ("actions", "rewards", "terminated")}
+    of_transitions = {name: read_array(file[f"{name}_{i}"]) for name in ("actions", "rewards", "terminated")}
     if f"observations_{i}" in file:
-        return {"observations": read_array(file[f"observations_{i}"]), **found}
+        return {"observations": read_array(file[f"observations_{i}"]), **of_transitions}
     several: dict[str, Array] = {}
     while f"observations_{i}_{len(several)}" in file:
         several[f"observations/{len(several)}"] = read_array(file[f"observations_{i}_{len(several)}"])
     if not several:
         raise KeyError(f"there are no observations_{i}")
-    return several | found
+    return several | of_transitions
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,9 +129,9 @@ class D3rlpySource(SourceOfFiles):
     @classmethod
     def open(cls, input: str | Sequence[str], *, split: str | None = None, features: str | None = None) -> D3rlpySource:
         no_features("d3rlpy", features)
-        found = find_files(input, (".h5", ".hdf5"), "d3rlpy")
+        paths = find_files(input, (".h5", ".hdf5"), "d3rlpy")
         files = D3rlpyFormat()
-        splits = splits_of_files(files, found, split)
+        splits = splits_of_files(files, paths, split)
         first = next((shard.path for one in splits for shard in one.shards if shard.records), None)
         if first is None:
             for shard in (shard for one in splits for shard in one.shards if shard.records is None):
@@ -139,9 +139,9 @@ class D3rlpySource(SourceOfFiles):
                     files.count(shard.path)
                 except OSError as error:
                     raise UsageError(str(error)) from error
-            raise UsageError(f"{found.where}: there are no episodes")
+            raise UsageError(f"{paths.where}: there are no episodes")
         decoder = _decoder(first)
-        return cls(f"{found.name}/1.0.0", decoder.schema, decoder, splits, files)
+        return cls(f"{paths.name}/1.0.0", decoder.schema, decoder, splits, files)
 
 
 def _decoder(path: str) -> D3rlpyDecoder:
@@ -164,16 +164,16 @@ def _decoder(path: str) -> D3rlpyDecoder:
 
 def _shapes(file: Any) -> dict[str, tuple[str, tuple[int, ...]]]:
     """The dtype and shape of a row of each array of the first episode."""
-    found = {}
+    shapes = {}
     for name in file:
         match = re.fullmatch(r"(observations|actions|rewards)_0(?:_(\d+))?", name)
         if match:
             key = match[1] + (f"/{match[2]}" if match[2] else "")
             array = check_stored(file[name])
-            found[key] = (array.dtype.name, tuple(array.shape[1:]))
-    if not {"actions", "rewards"} <= found.keys():
+            shapes[key] = (array.dtype.name, tuple(array.shape[1:]))
+    if not {"actions", "rewards"} <= shapes.keys():
         raise KeyError("there are no actions_0 or rewards_0")
-    return dict(sorted(found.items()))
+    return dict(sorted(shapes.items()))
 
 
 def _own_decoder(content: Any, path: str) -> D3rlpyDecoder:

@@ -144,11 +144,11 @@ class D4rlFormat(ArrayFormat):
         return len(boundaries(path).ended)
 
     def episodes(self, path: str, start: int, stop: int) -> Iterator[Arrays | Damage]:
-        found = boundaries(path)
+        bounds = boundaries(path)
         with open_hdf5(path) as file:
             names = [name for name, dataset in _columns(file)]
             for i in range(start, stop):
-                first, last = (int(row) for row in found.starts[i : i + 2])
+                first, last = (int(row) for row in bounds.starts[i : i + 2])
                 try:
                     arrays = {name: read_array_rows(file[name], first, last) for name in names}
                     if _NEXT in file:
@@ -156,9 +156,9 @@ class D4rlFormat(ArrayFormat):
                 except UNREADABLE as error:
                     yield Damage(i, i + 1, f"rows {first} to {last} cannot be read: {error}", b"")
                 else:
-                    if i in found.wrong:
-                        arrays[_WRONG] = np.array([found.wrong[i].encode()], object)
-                    yield {**arrays, "end": np.array([found.terminal[i], found.ended[i]])}
+                    if i in bounds.wrong:
+                        arrays[_WRONG] = np.array([bounds.wrong[i].encode()], object)
+                    yield {**arrays, "end": np.array([bounds.terminal[i], bounds.ended[i]])}
 
 
 def read_array_rows(dataset: Any, start: int, stop: int) -> Array:
@@ -211,9 +211,9 @@ class D4rlSource(SourceOfFiles):
     @classmethod
     def open(cls, input: str | Sequence[str], *, split: str | None = None, features: str | None = None) -> D4rlSource:
         no_features("d4rl", features)
-        found = find_files(input, (".hdf5", ".h5"), "d4rl")
+        paths = find_files(input, (".hdf5", ".h5"), "d4rl")
         files = D4rlFormat()
-        splits = splits_of_files(files, found, split)
+        splits = splits_of_files(files, paths, split)
         path = next(shard.path for one in splits for shard in one.shards)
         try:
             with open_hdf5(path) as file:
@@ -226,7 +226,7 @@ class D4rlSource(SourceOfFiles):
             raise UsageError(f"{path} cannot be read: {error}") from error
         steps = {field.path: field for field in fields} | {"discount": Field("discount", "float32"), **FLAG_FIELDS}
         schema = Schema(steps)
-        return cls(f"{found.name}/1.0.0", schema, D4rlDecoder(schema), splits, files)
+        return cls(f"{paths.name}/1.0.0", schema, D4rlDecoder(schema), splits, files)
 
 
 def _field(name: str, dataset: Any) -> Field:

@@ -61,9 +61,9 @@ def scan(file: IO[bytes]) -> Iterator[Chunk | Gap]:
         header = _chunk_header(file, place)
         end = None if header is None else _end(place, header[0], header[2])
         if header is None or end is None or end > size:
-            found = _next_chunk(file, place, size)
-            yield Gap(place, found)
-            place = found
+            following = _next_chunk(file, place, size)
+            yield Gap(place, following)
+            place = following
             continue
         _, kind, records = header
         if kind in _RECORDS and records:
@@ -103,11 +103,11 @@ def _read(file: IO[bytes], place: int, count: int) -> bytes:
         if place % BLOCK == 0:
             place += _BLOCK_HEADER.size
         file.seek(place)
-        found = file.read(min(count - len(content), BLOCK - place % BLOCK))
-        if not found:
+        data = file.read(min(count - len(content), BLOCK - place % BLOCK))
+        if not data:
             break
-        content += found
-        place += len(found)
+        content += data
+        place += len(data)
     return content
 
 

@@ -58,8 +58,8 @@ def index_of(shard: str) -> ShardIndex:
     sizes = []
     for name in FILES:
         with contextlib.suppress(FileNotFoundError):
-            found = os.stat(os.path.join(shard, name))
-            sizes.append((name, found.st_size, found.st_mtime_ns))
+            status = os.stat(os.path.join(shard, name))
+            sizes.append((name, status.st_size, status.st_mtime_ns))
     return _index(os.path.abspath(shard), tuple(sizes))
 
 
@@ -153,12 +153,12 @@ def _records(path: str) -> tuple[list[int], dict[int, Gap]]:
     offsets: list[int] = []
     gaps: dict[int, Gap] = {}
     with open(path, "rb") as file:
-        for found in scan(file):
-            if isinstance(found, Chunk):
-                offsets.extend(range(found.begin, found.begin + found.records))
+        for extent in scan(file):
+            if isinstance(extent, Chunk):
+                offsets.extend(range(extent.begin, extent.begin + extent.records))
             else:
-                before = gaps.get(len(offsets), found)
-                gaps[len(offsets)] = Gap(before.begin, found.end)
+                before = gaps.get(len(offsets), extent)
+                gaps[len(offsets)] = Gap(before.begin, extent.end)
     return offsets, gaps
 
 
@@ -234,8 +234,8 @@ class _Begins:
         first = min([*self.found[:1], *(start for start, _ in self.known[:1])], default=self.steps)
         without = len(self.lost) + first
         lost = [f"{without:,} more are of episodes whose beginning is lost"] if without else []
-        found = f"{self.count:,} episodes of {self.steps - without:,} steps were found in {STEPS}"
-        return f"{self._shard}: {'; '.join([*wrong, found, *lost])}; what its writer had not yet written is lost"
+        recovered = f"{self.count:,} episodes of {self.steps - without:,} steps were found in {STEPS}"
+        return f"{self._shard}: {'; '.join([*wrong, recovered, *lost])}; what its writer had not yet written is lost"
 
 
 def _step_type(reader: Any, step: int) -> int | None:

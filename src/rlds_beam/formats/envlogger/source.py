@@ -58,10 +58,10 @@ class EnvLoggerFormat(ArrayFormat):
         while position < last:  # a reader that failed once reads nothing more: another one goes on
             with opened(shard, index.anew, index.bridged) as reader:
                 while position < last:
-                    found = _read(reader, position)
-                    yield found
+                    episode = _read(reader, position)
+                    yield episode
                     position += 1
-                    if isinstance(found, Damage):
+                    if isinstance(episode, Damage):
                         break
         if stop > index.episodes:
             yield Damage(index.episodes, index.episodes + 1, index.damage, b"")
@@ -146,11 +146,11 @@ def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
 def _by_path(value: Any, path: str) -> dict[str, Any]:
     """The leaves by path. Raises ValueError where two have the same one."""
     leaves = [*_leaves(value, path)]
-    found = dict(leaves)
-    if len(found) < len(leaves):
+    by_path = dict(leaves)
+    if len(by_path) < len(leaves):
         names = [name for name, _ in leaves]
         raise ValueError(f"two fields are both named {next(name for name in names if names.count(name) > 1)}")
-    return found
+    return by_path
 
 
 def _stacked(values: Sequence[Any], path: str) -> dict[str, Column]:
@@ -208,16 +208,16 @@ def _shards(log: str) -> list[str]:
     if storage.scheme(log) is not None:
         raise UsageError(f"cannot read {log}: EnvLogger's logs are read from local disks only; copy it first")
     folders = [storage.join(log, name) for name in storage.listdir(log)] if storage.isdir(log) else []
-    found = [
+    shards = [
         storage.join(folder, STEPS)
         for folder in folders
         if storage.isdir(folder) and any(storage.exists(storage.join(folder, name)) for name in FILES)
     ]
-    if not found and not storage.exists(storage.join(log, LOG_METADATA)):
+    if not shards and not storage.exists(storage.join(log, LOG_METADATA)):
         raise UsageError(f"{log} is no log of EnvLogger's Riegeli backend: there is no {LOG_METADATA} in it")
-    if not found:
+    if not shards:
         raise UsageError(f"{log}: there are no steps in it (DIRECTORY/{STEPS}): was its environment closed?")
-    return found
+    return shards
 
 
 def _size(path: str) -> int:

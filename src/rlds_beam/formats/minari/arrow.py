@@ -81,14 +81,14 @@ class MinariArrowFormat(ArrayFormat):
         if not files:
             raise OSError(f"there is no .{self.kind} file in {folder}")
         table = _read(files, self.kind)
-        found: dict[str, Array] = {}
+        arrays: dict[str, Array] = {}
         for field, column in zip(table.schema, table.columns, strict=True):
             if field.name != _IGNORED:
                 stop = len(table) - 1 if field.name in _OF_TRANSITIONS else len(table)
-                self._add(found, field.name, field, _one(column)[:stop])
-        return found
+                self._add(arrays, field.name, field, _one(column)[:stop])
+        return arrays
 
-    def _add(self, found: dict[str, Array], place: str, field: Any, values: Any) -> None:
+    def _add(self, arrays: dict[str, Array], place: str, field: Any, values: Any) -> None:
         import pyarrow as pa
 
         if values.null_count:
@@ -97,15 +97,15 @@ class MinariArrowFormat(ArrayFormat):
             of_tuple = isinstance(self.spaces.get(place, {}).get("subspaces"), list)
             for i, below in enumerate(field.type):
                 name = f"_index_{below.name}" if of_tuple else below.name
-                self._add(found, f"{place}/{name}", below, values.field(i))
+                self._add(arrays, f"{place}/{name}", below, values.field(i))
         elif pa.types.is_fixed_size_list(field.type) or pa.types.is_list(field.type):
             flat, listed = arrow_values.flattened(values)
             shape = self.spaces.get(place, {}).get("shape")
             if shape is None and field.metadata and b"shape" in field.metadata:
                 shape = [int(size) for size in field.metadata[b"shape"].split(b",") if size]
-            found[place] = _plain(flat).reshape(len(values), *(listed[1:] if shape is None else shape))
+            arrays[place] = _plain(flat).reshape(len(values), *(listed[1:] if shape is None else shape))
         else:
-            found[place] = _plain(values)
+            arrays[place] = _plain(values)
 
 
 def _plain(values: Any) -> Array:

@@ -113,5 +113,5 @@ class MinariColumn:
 def text_range(rows: Iterable[bytes], known: list[Any] | None) -> list[Any]:
     """The length of the longest text so far, and the characters of all of them."""
     longest, characters = known or (0, "")
-    found = [row.decode("utf-8", "replace") for row in {*rows}]
-    return [max(longest, *map(len, found)), "".join(sorted({*characters}.union(*found)))]
+    texts = [row.decode("utf-8", "replace") for row in {*rows}]
+    return [max(longest, *map(len, texts)), "".join(sorted({*characters}.union(*texts)))]

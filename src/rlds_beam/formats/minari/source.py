@@ -73,8 +73,8 @@ class MinariFormat(ArrayFormat):
         with open_hdf5(path) as file:
             for i in range(start, stop):
                 try:
-                    found = datasets_of(file[f"episode_{i}"])
-                    yield {place: read_array(dataset) for place, dataset in found if is_readable(dataset)}
+                    datasets = datasets_of(file[f"episode_{i}"])
+                    yield {place: read_array(dataset) for place, dataset in datasets if is_readable(dataset)}
                 except UNREADABLE as error:
                     yield Damage(i, i + 1, f"episode_{i} cannot be read: {error}", b"")
 
@@ -100,12 +100,12 @@ class MinariField:
           KeyError: there are none.
           BadEpisode: they are not of the field's dtype.
         """
-        found = arrays[self.place]
+        array = arrays[self.place]
         column: Column
         if self.field.encoding == "jpeg":
-            column = EncodedImages(encoded_images(found, self.field.path), self.field.shape, self.field.dtype)
+            column = EncodedImages(encoded_images(array, self.field.path), self.field.shape, self.field.dtype)
         else:
-            column = exact_cast(found, self.field.numpy_dtype, self.field.path)
+            column = exact_cast(array, self.field.numpy_dtype, self.field.path)
         return with_last(column) if self.of == "transition" or len(column) == steps - 1 else column
 
 
@@ -184,10 +184,10 @@ def _folders(input: str) -> list[str]:
     if not storage.isdir(input):
         raise UsageError(f"{input}: there is no such directory")
     folders = [input, *(storage.join(input, name) for name in storage.listdir(input))]
-    found = [f for f in folders if storage.isdir(f) and storage.exists(storage.join(f, METADATA))]
-    if not found:
+    datasets = [f for f in folders if storage.isdir(f) and storage.exists(storage.join(f, METADATA))]
+    if not datasets:
         raise UsageError(f"{input} is no Minari dataset: there is no {METADATA} in it, or in its directory data")
-    return found[:1] if found[0] == input else found
+    return datasets[:1] if datasets[0] == input else datasets
 
 
 def _metadata(folder: str) -> dict[str, Any]:
@@ -232,17 +232,17 @@ def _fields(path: str, files: MinariFormat | MinariArrowFormat, about: Mapping[s
     try:
         if isinstance(files, MinariArrowFormat):
             arrays = files.read_episode(storage.join(storage.split(path)[0], "0"))
-            found = [_field(place, one, jpeg, spaces) for place, one in sorted(arrays.items())]
+            fields = [_field(place, one, jpeg, spaces) for place, one in sorted(arrays.items())]
         else:
             with open_hdf5(path) as file:
                 datasets = [*datasets_of(file["episode_0"])]
                 for place, dataset in datasets:
                     if place.partition("/")[0] in _ROLES and dataset.shape is not None:
                         check_readable(dataset)
-                found = [_field(place, one, jpeg, spaces) for place, one in datasets]
+                fields = [_field(place, one, jpeg, spaces) for place, one in datasets]
     except UNREADABLE as error:
         raise UsageError(f"{path} cannot be read: {error}") from error
-    return tuple(one for one in found if one is not None)
+    return tuple(one for one in fields if one is not None)
 
 
 def _field(place: str, dataset: Any, jpeg: bool, spaces: Mapping[str, Any]) -> MinariField | None:
@@ -263,21 +263,21 @@ def _field(place: str, dataset: Any, jpeg: bool, spaces: Mapping[str, Any]) -> M
 
 def _spaces(about: Mapping[str, Any], where: str, *, whole: bool = False) -> dict[str, Any]:
     """The space of each array, by its place; of all places above them, too, where the `whole` is asked for."""
-    found: dict[str, Any] = {}
+    spaces: dict[str, Any] = {}
     for role, name in (("observations", "observation_space"), ("actions", "action_space")):
         if isinstance(about.get(name), str):
-            _flat(parse_json(about[name], f"{where}: {name}"), f"{where}: {name}", role, found, whole)
-    return found
+            _flat(parse_json(about[name], f"{where}: {name}"), f"{where}: {name}", role, spaces, whole)
+    return spaces
 
 
-def _flat(space: Any, where: str, place: str, found: dict[str, Any], whole: bool) -> None:
+def _flat(space: Any, where: str, place: str, spaces: dict[str, Any], whole: bool) -> None:
     check_json(space, _SPACE, where)
     below = space.get("subspaces")
     if isinstance(below, dict):
         for name, one in below.items():
-            _flat(one, where, f"{place}/{name}", found, whole)
+            _flat(one, where, f"{place}/{name}", spaces, whole)
     elif isinstance(below, list):
         for i, one in enumerate(below):
-            _flat(one, where, f"{place}/_index_{i}", found, whole)
+            _flat(one, where, f"{place}/_index_{i}", spaces, whole)
     if whole or below is None:
-        found[place] = space
+        spaces[place] = space

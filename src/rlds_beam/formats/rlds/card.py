@@ -34,16 +34,16 @@ def provenance(
     shards = {
         split: [
             {"file": name, "bytes": size, "fingerprint": dict(content.get(split, [])).get(name)}
-            for name, size in found["shards"]
+            for name, size in entry["shards"]
         ]
-        for split, found in plan["splits"].items()
+        for split, entry in plan["splits"].items()
     }
-    slices = {split: found["slice"] for split, found in plan["splits"].items() if found["slice"] != [0, None]}
+    slices = {split: entry["slice"] for split, entry in plan["splits"].items() if entry["slice"] != [0, None]}
     info = {name: source["info"][name] for name in _FROM_INFO if name in source["info"]}
     read = {"from": plan["from"], "features_sha256": plan.get("features_sha256")}
     counts = {name: report[name] for name in ("records", "valid", "repaired", "rejected")}
-    dropped = {name: found["records"] for name, found in report.get("dropped", {}).items()}
-    made = {
+    dropped = {name: entry["records"] for name, entry in report.get("dropped", {}).items()}
+    facts = {
         "written_by": f"rlds-beam {rlds_beam.__version__}",
         "source": {
             "dataset": plan["dataset"], **read, "info": info, "licences": list(source["licences"]),
@@ -52,29 +52,29 @@ def provenance(
         "check": plan["check"],
         "connectors": plan.get("connectors", {"connectors": []}),
         "counts": {**counts, "dropped": dropped, "written": report["items_written"]},
-        "rules": {rule: {k: v for k, v in found.items() if k != "samples"} for rule, found in report["rules"].items()},
+        "rules": {rule: {k: v for k, v in entry.items() if k != "samples"} for rule, entry in report["rules"].items()},
         "splits": [{"name": one["name"], "episodes": sum(map(int, one["shardLengths"]))} for one in splits],
     }  # fmt: skip
-    made |= {"statistics": list(fitted)} if fitted else {}
-    return made | ({"source_provenance": source["provenance"]} if source["provenance"] else {})
+    facts |= {"statistics": list(fitted)} if fitted else {}
+    return facts | ({"source_provenance": source["provenance"]} if source["provenance"] else {})
 
 
-def card(name: str, version: str, made: Mapping[str, Any]) -> str:
+def card(name: str, version: str, facts: Mapping[str, Any]) -> str:
     """README.md: the same for people."""
-    source, counts = made["source"], made["counts"]
+    source, counts = facts["source"], facts["counts"]
     files = sum(len(shards) for shards in source["shards"].values())
     size = sum(shard["bytes"] for shards in source["shards"].values() for shard in shards)
     read = f" ({count(files, 'file')}, {size:,} bytes)" if size else ""  # a recording has no files
     lines = [
         f"# {name} {version}",
         "",
-        f"RLDS, written by {made['written_by']} from `{source['dataset']}`{read}.",
+        f"RLDS, written by {facts['written_by']} from `{source['dataset']}`{read}.",
         "Everything here is also in `provenance.json`, for programs.",
         "",
-        *_section("Splits", [f"- `{one['name']}`: {count(one['episodes'], 'episode')}" for one in made["splits"]]),
-        *_section("What was done", [*_check_lines(made), *map(_connector_line, made["connectors"]["connectors"])]),
-        *_section("What became of each record", _count_lines(counts, made["rules"])),
-        *_section("Statistics", ["`fitted.json` has what connectors were fitted to."] if "statistics" in made else []),
+        *_section("Splits", [f"- `{one['name']}`: {count(one['episodes'], 'episode')}" for one in facts["splits"]]),
+        *_section("What was done", [*_check_lines(facts), *map(_connector_line, facts["connectors"]["connectors"])]),
+        *_section("What became of each record", _count_lines(counts, facts["rules"])),
+        *_section("Statistics", ["`fitted.json` has what connectors were fitted to."] if "statistics" in facts else []),
         *_section("Licence and citation of the source", _licence_lines(source)),
         *_section("About the source", [source["info"].get("description", "")]),
     ]
@@ -86,8 +86,8 @@ def _section(title: str, lines: Sequence[str]) -> list[str]:
     return [f"## {title}", "", *filled, ""] if filled else []
 
 
-def _check_lines(made: Mapping[str, Any]) -> list[str]:
-    policies = {name: made["check"][name] for name in ("repair", "accept") if made["check"].get(name)}
+def _check_lines(facts: Mapping[str, Any]) -> list[str]:
+    policies = {name: facts["check"][name] for name in ("repair", "accept") if facts["check"].get(name)}
     said = [f"{name} {', '.join(rules)}" for name, rules in policies.items()]
     return [f"- checked by rlds-beam's rules{': ' + '; '.join(said) if said else ''}"]
 
@@ -102,8 +102,8 @@ def _count_lines(counts: Mapping[str, Any], rules: Mapping[str, Any]) -> list[st
     lines = [f"- {counts['records']} read, {counts['written']} episodes written"]
     lines += [f"- {number} dropped by `{name}`" for name, number in counts["dropped"].items()]
     lines += [f"- {counts['rejected']} rejected, kept in `rejected/`"] if counts["rejected"] else []
-    for rule, found in rules.items():
-        outcomes = ", ".join(f"{number} {outcome}" for outcome, number in found.items() if number)
+    for rule, outcome_counts in rules.items():
+        outcomes = ", ".join(f"{number} {outcome}" for outcome, number in outcome_counts.items() if number)
         lines += [f"  - `{rule}`: {outcomes}"] if outcomes else []
     return lines
 

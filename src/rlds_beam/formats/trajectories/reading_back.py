@@ -208,11 +208,11 @@ def spec_of(fields: list[Field]) -> tuple[TrajectorySpec, dict[str, tuple[str, .
 
 def _rows(reader: RowReader, count: int) -> list[Bytes]:
     """The next `count` records, fewer at the end of the file."""
-    found: list[Bytes] = []
+    blocks: list[Bytes] = []
     while count and (rows := reader.read(count)) is not None:
-        found.append(rows)
+        blocks.append(rows)
         count -= len(rows)
-    return found
+    return blocks
 
 
 def _pixels(column: Column, path: str) -> Column:

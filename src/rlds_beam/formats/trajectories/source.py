@@ -195,13 +195,13 @@ class TrajectoriesSource(SourceOfFiles):
 
 def _files(input: str | Sequence[str]) -> list[str]:
     patterns = input.split(",") if isinstance(input, str) else list(input)
-    found: list[str] = []
+    files: list[str] = []
     for pattern in patterns:
         names = storage.files_below(pattern, "*") if storage.isdir(pattern) else storage.glob(pattern)
-        found += [path for path in names if storage.exists(path + SPEC)]
-    if not found:
+        files += [path for path in names if storage.exists(path + SPEC)]
+    if not files:
         raise UsageError(f"{','.join(patterns)}: there is no file there with its {SPEC} beside it")
-    return found
+    return files
 
 
 def _spec(path: str) -> TrajectorySpec:
