@@ -51,11 +51,12 @@ class _HiddenClients(importlib.abc.MetaPathFinder):
 
 
 _hidden = _HiddenClients()
+_asked_for = False
 
 
 def hide_clients() -> None:
-    """Hides the clients in this process and in those that it starts, unless Beam is imported already."""
-    if "apache_beam" not in sys.modules and _hidden not in sys.meta_path:
+    """Hides the clients in this process and in those that it starts, unless they were asked for or Beam is imported."""
+    if not _asked_for and "apache_beam" not in sys.modules and _hidden not in sys.meta_path:
         sys.meta_path.insert(0, _hidden)
         os.environ[_HIDDEN] = "1"
 
@@ -68,6 +69,8 @@ def hide_clients_as_the_parent() -> None:
 
 def show_clients() -> None:
     """Ends the hiding: what Beam imports from then on finds them."""
+    global _asked_for
+    _asked_for = True
     if _hidden in sys.meta_path:
         sys.meta_path.remove(_hidden)
         os.environ.pop(_HIDDEN, None)

@@ -72,7 +72,7 @@ def test_an_episode_with_a_changed_value_is_set_aside(source, tmp_path, capsys):
     assert main(["convert", source, str(tmp_path / "out"), CAST, "--items=frames"]) == 3
     out = capsys.readouterr().out
     assert "cast: 3 rejected" in out
-    assert "--cast=LEAF=DTYPE! writes what it becomes" in out
+    assert "--cast=LEAF=DTYPE! writes the changed value" in out
     lines = [line for line, _ in read_rejected(tmp_path / "out")]
     assert [line["rule"] for line in lines] == ["cast"] * 3
     assert [line["detail"] for line in lines] == [

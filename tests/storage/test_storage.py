@@ -141,9 +141,10 @@ def test_joins_by_store() -> None:
 
 def test_local_paths_need_no_beam(tmp_path: Path) -> None:
     program = (
-        "import sys; from rlds_beam import storage; from rlds_beam.encoding import tfrecord, arrayrecord;"
+        "import sys; from rlds_beam import storage; from rlds_beam.encoding import arrayrecord;"
+        "from rlds_beam.encoding.tfrecord import file;"
         f"storage.open_write({str(tmp_path / 'a')!r}).close(); storage.listdir({str(tmp_path)!r});"
-        f"list(tfrecord.read_records(tfrecord.open_tfrecord({str(tmp_path / 'a')!r}).file));"
+        f"list(file.read_records(file.open_tfrecord({str(tmp_path / 'a')!r}).file));"
         "assert not {'apache_beam', 'tensorflow', 'array_record'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", program], check=True, timeout=DEADLINE)
