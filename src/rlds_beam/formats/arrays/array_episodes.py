@@ -82,8 +82,8 @@ class ArrayFormat(abc.ABC):
         last = last if stop is None else min(stop, last)
         position = start
         try:
-            for found in self.episodes(path, start, last):
-                yield found if isinstance(found, Damage) else _record(position, found)
+            for episode in self.episodes(path, start, last):
+                yield episode if isinstance(episode, Damage) else _record(position, episode)
                 position += 1
         except (*UNREADABLE, AttributeError, OverflowError) as error:
             yield from (Damage(i, i + 1, f"the file cannot be read: {error}", b"") for i in range(position, last))

@@ -100,14 +100,14 @@ class Hdf5Group:
         return int(h5py.h5o.get_info(self._group.id).addr)
 
     def _find(self, path: str, links: int = _MOST_LINKS) -> Any:
-        found: Any = Hdf5Group(self._group.file) if path.startswith("/") else self
+        node: Any = Hdf5Group(self._group.file) if path.startswith("/") else self
         for name in path.split("/"):
             if name in ("", "."):
                 continue
-            if not isinstance(found, Hdf5Group):
+            if not isinstance(node, Hdf5Group):
                 raise KeyError(f"there is no {path}")
-            found = found._child(name, links)
-        return found
+            node = node._child(name, links)
+        return node
 
     def _child(self, name: str, links: int) -> Any:
         import h5py
@@ -122,16 +122,16 @@ class Hdf5Group:
             return self._find(self._group.id.links.get_val(label).decode("utf-8", "surrogateescape"), links - 1)
         if kind != h5py.h5l.TYPE_HARD:
             raise _foreign(where, "an external link")
-        found = self._group[name]
-        if isinstance(found, h5py.Group):
-            return Hdf5Group(found)
-        if not isinstance(found, h5py.Dataset):
+        child = self._group[name]
+        if isinstance(child, h5py.Group):
+            return Hdf5Group(child)
+        if not isinstance(child, h5py.Dataset):
             raise OSError(f"{where} is neither a dataset nor a group")
-        if found.is_virtual:
+        if child.is_virtual:
             raise _foreign(where, "a virtual dataset")
-        if found.external is not None:
+        if child.external is not None:
             raise _foreign(where, "a dataset with external storage")
-        return found
+        return child
 
 
 def _foreign(where: str, what: str) -> OSError:
@@ -179,8 +179,8 @@ def check_readable(dataset: Any) -> None:
     """Raises TypeError for a dataset that is not `is_readable`."""
     if not is_readable(dataset):
         kind = _length_varies(dataset.dtype)
-        found = "objects" if kind is None else f"lists of {kind}"
-        raise TypeError(f"{dataset.name} holds {found}; only text, images and numbers of one shape can be read")
+        contents = "objects" if kind is None else f"lists of {kind}"
+        raise TypeError(f"{dataset.name} holds {contents}; only text, images and numbers of one shape can be read")
 
 
 def _length_varies(dtype: np.dtype[Any]) -> Any:
@@ -227,8 +227,8 @@ def read_array(dataset: Any) -> Array:
     if values.dtype != object:
         return np.asarray(values)
     flat = [_bytes(value) for value in values.reshape(-1)]
-    made = np.fromiter(flat, object, len(flat))
-    return made.reshape(values.shape)
+    objects = np.fromiter(flat, object, len(flat))
+    return objects.reshape(values.shape)
 
 
 def _bytes(value: Any) -> bytes:

@@ -111,11 +111,11 @@ def _create(path: str) -> Any:
 def _groups(datasets: Sequence[EpisodeDataset], more: Sequence[str]) -> list[str]:
     """The groups of an episode, each after the one that it is in."""
     paths = [dataset.path.rpartition("/")[0] for dataset in datasets]
-    found: dict[str, None] = {}
+    parents: dict[str, None] = {}
     for path in (*paths, *more):
         names = path.split("/") if path else []
-        found |= dict.fromkeys("/".join(names[: i + 1]) for i in range(len(names)))
-    return [*found]
+        parents |= dict.fromkeys("/".join(names[: i + 1]) for i in range(len(names)))
+    return [*parents]
 
 
 class _EpisodeWriter:
@@ -157,13 +157,13 @@ class _EpisodeWriter:
     def _dataset(self, group: Any, name: bytes, types: tuple[Any, Any], values: Array) -> None:
         h5d, h5s = self._h5py.h5d, self._h5py.h5s
         space = h5s.create_simple(values.shape) if values.shape else self._scalar
-        made = h5d.create(group, name, types[0], space, self._options)
+        dataset = h5d.create(group, name, types[0], space, self._options)
         if values.size:
-            made.write(h5s.ALL, h5s.ALL, values, types[1])
+            dataset.write(h5s.ALL, h5s.ALL, values, types[1])
 
     def _attribute(self, group: Any, name: str, value: int) -> None:
-        made = self._h5py.h5a.create(group, name.encode(), self._int64, self._scalar)
-        made.write(np.array(value, "<i8"))
+        attribute = self._h5py.h5a.create(group, name.encode(), self._int64, self._scalar)
+        attribute.write(np.array(value, "<i8"))
 
 
 def _place(path: str, number: int) -> tuple[str, bytes]:

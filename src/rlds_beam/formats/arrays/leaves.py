@@ -115,7 +115,7 @@ def leaves_below(schema: Schema, name: str, left_out: dict[str, str]) -> Leaves:
 
 def columns_of(fields: Iterable[Field], left_out: dict[str, str]) -> Leaves:
     """The columns of fields of numbers and images. What is raised, and `left_out`: as for `leaves_below`."""
-    found = []
+    columns = []
     for field in fields:
         if field.dtype == "string":
             left_out[field.path] = TEXT
@@ -126,8 +126,8 @@ def columns_of(fields: Iterable[Field], left_out: dict[str, str]) -> Leaves:
         elif None in field.shape:
             left_out[field.path] = NO_SHAPE
         else:
-            found.append(LeafColumn(field))
-    return tuple(found)
+            columns.append(LeafColumn(field))
+    return tuple(columns)
 
 
 def is_text(field: Field) -> bool:

@@ -107,14 +107,14 @@ def _text(name: str, value: Any) -> bytes:
 
 
 def _with_text(arrays: dict[str, Array]) -> dict[str, Array]:
-    found = {}
+    decoded = {}
     for name, array in arrays.items():
         lengths = arrays.get(name + LENGTHS)
         if lengths is not None:
-            found[name] = split_bytes(array.tobytes(), lengths.reshape(-1)).reshape(lengths.shape)
+            decoded[name] = split_bytes(array.tobytes(), lengths.reshape(-1)).reshape(lengths.shape)
         elif not name.endswith(LENGTHS):
-            found[name] = array
-    return found
+            decoded[name] = array
+    return decoded
 
 
 def split_bytes(data: bytes, lengths: Array) -> Array:

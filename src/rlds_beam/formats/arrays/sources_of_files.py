@@ -71,10 +71,10 @@ def find_files(input: str | Sequence[str], endings: tuple[str, ...], source: str
 
 
 def _glob(pattern: str) -> list[str]:
-    found = storage.glob(pattern)
-    if not found:
+    paths = storage.glob(pattern)
+    if not paths:
         raise UsageError(f"{pattern}: no such file or directory")
-    return found
+    return paths
 
 
 def shards_of(files: ArrayFormat, paths: Sequence[str]) -> tuple[Shard, ...]:

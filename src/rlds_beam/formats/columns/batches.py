@@ -32,8 +32,8 @@ def numeric_columns(table: pa.Table) -> Rows:
 
     Text and encoded images, which a learner cannot take, are left out, and so are lists of no fixed length.
     """
-    found = ((name, _array(column)) for name, column in zip(table.column_names, table.columns, strict=True))
-    return {name: values for name, values in found if values is not None}
+    arrays = ((name, _array(column)) for name, column in zip(table.column_names, table.columns, strict=True))
+    return {name: values for name, values in arrays if values is not None}
 
 
 def _array(column: Any) -> np.ndarray[Any, Any] | None:

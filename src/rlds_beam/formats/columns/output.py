@@ -70,18 +70,18 @@ class ColumnsOutput(LearnerColumns, SeveralFiles, MetadataFiles, ItemCounts, Cos
     def create(
         cls, source: Source, connectors: ConnectorRunner, directory: str, options: ColumnsOptions
     ) -> ColumnsOutput:
-        made = connectors.probed.modules
-        if not made:
+        probed = connectors.probed.modules
+        if not probed:
             raise UsageError(
                 "--to=columns: the connectors add no columns; AddObservationsFromEpisodesToBatch and "
                 "AddColumnsFromEpisodesToTrainBatch add the usual ones"
             )
-        for module in made:
+        for module in probed:
             _check_name(module)
         kind = options.format
         if kind == "array_record":
             check_writable(directory)
-        modules = {module: tuple(fields.values()) for module, fields in made.items()}
+        modules = {module: tuple(fields.values()) for module, fields in probed.items()}
         for fields in modules.values():
             features_json({field.path: row_field(field) for field in fields})  # raises where TFDS cannot nest them
         return cls(directory, source.name, kind, modules, f"Columns of {source.dataset}, made by rlds-beam.")
@@ -121,15 +121,15 @@ class ColumnsOutput(LearnerColumns, SeveralFiles, MetadataFiles, ItemCounts, Cos
 
     def _rows(self, batch: Batch) -> dict[str, tuple[Columns, int]]:
         """The columns and the number of rows of each module that has some."""
-        found = {}
+        tables = {}
         for module, columns in by_module(batch).items():
             if columns:
                 where = f"{batch.episodes[0].key}, module {module}"
                 wrong = difference(columns, {field.path: field for field in self.modules.get(module, ())}, where)
                 if wrong is not None:
                     raise RldsBeamError(f"--connectors: the connectors {wrong}")
-                found[module] = columns, _length(columns, where)
-        return found
+                tables[module] = columns, _length(columns, where)
+        return tables
 
     def files(self, work: WorkRange) -> tuple[str, ...]:
         if self.format == "parquet":
@@ -182,8 +182,8 @@ class ColumnsWriter:
         return sum(self._predicted.values())
 
     def write(self, batch: Batch) -> None:
-        found = self._output._rows(batch)
-        prepared = [(m, rows, self._files[m].prepare(columns, rows)) for m, (columns, rows) in found.items() if rows]
+        tables = self._output._rows(batch)
+        prepared = [(m, rows, self._files[m].prepare(columns, rows)) for m, (columns, rows) in tables.items() if rows]
         for module, rows, content in prepared:  # all that can fail has not
             self._files[module].add(content, batch.episodes[0].key)
             self._predicted[module] += rows

@@ -76,16 +76,16 @@ class KeepRangesOutput(MetadataFiles, CostHints):
         Raises:
           UsageError: two episodes have the same name.
         """
-        found: dict[str, Any] = {}
+        kept: dict[str, Any] = {}
         for commit in commits:
             for line in storage.read_text(storage.below(self.directory, commit.files[0].file)).splitlines():
                 name, ranges = json.loads(line)
-                if name in found:
+                if name in kept:
                     raise UsageError(f"--to=keep_ranges: two episodes are called {name!r}: --episode_name names others")
-                found[name] = ranges
-        content = {"metadata": {"filter_last_n_in_ranges": self.rule.trim}, "keep_ranges": found}
+                kept[name] = ranges
+        content = {"metadata": {"filter_last_n_in_ranges": self.rule.trim}, "keep_ranges": kept}
         storage.write_text(storage.below(self.directory, RANGES), json.dumps(content) + "\n")
-        return {"episodes": len(found)}
+        return {"episodes": len(kept)}
 
 
 def _check(schema: Schema, velocity: str) -> None:

@@ -142,11 +142,11 @@ def _value(field: Field, value: Any) -> Any:
     return exact_cast(array, field.numpy_dtype, field.path)[()]
 
 
-def _complete(steps: dict[str, Column], made: tuple[str, ...], rows: int) -> None:
-    """Adds the fields that no feature gives; FLAGS come before the discount in `made`."""
+def _complete(steps: dict[str, Column], missing: tuple[str, ...], rows: int) -> None:
+    """Adds the fields that no feature gives; FLAGS come before the discount in `missing`."""
     flags: dict[str, Any] = {path: np.zeros(rows, bool) for path in FLAGS}
     flags["is_first"][0] = flags["is_last"][-1] = True
-    for path in made:
+    for path in missing:
         if path in FLAGS:
             steps[path] = flags[path]
         elif path == DISCOUNT.path:

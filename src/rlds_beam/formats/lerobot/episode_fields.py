@@ -109,12 +109,12 @@ def episode_fields(meta: Meta) -> EpisodeFields:
             fields = (_conventional(name, paths[name], kind, shape, info),)
         features.append(FeatureFields(name, kind, shape, fields))
     there = {field.path for feature in features for field in feature.fields}
-    made = tuple(path for path in (*FLAGS, "reward", "discount") if path not in there)
+    missing = tuple(path for path in (*FLAGS, "reward", "discount") if path not in there)
     task = known["task"] if meta.fields else TASK
     columns = {name: field_from_json(field, where) for name, field in known.get("episode_columns", {}).items()}
     if not meta.fields:
         columns = _columns(meta)
-    return EpisodeFields(tuple(features), task, bool(known.get("task_of_episode")), columns, made)
+    return EpisodeFields(tuple(features), task, bool(known.get("task_of_episode")), columns, missing)
 
 
 _FIELDS = Kind("a list of fields", lambda fields: isinstance(fields, list) and bool(fields))
@@ -138,11 +138,11 @@ def _paths(names: Iterable[str]) -> dict[str, str]:
     every = list(names)
     known = {"next.reward": "reward", "next.done": "is_terminal"}
     known = {name: path for name, path in known.items() if path not in every}
-    found = {}
+    paths = {}
     for name in every:
         through = any(name.startswith(f"{other}.") for other in every)
-        found[name] = known.get(name) or (name if through else name.replace(".", "/"))
-    return found
+        paths[name] = known.get(name) or (name if through else name.replace(".", "/"))
+    return paths
 
 
 def _conventional(name: str, path: str, kind: str, shape: tuple[int, ...], info: Mapping[str, Any]) -> Field:

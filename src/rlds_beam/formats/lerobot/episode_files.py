@@ -58,9 +58,9 @@ class EpisodeFiles:
         file.add(frames, key)
         places, size = file.close()
         sizes = [size]
-        for name, found in places.items():
-            found[:, 0] += starts[0]
-            self._places.setdefault(name, []).append(found)
+        for name, spans in places.items():
+            spans[:, 0] += starts[0]
+            self._places.setdefault(name, []).append(spans)
         for place, feature in enumerate(self._format.videos, 1):
             height, width, _ = feature.shape
             encoding, pixels = cast(Encoding, self._format.encoding), videos[feature.name]
@@ -76,7 +76,7 @@ class EpisodeFiles:
             WrittenFile(name, shard.commit(), self._frames, role="part" if place else "items")
             for place, (name, shard) in enumerate(zip(self._names, self._shards, strict=True))
         ]
-        places = {name: np.concatenate(found) for name, found in self._places.items()}
+        places = {name: np.concatenate(spans) for name, spans in self._places.items()}
         return written, {**places, _ENDS: np.array(self._ends, np.int64)}
 
     def abort(self) -> None:
@@ -113,11 +113,11 @@ def unpack(
     Raises:
       NotVerifiedError: a pack is not there, or cut short.
     """
-    found = zip(
+    episodes = zip(
         *(_contents(storage.join(directory, name), facts, i, numbers) for i, name in enumerate(packs)), strict=True
     )
     written = []
-    for episode, (contents, length, key) in enumerate(zip(found, facts.lengths.tolist(), facts.keys, strict=True)):
+    for episode, (contents, length, key) in enumerate(zip(episodes, facts.lengths.tolist(), facts.keys, strict=True)):
         for place, (name, content) in enumerate(zip(file_names(videos, first + episode), contents, strict=True)):
             with ShardWriter(storage.below(directory, name)) as shard:
                 shard.write([content], length, key)

@@ -36,7 +36,7 @@ class EpisodesLines:
         if not facts.frames:
             return
         known = facts.columns.select(list(self._features.columns)).to_pylist()
-        found = [one for one in features_statistics(self._features.features, facts, numbers) if _is_known(one)]
+        features = [one for one in features_statistics(self._features.features, facts, numbers) if _is_known(one)]
         episodes, stats = [], []
         for i, (key, length, own) in enumerate(
             zip(facts.keys, facts.lengths.tolist(), facts.episode_tasks(), strict=True)
@@ -45,7 +45,7 @@ class EpisodesLines:
             tasks = [facts.tasks[task] for task in own]
             columns = known[i] if known else {}
             episodes.append({**index, "tasks": tasks, "length": length, "episode_key": key, **columns})
-            stats.append({**index, "stats": {one.name: _statistics(one, i) for one in found}})
+            stats.append({**index, "stats": {one.name: _statistics(one, i) for one in features}})
         self._episodes.write(_lines(episodes), 0)
         self._stats.write(_lines(stats), 0)
 
@@ -62,8 +62,8 @@ def _is_known(feature: FeatureStatistics) -> bool:
 
 
 def _statistics(feature: FeatureStatistics, episode: int) -> dict[str, Any]:
-    made = statistics.to_json(feature.values[episode], int(feature.counts[episode]), feature.shape)
-    return {name: made[name] for name in _STATISTICS}
+    content = statistics.to_json(feature.values[episode], int(feature.counts[episode]), feature.shape)
+    return {name: content[name] for name in _STATISTICS}
 
 
 def _lines(content: Iterable[Any]) -> list[bytes]:

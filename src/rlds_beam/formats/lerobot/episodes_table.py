@@ -102,13 +102,13 @@ def _statistics(features: Sequence[Feature], facts: RangeFacts, numbers: Episode
     """`stats/<feature>/<statistic>`, as lists in the shape of the feature."""
     import pyarrow as pa
 
-    made: dict[str, pa.Array] = {}
+    columns: dict[str, pa.Array] = {}
     for name, values, shape, counts in features_statistics(features, facts, numbers):
         for i, statistic in enumerate(statistics.STATISTICS):
             flat = pa.array(np.ascontiguousarray(values[:, i]).reshape(-1))
-            made[f"stats/{name}/{statistic}"] = lists(flat, (len(values), *shape))
-        made[f"stats/{name}/count"] = lists(pa.array(counts), (len(counts), 1))
-    return made
+            columns[f"stats/{name}/{statistic}"] = lists(flat, (len(values), *shape))
+        columns[f"stats/{name}/count"] = lists(pa.array(counts), (len(counts), 1))
+    return columns
 
 
 def tasks_table(tasks: Sequence[str]) -> pa.Table:

@@ -70,19 +70,19 @@ class LerobotFiles:
         return _rows_of_files(self.root, self.digest).get(path[len(self.root.rstrip("/")) + 1 :], [])
 
     def read(self, path: str, start: int = 0, stop: int | None = None) -> Iterator[Record | Damage]:
-        for position, found in self._tables(path, start, stop, images=True):
-            if isinstance(found, str):
-                yield Damage(position, position + 1, found, b"")
+        for position, table in self._tables(path, start, stop, images=True):
+            if isinstance(table, str):
+                yield Damage(position, position + 1, table, b"")
             else:
-                yield Record(position, _stream(found))
+                yield Record(position, _stream(table))
 
     def scan(self, path: str, start: int = 0, stop: int | None = None) -> Headers:
         positions, lengths, checksums = [], [], []
-        for position, found in self._tables(path, start, stop, images=False):
-            if not isinstance(found, str):
+        for position, table in self._tables(path, start, stop, images=False):
+            if not isinstance(table, str):
                 positions.append(position)
-                lengths.append(found.num_rows)
-                checksums.append(zlib.crc32(_stream(found)))
+                lengths.append(table.num_rows)
+                checksums.append(zlib.crc32(_stream(table)))
         return Headers(np.array(positions, np.int64), np.array(lengths, np.int64), np.array(checksums, np.uint32))
 
     def is_splittable(self, path: str) -> bool:
@@ -115,10 +115,10 @@ class LerobotFiles:
                 return
             for position in wanted:
                 try:
-                    found = self._table(frames, rows[position])
+                    table = self._table(frames, rows[position])
                 except UNREADABLE as error:
-                    found = f"the file is damaged: {shortened(error)}"
-                yield position, found
+                    table = f"the file is damaged: {shortened(error)}"
+                yield position, table
 
     def _table(self, frames: _Frames, row: EpisodeRow) -> pa.Table | str:
         import pyarrow as pa
@@ -160,8 +160,8 @@ class _Frames:
         numbers = column.to_numpy()
         starts = np.flatnonzero(np.r_[True, numbers[1:] != numbers[:-1]]) if len(numbers) else np.empty(0, np.int64)
         stops = np.r_[starts[1:], len(numbers)].astype(np.int64)
-        found = zip(numbers[starts].tolist(), starts.tolist(), stops.tolist(), strict=True)
-        self._places = {number: (start, stop) for number, start, stop in found}
+        spans = zip(numbers[starts].tolist(), starts.tolist(), stops.tolist(), strict=True)
+        self._places = {number: (start, stop) for number, start, stop in spans}
         groups = [self._file.metadata.row_group(i).num_rows for i in range(self._file.num_row_groups)]
         self._ends = np.cumsum(groups, dtype=np.int64)
         self._held: tuple[int, Any] = (-1, None)

@@ -52,9 +52,9 @@ class GatheredStatistics:
 
     def _end(self) -> None:
         if self._numbers:
-            made = statistics.episodes_statistics(self._numbers)
+            by_feature = statistics.episodes_statistics(self._numbers)
             for name in self._histograms[0]:
-                made[name] = statistics.image_statistics(np.stack([one[name] for one in self._histograms]))
-            for name, values in made.items():
+                by_feature[name] = statistics.image_statistics(np.stack([one[name] for one in self._histograms]))
+            for name, values in by_feature.items():
                 self._made.setdefault(name, []).append(values)
         self._numbers, self._histograms = [], []

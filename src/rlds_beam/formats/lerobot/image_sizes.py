@@ -38,15 +38,15 @@ def image_sizes(source: Source, connecting: ConnectorRunner, schema: Schema, ent
         for path, field in schema.steps.items()
         if field.encoding in IMAGES and len(field.shape) == 3 and None in field.shape[:2] and f"-{path}" not in entries
     }
-    found: Sizes = {}
+    sizes: Sizes = {}
     for episode in _episodes(source, connecting) if wanted else ():
-        for path in wanted - found.keys():
+        for path in wanted - sizes.keys():
             column = episode.steps.get(path)
             if isinstance(column, EncodedImages) and (size := _size_of(column)):
-                found[path] = size
-        if wanted <= found.keys():
+                sizes[path] = size
+        if wanted <= sizes.keys():
             break
-    return found
+    return sizes
 
 
 def _size_of(images: EncodedImages) -> tuple[int, int] | None:

@@ -107,21 +107,21 @@ def flat_values(column: Any) -> Array:
 def dataset_statistics(features: FeatureMap, totals: Totals) -> dict[str, Any]:
     """`stats.json`."""
     lengths, frames = np.concatenate(totals.lengths), totals.frames
-    found: dict[str, Any] = {}
+    by_feature: dict[str, Any] = {}
     for feature in features.images:
-        made = statistics.image_statistics(totals.histograms[feature.name])
-        found[feature.name] = statistics.to_json(made, totals.samples[feature.name], (feature.shape[-1], 1, 1))
+        values = statistics.image_statistics(totals.histograms[feature.name])
+        by_feature[feature.name] = statistics.to_json(values, totals.samples[feature.name], (feature.shape[-1], 1, 1))
     for name, builder in totals.builders.items():
         leaf = builder.finish()
-        found[name] = statistics.to_json(statistics.leaf_statistics(leaf), leaf.count, leaf.shape or (1,))
+        by_feature[name] = statistics.to_json(statistics.leaf_statistics(leaf), leaf.count, leaf.shape or (1,))
     for name, of_index in {
         "episode_index": statistics.counted_statistics(np.arange(len(lengths)), lengths),
         "index": statistics.range_statistics(np.array(frames)),
         "task_index": statistics.counted_statistics(np.arange(len(totals.task_frames)), np.array(totals.task_frames)),
     }.items():
-        found[name] = statistics.to_json(of_index[:, None], frames, (1,))
+        by_feature[name] = statistics.to_json(of_index[:, None], frames, (1,))
     order = (*(feature.name for feature in features.features), *INDEX_FEATURES)
-    return {name: found[name] for name in order if name in found}
+    return {name: by_feature[name] for name in order if name in by_feature}
 
 
 def features_info(frame_format: FrameFormat) -> dict[str, Any]:

@@ -63,23 +63,23 @@ def auto_modality(features: FeatureMap, videos: Sequence[Feature]) -> dict[str, 
             f"--modality={AUTO}: GR00T reads cameras from videos, and {pictures[0].name} is copied: add "
             f"--images=video, or leave it out (--map=-{pictures[0].path})"
         )
-    made: dict[str, Any] = {part: _parts(named[name]) for part, name in _VECTORS.items()}
+    modality: dict[str, Any] = {part: _parts(named[name]) for part, name in _VECTORS.items()}
     cameras = {feature.name.removeprefix("observation.images."): {"original_key": feature.name} for feature in videos}
-    made["video"] = cameras
+    modality["video"] = cameras
     if features.task is not None:
-        made["annotation"] = {_TASK: {"original_key": "task_index"}}
-    return made
+        modality["annotation"] = {_TASK: {"original_key": "task_index"}}
+    return modality
 
 
 def _parts(feature: Feature) -> dict[str, Any]:
     """Each field of a vector, and the numbers in it that the field is."""
     leaves = [field.path.rpartition("/")[2] for field in feature.fields]
     names = leaves if len(set(leaves)) == len(leaves) else [field.path.replace("/", ".") for field in feature.fields]
-    found, start = {}, 0
+    parts, start = {}, 0
     for name, field in zip(names, feature.fields, strict=True):
-        found[name] = {"start": start, "end": start + field.known_size}
+        parts[name] = {"start": start, "end": start + field.known_size}
         start += field.known_size
-    return found
+    return parts
 
 
 def _problem(content: Any, features: FeatureMap, videos: Sequence[Feature]) -> str | None:

@@ -32,9 +32,9 @@ def check_pages() -> None:
         own["task_index"] = MARKS["task_index"] + places
         file.add(Frames(own, rows), "")
         file.end_group()
-    found, _ = file.close()
+    marks, _ = file.close()
     numbers = {"index": 70 + np.arange(5), "episode_index": 7 + np.arange(5) // 2, "task_index": np.arange(5)[::-1]}
-    content = bytes(edited(target.content, edits_of(found, numbers)))
+    content = bytes(edited(target.content, edits_of(marks, numbers)))
     read = pyarrow.parquet.ParquetFile(io.BytesIO(content))
     bounds = [_bounds(read.metadata, name) for name in BOUNDED]
     same = all(read.read()[name].to_pylist() == values.tolist() for name, values in numbers.items())
@@ -56,8 +56,8 @@ class _Memory:
 
 def _bounds(metadata: Any, name: str) -> list[tuple[int, int]]:
     """The smallest and the largest value of a column, by row group."""
-    found = []
+    bounds = []
     for group in (metadata.row_group(i) for i in range(metadata.num_row_groups)):
         (column,) = (c for c in (group.column(i) for i in range(group.num_columns)) if c.path_in_schema == name)
-        found.append((column.statistics.min, column.statistics.max))
-    return found
+        bounds.append((column.statistics.min, column.statistics.max))
+    return bounds

@@ -185,20 +185,20 @@ class _Sink(io.RawIOBase):
                 if end not in pages:  # some versions repeat there what the footer says
                     bounds += _marked(self._kept.get(end, b""), end)
                 values[name].append((start + size, group.num_rows))
-        found = {name: np.array(places, np.int64).reshape(-1, 2) for name, places in values.items()}
-        return {**found, "bounds": np.array(bounds, np.int64).reshape(-1, 3)}
+        arrays = {name: np.array(places, np.int64).reshape(-1, 2) for name, places in values.items()}
+        return {**arrays, "bounds": np.array(bounds, np.int64).reshape(-1, 3)}
 
 
 def _marked(data: bytes, offset: int) -> list[tuple[int, int, int]]:
     """Where numbers with a mark are: (offset, which of `NUMBERED`, the number of the range)."""
-    found = []
+    marks = []
     for name in BOUNDED:
         mark = struct.pack("<q", MARKS[name])[4:]
         at = data.find(mark)
         while at >= 0:
-            found.append((offset + at - 4, NUMBERED.index(name), int.from_bytes(data[at - 4 : at], "little")))
+            marks.append((offset + at - 4, NUMBERED.index(name), int.from_bytes(data[at - 4 : at], "little")))
             at = data.find(mark, at + 4)
-    return found
+    return marks
 
 
 def edits_of(places: Mapping[str, Array], numbers: Mapping[str, Array]) -> list[tuple[int, bytes]]:

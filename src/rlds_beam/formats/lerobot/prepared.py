@@ -114,6 +114,6 @@ def _check_size(feature: Feature, column: Column) -> None:
     if feature.is_sized and isinstance(column, EncodedImages):
         there = column.data != ZERO_IMAGE
         images = EncodedImages(column.data[there], feature.shape, column.dtype, column.encoding)
-        found = check_images(images, sys.maxsize, feature.path)
-        if found:
-            raise BadEpisode(*found)
+        violations = check_images(images, sys.maxsize, feature.path)
+        if violations:
+            raise BadEpisode(*violations)

@@ -89,14 +89,16 @@ class RangeFacts:
         try:
             with storage.open_read(path) as file:
                 content = np.load(io.BytesIO(file.read()), allow_pickle=False)
-            found: dict[str, Array] = {name.replace(_SLASH, "/"): content[name] for name in content.files}
-            texts = json.loads(found["texts"].tobytes())
+            arrays: dict[str, Array] = {name.replace(_SLASH, "/"): content[name] for name in content.files}
+            texts = json.loads(arrays["texts"].tobytes())
             groups = {
-                group: {n.partition("/")[2]: a for n, a in found.items() if n.startswith(f"{group}/")}
+                group: {n.partition("/")[2]: a for n, a in arrays.items() if n.startswith(f"{group}/")}
                 for group in _GROUPS
             }
-            columns = pa.ipc.open_stream(found["columns"].tobytes()).read_all()
-            return cls(texts["keys"], found["lengths"], texts["tasks"], found["frame_tasks"], columns=columns, **groups)
+            columns = pa.ipc.open_stream(arrays["columns"].tobytes()).read_all()
+            return cls(
+                texts["keys"], arrays["lengths"], texts["tasks"], arrays["frame_tasks"], columns=columns, **groups
+            )
         except (OSError, ValueError, KeyError, pa.ArrowException) as error:
             raise NotVerifiedError(
                 f"{path} is not there, or damaged ({error}): remove the commit of its part, and run the same command "

@@ -72,20 +72,20 @@ class LerobotWriter:
 
     def finish(self) -> tuple[WrittenFile, ...]:
         (data, *videos), places = self._files.commit()
-        made = self._episodes
+        episodes = self._episodes
         facts = RangeFacts(
-            keys=[str(one.key) for one in made],
-            lengths=np.array([one.length for one in made], np.int64),
+            keys=[str(one.key) for one in episodes],
+            lengths=np.array([one.length for one in episodes], np.int64),
             tasks=list(self._tasks),
             frame_tasks=np.concatenate([np.empty(0, np.int32), *self._frame_tasks]),
             statistics=self._statistics.finish(),
             histograms=self._histograms,
-            samples={name: np.array([one.samples[name] for one in made], np.int64) for name in self._histograms},
-            columns=self._columns(made),
+            samples={name: np.array([one.samples[name] for one in episodes], np.int64) for name in self._histograms},
+            columns=self._columns(episodes),
             places=places,
         )
         kept = facts.write(storage.below(self._directory, self._facts), data.shard.first_key)
-        return (data, WrittenFile(self._facts, kept, len(made), role="temporary"), *videos)
+        return (data, WrittenFile(self._facts, kept, len(episodes), role="temporary"), *videos)
 
     def abort(self) -> None:
         self._files.abort()
@@ -93,8 +93,8 @@ class LerobotWriter:
     def _columns(self, episodes: list[PreparedEpisode]) -> pa.Table:
         import pyarrow as pa
 
-        made = {}
+        columns = {}
         for name, field in self._map.columns.items():
             parts = [one.metadata[name] for one in episodes]
-            made[name] = pa.concat_arrays(parts) if parts else metadata_column(field, [])
-        return pa.table(made) if made else pa.table({"episode_key": [str(one.key) for one in episodes]})
+            columns[name] = pa.concat_arrays(parts) if parts else metadata_column(field, [])
+        return pa.table(columns) if columns else pa.table({"episode_key": [str(one.key) for one in episodes]})

@@ -197,13 +197,13 @@ class Meta:
 
     def episode_schema(self) -> dict[str, tuple[str, tuple[int | None, ...]]]:
         """The dtype and shape of each further column of the episodes."""
-        found: dict[str, tuple[str, tuple[int | None, ...]]] = {}
+        kinds: dict[str, tuple[str, tuple[int | None, ...]]] = {}
         for row in self.episodes:
             for name, value in row.columns.items():
                 kind = _kind(value)
                 if kind is not None:
-                    found[name] = kind if found.get(name, kind) == kind else ("", ())
-        return {name: kind for name, kind in found.items() if kind[0]}
+                    kinds[name] = kind if kinds.get(name, kind) == kind else ("", ())
+        return {name: kind for name, kind in kinds.items() if kind[0]}
 
     def digest(self) -> str:
         """Of all metadata that an episode depends on, and of the names and sizes of the videos."""

@@ -61,14 +61,14 @@ def _statistics_of_parts(values: Array, lengths: Array) -> Array:
     places = np.array(list(QUANTILES.values())) * (count - 1)
     low = np.floor(places).astype(np.int64)
     ranks = np.concatenate([np.zeros_like(count), count - 1, low, np.minimum(low + 1, count - 1)], axis=1)
-    found = np.take_along_axis(ordered, ranks[:, None], axis=2).transpose(0, 2, 1)
-    quantiles = _between(found[:, 2:], (places - low)[..., None])
-    return np.concatenate([found[:, :2], mean[:, None], std[:, None], quantiles], axis=1)
+    picked = np.take_along_axis(ordered, ranks[:, None], axis=2).transpose(0, 2, 1)
+    quantiles = _between(picked[:, 2:], (places - low)[..., None])
+    return np.concatenate([picked[:, :2], mean[:, None], std[:, None], quantiles], axis=1)
 
 
-def _between(found: Array, shares: Array) -> Array:
+def _between(pairs: Array, shares: Array) -> Array:
     """Linear interpolation along axis 1: the values below each quantile, then those above, by the share of these."""
-    below, above = np.split(found, 2, axis=1)
+    below, above = np.split(pairs, 2, axis=1)
     return cast(Array, below + (above - below) * shares)
 
 
@@ -107,8 +107,8 @@ def image_statistics(histograms: Array, levels: int = LEVELS) -> Array:
     # The value of a rank is the first whose end is beyond it; all rows one after another are one sorted list.
     before = np.cumsum(total, axis=0) - total
     at = (ends + before).reshape(-1).searchsorted(ranks + before, side="right")
-    found = values[at - levels * np.arange(len(rows))[:, None]]
-    every = np.concatenate([found[:, :2], mean, std, _between(found[:, 2:], places - low)], axis=1)
+    picked = values[at - levels * np.arange(len(rows))[:, None]]
+    every = np.concatenate([picked[:, :2], mean, std, _between(picked[:, 2:], places - low)], axis=1)
     return np.swapaxes(every.reshape(*histograms.shape[:-1], -1), -1, -2)
 
 

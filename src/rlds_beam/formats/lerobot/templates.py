@@ -39,8 +39,8 @@ class PathTemplate:
           UsageError: it has other placeholders or formats, or its files could be outside of the dataset.
         """
         known, keys = tuple(numbers), tuple(keys)
-        found = text if isinstance(text, str) else ""
-        plain = _NUMBER.sub(lambda match: "0" if match[1] in known else match[0], found)
+        template = text if isinstance(text, str) else ""
+        plain = _NUMBER.sub(lambda match: "0" if match[1] in known else match[0], template)
         foreign = bool({"{", "}"} & set(plain.replace(_KEY, "") if keys else plain))
         for sample in [plain.replace(_KEY, key) for key in keys] or [plain]:
             if foreign or not naming.is_file_path(sample):
@@ -49,7 +49,7 @@ class PathTemplate:
                     f"{where} is {shortened(repr(text), 80)}: expected a path below the dataset's directory, with "
                     f"{', '.join(expected)}" + ("" if foreign else f"; {shortened(repr(sample), 80)} is none")
                 )
-        return cls(found)
+        return cls(template)
 
     def fill(self, numbers: dict[str, int], key: str = "") -> str:
         """The path of a file below the dataset's directory; raises ValueError if a number is none."""

@@ -209,13 +209,13 @@ def read_frames(
     with needs("lerobot", "reading videos needs PyAV"):
         import av
 
-    found: list[Any] = []
+    frames: list[Any] = []
     try:
         for image in _frames(path, start, fps):
-            found.append(convert(image))
-            if len(found) == count:
-                return found
-        detail = f"{path} has {len(found)} frames from {start} s on, where the episode has {count}"
+            frames.append(convert(image))
+            if len(frames) == count:
+                return frames
+        detail = f"{path} has {len(frames)} frames from {start} s on, where the episode has {count}"
     except (OSError, ValueError, av.FFmpegError) as error:
         detail = f"{path} cannot be read: {error}"
     raise BadEpisode(Violation("undecodable_image", detail, field.path))

@@ -110,12 +110,12 @@ def _load(path: str) -> Array:
 def _offsets(path: str, last: int | None = None) -> Array:
     """Where each of some rows begins, and the end of the last one, which is at most `last`."""
     array = _load(path)
-    found: Array = np.asarray(array)
-    if found.ndim != 1 or found.dtype.kind not in "iu" or not len(found):
-        raise OSError(f"{path} holds {found.dtype}{list(found.shape)}, not offsets")
-    if found[0] != 0 or (found[1:] < found[:-1]).any() or (last is not None and found[-1] > last):
+    offsets: Array = np.asarray(array)
+    if offsets.ndim != 1 or offsets.dtype.kind not in "iu" or not len(offsets):
+        raise OSError(f"{path} holds {offsets.dtype}{list(offsets.shape)}, not offsets")
+    if offsets[0] != 0 or (offsets[1:] < offsets[:-1]).any() or (last is not None and offsets[-1] > last):
         raise OSError(f"{path}: the offsets are not those of consecutive rows")
-    return found
+    return offsets
 
 
 def _rows(array: Array, ends: Array | None, start: int, stop: int) -> Array:

@@ -128,7 +128,7 @@ def _merged_schema(sources: Sequence[RldsSource], common: bool) -> Schema:
     parts = []
     for kind in ("steps", "metadata"):
         fields: list[Mapping[str, Field]] = [getattr(source.schema, kind) for source in sources]
-        made = {}
+        merged = {}
         for path in dict.fromkeys(path for own in fields for path in own):
             without = [source.dataset for source, own in zip(sources, fields, strict=True) if path not in own]
             if without and common:
@@ -138,10 +138,10 @@ def _merged_schema(sources: Sequence[RldsSource], common: bool) -> Schema:
                     raise _DifferError(
                         f"{' and '.join(without)} have no such field (--from=merged_common leaves it out)"
                     )
-                made[path] = _merged_field([own[path] for own in fields], sources)
+                merged[path] = _merged_field([own[path] for own in fields], sources)
             except _DifferError as error:
                 wrong.append(f"{path}: {error}")
-        parts.append(made)
+        parts.append(merged)
     if wrong:
         raise UsageError("--from=merged: these datasets cannot be one:\n  " + "\n  ".join(wrong))
     return Schema(parts[0], {**parts[1], FROM.path: FROM})

@@ -191,16 +191,16 @@ class RldsOutput(SeveralFiles, SeveralSplits, MetadataFiles, CostHints, SizePred
             for (kind, split), one in zip(places, commit.files, strict=True):
                 files[kind].append((split, one))
         splits, *_ = [split_infos(self.directory, own) for own in files.values()]
-        made = dataset_info_json(
+        dataset_info = dataset_info_json(
             self.name, self.version, splits, file_format=self.format, alternatives=self.formats[1:]
         )  # fmt: skip
         if splits:
             info = {name: self.info[name] for name in CARRIED if name in self.info}
             self._write(FEATURES, self.features)
-            self._write(DATASET_INFO, to_json({**made, **info}))
+            self._write(DATASET_INFO, to_json({**dataset_info, **info}))
             for name, content in self._carried().items():
                 storage.write_bytes(storage.below(self.directory, name), content)
-        described = self._provenance(made["splits"])
+        described = self._provenance(dataset_info["splits"])
         self._write(PROVENANCE, to_json(described))
         self._write(CARD, card(self.name, self.version, described))
         return {"name": self.name, "version": self.version, "format": self.format}

@@ -136,5 +136,5 @@ def _filled(images: EncodedImages, field: Field) -> EncodedImages:
 def _shape(images: EncodedImages, field: Field) -> Iterator[int | None]:
     first = next((data for data in images.data if data != ZERO_IMAGE), None)
     header = (None, None) if first is None else read_image_header(first)
-    yield from (declared or found for declared, found in zip(field.shape[:2], header, strict=True))
+    yield from (declared or actual for declared, actual in zip(field.shape[:2], header, strict=True))
     yield field.shape[2] or 3

@@ -106,8 +106,8 @@ def _open_directory(directory: str, split: str | None, features: str | None) -> 
     there = storage.sizes(directory)
     splits, violations = [], []
     for name, start, stop in selected_splits(split, info.splits, info.name):
-        found, wrong = _shards(directory, there, info, info.splits[name])
-        splits.append(slice_split(Split(name, found), start, stop))
+        shards, wrong = _shards(directory, there, info, info.splits[name])
+        splits.append(slice_split(Split(name, shards), start, stop))
         violations += wrong
     texts = [name for name in sorted(there) if _TEXTS.fullmatch(name)]
     copied = (*([] if features else [FEATURES]), DATASET_INFO, *texts)
@@ -152,12 +152,12 @@ def _expand(input: str | Sequence[str]) -> list[str]:
     patterns: Iterable[str] = input.split(",") if isinstance(input, str) else input
     paths: list[str] = []
     for pattern in patterns:
-        found = storage.glob(pattern)
-        if not found:
+        files = storage.glob(pattern)
+        if not files:
             if storage.isdir(pattern):
                 raise UsageError(f"{pattern} is a directory: give one directory, or several files")
             raise UsageError(f"{pattern}: no such file or directory")
-        paths += [path for path in found if not path.endswith((".json", ".spec"))]
+        paths += [path for path in files if not path.endswith((".json", ".spec"))]
     return paths
 
 

@@ -71,8 +71,8 @@ class RllibOutput(SizePrediction):
             raise UsageError("--to=rllib: the dataset has no observation or no action of numbers")
         reward = (scalar(single(leaves_below(schema, fields.rewards, {}), "reward", "rllib"), "reward", "rllib"),)
         roles = {**{name: name for name in fields.extras}, "state_in": fields.state_in, "state_out": fields.state_out}
-        found = ((name, leaves_below(schema, path, left_out)) for name, path in roles.items())
-        extras = tuple((name, leaves) for name, leaves in found if leaves)
+        by_role = ((name, leaves_below(schema, path, left_out)) for name, path in roles.items())
+        extras = tuple((name, leaves) for name, leaves in by_role if leaves)
         left_out |= _others(schema, [fields.obs, fields.actions, fields.rewards, *FLAGS, *roles.values()], left_out)
         return cls(directory, source.name, observations, actions, reward, extras, fields, left_out)
 
@@ -101,8 +101,8 @@ class RllibOutput(SizePrediction):
         if len(episode) < 2:
             raise not_representable("an episode of one step has no transition, and RLlib samples transitions")
         end, terminated = len(episode) - 1, bool(episode.steps["is_terminal"][-1])
-        found = ((name, _nested(leaves, self._path(name), episode, end)) for name, leaves in self.extras)
-        extras = {name: _buffer(values, finalized=True) for name, values in found}
+        nested = ((name, _nested(leaves, self._path(name), episode, end)) for name, leaves in self.extras)
+        extras = {name: _buffer(values, finalized=True) for name, values in nested}
         packed: bytes = msgpack.packb(
             {
                 "id_": episode_id(episode.key),
@@ -155,8 +155,8 @@ def _buffer(data: Any, *, finalized: bool) -> dict[str, Any]:
 
 def _nested(leaves: Leaves, role: str, episode: Episode, stop: int) -> Any:
     """The values below a step field: an array, or nested dicts of arrays."""
-    found = {leaf.path[len(role) :].strip("/"): leaf.values(episode, stop) for leaf in leaves}
-    return found[""] if "" in found else nest(found)
+    by_path = {leaf.path[len(role) :].strip("/"): leaf.values(episode, stop) for leaf in leaves}
+    return by_path[""] if "" in by_path else nest(by_path)
 
 
 def episode_id(key: EpisodeKey) -> str:

@@ -137,10 +137,10 @@ def _padded(parts: Sequence[Part], column: int, dtype: np.dtype[Any], steps: int
                 start, count = starts[first : first + some, None], counts[first : first + some, None]
                 place = np.arange(steps)
                 taken = values[start + np.minimum(place, count - 1)]
-                made = taken.reshape(-1).view(dtype).reshape(count.size, steps, -1)
+                padded = taken.reshape(-1).view(dtype).reshape(count.size, steps, -1)
                 if pad is not None:
-                    made[place >= count] = pad
-                yield made.tobytes()
+                    padded[place >= count] = pad
+                yield padded.tobytes()
 
 
 def _padded_texts(parts: Sequence[Part], column: int, lengths: int, steps: int) -> Iterator[list[bytes]]:

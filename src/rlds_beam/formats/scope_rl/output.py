@@ -200,10 +200,10 @@ class ScopeRlOutput(MergedOutput, Notes):
         return {"padding": {"rows": rows, "padded": rows - sum(int(one.sum()) for one in lengths)}}
 
     def notes(self, manifest: Mapping[str, Any]) -> list[str]:
-        found = manifest.get("padding", {})
-        if not found.get("padded"):
+        padding = manifest.get("padding", {})
+        if not padding.get("padded"):
             return []
-        rows = f"{found['padded']:,} of {found['rows']:,} rows are padding (their mask is 0)"
+        rows = f"{padding['padded']:,} of {padding['rows']:,} rows are padding (their mask is 0)"
         return [
             f"padding   {rows}: for off-policy evaluation, call rlds_beam.recording.mask_padding;",
             "          for training, leave them out",
