@@ -114,7 +114,7 @@ def unpack(
       NotVerifiedError: a pack is not there, or cut short.
     """
     episodes = zip(
-        *(_contents(storage.join(directory, name), facts, i, numbers) for i, name in enumerate(packs)), strict=True
+        *(_contents(storage.below(directory, name), facts, i, numbers) for i, name in enumerate(packs)), strict=True
     )
     written = []
     for episode, (contents, length, key) in enumerate(zip(episodes, facts.lengths.tolist(), facts.keys, strict=True)):

@@ -246,7 +246,7 @@ class LerobotOutput(GlobalIndices, SeveralFiles, MetadataFiles, StoredNames, Ite
             facts = self.facts(commit)
             episodes.add(place, dict(self.first)[commit.split] + commit.index, facts, totals.add(commit.split, facts))
             if facts.frames:
-                files = [storage.join(self.directory, one.file) for one in commit.files if one.role == "items"]
+                files = [storage.below(self.directory, one.file) for one in commit.files if one.role == "items"]
                 totals.add_numbers(files, self.frames.features)
             else:
                 storage.remove_files(self.directory, [one.file for one in commit.kept])
