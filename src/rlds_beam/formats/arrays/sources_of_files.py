@@ -89,10 +89,10 @@ def shards_of(files: ArrayFormat, paths: Sequence[str]) -> tuple[Shard, ...]:
     return tuple(shards)
 
 
-def splits_of_files(files: ArrayFormat, found: FoundFiles, split: str | None) -> tuple[Split, ...]:
+def splits_of_files(files: ArrayFormat, input_files: FoundFiles, split: str | None) -> tuple[Split, ...]:
     """The selected splits of files that were found."""
-    shards = {name: shards_of(files, paths) for name, paths in found.splits.items()}
-    return splits_of(shards, split, found.name)
+    shards = {name: shards_of(files, paths) for name, paths in input_files.splits.items()}
+    return splits_of(shards, split, input_files.name)
 
 
 def splits_of(splits: Mapping[str, tuple[Shard, ...]], split: str | None, dataset: str) -> tuple[Split, ...]:

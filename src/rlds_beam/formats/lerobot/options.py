@@ -43,16 +43,16 @@ class LerobotOptions(Options):
     )
 
 
-def whole_fps(options: LerobotOptions, found: float | None = None) -> int:
+def whole_fps(options: LerobotOptions, recorded: float | None = None) -> int:
     """The frames a second.
 
     Args:
-      found: what the data says.
+      recorded: the rate of the data, if known.
 
     Raises:
       UsageError: nothing says it, or it is not a whole number.
     """
-    fps = options.fps if options.fps is not None else found
+    fps = options.fps if options.fps is not None else recorded
     if fps is None:
         raise UsageError("--to=lerobot: nothing says how many frames a second were recorded; name it: --fps=10")
     if not 0 < fps < 1e6:
