@@ -20,7 +20,7 @@ from rlds_beam.reverb.connection import Connection
 from rlds_beam.reverb.encoding import Cut
 from rlds_beam.reverb.protocol.inserts import METHOD, Request, acknowledged_keys, count_keys
 from rlds_beam.reverb.stream import InsertStream
-from rlds_beam.reverb.writing import BATCH_BYTES, Batch, RequestEncoder
+from rlds_beam.reverb.writing import BATCH_BYTES, CheckedItems, RequestEncoder
 
 
 def through_our_stream(address: str, requests: Sequence[Request]) -> None:
@@ -54,7 +54,7 @@ CLIENTS: dict[str, Callable[[str, Sequence[Request]], None]] = {
 }
 
 
-def batched(batches: Sequence[Batch]) -> Iterator[list[Cut]]:
+def batched(batches: Sequence[CheckedItems]) -> Iterator[list[Cut]]:
     """What the writer encodes together."""
     waiting: list[Cut] = []
     for batch in batches:

@@ -18,7 +18,7 @@ import numpy as np
 from tables import TABLE, frames_of, items_of, options_of, servers, target_of
 
 from rlds_beam.jobs.push import open_input
-from rlds_beam.reverb.target import Target
+from rlds_beam.reverb.target import ReverbTarget
 from rlds_beam.reverb.writing import StreamWriter
 from rlds_beam.trajectories.frames import Frames
 from rlds_beam.trajectories.items import Items, item_count
@@ -38,7 +38,7 @@ PER_STEP_EPISODES = 5
 Write = Callable[[Any, Sequence[Any], ItemOptions], None]
 
 
-def ours(target: Target, episodes: Sequence[Items]) -> None:
+def ours(target: ReverbTarget, episodes: Sequence[Items]) -> None:
     writer = StreamWriter(target)
     for items in episodes:
         writer.write(writer.encode(items))
@@ -159,7 +159,7 @@ def _longest(episodes: Sequence[Any]) -> int:
     return max(len(steps) for steps in episodes)
 
 
-def nest_of(target: Target, frames: Frames) -> Any:
+def nest_of(target: ReverbTarget, frames: Frames) -> Any:
     """The columns as a Trajectory."""
     import tensorflow as tf
 

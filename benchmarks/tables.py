@@ -10,7 +10,7 @@ from rlds_beam.jobs.push import PushInput, open_input, prepare
 from rlds_beam.reading.reader import EpisodeReader
 from rlds_beam.reverb.serving.served_tables import ServedTable
 from rlds_beam.reverb.serving.server import EmbeddedServer
-from rlds_beam.reverb.target import Target
+from rlds_beam.reverb.target import ReverbTarget
 from rlds_beam.trajectories.frames import Frames, to_frames
 from rlds_beam.trajectories.items import Items, Windows
 from rlds_beam.trajectories.options import FrameOptions, ItemOptions
@@ -54,6 +54,6 @@ def items_of(frames: Sequence[Frames], options: ItemOptions) -> list[Items]:
     return [Items(episode, Windows.of(len(episode), options)) for episode in frames]
 
 
-def target_of(options: PushOptions) -> Target:
+def target_of(options: PushOptions) -> ReverbTarget:
     """Where a push with these options writes to; its server is up."""
     return prepare(options, open_input(options)).target

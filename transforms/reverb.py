@@ -23,7 +23,7 @@ from rlds_beam.reverb.options import ReverbOptions
 from rlds_beam.reverb.output import ReverbRangeWriter
 from rlds_beam.reverb.pushing import Pushed, Pusher
 from rlds_beam.reverb.tables import Baseline
-from rlds_beam.reverb.target import Target, open_target, salt_of
+from rlds_beam.reverb.target import ReverbTarget, open_target, salt_of
 from rlds_beam.reverb.verifying import Verified, verify
 from rlds_beam.reverb.writing import Writer, new_writer
 from rlds_beam.trajectories.converter import Conversion
@@ -110,7 +110,7 @@ class PushRanges(beam.PTransform):
       fitted: what `FitConnectors` gives; None where no connector is to be fitted.
     """
 
-    def __init__(self, pusher: Pusher, target: Target, duplicates: Any = None, fitted: Any = None):
+    def __init__(self, pusher: Pusher, target: ReverbTarget, duplicates: Any = None, fitted: Any = None):
         super().__init__()
         self._pusher, self._target, self._duplicates, self._fitted = pusher, target, duplicates, fitted
 
@@ -145,7 +145,7 @@ class VerifyTables(beam.PTransform):
     Without Beam: `reverb.verifying.verify`.
     """
 
-    def __init__(self, target: Target, baseline: Baseline):
+    def __init__(self, target: ReverbTarget, baseline: Baseline):
         super().__init__()
         self._target, self._baseline = target, baseline
 
@@ -178,7 +178,7 @@ def _several(names: str | Sequence[str]) -> tuple[str, ...]:
 class _WriterFn(beam.DoFn):
     """A DoFn with a writer of its own."""
 
-    def __init__(self, target: Target):
+    def __init__(self, target: ReverbTarget):
         self._target = target
         self._writer: Writer | None = None
 
@@ -192,7 +192,7 @@ class _WriterFn(beam.DoFn):
 
 
 class _PushRangeFn(_WriterFn):
-    def __init__(self, pusher: Pusher, target: Target):
+    def __init__(self, pusher: Pusher, target: ReverbTarget):
         super().__init__(target)
         self._pusher = pusher
         self._metrics = RangeMetrics()
@@ -209,7 +209,7 @@ class _PushRangeFn(_WriterFn):
 
 
 class _WriteEpisodesFn(_WriterFn):
-    def __init__(self, conversion: Conversion, target: Target, schema: Schema):
+    def __init__(self, conversion: Conversion, target: ReverbTarget, schema: Schema):
         super().__init__(target)
         self._conversion, self._schema = conversion, schema
 

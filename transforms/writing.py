@@ -19,8 +19,8 @@ from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.schema import Schema
 from rlds_beam.errors import BadEpisode, UsageError
 from rlds_beam.formats.trajectories.bundles import (
-    Part,
-    PartWriter,
+    BundleFile,
+    BundleWriter,
     commit_parts,
     commit_rejections,
     open_parts,
@@ -136,11 +136,11 @@ class WriteRejected(beam.PTransform):
 class _WritePartsFn(beam.DoFn):
     def __init__(self, output: TrajectoryOutput, schema: Schema):
         self._output, self._schema = output, schema
-        self._writer: PartWriter | None = None
+        self._writer: BundleWriter | None = None
 
     def start_bundle(self) -> None:
         self.teardown()  # of a bundle that failed
-        self._writer = PartWriter(self._output)
+        self._writer = BundleWriter(self._output)
 
     def process(self, episode: Episode, opened: object) -> Iterator[TaggedOutput]:
         del opened  # which only says that the directory is ready
@@ -182,10 +182,10 @@ def _open(start: None, open_output: Callable[[], None]) -> None:
     open_output()
 
 
-def _commit_parts(parts: Iterable[Part], output: TrajectoryOutput, plan: str, opened: object) -> dict[str, Any]:
+def _commit_parts(parts: Iterable[BundleFile], output: TrajectoryOutput, plan: str, opened: object) -> dict[str, Any]:
     del opened
     return commit_parts(output, list(parts), plan)
 
 
-def _commit_rejections(parts: Iterable[Part], output: str) -> dict[str, Any]:
+def _commit_rejections(parts: Iterable[BundleFile], output: str) -> dict[str, Any]:
     return commit_rejections(output, list(parts))

@@ -14,7 +14,7 @@ from rlds_beam.encoding.tfrecord.framing import masked_crc
 from rlds_beam.encoding.tfrecord.writing import frame, frame_all, framed
 from rlds_beam.jobs.convert import prepare
 from rlds_beam.jobs.options import ConvertOptions
-from rlds_beam.output.record_writing import TFRecordFile
+from rlds_beam.output.record_writing import TFRecordFileWriter
 from rlds_beam.testing import make_episode, read_payloads, write_dataset
 
 
@@ -52,7 +52,7 @@ def test_a_file_takes_the_checksum_that_is_known(tmp_path, monkeypatch):
     crcs = [masked_crc(payload) for payload in PAYLOADS]
     assert b"".join(piece for payload in PAYLOADS for piece in framed(payload)) == expected
     monkeypatch.setattr(tfrecord_writing, "masked_crc", lambda data: pytest.fail("it was computed again"))
-    file = TFRecordFile(str(tmp_path / "copy"))
+    file = TFRecordFileWriter(str(tmp_path / "copy"))
     for payload, crc in zip(PAYLOADS, crcs, strict=True):
         file.add(payload, "key", crc)
     file.commit()

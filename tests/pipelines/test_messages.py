@@ -24,7 +24,7 @@ from rlds_beam.pipelines.cli import JOBS, main
 from rlds_beam.runners.local import plain
 from rlds_beam.testing import make_episode, write_dataset
 from rlds_beam.trajectories.record_layout import record_fields
-from rlds_beam.trajectories.spec import Leaf, TrajectorySpec
+from rlds_beam.trajectories.spec import SpecLeaf, TrajectorySpec
 
 
 def test_a_repair_that_was_given_is_not_advised(tmp_path, capsys):
@@ -65,7 +65,7 @@ def test_all_dtypes_that_cannot_be_read_are_named_at_once(tmp_path, capsys):
     ],
 )
 def test_only_what_can_be_left_out_is_advised_to_be(path, flag):
-    for leaf in (Leaf(path, "bool", ()), Leaf(path, "float32", (0,))):
+    for leaf in (SpecLeaf(path, "bool", ()), SpecLeaf(path, "float32", (0,))):
         with pytest.raises(UsageError) as error:
             record_fields(TrajectorySpec((leaf,), (2,)))
         assert (flag or "") in str(error.value)

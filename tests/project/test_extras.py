@@ -23,14 +23,14 @@ from rlds_beam.formats.trajectories.loading import decoder
 from rlds_beam.pipelines.cli import main
 from rlds_beam.reverb.observing import ObserverWriter
 from rlds_beam.reverb.priorities import ConstantPriority
-from rlds_beam.reverb.target import Target
+from rlds_beam.reverb.target import ReverbTarget
 from rlds_beam.testing import make_episode, write_dataset
 from rlds_beam.trajectories.options import ItemOptions
-from rlds_beam.trajectories.spec import Leaf, TrajectorySpec
+from rlds_beam.trajectories.spec import SpecLeaf, TrajectorySpec
 
 EXTRAS = set(importlib.metadata.metadata("rlds-beam").get_all("Provides-Extra") or ())
 WRITTEN_IN = ("src", "runners", "pipelines", "transforms", "docs", "examples", "README.md", "CHANGELOG.md")
-SPEC = TrajectorySpec((Leaf("reward", "float32", ()),), (2,))
+SPEC = TrajectorySpec((SpecLeaf("reward", "float32", ()),), (2,))
 
 
 def written_extras() -> dict[str, set[str]]:
@@ -183,7 +183,7 @@ def decode(directory: Path) -> None:
 
 
 def observe(directory: Path) -> None:
-    target = Target(
+    target = ReverbTarget(
         servers=("127.0.0.1:1",),
         tables=("t",),
         spec=SPEC,

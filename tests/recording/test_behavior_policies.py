@@ -27,7 +27,7 @@ from rlds_beam.recording.heads import (
 )
 from rlds_beam.recording.loading import load_policies
 from rlds_beam.recording.policies import Random, UniformOver
-from rlds_beam.recording.spaces import Leaf
+from rlds_beam.recording.spaces import SpaceLeaf
 
 N = 60_000
 EMPTY = np.empty((N, 0))
@@ -105,11 +105,11 @@ def test_densities_are_those_of_the_samples(mean, sigma):
 @pytest.mark.parametrize(
     "leaf",
     [
-        Leaf("", "box", "float32", (2,), np.array([-1.0, 0.0]), np.array([1.0, 4.0])),
-        Leaf("", "box", "float64", (3,), np.array([0, -np.inf, -np.inf]), np.array([np.inf, 2, np.inf])),
-        Leaf("", "box", "int32", (2,), np.array([0, -3]), np.array([7, 3])),
-        Leaf("", "discrete", "int64", sizes=5, start=-2),
-        Leaf("", "multi_discrete", "int64", (2, 2), sizes=np.array([[2, 3], [4, 5]])),
+        SpaceLeaf("", "box", "float32", (2,), np.array([-1.0, 0.0]), np.array([1.0, 4.0])),
+        SpaceLeaf("", "box", "float64", (3,), np.array([0, -np.inf, -np.inf]), np.array([np.inf, 2, np.inf])),
+        SpaceLeaf("", "box", "int32", (2,), np.array([0, -3]), np.array([7, 3])),
+        SpaceLeaf("", "discrete", "int64", sizes=5, start=-2),
+        SpaceLeaf("", "multi_discrete", "int64", (2, 2), sizes=np.array([[2, 3], [4, 5]])),
     ],
     ids=lambda leaf: f"{leaf.kind}-{leaf.dtype}",
 )

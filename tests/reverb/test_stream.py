@@ -24,13 +24,13 @@ from rlds_beam.reverb.priorities import ConstantPriority
 from rlds_beam.reverb.protocol import inserts
 from rlds_beam.reverb.protocol.inserts import Request
 from rlds_beam.reverb.stream import InsertStream
-from rlds_beam.reverb.target import Target
+from rlds_beam.reverb.target import ReverbTarget
 from rlds_beam.reverb.writing import RequestEncoder, StreamWriter
 from rlds_beam.testing import make_episode
 from rlds_beam.trajectories.frames import to_frames
 from rlds_beam.trajectories.items import ItemMaker, Items, Windows
 from rlds_beam.trajectories.options import FrameOptions, ItemOptions
-from rlds_beam.trajectories.spec import Leaf, TrajectorySpec
+from rlds_beam.trajectories.spec import SpecLeaf, TrajectorySpec
 
 DTYPES = [name for name in DATA_TYPES if name not in ("string", "bfloat16")]
 
@@ -61,13 +61,13 @@ def spec_of(items: Items) -> TrajectorySpec:
     leaves = []
     for path, column in items.frames.columns.items():
         assert isinstance(column, np.ndarray)
-        leaves.append(Leaf(path, column.dtype.name, column.shape[1:]))
+        leaves.append(SpecLeaf(path, column.dtype.name, column.shape[1:]))
     return TrajectorySpec(tuple(leaves), (None,))
 
 
-def target_of(server: str, items: Items, options: ItemOptions, tables: Any = ("t0",), **more: Any) -> Target:
+def target_of(server: str, items: Items, options: ItemOptions, tables: Any = ("t0",), **more: Any) -> ReverbTarget:
     given = {"salt": "", "priority": ConstantPriority(1.5), "timeout": 10.0, **more}
-    return Target(servers=(server,), tables=tables, spec=spec_of(items), items=options, **given)
+    return ReverbTarget(servers=(server,), tables=tables, spec=spec_of(items), items=options, **given)
 
 
 def encoded(encoder: ItemEncoder, *args: Any, **kwargs: Any) -> list[Request]:
@@ -118,7 +118,7 @@ def test_reverb_samples_the_items_that_were_made(server, options, lengths, chunk
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_every_dtype_and_shape_is_as_reverbs_own_writer_writes_it(server, stream, dtype: str) -> None:
-    numpy_dtype = Leaf("x", dtype, ()).numpy_dtype
+    numpy_dtype = SpecLeaf("x", dtype, ()).numpy_dtype
     for shape in ((), (3,), (2, 2), (0,), (2, 3, 1)):
         values = np.random.default_rng(7).integers(0, 2, (7, *shape)).astype(numpy_dtype)
         encoder = ItemEncoder([(numpy_dtype, shape)], ["t0"], chunk_length=3)
@@ -143,7 +143,7 @@ def test_every_dtype_and_shape_is_as_reverbs_own_writer_writes_it(server, stream
 
 def test_bfloat16_which_only_tensorflow_can_read(server, stream) -> None:
     """Reverb's Python client neither takes nor gives it; its dataset does."""
-    dtype = Leaf("x", "bfloat16", ()).numpy_dtype
+    dtype = SpecLeaf("x", "bfloat16", ()).numpy_dtype
     values = np.arange(12).reshape(6, 2).astype(dtype)
     encoder = ItemEncoder([(dtype, (2,))], ["t0"], chunk_length=2)
     for request in encoded(

@@ -19,7 +19,7 @@ from rlds_beam.errors import NotVerifiedError, UsageError
 from rlds_beam.reverb.connection import Connection
 from rlds_beam.reverb.protocol.info import Limiter, ServerInfo, TableInfo
 from rlds_beam.reverb.tables import Baseline, TableCheck, ask, check_tables, compare_tables, have_room
-from rlds_beam.trajectories.spec import Leaf, TrajectorySpec
+from rlds_beam.trajectories.spec import SpecLeaf, TrajectorySpec
 
 
 @pytest.fixture(scope="module")
@@ -104,7 +104,7 @@ class TestSignature:
         assert f"and 3 leaves more. Give {flag}; or `rlds-beam serve --like=INPUT --tables={name}`" in message
 
     def test_other_dtypes_are_cast(self, address):
-        spec = spec_with(Leaf("observation/state", "float32", (3,)), Leaf("reward", "float64", ()))
+        spec = spec_with(SpecLeaf("observation/state", "float32", (3,)), SpecLeaf("reward", "float64", ()))
         message = refused(address, "pairs", spec)
         assert "observation/state: the table wants float64[2, 3], the dataset gives float32[2, 3]; reward:" in message
         assert "Give --cast=observation/state=float64,reward=float32; or" in message
@@ -112,8 +112,8 @@ class TestSignature:
         assert refused(address, "flat", spec).count("--cast=observation/state=float64,reward=float32") == 1
 
     @pytest.mark.parametrize("leaf", [
-        Leaf("observation/image", "uint16", (4, 4, 3), "png"), Leaf("discount", "float64", ()),
-        Leaf("action", "float32", (3,)), Leaf("action", "float64", (3,)), Leaf("action", "float32", (2, 1)),
+        SpecLeaf("observation/image", "uint16", (4, 4, 3), "png"), SpecLeaf("discount", "float64", ()),
+        SpecLeaf("action", "float32", (3,)), SpecLeaf("action", "float64", (3,)), SpecLeaf("action", "float32", (2, 1)),
     ])  # fmt: skip
     def test_what_no_flag_mends(self, address, leaf):
         message = refused(address, "pairs", spec_with(leaf))
@@ -122,7 +122,7 @@ class TestSignature:
         look(address, "unsigned", spec_with(leaf))
 
     def test_other_leaves(self, address):
-        more = refused(address, "pairs", spec_with(Leaf("observation/depth", "uint8", (4, 4, 1))))
+        more = refused(address, "pairs", spec_with(SpecLeaf("observation/depth", "uint8", (4, 4, 1))))
         assert "it has no observation/depth. Give --observation_fields=image,state; or" in more
         less = refused(address, "pairs", TrajectorySpec(LEAVES[:1] + LEAVES[2:], (2,)))
         assert "it wants observation/image. `rlds-beam serve" in less
@@ -139,14 +139,14 @@ class TestSignature:
     def test_policy_info(self):
         import reverb
 
-        spec = spec_with(Leaf("policy_info/log_probability", "float32", ()))
+        spec = spec_with(SpecLeaf("policy_info/log_probability", "float32", ()))
         server = reverb.Server([table("pairs", signature=signature(spec=spec))])
         message = refused(f"127.0.0.1:{server.port}", "pairs")
         server.stop()
         assert "it wants policy_info/log_probability. Give --policy_info_fields=log_probability; or" in message
 
     def test_any_shape_of_another_dtype(self, address):
-        message = refused(address, "open", spec_with(Leaf("action", "int64", (2,))))
+        message = refused(address, "open", spec_with(SpecLeaf("action", "int64", (2,))))
         assert "action: the table wants float32 of any shape, the dataset gives int64[2, 2]" in message
 
 

@@ -19,23 +19,23 @@ from rlds_beam.trajectories.frames import Frames
 from rlds_beam.trajectories.image_leaves import jpegs_of, pixels_of
 from rlds_beam.trajectories.items import ItemMaker, Items
 from rlds_beam.trajectories.record_encoding import TrajectoryEncoder
-from rlds_beam.trajectories.spec import Leaf, TrajectorySpec
+from rlds_beam.trajectories.spec import SpecLeaf, TrajectorySpec
 
 KEY = EpisodeKey("testing/1.0.0", "train", 0, 0)
 
 
-def leaves_of(*observation: Leaf) -> tuple[Leaf, ...]:
+def leaves_of(*observation: SpecLeaf) -> tuple[SpecLeaf, ...]:
     return (
-        Leaf("step_type", "int32", ()),
+        SpecLeaf("step_type", "int32", ()),
         *observation,
-        Leaf("action", "float32", (2,)),
-        Leaf("next_step_type", "int32", ()),
-        Leaf("reward", "float32", ()),
-        Leaf("discount", "float32", ()),
+        SpecLeaf("action", "float32", (2,)),
+        SpecLeaf("next_step_type", "int32", ()),
+        SpecLeaf("reward", "float32", ()),
+        SpecLeaf("discount", "float32", ()),
     )
 
 
-def make_frames(leaves: tuple[Leaf, ...], n: int, seed: int, most: int = 64) -> Frames:
+def make_frames(leaves: tuple[SpecLeaf, ...], n: int, seed: int, most: int = 64) -> Frames:
     """Random bits; int64 of at most `most` bits, so that their varints are as long as these."""
     rng = np.random.default_rng(seed)
     columns: dict[str, Any] = {}

@@ -9,22 +9,23 @@ import numpy as np
 from rlds_beam.reverb.protocol.inserts import Request, Slices, chunks, items
 from rlds_beam.reverb.stream import InsertStream
 from rlds_beam.reverb.tables import Baseline, check_tables
-from rlds_beam.trajectories.spec import Leaf, TrajectorySpec
+from rlds_beam.trajectories.spec import SpecLeaf, TrajectorySpec
 
 TIMEOUT = 20.0
 
 
 LEAVES = (
-    Leaf("step_type", "int32", ()), Leaf("observation/image", "uint8", (4, 4, 3), "png"),
-    Leaf("observation/state", "float64", (3,)), Leaf("action", "float32", (2,)), Leaf("next_step_type", "int32", ()),
-    Leaf("reward", "float32", ()), Leaf("discount", "float32", ()),
+    SpecLeaf("step_type", "int32", ()), SpecLeaf("observation/image", "uint8", (4, 4, 3), "png"),
+    SpecLeaf("observation/state", "float64", (3,)), SpecLeaf("action", "float32", (2,)),
+    SpecLeaf("next_step_type", "int32", ()),
+    SpecLeaf("reward", "float32", ()), SpecLeaf("discount", "float32", ()),
 )  # fmt: skip
 
 
 SPEC = TrajectorySpec(LEAVES, (2,))
 
 
-def spec_with(*leaves: Leaf, length: int = 2) -> TrajectorySpec:
+def spec_with(*leaves: SpecLeaf, length: int = 2) -> TrajectorySpec:
     """SPEC with these leaves added, or in place of those of the same path."""
     replaced = {leaf.path: leaf for leaf in (*LEAVES, *leaves)}
     order = ("step_type", "observation", "action", "policy_info", "next_step_type", "reward", "discount")

@@ -18,7 +18,7 @@ from rlds_beam.trajectories.frames import Frames
 from rlds_beam.trajectories.items import Items, Windows
 from rlds_beam.trajectories.options import ItemOptions
 from rlds_beam.trajectories.record_encoding import Encoded, TrajectoryEncoder
-from rlds_beam.trajectories.spec import Leaf, TrajectorySpec
+from rlds_beam.trajectories.spec import SpecLeaf, TrajectorySpec
 from rlds_beam.trajectories.spec_file import encode_spec_file
 
 KEY = EpisodeKey("testing/1.0.0", "train", 0, 0)
@@ -36,26 +36,26 @@ SHAPES = {
 }
 
 
-def standard_leaves(*observation: Leaf) -> tuple[Leaf, ...]:
+def standard_leaves(*observation: SpecLeaf) -> tuple[SpecLeaf, ...]:
     return (
-        Leaf("step_type", "int32", ()),
-        *(observation or (Leaf("observation", "float32", (17,)),)),
-        Leaf("action", "float32", (6,)),
-        Leaf("next_step_type", "int32", ()),
-        Leaf("reward", "float32", ()),
-        Leaf("discount", "float32", ()),
+        SpecLeaf("step_type", "int32", ()),
+        *(observation or (SpecLeaf("observation", "float32", (17,)),)),
+        SpecLeaf("action", "float32", (6,)),
+        SpecLeaf("next_step_type", "int32", ()),
+        SpecLeaf("reward", "float32", ()),
+        SpecLeaf("discount", "float32", ()),
     )
 
 
-def every_dtype() -> tuple[Leaf, ...]:
+def every_dtype() -> tuple[SpecLeaf, ...]:
     return standard_leaves(
-        *(Leaf(f"observation/nested/{dtype}", dtype, (3,) if i % 2 else ()) for i, dtype in enumerate(DTYPES)),
-        Leaf("observation/grid", "uint8", (4, 5)),
-        Leaf("observation/image", "uint8", (16, 24, 3)),
+        *(SpecLeaf(f"observation/nested/{dtype}", dtype, (3,) if i % 2 else ()) for i, dtype in enumerate(DTYPES)),
+        SpecLeaf("observation/grid", "uint8", (4, 5)),
+        SpecLeaf("observation/image", "uint8", (16, 24, 3)),
     )
 
 
-def make_frames(leaves: tuple[Leaf, ...], n: int, seed: int = 0) -> Frames:
+def make_frames(leaves: tuple[SpecLeaf, ...], n: int, seed: int = 0) -> Frames:
     rng = np.random.default_rng(seed)
     columns = {}
     for leaf in leaves:
@@ -69,11 +69,11 @@ def make_frames(leaves: tuple[Leaf, ...], n: int, seed: int = 0) -> Frames:
     return Frames(columns, KEY)
 
 
-def make_items(leaves: tuple[Leaf, ...], options: ItemOptions, n: int = 7, seed: int = 0) -> Items:
+def make_items(leaves: tuple[SpecLeaf, ...], options: ItemOptions, n: int = 7, seed: int = 0) -> Items:
     return Items(make_frames(leaves, n, seed), Windows.of(n, options))
 
 
-def spec_of(leaves: tuple[Leaf, ...], options: ItemOptions) -> TrajectorySpec:
+def spec_of(leaves: tuple[SpecLeaf, ...], options: ItemOptions) -> TrajectorySpec:
     return TrajectorySpec(leaves, () if options.items == "frames" else (options.length,))
 
 
@@ -181,7 +181,7 @@ def encoder_nest(encoder):
 
 @pytest.mark.parametrize("extremes", [(0, 127), (-1, 5), (0, 128), (-(2**63), 2**63 - 1), (0, 0)])
 def test_int64_of_any_size(tmp_path, extremes):
-    leaves = standard_leaves(Leaf("observation", "int64", (2,)))
+    leaves = standard_leaves(SpecLeaf("observation", "int64", (2,)))
     items = make_items(leaves, SHAPES["tiled"], 6)
     items.frames.columns["observation"][:] = extremes
     path = write(tmp_path, TrajectoryEncoder(spec_of(leaves, SHAPES["tiled"])), [items])
@@ -212,12 +212,12 @@ def test_no_items_no_records():
 )
 def test_a_dtype_that_cannot_be_held_names_field_and_cast(dtype, cast):
     with pytest.raises(UsageError, match=rf"observation/gripper: {dtype}.*--cast=observation/gripper={cast}"):
-        TrajectoryEncoder(spec_of(standard_leaves(Leaf("observation/gripper", dtype, (2,))), PAIRS))
+        TrajectoryEncoder(spec_of(standard_leaves(SpecLeaf("observation/gripper", dtype, (2,))), PAIRS))
 
 
 def test_a_leaf_of_nothing_is_refused():
     with pytest.raises(UsageError, match=r"observation/none.*dimension of 0"):
-        TrajectoryEncoder(spec_of(standard_leaves(Leaf("observation/none", "float32", (0, 2))), PAIRS))
+        TrajectoryEncoder(spec_of(standard_leaves(SpecLeaf("observation/none", "float32", (0, 2))), PAIRS))
 
 
 def test_a_column_of_another_shape_is_refused():
@@ -228,12 +228,12 @@ def test_a_column_of_another_shape_is_refused():
         TrajectoryEncoder(spec_of(leaves, PAIRS)).encode(Items(wrong, Windows.of(4, PAIRS)))
 
 
-IMAGE = Leaf("observation/camera", "uint8", (16, 24, 3), "jpeg")
+IMAGE = SpecLeaf("observation/camera", "uint8", (16, 24, 3), "jpeg")
 
 
 def image_items(options, n=5, gray=False):
     """A JPEG column, an absorbing image at its end, and its pixels; plus a column of pixels."""
-    leaves = standard_leaves(IMAGE, Leaf("observation/depth", "uint8", (8, 8, 1)))
+    leaves = standard_leaves(IMAGE, SpecLeaf("observation/depth", "uint8", (8, 8, 1)))
     frames = make_frames(leaves, n)
     smooth = np.add.outer(np.arange(16), np.arange(24)).astype(np.uint8)[None, :, :, None]
     pixels = np.broadcast_to(smooth, (n, 16, 24, 3)) + np.arange(n, dtype=np.uint8)[:, None, None, None] * 20
@@ -287,7 +287,7 @@ def test_jpeg_reads_back_with_compress_image(tmp_path, name):
 @pytest.mark.parametrize("shape", [(8, 8, 4), (5, 7)])
 def test_what_compress_image_would_take_for_a_jpeg_is_refused(shape):
     with pytest.raises(UsageError, match=r"observation/mask.*--images=raw"):
-        TrajectoryEncoder(spec_of(standard_leaves(Leaf("observation/mask", "uint8", shape)), PAIRS), "jpeg")
+        TrajectoryEncoder(spec_of(standard_leaves(SpecLeaf("observation/mask", "uint8", shape)), PAIRS), "jpeg")
 
 
 def test_many_items_cost_no_more_python_than_few():

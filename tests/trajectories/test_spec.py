@@ -24,7 +24,7 @@ from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.testing import make_episode
 from rlds_beam.trajectories.frames import to_frames
 from rlds_beam.trajectories.options import FrameOptions, ItemOptions
-from rlds_beam.trajectories.spec import Leaf, TrajectorySpec, trajectory_spec
+from rlds_beam.trajectories.spec import SpecLeaf, TrajectorySpec, trajectory_spec
 
 REAL_FEATURES = REAL_DATA / "bridge_dataset" / "1.0.0" / "features.json"
 
@@ -48,15 +48,15 @@ def spec_of(episode: Episode, frames: FrameOptions | None = None, items: ItemOpt
 def test_leaves_of_a_rich_dataset() -> None:
     spec = spec_of(rich_episode(), FrameOptions(policy_info_fields=("language_embedding",)))
     assert spec.leaves == (
-        Leaf("step_type", "int32", ()),
-        Leaf("observation/hand/left", "float32", (2, 3)),
-        Leaf("observation/image", "uint8", (64, 64, 3), "jpeg"),
-        Leaf("observation/state", "float32", (7,)),
-        Leaf("action", "float32", (2,)),
-        Leaf("policy_info/language_embedding", "float32", (8,)),
-        Leaf("next_step_type", "int32", ()),
-        Leaf("reward", "float64", ()),
-        Leaf("discount", "float32", ()),
+        SpecLeaf("step_type", "int32", ()),
+        SpecLeaf("observation/hand/left", "float32", (2, 3)),
+        SpecLeaf("observation/image", "uint8", (64, 64, 3), "jpeg"),
+        SpecLeaf("observation/state", "float32", (7,)),
+        SpecLeaf("action", "float32", (2,)),
+        SpecLeaf("policy_info/language_embedding", "float32", (8,)),
+        SpecLeaf("next_step_type", "int32", ()),
+        SpecLeaf("reward", "float64", ()),
+        SpecLeaf("discount", "float32", ()),
     )
     assert spec.item_shape == (2,)
     assert spec["observation/image"].shape == (64, 64, 3)
@@ -129,7 +129,7 @@ def policy_info(monkeypatch: pytest.MonkeyPatch, function: Any) -> FrameOptions:
 def test_the_spec_of_policy_info_fn_is_found_by_calling_it(monkeypatch: pytest.MonkeyPatch) -> None:
     options = policy_info(monkeypatch, lambda now, _: {"logp": np.zeros((len(now["reward"]), 4), np.float16)})
     spec = spec_of(rich_episode(), options)
-    assert spec["policy_info/logp"] == Leaf("policy_info/logp", "float16", (4,))
+    assert spec["policy_info/logp"] == SpecLeaf("policy_info/logp", "float16", (4,))
     spec.check(to_frames(rich_episode(5), options))
 
 
@@ -148,13 +148,15 @@ def test_policy_info_fn_that_changes_its_mind(monkeypatch: pytest.MonkeyPatch) -
 
 def test_a_dataset_without_discounts() -> None:
     steps = {**schema_of(make_episode(3)).steps, "discount": DEFAULT_DISCOUNT}
-    assert trajectory_spec(Schema(steps), FrameOptions(), ItemOptions())["discount"] == Leaf("discount", "float32", ())
+    assert trajectory_spec(Schema(steps), FrameOptions(), ItemOptions())["discount"] == SpecLeaf(
+        "discount", "float32", ()
+    )
 
 
 def test_a_frame_has_one_discount() -> None:
     episode = make_episode(3, columns={"discount": np.ones((3, 1))})
     spec = spec_of(episode)
-    assert spec["discount"] == Leaf("discount", "float32", ())
+    assert spec["discount"] == SpecLeaf("discount", "float32", ())
     spec.check(to_frames(episode, FrameOptions()))
     with pytest.raises(UsageError, match=r"discount: float32\(2\): a trajectory has one discount a frame"):
         spec_of(make_episode(3, columns={"discount": np.ones((3, 2), np.float32)}))

@@ -11,8 +11,8 @@ from rlds_beam.datasets.base import Rows
 from rlds_beam.datasets.dataset import Dataset, Images
 from rlds_beam.datasets.episodes import EpisodeRows, StepRows
 from rlds_beam.datasets.example_rows import ExampleRows, stacks_of
-from rlds_beam.datasets.parquet_rows import ParquetRows
-from rlds_beam.datasets.record_files import RecordFile, RecordFiles
+from rlds_beam.datasets.parquet_rows import ParquetRowReader
+from rlds_beam.datasets.record_files import IndexedRecordFile, RecordFiles
 from rlds_beam.encoding.arrayrecord import ArrayRecordFormat
 from rlds_beam.encoding.base import RecordFormat
 from rlds_beam.encoding.example.layout import row_field
@@ -92,12 +92,12 @@ def _open_converted(path: str, split: str | None, module: str | None) -> tuple[R
     files = _files(path, own, split)
     name = storage.join(path, chosen)
     if columns.format == "parquet":
-        return ParquetRows(files, fields), name
+        return ParquetRowReader(files, fields), name
     kinds: dict[str, RecordFormat] = {"tfrecord": TFRecordFormat(), "array_record": ArrayRecordFormat()}
     return ExampleRows(RecordFiles(files, kinds[columns.format]), tuple(map(row_field, fields))), name
 
 
-def _files(path: str, shards: Sequence[Mapping[str, Any]], split: str | None) -> tuple[RecordFile, ...]:
+def _files(path: str, shards: Sequence[Mapping[str, Any]], split: str | None) -> tuple[IndexedRecordFile, ...]:
     """The files with rows of some splits, which are there in the size that the manifest says."""
     splits = sorted({shard["split"] for shard in shards})
     wanted = splits if split is None else split.split("+")
@@ -112,7 +112,7 @@ def _files(path: str, shards: Sequence[Mapping[str, Any]], split: str | None) ->
             raise UsageError(f"{file} is not there, and the manifest names it: {again}")
         if storage.size(file) != shard["bytes"]:
             raise UsageError(f"{file} has {storage.size(file)} bytes where {shard['bytes']} were written: {again}")
-    return tuple(RecordFile(storage.join(path, shard["file"]), shard["records"]) for shard in own)
+    return tuple(IndexedRecordFile(storage.join(path, shard["file"]), shard["records"]) for shard in own)
 
 
 def _open_rlds(path: str, split: str | None, unit: Unit) -> Rows:
@@ -123,7 +123,7 @@ def _open_rlds(path: str, split: str | None, unit: Unit) -> Rows:
     if len(parts) == 1:
         episodes = parts[0]
     else:
-        files = [RecordFile(shard.path, shard.records) for one in source.splits for shard in one.shards]
+        files = [IndexedRecordFile(shard.path, shard.records) for one in source.splits for shard in one.shards]
         episodes = EpisodeRows(RecordFiles(files, source.files), source.schema, source.decoder)
     if unit == "steps":
         return StepRows(episodes)
@@ -131,6 +131,6 @@ def _open_rlds(path: str, split: str | None, unit: Unit) -> Rows:
 
 
 def _episodes(source: Source, split: Split) -> EpisodeRows:
-    files = [RecordFile(shard.path, shard.records) for shard in split.shards]
+    files = [IndexedRecordFile(shard.path, shard.records) for shard in split.shards]
     count = None if split.stop is None else split.stop - split.start
     return EpisodeRows(RecordFiles(files, source.files), source.schema, source.decoder, split.start, count)

@@ -11,7 +11,7 @@ import numpy as np
 
 from rlds_beam import storage
 from rlds_beam.datasets.base import Indices, PerThread, by_file
-from rlds_beam.datasets.record_files import RecordFile
+from rlds_beam.datasets.record_files import IndexedRecordFile
 from rlds_beam.encoding.arrow_columns import from_arrow
 from rlds_beam.episodes.columns import concatenate
 from rlds_beam.episodes.episode import Column
@@ -31,7 +31,7 @@ class _Group(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class ParquetRows:
+class ParquetRowReader:
     """Rows of Parquet files (`base.Rows`). A row is read with its row group; a few of those are kept.
 
     Attributes:
@@ -39,7 +39,7 @@ class ParquetRows:
       stored: the columns.
     """
 
-    files: tuple[RecordFile, ...]
+    files: tuple[IndexedRecordFile, ...]
     stored: tuple[Field, ...]
 
     @functools.cached_property

@@ -23,7 +23,7 @@ _TOGETHER = 1 << 16
 
 
 @dataclasses.dataclass(frozen=True)
-class RecordFile:
+class IndexedRecordFile:
     """One file.
 
     Attributes:
@@ -42,7 +42,7 @@ class RecordFiles:
     each, and the time to skip through the file once. An ArrayRecord file has an index of its own.
     """
 
-    def __init__(self, files: Sequence[RecordFile], format: RecordFormat):
+    def __init__(self, files: Sequence[IndexedRecordFile], format: RecordFormat):
         self._files, self._format = tuple(files), format
         self._positions: dict[int, Indices] = {}
         self._readers = PerThread(open_reader, close=_close)
@@ -109,7 +109,7 @@ class RecordFiles:
         return self._positions[i]
 
 
-def _offsets(file: RecordFile, format: RecordFormat) -> Indices:
+def _offsets(file: IndexedRecordFile, format: RecordFormat) -> Indices:
     if not format.is_splittable(file.path):
         raise UsageError(
             f"{file.path} is compressed as a whole, so no record of it can be read without those before it: decompress "

@@ -33,7 +33,7 @@ from rlds_beam.reverb import tables
 from rlds_beam.reverb.columns import ColumnConversion
 from rlds_beam.reverb.pushing import EpisodePusher, ItemPusher, Pusher
 from rlds_beam.reverb.tables import Baseline, OnWait
-from rlds_beam.reverb.target import KEY_FORMAT, Target, open_target, salt_of
+from rlds_beam.reverb.target import KEY_FORMAT, ReverbTarget, open_target, salt_of
 from rlds_beam.trajectories.converter import Conversion
 from rlds_beam.trajectories.options import FrameOptions, ItemOptions
 from rlds_beam.trajectories.spec import TrajectorySpec, trajectory_spec
@@ -51,7 +51,7 @@ class PushInput:
       ranges: of work.
       spec: of the items.
       items: which frames make an item.
-      salt: of the items' keys (`Target.salt`).
+      salt: of the items' keys (`ReverbTarget.salt`).
       most_items: an upper bound of their number.
       dataset_report: the report on the dataset as a whole.
       source: the RLDS dataset; None for a converted one.
@@ -73,7 +73,7 @@ class PushInput:
     framing: Framing | None
     snapshot: Snapshot | None
     fitter: RangeFitter | None
-    pusher: Callable[[Target], Pusher]
+    pusher: Callable[[ReverbTarget], Pusher]
 
     @property
     def balance(self) -> Balance:
@@ -197,7 +197,7 @@ class PushJob:
     """
 
     input: PushInput
-    target: Target
+    target: ReverbTarget
     baseline: Baseline
     fits: bool
 

@@ -15,7 +15,7 @@ from rlds_beam.output.shards import ShardInfo, ShardWriter
 _READ = 1 << 20
 
 
-class RecordFile(Protocol):
+class RecordFileWriter(Protocol):
     """Writes records to one file."""
 
     def add(self, payload: bytes, key: object, crc: int | None = None) -> None:
@@ -28,14 +28,17 @@ class RecordFile(Protocol):
         """Removes what was written so far; does nothing after `commit`."""
 
 
-def open_record_file(kind: str, path: str) -> RecordFile:
+def open_record_file(kind: str, path: str) -> RecordFileWriter:
     """The writer of a file: `tfrecord` or `array_record`."""
-    kinds: dict[str, type[ArrayRecordFile | TFRecordFile]] = {"array_record": ArrayRecordFile, "tfrecord": TFRecordFile}
+    kinds: dict[str, type[ArrayRecordFileWriter | TFRecordFileWriter]] = {
+        "array_record": ArrayRecordFileWriter,
+        "tfrecord": TFRecordFileWriter,
+    }
     return kinds[kind](path)
 
 
-class TFRecordFile:
-    """A TFRecord file (`RecordFile`)."""
+class TFRecordFileWriter:
+    """A TFRecord file (`RecordFileWriter`)."""
 
     def __init__(self, path: str):
         self._shard = ShardWriter(path)
@@ -50,8 +53,8 @@ class TFRecordFile:
         self._shard.abort()
 
 
-class ArrayRecordFile:
-    """An ArrayRecord file (`RecordFile`), on a local disk."""
+class ArrayRecordFileWriter:
+    """An ArrayRecord file (`RecordFileWriter`), on a local disk."""
 
     def __init__(self, path: str):
         self._path = path

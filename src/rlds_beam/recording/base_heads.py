@@ -15,7 +15,7 @@ from rlds_beam.errors import UsageError
 from rlds_beam.recording.bases import BasePolicy, as_base
 from rlds_beam.recording.distributions import Actions, Distribution
 from rlds_beam.recording.policies import BehaviorPolicy
-from rlds_beam.recording.spaces import Leaf, Structure
+from rlds_beam.recording.spaces import SpaceLeaf, Structure
 from rlds_beam.recording.states import State, replay, taken
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
@@ -39,7 +39,7 @@ class BaseHead(BehaviorPolicy):
     def __post_init__(self) -> None:
         self.name = self.name or type(self).__name__
         self._base: BasePolicy | None = None
-        self._leaf: Leaf | None = None
+        self._leaf: SpaceLeaf | None = None
         self._generator: np.random.Generator | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -62,7 +62,7 @@ class BaseHead(BehaviorPolicy):
         self._leaf = leaf
         self.check(leaf)
 
-    def check(self, leaf: Leaf) -> None:
+    def check(self, leaf: SpaceLeaf) -> None:
         """Holds the arguments of the head against the action; raises UsageError."""
 
     def of(self, base: BasePolicy, observations: Any) -> Distribution:

@@ -20,7 +20,7 @@ from rlds_beam.recording.distributions import (
     Propensity,
     TruncatedGaussian,
 )
-from rlds_beam.recording.spaces import Leaf, Structure
+from rlds_beam.recording.spaces import SpaceLeaf, Structure
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
@@ -44,7 +44,7 @@ class EpsilonGreedyHead(BaseHead):
         if not 0 <= self.epsilon <= 1:
             raise UsageError(f"EpsilonGreedyHead: epsilon={self.epsilon}, expected 0 to 1")
 
-    def check(self, leaf: Leaf) -> None:
+    def check(self, leaf: SpaceLeaf) -> None:
         self.n_actions = _number(self, leaf, self.n_actions)
 
     @property
@@ -85,7 +85,7 @@ class SoftmaxHead(BaseHead):
         if self.tau == 0:
             raise UsageError("SoftmaxHead: tau=0, expected another number")
 
-    def check(self, leaf: Leaf) -> None:
+    def check(self, leaf: SpaceLeaf) -> None:
         self.n_actions = _number(self, leaf, self.n_actions)
 
     @property
@@ -121,7 +121,7 @@ class GaussianHead(BaseHead):
         if not (self.sigma > 0).all():
             raise UsageError(f"{type(self).__name__}: sigma={self.sigma}, expected more than 0")
 
-    def check(self, leaf: Leaf) -> None:
+    def check(self, leaf: SpaceLeaf) -> None:
         _broadcast(self, "sigma", self.sigma, leaf)
 
     @property
@@ -158,7 +158,7 @@ class TruncatedGaussianHead(BaseHead):
         if not (self.sigma > 0).all():
             raise UsageError(f"{type(self).__name__}: sigma={self.sigma}, expected more than 0")
 
-    def check(self, leaf: Leaf) -> None:
+    def check(self, leaf: SpaceLeaf) -> None:
         self.minimum = leaf.low if self.minimum is None else self.minimum
         self.maximum = leaf.high if self.maximum is None else self.maximum
         for name in ("sigma", "minimum", "maximum"):
@@ -212,7 +212,7 @@ class _Greedy(Distribution):
         raise UsageError("the propensities of OnlineHead are not known")
 
 
-def _number(head: BaseHead, leaf: Leaf, given: int | None) -> int:
+def _number(head: BaseHead, leaf: SpaceLeaf, given: int | None) -> int:
     if given not in (None, leaf.choices):
         raise UsageError(f"{type(head).__name__}: n_actions={given}, and the environment has {leaf.choices}")
     return leaf.choices
@@ -231,7 +231,7 @@ def _width(head: BaseHead) -> int:
     return int(np.size(getattr(head, "sigma", 1)))
 
 
-def _broadcast(head: BaseHead, name: str, value: Array, leaf: Leaf) -> None:
+def _broadcast(head: BaseHead, name: str, value: Array, leaf: SpaceLeaf) -> None:
     if value.ndim > 1 or (value.ndim == 1 and value.shape != leaf.shape):
         raise UsageError(f"{type(head).__name__}: {name} has shape {value.shape}, and the action {leaf.shape}")
 

@@ -11,7 +11,7 @@ import numpy as np
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.errors import UsageError
 from rlds_beam.recording.distributions import Actions, Distribution, Independent, Propensity, log_of
-from rlds_beam.recording.spaces import Leaf, Structure
+from rlds_beam.recording.spaces import SpaceLeaf, Structure
 from rlds_beam.recording.states import State
 from rlds_beam.user_functions import configurable
 
@@ -112,7 +112,7 @@ class Random(BehaviorPolicy):
         return sum(leaf.size for leaf in self._leaves), sum(_unbounded(leaf) for leaf in self._leaves)
 
     @property
-    def _leaves(self) -> tuple[Leaf, ...]:
+    def _leaves(self) -> tuple[SpaceLeaf, ...]:
         assert self._action is not None, "bind comes first"
         return self._action.leaves
 
@@ -120,7 +120,7 @@ class Random(BehaviorPolicy):
         return Independent([(UniformOver(leaf), leaf.size, _unbounded(leaf)) for leaf in self._leaves])
 
 
-def _unbounded(leaf: Leaf) -> int:
+def _unbounded(leaf: SpaceLeaf) -> int:
     """The normal random numbers of a leaf."""
     return leaf.size if leaf.kind == "box" and np.dtype(leaf.dtype).kind == "f" else 0
 
@@ -128,7 +128,7 @@ def _unbounded(leaf: Leaf) -> int:
 class UniformOver(Distribution):
     """Uniform over a leaf of an action space."""
 
-    def __init__(self, leaf: Leaf):
+    def __init__(self, leaf: SpaceLeaf):
         self._leaf = leaf
         if leaf.kind == "box":
             self._low, self._high = np.asarray(leaf.low).reshape(-1), np.asarray(leaf.high).reshape(-1)

@@ -16,8 +16,8 @@ from rlds_beam.recording.environments import Environment
 from rlds_beam.recording.logger import EpisodeBuffer, Recorded, make_logger, recorded_as
 from rlds_beam.recording.policies import BehaviorPolicy, HistoryPolicy
 from rlds_beam.recording.seeds import Address, Noise, environment_seed, warm_up
-from rlds_beam.recording.settings import INFO, LOG_PROPENSITY, PROPENSITY, Recording, Settings
-from rlds_beam.recording.spaces import Leaf
+from rlds_beam.recording.settings import INFO, LOG_PROPENSITY, PROPENSITY, RecordedEpisode, Settings
+from rlds_beam.recording.spaces import SpaceLeaf
 from rlds_beam.recording.states import State, stacked, unstacked
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
@@ -35,7 +35,7 @@ def roll_out(
     metadata: Mapping[str, Any],
     *,
     envlogger: bool,
-) -> Iterator[Recording]:
+) -> Iterator[RecordedEpisode]:
     """Rolls out trajectories, and gives what was recorded in their order.
 
     Args:
@@ -56,10 +56,10 @@ def roll_out(
 
 def _in_order(
     slots: list[_Slot], policy: BehaviorPolicy, settings: Settings, addresses: Sequence[Address]
-) -> Iterator[Recording]:
+) -> Iterator[RecordedEpisode]:
     acting = _Acting(policy, slots[0].environment, settings, len(slots))
     waiting = collections.deque(enumerate(addresses))
-    finished: dict[int, list[Recording]] = {}
+    finished: dict[int, list[RecordedEpisode]] = {}
     given = 0
     idle, active = collections.deque(slots), list[_Slot]()
     while waiting or active:
@@ -159,7 +159,7 @@ def _rows(values: Array) -> Any:
     return values.tolist() if values.ndim == 1 and values.dtype.kind in "iu" else values
 
 
-def _stored(leaf: Leaf, values: Array, *, clip: bool) -> Array:
+def _stored(leaf: SpaceLeaf, values: Array, *, clip: bool) -> Array:
     """Actions as they are stored: in the dtype of the action, and within its bounds."""
     if clip and leaf.kind == "box":
         values = np.clip(values, leaf.low, leaf.high)
@@ -202,7 +202,7 @@ class _Slot:
         self._began = self._ended = self.done = False
         self._age = self._age_at_begin = 0
         self.number = 0
-        self.recordings: list[Recording] = []
+        self.recordings: list[RecordedEpisode] = []
 
     def start(self, number: int, address: Address) -> None:
         """Begins a trajectory."""
@@ -259,7 +259,7 @@ class _Slot:
         """Keeps what was recorded; the trajectory goes on if it is a window with steps left."""
         columns = self._buffer.columns()
         self.recordings.append(
-            Recording(
+            RecordedEpisode(
                 self._address.trajectory, self._part, self._age_at_begin, end, columns, self._state_at_begin
             )
         )  # fmt: skip

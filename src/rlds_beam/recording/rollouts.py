@@ -18,7 +18,7 @@ from rlds_beam.recording.loading import load_policies
 from rlds_beam.recording.propensities import add_mixture, check_propensities, together
 from rlds_beam.recording.rollout import roll_out
 from rlds_beam.recording.seeds import Address
-from rlds_beam.recording.settings import Recording, Settings
+from rlds_beam.recording.settings import RecordedEpisode, Settings
 
 TARGET_FILES, MIN_PER_FILE, MAX_PER_FILE = 16, 16, 1000
 """Of a policy in a dataset: about so many files, of at least and at most so many trajectories."""
@@ -161,7 +161,7 @@ class _Recorder:
             yield from self._checked(group)
         self._check_counts()
 
-    def _checked(self, recordings: Sequence[Recording]) -> Iterator[bytes]:
+    def _checked(self, recordings: Sequence[RecordedEpisode]) -> Iterator[bytes]:
         """The records of some episodes, whose propensities are checked."""
         policy, rollout = self._policy, self._rollout
         names = [f"{policy.name}/{rollout.dataset}/{r.trajectory}{f'.{r.part}' * (r.part > 0)}" for r in recordings]
@@ -175,7 +175,7 @@ class _Recorder:
             self._transitions += len(recording.columns["reward"]) - 1
             yield self._encoder.encode(recording.columns, self._metadata(name, recording))
 
-    def _metadata(self, name: str, recording: Recording) -> dict[str, Any]:
+    def _metadata(self, name: str, recording: RecordedEpisode) -> dict[str, Any]:
         """The fields of an episode."""
         return {
             "episode_id": name,
@@ -199,9 +199,9 @@ class _Recorder:
             )
 
 
-def _grouped(recordings: Iterable[Recording]) -> Iterator[list[Recording]]:
+def _grouped(recordings: Iterable[RecordedEpisode]) -> Iterator[list[RecordedEpisode]]:
     """The recordings in groups of about `_STEPS_TOGETHER` steps."""
-    group: list[Recording] = []
+    group: list[RecordedEpisode] = []
     steps = 0
     for recording in recordings:
         group.append(recording)

@@ -49,7 +49,7 @@ class Settings:
     environments: int = 16
 
 
-class Recording(NamedTuple):
+class RecordedEpisode(NamedTuple):
     """An episode that was recorded.
 
     Attributes:

@@ -19,7 +19,7 @@ Array: TypeAlias = "np.ndarray[Any, Any]"
 
 
 @dataclasses.dataclass(frozen=True)
-class Leaf:
+class SpaceLeaf:
     """One value of an observation or an action.
 
     Attributes:
@@ -81,7 +81,7 @@ class Structure:
     """
 
     tree: Any
-    leaves: tuple[Leaf, ...]
+    leaves: tuple[SpaceLeaf, ...]
 
     @classmethod
     def of(cls, tree: Any) -> Structure:
@@ -90,9 +90,9 @@ class Structure:
         return cls(named, tuple(_leaves(named)))
 
     @property
-    def alone(self) -> Leaf | None:
+    def alone(self) -> SpaceLeaf | None:
         """The leaf, where there is one without a name."""
-        return self.tree if isinstance(self.tree, Leaf) else None
+        return self.tree if isinstance(self.tree, SpaceLeaf) else None
 
     def with_dtypes(self, dtypes: Sequence[str]) -> Structure:
         """The same with other dtypes of the leaves, in their order."""
@@ -101,40 +101,40 @@ class Structure:
 
     def flatten(self, value: Any) -> tuple[Any, ...]:
         """The values of the leaves, in their order."""
-        if isinstance(self.tree, Leaf):
+        if isinstance(self.tree, SpaceLeaf):
             return (value,)
         return tuple(_values(self.tree, value))
 
     def build(self, values: Sequence[Any]) -> Any:
         """The nested value of the values of the leaves."""
-        if isinstance(self.tree, Leaf):
+        if isinstance(self.tree, SpaceLeaf):
             return values[0]
         return _build(self.tree, iter(values))
 
 
 def _named(tree: Any, path: tuple[str, ...]) -> Any:
-    if isinstance(tree, Leaf):
+    if isinstance(tree, SpaceLeaf):
         return dataclasses.replace(tree, path="/".join(path))
     if isinstance(tree, Mapping):
         return {name: _named(part, (*path, str(name).replace("/", "_"))) for name, part in tree.items()}
     return tuple(_named(part, (*path, str(i))) for i, part in enumerate(tree))
 
 
-def _leaves(tree: Any) -> list[Leaf]:
-    if isinstance(tree, Leaf):
+def _leaves(tree: Any) -> list[SpaceLeaf]:
+    if isinstance(tree, SpaceLeaf):
         return [tree]
     return [leaf for part in (tree.values() if isinstance(tree, dict) else tree) for leaf in _leaves(part)]
 
 
 def _values(tree: Any, value: Any) -> list[Any]:
-    if isinstance(tree, Leaf):
+    if isinstance(tree, SpaceLeaf):
         return [value]
     parts = [(part, value[name]) for name, part in tree.items()] if isinstance(tree, dict) else zip(tree, value)  # noqa: B905
     return [one for part, of in parts for one in _values(part, of)]
 
 
 def _build(tree: Any, values: Any) -> Any:
-    if isinstance(tree, Leaf):
+    if isinstance(tree, SpaceLeaf):
         return next(values)
     if isinstance(tree, dict):
         return {name: _build(part, values) for name, part in tree.items()}
@@ -168,37 +168,37 @@ def _space_tree(space: Any, what: str) -> Any:
     )
 
 
-def _box(space: Any) -> Leaf:
+def _box(space: Any) -> SpaceLeaf:
     dtype, shape = np.dtype(space.dtype), tuple(map(int, space.shape))
     if dtype.kind in "iu":
         low, high = (np.broadcast_to(np.asarray(bound), shape) for bound in (space.low, space.high))
     else:
         low, high = (np.broadcast_to(np.asarray(bound, np.float64), shape) for bound in (space.low, space.high))
-    return Leaf("", "box", dtype.name, shape, low, high)
+    return SpaceLeaf("", "box", dtype.name, shape, low, high)
 
 
-def _discrete(space: Any) -> Leaf:
-    return Leaf(
+def _discrete(space: Any) -> SpaceLeaf:
+    return SpaceLeaf(
         "", "discrete", np.dtype(space.dtype).name, (), sizes=int(space.n), start=int(getattr(space, "start", 0))
     )
 
 
-def _multi_discrete(space: Any) -> Leaf:
+def _multi_discrete(space: Any) -> SpaceLeaf:
     sizes = np.asarray(space.nvec, np.int64)
     start = np.asarray(getattr(space, "start", 0), np.int64)
-    return Leaf("", "multi_discrete", np.dtype(space.dtype).name, sizes.shape, sizes=sizes, start=start)
+    return SpaceLeaf("", "multi_discrete", np.dtype(space.dtype).name, sizes.shape, sizes=sizes, start=start)
 
 
-def _multi_binary(space: Any) -> Leaf:
+def _multi_binary(space: Any) -> SpaceLeaf:
     shape = tuple(map(int, space.shape))
-    return Leaf("", "multi_discrete", np.dtype(space.dtype).name, shape, sizes=np.full(shape, 2, np.int64))
+    return SpaceLeaf("", "multi_discrete", np.dtype(space.dtype).name, shape, sizes=np.full(shape, 2, np.int64))
 
 
-def _text(space: Any) -> Leaf:
-    return Leaf("", "text", "string")
+def _text(space: Any) -> SpaceLeaf:
+    return SpaceLeaf("", "text", "string")
 
 
-_SPACES: dict[str, Callable[[Any], Leaf]] = {
+_SPACES: dict[str, Callable[[Any], SpaceLeaf]] = {
     "Box": _box, "Discrete": _discrete, "MultiDiscrete": _multi_discrete, "MultiBinary": _multi_binary, "Text": _text,
 }  # fmt: skip
 
@@ -225,26 +225,26 @@ def _spec_tree(spec: Any, what: str) -> Any:
         raise UsageError(f"{what} is a {type(spec).__name__}, which cannot be recorded; expected dm_env's specs")
     dtype, shape = np.dtype(spec.dtype), tuple(map(int, spec.shape))
     if "StringArray" in names and not shape:
-        return Leaf("", "text", "string")
+        return SpaceLeaf("", "text", "string")
     if "DiscreteArray" in names:
-        return Leaf("", "discrete", dtype.name, (), sizes=int(spec.num_values))
+        return SpaceLeaf("", "discrete", dtype.name, (), sizes=int(spec.num_values))
     if "BoundedArray" in names:
         kind = np.int64 if dtype.kind in "iu" else np.float64
         low, high = (np.broadcast_to(np.asarray(b, kind), shape) for b in (spec.minimum, spec.maximum))
-        return Leaf("", "box", dtype.name, shape, low, high)
+        return SpaceLeaf("", "box", dtype.name, shape, low, high)
     if dtype.kind in "iu":
         limits = np.iinfo(dtype)
-        return Leaf("", "box", dtype.name, shape, np.full(shape, limits.min), np.full(shape, limits.max))
+        return SpaceLeaf("", "box", dtype.name, shape, np.full(shape, limits.min), np.full(shape, limits.max))
     if dtype.kind not in "fb":
         raise UsageError(f"{what} is of {dtype}, which cannot be recorded")
-    return Leaf("", "box", dtype.name, shape, np.full(shape, -np.inf), np.full(shape, np.inf))
+    return SpaceLeaf("", "box", dtype.name, shape, np.full(shape, -np.inf), np.full(shape, np.inf))
 
 
 def to_spec(structure: Structure, name: str) -> Any:
     """The structure as dm_env specs, which EnvLogger keeps in its metadata."""
     from dm_env import specs
 
-    def one(leaf: Leaf) -> Any:
+    def one(leaf: SpaceLeaf) -> Any:
         title = f"{name}/{leaf.path}" if leaf.path else name
         if leaf.kind == "text":
             return specs.StringArray((), name=title)

@@ -22,7 +22,7 @@ from rlds_beam.trajectories.frames import Frames
 from rlds_beam.trajectories.image_leaves import pixels_of
 from rlds_beam.trajectories.items import Items, Windows
 from rlds_beam.trajectories.options import ItemOptions
-from rlds_beam.trajectories.spec import Leaf, TrajectorySpec
+from rlds_beam.trajectories.spec import SpecLeaf, TrajectorySpec
 
 T = TypeVar("T")
 
@@ -124,17 +124,17 @@ class ColumnConverter(Generic[T]):
         return []
 
 
-def _leaf(field: Field) -> Leaf:
+def _leaf(field: Field) -> SpecLeaf:
     shape = tuple(d for d in field.shape if d is not None)
     if len(shape) < len(field.shape):
         raise UsageError(
             f"{_FLAG}: {field}: a table holds columns of one shape, and this one's differs from row to row: pad it "
             "(AddTimeDimToBatchAndZeroPad), or leave it out"
         )
-    return Leaf(field.path, field.dtype, shape)
+    return SpecLeaf(field.path, field.dtype, shape)
 
 
-def _values(column: Column, leaf: Leaf) -> Column:
+def _values(column: Column, leaf: SpecLeaf) -> Column:
     if not isinstance(column, EncodedImages):
         return column
     flat = column.with_data(column.data.reshape(-1))

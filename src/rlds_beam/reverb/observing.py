@@ -20,7 +20,7 @@ from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.errors import NotVerifiedError, UsageError, needs
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.reverb.priorities import ConstantPriority
-from rlds_beam.reverb.target import Target
+from rlds_beam.reverb.target import ReverbTarget
 from rlds_beam.trajectories.image_leaves import pixels_of
 from rlds_beam.trajectories.items import Items
 from rlds_beam.trajectories.options import ItemOptions
@@ -53,7 +53,7 @@ class ObserverWriter:
     every wait for them has a deadline.
     """
 
-    def __init__(self, target: Target):
+    def __init__(self, target: ReverbTarget):
         if not isinstance(target.priority, ConstantPriority):
             raise UsageError("--writer=observer takes a constant --priority: an observer has one for all its items")
         if target.chunk_length is not None:

@@ -10,7 +10,7 @@ from rlds_beam.checking.unused import UnusedSteps
 from rlds_beam.connectors.base import Batch
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.reverb.columns import ColumnConversion, ColumnConverter
-from rlds_beam.reverb.target import Target
+from rlds_beam.reverb.target import ReverbTarget
 from rlds_beam.reverb.writing import Writer
 from rlds_beam.trajectories.converter import Conversion, Converter
 
@@ -22,7 +22,7 @@ class ReverbRangeWriter:
       due: items that each server should have of what was written so far, in each table.
     """
 
-    def __init__(self, conversion: Conversion | ColumnConversion, target: Target, writer: Writer):
+    def __init__(self, conversion: Conversion | ColumnConversion, target: ReverbTarget, writer: Writer):
         self._target, self._writer = target, writer
         self._converter: Converter[Any] | ColumnConverter[Any]
         if isinstance(conversion, ColumnConversion):

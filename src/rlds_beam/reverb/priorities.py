@@ -24,7 +24,7 @@ from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.text import did_you_mean
 from rlds_beam.trajectories.frames import Frames, padded
 from rlds_beam.trajectories.items import Items, Windows
-from rlds_beam.trajectories.spec import Leaf, TrajectorySpec
+from rlds_beam.trajectories.spec import SpecLeaf, TrajectorySpec
 from rlds_beam.user_functions import resolve
 
 Array = np.ndarray[Any, Any]
@@ -184,7 +184,7 @@ def _zero_items(spec: TrajectorySpec) -> Items:
     return Items(Frames(columns, EpisodeKey("zeros", "zeros", 0, 0)), Windows(0, 2, length, length, 2 * length))
 
 
-def _zeros(leaf: Leaf, count: int) -> Column:
+def _zeros(leaf: SpecLeaf, count: int) -> Column:
     if leaf.encoding != "none":
         return EncodedImages(np.full(count, b"", object), leaf.shape, leaf.dtype)
     return np.zeros((count, *leaf.shape), leaf.numpy_dtype)

@@ -23,7 +23,7 @@ from rlds_beam.reading.plan import WorkRange
 from rlds_beam.reading.reader import EpisodeReader
 from rlds_beam.reverb.columns import ColumnConversion
 from rlds_beam.reverb.output import ReverbRangeWriter
-from rlds_beam.reverb.target import Target
+from rlds_beam.reverb.target import ReverbTarget
 from rlds_beam.reverb.writing import Writer
 from rlds_beam.trajectories.converter import Conversion
 from rlds_beam.trajectories.frames import frame_count
@@ -79,7 +79,7 @@ class EpisodePusher:
     check: CheckOptions
     connecting: ConnectorRunner
     conversion: Conversion | ColumnConversion
-    target: Target
+    target: ReverbTarget
     rejected: str | None = None
 
     def push(
@@ -149,7 +149,7 @@ class ItemPusher:
     """
 
     dataset: ConvertedDataset
-    target: Target
+    target: ReverbTarget
 
     def push(self, work: ConvertedRange, duplicates: object, writer: Writer, results: object = ()) -> Pushed:
         """Reads and writes one range, and waits until the servers have it.
@@ -193,7 +193,7 @@ def _counted(batch: Batch, conversion: Conversion | ColumnConversion) -> tuple[i
 Pusher = EpisodePusher | ItemPusher
 
 
-def _pushed(report: Report, predicted: Counter[str], acknowledged: Counter[str], target: Target) -> Pushed:
+def _pushed(report: Report, predicted: Counter[str], acknowledged: Counter[str], target: ReverbTarget) -> Pushed:
     report.items_predicted = predicted.total() * len(target.tables)
     report.items_written = acknowledged.total() * len(target.tables)
     return Pushed(report, dict(+predicted), dict(+acknowledged))

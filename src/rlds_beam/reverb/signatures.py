@@ -8,9 +8,9 @@ from rlds_beam.encoding.structured_values import SignatureLeaf
 from rlds_beam.errors import UsageError
 from rlds_beam.reverb.protocol.info import TableInfo
 from rlds_beam.trajectories.options import CASTS
-from rlds_beam.trajectories.spec import Leaf, Shape, TrajectorySpec
+from rlds_beam.trajectories.spec import Shape, SpecLeaf, TrajectorySpec
 
-Misfit = tuple[SignatureLeaf, Leaf]
+Misfit = tuple[SignatureLeaf, SpecLeaf]
 """What the table wants, what the dataset gives."""
 
 _AT_MOST = 4  # leaves that an error names one by one
@@ -80,7 +80,7 @@ def _compare_names(wanted: Sequence[SignatureLeaf], spec: TrajectorySpec, where:
     raise UsageError(f"{where} does not take these items: {'; '.join(told)}. {_remedies(remedy, name)}")
 
 
-def _misfits(wanted: Sequence[SignatureLeaf], given: Sequence[Leaf], outer: Shape) -> list[Misfit]:
+def _misfits(wanted: Sequence[SignatureLeaf], given: Sequence[SpecLeaf], outer: Shape) -> list[Misfit]:
     return [
         (want, leaf)
         for want, leaf in zip(wanted, given, strict=True)

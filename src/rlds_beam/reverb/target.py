@@ -24,7 +24,7 @@ KEY_FORMAT = 1
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Target:
+class ReverbTarget:
     """Where items go, and how they become Reverb's. Pickles.
 
     Attributes:
@@ -83,7 +83,7 @@ def open_target(
     salt: str,
     predicted: Mapping[str, int] | None = None,
     on_wait: OnWait | None = None,
-) -> tuple[Target, Baseline]:
+) -> tuple[ReverbTarget, Baseline]:
     """Looks at the servers and their tables, and says where items go.
 
     Args:
@@ -104,7 +104,7 @@ def open_target(
         allow_eviction=options.allow_eviction, allow_blocking=options.allow_blocking,
         time_axis=options.writer == "observer", on_wait=on_wait,
     )  # fmt: skip
-    target = Target(
+    target = ReverbTarget(
         servers=options.reverb,
         tables=options.table,
         spec=spec,

@@ -12,7 +12,7 @@ from rlds_beam.reverb.connection import ServerError
 from rlds_beam.reverb.options import WriterKind
 from rlds_beam.reverb.pushing import Pushed
 from rlds_beam.reverb.tables import Baseline, TableCheck
-from rlds_beam.reverb.target import Target
+from rlds_beam.reverb.target import ReverbTarget
 
 _REMEDIES: dict[WriterKind, str] = {
     "stream": tables.RUN_AGAIN,
@@ -44,7 +44,7 @@ class Verified:
         return [f"table     {check}" for check in self.checks]
 
 
-def verify(pushed: Pushed, target: Target, baseline: Baseline) -> Verified:
+def verify(pushed: Pushed, target: ReverbTarget, baseline: Baseline) -> Verified:
     """Asks the servers what they hold.
 
     Raises:

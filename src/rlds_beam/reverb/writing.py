@@ -14,7 +14,7 @@ from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.reverb.encoding import Cut, ItemEncoder, chunk_length_of, digest
 from rlds_beam.reverb.protocol.inserts import Request
 from rlds_beam.reverb.stream import InsertStream
-from rlds_beam.reverb.target import Target
+from rlds_beam.reverb.target import ReverbTarget
 from rlds_beam.trajectories.frames import padded
 from rlds_beam.trajectories.image_leaves import pixels_of
 from rlds_beam.trajectories.items import Items
@@ -26,7 +26,7 @@ BATCH_BYTES = 1 << 20
 """Episodes are encoded together up to this, about: the cost of a message is too high for few items."""
 
 
-class Batch(NamedTuple):
+class CheckedItems(NamedTuple):
     """Items of an episode that are checked, so they can be written.
 
     Attributes:
@@ -69,7 +69,7 @@ class Writer(Protocol):
         """Closes the connections; does not wait."""
 
 
-def new_writer(target: Target) -> Writer:
+def new_writer(target: ReverbTarget) -> Writer:
     """A writer of the kind that the target names."""
     if target.writer == "stream":
         return StreamWriter(target)
@@ -81,7 +81,7 @@ def new_writer(target: Target) -> Writer:
 class StreamWriter:
     """Writes over Reverb's InsertStream: a retry, a restarted worker or a second run changes nothing."""
 
-    def __init__(self, target: Target):
+    def __init__(self, target: ReverbTarget):
         self.acknowledged: Counter[str] = Counter()
         self.sent_bytes = 0
         self._target = target
@@ -91,10 +91,10 @@ class StreamWriter:
         self._waiting: defaultdict[str, list[Cut]] = defaultdict(list)
         self._waiting_bytes: Counter[str] = Counter()
 
-    def encode(self, items: Items) -> Batch:
+    def encode(self, items: Items) -> CheckedItems:
         return self._encoder.encode(items)
 
-    def write(self, encoded: Batch) -> None:
+    def write(self, encoded: CheckedItems) -> None:
         waiting = self._waiting[encoded.server]
         waiting.append(encoded.cut)
         self._waiting_bytes[encoded.server] += encoded.cut.size
@@ -141,14 +141,14 @@ class RequestEncoder:
     dataset that was recorded again under its old name must not be dropped.
     """
 
-    def __init__(self, target: Target):
+    def __init__(self, target: ReverbTarget):
         self._target = target
         self._leaves = [(leaf.numpy_dtype, leaf.shape) for leaf in target.spec.leaves]
         frame_bytes = sum(dtype.itemsize * int(np.prod(shape)) for dtype, shape in self._leaves)
         length = target.chunk_length or chunk_length_of(frame_bytes, target.items.length)
         self._encoder = ItemEncoder(self._leaves, target.tables, length, target.squeeze)
 
-    def encode(self, items: Items) -> Batch:
+    def encode(self, items: Items) -> CheckedItems:
         """The items, completely checked; `requests` makes requests of them.
 
         Raises:
@@ -169,7 +169,7 @@ class RequestEncoder:
             chunk_seed=digest("chunk", *identity),
             episode_id=digest("episode", key.dataset, stream),
         )
-        return Batch(target.server_of(key), cut)
+        return CheckedItems(target.server_of(key), cut)
 
     def requests(self, cuts: Sequence[Cut]) -> list[Request]:
         """The requests that carry all of the items; any of them can be sent again on its own."""

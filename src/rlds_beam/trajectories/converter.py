@@ -23,7 +23,7 @@ from rlds_beam.trajectories.keeping import Kept
 from rlds_beam.trajectories.options import FrameOptions, Images, ItemOptions
 from rlds_beam.trajectories.record_encoding import Encoded, TrajectoryEncoder
 from rlds_beam.trajectories.record_layout import is_jpeg, record_fields
-from rlds_beam.trajectories.spec import Leaf, TrajectorySpec
+from rlds_beam.trajectories.spec import SpecLeaf, TrajectorySpec
 from rlds_beam.user_functions import ByValue
 
 JPEG_QUALITY = 95
@@ -168,7 +168,7 @@ class Converter(Generic[T]):
         return column.with_data(data)
 
 
-def _zeros(leaves: Sequence[Leaf], current: Mapping[str, Any], following: Mapping[str, Any]) -> Any:
+def _zeros(leaves: Sequence[SpecLeaf], current: Mapping[str, Any], following: Mapping[str, Any]) -> Any:
     """In place of a `policy_info_fn` that returns these leaves."""
     count = len(current["is_first"])
     zeros = {leaf.path: np.zeros((count, *(d or 0 for d in leaf.shape)), leaf.numpy_dtype) for leaf in leaves}

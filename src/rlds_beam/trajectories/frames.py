@@ -38,7 +38,7 @@ from rlds_beam.episodes.flags import FIRST, LAST, MID
 from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.trajectories.casting import cast_columns
 from rlds_beam.trajectories.keeping import Kept
-from rlds_beam.trajectories.leaves import Layout, layout
+from rlds_beam.trajectories.leaves import TrajectoryLayout, layout
 from rlds_beam.trajectories.options import FrameOptions
 from rlds_beam.trajectories.policy_info import policy_info_columns
 
@@ -164,7 +164,7 @@ def _terminal(steps: Mapping[str, Column]) -> bool:
     return bool(cast(Array, steps["is_terminal"])[-1])
 
 
-def _with_absorbing_step(steps: Mapping[str, Column], plan: Layout, more: Iterable[str]) -> dict[str, Column]:
+def _with_absorbing_step(steps: Mapping[str, Column], plan: TrajectoryLayout, more: Iterable[str]) -> dict[str, Column]:
     """The steps with the added one: the columns that the frames are made of, and `more`."""
     terminal, void = _terminal(steps), {*plan.action, *plan.reward}
     used = {*void, *plan.observation, *(path for _, path in plan.policy_info), "discount", "is_terminal", *more}

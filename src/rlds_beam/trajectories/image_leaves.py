@@ -15,12 +15,12 @@ from rlds_beam.images.stored import StoredImages
 
 if TYPE_CHECKING:
     from rlds_beam.episodes.episode import Column
-    from rlds_beam.trajectories.spec import Leaf
+    from rlds_beam.trajectories.spec import SpecLeaf
 
 Array = np.ndarray[Any, Any]
 
 
-def pixels_of(images: EncodedImages, leaf: Leaf) -> Array:
+def pixels_of(images: EncodedImages, leaf: SpecLeaf) -> Array:
     """[n, H, W, C] of the leaf's dtype; an empty image is zeros.
 
     Raises:
@@ -35,7 +35,7 @@ def pixels_of(images: EncodedImages, leaf: Leaf) -> Array:
     return pixels
 
 
-def jpegs_of(column: Column, leaf: Leaf, quality: int) -> list[bytes | memoryview]:
+def jpegs_of(column: Column, leaf: SpecLeaf, quality: int) -> list[bytes | memoryview]:
     """The images of a column as JPEGs; those that are JPEGs of the leaf's shape are passed on where they lie.
 
     Args:

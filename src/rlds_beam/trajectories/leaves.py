@@ -15,7 +15,7 @@ from rlds_beam.trajectories.options import FrameOptions
 Names = tuple[str, ...]
 
 
-class Layout(NamedTuple):
+class TrajectoryLayout(NamedTuple):
     """The data leaves of a trajectory, each group sorted as `tf.nest` flattens dicts.
 
     `observation`, `action` and `reward` are step paths, which are also the trajectory's paths;
@@ -29,7 +29,7 @@ class Layout(NamedTuple):
     text: Names
 
 
-def layout(paths: Names, text: Names, options: FrameOptions) -> Layout:
+def layout(paths: Names, text: Names, options: FrameOptions) -> TrajectoryLayout:
     """The layout of a trajectory of steps with these `paths`, of which `text` hold strings.
 
     An observation field that is text is left out unless it is asked for by name.
@@ -42,7 +42,7 @@ def layout(paths: Names, text: Names, options: FrameOptions) -> Layout:
 
 
 @functools.lru_cache(maxsize=64)  # asked for every episode; the steps of a dataset do not change
-def _layout(paths: Names, text: Names, observation_fields: Names, policy_info_fields: Names) -> Layout:
+def _layout(paths: Names, text: Names, observation_fields: Names, policy_info_fields: Names) -> TrajectoryLayout:
     for name in REQUIRED_STEP_FIELDS:
         if not all_below(paths, name):
             raise UsageError(f"the steps have no {name}, which a trajectory needs; they have {', '.join(paths)}")
@@ -59,7 +59,7 @@ def _layout(paths: Names, text: Names, observation_fields: Names, policy_info_fi
             raise UsageError(f"{path} is text, and a trajectory holds numbers only; make numbers of it beforehand")
     carried = _chosen("policy_info_fields", policy_info_fields, paths, "")
     _refuse_text("policy_info_fields", carried, text)
-    return Layout(
+    return TrajectoryLayout(
         observation=tuple(nest_order(observation)),
         action=tuple(nest_order(all_below(paths, "action"))),
         reward=tuple(nest_order(all_below(paths, "reward"))),

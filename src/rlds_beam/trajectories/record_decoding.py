@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rlds_beam.encoding.example.matching import Array, Bytes, Layout, Match, match_of
+from rlds_beam.encoding.example.matching import Array, Bytes, FeatureLayout, Match, match_of
 from rlds_beam.encoding.example.reading import Feature, Kind, parse_example
 from rlds_beam.encoding.wire import MalformedError
 from rlds_beam.episodes.columns import concatenate
@@ -20,7 +20,7 @@ from rlds_beam.images.encoded_images import EncodedImages
 
 if TYPE_CHECKING:
     from rlds_beam.episodes.episode import Column
-    from rlds_beam.trajectories.spec import Leaf, TrajectorySpec
+    from rlds_beam.trajectories.spec import SpecLeaf, TrajectorySpec
 
 
 class TrajectoryDecoder:
@@ -88,16 +88,16 @@ class TrajectoryDecoder:
         return columns
 
 
-def _layout(leaf: Leaf, frames: int) -> Layout:
-    return Layout(leaf.path, _kind(leaf), leaf.numpy_dtype, frames * math.prod(leaf.shape))
+def _layout(leaf: SpecLeaf, frames: int) -> FeatureLayout:
+    return FeatureLayout(leaf.path, _kind(leaf), leaf.numpy_dtype, frames * math.prod(leaf.shape))
 
 
-def _kind(leaf: Leaf) -> Kind:
+def _kind(leaf: SpecLeaf) -> Kind:
     kinds: dict[str, Kind] = {"float32": "float", "int64": "int64"}
     return kinds.get(leaf.dtype, "bytes")
 
 
-def _values(feature: Feature, leaf: Leaf) -> Array:
+def _values(feature: Feature, leaf: SpecLeaf) -> Array:
     """[frames, ...] of one record."""
     if feature.kind != _kind(leaf):
         raise MalformedError(f"{leaf.path} is {_a(feature.kind)}, where {leaf.dtype} is {_a(_kind(leaf))}")
@@ -115,7 +115,7 @@ def _a(kind: Kind | None) -> str:
     return "missing" if kind is None else f"a list of {kind}"
 
 
-def _images(features: Sequence[Feature], leaf: Leaf) -> EncodedImages:
+def _images(features: Sequence[Feature], leaf: SpecLeaf) -> EncodedImages:
     """The JPEGs of one record, one a frame."""
     jpegs = [jpeg for feature in features for jpeg in feature.strings()]
     data = np.empty(len(jpegs), object)

@@ -40,7 +40,7 @@ from rlds_beam.trajectories.record_layout import is_jpeg, record_fields
 if TYPE_CHECKING:
     from rlds_beam.episodes.episode import Column
     from rlds_beam.trajectories.items import Items, Windows
-    from rlds_beam.trajectories.spec import Leaf, TrajectorySpec
+    from rlds_beam.trajectories.spec import SpecLeaf, TrajectorySpec
 
 _LISTS = {"float32": FLOAT_LIST, "int64": INT64_LIST}
 """The field of tf.train.Feature by dtype; all others stand in a list of bytes."""
@@ -154,7 +154,7 @@ def _values(windows: Windows, source: Bytes, kind: np.dtype[Any]) -> Array:
     return np.ndarray((windows.count,), kind, source, windows.start * width, (windows.stride * width,))
 
 
-def _source(leaf: Leaf, column: Column, padding: int) -> Bytes:
+def _source(leaf: SpecLeaf, column: Column, padding: int) -> Bytes:
     """The bytes of a leaf as they are in a record: [frames + padding, ...], C-contiguous."""
     values = pixels_of(column, leaf) if isinstance(column, EncodedImages) else column
     if values.dtype != leaf.numpy_dtype or values.shape[1:] != leaf.shape:

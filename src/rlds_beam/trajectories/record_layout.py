@@ -28,7 +28,7 @@ from rlds_beam.errors import UsageError
 from rlds_beam.trajectories.options import CASTS, Images
 
 if TYPE_CHECKING:
-    from rlds_beam.trajectories.spec import Leaf, TrajectorySpec
+    from rlds_beam.trajectories.spec import SpecLeaf, TrajectorySpec
 
 
 _LISTS = ("float32", "int64")
@@ -58,12 +58,12 @@ def record_fields(spec: TrajectorySpec, images: Images = "raw") -> tuple[Field, 
     return tuple(fields)
 
 
-def is_jpeg(leaf: Leaf, images: Images) -> bool:
+def is_jpeg(leaf: SpecLeaf, images: Images) -> bool:
     """Whether a leaf is written as JPEG."""
     return images == "jpeg" and leaf.dtype == "uint8" and len(leaf.shape) == 3
 
 
-def _leaf_fields(leaf: Leaf, item_shape: tuple[int | None, ...], images: Images) -> list[Field]:
+def _leaf_fields(leaf: SpecLeaf, item_shape: tuple[int | None, ...], images: Images) -> list[Field]:
     shape = (*item_shape, *leaf.shape)
     if is_jpeg(leaf, images):
         if leaf.shape[-1] not in _IMAGE_CHANNELS:
@@ -79,7 +79,7 @@ def _leaf_fields(leaf: Leaf, item_shape: tuple[int | None, ...], images: Images)
     return [Field(leaf.path, leaf.dtype, shape, "none" if leaf.dtype in _LISTS else "bytes")]
 
 
-def _check(leaves: Sequence[Leaf]) -> None:
+def _check(leaves: Sequence[SpecLeaf]) -> None:
     """Raises UsageError that names every leaf that TF-Agents cannot read."""
     refused = [leaf for leaf in leaves if leaf.dtype not in CASTS]
     if refused:
@@ -95,7 +95,7 @@ def _check(leaves: Sequence[Leaf]) -> None:
         raise UsageError(f"{', '.join(map(_text, empty))}: a dimension of 0 holds nothing{remedy}")
 
 
-def _or_leave_out(leaves: Sequence[Leaf]) -> str:
+def _or_leave_out(leaves: Sequence[SpecLeaf]) -> str:
     """How leaves can be left out, where they can: the observation's and policy_info's."""
     groups = {leaf.path.split("/")[0] for leaf in leaves if "/" in leaf.path}
     flags = {"observation": "--observation_fields", "policy_info": "--policy_info_fields, or policy_info_fn"}
@@ -103,5 +103,5 @@ def _or_leave_out(leaves: Sequence[Leaf]) -> str:
     return f", or leave out what is not needed ({'; '.join(where)})" if where else ""
 
 
-def _text(leaf: Leaf) -> str:
+def _text(leaf: SpecLeaf) -> str:
     return f"{leaf.path}: {leaf.dtype}{list(leaf.shape)}"

@@ -25,7 +25,7 @@ Shape = tuple[int | None, ...]
 
 
 @dataclasses.dataclass(frozen=True)
-class Leaf:
+class SpecLeaf:
     """One leaf of a trajectory.
 
     Attributes:
@@ -61,15 +61,15 @@ class TrajectorySpec:
       left_out: fields of the steps and of the episode that are in no leaf, each with the reason, for a person.
     """
 
-    leaves: tuple[Leaf, ...]
+    leaves: tuple[SpecLeaf, ...]
     item_shape: Shape
     left_out: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
-    def __getitem__(self, path: str) -> Leaf:
+    def __getitem__(self, path: str) -> SpecLeaf:
         return self._by_path[path]
 
     @functools.cached_property
-    def _by_path(self) -> dict[str, Leaf]:
+    def _by_path(self) -> dict[str, SpecLeaf]:
         return {leaf.path: leaf for leaf in self.leaves}
 
     @functools.cached_property
@@ -143,7 +143,7 @@ def trajectory_spec(schema: Schema, frame_options: FrameOptions, item_options: I
         field = schema.steps.get(sources.get(path, ""))
         dtype, shape = _dtype_and_shape(column)
         encoding = field.encoding if field is not None and isinstance(column, EncodedImages) else "none"
-        leaves.append(Leaf(path, dtype.name, shape, encoding))
+        leaves.append(SpecLeaf(path, dtype.name, shape, encoding))
     item_shape: Shape = () if item_options.items == "frames" else (item_options.length,)
     return TrajectorySpec(tuple(leaves), item_shape, _left_out(schema, set(sources.values()), frame_options))
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from rlds_beam.connectors.statistics import quantiles
 from rlds_beam.connectors.statistics.episode_statistics import QUANTILES, EpisodeStatistics, LeafBuilder, LeafStatistics
 from rlds_beam.connectors.statistics.exact_sums import ExactSums
-from rlds_beam.connectors.statistics.quantiles import RELATIVE_ERROR, Distribution
+from rlds_beam.connectors.statistics.quantiles import RELATIVE_ERROR, ValueDistribution
 from rlds_beam.testing import make_episode
 
 Q = list(QUANTILES.values())
@@ -45,8 +45,8 @@ def test_quantiles_of_many_values_are_within_the_stated_error_and_do_not_depend_
     monkeypatch.setattr(quantiles, "EXACT", 1000)
     rng = np.random.default_rng(5)
     values = (scale * np.stack([rng.normal(size=50_000), rng.exponential(size=50_000) - 1], axis=1)).astype(np.float32)
-    one = Distribution.of(values.T)
-    parts = [Distribution.of(part.T) for part in np.split(values, [10, 700, 5_000, 41_234])]
+    one = ValueDistribution.of(values.T)
+    parts = [ValueDistribution.of(part.T) for part in np.split(values, [10, 700, 5_000, 41_234])]
     many = pickle.loads(pickle.dumps(parts[3].merge(parts[1], parts[0]))).merge(parts[4], parts[2])
     assert not one.exact
     np.testing.assert_array_equal(one.quantiles(Q), many.quantiles(Q))
@@ -98,7 +98,7 @@ def test_rows_one_after_another_are_the_rows_at_once(bound, monkeypatch):
     np.testing.assert_allclose([found.mean, found.std], [wide.mean(0), wide.std(0)], rtol=1e-10)
     np.testing.assert_array_equal([found.low, found.high], [wide.min(0), wide.max(0)])
     found_quantiles = found.distribution.quantiles(Q)
-    np.testing.assert_array_equal(found_quantiles, Distribution.of(values.T).quantiles(Q))
+    np.testing.assert_array_equal(found_quantiles, ValueDistribution.of(values.T).quantiles(Q))
 
 
 ODD = [0.0, -0.0, 5e-324, -5e-324, 1e-310, 1e-45, 1e-40, -1e-300, 1e-20, 1.0, -1.0, 3e38, 1e39, -1e300, 1.7e308]
@@ -115,7 +115,7 @@ def test_approximate_quantiles_of_any_floats_are_within_the_stated_error(values,
     with np.errstate(over="ignore"):
         column = np.array([*values, *infinite], dtype).astype(np.float64)
     with np.errstate(all="ignore"):
-        found = Distribution.counted(column[None]).quantiles(Q)[:, 0]
+        found = ValueDistribution.counted(column[None]).quantiles(Q)[:, 0]
     if np.isnan(column).any():
         assert np.isnan(found).all()
         return

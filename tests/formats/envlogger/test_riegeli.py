@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlds_beam.formats.envlogger.riegeli import BLOCK, Chunk, Gap, bridge, riegeli_file, scan
+from rlds_beam.formats.envlogger.riegeli import BLOCK, Gap, RiegeliChunk, bridge, riegeli_file, scan
 
 SIGNATURE = bytes.fromhex(
     "83af70d10d884a3f00000000000000004000000000000000 91bac23c9287e1a9"
@@ -17,7 +17,7 @@ SIGNATURE = bytes.fromhex(
 """The first 64 bytes of every file: its block header and two of its hashes are HighwayHash."""
 
 
-def chunks(content: bytes) -> list[Chunk | Gap]:
+def chunks(content: bytes) -> list[RiegeliChunk | Gap]:
     return list(scan(io.BytesIO(content)))
 
 
@@ -30,12 +30,12 @@ def test_a_file_begins_as_the_documentation_says():
 @given(st.lists(st.integers(0, 2 * BLOCK), max_size=3), st.integers(0, 40))
 def test_what_is_written_is_found(sizes, short):
     content = riegeli_file([bytes(size) for size in sizes] + [b"x"] * short)
-    assert chunks(content) == ([Chunk(64, len(sizes) + short)] if sizes or short else [])
+    assert chunks(content) == ([RiegeliChunk(64, len(sizes) + short)] if sizes or short else [])
     assert len(content) >= 64 + len(sizes) + short  # each record has a place of its own
 
 
 def test_more_records_than_bytes():
-    assert chunks(riegeli_file([b""] * 70_000)) == [Chunk(64, 70_000)]
+    assert chunks(riegeli_file([b""] * 70_000)) == [RiegeliChunk(64, 70_000)]
 
 
 @pytest.mark.parametrize("size", [10, 63 * 1024, 65_400, 200_000])

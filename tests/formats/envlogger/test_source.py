@@ -155,11 +155,11 @@ def test_envlogger_whose_writer_was_killed(log, whole, tmp_path):
 
 def test_envlogger_with_a_damaged_header_and_no_offsets(log, whole, tmp_path):
     """The steps of a chunk are lost, and those of the next ones are found again by the headers of blocks."""
-    from rlds_beam.formats.envlogger.riegeli import Chunk, scan
+    from rlds_beam.formats.envlogger.riegeli import RiegeliChunk, scan
 
     shard = damaged(log, tmp_path / "log")
     with open(shard / "steps.riegeli", "rb") as file:
-        chunks = [chunk for chunk in scan(file) if isinstance(chunk, Chunk)]
+        chunks = [chunk for chunk in scan(file) if isinstance(chunk, RiegeliChunk)]
     content = bytearray((shard / "steps.riegeli").read_bytes())
     content[chunks[1].begin + (24 if chunks[1].begin % 65536 == 0 else 0) + 3] ^= 0xFF
     (shard / "steps.riegeli").write_bytes(content)

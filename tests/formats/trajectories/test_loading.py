@@ -21,18 +21,18 @@ from rlds_beam.trajectories.frames import Frames
 from rlds_beam.trajectories.items import Items, Windows
 from rlds_beam.trajectories.options import ItemOptions
 from rlds_beam.trajectories.record_encoding import TrajectoryEncoder
-from rlds_beam.trajectories.spec import Leaf, TrajectorySpec
+from rlds_beam.trajectories.spec import SpecLeaf, TrajectorySpec
 
 KEY = EpisodeKey("testing/1.0.0", "train", 0, 0)
 LEAVES = (
-    Leaf("step_type", "int32", ()),
-    Leaf("observation/camera", "uint8", (8, 16, 3), "jpeg"),
-    Leaf("observation/nested/count", "int64", ()),
-    Leaf("observation/nested/state", "float32", (3,)),
-    Leaf("action", "float64", (2,)),
-    Leaf("next_step_type", "int32", ()),
-    Leaf("reward", "float32", ()),
-    Leaf("discount", "float32", ()),
+    SpecLeaf("step_type", "int32", ()),
+    SpecLeaf("observation/camera", "uint8", (8, 16, 3), "jpeg"),
+    SpecLeaf("observation/nested/count", "int64", ()),
+    SpecLeaf("observation/nested/state", "float32", (3,)),
+    SpecLeaf("action", "float64", (2,)),
+    SpecLeaf("next_step_type", "int32", ()),
+    SpecLeaf("reward", "float32", ()),
+    SpecLeaf("discount", "float32", ()),
 )
 SEQUENCES = ItemOptions(
     items="sequences", sequence_length=3, stride_length=2, pad_end_of_episodes=True, tile_end_of_episodes=True
@@ -204,12 +204,12 @@ def test_an_agent_trains_on_it(tmp_path, agent):
     from tf_agents.utils import example_encoding_dataset
 
     leaves = (
-        Leaf("step_type", "int32", ()),
-        Leaf("observation", "float32", (3,)),
-        Leaf("action", "int64", ()),
-        Leaf("next_step_type", "int32", ()),
-        Leaf("reward", "float32", ()),
-        Leaf("discount", "float32", ()),
+        SpecLeaf("step_type", "int32", ()),
+        SpecLeaf("observation", "float32", (3,)),
+        SpecLeaf("action", "int64", ()),
+        SpecLeaf("next_step_type", "int32", ()),
+        SpecLeaf("reward", "float32", ()),
+        SpecLeaf("discount", "float32", ()),
     )
     columns = {leaf.path: np.ones((9, *leaf.shape), leaf.dtype) for leaf in leaves}
     encoder = TrajectoryEncoder(TrajectorySpec(leaves, (2,)))

@@ -40,10 +40,10 @@ from rlds_beam.trajectories.items import ItemMaker
 from rlds_beam.trajectories.options import CASTS, ItemOptions
 from rlds_beam.trajectories.record_decoding import TrajectoryDecoder
 from rlds_beam.trajectories.record_encoding import TrajectoryEncoder
-from rlds_beam.trajectories.spec import Leaf, TrajectorySpec
+from rlds_beam.trajectories.spec import SpecLeaf, TrajectorySpec
 
-CAMERA = Leaf("observation/camera", "uint8", (8, 16, 3), "jpeg")
-DEPTH = Leaf("observation/depth", "uint8", (8, 8, 1))
+CAMERA = SpecLeaf("observation/camera", "uint8", (8, 16, 3), "jpeg")
+DEPTH = SpecLeaf("observation/depth", "uint8", (8, 8, 1))
 TILED = ItemOptions(
     items="sequences", sequence_length=4, stride_length=3, pad_end_of_episodes=True, tile_end_of_episodes=True
 )
@@ -58,7 +58,7 @@ KINDS = {
 
 
 OBSERVATIONS = st.lists(
-    st.builds(lambda d, s, n: Leaf(f"observation/{n}/{d}", d, s), st.sampled_from(CASTS),
+    st.builds(lambda d, s, n: SpecLeaf(f"observation/{n}/{d}", d, s), st.sampled_from(CASTS),
               st.sampled_from([(), (1,), (3,), (2, 2)]), st.sampled_from(["a", "b"])),
     min_size=1, max_size=5, unique_by=lambda leaf: leaf.path,
 )  # fmt: skip
@@ -98,7 +98,7 @@ def test_what_was_encoded_comes_back(observation, kind, episodes, images, shards
 @pytest.mark.parametrize("most", [7, 64])
 def test_batches_are_the_same_on_every_run(tmp_path, most):
     """256 records from the start of the shard, whatever the lengths of the records are."""
-    leaves = leaves_of(Leaf("observation", "int64", (3,)))
+    leaves = leaves_of(SpecLeaf("observation", "int64", (3,)))
     bits = [7 if i % 3 else most for i in range(30)]
     episodes = [make_frames(leaves, 21, i, some) for i, some in enumerate(bits)]
     made = write(tmp_path, leaves, ItemOptions(), episodes)
@@ -116,7 +116,7 @@ def test_batches_are_the_same_on_every_run(tmp_path, most):
 
 
 def test_large_items_come_in_small_batches(tmp_path):
-    leaves = leaves_of(Leaf("observation", "uint8", (512, 1024)))
+    leaves = leaves_of(SpecLeaf("observation", "uint8", (512, 1024)))
     made = write(tmp_path, leaves, ItemOptions(), [make_frames(leaves, 8, 0)])
     replay = open_converted(str(tmp_path))
     assert [len(items) for items in replay.read_items(replay.ranges[0])] == [3, 3, 1]
@@ -127,7 +127,9 @@ def test_large_items_come_in_small_batches(tmp_path):
 @pytest.mark.parametrize("kind", ["pairs", "episodes", "frames"])
 def test_the_same_as_load_trajectories(tmp_path, kind, images):
     pytest.importorskip("tf_agents")
-    leaves = leaves_of(CAMERA, Leaf("observation/count", "int64", ()), Leaf("observation/state", "float64", (3,)))
+    leaves = leaves_of(
+        CAMERA, SpecLeaf("observation/count", "int64", ()), SpecLeaf("observation/state", "float64", (3,))
+    )
     write(tmp_path, leaves, KINDS[kind], [make_frames(leaves, n, n) for n in (4, 9, 2)], images)
     theirs = []
     for element in load_trajectories(str(tmp_path)).as_numpy_iterator():
@@ -162,7 +164,7 @@ def payloads_of(spec, items) -> list[bytes]:
 @pytest.mark.parametrize("numbers", [[1] * 12, [1, 1, 70_000, 70_000] * 3, [1, 300] * 6, [-1, 2**62, 0, 5] * 3])
 def test_records_of_another_writer(numbers):
     """In runs of equal length with ours, so that only their bytes tell them apart."""
-    leaves = leaves_of(Leaf("observation", "int64", (2,)))
+    leaves = leaves_of(SpecLeaf("observation", "int64", (2,)))
     frames = make_frames(leaves, 6, 0)
     frames.columns["observation"][:] = np.reshape(numbers, (6, 2))
     items = ItemMaker(ItemOptions()).push(frames)
@@ -183,15 +185,19 @@ def test_records_of_another_writer(numbers):
 @pytest.mark.parametrize(
     ("leaf", "frames", "message"),
     [
-        (Leaf("observation", "float32", (4,)), 3, "step_type is of 3 frames where 2 are expected"),
-        (Leaf("observation", "int64", (4,)), 2, "observation is a list of float, where int64 is a list of int64"),
-        (Leaf("observation/state", "float32", (4,)), 2, "observation/state is missing"),
-        (Leaf("observation", "float32", (3,)), 2, r"observation has 8 values, which are no frames of \[3\]"),
-        (Leaf("observation", "float32", (2,)), 2, "observation is of 4 frames where 2 are expected"),
+        (SpecLeaf("observation", "float32", (4,)), 3, "step_type is of 3 frames where 2 are expected"),
+        (
+            SpecLeaf("observation", "int64", (4,)),
+            2,
+            "observation is a list of float, where int64 is a list of int64",
+        ),
+        (SpecLeaf("observation/state", "float32", (4,)), 2, "observation/state is missing"),
+        (SpecLeaf("observation", "float32", (3,)), 2, r"observation has 8 values, which are no frames of \[3\]"),
+        (SpecLeaf("observation", "float32", (2,)), 2, "observation is of 4 frames where 2 are expected"),
     ],
 )
 def test_records_of_other_leaves(leaf, frames, message):
-    leaves = leaves_of(Leaf("observation", "float32", (4,)))
+    leaves = leaves_of(SpecLeaf("observation", "float32", (4,)))
     items = ItemMaker(ItemOptions(items="sequences", sequence_length=frames)).push(make_frames(leaves, frames, 0))
     (payload,) = payloads_of(TrajectorySpec(leaves, (frames,)), items)
     with pytest.raises(MalformedError, match=message):
@@ -234,7 +240,7 @@ def test_rows_are_the_records_of_the_file(runs, limit):
 
 @pytest.fixture
 def converted(tmp_path):
-    leaves = leaves_of(Leaf("observation", "float32", (3,)))
+    leaves = leaves_of(SpecLeaf("observation", "float32", (3,)))
     write(tmp_path / "out", leaves, ItemOptions(), [make_frames(leaves, 9, i) for i in range(4)], shards=2)
     return tmp_path / "out"
 
@@ -324,7 +330,7 @@ def test_directories_that_are_none(tmp_path, converted):
 
 
 def test_splits(tmp_path):
-    leaves = leaves_of(Leaf("observation", "float32", (3,)))
+    leaves = leaves_of(SpecLeaf("observation", "float32", (3,)))
     work = [WorkRange(split, i, 2, ()) for split in ("train", "val", "none") for i in range(2)]
     encoder = TrajectoryEncoder(TrajectorySpec(leaves, (2,)))
     directory.open_output(str(tmp_path), plan())
@@ -348,7 +354,7 @@ def test_splits(tmp_path):
 
 
 def test_conversions_of_one_dataset_are_told_apart(tmp_path):
-    leaves = leaves_of(Leaf("observation", "float32", (3,)))
+    leaves = leaves_of(SpecLeaf("observation", "float32", (3,)))
     episodes = [make_frames(leaves, 9, 0)]
     for name, options in [("a", ItemOptions()), ("b", ItemOptions()), ("c", TILED)]:
         write(tmp_path / name, leaves, options, episodes)

@@ -60,7 +60,7 @@ def _array(column: Column, name: str) -> Array:
     return column.decode(name) if isinstance(column, EncodedImages) else column
 
 
-class Recording:
+class RllibEpisode:
     """An episode of ours while it is RLlib's.
 
     Attributes:
@@ -91,7 +91,7 @@ class Recording:
                 self.append()
             if self._count:
                 self.theirs.to_numpy()
-        self._before = (self if whole else Recording(episode, fields, spaces, name, whole=True))._leaves()
+        self._before = (self if whole else RllibEpisode(episode, fields, spaces, name, whole=True))._leaves()
 
     def append(self) -> None:
         """Adds the next transition, as when it was recorded."""

@@ -9,7 +9,7 @@ import numpy as np
 
 from rlds_beam.connectors.base import Batch, Columns
 from rlds_beam.connectors.fields import DEFAULT_MODULE_ID, module_of
-from rlds_beam.connectors.learner.rllib_episodes import Recording, Spaces
+from rlds_beam.connectors.learner.rllib_episodes import RllibEpisode, Spaces
 from rlds_beam.connectors.learner.sequences import AddTimeDimToBatchAndZeroPad
 from rlds_beam.connectors.learner.states import as_state
 from rlds_beam.episodes.columns import is_text
@@ -33,17 +33,17 @@ _LOSS_MASK_IS_THERE = "_added_loss_mask_for_valid_episode_ts"
 """Under this name RLlib's pieces tell each other in `shared_data` that there is a `loss_mask`."""
 
 
-def _recordings(of: FromRllib, batch: Batch) -> list[Recording]:
+def _recordings(of: FromRllib, batch: Batch) -> list[RllibEpisode]:
     spaces = Spaces(of.observation_space, of.action_space)
     whole = of.kind == "learner"
     # With a `_` in the name, RLlib does not change it.
     return [
-        Recording(episode, batch.fields, spaces, f"episode_{i}", whole=whole)
+        RllibEpisode(episode, batch.fields, spaces, f"episode_{i}", whole=whole)
         for i, episode in enumerate(batch.episodes)
     ]
 
 
-def _piece(of: FromRllib, recording: Recording) -> Any:
+def _piece(of: FromRllib, recording: RllibEpisode) -> Any:
     piece: Any = of.connector(**of.arguments)  # type: ignore[operator]
     for name in ("action_space", "observation_space"):  # what is set last is computed from the other
         if getattr(piece, f"input_{name}", True) is None:
@@ -183,7 +183,7 @@ def _batched(values: Any) -> Any:
     return joined(values, individual_items_already_have_batch_dim="auto") if isinstance(values, list) else values
 
 
-def _index_of(theirs: Any, recordings: list[Recording]) -> int:
+def _index_of(theirs: Any, recordings: list[RllibEpisode]) -> int:
     """Which of the recordings an episode is of: the same object, or a part that has its id."""
     for i, recording in enumerate(recordings):
         if theirs is recording.theirs:

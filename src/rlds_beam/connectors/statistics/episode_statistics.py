@@ -11,7 +11,7 @@ import numpy as np
 from rlds_beam.connectors.fields import StepFields, transitions
 from rlds_beam.connectors.statistics.exact_sums import ExactSums
 from rlds_beam.connectors.statistics.propensity_statistics import PropensityStatistics
-from rlds_beam.connectors.statistics.quantiles import RELATIVE_ERROR, Distribution, exact_rows
+from rlds_beam.connectors.statistics.quantiles import RELATIVE_ERROR, ValueDistribution, exact_rows
 from rlds_beam.episodes.columns import is_numeric
 from rlds_beam.episodes.episode import Column, Episode
 from rlds_beam.episodes.nesting import below
@@ -42,7 +42,7 @@ class LeafStatistics:
     sums: ExactSums
     low: Array
     high: Array
-    distribution: Distribution
+    distribution: ValueDistribution
 
     @staticmethod
     def of(values: Array) -> LeafStatistics:
@@ -52,7 +52,7 @@ class LeafStatistics:
         return builder.finish()
 
     @staticmethod
-    def of_columns(columns: Array, shape: tuple[int, ...], distribution: Distribution) -> LeafStatistics:
+    def of_columns(columns: Array, shape: tuple[int, ...], distribution: ValueDistribution) -> LeafStatistics:
         """Of the values (D, N) of each dimension, which lie one after another; N > 0."""
         # 0.0 is added because it turns -0.0 into 0.0, so that it does not matter which of them comes first.
         low, high = (bound(axis=1).astype(np.float64) + 0.0 for bound in (columns.min, columns.max))
@@ -199,7 +199,7 @@ class LeafBuilder:
         """The statistics of all rows so far; there was one at least."""
         if not self._parts:
             columns = self._room[:, : self._used].copy()
-            return LeafStatistics.of_columns(columns, self._shape, Distribution.of(columns))
+            return LeafStatistics.of_columns(columns, self._shape, ValueDistribution.of(columns))
         if self._used:
             self._count()
         self._parts = [_merged(self._parts)]
@@ -207,7 +207,7 @@ class LeafBuilder:
 
     def _count(self) -> None:
         columns = self._room[:, : self._used]
-        self._parts.append(LeafStatistics.of_columns(columns, self._shape, Distribution.counted(columns)))
+        self._parts.append(LeafStatistics.of_columns(columns, self._shape, ValueDistribution.counted(columns)))
         self._used = 0
         if len(self._parts) == _PARTS:
             self._parts = [_merged(self._parts)]

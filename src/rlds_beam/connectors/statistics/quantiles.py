@@ -47,7 +47,7 @@ def exact_rows(dimensions: int) -> int:
 
 
 @dataclasses.dataclass(frozen=True)
-class Distribution:
+class ValueDistribution:
     """The values of D dimensions. Immutable, mergeable, picklable.
 
     Attributes:
@@ -64,25 +64,25 @@ class Distribution:
         return self.buckets is None
 
     @staticmethod
-    def of(values: Array) -> Distribution:
+    def of(values: Array) -> ValueDistribution:
         """Of values (D, N)."""
-        return Distribution((values,))._bounded()
+        return ValueDistribution((values,))._bounded()
 
     @staticmethod
-    def counted(values: Array) -> Distribution:
+    def counted(values: Array) -> ValueDistribution:
         """Of values (D, N), which are not kept, however few they are."""
-        return Distribution((), tuple(map(_count, values)))
+        return ValueDistribution((), tuple(map(_count, values)))
 
-    def merge(self, *others: Distribution) -> Distribution:
+    def merge(self, *others: ValueDistribution) -> ValueDistribution:
         """All of the values."""
         every = (self, *others)
         kept = tuple(part for one in every for part in one.parts)
         counted = [one.buckets for one in every if one.buckets is not None]
         if not counted:
-            return Distribution(kept)._bounded()
+            return ValueDistribution(kept)._bounded()
         if kept:
             counted.append(tuple(_count(values) for values in np.concatenate(kept, axis=1)))
-        return Distribution((), tuple(_add([c[d] for c in counted]) for d in range(len(counted[0]))))
+        return ValueDistribution((), tuple(_add([c[d] for c in counted]) for d in range(len(counted[0]))))
 
     def quantiles(self, q: list[float]) -> Array:
         """float64 (len(q), D), with linear interpolation as in `np.quantile`. NaN where there are no values."""
@@ -93,12 +93,12 @@ class Distribution:
             return np.full((len(q), len(values)), np.nan)
         return cast(Array, np.quantile(values, q, axis=1) + 0.0)  # never -0.0, whichever zero came first
 
-    def _bounded(self) -> Distribution:
+    def _bounded(self) -> ValueDistribution:
         """Counted, where there are too many values to keep."""
         parts = self.parts
         if sum(part.shape[1] for part in parts) <= exact_rows(len(parts[0])):
             return self
-        return Distribution.counted(parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1))
+        return ValueDistribution.counted(parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1))
 
 
 def _count(values: Array) -> tuple[Array, Array]:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from rlds_beam.encoding.example.layout import IMAGES, is_fixed, kind_of, with_shape
-from rlds_beam.encoding.example.matching import Array, Layout, Match, match_of
+from rlds_beam.encoding.example.matching import Array, FeatureLayout, Match, match_of
 from rlds_beam.encoding.example.reading import Feature, parse_example
 from rlds_beam.encoding.wire import MalformedError
 from rlds_beam.episodes.episode import Column
@@ -26,7 +26,9 @@ class RowDecoder:
 
     def __init__(self, fields: Sequence[Field]):
         self.fields = {field.path: field for field in fields}
-        self._layouts = [Layout(f.path, kind_of(f), f.numpy_dtype, math.prod(d or 0 for d in f.shape)) for f in fields]
+        self._layouts = [
+            FeatureLayout(f.path, kind_of(f), f.numpy_dtype, math.prod(d or 0 for d in f.shape)) for f in fields
+        ]
         self._alike = all(is_fixed(f) and (kind_of(f) != "float" or f.dtype == "float32") for f in fields)
         self._match: Match | None = None
 

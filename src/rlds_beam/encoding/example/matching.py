@@ -20,7 +20,7 @@ Array = np.ndarray[Any, Any]
 Bytes = npt.NDArray[np.uint8]
 
 
-class Layout(NamedTuple):
+class FeatureLayout(NamedTuple):
     """How a feature is stored.
 
     Attributes:
@@ -39,7 +39,7 @@ class Layout(NamedTuple):
 class _Place(NamedTuple):
     """Where the values of a feature are in a record: the bytes start..stop."""
 
-    layout: Layout
+    layout: FeatureLayout
     start: int
     stop: int
 
@@ -78,7 +78,7 @@ class Match(NamedTuple):
         return {place.layout.path: place.values(rows) for place in self.places}
 
 
-def match_of(payload: bytes, layouts: Sequence[Layout]) -> Match | None:
+def match_of(payload: bytes, layouts: Sequence[FeatureLayout]) -> Match | None:
     """The match that a record is of; None where it is not written as ours are."""
     example = parse_example(payload)
     places = [_place(example.get(layout.path, Feature(None)), payload, layout) for layout in layouts]
@@ -86,7 +86,7 @@ def match_of(payload: bytes, layouts: Sequence[Layout]) -> Match | None:
     return Match(np.frombuffer(payload, np.uint8), matched) if len(matched) == len(places) else None
 
 
-def _place(feature: Feature, payload: bytes, layout: Layout) -> _Place | None:
+def _place(feature: Feature, payload: bytes, layout: FeatureLayout) -> _Place | None:
     """The one packed list (or the one string) of a feature."""
     numbers = layout.kind == "int64"
     for width in range(1, LONGEST_VARINT + 1) if numbers else (layout.dtype.itemsize,):

@@ -14,7 +14,7 @@ from rlds_beam.encoding.example.rows import RowEncoder
 from rlds_beam.episodes.episode import Column
 from rlds_beam.episodes.schema import Field
 from rlds_beam.formats.columns.options import ColumnsFormat
-from rlds_beam.output.record_writing import ArrayRecordFile
+from rlds_beam.output.record_writing import ArrayRecordFileWriter
 from rlds_beam.output.shards import ShardInfo, ShardWriter
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class ArrayRecordRows(RowFile):
     """An ArrayRecord file of tf.Examples."""
 
     def __init__(self, path: str, fields: Sequence[Field]):
-        self._encoder, self._file = RowEncoder(fields), ArrayRecordFile(path)
+        self._encoder, self._file = RowEncoder(fields), ArrayRecordFileWriter(path)
 
     def prepare(self, columns: Mapping[str, Column], rows: int) -> Iterator[bytes]:
         return self._encoder.payloads(columns, rows)

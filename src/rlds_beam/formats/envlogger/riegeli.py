@@ -27,7 +27,7 @@ _RECORDS = b"rt"
 _SIGNATURE, _SIMPLE, _PADDING = ord("s"), ord("r"), ord("p")
 
 
-class Chunk(NamedTuple):
+class RiegeliChunk(NamedTuple):
     """A chunk of records.
 
     Attributes:
@@ -50,7 +50,7 @@ class Gap(NamedTuple):
     end: int
 
 
-def scan(file: IO[bytes]) -> Iterator[Chunk | Gap]:
+def scan(file: IO[bytes]) -> Iterator[RiegeliChunk | Gap]:
     """The chunks of records in a file, by their headers; after a damaged header it goes on as the next block says.
 
     What is in a chunk may be damaged nevertheless. A chunk that was not written to its end is a gap.
@@ -67,7 +67,7 @@ def scan(file: IO[bytes]) -> Iterator[Chunk | Gap]:
             continue
         _, kind, records = header
         if kind in _RECORDS and records:
-            yield Chunk(place, records)
+            yield RiegeliChunk(place, records)
         place = end
 
 

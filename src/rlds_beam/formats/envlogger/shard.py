@@ -25,7 +25,7 @@ import numpy as np
 
 from rlds_beam.episodes.flags import FIRST, LAST
 from rlds_beam.errors import needs
-from rlds_beam.formats.envlogger.riegeli import Chunk, Gap, bridge, riegeli_file, scan
+from rlds_beam.formats.envlogger.riegeli import Gap, RiegeliChunk, bridge, riegeli_file, scan
 
 LOG_METADATA = "metadata.riegeli"
 STEPS, OFFSETS = "steps.riegeli", "step_offsets.riegeli"
@@ -154,7 +154,7 @@ def _records(path: str) -> tuple[list[int], dict[int, Gap]]:
     gaps: dict[int, Gap] = {}
     with open(path, "rb") as file:
         for extent in scan(file):
-            if isinstance(extent, Chunk):
+            if isinstance(extent, RiegeliChunk):
                 offsets.extend(range(extent.begin, extent.begin + extent.records))
             else:
                 before = gaps.get(len(offsets), extent)

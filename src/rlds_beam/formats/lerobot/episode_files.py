@@ -21,9 +21,9 @@ import numpy as np
 from rlds_beam import storage
 from rlds_beam.errors import NotVerifiedError
 from rlds_beam.formats.lerobot import layout
-from rlds_beam.formats.lerobot.features import Feature
+from rlds_beam.formats.lerobot.features import LerobotFeature
 from rlds_beam.formats.lerobot.frame_format import FrameFormat
-from rlds_beam.formats.lerobot.frames import FrameColumns, Frames
+from rlds_beam.formats.lerobot.frames import FrameColumns, LerobotFrames
 from rlds_beam.formats.lerobot.parquet_file import FramesFile, edited, edits_of
 from rlds_beam.formats.lerobot.range_facts import RangeFacts
 from rlds_beam.formats.lerobot.range_files import Videos
@@ -51,7 +51,7 @@ class EpisodeFiles:
         self._ends: list[list[int]] = [[0] * len(names)]
         self._places: dict[str, list[Array]] = {}
 
-    def add(self, frames: Frames, videos: Videos, key: object) -> None:
+    def add(self, frames: LerobotFrames, videos: Videos, key: object) -> None:
         """Takes an episode."""
         starts = self._ends[-1]
         file = FramesFile(self._shards[0], self._columns)
@@ -85,7 +85,7 @@ class EpisodeFiles:
             shard.abort()
 
 
-def file_names(videos: Sequence[Feature], episode: int) -> list[str]:
+def file_names(videos: Sequence[LerobotFeature], episode: int) -> list[str]:
     """The names of the files of an episode: of its frames, and of its videos."""
     place = layout.place_of_episode(episode)
     paths = [layout.EPISODE_VIDEO_PATH.format(video_key=feature.name, **place) for feature in videos]
@@ -94,7 +94,7 @@ def file_names(videos: Sequence[Feature], episode: int) -> list[str]:
 
 def unpack(
     directory: str,
-    videos: Sequence[Feature],
+    videos: Sequence[LerobotFeature],
     packs: list[str],
     facts: RangeFacts,
     first: int,

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rlds_beam.formats.lerobot import statistics
-from rlds_beam.formats.lerobot.features import INDEX_FEATURES, Feature
+from rlds_beam.formats.lerobot.features import INDEX_FEATURES, LerobotFeature
 from rlds_beam.formats.lerobot.gathered_statistics import GatheredStatistics
 from rlds_beam.formats.lerobot.range_facts import RangeFacts
 
@@ -45,7 +45,7 @@ class FeatureStatistics(NamedTuple):
 
 
 def features_statistics(
-    features: Sequence[Feature], facts: RangeFacts, numbers: EpisodeNumbers
+    features: Sequence[LerobotFeature], facts: RangeFacts, numbers: EpisodeNumbers
 ) -> Iterator[FeatureStatistics]:
     """The statistics of the episodes of a range, feature by feature."""
     named = {feature.name: feature for feature in features}

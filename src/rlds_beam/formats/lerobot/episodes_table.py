@@ -13,7 +13,7 @@ import numpy as np
 from rlds_beam import storage
 from rlds_beam.formats.lerobot import layout, statistics
 from rlds_beam.formats.lerobot.episode_numbers import EpisodeNumbers, features_statistics
-from rlds_beam.formats.lerobot.features import Feature
+from rlds_beam.formats.lerobot.features import LerobotFeature
 from rlds_beam.formats.lerobot.frame_format import FrameFormat
 from rlds_beam.formats.lerobot.range_facts import RangeFacts
 from rlds_beam.formats.lerobot.tables import lists
@@ -98,7 +98,7 @@ def episodes_table(frame_format: FrameFormat, number: int, facts: RangeFacts, nu
     return pa.table({**columns, **_statistics(frame_format.features.features, facts, numbers)})
 
 
-def _statistics(features: Sequence[Feature], facts: RangeFacts, numbers: EpisodeNumbers) -> dict[str, pa.Array]:
+def _statistics(features: Sequence[LerobotFeature], facts: RangeFacts, numbers: EpisodeNumbers) -> dict[str, pa.Array]:
     """`stats/<feature>/<statistic>`, as lists in the shape of the feature."""
     import pyarrow as pa
 

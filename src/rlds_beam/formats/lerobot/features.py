@@ -21,7 +21,7 @@ def _field_json(field: Field) -> dict[str, Any]:
 
 
 @dataclasses.dataclass(frozen=True)
-class Feature:
+class LerobotFeature:
     """A column of a LeRobot dataset.
 
     Attributes:
@@ -97,18 +97,18 @@ class FeatureMap:
       left_out: fields that are not written, with the reasons.
     """
 
-    features: tuple[Feature, ...]
+    features: tuple[LerobotFeature, ...]
     task: str | None
     columns: Mapping[str, Field]
     left_out: Mapping[str, str]
     task_of_episode: bool = False
 
     @property
-    def images(self) -> tuple[Feature, ...]:
+    def images(self) -> tuple[LerobotFeature, ...]:
         return tuple(feature for feature in self.features if feature.kind == "image")
 
     @property
-    def numbers(self) -> tuple[Feature, ...]:
+    def numbers(self) -> tuple[LerobotFeature, ...]:
         return tuple(feature for feature in self.features if feature.kind == "number")
 
     def to_json(self) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from rlds_beam.formats.lerobot.features import Feature, FeatureMap
+from rlds_beam.formats.lerobot.features import FeatureMap, LerobotFeature
 from rlds_beam.formats.lerobot.videos import Encoding
 
 
@@ -26,11 +26,11 @@ class FrameFormat:
     encoding: Encoding | None = None
 
     @property
-    def videos(self) -> tuple[Feature, ...]:
+    def videos(self) -> tuple[LerobotFeature, ...]:
         """The features that become videos; other images (depth, gray) are copied into the data files."""
         return tuple(f for f in self.features.images if f.is_video) if self.encoding is not None else ()
 
     @property
-    def stored(self) -> tuple[Feature, ...]:
+    def stored(self) -> tuple[LerobotFeature, ...]:
         """The features in the data files."""
         return tuple(feature for feature in self.features.features if feature not in self.videos)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 import numpy as np
 
 from rlds_beam.formats.lerobot import tables
-from rlds_beam.formats.lerobot.features import Feature
+from rlds_beam.formats.lerobot.features import LerobotFeature
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -22,7 +22,7 @@ Values: TypeAlias = "Array | Sequence[str] | Sequence[bytes | memoryview]"
 
 
 @dataclasses.dataclass(frozen=True)
-class Frames:
+class LerobotFrames:
     """The frames of an episode.
 
     Attributes:
@@ -50,13 +50,13 @@ class FrameColumns:
       features: in the file, before LeRobot's own columns.
     """
 
-    features: tuple[Feature, ...]
+    features: tuple[LerobotFeature, ...]
 
     @functools.cached_property
     def schema(self) -> pa.Schema:
         return tables.frames_schema(self.features)
 
-    def table(self, episodes: Sequence[Frames]) -> pa.Table:
+    def table(self, episodes: Sequence[LerobotFrames]) -> pa.Table:
         """The frames of these episodes, one after another."""
         import pyarrow as pa
 
@@ -67,7 +67,7 @@ class FrameColumns:
         return pa.Table.from_arrays(list(columns.values()), schema=self.schema)
 
 
-def _joined(feature: Feature, parts: Sequence[Any]) -> pa.Array:
+def _joined(feature: LerobotFeature, parts: Sequence[Any]) -> pa.Array:
     if feature.kind == "number":
         return tables.numbers_array(feature, np.concatenate(parts))
     values = list(itertools.chain.from_iterable(parts))

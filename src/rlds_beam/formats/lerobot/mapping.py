@@ -21,7 +21,7 @@ import numpy as np
 from rlds_beam.encoding.example.layout import IMAGES
 from rlds_beam.episodes.schema import Field, Schema
 from rlds_beam.errors import UsageError
-from rlds_beam.formats.lerobot.features import INDEX_FEATURES, Feature, FeatureMap
+from rlds_beam.formats.lerobot.features import INDEX_FEATURES, FeatureMap, LerobotFeature
 from rlds_beam.text import did_you_mean
 
 RESERVED = (*INDEX_FEATURES, "task")
@@ -163,7 +163,7 @@ def _is_vector(field: Field) -> bool:
     return len(field.shape) == 1 and field.dtype.startswith(("float", "bfloat"))
 
 
-def _feature(name: str, fields: Sequence[Field], sizes: Mapping[str, tuple[int, int]]) -> Feature:
+def _feature(name: str, fields: Sequence[Field], sizes: Mapping[str, tuple[int, int]]) -> LerobotFeature:
     """Raises UsageError where LeRobot holds no such field."""
     (first, *more) = fields
     if more:
@@ -178,7 +178,7 @@ def _feature(name: str, fields: Sequence[Field], sizes: Mapping[str, tuple[int, 
                 f"--to=lerobot: {first} has images of unknown size, or several a step, and LeRobot's have one size: "
                 f"resize them with a connector, or {drop}"
             )
-        return Feature(name, (first,), "image", "image", tuple(d or 0 for d in shape))
+        return LerobotFeature(name, (first,), "image", "image", tuple(d or 0 for d in shape))
     if None in first.shape:
         raise UsageError(
             f"--to=lerobot: {first} differs in shape from step to step, which LeRobot does not hold: pad it with a "
@@ -187,15 +187,15 @@ def _feature(name: str, fields: Sequence[Field], sizes: Mapping[str, tuple[int, 
     text = first.dtype == "string"
     if len(first.shape) > (1 if text else 5):
         raise UsageError(f"--to=lerobot: {first} has more dimensions than LeRobot holds: {drop}")
-    return Feature(name, (first,), "text" if text else "number", _dtype(first, drop), first.closed_shape)
+    return LerobotFeature(name, (first,), "text" if text else "number", _dtype(first, drop), first.closed_shape)
 
 
-def _joined(name: str, fields: Sequence[Field]) -> Feature:
+def _joined(name: str, fields: Sequence[Field]) -> LerobotFeature:
     for field in fields:
         if len(field.shape) > 1 or None in field.shape or field.dtype == "string" or is_image(field):
             raise UsageError(f"--map={name}=...: {field} is no vector of numbers, so it cannot be joined with others")
     dtype = np.result_type(*(_dtype(field, "leave it out") for field in fields))
-    return Feature(name, tuple(fields), "number", dtype.name, (sum(math.prod(f.closed_shape) for f in fields),))
+    return LerobotFeature(name, tuple(fields), "number", dtype.name, (sum(math.prod(f.closed_shape) for f in fields),))
 
 
 def _dtype(field: Field, instead: str) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 from rlds_beam import storage
 from rlds_beam.encoding.checked_json import parse_json
 from rlds_beam.errors import UsageError
-from rlds_beam.formats.lerobot.features import INDEX_FEATURES, Feature, FeatureMap
+from rlds_beam.formats.lerobot.features import INDEX_FEATURES, FeatureMap, LerobotFeature
 from rlds_beam.text import did_you_mean
 
 AUTO = "auto"
@@ -24,7 +24,7 @@ _VECTORS = {"state": "observation.state", "action": "action"}
 _TASK = "human.task_description"
 
 
-def modality_text(modality: str, features: FeatureMap, videos: Sequence[Feature]) -> str:
+def modality_text(modality: str, features: FeatureMap, videos: Sequence[LerobotFeature]) -> str:
     """The text of modality.json.
 
     Args:
@@ -48,7 +48,7 @@ def modality_text(modality: str, features: FeatureMap, videos: Sequence[Feature]
     return text
 
 
-def auto_modality(features: FeatureMap, videos: Sequence[Feature]) -> dict[str, Any]:
+def auto_modality(features: FeatureMap, videos: Sequence[LerobotFeature]) -> dict[str, Any]:
     """The modalities by the names of the fields: vectors that `--map` joined are parts of it."""
     named = {feature.name: feature for feature in features.numbers}
     for part, name in _VECTORS.items():
@@ -71,7 +71,7 @@ def auto_modality(features: FeatureMap, videos: Sequence[Feature]) -> dict[str, 
     return modality
 
 
-def _parts(feature: Feature) -> dict[str, Any]:
+def _parts(feature: LerobotFeature) -> dict[str, Any]:
     """Each field of a vector, and the numbers in it that the field is."""
     leaves = [field.path.rpartition("/")[2] for field in feature.fields]
     names = leaves if len(set(leaves)) == len(leaves) else [field.path.replace("/", ".") for field in feature.fields]
@@ -82,7 +82,7 @@ def _parts(feature: Feature) -> dict[str, Any]:
     return parts
 
 
-def _problem(content: Any, features: FeatureMap, videos: Sequence[Feature]) -> str | None:
+def _problem(content: Any, features: FeatureMap, videos: Sequence[LerobotFeature]) -> str | None:
     """What a file says that the features are not."""
     sections = (*_VECTORS, "video", "annotation")
     if not isinstance(content, dict) or not all(isinstance(part, dict) for part in content.values()):
@@ -103,7 +103,7 @@ def _problem(content: Any, features: FeatureMap, videos: Sequence[Feature]) -> s
 
 
 def _wrong_entry(
-    section: str, name: str, entry: Mapping[str, Any], features: FeatureMap, videos: Sequence[Feature]
+    section: str, name: str, entry: Mapping[str, Any], features: FeatureMap, videos: Sequence[LerobotFeature]
 ) -> str | None:
     numbers = {feature.name: feature for feature in features.numbers}
     if section == "video":

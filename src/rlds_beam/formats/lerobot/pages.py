@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from rlds_beam.formats.lerobot.frames import FrameColumns, Frames
+from rlds_beam.formats.lerobot.frames import FrameColumns, LerobotFrames
 from rlds_beam.formats.lerobot.parquet_file import BOUNDED, MARKS, FramesFile, edited, edits_of, other_pages
 
 
@@ -30,7 +30,7 @@ def check_pages() -> None:
         own: dict[str, Any] = {"timestamp": places.astype(np.float32), "frame_index": places}
         own |= {"index": MARKS["index"] + places, "episode_index": MARKS["episode_index"] + places // 2}
         own["task_index"] = MARKS["task_index"] + places
-        file.add(Frames(own, rows), "")
+        file.add(LerobotFrames(own, rows), "")
         file.end_group()
     marks, _ = file.close()
     numbers = {"index": 70 + np.arange(5), "episode_index": 7 + np.arange(5) // 2, "task_index": np.arange(5)[::-1]}

@@ -23,7 +23,7 @@ import numpy as np
 
 from rlds_beam import storage
 from rlds_beam.errors import RldsBeamError
-from rlds_beam.formats.lerobot.frames import FrameColumns, Frames
+from rlds_beam.formats.lerobot.frames import FrameColumns, LerobotFrames
 from rlds_beam.formats.lerobot.tables import NUMBERED
 from rlds_beam.output.checksums import checksum_of
 
@@ -53,7 +53,7 @@ _HEADER = 4096
 """Bytes of a page's header, at most."""
 
 
-class Target(Protocol):
+class Destination(Protocol):
     """What a file is written to: a `ShardWriter`."""
 
     def write(self, buffers: Iterable[bytes | memoryview], records: int, key: object = None) -> None: ...
@@ -62,7 +62,7 @@ class Target(Protocol):
 class FramesFile:
     """Writes frames as a Parquet file, to the end of a shard."""
 
-    def __init__(self, shard: Target, columns: FrameColumns):
+    def __init__(self, shard: Destination, columns: FrameColumns):
         import pyarrow.parquet
 
         self._shard, self._columns, schema = shard, columns, columns.schema
@@ -75,10 +75,10 @@ class FramesFile:
             compression={leaf: "none" if leaf in (*plain, *images) else "snappy" for leaf in leaves},
             write_statistics=list(BOUNDED), data_page_size=_MOST_BYTES,
         )  # fmt: skip
-        self._held: list[tuple[Frames, object]] = []
+        self._held: list[tuple[LerobotFrames, object]] = []
         self._bytes = self._rows = 0
 
-    def add(self, frames: Frames, key: object) -> None:
+    def add(self, frames: LerobotFrames, key: object) -> None:
         """Takes the frames of an episode."""
         if self._bytes + frames.bytes > _MOST_GROUP_BYTES:
             self.end_group()
@@ -127,7 +127,7 @@ def _leaves(name: str, kind: pa.DataType) -> list[str]:
 class _Sink(io.RawIOBase):
     """A shard as a file that is written to; keeps the small pieces, which the headers of pages are."""
 
-    def __init__(self, shard: Target):
+    def __init__(self, shard: Destination):
         super().__init__()
         self._shard, self._at = shard, 0
         self._kept: dict[int, bytes] = {}

@@ -13,7 +13,7 @@ from rlds_beam.encoding.example.columns import objects
 from rlds_beam.episodes.episode import Column, Episode
 from rlds_beam.errors import BadEpisode
 from rlds_beam.formats.lerobot import statistics, tables
-from rlds_beam.formats.lerobot.features import Feature
+from rlds_beam.formats.lerobot.features import LerobotFeature
 from rlds_beam.formats.lerobot.frame_format import FrameFormat
 from rlds_beam.formats.lerobot.frames import Values
 from rlds_beam.formats.lerobot.videos import Pixels
@@ -71,7 +71,7 @@ class PreparedEpisode:
         self.columns |= self.numbers
         self.texts = _task_texts(mapped.task, episode)
 
-    def _sample(self, feature: Feature, column: Column, samples: int | None) -> None:
+    def _sample(self, feature: LerobotFeature, column: Column, samples: int | None) -> None:
         """Counts the pixels of some frames, but not of `ZERO_IMAGE`; where there is no other, as if it were one."""
         places = statistics.sample_places(self.length, samples)
         if isinstance(column, EncodedImages):
@@ -109,7 +109,7 @@ def _task_texts(task: str | None, episode: Episode) -> list[str]:
     return tables.texts(episode.steps[task], task)
 
 
-def _check_size(feature: Feature, column: Column) -> None:
+def _check_size(feature: LerobotFeature, column: Column) -> None:
     """Raises BadEpisode for an image of another size, where the schema leaves that open."""
     if feature.is_sized and isinstance(column, EncodedImages):
         there = column.data != ZERO_IMAGE

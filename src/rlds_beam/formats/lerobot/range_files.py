@@ -9,7 +9,7 @@ import numpy as np
 
 from rlds_beam import storage
 from rlds_beam.formats.lerobot.frame_format import FrameFormat
-from rlds_beam.formats.lerobot.frames import FrameColumns, Frames
+from rlds_beam.formats.lerobot.frames import FrameColumns, LerobotFrames
 from rlds_beam.formats.lerobot.parquet_file import FramesFile
 from rlds_beam.formats.lerobot.videos import Encoding, VideoFile
 from rlds_beam.output.shards import ShardWriter, WrittenFile
@@ -39,7 +39,7 @@ class RangeFiles:
             encoding = cast(Encoding, frame_format.encoding)
             self._videos[feature.name] = VideoFile(path, encoding, frame_format.fps, height, width)
 
-    def add(self, frames: Frames, videos: Videos, key: object) -> None:
+    def add(self, frames: LerobotFrames, videos: Videos, key: object) -> None:
         """Takes an episode."""
         self._file.add(frames, key)
         for name, pixels in videos.items():

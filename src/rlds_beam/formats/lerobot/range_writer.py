@@ -11,7 +11,7 @@ from rlds_beam.connectors.base import Batch
 from rlds_beam.formats.lerobot import statistics
 from rlds_beam.formats.lerobot.episode_files import EpisodeFiles
 from rlds_beam.formats.lerobot.frame_format import FrameFormat
-from rlds_beam.formats.lerobot.frames import Frames
+from rlds_beam.formats.lerobot.frames import LerobotFrames
 from rlds_beam.formats.lerobot.gathered_statistics import GatheredStatistics
 from rlds_beam.formats.lerobot.parquet_file import MARKS
 from rlds_beam.formats.lerobot.prepared import PreparedEpisode, metadata_column
@@ -59,7 +59,7 @@ class LerobotWriter:
             self._episodes.append(one)
             self.predicted += one.length
 
-    def _numbered(self, one: PreparedEpisode) -> Frames:
+    def _numbered(self, one: PreparedEpisode) -> LerobotFrames:
         """The frames, numbered as the next ones of the range; adds to the tasks."""
         tasks = [self._tasks.setdefault(text, len(self._tasks)) for text in one.texts]
         self._frame_tasks.append(np.repeat(np.array(tasks, np.int32), one.length // len(tasks)))
@@ -68,7 +68,9 @@ class LerobotWriter:
             "episode_index": np.full(one.length, len(self._episodes)),
             "task_index": self._frame_tasks[-1].astype(np.int64),
         }
-        return Frames({**one.columns, **{name: MARKS[name] + values for name, values in own.items()}}, one.length)
+        return LerobotFrames(
+            {**one.columns, **{name: MARKS[name] + values for name, values in own.items()}}, one.length
+        )
 
     def finish(self) -> tuple[WrittenFile, ...]:
         (data, *videos), places = self._files.commit()

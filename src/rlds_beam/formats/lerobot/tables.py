@@ -19,7 +19,7 @@ from rlds_beam.encoding.example.rows import texts_of
 from rlds_beam.episodes.episode import Column
 from rlds_beam.errors import BadEpisode, Violation
 from rlds_beam.formats.arrays.leaves import representable
-from rlds_beam.formats.lerobot.features import Feature
+from rlds_beam.formats.lerobot.features import LerobotFeature
 from rlds_beam.images.encoded_images import ZERO_IMAGE, EncodedImages
 from rlds_beam.images.stored import StoredImages
 
@@ -35,12 +35,12 @@ _PNG_LEVEL = 3
 """Of the pixels that came as arrays: a compromise between the size and the time."""
 
 
-def is_single(feature: Feature) -> bool:
+def is_single(feature: LerobotFeature) -> bool:
     """Whether a frame holds a value, not a list."""
     return feature.shape in ((), (1,))
 
 
-def frames_schema(features: Iterable[Feature]) -> pa.Schema:
+def frames_schema(features: Iterable[LerobotFeature]) -> pa.Schema:
     """The schema of the frames: the features, then LeRobot's own columns."""
     import pyarrow as pa
 
@@ -51,7 +51,7 @@ def frames_schema(features: Iterable[Feature]) -> pa.Schema:
     return pa.schema(fields, metadata={b"huggingface": _hugging_face(kept)})
 
 
-def arrow_type(feature: Feature) -> pa.DataType:
+def arrow_type(feature: LerobotFeature) -> pa.DataType:
     """The type of a column."""
     import pyarrow as pa
 
@@ -67,7 +67,7 @@ def arrow_type(feature: Feature) -> pa.DataType:
     return kind
 
 
-def _hugging_face(features: Iterable[Feature]) -> bytes:
+def _hugging_face(features: Iterable[LerobotFeature]) -> bytes:
     """What `datasets` reads from the file's metadata. `Sequence`, and not `List`, is known to all of its versions."""
     kinds = {feature.name: _hugging_face_type(feature) for feature in features}
     kinds["timestamp"] = _value("float32")
@@ -75,7 +75,7 @@ def _hugging_face(features: Iterable[Feature]) -> bytes:
     return json.dumps({"info": {"features": kinds}}).encode()
 
 
-def _hugging_face_type(feature: Feature) -> dict[str, Any]:
+def _hugging_face_type(feature: LerobotFeature) -> dict[str, Any]:
     if feature.kind == "image":
         return {"_type": "Image"}
     if is_single(feature):
@@ -89,7 +89,7 @@ def _value(dtype: str) -> dict[str, Any]:
     return {"dtype": dtype, "_type": "Value"}
 
 
-def numbers_of(feature: Feature, steps: Mapping[str, Column]) -> Array:
+def numbers_of(feature: LerobotFeature, steps: Mapping[str, Column]) -> Array:
     """The values of a feature of numbers (T, *shape), in its dtype.
 
     Raises:
@@ -102,7 +102,7 @@ def numbers_of(feature: Feature, steps: Mapping[str, Column]) -> Array:
     return np.concatenate([part.reshape(len(part), -1) for part in parts], axis=1)
 
 
-def numbers_array(feature: Feature, values: Array) -> pa.Array:
+def numbers_array(feature: LerobotFeature, values: Array) -> pa.Array:
     """Those values as Arrow holds them."""
     import pyarrow as pa
 
@@ -138,7 +138,7 @@ def texts(column: Column, path: str) -> list[str]:
         raise BadEpisode(Violation("wrong_dtype_or_shape", detail, path)) from None
 
 
-def texts_array(feature: Feature, values: Sequence[str]) -> pa.Array:
+def texts_array(feature: LerobotFeature, values: Sequence[str]) -> pa.Array:
     """Texts as Arrow holds them."""
     import pyarrow as pa
 
@@ -146,7 +146,7 @@ def texts_array(feature: Feature, values: Sequence[str]) -> pa.Array:
     return flat if is_single(feature) else pa.FixedSizeListArray.from_arrays(flat, feature.shape[0])
 
 
-def images_of(feature: Feature, column: Column) -> list[bytes]:
+def images_of(feature: LerobotFeature, column: Column) -> list[bytes]:
     """The PNG or JPEG of each frame: as it came, or a PNG of pixels that came as an array."""
     if not isinstance(column, EncodedImages):
         return [_png(image) for image in np.asarray(column)]
@@ -164,7 +164,7 @@ def _png(pixels: Array) -> bytes:
     return cast(bytes, imagecodecs.png_encode(pixels[..., 0] if pixels.shape[-1] == 1 else pixels, level=_PNG_LEVEL))
 
 
-def image_parts(feature: Feature, column: Column) -> Sequence[bytes | memoryview]:
+def image_parts(feature: LerobotFeature, column: Column) -> Sequence[bytes | memoryview]:
     """The same, and images within a record as its parts: they are not copied."""
     if isinstance(column, StoredImages) and (column.stops > column.starts).all():
         return column.pieces()

@@ -22,7 +22,7 @@ from rlds_beam import storage
 from rlds_beam.encoding.example.columns import objects
 from rlds_beam.episodes.schema import Field
 from rlds_beam.errors import BadEpisode, UsageError, Violation, needs
-from rlds_beam.formats.lerobot.features import Feature
+from rlds_beam.formats.lerobot.features import LerobotFeature
 from rlds_beam.formats.lerobot.options import Codec, LerobotOptions
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.images.headers import MOST_PIXELS
@@ -94,7 +94,7 @@ class Pixels:
     Those of a long episode are decoded twice, so that they need not be held.
     """
 
-    def __init__(self, images: Sequence[bytes], feature: Feature):
+    def __init__(self, images: Sequence[bytes], feature: LerobotFeature):
         """Raises BadEpisode where an image is damaged, or of another size."""
         self._images, self._feature = images, feature
         self._held: list[Array] | None = []

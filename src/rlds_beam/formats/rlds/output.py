@@ -39,7 +39,7 @@ from rlds_beam.output.capabilities import (
 from rlds_beam.output.commits import RangeCommit
 from rlds_beam.output.files import FITTED, REPORT, to_json
 from rlds_beam.output.plans import read_plan
-from rlds_beam.output.record_writing import RecordFile, open_record_file
+from rlds_beam.output.record_writing import RecordFileWriter, open_record_file
 from rlds_beam.output.shards import WrittenFile
 from rlds_beam.output.tfds_metadata import split_infos
 from rlds_beam.reading.base import Source, TfdsMetadata
@@ -234,7 +234,7 @@ class RldsWriter:
         self._splits, self._output, self._verified = output.splits, output, False
         self._counts = [0] * len(self._names)
         self._places = len(self._names) // len(output.formats)
-        self._files: list[RecordFile] = []
+        self._files: list[RecordFileWriter] = []
         try:
             for i, name in enumerate(self._names):
                 kind = output.formats[i // self._places]

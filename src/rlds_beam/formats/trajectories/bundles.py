@@ -38,7 +38,7 @@ _PART = re.compile(r".+-[0-9a-f]{32}(\.spec|\.tfrecord|\.jsonl)?")
 
 
 @dataclasses.dataclass(frozen=True)
-class Part:
+class BundleFile:
     """A file that a bundle wrote.
 
     Attributes:
@@ -59,7 +59,7 @@ class Part:
         return EpisodeKey.parse(self.info.first_key) if self.info.first_key else EpisodeKey("", self.split, 0, 0)
 
 
-class PartWriter:
+class BundleWriter:
     """Writes the items of the episodes of one bundle: a part for each split that it meets."""
 
     def __init__(self, output: TrajectoryOutput):
@@ -78,9 +78,9 @@ class PartWriter:
             self._open[split] = (path, TrajectoryWriter(path, self._output.conversion))
         self._open[split][1].write(Batch((episode,)))
 
-    def finish(self) -> list[Part]:
+    def finish(self) -> list[BundleFile]:
         """Completes the parts of the bundle."""
-        parts = [Part(split, path, part.finish(), part.predicted) for split, (path, part) in self._open.items()]
+        parts = [BundleFile(split, path, part.finish(), part.predicted) for split, (path, part) in self._open.items()]
         self._open = {}
         return parts
 
@@ -98,7 +98,7 @@ def _part_path(output: str, split: str, *directory: str) -> str:
     return storage.below(output, *directory, PARTS, name)
 
 
-def write_rejections(output: str, rejections: Iterable[Rejection]) -> list[Part]:
+def write_rejections(output: str, rejections: Iterable[Rejection]) -> list[BundleFile]:
     """Writes the rejected records of one bundle: a part for each split."""
     writers: dict[str, tuple[str, RejectedWriter]] = {}
     for rejection in rejections:
@@ -108,10 +108,10 @@ def write_rejections(output: str, rejections: Iterable[Rejection]) -> list[Part]
             writers[split] = (path, RejectedWriter(path))
         writers[split][1].write(rejection.payload, rejection.to_json(), rejection.key)
     parts = [(split, path, writer.commit()) for split, (path, writer) in writers.items()]
-    return [Part(split, path, info) for split, path, info in parts if info is not None]
+    return [BundleFile(split, path, info) for split, path, info in parts if info is not None]
 
 
-def commit_parts(output: TrajectoryOutput, parts: Sequence[Part], plan: str) -> dict[str, Any]:
+def commit_parts(output: TrajectoryOutput, parts: Sequence[BundleFile], plan: str) -> dict[str, Any]:
     """Names the parts as shards and finishes the dataset; returns its manifest. May be run again.
 
     Args:
@@ -134,7 +134,7 @@ def commit_parts(output: TrajectoryOutput, parts: Sequence[Part], plan: str) -> 
     return committed
 
 
-def commit_rejections(output: str, parts: Sequence[Part]) -> dict[str, Any]:
+def commit_rejections(output: str, parts: Sequence[BundleFile]) -> dict[str, Any]:
     """Names the parts of rejected records `rejected/<split>-00000-of-00003`, and lists them in `rejected.json`.
 
     Those that an earlier pipeline listed there are replaced.
@@ -213,7 +213,7 @@ def _remove_parts(output: str, *directory: str) -> None:
     storage.remove_empty(storage.below(output, parts))
 
 
-def _numbered(parts: Sequence[Part]) -> list[tuple[WorkRange, Part]]:
+def _numbered(parts: Sequence[BundleFile]) -> list[tuple[WorkRange, BundleFile]]:
     numbered = []
     for split in sorted({part.split for part in parts}):
         own = sorted((part for part in parts if part.split == split), key=lambda part: (part.first, part.path))

@@ -27,7 +27,7 @@ from rlds_beam.output.manifest import read_manifest
 from rlds_beam.trajectories.frames import Frames
 from rlds_beam.trajectories.items import Items, Windows
 from rlds_beam.trajectories.record_decoding import TrajectoryDecoder
-from rlds_beam.trajectories.spec import Leaf, Shape, TrajectorySpec
+from rlds_beam.trajectories.spec import Shape, SpecLeaf, TrajectorySpec
 
 _BATCH_ITEMS, _BATCH_BYTES = 256, 4 << 20
 """Items read at a time, at most; fewer of large ones. Changing these changes the address of every item."""
@@ -194,7 +194,7 @@ def _check(work: ConvertedRange) -> None:
 def spec_of(fields: list[Field]) -> tuple[TrajectorySpec, dict[str, tuple[str, ...]]]:
     """The spec whose `record_fields` these are, and the names of its JPEGs."""
     item_shape: Shape = next(field.shape for field in fields if field.path == "step_type")
-    leaves: dict[str, Leaf] = {}
+    leaves: dict[str, SpecLeaf] = {}
     jpegs: dict[str, tuple[str, ...]] = {}
     for field in fields:
         path, shape = field.path, field.shape[len(item_shape) :]
@@ -202,7 +202,7 @@ def spec_of(fields: list[Field]) -> tuple[TrajectorySpec, dict[str, tuple[str, .
             if item_shape not in ((), (None,)):  # a leaf for each frame: `observation/camera/0`, `/1`, ...
                 path, shape = path.rpartition("/")[0], field.shape
             jpegs[path] = (*jpegs.get(path, ()), field.path)
-        leaves[path] = Leaf(path, field.dtype, tuple(size or 0 for size in shape))
+        leaves[path] = SpecLeaf(path, field.dtype, tuple(size or 0 for size in shape))
     return TrajectorySpec(tuple(leaves.values()), item_shape), jpegs
 
 

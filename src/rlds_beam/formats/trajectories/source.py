@@ -41,7 +41,7 @@ from rlds_beam.output.directory import is_output
 from rlds_beam.output.manifest import read_manifest
 from rlds_beam.reading.base import Shard
 from rlds_beam.trajectories.record_decoding import TrajectoryDecoder
-from rlds_beam.trajectories.spec import Leaf, TrajectorySpec
+from rlds_beam.trajectories.spec import SpecLeaf, TrajectorySpec
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 Jpegs: TypeAlias = "Mapping[str, tuple[str, ...]]"
@@ -221,7 +221,9 @@ def _spec(path: str) -> TrajectorySpec:
             raise UsageError(
                 f"{path}{SPEC}: {leaf.path} is {leaf.dtype} of the shape {leaf.shape}, which cannot be read"
             )
-    own = (Leaf(leaf.path, leaf.dtype, tuple(size or 0 for size in (leaf.shape or ())[len(item) :])) for leaf in leaves)
+    own = (
+        SpecLeaf(leaf.path, leaf.dtype, tuple(size or 0 for size in (leaf.shape or ())[len(item) :])) for leaf in leaves
+    )
     return TrajectorySpec(tuple(own), item)
 
 

@@ -19,7 +19,7 @@ from typing import Any
 from rlds_beam.errors import RldsBeamError, needs
 from rlds_beam.reverb.serving.loopback import keep_to_loopback, reserve_port
 from rlds_beam.reverb.serving.served_tables import ServedTable
-from rlds_beam.trajectories.spec import Leaf, TrajectorySpec
+from rlds_beam.trajectories.spec import SpecLeaf, TrajectorySpec
 
 _WATCH_SECONDS = 0.2
 
@@ -40,7 +40,7 @@ class ServerConfig:
 
     parent: int
     tables: tuple[ServedTable, ...]
-    leaves: tuple[Leaf, ...] | None
+    leaves: tuple[SpecLeaf, ...] | None
     port: int | None
     loopback: bool
     root: str | None
@@ -55,7 +55,7 @@ class ServerConfig:
         tables = tuple(ServedTable(**table) for table in content.pop("tables"))
         leaves = content.pop("leaves")
         if leaves is not None:
-            leaves = tuple(Leaf(**{**leaf, "shape": tuple(leaf["shape"])}) for leaf in leaves)
+            leaves = tuple(SpecLeaf(**{**leaf, "shape": tuple(leaf["shape"])}) for leaf in leaves)
         return cls(tables=tables, leaves=leaves, **content)
 
 
@@ -104,7 +104,7 @@ def make_tables(config: ServerConfig) -> list[Any]:
     return [_make_table(table, signature) for table in config.tables]
 
 
-def make_signature(leaves: tuple[Leaf, ...]) -> Any:
+def make_signature(leaves: tuple[SpecLeaf, ...]) -> Any:
     """What TF-Agents' observers and `push_rlds_to_reverb` expect of a table: a `Trajectory` of shapes [None, ...]."""
     from tf_agents.specs import tensor_spec
 
