@@ -43,7 +43,7 @@ _EXIT_CODES = """exit codes:
   0  clean
   1  the pipeline failed
   2  wrong usage, or the input or output cannot be used as it is; nothing was done
-  3  more was rejected than --max_rejected allows, or no item came of the input; everything else was done
+  3  more was rejected than --max_rejected allows, or no items were produced; everything else was done
   4  something was written, but is not what was predicted"""
 
 
