@@ -19,8 +19,10 @@ from apache_beam.utils import subprocess_server
 import rlds_beam
 from rlds_beam.checking.report import Report
 from rlds_beam.errors import DiskError, UsageError
+from rlds_beam.formats.registry import OUTPUTS, output_group
 from rlds_beam.pipelines import flags
 from rlds_beam.pipelines.cli import JOBS, main
+from rlds_beam.pipelines.convert import ConvertConfig
 from rlds_beam.runners.local import plain
 from rlds_beam.testing import make_episode, write_dataset
 from rlds_beam.trajectories.record_layout import record_fields
@@ -194,11 +196,20 @@ def test_a_wrong_value_is_said_in_the_options_own_words(tmp_path, capsys, flags,
 def test_no_command_shows_the_name_of_a_parser(command, capsys):
     """Every flag with a value that it cannot have: in words, and never `invalid parse_max_rejected value`."""
     config = getattr(importlib.import_module(f"rlds_beam.pipelines.{command}"), JOBS[command][0])
-    for field in dataclasses.fields(config):
+    check_wrong_values(config, {}, config)
+
+
+@pytest.mark.parametrize("to", OUTPUTS)
+def test_no_format_shows_the_name_of_a_parser(to, capsys):
+    check_wrong_values(ConvertConfig, {"to": to}, output_group(to).options_class)
+
+
+def check_wrong_values(config, chosen, options):
+    for field in dataclasses.fields(options):
         if field.type in ("bool", bool) or field.metadata.get("positional") or field.metadata.get("hidden"):
             continue
         parser = flags.new_parser("x", "")
-        flags.add_config(parser, config)
+        flags.add_config(parser, config, chosen)
         flag = f"--{field.name.rstrip('_')}"
         said = f"{flag}=?!: expected "
         with contextlib.suppress(UsageError):

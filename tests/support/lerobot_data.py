@@ -118,7 +118,9 @@ def convert_here(source: object, path: object, **options: Any) -> Report:
     from rlds_beam.output.lock import locked
     from rlds_beam.pipelines.convert import ConvertConfig
 
-    given = {"to": "lerobot", "fps": FPS, **options}
+    given = {"to": "lerobot", **options}
+    if given["to"] == "lerobot":
+        given.setdefault("fps", FPS)
     job = prepare(ConvertConfig.create(str(source), str(path), **given))
     with locked(job.directory):
         for work in job.open(given.get("overwrite", False)):

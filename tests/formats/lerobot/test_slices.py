@@ -71,7 +71,7 @@ def test_percentages_and_places_from_the_end(dataset: Path, text: str, first: in
 
 def test_a_slice_is_converted_as_the_whole_is(dataset: Path, tmp_path: Path) -> None:
     """Also into LeRobot, where its frames and episodes are counted from 0."""
-    data.convert_here(dataset, tmp_path / "part", from_="lerobot", split="train[4:9]", to="rlds", fps=None, shards=2)
+    data.convert_here(dataset, tmp_path / "part", from_="lerobot", split="train[4:9]", to="rlds", shards=2)
     part = data.read_episodes(str(tmp_path / "part"), "rlds")
     whole = data.read_episodes(str(dataset), "lerobot")[4:9]
     for found, wanted in zip(part, whole, strict=True):

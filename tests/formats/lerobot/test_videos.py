@@ -72,7 +72,7 @@ def test_a_damaged_or_lost_video_costs_its_episodes(source, output, tmp_path):
     first, *_, last = sorted(copy.glob(PIECES[version]))
     first.write_bytes(first.read_bytes()[:300])
     last.unlink()
-    report = data.convert_here(copy, tmp_path / "rlds", from_="lerobot", to="rlds", fps=None)
+    report = data.convert_here(copy, tmp_path / "rlds", from_="lerobot", to="rlds")
     assert (report.valid, report.rejected) == ((0, 5) if version == "3.0" else (3, 2))
 
 
@@ -123,7 +123,7 @@ def test_a_camera_becomes_what_features_json_says(tmp_path, encoding, images, ve
     made = [camera_episode(encoding, 3 + seed, seed) for seed in range(2)]
     source = write_dataset(tmp_path / "data", made)
     data.convert_here(source, tmp_path / "lerobot", images=images, lerobot_version=version)
-    report = data.convert_here(tmp_path / "lerobot", tmp_path / "rlds", from_="lerobot", to="rlds", fps=None)
+    report = data.convert_here(tmp_path / "lerobot", tmp_path / "rlds", from_="lerobot", to="rlds")
     assert (report.items_written, report.rejected) == (2, 0)
     root = next(file.parent for file in (tmp_path / "rlds").rglob("features.json"))
     declared = parse_features((root / "features.json").read_text(), "features.json").steps["observation/camera"]
@@ -136,7 +136,7 @@ def test_a_camera_becomes_what_features_json_says(tmp_path, encoding, images, ve
             assert all(image.startswith(starts[written]) for image in one)
             one = one.decode()
         assert np.abs(one.astype(int) - (other if encoding == "raw" else other.decode())).mean() < 6
-    columns = data.convert_here(root, tmp_path / "columns", to="columns", fps=None)
+    columns = data.convert_here(root, tmp_path / "columns", to="columns")
     assert columns.rejected == 0
 
 
