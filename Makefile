@@ -70,7 +70,7 @@ left-out: $(PROJECT)
 demo: $(PROJECT)  ## record episodes from a simulator, break two, check, convert, push into Reverb, train an agent
 	@$(PY) examples/demo.py
 
-test: left-out  ## run the tests (TESTS=tests/test_x.py for some of them)
+test: left-out  ## run the tests (TESTS=tests/core for some of them)
 	@$(PYTEST) $(PYTEST_FLAGS) $(foreach folder,faults buckets flink dataflow peers,--ignore=tests/$(folder)) $(TESTS) \
 		|| $(SAY_TIMEOUT)
 

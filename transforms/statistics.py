@@ -21,7 +21,7 @@ class ComputeStatistics(beam.PTransform):
     """A PCollection of `Episode` to one of a single `DatasetStatistics`. Without Beam: `DatasetStatistics.of`.
 
     The result is the same, to the last bit, for any number of workers, and however the episodes are bundled: sums are
-    exact (`connectors.exact_sums`).
+    exact (`connectors.statistics.exact_sums`).
 
     Args:
       by: a field whose values get statistics of their own (see `DatasetStatistics`).

@@ -110,7 +110,7 @@ def _reader(path: str) -> Iterator[Any]:
 
 @dataclasses.dataclass(frozen=True)
 class ArrayRecordFormat:
-    """ArrayRecord files (`formats.base.RecordFormat`). Positions are indices of records."""
+    """ArrayRecord files (`encoding.base.RecordFormat`). Positions are indices of records."""
 
     name: str = "array_record"
     unit: str = "records"

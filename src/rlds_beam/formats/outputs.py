@@ -18,7 +18,6 @@ from rlds_beam.text import shortened
 
 _MOST_BYTES = 230
 """File systems take 255 for the name of a file; it has an ending, and more of it while it is written."""
-"""Characters of a name in an error."""
 
 
 def create_output(source: Source, connecting: ConnectorRunner, directory: str, options: OutputOptions) -> Output:

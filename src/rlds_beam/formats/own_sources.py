@@ -72,7 +72,7 @@ def _a_kind(kind: Any) -> str:
 
 
 class NamedFiles:
-    """A user's record format (`formats.base.RecordFormat`); what it raises is an error that names the source. Pickles.
+    """A user's record format (`encoding.base.RecordFormat`); what it raises is an error that names the source. Pickles.
 
     Args:
       files: the user's.

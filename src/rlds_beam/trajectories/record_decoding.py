@@ -1,7 +1,7 @@
 """Trajectory records decoded by column: the way back from `record_encoding`.
 
 Records of one length are, almost always, the same bytes with other values in the same places
-(`formats.example_matching`). What does not fit is parsed record by record.
+(`encoding.example.matching`). What does not fit is parsed record by record.
 """
 
 from __future__ import annotations

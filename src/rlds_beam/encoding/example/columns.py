@@ -1,4 +1,4 @@
-"""Rows of columns read back from tf.Examples (`example_layout`): by column where they are alike, else one by one."""
+"""Rows of columns read back from tf.Examples (see `layout`): by column where they are alike, else one by one."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class RowDecoder:
     """Decodes the records of one dataset.
 
     Args:
-      fields: as they are stored (`example_layout.row_field`).
+      fields: as they are stored (`layout.row_field`).
     """
 
     def __init__(self, fields: Sequence[Field]):

@@ -1,4 +1,4 @@
-"""Reading many tf.Examples of one layout at once: the way back from `example_templates`.
+"""Reading many tf.Examples of one layout at once: the inverse of `templates`.
 
 Where the values of a feature are in a record, a look at one record as a tf.Example tells. For others of the same length
 it is enough that they agree with it in every byte between, and each feature is one strided copy.

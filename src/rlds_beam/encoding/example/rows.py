@@ -1,4 +1,4 @@
-"""Rows of columns as tf.Examples, encoded column by column (`example_layout`)."""
+"""Rows of columns as tf.Examples, encoded column by column (see `layout`)."""
 
 from __future__ import annotations
 

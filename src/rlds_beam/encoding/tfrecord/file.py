@@ -90,7 +90,7 @@ def read_records(
     offset within such a record may take what is inside for records. Split files at positions from
     `scan_headers`. Second, where a header is destroyed whose record holds TFRecords, these are found.
 
-    The work is bounded by the size of the file (`tfrecord_framing.EFFORT`): where so much is damaged that
+    The work is bounded by the size of the file (`framing.EFFORT`): where so much is damaged that
     it takes more, the rest of the range is one `Damage`.
 
     Args:
@@ -317,7 +317,7 @@ def _scan_window(
 
 @dataclasses.dataclass(frozen=True)
 class TFRecordFormat:
-    """TFRecord files, plain or gzip (`formats.base.RecordFormat`). Positions are offsets of bytes."""
+    """TFRecord files, plain or gzip (`encoding.base.RecordFormat`). Positions are offsets of bytes."""
 
     name: str = "tfrecord"
     unit: str = "bytes"

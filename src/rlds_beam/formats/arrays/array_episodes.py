@@ -53,7 +53,7 @@ FLAG_FIELDS = {name: Field(name, "bool") for name in FLAGS}
 
 
 class ArrayFormat(abc.ABC):
-    """Files whose episodes are arrays (`formats.base.RecordFormat`). Positions are numbers of episodes.
+    """Files whose episodes are arrays (`encoding.base.RecordFormat`). Positions are numbers of episodes.
 
     A record's payload is the episode's arrays as `.npz` bytes.
     """

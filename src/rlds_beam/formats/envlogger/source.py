@@ -10,7 +10,7 @@ in RLDS they are those that lead out of it, and the last step's are zeros:
 
 A log that was damaged, or whose writer was killed, is read as far as it can be: an episode whose steps cannot be read
 is `corrupt_record`. Where index files are missing or damaged, the episodes are found by scanning the steps
-(`envlogger_shard`), and one record more is `corrupt_record`, which says what was wrong. An episode without a last step
+(`envlogger.shard`), and one record more is `corrupt_record`, which says what was wrong. An episode without a last step
 is `missing_is_last`.
 """
 

@@ -45,7 +45,7 @@ def _rows_of_files(root: str, digest: str) -> dict[str, list[EpisodeRow]]:
 
 @dataclasses.dataclass(frozen=True)
 class LerobotFiles:
-    """Data files: a record is an episode, and its position is its number in the file (`formats.base.RecordFormat`).
+    """Data files: a record is an episode, and its position is its number in the file (`encoding.base.RecordFormat`).
 
     The payload is an Arrow stream: the frames, their task as text, and what meta/ says of the episode.
 

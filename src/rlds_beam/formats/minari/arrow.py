@@ -44,7 +44,7 @@ class MinariArrowFormat(ArrayFormat):
 
     Attributes:
       kind: `arrow` or `parquet`.
-      spaces: of each array by its place, as of `minari_source`.
+      spaces: the space of each array by its place, as `minari.source` names them.
     """
 
     kind: str

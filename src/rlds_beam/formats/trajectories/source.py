@@ -52,7 +52,7 @@ _OWN = ("step_type", "next_step_type", "reward", "discount")
 
 @dataclasses.dataclass(frozen=True)
 class EpisodesOfFrames:
-    """TFRecord files whose records are frames (`formats.base.RecordFormat`): a record here is an episode.
+    """TFRecord files whose records are frames (`encoding.base.RecordFormat`): a record here is an episode.
 
     Files are read whole: where an episode begins is known only from the frames before it.
 
