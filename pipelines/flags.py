@@ -26,6 +26,8 @@ class _Parser(argparse.ArgumentParser):
             message = what
         elif message.startswith("argument ") and what.startswith("expected"):
             message = f"{flag}: a value is missing ({flag}=...)"
+        elif message.startswith("argument ") and what.startswith("ignored explicit argument"):
+            message = f"{flag} takes no value"
         elif message.startswith("the following arguments are required: "):
             message = f"{message.partition(': ')[2].replace(', ', ' and ')} missing: {self.usage or self.prog}"
         raise UsageError(message)

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rlds_beam import lazy
 from rlds_beam.errors import UsageError
-from rlds_beam.text import did_you_mean
+from rlds_beam.text import did_you_mean, joined
 from rlds_beam.user_functions import by_value, name_of
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class Options:
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             if value is not field.default and hints[field.name] is not Any:
-                taken = _take(value, hints[field.name], field)
+                taken = check_value(value, hints[field.name], field)
                 object.__setattr__(self, field.name, taken)  # a frozen dataclass's own way to set itself up
         for group in self.groups(vars(self)):
             object.__setattr__(self, group.field, _take_group(getattr(self, group.field), group))
@@ -110,8 +110,10 @@ class Options:
             names = names_of(group.options_class)
             given = {name: options[name] for name in names if name in options}
             own += names
+            if given and group.field in values:
+                raise UsageError(f"{next(iter(given))} was given, and {group.field}: use one of them")
             if given:
-                values[group.field] = group.options_class(**given)
+                values[group.field] = _made(group, given)
         for name in options:
             if name not in own:
                 belongs = belongs_to(cls, name, groups)
@@ -124,6 +126,10 @@ def names_of(options_class: type[Options]) -> list[str]:
     return [field.name for field in dataclasses.fields(options_class)]
 
 
+_EVERYWHERE = ("help", "verbose", "quiet")
+"""Flags of every command, which are no options of a job."""
+
+
 def distinct_groups(config_class: type[Options], values: Mapping[str, Any]) -> tuple[Group, ...]:
     """The groups of the formats that these values name.
 
@@ -131,7 +137,7 @@ def distinct_groups(config_class: type[Options], values: Mapping[str, Any]) -> t
       UsageError: there is no such format, or two options have the same name.
     """
     groups = config_class.groups(values)
-    taken = dict.fromkeys(names_of(config_class), "the command")
+    taken = dict.fromkeys((*_EVERYWHERE, *names_of(config_class)), "the command")
     for group in groups:
         for field in dataclasses.fields(group.options_class):
             name = field.name
@@ -149,7 +155,8 @@ def belongs_to(config_class: type[Options], name: str, chosen: tuple[Group, ...]
     if not owners:
         return None
     instead = [group.choice for group in chosen if group.field in {owner.field for owner in owners}]
-    return f"--{flag_name(name)} is an option of {' and '.join(o.choice for o in owners)}, not {' or '.join(instead)}"
+    choices = joined([owner.choice for owner in owners])
+    return f"--{flag_name(name)} is an option of {choices}, not {' or '.join(instead)}"
 
 
 def flag_name(name: str) -> str:
@@ -157,11 +164,21 @@ def flag_name(name: str) -> str:
     return name.rstrip("_")
 
 
+def _made(group: Group, values: Mapping[str, Any]) -> Options:
+    """The options of a group; what a user's `__post_init__` refuses with a ValueError is a UsageError too."""
+    try:
+        return group.options_class.create(**values)
+    except UsageError:
+        raise
+    except ValueError as error:
+        raise UsageError(f"{group.choice}: {error}") from error
+
+
 def _take_group(value: Any, group: Group) -> Options:
     if value is None:
-        return group.options_class()
+        return _made(group, {})
     if isinstance(value, Mapping):
-        return group.options_class.create(**value)
+        return _made(group, value)
     if type(value) is not group.options_class:
         raise UsageError(f"{group.choice} takes {group.options_class.__name__}, not {type(value).__name__}")
     return value
@@ -189,8 +206,8 @@ def _without_none(hint: Any) -> Any:
     return hint
 
 
-def _take(value: Any, kind: Any, field: dataclasses.Field[Any]) -> Any:
-    """The value as an option holds it; raises UsageError where it is of another type."""
+def check_value(value: Any, kind: Any, field: dataclasses.Field[Any]) -> Any:
+    """The value as an option holds it; raises UsageError if it is of another type or not allowed."""
     flag = f"--{flag_name(field.name)}"
     if value is None and field.default is None:
         return None

@@ -35,6 +35,11 @@ def did_you_mean(name: str, names: Iterable[str], most: int = 1) -> str:
     return f"; did you mean {' or '.join(near)}?" if near else ""
 
 
+def joined(texts: Sequence[str]) -> str:
+    """All of them: `a, b and c`."""
+    return " and ".join([", ".join(texts[:-1]), texts[-1]] if len(texts) > 1 else texts)
+
+
 def some(texts: Sequence[str]) -> str:
     """The first three, and how many more there are: `a, b, c and 2 more`."""
     return ", ".join(texts[:3]) + (f" and {len(texts) - 3:,} more" if len(texts) > 3 else "")

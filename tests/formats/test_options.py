@@ -13,7 +13,21 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
-from own_options import Clashing, Foreign, HeadOptions, HeadSource, ScaledOutput, Undecorated, Untyped
+from own_options import (
+    Clashing,
+    Foreign,
+    HeadOptions,
+    HeadSource,
+    Numbered,
+    Refusing,
+    Reserved,
+    ScaledOutput,
+    SwitchedOn,
+    Undecorated,
+    Unnamed,
+    Untyped,
+    WrongDefault,
+)
 
 import rlds_beam
 from rlds_beam.errors import UsageError
@@ -122,6 +136,12 @@ def test_the_help_lists_the_formats_and_shows_the_options_of_those_named(run: Ru
         ([OUTPUT, "--unit=point"], "--unit=point: expected one of points, percent; did you mean points"),
         ([OUTPUT, "--gama=2"], "there is no flag --gama; did you mean --gamma"),
         ([SOURCE, "--limit=0"], "--limit=0: must be at least 1"),
+        (["--to=numpy", "--crf=3"], "--crf is an option of --to=lerobot, not --to=numpy"),
+        (["--to=keep_ranges", "--images=copy"], "--to=lerobot, --to=numpy and --to=minari, not --to=keep_ranges"),
+        (["--to=d4rl"], "--to=d4rl: there is no such output, since it is only read; there are rlds, "),
+        (["--from=columns"], "--from=columns: there is no such source, since it is only written; there are rlds, "),
+        (["--to=json:JSONDecoder"], "it is not a class that inherits from rlds_beam.Output"),
+        (["--overwrite=1"], "--overwrite takes no value"),
     ],
 )
 def test_an_option_of_another_format_is_refused_by_name(
@@ -138,6 +158,8 @@ def test_functions_refuse_options_of_other_formats_alike(dataset: Path, tmp_path
         rlds_beam.convert(dataset, tmp_path / "out", fps=3)
     with pytest.raises(UsageError, match="there is no option gama; did you mean gamma"):
         rlds_beam.convert(dataset, tmp_path / "out", to=ScaledOutput, gama=3)
+    with pytest.raises(UsageError, match="gamma was given, and to_options: use one of them"):
+        rlds_beam.convert(dataset, tmp_path / "out", to=ScaledOutput, gamma=0.5, to_options={"gamma": 1})
 
 
 def test_a_users_options_are_flags_keywords_and_json_and_in_the_plan(run: Run, dataset: Path, tmp_path: Path) -> None:
@@ -183,6 +205,12 @@ def test_no_job_has_an_option_that_a_format_has_too() -> None:
         (Clashing, "its option --workers is also one of the command: rename it"),
         (Untyped, "its option weights needs a default and one of the types bool, int"),
         (Undecorated, "its options_class lacks @dataclasses.dataclass"),
+        (Reserved, "its option --quiet is also one of the command: rename it"),
+        (Unnamed, "the type of one of its options: name 'flaot' is not defined"),
+        (Numbered, "its option level needs a default and one of the types bool, int"),
+        (SwitchedOn, "its option scale must be False by default"),
+        (WrongDefault, "the default of an option: --gamma=-1.0: must be at least 0"),
+        (Refusing, "Refusing: a gamma of the wrong kind"),
         (Foreign, "its options_class is not a dataclass that inherits from rlds_beam.Options"),
     ],
 )

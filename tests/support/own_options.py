@@ -67,5 +67,44 @@ class Undecorated(NumpyOutput):
         gamma: float = 1.0
 
 
+class Reserved(NumpyOutput):
+    @dataclasses.dataclass(frozen=True, kw_only=True)
+    class options_class(Options):  # noqa: N801
+        quiet: bool = option(False, "a flag of every command")
+
+
+class Unnamed(NumpyOutput):
+    @dataclasses.dataclass(frozen=True, kw_only=True)
+    class options_class(Options):  # noqa: N801
+        gamma: flaot = option(None, "no such type")  # type: ignore[name-defined]  # noqa: F821
+
+
+class Numbered(NumpyOutput):
+    @dataclasses.dataclass(frozen=True, kw_only=True)
+    class options_class(Options):  # noqa: N801
+        level: Literal[1, 2] = option(1, "a flag is text")
+
+
+class SwitchedOn(NumpyOutput):
+    @dataclasses.dataclass(frozen=True, kw_only=True)
+    class options_class(Options):  # noqa: N801
+        scale: bool = option(True, "no flag can switch it off")
+
+
+class WrongDefault(NumpyOutput):
+    @dataclasses.dataclass(frozen=True, kw_only=True)
+    class options_class(Options):  # noqa: N801
+        gamma: float = option(-1.0, "a factor", least=0)
+
+
+class Refusing(NumpyOutput):
+    @dataclasses.dataclass(frozen=True, kw_only=True)
+    class options_class(Options):  # noqa: N801
+        gamma: float = option(1.0, "a factor")
+
+        def __post_init__(self) -> None:
+            raise ValueError("a gamma of the wrong kind")
+
+
 class Foreign(NumpyOutput):
     options_class = dict

@@ -11,7 +11,7 @@ import typing
 from typing import Any, NamedTuple
 
 from rlds_beam.errors import Extra, UsageError
-from rlds_beam.options import Group, Options, type_hints
+from rlds_beam.options import Group, Options, check_value, type_hints
 from rlds_beam.text import did_you_mean
 from rlds_beam.user_functions import resolve
 
@@ -178,14 +178,15 @@ def output_class(to: str) -> type[Output]:
 
 def _class(known: str, name: str, flag: str, names: tuple[str, ...], base: type[Any]) -> type[Any]:
     if ":" not in (known or name):
-        kind = "source" if flag == "from" else "output"
+        kind, verb = ("source", "written") if flag == "from" else ("output", "read")
+        hint = f", since it is only {verb}" if name in FORMATS else did_you_mean(name, names)
         raise UsageError(
-            f"--{flag}={name}: there is no such {kind}{did_you_mean(name, names)}; there are {', '.join(names)}, and "
+            f"--{flag}={name}: there is no such {kind}{hint}; there are {', '.join(names)}, and "
             "module:Class for your own"
         )
     named = resolve(known or name, f"--{flag}")
     if not (isinstance(named, type) and issubclass(named, base)):
-        raise UsageError(f"--{flag}={name}: it is not a class that inherits from {base.__module__}.{base.__name__}")
+        raise UsageError(f"--{flag}={name}: it is not a class that inherits from rlds_beam.{base.__name__}")
     return named
 
 
@@ -217,22 +218,32 @@ def _options_class(name: str) -> type[Options]:
     return typing.cast("type[Options]", resolve(name, "internal error")) if name else Options
 
 
-_FLAG_TYPES = (bool, int, float, str)
+def _is_flag_type(hint: Any) -> bool:
+    if typing.get_origin(hint) is typing.Literal:
+        return all(isinstance(choice, str) for choice in typing.get_args(hint))
+    return hint in (bool, int, float, str) or hint == tuple[str, ...]
 
 
 def _checked(declared: Any, where: str) -> type[Options]:
     """The options that a user's class declares; raises UsageError if they cannot be flags."""
     if not (isinstance(declared, type) and issubclass(declared, Options)):
         raise UsageError(f"{where}: its options_class is not a dataclass that inherits from rlds_beam.Options")
-    hints = type_hints(declared)
+    try:
+        hints = type_hints(declared)
+    except NameError as error:
+        raise UsageError(f"{where}: the type of one of its options: {error}") from None
     for field in dataclasses.fields(declared):
-        hint = hints[field.name]
-        known = hint in _FLAG_TYPES or typing.get_origin(hint) is typing.Literal or hint == tuple[str, ...]
-        if not known or field.default is dataclasses.MISSING:
+        if not _is_flag_type(hints[field.name]) or field.default is dataclasses.MISSING:
             raise UsageError(
                 f"{where}: its option {field.name} needs a default and one of the types bool, int, float, str, "
-                "tuple[str, ...] and Literal"
+                "tuple[str, ...] and Literal of text"
             )
+        if field.default is True:
+            raise UsageError(f"{where}: its option {field.name} must be False by default: a flag can only set it")
+        try:
+            check_value(field.default, hints[field.name], field)
+        except UsageError as error:
+            raise UsageError(f"{where}: the default of an option: {error}") from None
     undeclared = [
         name for name in vars(declared).get("__annotations__", {}) if name not in declared.__dataclass_fields__
     ]
