@@ -129,5 +129,5 @@ def test_a_commit_of_a_killed_job_of_another_plan_does_not_count(source, tmp_pat
     other.converter.convert(work, {})
     assert (tmp_path / "out" / "_commits" / f"{work}.json").exists()
     assert len(job.status().pending) == 2
-    assert job.converter.convert(work, {}).shard.records == 10 * 5
+    assert job.converter.convert(work, {}).items == 10 * 5
     assert len(job.status().pending) == 1
