@@ -29,7 +29,7 @@ class WorkerProcesses:
     """The worker processes of one job.
 
     Args:
-      home: a directory of the job, which only this user can enter; for notes (`at_work`), logs and the socket.
+      home: a directory of the job, which only this user can enter; for notes (`worker_status`), logs and the socket.
     """
 
     def __init__(self, home: str):

@@ -12,7 +12,7 @@ from rlds_beam.episodes.keys import EpisodeKey
 from rlds_beam.output.range_conversion import RangeFitter
 from rlds_beam.reading.plan import WorkRange
 from rlds_beam.transforms.duplicates import as_side_input
-from rlds_beam.worker_status import at_work
+from rlds_beam.worker_status import working_on
 
 Results = Sequence[Any]
 """One for each connector that was fitted, in their order (`ConnectorRunner.fit`)."""
@@ -62,7 +62,7 @@ def as_results(fitted: Any) -> Any:
 def _gather(
     work: WorkRange, fitter: RangeFitter, duplicates: Mapping[EpisodeKey, EpisodeKey], results: Results
 ) -> tuple[str, Accumulator]:
-    with at_work(work):
+    with working_on(work):
         return str(work), fitter.gather(work, duplicates, results)
 
 

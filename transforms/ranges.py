@@ -15,7 +15,7 @@ from rlds_beam.reading.plan import WorkRange
 from rlds_beam.transforms.duplicates import as_side_input
 from rlds_beam.transforms.fitting import as_results
 from rlds_beam.transforms.metrics import RangeMetrics
-from rlds_beam.worker_status import at_work
+from rlds_beam.worker_status import working_on
 
 
 class OpenOutput(beam.PTransform):
@@ -76,7 +76,7 @@ class _ConvertRangeFn(beam.DoFn):
         self, work: WorkRange, duplicates: Mapping[EpisodeKey, EpisodeKey], results: Sequence[Any]
     ) -> Iterator[RangeCommit]:
         self._metrics.begin()
-        with at_work(work):
+        with working_on(work):
             commit = self._converter.convert(work, duplicates, results)
         self._metrics.end(Report.from_json(commit.report))
         yield commit
@@ -128,7 +128,7 @@ def _numbered(done: int, finisher: RangeFinisher) -> Iterable[tuple[RangeCommit,
 
 def _finish(element: tuple[RangeCommit, Any], finisher: RangeFinisher) -> None:
     commit, numbers = element
-    with at_work(f"{commit.range}, its numbers"):
+    with working_on(f"{commit.range}, its numbers"):
         finisher.finish(commit, numbers)
 
 

@@ -32,7 +32,7 @@ from rlds_beam.trajectories.spec import trajectory_spec
 from rlds_beam.transforms.duplicates import as_side_input
 from rlds_beam.transforms.fitting import as_results
 from rlds_beam.transforms.metrics import RangeMetrics
-from rlds_beam.worker_status import at_work
+from rlds_beam.worker_status import working_on
 
 
 class WriteToReverbResult(NamedTuple):
@@ -158,7 +158,7 @@ class VerifyTables(beam.PTransform):
 
 
 def _count(work: Any, pusher: Pusher, duplicates: Mapping[EpisodeKey, EpisodeKey], results: Sequence[Any]) -> Pushed:
-    with at_work(_name(work)):
+    with working_on(_name(work)):
         return pusher.count(work, duplicates, results)
 
 
@@ -202,7 +202,7 @@ class _PushRangeFn(_WriterFn):
     ) -> Iterator[Pushed]:
         assert self._writer is not None
         self._metrics.begin()
-        with at_work(_name(work)):
+        with working_on(_name(work)):
             pushed = self._pusher.push(work, duplicates, self._writer, results)
         self._metrics.end(pushed.report)
         yield pushed

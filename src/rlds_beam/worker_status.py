@@ -141,7 +141,7 @@ def keep_note(directory: str) -> None:
 
 
 @contextlib.contextmanager
-def at_work(what: object) -> Iterator[None]:
+def working_on(what: object) -> Iterator[None]:
     """Notes that this process is doing `what` for as long as the block takes. Blocks may be nested."""
     notebook = _notebook
     if notebook is None:

@@ -23,7 +23,7 @@ from rlds_beam.worker_status import Done, read_notes
 
 CHILD = """
 import os, sys
-from rlds_beam.worker_status import at_work, keep_note
+from rlds_beam.worker_status import working_on, keep_note
 keep_note(sys.argv[1])
 {body}
 """
@@ -71,8 +71,8 @@ def notebook(tmp_path, monkeypatch):
 def test_blocks_lie_within_each_other(notebook):
     (note,) = read_notes(str(notebook))
     assert note[:3] == (os.getpid(), (), 0.0)
-    with worker_status.at_work("a range with a long name, so that leftovers after the next line are rubbish"):
-        with worker_status.at_work("a file"):
+    with worker_status.working_on("a range with a long name, so that leftovers after the next line are rubbish"):
+        with worker_status.working_on("a file"):
             assert read_notes(str(notebook))[0].at[1:] == ("a file",)
         assert len(read_notes(str(notebook))[0].at) == 1
     (note,) = read_notes(str(notebook))
@@ -80,7 +80,7 @@ def test_blocks_lie_within_each_other(notebook):
 
 
 def test_an_error_ends_the_block(notebook):
-    with pytest.raises(ValueError), worker_status.at_work("a range"):  # noqa: PT011
+    with pytest.raises(ValueError), worker_status.working_on("a range"):  # noqa: PT011
         raise ValueError
     assert read_notes(str(notebook))[0].at == ()
 
@@ -88,12 +88,12 @@ def test_an_error_ends_the_block(notebook):
 def test_nothing_is_noted_unless_asked_for(tmp_path, monkeypatch):
     monkeypatch.setattr(worker_status, "_notebook", None)
     monkeypatch.chdir(tmp_path)
-    with worker_status.at_work("a range"):
+    with worker_status.working_on("a range"):
         assert list(tmp_path.iterdir()) == []
 
 
 def test_the_note_of_a_process_that_was_killed_is_left(tmp_path):
-    body = "with at_work('range'):\n with at_work('file, bytes 0 to 9'):\n  os.kill(os.getpid(), 9)"
+    body = "with working_on('range'):\n with working_on('file, bytes 0 to 9'):\n  os.kill(os.getpid(), 9)"
     assert child(tmp_path, body) == -signal.SIGKILL
     (note,) = read_notes(str(tmp_path))
     assert note.at == ("range", "file, bytes 0 to 9")
@@ -129,7 +129,7 @@ def hang() -> dict[str, Any]:
 )
 def test_a_worker_that_dies_ends_the_job(workers, code, words):
     end = f"os.kill(os.getpid(), {-code})" if code < 0 else f"os._exit({code})"
-    started = workers(f"with at_work('range'):\n with at_work('file'):\n  {end}")
+    started = workers(f"with working_on('range'):\n with working_on('file'):\n  {end}")
     with pytest.raises(RldsBeamError) as raised:
         watched(hang, started.error)
     text = str(raised.value)
@@ -139,12 +139,12 @@ def test_a_worker_that_dies_ends_the_job(workers, code, words):
 
 def test_a_worker_that_leaves_without_an_error_ends_the_job(workers):
     with pytest.raises(RldsBeamError, match=r"died at range \(it ended without an error\)"):
-        watched(hang, workers("with at_work('range'):\n os._exit(0)").error)
+        watched(hang, workers("with working_on('range'):\n os._exit(0)").error)
 
 
 def test_a_worker_that_is_through_is_no_error(workers, monkeypatch):
     monkeypatch.setattr(worker_processes, "GRACE_SECONDS", 60.0)
-    started = workers("with at_work('range'): pass")
+    started = workers("with working_on('range'): pass")
     assert watched(lambda: {"code": started._processes["worker"].wait(DEADLINE)}, started.error) == {"code": 0}
 
 
@@ -190,5 +190,5 @@ def test_a_note_is_not_written_for_each_episode(notebook, monkeypatch):
     for _ in range(100):
         worker_status.count(records=1)
     assert read_notes(str(notebook))[0].done == noted
-    with worker_status.at_work("a range"):
+    with worker_status.working_on("a range"):
         assert (read_notes(str(notebook))[0].done - noted).records == 100

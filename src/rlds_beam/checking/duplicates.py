@@ -22,7 +22,7 @@ from rlds_beam.errors import Violation
 from rlds_beam.reading.base import Segment, Source
 from rlds_beam.reading.framing import Framing
 from rlds_beam.reading.reader import read_segment, stretch
-from rlds_beam.worker_status import at_work
+from rlds_beam.worker_status import working_on
 
 Array = np.ndarray[Any, Any]
 
@@ -56,7 +56,7 @@ class Fingerprints:
 
 def scan(files: RecordFormat, segment_index: int, segment: Segment) -> Fingerprints:
     """Fingerprints of a segment's records; damaged ones have none."""
-    with at_work(stretch(files, segment)):
+    with working_on(stretch(files, segment)):
         return _fingerprints(segment_index, files.scan(segment.shard.path, segment.start, segment.stop))
 
 

@@ -121,7 +121,7 @@ class Verdict:
 
 
 def count_verdict(verdict: Verdict) -> None:
-    """Counts a record that this process has done (`at_work`)."""
+    """Counts a record that this process has done (`worker_status`)."""
     steps = sum(map(len, verdict.episodes))
     worker_status.count(records=1, bytes=verdict.size, steps=steps, rejected=verdict.rejected is not None)
 

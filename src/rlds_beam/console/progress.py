@@ -166,7 +166,7 @@ class Progress:
 
 @contextlib.contextmanager
 def in_this_process(total: Total, kind: Kind) -> Iterator[None]:
-    """Shows how far the work of the block is, which this process does and counts (`at_work.count`)."""
+    """Shows how far the work of the block is, which this process does and counts (`worker_status.count`)."""
     before, ended = worker_status.done(), threading.Event()
 
     def tick(progress: Progress) -> None:

@@ -18,7 +18,7 @@ from rlds_beam import storage
 from rlds_beam.encoding.base import Headers, RecordFormat
 from rlds_beam.errors import UsageError
 from rlds_beam.reading.base import Segment, Shard, Source
-from rlds_beam.worker_status import at_work, count
+from rlds_beam.worker_status import count, working_on
 
 RecordStarts = Callable[[Shard, Sequence[int]], Sequence[int]]
 """Of each of these positions in a shard, the first record that begins at it or after it."""
@@ -68,7 +68,7 @@ class Framing:
     def headers(self, shard: Shard) -> Headers:
         """The records of a shard; raises UsageError if it cannot be read."""
         if shard.path not in self._headers:
-            with at_work(f"the framing of {shard.path}"), _reading(shard):
+            with working_on(f"the framing of {shard.path}"), _reading(shard):
                 self._headers[shard.path] = self._files.scan(shard.path)
         return self._headers[shard.path]
 

@@ -12,7 +12,7 @@ from rlds_beam.errors import BadEpisode, RldsBeamError, Violation
 from rlds_beam.reading.base import Segment, Source
 from rlds_beam.reading.changes import Snapshot
 from rlds_beam.user_functions import raised
-from rlds_beam.worker_status import at_work
+from rlds_beam.worker_status import working_on
 
 
 def read_segment(files: RecordFormat, segment: Segment) -> Iterator[Record | Damage]:
@@ -20,7 +20,7 @@ def read_segment(files: RecordFormat, segment: Segment) -> Iterator[Record | Dam
 
     Stretches laid end to end give each record exactly once.
     """
-    with at_work(stretch(files, segment)):
+    with working_on(stretch(files, segment)):
         yield from files.read(segment.shard.path, segment.start, segment.stop)
 
 
