@@ -10,7 +10,8 @@ from rlds_beam.connectors.configuration import Configuration
 from rlds_beam.connectors.runner import ConnectorRunner
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.options import OutputOptions
-from rlds_beam.formats.registry import output_class
+from rlds_beam.formats.own_outputs import create_own_output
+from rlds_beam.formats.registry import OUTPUTS, output_class
 from rlds_beam.output.base import Output
 from rlds_beam.output.capabilities import LearnerColumns, SeveralSplits, StoredNames
 from rlds_beam.reading.base import Source
@@ -31,7 +32,8 @@ def create_output(source: Source, connecting: ConnectorRunner, directory: str, o
         raise UsageError(f"--connectors: SplitEpisodes is for --to=rlds, not --to={options.to}: divide RLDS first")
     if not issubclass(kind, LearnerColumns):
         connecting.refuse_columns("--to=columns")
-    output = kind.create(source, connecting, directory, options.to_options)
+    arguments = source, connecting, directory, options.to_options
+    output = kind.create(*arguments) if options.to in OUTPUTS else create_own_output(kind, options.to, *arguments)
     if isinstance(output, StoredNames):
         _check_stored_names(output, options.to)
     return output

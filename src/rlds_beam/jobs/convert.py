@@ -16,6 +16,7 @@ from rlds_beam.connectors.runner import ConnectorRunner
 from rlds_beam.encoding.checked_json import parsing, read_json
 from rlds_beam.errors import DiskError, UsageError
 from rlds_beam.formats.outputs import configuration_for, create_output
+from rlds_beam.formats.own_outputs import check_own_output
 from rlds_beam.formats.registry import FORMATS
 from rlds_beam.jobs.balance import Balance, balance_of, largest_first
 from rlds_beam.jobs.cost import convert_seconds
@@ -263,6 +264,8 @@ def prepare(options: ConvertOptions | RecordOptions) -> ConvertJob:
     snapshot = Snapshot.of(source, _ADVICE, framing)
     ranges = plan_ranges(source, options.shards, whole_shards=needs_whole_shards(output), starts=framing.record_starts)
     output = with_ranges(output, ranges)
+    if options.to not in FORMATS:
+        check_own_output(output, ranges, options.to)
     dataset_report = check_source(source, check)
     connectors = {"connectors": configuration.plan()} if configuration.connectors else {}
     content = {**_plan(source, ranges, check, output, options), **connectors, "content": snapshot.content()}
