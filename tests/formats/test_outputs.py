@@ -232,6 +232,14 @@ def test_scope_rl_rejects_what_has_other_steps(tmp_path):
         open_job(data, tmp_path / "other", "scope_rl", ragged="reject")
 
 
+def test_scope_rl_rejects_actions_above_those_that_are_named(tmp_path):
+    data = write_dataset(tmp_path / "data", [logged(6, terminal=True, seed=seed) for seed in range(6)])
+    report = export(data, tmp_path / "out", "scope_rl", n_actions=1)
+    assert report.rejected > 0
+    assert "where --n_actions=1" in read_rejected(tmp_path / "out")[0][0]["detail"]
+    assert export(data, tmp_path / "all", "scope_rl", n_actions=9).rejected == 0
+
+
 # All of them
 
 

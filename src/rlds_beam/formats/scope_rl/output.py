@@ -165,6 +165,8 @@ class ScopeRlOutput(MergedOutput, Notes):
         action = self.action.values(episode, end).reshape(end, self.action_dim)
         if self.discrete:
             action = representable(action[:, 0], np.int64, self.action.path)
+            if self.options.n_actions is not None and action.max() >= self.options.n_actions:
+                raise not_representable(f"action {action.max()}, where --n_actions={self.options.n_actions}")
         else:
             action = representable(action, np.float64, self.action.path)
         reward = representable(self.reward.values(episode, end).reshape(end), np.float64, self.reward.path)
