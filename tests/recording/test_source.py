@@ -140,6 +140,13 @@ def test_another_format_in_the_same_directory_is_refused(capsys):
     assert "this command would write" in capsys.readouterr().err
 
 
+def test_what_record_wrote_is_named_where_rlds_is_expected(capsys):
+    assert main(["record", "out", *FLAGS, *FORMATS["numpy"]]) == 0
+    capsys.readouterr()
+    assert main(["validate", "out"]) == 2
+    assert "out holds 40 items written by rlds-beam record. Read it with --from=numpy." in capsys.readouterr().err
+
+
 def test_an_output_refuses_what_it_cannot_hold(tmp_path):
     options = {"env": WALK, "policy": ("random",), "episodes": 2, "to": "lerobot"}
     with pytest.raises(UsageError, match="fps"):

@@ -94,16 +94,17 @@ def _naming(input: str | Sequence[str], from_: str) -> Iterator[None]:
 
 
 def written_by_convert(input: str | Sequence[str], from_: str) -> str | None:
-    """What a directory holds that `rlds-beam convert` wrote, and how to read it; None if it is not one, or is RLDS."""
+    """What a directory holds that a command of ours wrote, and how to read it; None if it is not one, or is RLDS."""
     held = holding(input) if isinstance(input, str) and storage.isdir(input) else None
     if held is None or held.to in ("rlds", from_):
         return None
+    written = f"rlds-beam convert from {held.dataset}" if held.command == "convert" else "rlds-beam record"
     if held.items is None:
-        return f"{input} holds the unfinished output of rlds-beam convert from {held.dataset}; run that command again"
+        return f"{input} holds the unfinished output of {written}; run that command again"
     ways = [f'rlds_beam.open_dataset("{input}")'] if held.to in ("trajectories", "columns") else []
     ways += [f"--from={held.to}"] if held.to in SOURCES else []
     how = f"Read it with {' or '.join(ways)}." if ways else f"It is in the format of --to={held.to}."
-    return f"{input} holds {held.items:,} {held.kind} written by rlds-beam convert from {held.dataset}. {how}"
+    return f"{input} holds {held.items:,} {held.kind} written by {written}. {how}"
 
 
 def named(input: str | Sequence[str]) -> str:

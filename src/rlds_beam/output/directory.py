@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from typing import Literal
 
 from rlds_beam import storage
 from rlds_beam.errors import UsageError
@@ -126,30 +127,33 @@ def is_rlds(path: str) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class Holding:
-    """What a directory holds that `convert` wrote.
+    """What a directory holds that `convert` or `record` wrote.
 
     Attributes:
       to: the output's name (`--to`).
       kind: what an item of it is called: `pairs`, `rows`.
       dataset: what it was converted from.
       items: their number; None if it is not finished.
+      command: what wrote it.
     """
 
     to: str
     kind: str
     dataset: str
     items: int | None
+    command: Literal["convert", "record"]
 
 
 def holding(path: str) -> Holding | None:
-    """What `convert` wrote into a directory; None if it did not."""
+    """What `convert` or `record` wrote into a directory; None if neither did."""
     plan = read_plan(path)
-    if plan is None or "record" in plan.content:
+    if plan is None:
         return None
     to, items = str(plan.content.get("to")), plan.content.get("items")
     kind = items.get("items", "pairs") if isinstance(items, dict) else "rows" if to == "columns" else "items"
     manifest = load_manifest(path)
-    return Holding(to, kind, str(plan.content.get("dataset")), None if manifest is None else manifest["items"])
+    dataset, count = str(plan.content.get("dataset")), None if manifest is None else manifest["items"]
+    return Holding(to, kind, dataset, count, "record" if "record" in plan.content else "convert")
 
 
 def find_finished(output: str) -> Finished:
