@@ -19,6 +19,7 @@ def bytecodes(call: Callable[[], Any]) -> int:
         return trace
 
     before = sys.gettrace()
+    sys._getframe().f_trace_opcodes = True  # Python 3.12 counts none unless a frame asked before settrace
     sys.settrace(trace)
     try:
         call()
