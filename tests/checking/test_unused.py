@@ -175,6 +175,8 @@ def test_an_input_of_no_episodes_gives_no_item_and_exit_code_3(nothing, tmp_path
 
 @pytest.mark.parametrize("to", [*OUTPUTS, "lerobot 2.1"])
 def test_every_output_takes_an_input_of_no_episodes(nothing, tmp_path, capsys, to):
+    if to in ("d3rlpy", "minari"):
+        pytest.importorskip("h5py")
     options = {"keep_ranges": ["--velocity=action", "--episode_name={key}"], "lerobot": ["--fps=10"]}
     flags = [*options.get(to.split()[0], []), *(["--lerobot_version=2.1"] if to.endswith("2.1") else [])]
     path, source, split = nothing["lerobot 500:900"]

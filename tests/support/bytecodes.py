@@ -10,6 +10,30 @@ from typing import Any
 
 def bytecodes(call: Callable[[], Any]) -> int:
     """The number of bytecode instructions that a call executes, in all functions it calls."""
+    return _monitored(call) if sys.version_info >= (3, 12) else _traced(call)
+
+
+def _monitored(call: Callable[[], Any]) -> int:
+    """From Python 3.12 on, `settrace` misses instructions of code that was not traced before."""
+    count, monitoring = 0, sys.monitoring
+
+    def executed(*_: Any) -> None:
+        nonlocal count
+        count += 1
+
+    tool = monitoring.PROFILER_ID
+    monitoring.use_tool_id(tool, "bytecodes")
+    monitoring.register_callback(tool, monitoring.events.INSTRUCTION, executed)
+    monitoring.set_events(tool, monitoring.events.INSTRUCTION)
+    try:
+        call()
+    finally:
+        monitoring.set_events(tool, monitoring.events.NO_EVENTS)
+        monitoring.free_tool_id(tool)
+    return count
+
+
+def _traced(call: Callable[[], Any]) -> int:
     count = 0
 
     def trace(frame: FrameType, event: str, _: Any) -> Any:
@@ -19,7 +43,6 @@ def bytecodes(call: Callable[[], Any]) -> int:
         return trace
 
     before = sys.gettrace()
-    sys._getframe().f_trace_opcodes = True  # Python 3.12 counts none unless a frame asked before settrace
     sys.settrace(trace)
     try:
         call()
