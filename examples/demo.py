@@ -64,11 +64,11 @@ def main() -> None:
     flags.steps = flags.steps or steps
     recorded, output = flags.folder / "recorded", flags.folder / "pairs"
 
-    heading("1. Record", f"{what} Two episodes go wrong, as they do in labs.")
+    heading("1. Record", f"{what} Two episodes go wrong, as they do in labs. --accept records them all the same.")
     os.environ["PYTHONPATH"] = os.path.relpath(HERE)  # where the simulator is
     rlds_beam("record", recorded, f"--env={simulator}:simulator", f'--env_config={{"steps": {flags.steps}}}',
               f"--policy=TruncatedGaussianHead({simulator}:policy, sigma=0.3)", f"--episodes={flags.episodes}",
-              "--name=recorded", "--shards=1", "--envs_per_worker=1")  # fmt: skip
+              "--name=recorded", "--shards=1", "--envs_per_worker=1", "--accept=non_finite")  # fmt: skip
 
     heading("2. Inspect", "What is in there? Nothing is written.")
     rlds_beam("inspect", recorded)
