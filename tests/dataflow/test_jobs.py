@@ -110,13 +110,13 @@ def test_convert_gives_the_bytes_of_a_local_run(
 
 COUNTING = """
 from rlds_beam.recording.environments import Environment, Outcome
-from rlds_beam.recording.spaces import Leaf, Structure
+from rlds_beam.recording.spaces import SpaceLeaf, Structure
 import numpy as np
 
 
 class Counting(Environment):
-    observation = Structure.of(Leaf("", "box", "float32", (2,), -np.inf, np.inf))
-    action = Structure.of(Leaf("", "discrete", "int64", sizes=3))
+    observation = Structure.of(SpaceLeaf("", "box", "float32", (2,), -np.inf, np.inf))
+    action = Structure.of(SpaceLeaf("", "discrete", "int64", sizes=3))
     most_steps = 9
 
     def reset(self, seed):
