@@ -17,7 +17,7 @@ import pytest
 from bytecodes import bytecodes
 from checkout import SUPPORT
 from flink_gate import Gate
-from processes import DEADLINE, running
+from processes import DEADLINE, running, wait_until
 
 from rlds_beam import worker_status
 from rlds_beam.console import progress
@@ -156,12 +156,10 @@ def test_all_of_the_files_is_counted_while_a_job_is_planned(tmp_path, monkeypatc
     monkeypatch.setattr(progress, "EVERY_SECONDS", 0.0)
     size = sum(shard.stat().st_size for shard in shard_paths(source))
     line = f"rlds-beam: convert planning, {format_size(size)} of files looked at, "
-    before, said, deadline = worker_status.done().framed, "", time.monotonic() + DEADLINE
+    before, said = worker_status.done().framed, io.StringIO()
     with planning("convert", "plain"):
         prepare(ConvertConfig.create(input=str(source), output=str(tmp_path / "out")))
-        while line not in (said := said + capsys.readouterr().err):
-            assert time.monotonic() < deadline, said
-            time.sleep(0.01)
+        wait_until(lambda: said.write(capsys.readouterr().err) and line in said.getvalue())
     assert worker_status.done().framed - before == size
 
 

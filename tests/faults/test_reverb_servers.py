@@ -5,7 +5,6 @@ What has to happen in the middle of a push happens at a byte of it (`proxy.Proxy
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import json
 import random
@@ -13,7 +12,6 @@ import socket
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import grpc
 import pytest
@@ -28,10 +26,8 @@ from pushes import (
     PAIRS,
     STREAM_BYTES,
     WAITING,
-    Push,
     Ran,
     arguments,
-    dataset,
     due,
     held,
     one_table,
@@ -42,21 +38,6 @@ from servers import ServerProcess, free_port, tight
 
 from rlds_beam.reverb.connection import Connection
 from rlds_beam.trajectories.options import ItemOptions
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory) -> Path:
-    return dataset(tmp_path_factory.mktemp("data"))
-
-
-@pytest.fixture(scope="module")
-def pairs() -> collections.Counter[bytes]:
-    return due()
-
-
-@pytest.fixture
-def push(data, capsys) -> Push:
-    return Push(data, capsys)
 
 
 @pytest.fixture

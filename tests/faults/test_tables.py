@@ -14,27 +14,12 @@ import reverb
 import tensorflow as tf
 from processes import DEADLINE
 from proxy import Proxy
-from pushes import PAIRS, STREAM_BYTES, Push, dataset, due, held, look, size, wait_for_items
+from pushes import PAIRS, STREAM_BYTES, held, look, size, wait_for_items
 from servers import tight
 
 from rlds_beam.formats.sources import open_source
 from rlds_beam.trajectories.options import FrameOptions, ItemOptions
 from rlds_beam.trajectories.spec import TrajectorySpec, trajectory_spec
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory) -> Path:
-    return dataset(tmp_path_factory.mktemp("data"))
-
-
-@pytest.fixture(scope="module")
-def pairs() -> collections.Counter[bytes]:
-    return due()
-
-
-@pytest.fixture
-def push(data, capsys) -> Push:
-    return Push(data, capsys)
 
 
 class TestNoRoom:
