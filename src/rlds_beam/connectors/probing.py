@@ -40,7 +40,7 @@ class Probed:
     """What comes out of connectors.
 
     Attributes:
-      schemas: of the episodes of one record; those of several agents may differ.
+      schemas: the schemas of the episodes of one record; those of several agents may differ.
       modules: the fields of a row of columns, by name, for each module that learns from them.
       connectors: fitted to zeros, if they must be fitted.
       given: the schema of the episodes before the connectors.

@@ -60,8 +60,8 @@ class Snapshot:
         Args:
           source: the dataset.
           advice: what to do about a file that changed.
-          framing: of the source, for fingerprints of the content of local files. Without it, such a file has changed if
-            its inode, size, or modification time has.
+          framing: the source's framing, for fingerprints of the content of local files. Without it, a local file has
+            changed if its inode, size, or modification time has.
 
         Raises:
           UsageError: a file cannot be read.

@@ -141,7 +141,7 @@ class Strata:
         return merged
 
     def finish(self) -> dict[str, list[int]]:
-        """Of each stratum, the numbers at which the second and each later split begin.
+        """The numbers at which the second and each later split begin, for each stratum.
 
         Parts of an episode that do not come out even are carried over to the next stratum, so that the whole is right.
         """

@@ -1,4 +1,4 @@
-"""What a model gives for recorded episodes: states, values and log-probabilities, computed anew."""
+"""What a model gives for recorded episodes: states, values and log-probabilities, computed again."""
 
 from __future__ import annotations
 

@@ -202,12 +202,12 @@ def _marked(data: bytes, offset: int) -> list[tuple[int, int, int]]:
 
 
 def edits_of(places: Mapping[str, Array], numbers: Mapping[str, Array]) -> list[tuple[int, bytes]]:
-    """What is to be written where for the true numbers: (offset, bytes), in order.
+    """The edits that write the final numbers: (offset, bytes), in order.
 
     Args:
       places: as `FramesFile.close` gave them.
-      numbers: of each frame, for each of `NUMBERED`. Of the bounded ones they are those of the range, with a number
-        added.
+      numbers: for each of `NUMBERED`, the number of each frame; for the bounded ones, that within the range plus a
+        constant.
     """
     edits: list[tuple[int, bytes]] = []
     for name in NUMBERED:
