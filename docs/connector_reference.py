@@ -1,4 +1,4 @@
-"""Writes the page of all connectors, `connector_reference.md`, from their docstrings and signatures.
+"""Writes the page of all connectors, `reference/connectors.md`, from their docstrings and signatures.
 
     python docs/connector_reference.py
 
@@ -15,7 +15,7 @@ from typing import Any
 from rlds_beam import connectors
 from rlds_beam.connectors import CONNECTORS, ColumnConnector, EpisodeConnector, FittedConnector, StepFields
 
-PAGE = Path(__file__).with_suffix(".md")
+PAGE = Path(__file__).parent / "reference" / "connectors.md"
 
 SECTIONS = {
     "Columns of a training batch": ("learner.columns", "learner.metadata"),
@@ -42,7 +42,7 @@ HEAD = """\
 # Connector reference
 
 Every connector, with its arguments and a picture of its arrays. What connectors are, and how they run:
-[Connectors](connectors.md). This page is written from the docstrings by `docs/connector_reference.py`; do not edit it.
+[Connectors](../how_to/connectors.md). This page is written from the docstrings by `docs/connector_reference.py`; do not edit it.
 
 T is the number of transitions of an episode of T + 1 steps, B the number of sequences, N of rows.
 """

@@ -1,4 +1,4 @@
-"""Writes the table of all formats into `exchange.md`, from `rlds_beam.formats.registry`.
+"""Writes the table of all formats into `how_to/exchange.md`, from `rlds_beam.formats.registry`.
 
     python docs/format_table.py
 
@@ -10,14 +10,14 @@ from pathlib import Path
 
 from rlds_beam.formats.registry import FORMATS, Format
 
-PAGE = Path(__file__).with_name("exchange.md")
+PAGE = Path(__file__).parent / "how_to" / "exchange.md"
 PAGES = {
-    "rlds": "rlds.md",
-    "trajectories": "output.md",
+    "rlds": "clean_rlds.md",
+    "trajectories": "../reference/output_files.md",
     "columns": "columns.md",
     "lerobot": "lerobot.md",
     "rllib": "rllib.md",
-    "keep_ranges": "robot_learning.md",
+    "keep_ranges": "coming_from.md",
 }
 """The page that says more of a format."""
 

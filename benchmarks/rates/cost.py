@@ -2,7 +2,7 @@
 
     python benchmarks/rates/cost.py [--rates FILE] [--bytes N] [--episodes N]
 
-prints the tables of docs/scaling.md. Seconds are those of one core; bytes are those of the files.
+prints the tables of docs/explanation/scaling.md. Seconds are those of one core; bytes are those of the files.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ The names below are the jobs as functions (`convert`, `validate`, `inspect`, `st
 the public core, without Beam: what an episode is, what can be done to one, and the contracts of a source, a connector
 and an output.
 Each is imported when it is first used, so that `import rlds_beam` costs nothing.
-The other public modules are listed in the API reference (docs/api); everything else is private.
+The other public modules are listed in the API reference (docs/reference/api); everything else is private.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from rlds_beam.checking.rules import RULES
 from rlds_beam.pipelines.example import ExampleConfig, example
 
 README = ROOT / "README.md"
-PAGES = [README, *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [README, *sorted((ROOT / "docs").rglob("*.md"))]
 LINKED = [*PAGES, ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "examples").glob("*/README.md"))]
 AGENTS = re.compile(r"load_trajectories|tensorflow|tf_agents|rlds_to_reverb|reverb\.serving")
 """What a page's blocks name if they need the extra."""
@@ -69,7 +69,7 @@ def folder(tmp_path, monkeypatch):
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("page", [p for p in PAGES if p != README and readme.blocks(p)], ids=lambda p: p.name)
+@pytest.mark.parametrize("page", [p for p in PAGES if p != README and readme.blocks(p)], ids=lambda p: str(p.relative_to(ROOT)))
 def test_the_blocks_of_a_page_run(page, folder):
     blocks = readme.blocks(page)
     if AGENTS.search("".join(block.code for block in blocks)):
@@ -91,7 +91,7 @@ def test_the_blocks_of_a_page_run(page, folder):
 
 
 def test_the_page_of_the_commands_names_every_rule_and_exit_code():
-    text = (ROOT / "docs" / "commands.md").read_text()
+    text = (ROOT / "docs" / "reference" / "commands.md").read_text()
     assert [rule for rule in RULES if f"`{rule}`" not in text] == []
     assert [code for code in range(5) if f"\n| {code} | " not in text] == []
 

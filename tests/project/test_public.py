@@ -146,7 +146,7 @@ def is_public(name: str, public: set[str]) -> bool:
 
 
 PAGES = [
-    ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "examples").rglob("*.md"),
+    ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.md"),
     *(ROOT / "examples").rglob("*.py"),
 ]  # fmt: skip
 

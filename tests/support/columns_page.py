@@ -1,4 +1,4 @@
-"""The blocks of docs/columns.md that need other programs: those whose first line imports one."""
+"""The blocks of docs/how_to/columns.md that need other programs: those whose first line imports one."""
 
 from __future__ import annotations
 

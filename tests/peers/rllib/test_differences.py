@@ -1,4 +1,4 @@
-"""Where RLlib 2.60 is wrong or not defined, and ours is not: docs/connectors.md, "Where they differ from RLlib".
+"""Where RLlib 2.60 is wrong or not defined, and ours is not: docs/how_to/connectors.md, "Where they differ from RLlib".
 
 A test of RLlib's side that fails with a newer RLlib says that a line of that page can go.
 """

@@ -1,4 +1,4 @@
-"""What RLlib's own way from recorded data does, and training from columns does not: the table of docs/rllib.md."""
+"""What RLlib's own way from recorded data does, and training from columns does not: the table of docs/how_to/rllib.md."""
 
 from __future__ import annotations
 
