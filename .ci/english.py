@@ -73,13 +73,15 @@ SPELLINGS = {
     r"judgement|ageing|acknowledgement|artefact\w*|programme|sceptic\w*|tyre|aluminium|learnt|spelt|burnt": "American",
 }
 # `where` tells a place; `if` states a condition. These words before it name a place.
-PLACES = (
-    "know knows known say says said see sees show shows shown find finds from exactly place places position positions "
-    "directory folder file files point points step steps page module row line byte offset index column machine worker "
-    "tell tells told cases case path looked look looks environment ones is matters tests package layer decide decides "
-    "code and or to of remember remembers stops stopped stop ask asks shard address state states wonder name names"
-).split()
-CONDITION = rf"(?<![.\w`])(?P<before>[\w`')\].:-]+,? |^)where (?!clause)"
+PLACES = frozenset(
+    (
+        "know knows known say says said see sees show shows shown find finds from exactly place places position positions "
+        "directory folder file files point points step steps page module row line byte offset index column machine worker "
+        "tell tells told cases case path looked look looks environment ones is matters tests package layer decide decides "
+        "code and or to of remember remembers stops stopped stop ask asks shard address state states wonder name names"
+    ).split()  # noqa: SIM905
+)
+CONDITION = r"(?<![.\w`])(?P<before>[\w`')\].:-]+,? |^)where (?!clause)"
 MOST_CONDITIONS = 100
 
 

@@ -42,7 +42,8 @@ HEAD = """\
 # Connector reference
 
 Every connector, with its arguments and a picture of its arrays. What connectors are, and how they run:
-[Connectors](../how_to/connectors.md). This page is written from the docstrings by `docs/connector_reference.py`; do not edit it.
+[Connectors](../how_to/connectors.md). The page is written from the docstrings by `docs/connector_reference.py`;
+do not edit it.
 
 T is the number of transitions of an episode of T + 1 steps, B the number of sequences, N of rows.
 """

@@ -68,8 +68,11 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
+RUN = [page for page in PAGES if page != README and readme.blocks(page)]
+
+
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("page", [p for p in PAGES if p != README and readme.blocks(p)], ids=lambda p: str(p.relative_to(ROOT)))
+@pytest.mark.parametrize("page", RUN, ids=lambda p: str(p.relative_to(ROOT)))
 def test_the_blocks_of_a_page_run(page, folder):
     blocks = readme.blocks(page)
     if AGENTS.search("".join(block.code for block in blocks)):

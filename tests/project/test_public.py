@@ -82,7 +82,7 @@ def test_no_other_module_declares_public_names() -> None:
 def documented(modules: tuple[str, ...]) -> dict[int, str]:
     """What the API reference describes of some modules: the names by the identity of the object."""
     found: dict[int, str] = {}
-    for page in sorted((ROOT / "docs" / "api").glob("*.rst")):
+    for page in sorted((ROOT / "docs" / "reference" / "api").glob("*.rst")):
         for kind, name, options in re.findall(r"^\.\. auto(\w+):: (\S+)\n((?:   :.*\n)*)", page.read_text(), re.M):
             module = name if kind == "module" else name.rpartition(".")[0]
             if module not in modules:
@@ -112,7 +112,7 @@ def test_the_api_reference_describes_the_public_names_and_no_others(modules: tup
 
 
 def test_the_index_of_the_reference_lists_every_public_module() -> None:
-    index = (ROOT / "docs" / "api" / "index.rst").read_text()
+    index = (ROOT / "docs" / "reference" / "api" / "index.rst").read_text()
     for module in (*MODULES, *IN_PLACE_OF_AGENTS, *FOR_RLLIB):
         job = re.fullmatch(r"rlds_beam\.pipelines\.(\w+)", module)
         assert re.search(rf"``{job[1]}``" if job else rf"\b{re.escape(module)}\b", index), module
