@@ -3,8 +3,8 @@
     from rlds_beam import rlds_to_reverb
 
 The same functions with the same signatures give the same specs and frames, and refuse the same data with the
-same exceptions; but the steps are converted a block at a time, inside tf.data. docs/explanation/differences.md lists what is
-not the same, each with its reason. Imports TensorFlow.
+same exceptions; but the steps are converted a block at a time, inside tf.data. docs/explanation/differences.md
+lists what is not the same, each with its reason. Imports TensorFlow.
 
 What is read out of it batch by batch (`.batch(n)`) or pushed with an observer of `rlds_beam.reverb_observers` is
 never split into single frames; everything else is, and then takes what TensorFlow takes for a single element.

@@ -1,4 +1,4 @@
-"""What RLlib's own way from recorded data does, and training from columns does not: the table of docs/how_to/rllib.md."""
+"""What differs between RLlib's own offline path and training from columns: the table of docs/how_to/rllib.md."""
 
 from __future__ import annotations
 
