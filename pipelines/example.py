@@ -1,4 +1,4 @@
-"""`rlds-beam example`: a small RLDS dataset to try the other commands on."""
+"""`rlds-beam example`: writes a small RLDS dataset to try the other commands on."""
 
 from __future__ import annotations
 
@@ -18,21 +18,26 @@ EXAMPLES = """
     rlds-beam example data
     rlds-beam example data --episodes=1000 --shards=8
     rlds-beam example data --broken=3
+    rlds-beam example data --camera
 """
 
 
 @dataclasses.dataclass(frozen=True)
 class ExampleConfig(Options):
-    """Writes a small RLDS dataset in TFDS layout: simulated episodes of a point that is pushed to a goal."""
+    """Writes a small RLDS dataset in TFDS layout: simulated episodes of a point pushed to a goal."""
 
     directory: str = option(
         dataclasses.MISSING, "where to write: the dataset is DIRECTORY/point_mass/1.0.0", positional=True
     )
     _: dataclasses.KW_ONLY
     episodes: int = option(32, "number of episodes", least=1)
-    broken: int = option(0, "how many of them have no last step, as if the recording had been cut", least=0)
+    broken: int = option(0, "how many episodes have no last step, as if the recording was interrupted", least=0)
     shards: int = option(2, "number of TFRecord files", least=1)
-    seed: int = option(0, "of the simulation; the same options give the same files")
+    seed: int = option(0, "seed of the simulation; the same options write the same files")
+    camera: bool = option(
+        False, "add a 96x96 camera image, an instruction, and idle steps at the start; "
+        "the dataset is DIRECTORY/point_mass_camera/1.0.0",
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -45,33 +50,36 @@ class ExampleConfig(Options):
 
 
 def example(config: ExampleConfig) -> str:
-    """Writes the dataset; needs no TensorFlow.
+    """Writes the dataset, without TensorFlow.
 
     Returns:
-      The directory of the dataset.
+      The dataset directory.
 
     Raises:
-      UsageError: it exists already, or cannot be written.
+      UsageError: the dataset exists already or cannot be written.
     """
     from rlds_beam import worker_status
     from rlds_beam.console.progress import Total, in_this_process
     from rlds_beam.encoding.tfds.rlds_dataset import write_dataset
     from rlds_beam.encoding.tfds.rlds_records import encode_example, schema_of
     from rlds_beam.jobs.example import NAME, VERSION, make_episodes
+    from rlds_beam.jobs.example_camera import NAME as CAMERA_NAME
 
-    path = os.path.join(config.directory, NAME, VERSION)
+    name = CAMERA_NAME if config.camera else NAME
+    path = os.path.join(config.directory, name, VERSION)
     if os.path.exists(path):
         raise UsageError(f"{path} exists already; remove it, or name another directory")
-    schema = schema_of(next(make_episodes(1, seed=config.seed)))
+    schema = schema_of(next(make_episodes(1, seed=config.seed, camera=config.camera)))
 
     def records() -> Iterator[bytes]:
-        for episode in make_episodes(config.episodes, broken=config.broken, seed=config.seed):
+        episodes = make_episodes(config.episodes, broken=config.broken, seed=config.seed, camera=config.camera)
+        for episode in episodes:
             yield encode_example(episode, schema)
             worker_status.count(records=1, steps=len(episode))
 
     try:
         with in_this_process(Total("example", episodes=config.episodes), "auto"):
-            write_dataset(config.directory, records(), name=NAME, version=VERSION, shards=config.shards, schema=schema)
+            write_dataset(config.directory, records(), name=name, version=VERSION, shards=config.shards, schema=schema)
     except OSError as error:
         shutil.rmtree(path, ignore_errors=True)
         raise UsageError(f"{path} cannot be written: {error}") from error
@@ -82,7 +90,7 @@ def example(config: ExampleConfig) -> str:
 
 
 def main(config: ExampleConfig) -> int:
-    """The command: writes the dataset, says what to do with it, returns the exit code."""
+    """Writes the dataset, prints the next command to try, and returns the exit code."""
     from rlds_beam.text import count
 
     path = example(config)

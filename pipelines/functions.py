@@ -220,10 +220,10 @@ def example(directory: Path, **options: Any) -> str:
       options: as in `ExampleConfig`.
 
     Returns:
-      The directory of the dataset, `directory/point_mass/1.0.0`.
+      The dataset directory: `directory/point_mass/1.0.0`, or `point_mass_camera/1.0.0` with `camera=True`.
 
     Raises:
-      UsageError: it exists already, or cannot be written.
+      UsageError: the dataset exists already or cannot be written.
     """
     from rlds_beam.pipelines.example import example as run
 

@@ -11,6 +11,7 @@ import pytest
 import rlds_beam
 from rlds_beam.errors import UsageError
 from rlds_beam.jobs.example import make_episodes
+from rlds_beam.jobs.example_camera import draw, instruction
 from rlds_beam.pipelines.cli import main
 from rlds_beam.pipelines.example import ExampleConfig, example
 
@@ -30,9 +31,10 @@ def test_the_first_validate_and_convert_succeed(tmp_path: Path, capsys: pytest.C
     assert report["items_written"] == report["steps"] - 32 > 300
 
 
-def test_the_same_options_give_the_same_files(tmp_path: Path) -> None:
+@pytest.mark.parametrize("camera", [False, True])
+def test_the_same_options_give_the_same_files(tmp_path: Path, camera: bool) -> None:
     for name, seed in (("a", 0), ("b", 0), ("c", 1)):
-        example(ExampleConfig(str(tmp_path / name), seed=seed))
+        example(ExampleConfig(str(tmp_path / name), seed=seed, camera=camera, episodes=4))
     assert files(tmp_path / "a") == files(tmp_path / "b") != files(tmp_path / "c")
 
 
@@ -54,6 +56,32 @@ def test_episodes_follow_rlds() -> None:
         assert np.flatnonzero(steps["is_first"]).tolist() == [0]
         assert np.flatnonzero(steps["is_last"]).tolist() == [len(episode) - 1]
         assert np.flatnonzero(steps["discount"] == 0).tolist() == ([len(episode) - 2] if ends else [])
+
+
+def test_with_a_camera_the_episodes_are_the_same(tmp_path: Path) -> None:
+    """Images, an instruction and idle steps are added; nothing else changes."""
+    dataset = example(ExampleConfig(str(tmp_path), camera=True, broken=2))
+    assert dataset == str(tmp_path / "point_mass_camera" / "1.0.0")
+    report = rlds_beam.validate(dataset)
+    assert (report.rejected, list(report.rules)) == (2, ["missing_is_last"])
+    plain, seen = (list(make_episodes(10, broken=2, camera=camera)) for camera in (False, True))
+    for number, (one, other) in enumerate(zip(plain, seen, strict=True)):
+        idle = number % 5
+        assert len(other) == idle + len(one)
+        assert not other.steps["action"][:idle].any() and np.flatnonzero(other.steps["is_first"]).tolist() == [0]
+        for path in set(one.steps) - {"is_first"}:
+            np.testing.assert_array_equal(other.steps[path][idle:], one.steps[path])
+        assert other.steps["observation/image"].decode().shape == (len(other), 96, 96, 3)
+
+
+def test_the_camera_sees_the_point_and_the_goal() -> None:
+    image = draw(np.array([[-1, 0.5]]), np.array([[0.5, 1]]))[0].astype(int)
+    blue, green = (np.argwhere(image.argmax(-1) == channel) for channel in (2, 1))
+    point = blue[np.abs(image[tuple(blue.T)].sum(-1)) < 300].mean(0)  # the background is bright
+    np.testing.assert_allclose(point, [28.5, 9.5], atol=0.5)  # row and column, of 96
+    np.testing.assert_allclose(green.mean(0), [9.5, 66.5], atol=0.5)
+    assert instruction([0.5, 1]) == "push the point to the goal at the top right"
+    assert instruction([-0.5, -1]) == "push the point to the goal at the bottom left"
 
 
 def test_tfds_reads_it(tmp_path: Path) -> None:

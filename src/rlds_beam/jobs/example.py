@@ -1,4 +1,4 @@
-"""Episodes to try the commands on: a point with a mass is pushed to a goal by a noisy controller."""
+"""Example episodes: a noisy controller pushes a point mass to a goal."""
 
 from __future__ import annotations
 
@@ -10,28 +10,32 @@ import numpy as np
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.episodes.flags import episode_flags
 from rlds_beam.episodes.keys import EpisodeKey
+from rlds_beam.jobs.example_camera import with_camera
 
 NAME, VERSION = "point_mass", "1.0.0"
 
 _STEP_SECONDS = 0.1
 _LONGEST = 24
-"""Steps after which an episode is cut off: it ends without being terminal."""
+"""Steps after which an episode is truncated: it ends, but not in a terminal state."""
 
 _NEAR = 0.05
-"""Distance from the goal at which an episode ends in a terminal state."""
+"""Distance to the goal at which an episode ends in a terminal state."""
 
 
-def make_episodes(count: int, *, broken: int = 0, seed: int = 0) -> Iterator[Episode]:
-    """Episodes of 5 to 25 steps, the same for the same arguments.
+def make_episodes(count: int, *, broken: int = 0, seed: int = 0, camera: bool = False) -> Iterator[Episode]:
+    """Yields episodes of 5 to 25 steps, the same ones for the same arguments.
 
     Args:
-      count: how many.
-      broken: so many of them, spread evenly, have no last step (`missing_is_last`), as if the recording had been cut.
-      seed: of the starts, the goals and the noise.
+      count: number of episodes.
+      broken: number of episodes without a last step (`missing_is_last`), as if the recording was interrupted; they are
+        spread evenly.
+      seed: seeds the starts, the goals and the noise.
+      camera: add images, an instruction, and up to 4 idle steps at the start.
     """
     without_end = {count * i // broken for i in range(broken)}
     for i in range(count):
-        yield _episode(np.random.default_rng([seed, i]), i, ends=i not in without_end)
+        episode = _episode(np.random.default_rng([seed, i]), i, ends=i not in without_end)
+        yield with_camera(episode) if camera else episode
 
 
 def _episode(rng: np.random.Generator, number: int, *, ends: bool) -> Episode:
@@ -50,7 +54,7 @@ def _episode(rng: np.random.Generator, number: int, *, ends: bool) -> Episode:
         rewards.append(-np.linalg.norm(goal - position))
     steps = len(positions)
     terminal = len(actions) < _LONGEST and ends
-    # As RLDS has it: the last step holds the last observation, and its action, reward and discount mean nothing.
+    # In RLDS, the last step holds the last observation; its action, reward and discount are void.
     columns = {
         "observation/position": np.array(positions, np.float32),
         "observation/velocity": np.array(velocities, np.float32),
