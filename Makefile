@@ -1,6 +1,6 @@
-# The tasks of a checkout, on a machine that has only make and one of Python 3.10 to 3.14.
-# The environment is .venv, from a lock with hashes; it is made once, and again when the lock changes. On 3.11 it has
-# everything. Without 3.10 or 3.11 it has the base package: TensorFlow 2.15 has no wheels for later versions.
+# The tasks of a checkout, on a machine with only make and one of Python 3.10 to 3.14.
+# The environment is .venv, built from a lock with hashes and rebuilt when the lock changes. On 3.11 it has everything.
+# Without 3.10 or 3.11 it has only the base package: TensorFlow 2.15 has no wheels for later versions.
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -13,16 +13,16 @@ TESTS ?= tests
 # The tests of `make test-quick`.
 QUICK ?= $(addprefix tests/,checking connectors datasets encoding episodes images jobs output trajectories \
 	project/test_layers.py project/test_public.py project/test_extras.py)
-# Three processes for two cores, since tests also wait; the one that is done first takes over tests of the others.
+# Three processes for two cores, because tests also wait; idle processes take over tests.
 PYTEST_FLAGS ?= -n 3 --dist worksteal
-# Every test has its own deadline (pyproject.toml); this one is for a hang outside of any test.
+# Every test has its own deadline (pyproject.toml); this one catches a hang outside of any test.
 TEST_SECONDS ?= 3600
 
-# Which Python .venv is made with: .ci/find_python looks for one. make PYTHON=/path/to/python3.11 names it.
+# The Python for .venv; by default .ci/find_python looks for one. Example: make PYTHON=/path/to/python3.11
 PYTHON ?=
 export PYTHON
 
-# A stamp's name carries the checksum of what it was made from, so a changed file makes a new stamp.
+# A stamp's name contains the checksum of its inputs, so a changed file needs a new stamp.
 sum = $(firstword $(shell cat $(1) | sha256sum))
 LOCKS := requirements.lock requirements/full-py310.lock $(wildcard requirements/base-py*.lock)
 DEPENDENCIES := $(VENV)/.dependencies-$(call sum,$(LOCKS))
@@ -40,13 +40,13 @@ export CUDA_VISIBLE_DEVICES ?=
 
 PYTEST = timeout --foreground --signal=INT --kill-after=60 $(TEST_SECONDS) $(PY) -m pytest -q
 SAY_TIMEOUT = { code=$$?; case $$code in \
-	124|137) echo "The tests were ended after $(TEST_SECONDS) s: one hangs outside of its deadline, or this machine needs" \
+	124|137) echo "The tests were stopped after $(TEST_SECONDS) s: one hangs outside of its deadline, or this machine needs" \
 		"more time: make $@ TEST_SECONDS=6000" >&2;; esac; exit $$code; }
 
 help:  ## print this list
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
 
-setup: $(PROJECT)  ## make .venv (the other targets do it if needed)
+setup: $(PROJECT)  ## build .venv (the other targets do it if needed)
 
 $(DEPENDENCIES): | $(LOCKS)
 	@.ci/make_venv $(VENV)
@@ -58,7 +58,7 @@ $(PROJECT): $(DEPENDENCIES)
 
 has = $(PY) -c 'import sys; from importlib.util import find_spec; sys.exit(not all(map(find_spec, sys.argv[1:])))' $(1)
 
-# What a target needs that only the full environment has.
+# For targets that need the full environment.
 full: $(PROJECT)
 	@$(call has,mypy tensorflow) || { echo "This needs Python 3.11: install it, remove $(VENV)," \
 		"and run make again" >&2; exit 2; }
@@ -70,50 +70,50 @@ left-out: $(PROJECT)
 demo: $(PROJECT)  ## record episodes from a simulator, break two, check, convert, push into Reverb, train an agent
 	@$(PY) examples/demo.py
 
-test: left-out  ## run the tests (TESTS=tests/core for some of them)
+test: left-out  ## run the tests (some of them: TESTS=tests/core)
 	@$(PYTEST) $(PYTEST_FLAGS) $(foreach folder,faults buckets flink dataflow peers,--ignore=tests/$(folder)) $(TESTS) \
 		|| $(SAY_TIMEOUT)
 
-test-quick: left-out  ## run the tests that need less than a minute
+test-quick: left-out  ## run a minute's worth of tests
 	@$(PYTEST) $(PYTEST_FLAGS) $(QUICK) || $(SAY_TIMEOUT)
 
 test-all: export RLDS_BEAM_ALL_CASES := 1
 test-all: test test-faults test-buckets test-pythons test-peers test-dataflow test-flink test-wheel test-readme  ## run all tests, with all random cases
 
-test-faults: left-out  ## kill processes and servers, fill disks, cut connections: what is finished has to stay, and be right
+test-faults: left-out  ## kill processes and servers, fill disks, cut connections; check that finished work survives
 	@$(PYTEST) $(PYTEST_FLAGS) tests/faults || $(SAY_TIMEOUT)
 
-test-buckets: full  ## read and write s3:// and gs:// on servers of this machine (a minute)
+test-buckets: full  ## read and write s3:// and gs:// on local servers (a minute)
 	@$(PYTEST) $(PYTEST_FLAGS) tests/buckets || $(SAY_TIMEOUT)
 
-# Tests of the base package: those that need TensorFlow or another extra skip themselves. Each Python has its own lock.
-test-pythons: $(PROJECT) wheel  ## run the base tests on 3.13, and those that depend on the version on 3.10 to 3.14 (PYTHONS=3.12 for one)
+# Tests of the base package; those that need TensorFlow or another extra are skipped. Each Python has its own lock.
+test-pythons: $(PROJECT) wheel  ## run the base tests on 3.13, and version-dependent ones on 3.10 to 3.14 (one: PYTHONS=3.12)
 	@$(PY) .ci/test_pythons.py $(PYTHONS) $(PYTEST_FLAGS) $(filter-out tests,$(TESTS))
 
-# RLlib with PyTorch, and what reads our columns: 4 GB from PyPI, fetched once. The others take 1 to 2 GB each.
-test-peers: $(PROJECT) wheel  ## run what compares with other programs (in .venv-peers-*, made once)
+# RLlib with PyTorch and the readers of our columns: 4 GB from PyPI, fetched once. The others take 1 to 2 GB each.
+test-peers: $(PROJECT) wheel  ## compare with other programs (in .venv-peers-*, built once)
 	@$(PY) .ci/test_peers.py $(PEERS)
 
-environments: $(PROJECT)  ## make the environments of test-pythons, test-peers and test-flink (they do it if needed)
+environments: $(PROJECT)  ## build the environments of test-pythons, test-peers, and test-flink (they do it if needed)
 	@$(PY) .ci/prepare.py
 	@$(PY) tests/support/flink_artifacts/__init__.py
 
-# Fetched once, into .flink: 250 MB from PyPI and Maven Central. In one process: the tests share a cluster, and kill parts of it.
-test-flink: full  ## run the tests on a real Flink cluster, which it sets up (needs Maven and a JDK 17)
+# Fetched once into .flink: 250 MB from PyPI and Maven Central. In one process: the tests share a cluster and kill parts of it.
+test-flink: full  ## run the tests on a real, local Flink cluster (needs Maven and JDK 17)
 	@$(PY) tests/support/flink_artifacts/__init__.py
 	@$(PYTEST) tests/flink || $(SAY_TIMEOUT)
 
-test-dataflow: full  ## run Dataflow jobs in an environment like their image's, which it builds (half a minute)
+test-dataflow: full  ## run Dataflow jobs in an environment like their image's (half a minute)
 	@$(PYTEST) tests/dataflow || $(SAY_TIMEOUT)
 
-test-wheel: wheel  ## run a job with the wheel, in a fresh environment and beside modules of the same names
+test-wheel: wheel  ## run a job with the wheel in a fresh environment, next to modules of the same names
 	@.ci/test_wheel
 
 test-readme: full  ## run the README as printed, in a fresh environment (3 minutes)
 	@.ci/test_readme
 
-# The type checker sees what a user gets: the installed wheel, not this checkout.
-lint: full wheel  ## run ruff, and mypy in strict mode over the installed wheel
+# Type-checks what users get: the installed wheel, not this checkout.
+lint: full wheel  ## run ruff, the language check, and mypy in strict mode on the installed wheel
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@rm -rf build/typecheck
@@ -144,9 +144,9 @@ COMPILE = UV_PYTHON_DOWNLOADS=never $(BIN)/uv pip compile --quiet --python-platf
 COMPILE_311 = $(COMPILE) --python-version 3.11
 COMPILE_BASE = $(COMPILE) --extra test $(UPGRADE) pyproject.toml
 
-# The workers' locks hold the same versions as ours. Of the base package's, one has the lowest versions that
-# pyproject.toml allows, the others the newest; IPython and Jupyter run without pandas on 3.12, with pandas 3 on 3.13 and 3.14.
-lock: full  ## resolve the dependencies and write the lock files (UPGRADE=--upgrade for newer versions)
+# The workers' locks hold the same versions as requirements.lock. For the base package, the 3.10 lock has the lowest versions
+# that pyproject.toml allows, the others the newest; IPython and Jupyter run without pandas on 3.12, with pandas 3 later.
+lock: full  ## resolve the dependencies and write the lock files (newer versions: UPGRADE=--upgrade)
 	@$(COMPILE_311) --extra dev $(UPGRADE) --output-file requirements.lock pyproject.toml
 	@sed -i '1i # Python 3.11, Linux x86-64: rlds-beam[dev] and all it needs. Written by `make lock`.' requirements.lock
 	@$(COMPILE_BASE) --python-version 3.10 --extra all --extra lerobot --output-file requirements/full-py310.lock
@@ -188,6 +188,6 @@ lock: full  ## resolve the dependencies and write the lock files (UPGRADE=--upgr
 	@sed -i '1i # Python 3.11, Linux x86-64: rlds-beam[test], d3rlpy, Minari and all they need, but triton. Written by `make lock`.' \
 		requirements/peers-exchange.lock
 
-clean:  ## remove what was built (.venv stays)
+clean:  ## remove build results (.venv stays)
 	rm -rf build dist demo_data bench_data .pytest_cache .mypy_cache .ruff_cache .hypothesis src/*.egg-info *.egg-info
 	find . -path './.venv*' -prune -o -name __pycache__ -type d -exec rm -rf {} +

@@ -1,6 +1,6 @@
-"""Environments of their own, for tests that cannot run in .venv: another Python, or packages that do not fit beside it.
+"""Separate environments for tests that cannot run in .venv: another Python, or conflicting packages.
 
-Each is made of a lock, and made again only when the lock changes.
+Each is built from a lock file, and rebuilt only when the lock changes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Outcome(NamedTuple):
 
 
 def find(version: str) -> str | None:
-    """An interpreter of this version that can make environments: on the PATH, of pyenv, or of uv."""
+    """An interpreter of this version that has venv: from the PATH, pyenv, or uv."""
     candidates = [f"python{version}"]
     for command in (["pyenv", "prefix", version], [str(UV), "python", "find", "--managed-python", version]):
         if shutil.which(command[0]):
@@ -44,27 +44,27 @@ def find(version: str) -> str | None:
 
 
 def build(home: Path, interpreter: str, lock: Path) -> Path:
-    """The Python of the environment `home`, with what the lock names."""
+    """Builds the environment `home` from the lock, if needed; returns its Python."""
     python = home / "bin" / "python"
     stamp = home / f".lock-{hashlib.sha256(lock.read_bytes()).hexdigest()[:16]}"
     if not stamp.exists():
-        print(f"Installing what {lock.relative_to(ROOT)} names into {home.name}", flush=True)
+        print(f"Installing {lock.relative_to(ROOT)} into {home.name}", flush=True)
         run([interpreter, "-m", "venv", "--clear", home])
         locked = ["--quiet", "--no-deps", "--require-hashes", "-r", lock]
         if subprocess.run([UV, "pip", "install", "--python", python, "--compile-bytecode", *locked]).returncode:
-            run([python, "-m", "pip", "install", *locked])  # where only pip's configuration names a package index
+            run([python, "-m", "pip", "install", *locked])  # if only pip's configuration names a package index
         stamp.touch()
     return python
 
 
 def install_wheel(python: Path) -> None:
-    """Installs rlds-beam: the wheel in dist."""
+    """Installs the rlds-beam wheel in dist."""
     (wheel,) = (ROOT / "dist").glob("*.whl")
     run([python, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--force-reinstall", wheel])
 
 
 def version_of(python: Path, module: str) -> str:
-    """The version of a module that is installed."""
+    """The version of an installed module."""
     command = [python, "-c", f"import {module}; print({module}.__version__)"]
     return run(command, capture_output=True, text=True).stdout.strip()
 
@@ -86,14 +86,14 @@ def test(name: str, version: str, python: Path, arguments: list[str]) -> Outcome
 
 
 def print_table(outcomes: list[Outcome], name: str, version: str) -> None:
-    """The results, with these headings for the first two columns."""
+    """Prints the results under these headings for the first two columns."""
     print(f"\n{name:11}{version:9}{'passed':>8}{'skipped':>9}{'failed':>8}{'seconds':>9}")
     for one in outcomes:
         print(f"{one.name:11}{one.version:9}{one.passed:8}{one.skipped:9}{one.failed:8}{one.seconds:9.0f}")
 
 
 def all_passed(outcomes: list[Outcome]) -> bool:
-    """Whether there are results, and tests passed and none failed in each environment."""
+    """Whether there are results, and in each environment tests passed and none failed."""
     return bool(outcomes) and all(one.passed and not one.failed for one in outcomes)
 
 

@@ -1,4 +1,4 @@
-"""`make environments`: the environments of `make test-pythons` and `make test-peers`, before they are needed."""
+"""`make environments`: builds the environments of `make test-pythons` and `make test-peers` ahead of time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from environments import ROOT, build, find
 
 
 def main() -> int:
-    """The exit code: 0 if every environment was made whose Python is on this machine."""
+    """Returns the exit code: 0 if every environment was built whose Python is installed."""
     pythons = [(version, f"py{version.replace('.', '')}", "base-") for version in test_pythons.PYTHONS]
     peers = [(test_peers.PYTHONS.get(peer, "3.11"), f"peers-{peer}", "") for peer in test_peers.PEERS]
     for version, name, prefix in [*pythons, *peers]:

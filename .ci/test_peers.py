@@ -1,7 +1,7 @@
-"""`make test-peers`: our output and our connectors beside the programs that they are for, each in its own environment.
+"""`make test-peers`: tests our output and connectors with the programs they are for, each in its own environment.
 
 A peer PEER has its tests in tests/peers/PEER (or FOLDERS), its lock in requirements/peers-PEER.lock (the base package,
-the extra of the same name and its own packages), and its environment in .venv-peers-PEER, with the wheel.
+the extra of the same name, and the peer's packages), and its environment, with the wheel, in .venv-peers-PEER.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ PEERS = {
 """Peer -> the module whose version is printed."""
 
 FOLDERS = {"lerobot21": ["lerobot"], "rllib": ["rllib", "loaders"]}
-"""Of peers whose tests are not only in a folder of their own name."""
+"""Peer -> its folders of tests, if not just the one of its name."""
 
 PAGES = {"rllib": ["rllib.md"]}
 """The pages whose blocks need the peer."""
 
 PYTHONS = {"lerobot": "3.12"}
-"""Of peers that need another Python than 3.11."""
+"""Peer -> its Python, if not 3.11."""
 
 
 def test_beside(peer: str, interpreter: str, arguments: list[str]) -> Outcome:
-    """The results beside one peer."""
+    """Runs the tests of one peer."""
     python = build(ROOT / f".venv-peers-{peer}", interpreter, ROOT / "requirements" / f"peers-{peer}.lock")
     install_wheel(python)
     version = version_of(python, PEERS[peer])
@@ -38,17 +38,17 @@ def test_beside(peer: str, interpreter: str, arguments: list[str]) -> Outcome:
 
 
 def main(arguments: list[str]) -> int:
-    """The exit code: 0 where tests passed and none failed beside each peer.
+    """Returns the exit code: 0 if tests passed and none failed for each peer.
 
     Args:
-      arguments: peers (all of them, if none is named), then pytest's arguments.
+      arguments: peers (default: all), then pytest's arguments.
     """
     peers = [argument for argument in arguments if argument in PEERS] or list(PEERS)
     versions = {peer: PYTHONS.get(peer, "3.11") for peer in peers}
     interpreters = {version: find(version) for version in versions.values()}
     for version, interpreter in interpreters.items():
         if interpreter is None:
-            print(f"Python {version} was not found (with venv)", file=sys.stderr)
+            print(f"no Python {version} with venv was found", file=sys.stderr)
             return 1
     rest = [argument for argument in arguments if argument not in PEERS]
     outcomes = [test_beside(peer, interpreters[versions[peer]] or "", rest) for peer in peers]

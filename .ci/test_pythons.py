@@ -1,8 +1,8 @@
-"""`make test-pythons`: the base package on every supported Python that is found on this machine.
+"""`make test-pythons`: tests the base package on every supported Python that is installed.
 
-Each interpreter has its own environment, .venv-py310 and so on, with what its lock in requirements/ names, and the
-wheel. None of them has TensorFlow: tests that need what is not installed skip themselves. One Python runs all tests of
-the base package; the others run those whose result may depend on the versions of Python and numpy.
+Each interpreter has its own environment (.venv-py310 and so on), built from its lock in requirements/, with the wheel.
+None has TensorFlow: tests skip what is not installed. One Python runs all tests of the base package; the others run
+those whose result may depend on the versions of Python and numpy.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ SENSITIVE = (
     # Libraries with a release for each Python: Beam, gymnasium, PyArrow.
     "formats/lerobot/test_output.py", "pipelines/test_convert.py", "pipelines/test_record.py",
 )  # fmt: skip
-"""The tests whose result may depend on the versions of Python, numpy and what is compiled for them."""
+"""Tests whose result may depend on the versions of Python, numpy, and compiled packages."""
 
 
 def test_on(version: str, interpreter: str, arguments: list[str]) -> Outcome:
-    """The results on one Python."""
+    """Runs the tests on one Python."""
     name = f"py{version.replace('.', '')}"
     python = build(ROOT / f".venv-{name}", interpreter, ROOT / "requirements" / f"base-{name}.lock")
     install_wheel(python)
@@ -58,7 +58,7 @@ def test_on(version: str, interpreter: str, arguments: list[str]) -> Outcome:
 
 
 def default_tests(version: str, arguments: list[str]) -> list[str]:
-    """What a Python runs if the arguments name no tests."""
+    """The tests to run if the arguments name none."""
     if any(argument.startswith("tests") for argument in arguments):
         return []
     if version == WHOLE or os.environ.get("RLDS_BEAM_ALL_CASES"):
@@ -67,11 +67,10 @@ def default_tests(version: str, arguments: list[str]) -> list[str]:
 
 
 def main(arguments: list[str]) -> int:
-    """The exit code: 0 if there is an interpreter, and tests passed and none failed on each.
+    """Returns the exit code: 0 if an interpreter was found, and tests passed and none failed on each.
 
     Args:
-      arguments: versions of Python (all, if none is named), then pytest's arguments; with tests among them, each Python
-        runs these.
+      arguments: Python versions (default: all), then pytest's arguments; if these name tests, each Python runs them.
     """
     versions = [argument for argument in arguments if argument in PYTHONS] or PYTHONS
     rest = [argument for argument in arguments if argument not in PYTHONS]
@@ -81,7 +80,7 @@ def main(arguments: list[str]) -> int:
     for version in versions:
         interpreter = find(version)
         if interpreter is None:
-            print(f"Python {version} was not found (with venv): nothing is tested on it", flush=True)
+            print(f"no Python {version} with venv was found: skipped", flush=True)
         else:
             outcomes.append(test_on(version, interpreter, [*rest, *default_tests(version, rest)]))
     print_table(outcomes, "python", "numpy")

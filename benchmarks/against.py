@@ -1,7 +1,7 @@
-"""This installation against another one: `python benchmarks/against.py OTHER/.venv/bin/rlds-beam [--quick]`.
+"""Compares this installation with another: `python benchmarks/against.py OTHER/.venv/bin/rlds-beam [--quick]`.
 
-Before a change is merged, make an environment of the commit before it, and check that nothing has become slower. Each
-case runs with both in turn, `--repeats` times, and the fewest seconds at work count. Prints the ratio, ours to theirs.
+Before merging a change, install the commit before it elsewhere and check that nothing became slower. Each case runs
+`--repeats` times with both, alternating; the fastest run counts. Prints the ratio of the two times.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from tables import TABLE, options_of, servers
 from rlds_beam.jobs.push import open_input
 
 SLOWER = 1.03
-"""A higher ratio than this is reported as slower, and makes the exit code 1."""
+"""A higher ratio is reported as slower and sets exit code 1."""
 
 
 class Case(NamedTuple):
-    """A command that both run on a generated dataset."""
+    """A command that both installations run on a generated dataset."""
 
     name: str
     command: str
@@ -48,7 +48,7 @@ CASES = [
 
 
 def seconds(executable: Path, case: Case, data: Path) -> float:
-    """The seconds at work of one run; of a command that does not report them, by wall-clock time."""
+    """Working seconds of one run; wall-clock seconds if the command does not report them."""
     began = time.perf_counter()
     arguments: list[object] = [executable, case.command, data]
     if case.command == "push":
@@ -67,7 +67,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("other", type=Path, help="the rlds-beam command of the other environment")
     parser.add_argument("--quick", action="store_true", help="small data, once")
-    parser.add_argument("--repeats", type=int, default=5, help="runs of each, of which the best counts (5)")
+    parser.add_argument("--repeats", type=int, default=5, help="runs of each case; the best counts (default: 5)")
     parser.add_argument("--only", default="", help="cases whose name contains this")
     args = parser.parse_args()
     sizes = Sizes(1 if args.quick else args.repeats, args.quick)

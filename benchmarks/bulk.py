@@ -1,8 +1,8 @@
-"""Lays out large datasets quickly: `python benchmarks/bulk.py NAME SIZES [--episode KIND] [--into DIR]`.
+"""Writes large datasets quickly: `python benchmarks/bulk.py NAME SIZES [--episode KIND] [--into DIR]`.
 
-SIZES are shards by their megabytes: `1x1024`, `2000x0.5`, or several of them, with commas. Every record is one
-episode encoded once, with another number in its place of the first reward: all differ, and the disk is what takes
-the time. Prints the dataset's directory. An existing dataset is reused.
+SIZES gives the shards in megabytes: `1x1024`, `2000x0.5`, or several, separated by commas. One episode is encoded
+once; each record is a copy with a different first reward, so all differ and only the disk takes time. Prints the
+dataset's directory. An existing dataset is reused.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from rlds_beam.testing import make_episode, write_dataset
 
 MEGA = 1 << 20
 _MARK = np.float32(-1234.5678)
-"""Stands in the template where the number of a record goes."""
+"""Marks the place of the record number in the template."""
 
 
 def dataset(name: str, sizes: list[float], episode: Episode, into: Path) -> Path:
-    """The dataset's directory; made on the first call.
+    """The dataset's directory; generated on the first call.
 
     Args:
-      name: of the dataset.
-      sizes: of its shards, in MB; each holds one record at least.
-      episode: what every record is, but for its first reward.
-      into: where the datasets lie.
+      name: the dataset's name.
+      sizes: the sizes of its shards in MB; each holds at least one record.
+      episode: the content of every record, except for its first reward.
+      into: the folder of all datasets.
     """
     if not (into / name).exists():
         making = into / f".{name}.{os.getpid()}"
@@ -60,7 +60,7 @@ def dataset(name: str, sizes: list[float], episode: Episode, into: Path) -> Path
 
 
 def _records(episode: Episode) -> Iterator[bytes]:
-    """The framed record, over and over, each time with another first reward."""
+    """Endless framed records, each with a different first reward."""
     reward = episode.steps["reward"].copy()
     reward[0] = _MARK
     marked = episode.replace(steps={**episode.steps, "reward": reward})
@@ -72,7 +72,7 @@ def _records(episode: Episode) -> Iterator[bytes]:
 
 
 def episode(kind: str) -> Episode:
-    """`state` (1,000 steps, 0.1 MB), or `huge` (1,500 images of 256x256 noise, which no PNG makes smaller: 300 MB)."""
+    """`state` (1,000 steps, 0.1 MB), or `huge` (1,500 images of 256x256 noise, which PNG cannot compress: 300 MB)."""
     if kind == "state":
         return make_episode(data.STATE_STEPS, observation=17, action=6)
     import cv2

@@ -30,15 +30,14 @@ SIZE = 64
 
 
 def dataset(kind: str, steps: int, files: int, into: Path) -> Path:
-    """The dataset's directory; made on the first call.
+    """The dataset's directory; generated on the first call.
 
     Args:
-      kind: `state` (observation 17, action 6, float32), `png` or `jpeg` (4 cameras of 64x64x3, a
-        state of 7, action 7), `jpeg_short` (in short episodes), `jpeg256` and `jpeg480` (the same of 256x256x3 and of
-        480x480x3).
-      steps: in all, in episodes of 1,000 (100 with images, 10 of `jpeg_short`).
-      files: shards.
-      into: where the datasets lie.
+      kind: `state` (observation 17, action 6, float32), `png` or `jpeg` (4 cameras of 64x64x3, state 7,
+        action 7), `jpeg_short` (short episodes), `jpeg256` and `jpeg480` (images of 256x256x3 and 480x480x3).
+      steps: the total number, in episodes of 1,000 (100 with images, 10 for `jpeg_short`).
+      files: the number of shards.
+      into: the folder of all datasets.
     """
     name = f"{kind}_{steps}_in_{files}"
     if not (into / name).exists():
@@ -52,7 +51,7 @@ def dataset(kind: str, steps: int, files: int, into: Path) -> Path:
 
 
 def episodes(kind: str, count: int) -> Iterator[Episode]:
-    """`count` episodes, each of other values."""
+    """`count` episodes, each with different values."""
     for seed in range(count):
         if kind == "state":
             yield make_episode(STATE_STEPS, seed=seed, observation=17, action=6)
@@ -67,7 +66,7 @@ def episodes(kind: str, count: int) -> Iterator[Episode]:
 
 
 def camera(encoding: str, seed: int, size: int = SIZE) -> EncodedImages:
-    """What a camera saw in an episode: a soft background under a little noise, and boxes that move."""
+    """A camera's images of an episode: moving boxes on a soft background with a little noise."""
     rng = np.random.default_rng(seed)
     background = cv2.resize(rng.uniform(0, 255, (6, 6, 3)), (size, size), interpolation=cv2.INTER_CUBIC)
     background += rng.normal(0, 1.5, background.shape)

@@ -1,12 +1,11 @@
-"""Flink against the local runner: the same work on the same two cores, and where the rest of the time goes.
+"""Flink against the local runner: the same work on the same two cores, and where the remaining time goes.
 
     python benchmarks/flink.py [--steps N] [--repeats N]      (make test-flink sets Flink up)
 
 Both convert half-cheetah episodes to pairs, with two workers: two processes here, two TaskManagers with a worker each
-there. Workers begin their first range and end their last one at times that they report, so start-up is apart. Runs take
-turns, and the best of each counts. Both come upon a machine that has been at rest for a while: a virtual one hands free
-memory back to its host, and work that follows upon work within seconds is up to 1.6 times as fast. Flink's start alone
-takes that long.
+there. Workers report when they begin their first range and end their last, so start-up is separate. Runs alternate,
+and the best of each counts. Each run starts on an idle machine: a virtual machine returns free memory to its host, so
+a job that follows another within seconds is up to 1.6 times as fast, and Flink's start alone takes longer than that.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ REST = 15
 
 @dataclasses.dataclass(frozen=True)
 class Phases:
-    """When a run began, began its first range, ended its last one, and returned: seconds since 1970."""
+    """When a run was called, began its first range, ended its last, and returned: seconds since 1970."""
 
     called: float
     first: float

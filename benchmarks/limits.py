@@ -1,11 +1,11 @@
-"""The most that the machine could do, in a process of its own: `python benchmarks/limits.py KIND DATASET CONVERTED`.
+"""The machine's limit, in its own process: `python benchmarks/limits.py KIND DATASET CONVERTED`.
 
-DATASET is what was converted, CONVERTED a conversion of it: both halves move the same bytes as it did.
+DATASET is the input and CONVERTED its conversion; this moves the same bytes.
 
-- `state`: read the input with both checksums and forget it; write the output's bytes, records copied out of
-  memory and framed one by one, with a call of `google_crc32c` and of `file.write` each (`records`), or block by
-  block in one room, as our own encoder does (`blocks`). Nothing is parsed, checked, converted or hashed.
-- `images`: decode every image, and write the output's bytes from memory, without checksums.
+- `state`: reads the input with both checksums and discards it; writes the output's bytes from memory, framed one by
+  one with a call of `google_crc32c` and `file.write` each (`records`), or block by block in one buffer, as our encoder
+  does (`blocks`). Nothing is parsed, checked, converted, or hashed.
+- `images`: decodes every image and writes the output's bytes from memory, without checksums.
 
 Prints JSON; rates are in input steps per second.
 """
@@ -30,7 +30,7 @@ from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.reading.plan import plan_ranges
 from rlds_beam.reading.reader import EpisodeReader
 
-BLOCK = 1 << 18  # bytes framed at a time, what stays in a core's cache
+BLOCK = 1 << 18  # bytes framed at a time: what fits in a core's cache
 
 
 def timed(function: Callable[..., Any], *args: Any) -> float:
@@ -45,7 +45,7 @@ def shards(directory: Path) -> list[Path]:
 
 
 def read(directory: Path) -> int:
-    """Reads every record with its checksums; their number."""
+    """Reads every record with its checksums; returns their number."""
     count = 0
     for shard in shards(directory):
         with open_tfrecord(str(shard)).file as file:
@@ -56,7 +56,7 @@ def read(directory: Path) -> int:
 
 
 def payloads_of(converted: Path, count: int) -> np.ndarray[Any, Any]:
-    """The first `count` records of a conversion (all of one size), as rows."""
+    """The first `count` records of a conversion (all of one size) as rows."""
     with open_tfrecord(str(shards(converted)[0])).file as file:
         records = [record.payload for _, record in zip(range(count), read_records(file), strict=False)]
     return np.frombuffer(b"".join(records), np.uint8).reshape(len(records), -1)
@@ -75,7 +75,7 @@ def write_blocks(output: Path, rows: np.ndarray[Any, Any], episodes: int) -> Non
 
 
 def write_records(output: Path, rows: np.ndarray[Any, Any], episodes: int) -> None:
-    """The same bytes, record by record."""
+    """Writes the same bytes record by record."""
     payloads = [row.tobytes() for row in rows]
     with open(output, "wb") as file:
         for _ in range(episodes):
@@ -108,7 +108,7 @@ def images(directory: Path, converted: Path, scratch: Path) -> dict[str, float]:
 
 
 def images_of(directory: Path) -> list[EncodedImages]:
-    """Every column of images of a dataset."""
+    """Every column of images in a dataset."""
     source = open_source(str(directory), None, None)
     reader = EpisodeReader(source)
     segments = [(work.split, segment) for work in plan_ranges(source) for segment in work.segments]
@@ -132,7 +132,7 @@ def report(converted: Path) -> dict[str, Any]:
 
 
 def counts(converted: Path) -> tuple[int, int]:
-    """(episodes, steps) that were converted."""
+    """(episodes, steps) of a conversion."""
     found = report(converted)
     return found["episodes"], found["steps"]
 

@@ -1,4 +1,4 @@
-"""Timed commands, and tables. Imports nothing heavy: a child's peak memory starts with its parent's."""
+"""Timed commands and tables. Imports nothing heavy: a child's peak memory starts with its parent's."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ COMMAND = Path(sys.executable).parent / "rlds-beam"
 
 @dataclasses.dataclass(frozen=True)
 class Sizes:
-    """How much is measured: `quick` shows that it all works, and says little about speed."""
+    """How much to measure: `quick` only shows that everything works."""
 
     repeats: int
     quick: bool
@@ -31,15 +31,15 @@ class Sizes:
 
 @dataclasses.dataclass(frozen=True)
 class Measurement:
-    """What one process did.
+    """The result of one process.
 
     Attributes:
-      content: the JSON that it printed.
+      content: the JSON it printed.
       rate: steps per second at work.
       working: seconds at work.
-      start_up: seconds beside that.
+      start_up: the remaining seconds.
       peak_mb: peak resident memory of the process.
-      output: where it wrote.
+      output: its output directory.
     """
 
     content: dict[str, Any]
@@ -84,9 +84,9 @@ def best(runs: Iterable[Measurement]) -> Measurement:
 
 
 def command(arguments: list[Any]) -> tuple[str, float]:
-    """What a command printed, and its peak memory in MB. Ends the benchmark if it fails."""
+    """A command's standard output and its peak memory in MB. Ends the benchmark if the command fails."""
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
-        # Not from the project's root: what runs is what is installed.
+        # Not in the project's root, so that the installed package runs.
         process = subprocess.Popen([str(a) for a in arguments], stdout=out, stderr=err, cwd=DATA)
         _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
@@ -106,7 +106,7 @@ def script(name: str, *arguments: Any) -> Measurement:
 
 
 def make(kind: str, steps: int, files: int = 1) -> Path:
-    """The directory of a dataset, which is generated if it is not there yet."""
+    """The directory of a dataset, generated if needed."""
     return Path(command([sys.executable, HERE / "data.py", kind, steps, files, "--into", DATA])[0].strip())
 
 

@@ -1,9 +1,9 @@
-"""What progress costs: conversions with a live line and with none, in turn, and the ratio of the CPU time they take.
+"""The cost of the progress line: CPU time of conversions with and without it, alternating, and their ratio.
 
     python benchmarks/progress.py [--episodes=1500] [--runs=4]
 
-CPU time of the command and its workers together, since other work on the machine changes it less than the seconds on
-a clock. The live line is drawn on a pseudo-terminal.
+Measures CPU time of the command and its workers together: other load changes it less than wall-clock time. The live
+line is drawn on a pseudo-terminal.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def main() -> None:
 
 
 def convert(data: Path, output: Path, kind: str, workers: int) -> float:
-    """Seconds of CPU time that a conversion takes."""
+    """CPU seconds of a conversion."""
     shutil.rmtree(output, ignore_errors=True)
     master, terminal = pty.openpty()
     threading.Thread(target=drain, args=(master,), daemon=True).start()

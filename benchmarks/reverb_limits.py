@@ -1,8 +1,8 @@
 """The throughput of a Reverb server itself: `python benchmarks/reverb_limits.py DATASET`.
 
-The requests that `rlds-beam push` makes of the dataset (step pairs) are made beforehand. Then they are sent to two
-fresh servers: through our `InsertStream`, and over a bare grpc stream that only counts acknowledgements. Prints
-JSON: items/s of each.
+Prepares the requests that `rlds-beam push` would send for the dataset (step pairs), then sends them to two fresh
+servers: through our `InsertStream`, and over a bare grpc stream that only counts acknowledgments. Prints JSON: items/s
+of each.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ CLIENTS: dict[str, Callable[[str, Sequence[Request]], None]] = {
 
 
 def batched(batches: Sequence[CheckedItems]) -> Iterator[list[Cut]]:
-    """What the writer encodes together."""
+    """The batches that the writer encodes together."""
     waiting: list[Cut] = []
     for batch in batches:
         waiting.append(batch.cut)

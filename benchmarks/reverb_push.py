@@ -1,6 +1,6 @@
 """`rlds-beam push` into fresh servers: `python benchmarks/reverb_push.py DATASET --servers N [FLAGS of push]`.
 
-Prints JSON: `items_per_second` at work, and `start_up`, the seconds beside that.
+Prints JSON: `items_per_second` at work, and `start_up`, the remaining seconds.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """How fast step pairs are sampled: `python benchmarks/reverb_sampling.py DATASET [--episodes N] [--batches N]`.
 
-The same episodes are put into tables of fresh servers: by us, in chunks of the default length and of a whole episode,
-and by TF-Agents' observer. Then each is read through `reverb.TrajectoryDataset` in batches of 256, in turn. Prints
-JSON: pairs/s of each.
+Inserts the same episodes into tables of fresh servers: with our writer, in chunks of the default length and of a whole
+episode, and with TF-Agents' observer. Then reads each in turn through `reverb.TrajectoryDataset` in batches of 256.
+Prints JSON: pairs/s of each.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ WHOLE_EPISODE = 1000
 
 
 def sampled(address: str) -> Any:
-    """Batches of pairs, without end."""
+    """Endless batches of pairs."""
     import reverb
 
     pairs = reverb.TrajectoryDataset.from_table_signature(address, TABLE, max_in_flight_samples_per_worker=2 * BATCH)
@@ -51,7 +51,7 @@ def measure(dataset: str, episodes: int, batches: int, repeats: int) -> dict[str
         }
         rates = dict.fromkeys(readers, 0.0)
         for name in [*readers] * repeats:
-            for _ in itertools.islice(readers[name], batches // 4):  # what was fetched ahead is not counted
+            for _ in itertools.islice(readers[name], batches // 4):  # leave out what was fetched ahead
                 pass
             began = time.perf_counter()
             for _ in itertools.islice(readers[name], batches):

@@ -1,8 +1,8 @@
 """Writers compared: `python benchmarks/reverb_writers.py DATASET --items KIND [--episodes N] [--repeats N]`.
 
-All of them put the same items into tables of one server, in turn, from episodes that are ready in memory as they like
-them; a table is emptied when its time is taken. Ours gets `Frames`, one thread. Reverb's own writers get numpy
-steps (or pieces of columns), and no wait between episodes but what they cannot do without. Prints JSON: items/s.
+All insert the same items into a table of one server, in turn, from episodes in memory in the layout they prefer; the
+table is emptied after each. Ours gets `Frames` and one thread. Reverb's own writers get numpy steps (or pieces of
+columns) and wait between episodes only if they must. Prints JSON: items/s.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ KINDS = {
 }
 """Disjoint: the stride is as long as the sequence."""
 PENDING = 100
-"""Items that a writer of Reverb's may have under way."""
+"""Items that a Reverb writer may have in flight."""
 PER_STEP_EPISODES = 5
-"""Writers that go step by step get no more than these: they are slow."""
+"""Episodes for writers that go step by step, which are slow."""
 
 Write = Callable[[Any, Sequence[Any], ItemOptions], None]
 
@@ -47,7 +47,7 @@ def ours(target: ReverbTarget, episodes: Sequence[Items]) -> None:
 
 
 def trajectory_writer(client: Any, episodes: Sequence[Any], items: ItemOptions) -> None:
-    """Reverb's TrajectoryWriter step by step, chunks tuned by itself."""
+    """Reverb's TrajectoryWriter step by step, tuning its chunks itself."""
     import tree
 
     with client.trajectory_writer(num_keep_alive_refs=items.length or _longest(episodes)) as writer:
@@ -62,7 +62,7 @@ def trajectory_writer(client: Any, episodes: Sequence[Any], items: ItemOptions) 
 
 
 def rows(client: Any, episodes: Sequence[Any], items: ItemOptions) -> None:
-    """Reverb's TrajectoryWriter with an item of many frames as one step of it."""
+    """Reverb's TrajectoryWriter with an item of many frames as one step."""
     import tree
 
     with client.trajectory_writer(num_keep_alive_refs=1) as writer:
@@ -132,7 +132,7 @@ def observer(client: Any, episodes: Sequence[Any], items: ItemOptions) -> None:
 
 
 def writers_of(items: ItemOptions) -> dict[str, tuple[Write, bool]]:
-    """The writers that can write such items, and whether each goes step by step."""
+    """The writers that support such items, and whether each goes step by step."""
     per_step: dict[str, tuple[Write, bool]] = {
         "TF-Agents' observer": (observer, True),
         "TrajectoryWriter": (trajectory_writer, True),
@@ -149,7 +149,7 @@ def writers_of(items: ItemOptions) -> dict[str, tuple[Write, bool]]:
 
 
 def _due(i: int, n: int, items: ItemOptions) -> int:
-    """Frames of the item that step i of n completes; 0 for none."""
+    """Number of frames of the item that step i of n completes; 0 if none."""
     if items.length is None:
         return n if i == n - 1 else 0
     return items.length if i + 1 >= items.length and (i + 1 - items.length) % items.stride == 0 else 0
@@ -168,7 +168,7 @@ def nest_of(target: ReverbTarget, frames: Frames) -> Any:
 
 
 def pieces_of(trajectory: Any, length: int) -> list[Any]:
-    """The trajectory cut into pieces of that many frames; what is left over is in none."""
+    """The trajectory cut into pieces of `length` frames; a remainder is dropped."""
     import tree
 
     n = len(trajectory.step_type)
@@ -210,7 +210,7 @@ def measure(dataset: str, kind: str, episodes: int, repeats: int) -> Mapping[str
                 run()
                 rates[name] = max(rates[name], count / (time.perf_counter() - began))
                 there = client.server_info()[TABLE].current_size
-                assert there == count, f"{name}: {there} items there, {count} written"
+                assert there == count, f"{name}: {there} items in the table, {count} written"
                 client.reset(TABLE)
     count = sum(item_count(len(episode), items) for episode in frames)
     return {"frames_per_item": sum(map(len, frames)) / count, "items_per_second": rates}

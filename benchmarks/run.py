@@ -2,9 +2,9 @@
 
     python benchmarks/run.py [SECTION ...] [--quick] [--repeats N]
 
-Each command runs in a process of its own, `--repeats` times, ours and the others' in turn; the best of each counts,
-since whatever else the machine does only ever makes a run slower. Start-up is left out on all sides, and reported.
-Data are generated on the first run into bench_data/, and results.json is written there. Close everything else.
+Each command runs `--repeats` times in its own process, alternating between ours and the peers'. The best run counts,
+because other load only ever makes a run slower. Start-up time is excluded for all and reported separately.
+The first run generates its data in bench_data/; results.json is written there. Close everything else.
 """
 
 from __future__ import annotations
@@ -66,12 +66,12 @@ def state(sizes: Sizes) -> list[Figure]:
         *([f"ours, {k}", f"{m.rate:,.0f}", f"{m.start_up:.1f}", f"{m.rate / peer.rate:,.0f}"] for k, m in ours.items()),
         ["ours, pairs, last 80 % of the job", f"{growth:,.0f}", "", f"{growth / peer.rate:,.0f}"],
     )
-    print("  The last line is by the clock on the wall, and counts planning, the search for duplicates and the commit.")
+    print("  The last line is wall-clock time, including planning, the search for duplicates, and the commit.")
     return [at_least(f"state, {k}: times TF-Agents", m.rate / peer.rate, 300) for k, m in ours.items()]
 
 
 def limit(sizes: Sizes) -> list[Figure]:
-    """Half-cheetah episodes against reading and writing the same bytes with checksums, and nothing else."""
+    """Half-cheetah episodes against reading and writing the same bytes with checksums and nothing else."""
     data, figures, rows = make("state", sizes.of(1_000_000, 200_000)), [], []
     for items in ("frames", "pairs"):
         ours, limits = [], []
@@ -91,7 +91,7 @@ def limit(sizes: Sizes) -> list[Figure]:
             ]
         )
         figures.append(at_least(f"state, {items}: of the limit, record by record", rate / records, 0.5))
-        figures.append(Figure(f"state, {items}: of the limit, block by block in our own room", rate / blocks))
+        figures.append(Figure(f"state, {items}: of the limit, block by block in our own buffer", rate / blocks))
     table(
         "the limit: read with checksums, write the same bytes with checksums, nothing else",
         ["", "steps/s", "record by record", "ratio", "block by block", "ratio"],
@@ -118,7 +118,7 @@ def workers(sizes: Sizes) -> list[Figure]:
 
 
 def memory(sizes: Sizes) -> list[Figure]:
-    """Peak memory of a worker, over the size of the dataset and of its shards."""
+    """Peak memory of a worker, for different sizes of datasets and shards."""
     small, large = sizes.of(200_000, 100_000), sizes.of(2_000_000, 500_000)
     cases = {
         f"{small:,} steps, 1 shard": (small, 1),
@@ -128,7 +128,7 @@ def memory(sizes: Sizes) -> list[Figure]:
     peaks: dict[str, float] = {}
     for name, (steps, files) in cases.items():
         data = make("state", steps, files)
-        # Of a peak, the typical one counts: there is no noise that only ever adds to it.
+        # The median: noise in a peak goes both ways.
         found = sorted(convert(data, "--items=pairs", "--workers=1").peak_mb for _ in range(sizes.repeats))
         peaks[name] = found[len(found) // 2]
     few, whole, cut = peaks.values()
@@ -149,7 +149,7 @@ def images(sizes: Sizes) -> list[Figure]:
         limits: dict[str, float] = {"frames": 0.0, "pairs": 0.0}
         peers = []
         for _ in range(sizes.repeats if encoding == "png" else 1):  # only PNG has a target
-            # Warm for long: TFDS decodes whole episodes ahead, and what it has ready must be the same before and after.
+            # A long warm-up: TFDS decodes whole episodes ahead, and must have as many ready before as after.
             flags = ("--steps", peer_steps, "--warm_up", sizes.of(500, 100))
             peers.append(script("peers/tf_agents_peer.py", data, DATA / "peer.tfrecord", *flags))
             for (items, count), found in runs.items():
@@ -165,7 +165,7 @@ def images(sizes: Sizes) -> list[Figure]:
             ratio, share = ours.rate / peer.rate, ours.rate / limits[items] / count
             label = f"ours, {items}, {count} worker{'s' * (count > 1)}"
             rows.append([label, f"{ours.rate:,.0f}", f"{ours.start_up:.1f}", f"{ratio:.1f}", f"{share:.2f}"])
-            # TF-Agents' side decodes on all cores, so the target is for as many workers.
+            # TF-Agents decodes on all cores, so the target is for as many workers.
             target = 4 if encoding == "png" and count == 2 else None
             figures.append(Figure(f"{encoding}, {items}, {count} worker(s): times TF-Agents", ratio, target))
             figures.append(Figure(f"{encoding}, {items}, {count} worker(s): of the decoder's limit", share))
@@ -175,11 +175,11 @@ def images(sizes: Sizes) -> list[Figure]:
 
 
 def cold(sizes: Sizes) -> list[Figure]:
-    """From nothing: seconds a user waits."""
+    """Seconds a user waits, from a cold process."""
     figures = []
     for name, arguments, target in COLD:
         if arguments[0] == "convert" and len(arguments) > 2 and not REAL.is_dir():
-            print(f"\n{name}: skipped, there is no {REAL} ($RLDS_BEAM_REAL_DATA names another place)")
+            print(f"\n{name}: skipped, there is no {REAL} (set RLDS_BEAM_REAL_DATA to its folder)")
             continue
         seconds = []
         for _ in range(sizes.repeats):
@@ -207,13 +207,15 @@ def _seconds(runs: list[Measurement]) -> float:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("section", nargs="*", metavar="SECTION", help=f"of {', '.join(SECTIONS)} (all)")
+    parser.add_argument("section", nargs="*", metavar="SECTION", help=f"{', '.join(SECTIONS)} (default: all)")
     parser.add_argument("--quick", action="store_true", help="small data, once")
-    parser.add_argument("--repeats", type=int, help="runs of each, of which the best counts (3; 1 if quick)")
+    parser.add_argument(
+        "--repeats", type=int, help="runs of each command; the best counts (default: 3, or 1 with --quick)"
+    )
     args = parser.parse_args()
     unknown = [name for name in args.section if name not in SECTIONS]
     if unknown:
-        parser.error(f"there is no section {unknown[0]}: {', '.join(SECTIONS)}")
+        parser.error(f"no section {unknown[0]}; choose from {', '.join(SECTIONS)}")
     sizes = Sizes(args.repeats or (1 if args.quick else 3), args.quick)
     DATA.mkdir(exist_ok=True)
     load = os.getloadavg()[0]

@@ -1,4 +1,4 @@
-"""What the benchmarks against Reverb have in common: servers in processes of their own, and frames to put into them."""
+"""Shared by the Reverb benchmarks: servers in their own processes, and frames to insert."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TIMEOUT = 60.0
 
 
 def options_of(dataset: str, items: ItemOptions | None = None, server: str = "", chunk_length: int = 0) -> PushOptions:
-    """A push of the dataset; `chunk_length` 0 is the default."""
+    """Options that push the dataset; `chunk_length` 0 means the default."""
     items = items or ItemOptions()
     return PushOptions(
         dataset, reverb=(server or "127.0.0.1:1",), table=(TABLE,), chunk_length=chunk_length or None,
@@ -30,7 +30,7 @@ def options_of(dataset: str, items: ItemOptions | None = None, server: str = "",
 
 @contextlib.contextmanager
 def servers(source: PushInput, count: int, tables: Sequence[str] = (TABLE,)) -> Iterator[list[str]]:
-    """The addresses of `count` servers that are up, each with these tables, empty."""
+    """Addresses of `count` running servers, each with these tables, empty."""
     with contextlib.ExitStack() as stack:
         served = [ServedTable(name) for name in tables]
         started = [stack.enter_context(EmbeddedServer(served, source.spec)) for _ in range(count)]
@@ -38,7 +38,7 @@ def servers(source: PushInput, count: int, tables: Sequence[str] = (TABLE,)) -> 
 
 
 def frames_of(source: PushInput, episodes: int | None = None) -> list[Frames]:
-    """The frames of the first episodes (of all)."""
+    """The frames of the first `episodes` episodes; None: of all."""
     assert source.source is not None
     reader, found = EpisodeReader(source.source), []
     for work in source.ranges:
@@ -55,5 +55,5 @@ def items_of(frames: Sequence[Frames], options: ItemOptions) -> list[Items]:
 
 
 def target_of(options: PushOptions) -> ReverbTarget:
-    """Where a push with these options writes to; its server is up."""
+    """The target of a push with these options; its server is running."""
     return prepare(options, open_input(options)).target

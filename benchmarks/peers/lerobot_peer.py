@@ -1,9 +1,9 @@
-"""What `convert --to=lerobot` is measured against: `python benchmarks/peers/lerobot_peer.py KIND DATASET [--steps N]`.
+"""Peers of `convert --to=lerobot`: `python benchmarks/peers/lerobot_peer.py KIND DATASET [--steps N]`.
 
 - `writer`: LeRobot's own writer in image mode (`add_frame`, `save_episode`, `finalize`), fed from memory.
-- `copy`: the input's records with their checksums, and the same bytes written with XXH3.
-- `encoder`: PyAV with LeRobot's settings, frames decoded before: a file for each camera. Of processor time, since the
-  encoder has threads of its own, and workers share the cores.
+- `copy`: reads the input's records with their checksums and writes the same bytes with XXH3.
+- `encoder`: PyAV with LeRobot's settings and frames decoded beforehand, a file for each camera. Measured in processor
+  time, because the encoder has its own threads and workers share the cores.
 
 Prints JSON; rates are in steps per second.
 """

@@ -2,10 +2,10 @@
 
     python benchmarks/peers/record_peer.py [--episodes N] [--repeats N]
 
-Runs in the environment of `make test-peers` (.venv-peers-scope_rl). Both are given the same CartPole of the old gym
-and an epsilon-greedy head over a Q network of d3rlpy's: one that was trained for a while, so that the pole stays up,
-and one that was not, so that episodes are a dozen steps long. SCOPE-RL steps on after the pole has fallen, with the
-same work for each step; ours begins another episode.
+Runs in the environment of `make test-peers` (.venv-peers-scope_rl). Both get the same CartPole of the old gym
+and an epsilon-greedy head over a d3rlpy Q network: a trained one, so that the pole stays up, and an untrained one, so
+that episodes have a dozen steps. SCOPE-RL keeps stepping after the pole has fallen, with the same work for each step;
+ours begins another episode.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ STEPS = 200
 
 
 def network(env: Any, steps: int) -> Any:
-    """A Q network, trained for so many steps."""
+    """A Q network, trained for `steps` steps."""
     torch.manual_seed(1)
     np.random.seed(1)
     config = DQNConfig(encoder_factory=VectorEncoderFactory([64]), learning_rate=1e-3, target_update_interval=200)
@@ -50,7 +50,7 @@ def network(env: Any, steps: int) -> Any:
 
 
 def rate(kind: Any, env: Any, head: Any, episodes: int) -> float:
-    """Recorded steps a second of processor time, until all of them are arrays in memory."""
+    """Recorded steps per second of processor time, until all are arrays in memory."""
     dataset = kind(env=env, max_episode_steps=STEPS)
     began = time.process_time()
     logged = dataset.obtain_episodes(head, n_trajectories=episodes, random_state=1)

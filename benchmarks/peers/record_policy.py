@@ -11,5 +11,5 @@ _FIRST, _SECOND = _RANDOM.normal(size=(4, 64)).astype(np.float32), _RANDOM.norma
 
 
 def q_function(observations: Any) -> Any:
-    """Values of both actions, (N, 2)."""
+    """Q values of both actions, (N, 2)."""
     return np.maximum(observations @ _FIRST, 0) @ _SECOND

@@ -1,10 +1,10 @@
-"""TF-Agents' rlds_to_reverb, or ours in its place.
+"""TF-Agents' rlds_to_reverb, or our drop-in.
 
     python benchmarks/peers/reverb_dropin.py WHO WHAT DATASET --steps N
 
 WHO is `agents` or `ours`. WHAT is `convert`: `convert_rlds_to_trajectories(...).batch(256)`, iterated over; or `push`:
 `push_rlds_to_reverb` with a `ReverbAddTrajectoryObserver` of step pairs, into a fresh server. TFDS reads the dataset
-on both sides. Prints JSON: `steps_per_second` is that of `--steps` steps after a warm-up, from the first frame on.
+on both sides. Prints JSON: `steps_per_second` covers `--steps` steps after a warm-up, from the first frame on.
 """
 
 from __future__ import annotations
@@ -49,21 +49,21 @@ def push(rlds_to_reverb: Any, observers: Any, dataset: str, episodes: Any, steps
     with servers(open_input(options_of(dataset)), 1) as (address,):
         client = reverb.Client(address)
         observer = _clocked(observers.ReverbAddTrajectoryObserver)(client, TABLE, sequence_length=2)
-        # The first push includes what a process does once.
+        # The first push includes one-time work.
         for count in (warm_up, steps):
             observer.began = None
             pushed = rlds_to_reverb.push_rlds_to_reverb(episodes.take(count // EPISODE), observer)
             observer.flush()
             seconds = time.perf_counter() - observer.began
-            assert pushed == count, f"{pushed} pushed, of {count}"
+            assert pushed == count, f"{pushed} of {count} steps pushed"
         there, expected = client.server_info()[TABLE].current_size, (warm_up + steps) // EPISODE * (EPISODE - 1)
-        assert there == expected, f"{there} items there, of {expected}"
+        assert there == expected, f"{there} of {expected} items in the table"
         observer.close()
     return seconds
 
 
 def _clocked(observer: Any) -> Any:
-    """The observer's class, with the time of the first frames in `began`: before that, functions are traced."""
+    """The observer's class, with the time of the first frames in `began`, after tracing."""
 
     class Clocked(observer):
         began: float | None = None

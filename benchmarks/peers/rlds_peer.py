@@ -1,12 +1,12 @@
-"""What `convert --to=rlds` and the like are measured against, and they themselves, by processor time.
+"""`convert --to=rlds` and similar jobs, and their peers, in processor time.
 
     python benchmarks/peers/rlds_peer.py copy DATASET                checks and copies the bytes, with an XXH3
-    python benchmarks/peers/rlds_peer.py mod DATASET [--episodes N]  the way of rlds_dataset_mod
+    python benchmarks/peers/rlds_peer.py mod DATASET [--episodes N]  as rlds_dataset_mod does
     python benchmarks/peers/rlds_peer.py ours DATASET NAME=VALUE ... a conversion with these options
 
 `mod` resizes and encodes as rlds_dataset_mod's `resize_and_jpeg_encode` does: a `tf.data` map over the steps of each
-episode, as numpy, encoded by the dataset's features, and serialised by TFDS. Prints JSON; rates are in steps per second
-of a core: of processor time (user and system, all threads), without start-up.
+episode, as numpy, encoded by the dataset's features, and serialized by TFDS. Prints JSON; rates are in steps per second
+of processor time (user and system, all threads), without start-up.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ SIZE, LEAST, QUALITY = 256, 64, 95
 
 
 TIMES = 3
-"""How often each is done in this process; the best counts, when all is warm."""
+"""Runs of each in this process; the best counts."""
 
 
 def cpu(function: Callable[[int], int]) -> dict[str, float]:
-    """The rate of a function that is given the number of its run, and returns how many steps it did."""
+    """The best rate of a function that takes the number of the run and returns its number of steps."""
     best = {"steps_per_second": 0.0}
     for i in range(TIMES):
         began = time.process_time()
@@ -123,8 +123,10 @@ def main() -> None:
     parser: Any = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("kind", choices=("copy", "mod", "ours"))
     parser.add_argument("dataset", type=Path)
-    parser.add_argument("options", nargs="*", help="of the conversion, NAME=VALUE, the value as JSON or a string")
-    parser.add_argument("--steps", type=int, default=0, help="of the dataset that is copied")
+    parser.add_argument(
+        "options", nargs="*", help="options of the conversion: NAME=VALUE, with JSON or a string as the value"
+    )
+    parser.add_argument("--steps", type=int, default=0, help="steps of the copied dataset")
     parser.add_argument("--episodes", type=int, default=1)
     given = parser.parse_intermixed_args()
     room = Path(tempfile.mkdtemp(dir=given.dataset.parents[1]))

@@ -1,9 +1,9 @@
-"""RLlib's connector pieces and ours on the same episodes in memory: prints JSON.
+"""RLlib's connector pieces and ours, on the same episodes in memory. Prints JSON.
 
     python benchmarks/peers/rllib_connectors.py [--episodes N] [--length T] [--repeats N]
 
 Runs in the environment of `make test-peers` (.venv-peers-rllib). Both run the default learner pipeline of a recurrent
-module, with `max_seq_len=20` and recorded states, and end with tensors; first it is made sure that they are equal.
+module, with `max_seq_len=20` and recorded states, and end with tensors, which are first checked to be equal.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ OUR_PIECES = [
 
 
 class Recurrent(TorchRLModule):
-    """A module that has a state; the connectors ask it for nothing else."""
+    """A module with a state, the only thing that the connectors ask for."""
 
     def setup(self) -> None: ...
 
@@ -60,7 +60,7 @@ class Recurrent(TorchRLModule):
 
 
 def episodes(count: int, length: int, *, one_layer: bool = False) -> tuple[list[SingleAgentEpisode], list[Episode]]:
-    """The same episodes as RLlib records them, and as RLDS; `one_layer`: states have an axis for layers of a model."""
+    """The same episodes as RLlib records them and as RLDS; `one_layer` adds an axis for layers to the states."""
     rng, theirs, made = np.random.default_rng(0), [], []
     state = (length + 1, 1, STATE) if one_layer else (length + 1, STATE)
     for i in range(count):

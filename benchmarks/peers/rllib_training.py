@@ -1,12 +1,12 @@
-"""RLlib's MARWIL or BC, fed by columns of ours and by its own way from recorded episodes: prints JSON.
+"""RLlib's MARWIL or BC, trained on our columns and on recorded episodes by RLlib's own path. Prints JSON.
 
     python benchmarks/peers/rllib_training.py [--algorithm marwil|bc] [--recurrent] [--episodes N] [--iterations N]
 
-Runs in the environment of `make test-peers` (.venv-peers-rllib). Both train the same model on the same episodes, with
-as many rows in a batch. RLlib's own way reads episodes (`input_read_episodes`). With its defaults, MARWIL runs the
-connectors for each batch anew; BC keeps what they made in memory, once it has seen all data.
+Runs in the environment of `make test-peers` (.venv-peers-rllib). Both train the same model on the same episodes with
+equal batches. RLlib's own path reads episodes (`input_read_episodes`). By default, MARWIL runs the connectors again for
+each batch; BC keeps their output in memory once it has seen all data.
 
-RLlib reads ahead, and starts reading anew at the end of an epoch, so several epochs are measured: an iteration that
+RLlib reads ahead and starts reading again at the end of an epoch, so several epochs are measured: an iteration that
 takes a batch from the queue says little.
 """
 
@@ -39,11 +39,11 @@ from rlds_beam.testing import write_dataset
 
 ROWS, LENGTH = 500, 200
 READ = 4
-"""Episodes that RLlib takes at a time; of each such part it makes a batch."""
+"""Episodes that RLlib reads at a time and turns into a batch."""
 
 
 def write_episodes(path: Path, episodes: list[Any]) -> str:
-    """As RLlib's recorders write them: an episode is a row."""
+    """Writes episodes as RLlib's recorders do: one row each."""
     items = [msgpack.packb(episode.get_state(), default=msgpack_numpy.encode) for episode in episodes]
     path.mkdir()
     for i in range(4):
@@ -52,7 +52,7 @@ def write_episodes(path: Path, episodes: list[Any]) -> str:
 
 
 def write_columns(path: Path, episodes: list[Any], recurrent: bool) -> str:
-    """RLDS, and its columns."""
+    """Writes RLDS and converts it to columns."""
     pieces: list[Any] = [ours.GeneralAdvantageEstimation(lambda_=1.0), *rllib_connectors.OUR_PIECES]
     episodes = [e.with_columns({"vf_preds": e.steps["reward"] * 0}) for e in episodes]
     if not recurrent:
@@ -79,7 +79,7 @@ def configured(algorithm: str, recurrent: bool) -> Any:
 
 
 def train(config: Any, iterations: int) -> dict[str, float]:
-    """Seconds until the first iteration is done, and for each of the later ones, on average."""
+    """Seconds until the first iteration is done, and the mean of the later ones."""
     began = time.perf_counter()
     algorithm = config.build_algo()
     algorithm.train()
@@ -99,8 +99,8 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=3)
     flags = parser.parse_args()
     logging.disable(logging.WARNING)
-    torch.set_num_threads(1)  # the model is small, and RLlib's readers need a core, too
-    # Logical CPUs: with two, RLlib's own way with BC waits for a reader that Ray never starts.
+    torch.set_num_threads(1)  # the model is small, and RLlib's readers need a core
+    # Logical CPUs: with two, BC on RLlib's own path waits for a reader that Ray never starts.
     ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False)
     recorded, made = rllib_connectors.episodes(flags.episodes, LENGTH, one_layer=True)
     with tempfile.TemporaryDirectory() as directory:

@@ -1,8 +1,8 @@
-"""Octo's and OpenVLA's way to statistics: `python benchmarks/peers/statistics_peer.py DATASET --episodes N`.
+"""Statistics as Octo and OpenVLA compute them: `python benchmarks/peers/statistics_peer.py DATASET --episodes N`.
 
 TFDS reads the episodes with their steps batched (`SkipDecoding`, as dlimp does), a loop over `tf.data` collects the
-action and state of each in lists, and numpy computes mean, std, min, max and quantiles of all of them together. Prints
-JSON: `start_up` is the seconds until the first episode, which `steps_per_second` leaves out.
+action and state of each in lists, and numpy computes mean, std, min, max, and quantiles of all at once. Prints JSON:
+`start_up` is the seconds until the first episode, which `steps_per_second` excludes.
 """
 
 from __future__ import annotations

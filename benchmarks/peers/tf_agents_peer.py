@@ -1,12 +1,12 @@
-"""TF-Agents' way, measured in its own process.
+"""TF-Agents' conversion, measured in its own process.
 
     python benchmarks/peers/tf_agents_peer.py DATASET OUTPUT --steps N
 
 TFDS reads the dataset and decodes its images, `rlds_to_reverb.convert_rlds_to_trajectories` makes the
 trajectories, and `example_encoding_dataset.TFRecordObserver` writes them. Prints JSON: `start_up` is the
-seconds until the first steps were written (imports, tracing, warm-up), which `steps_per_second` leaves out.
+seconds until the first steps are written (imports, tracing, warm-up), which `steps_per_second` excludes.
 
-TF-Agents has no writer for step pairs, so what it writes is always single frames.
+TF-Agents has no writer for step pairs, so it always writes single frames.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 def trajectories(directory: str) -> tuple[Any, Any]:
     """The dataset of trajectories, and their spec.
 
-    Nested observations come out of TF-Agents' conversion with the wrong shape (their leaves are not
-    sliced out of the pair), so cameras are stacked into one tensor first, beside which nothing is kept.
+    TF-Agents' conversion gives nested observations the wrong shape (their leaves are not sliced out of
+    the pair), so cameras are first stacked into one tensor, and other observations are dropped.
     """
     import tensorflow as tf
     import tensorflow_datasets as tfds
@@ -44,7 +44,7 @@ def trajectories(directory: str) -> tuple[Any, Any]:
 
 
 def measure(directory: str, output: str, steps: int, warm_up: int) -> dict[str, float]:
-    """Writes `warm_up` steps, then `steps` more timed."""
+    """Writes `warm_up` steps, then `steps` more, timed."""
     began = time.perf_counter()
     from tf_agents.utils import example_encoding_dataset
 

@@ -1,4 +1,4 @@
-"""The cost model: what a byte of input costs a core, as `rates.py` measured it, and what follows for much of it.
+"""The cost model: what a byte of input costs a core, measured by `rates.py`, and what follows for large datasets.
 
     python benchmarks/rates/cost.py [--rates FILE] [--bytes N] [--episodes N]
 
@@ -27,7 +27,7 @@ OPEN_X = 9e12, 2.4e6
 DROID = 1.7e12, 92_233
 """Bytes and episodes of DROID as RLDS."""
 CORE_HOUR = 0.05
-"""What an hour of a core costs, in dollars: assumed, about the list price of clouds."""
+"""Dollars per core hour: an assumption, close to clouds' list prices."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,10 +35,10 @@ class Stages:
     """What converting one kind of data to step pairs costs.
 
     Attributes:
-      input_bytes, output_bytes: of a step, in the files.
-      pixels: of a step's images.
-      cpu_us: microseconds of a core for a step, by stage: `STAGES`; `duplicates`, the look at the framing before;
-        and `whole`, all of `STAGES` in one go, as a range goes.
+      input_bytes, output_bytes: bytes of a step in the files.
+      pixels: pixels of a step's images.
+      cpu_us: microseconds of a core per step, by stage: `STAGES`; `duplicates`, the scan of the framing beforehand;
+        and `whole`, all of `STAGES` together, as a range runs them.
     """
 
     input_bytes: float
@@ -48,17 +48,17 @@ class Stages:
 
     @property
     def seconds_per_byte(self) -> float:
-        """Core seconds of a range's work for each byte of input."""
+        """Core seconds of a range's work, per byte of input."""
         return self.cpu_us["whole"] * 1e-6 / self.input_bytes
 
     @property
     def look_per_byte(self) -> float:
-        """Seconds of the look for duplicates, for each byte of input."""
+        """Seconds of the scan for duplicates, per byte of input."""
         return self.cpu_us["duplicates"] * 1e-6 / self.input_bytes
 
     @property
     def growth(self) -> float:
-        """Bytes of output for each byte of input."""
+        """Bytes of output per byte of input."""
         return self.output_bytes / self.input_bytes
 
 
@@ -68,7 +68,8 @@ class Push:
 
     Attributes:
       client_us, server_us: microseconds of a core, from frames on.
-      server_bytes: of the server's memory. wire_bytes: of the network.
+      server_bytes: bytes of the server's memory.
+      wire_bytes: bytes sent over the network.
     """
 
     client_us: float
@@ -83,9 +84,9 @@ class Rates:
 
     Attributes:
       date, machine: when and where they were measured.
-      range_seconds: `cpu` and `wall` of a range beside its bytes.
-      stages, push: by kind of data.
-      jobs: by job (`job_rates`), of one kind each.
+      range_seconds: fixed cost of a range, `cpu` and `wall`.
+      stages, push: costs by kind of data.
+      jobs: costs by job (`job_rates`), each for one kind of data.
     """
 
     date: str
@@ -97,7 +98,7 @@ class Rates:
 
     @classmethod
     def read(cls, path: Path = MEASURED) -> Rates:
-        """Reads what `rates.py` printed."""
+        """Reads the output of `rates.py`."""
         content = json.loads(path.read_text())
         stages = {name: _only(Stages, found) for name, found in content["stages"].items()}
         push = {name: _only(Push, found) for name, found in content["push"].items()}
@@ -110,23 +111,23 @@ def _only(kind: Any, found: Mapping[str, Any]) -> Any:
 
 
 def range_count(size: float) -> int:
-    """Ranges, so output shards, that the planner makes of plain shards of `size` bytes in one split."""
+    """Number of ranges, and so of output shards, planned for plain shards of `size` bytes in one split."""
     return min(MAX_RANGES, math.ceil(size / RANGE_BYTES))
 
 
 def core_seconds(stages: Stages, rates: Rates, size: float) -> float:
-    """Of a whole conversion: the look for duplicates, the ranges, and what each range costs beside its bytes."""
+    """Core seconds of a whole conversion: the scan for duplicates, the ranges, and each range's fixed cost."""
     work = size * (stages.seconds_per_byte + stages.look_per_byte)
     return work + range_count(size) * rates.range_seconds["wall"]
 
 
 def push_seconds(stages: Stages, push: Push) -> float:
-    """Of a client, for each step that is pushed as a pair: read, decode, check and frames, then `client_us`."""
+    """Client seconds per step pushed as a pair: read, decode, check, and frames, then `client_us`."""
     return sum(stages.cpu_us[name] for name in STAGES[:4]) * 1e-6 + push.client_us * 1e-6
 
 
 def server_rate(push: Push, cores: float) -> float:
-    """Pairs a second that a server takes on `cores` cores."""
+    """Pairs per second that a server accepts on `cores` cores."""
     return cores * 1e6 / push.server_us
 
 
@@ -145,7 +146,7 @@ def show_stages(rates: Rates) -> None:
 
 
 def show_dataset(rates: Rates, kinds: Sequence[str], size: float, episodes: float) -> None:
-    """What a dataset costs if all of it were of one kind."""
+    """Prints the cost of a dataset that is all of one kind."""
     rows = []
     for kind in kinds:
         stages = rates.stages[kind]
@@ -165,7 +166,7 @@ def show_dataset(rates: Rates, kinds: Sequence[str], size: float, episodes: floa
 
 
 def show_jobs(rates: Rates) -> None:
-    """What jobs on images cost, for each step and for the two large datasets."""
+    """Prints the cost of jobs on images, per step and for the two large datasets."""
     rows = [
         [name, f"{s.input_bytes:,.0f}", f"{s.cpu_us['whole']:,.0f}", f"{1e6 / s.cpu_us['whole']:,.0f}",
          f"{1e-6 / s.seconds_per_byte:,.1f}", f"{s.growth:.2f}"]
@@ -215,7 +216,7 @@ def main() -> None:
     rates = Rates.read(args.rates)
     print(f"measured {rates.date}: {rates.machine}")
     ms = {name: f"{1e3 * seconds:.1f}" for name, seconds in rates.range_seconds.items()}
-    print(f"a range costs {ms['cpu']} ms of a core, {ms['wall']} ms in all")
+    print(f"a range costs {ms['cpu']} ms of a core and {ms['wall']} ms of wall time")
     show_stages(rates)
     show_dataset(rates, [kind for kind in rates.stages if kind != "state"], args.bytes, args.episodes)
     show_jobs(rates)

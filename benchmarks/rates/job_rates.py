@@ -1,6 +1,6 @@
-"""What jobs on images cost a core: `measure` is a part of `rates.py`; what follows from it is printed by `cost.py`.
+"""Costs of jobs on images: `rates.py` calls `measure`, and `cost.py` prints what follows.
 
-Each is the work of whole ranges in processor time; videos are encoded in the environment of `make test-peers`.
+Measures whole ranges in processor time. Videos are encoded in the environment of `make test-peers`.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ class Job(NamedTuple):
     """A conversion.
 
     Attributes:
-      kind, steps: of the data (`data.py`), and of a quick run.
-      options: of the conversion.
-      python: runs it, in a process of its own.
+      kind: the kind of data (`data.py`).
+      steps: its steps, and those of a quick run.
+      options: the conversion's options.
+      python: the interpreter that runs it in its own process.
     """
 
     kind: str
@@ -44,7 +45,7 @@ JOBS = {
 
 
 def measure(sizes: Sizes) -> dict[str, Any]:
-    """By job: bytes of a step in and out, and microseconds of a core for it."""
+    """By job: input and output bytes per step, and microseconds of a core."""
     (DATA / "resize.json").write_text(json.dumps(["ResizeImages"]))
     found = {}
     for name, job in JOBS.items():
@@ -58,7 +59,7 @@ def measure(sizes: Sizes) -> dict[str, Any]:
 
 
 def once(data: str, options: dict[str, Any], repeats: int) -> dict[str, Any]:
-    """One job: the best of several times, and once before, for what is loaded only then."""
+    """Measures one job: the best of several runs after a warm-up."""
     from rlds_beam.checking.duplicates import scan
     from rlds_beam.jobs.convert import prepare
     from rlds_beam.jobs.options import ConvertOptions

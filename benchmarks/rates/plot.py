@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 
 WIDTH, HEIGHT, LEFT, TOP, RIGHT, BOTTOM = 380, 300, 46, 34, 12, 44
-COLOURS = ("#c0392b", "#2c6fbb", "#2e8b57", "#8e44ad", "#d68910")
+COLORS = ("#c0392b", "#2c6fbb", "#2e8b57", "#8e44ad", "#d68910")
 
 Lines = Mapping[str, Sequence[tuple[float, float]]]
 
@@ -51,7 +51,7 @@ def _panel(name: str, lines: Lines, left: float, span: tuple[float, float], top:
     parts.append(
         f'<text x="{left + LEFT + wide / 2}" y="{TOP + high + 30}" text-anchor="middle">{escape(x_label)}</text>'
     )
-    for colour, line in zip(COLOURS, lines.values(), strict=False):
+    for colour, line in zip(COLORS, lines.values(), strict=False):
         path = " ".join(f"{x(a):.1f},{y(b):.1f}" for a, b in line)
         parts.append(f'<polyline stroke="{colour}" points="{path}"/>')
     return "".join(parts)
@@ -65,6 +65,6 @@ def _ticks(top: float) -> list[float]:
 def _legend(name: str, index: int) -> str:
     x, y = 60 + index * 230, HEIGHT + 10
     return (
-        f'<polyline stroke="{COLOURS[index]}" points="{x},{y - 4} {x + 20},{y - 4}"/>'
+        f'<polyline stroke="{COLORS[index]}" points="{x},{y - 4} {x + 20},{y - 4}"/>'
         f'<text x="{x + 26}" y="{y}">{escape(name)}</text>'
     )

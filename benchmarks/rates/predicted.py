@@ -1,9 +1,9 @@
 """Compares the cost model with measurements: `python benchmarks/rates/predicted.py state|jpeg|rlds|... [--repeats N]`.
 
-Runs `rlds-beam convert` with one and with two workers, or `rlds-beam push` into one server, and prints what the model
-says of the same job next to the wall-clock time. The model knows `rates.json`, the plan, and how many
-workers there are; how long a start takes is measured with a dataset of no size. Needs a quiet machine, and says how
-quiet it was: the last column is how many cores others kept busy meanwhile. Processor time is less disturbed by them.
+Runs `rlds-beam convert` with one and two workers, or `rlds-beam push` into one server, and prints the model's
+prediction next to the wall-clock time. The model knows `rates.json`, the plan, and the number of workers; the start-up
+time is measured with an almost empty dataset. Needs a quiet machine; the last column shows how many cores other
+processes kept busy, which disturbs processor time less.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ HEAD = ["", "predicted", "measured", "error", "cores busy for others"]
 
 @dataclasses.dataclass(frozen=True)
 class Timed:
-    """A command that ran: what it said, processor seconds of all its processes, and cores that others were using."""
+    """A finished command: its output, processor seconds of all its processes, and cores that others used."""
 
     run: Measurement
     cpu: float
@@ -61,19 +61,19 @@ def timed(function: Callable[..., Measurement], *args: Any) -> Timed:
 
 
 def _ours() -> float:
-    """Processor seconds of this process's children, and of theirs, that have ended."""
+    """Processor seconds of this process's finished descendants."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
 
 def _busy() -> float:
-    """Processor seconds that this machine has been at work, or was made to wait by its host."""
+    """Processor seconds that this machine was busy, or kept waiting by its host."""
     user, nice, system, _, _, *others = map(int, Path("/proc/stat").read_text().split("\n")[0].split()[1:9])
     return (user + nice + system + sum(others)) / os.sysconf("SC_CLK_TCK")
 
 
 def predicted_convert(data: Path, kind: str, workers: int, rates: Rates) -> tuple[float, float, float]:
-    """(seconds of the ranges, processor seconds of them, processor seconds of the look for duplicates)."""
+    """(seconds of the ranges, their processor seconds, processor seconds of the scan for duplicates)."""
     stages = rates.jobs[OF_JOB[kind]] if kind in OF_JOB else rates.stages[kind]
     source = open_source(str(data))
     costs = Costs(rates.range_seconds["wall"], 0.0, stages.seconds_per_byte).of(plan_ranges(source))
@@ -110,7 +110,7 @@ def compare_push(rates: Rates, repeats: int) -> None:
         flags = ("--servers=1", f"--workers={workers}")
         runs = [timed(script, "reverb_push.py", data, *flags) for _ in range(repeats)]
         best = max(runs, key=lambda t: t.run.content["items_per_second"])
-        # The client's workers, the server, and all cores for both of them: whichever is the slowest.
+        # The slowest of the client's workers, the server, and all cores for both.
         seconds = max(client / workers, server / cores, (client + server) / cores)
         name = f"{kind}, {steps:,} steps, 1 server, {workers} worker{'s' * (workers > 1)}"
         rows.append(_row(name, steps * seconds, steps / best.run.content["items_per_second"], best.others))
@@ -124,8 +124,8 @@ def _row(name: str, predicted: float, measured: float, others: float) -> list[st
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=(*CONVERT, "push"))
-    parser.add_argument("--repeats", type=int, default=2, help="runs of each, of which the best counts")
-    parser.add_argument("--rates", type=Path, default=MEASURED, help="what rates.py printed")
+    parser.add_argument("--repeats", type=int, default=2, help="runs of each; the best counts")
+    parser.add_argument("--rates", type=Path, default=MEASURED, help="output of rates.py")
     args = parser.parse_args()
     DATA.mkdir(exist_ok=True)
     rates = Rates.read(args.rates)

@@ -2,9 +2,9 @@
 
     python benchmarks/rates/rates.py [--quick] [--repeats N] > benchmarks/rates/rates.json
 
-Everything runs in this one process, without Beam, episode after episode as a worker does it. What counts is processor
-time (user and system, of all threads), so that whatever else the machine does spoils it little; the best of several.
-Prints the JSON that `cost.py` reads: benchmarks/rates/rates.json is that of the last full run.
+Everything runs in this process, without Beam, episode by episode as in a worker. It measures processor time (user and
+system, all threads), which other load disturbs little; the best of several runs counts. Prints the JSON that `cost.py`
+reads: benchmarks/rates/rates.json is from the last full run.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ from rlds_beam.trajectories.frames import to_frames
 from rlds_beam.trajectories.items import Items, Windows
 
 KINDS = {"state": (2_000_000, 20_000), "png": (6_000, 200), "jpeg": (20_000, 200), "jpeg256": (1_200, 100)}
-"""Steps of each kind of data (`data.py`), and of a quick run. Enough that a run does not live on what is in a cache."""
+"""Steps of each kind of data (`data.py`) in a full and a quick run: enough to exceed the caches."""
 
 REAL = Path(os.environ.get("RLDS_BEAM_REAL_DATA", Path(__file__).resolve().parents[3] / "shared" / "data"))
 
 
 def cpu(function: Callable[..., Any], *args: Any, repeats: int = 1) -> float:
-    """Processor seconds of this process, the least of several calls."""
+    """Processor seconds of this process: the best of several calls."""
     seconds = []
     for _ in range(repeats):
         began = time.process_time()
@@ -58,7 +58,7 @@ def cpu(function: Callable[..., Any], *args: Any, repeats: int = 1) -> float:
 
 @contextlib.contextmanager
 def conversion(data: Path, images: str = "raw") -> Iterator[ConvertJob]:
-    """A conversion to step pairs whose output is gone afterwards."""
+    """A conversion to step pairs; the output is deleted at the end."""
     with tempfile.TemporaryDirectory(dir=DATA) as home:
         options = ConvertOptions.create(str(data), f"{home}/out", images=images, repair=("missing_is_last",))
         job = prepare(options)
@@ -67,9 +67,9 @@ def conversion(data: Path, images: str = "raw") -> Iterator[ConvertJob]:
 
 
 def stages(data: Path, images: str, repeats: int) -> dict[str, Any]:
-    """Microseconds of a core for each step, by stage, and the bytes that a step is."""
+    """Microseconds of a core per step, by stage, and the bytes of a step."""
     whole, output = float("inf"), 0
-    for _ in range(repeats):  # each into an output of its own: a range that is committed is not done again
+    for _ in range(repeats):  # each into its own output: a committed range would not run again
         with conversion(data, images) as job:
             whole = min(whole, cpu(convert, job))
             output = sum(p.stat().st_size for p in Path(job.directory).glob("*.tfrecord-*") if p.suffix != ".spec")
@@ -91,7 +91,7 @@ def stages(data: Path, images: str, repeats: int) -> dict[str, Any]:
 
 
 def convert(job: ConvertJob) -> None:
-    """All ranges of a job that has just been opened."""
+    """Converts all ranges of a newly opened job."""
     for work in job.ranges:
         job.converter.convert(work, {})
 
@@ -110,11 +110,11 @@ class Clock:
 
 
 def staged(job: ConvertJob) -> tuple[Clock, tuple[int, int]]:
-    """What `RangeConverter.convert` does with a range, episode after episode, timed; returns its (steps, pixels)."""
+    """Does what `RangeConverter.convert` does, timed, episode by episode; returns (steps, pixels)."""
     clock, reader, convert, steps, seen = Clock(), job.converter.reader, job.output.conversion, 0, 0
     encode = record_encoder(convert)
     for work in job.ranges:
-        with ShardWriter(f"{job.directory}/measured") as shard:  # not committed: it does not stay
+        with ShardWriter(f"{job.directory}/measured") as shard:  # not committed, so it is deleted
             for segment in work.segments:
                 records = read_segment(job.source.files, segment)
                 while (record := clock("read", next, records, None)) is not None:
@@ -130,13 +130,13 @@ def staged(job: ConvertJob) -> tuple[Clock, tuple[int, int]]:
 
 
 def pixels(episode: Episode) -> int:
-    """Of all its images."""
+    """The number of pixels in all its images."""
     columns = [column for column in episode.steps.values() if isinstance(column, EncodedImages)]
     return sum(len(c) * (c.shape[0] or 0) * (c.shape[1] or 0) for c in columns)
 
 
 def range_seconds(repeats: int) -> dict[str, float]:
-    """The cost of an almost empty range: opening, naming, committing. Processor and wall."""
+    """The cost of an almost empty range (opening, naming, committing), in processor and wall seconds."""
     from rlds_beam.testing import make_episode, write_dataset
 
     with tempfile.TemporaryDirectory(dir=DATA) as home:
@@ -182,7 +182,7 @@ def measure(sizes: Sizes) -> dict[str, Any]:
 
 
 def rounded(value: Any) -> Any:
-    """Rounded to four digits, more than a measurement is accurate to."""
+    """Rounds to four significant digits."""
     if isinstance(value, dict):
         return {key: rounded(inner) for key, inner in value.items()}
     return float(f"{value:.4g}") if isinstance(value, float) else value
@@ -191,8 +191,10 @@ def rounded(value: Any) -> Any:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="small data, once")
-    parser.add_argument("--repeats", type=int, help="of each stage, of which the best counts (3; 1 if quick)")
-    parser.add_argument("--jobs", type=Path, help="of these rates, measure only the jobs again")
+    parser.add_argument(
+        "--repeats", type=int, help="runs of each stage; the best counts (default: 3, or 1 with --quick)"
+    )
+    parser.add_argument("--jobs", type=Path, help="measure only the jobs again; take the rest from this file")
     args = parser.parse_args()
     DATA.mkdir(exist_ok=True)
     sizes = Sizes(args.repeats or (1 if args.quick else 3), args.quick)

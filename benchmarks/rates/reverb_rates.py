@@ -1,4 +1,4 @@
-"""What a pushed item costs the client and the server: processor time of both, and the server's memory."""
+"""The cost of a pushed item: processor time of the client and server, and the server's memory."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from rlds_beam.reverb.writing import StreamWriter
 
 
 def push(dataset: str, repeats: int) -> dict[str, float]:
-    """Step pairs of a dataset into a fresh server, `repeats` times; the least of each cost.
+    """Pushes step pairs into a fresh server `repeats` times; the lowest of each cost counts.
 
     Returns:
-      items; and for each item: `client_us` (making requests, sending them, waiting), `server_us` (processor
-      microseconds of the server's process), `server_bytes` (growth of its resident memory), `wire_bytes`, and
-      `wall_us`, which is what the slower side takes when both have a core.
+      The number of items; and per item: `client_us` (making requests, sending them, waiting), `server_us` (processor
+      microseconds of the server), `server_bytes` (growth of its resident memory), `wire_bytes`, and `wall_us`, the
+      time of the slower side if both have a core.
     """
     source = open_input(options_of(dataset))
     made = items_of(frames_of(source), source.items)
     runs = [_once(dataset, source, made) for _ in range(repeats)]
-    # Memory is what is there at the end; the largest is the one that no reuse of freed pages hides.
+    # The memory at the end; the largest run is the one that reuse of freed pages hides least.
     return {name: (max if name == "server_bytes" else min)(run[name] for run in runs) for name in runs[0]}
 
 
@@ -54,7 +54,7 @@ def _once(dataset: str, source: Any, made: Any) -> dict[str, float]:
 
 
 def children() -> set[int]:
-    """The processes that this one started."""
+    """The child processes."""
     tasks = Path(f"/proc/{os.getpid()}/task").iterdir()
     return {int(pid) for task in tasks for pid in (task / "children").read_text().split()}
 

@@ -1,8 +1,8 @@
-"""Which worker does which range, and when all are done: pure functions over arrays of seconds.
+"""Which worker runs which range, and when all are done: pure functions on arrays of seconds.
 
-Ranges wait in one list. `taken` gives the next one to the first free worker (runners that hand out work as they go);
-`dealt` and `drawn` settle it beforehand, one after the other like cards, or by the hash of a random key (runners
-that cut the list into bundles, or shuffle it). A worker never waits while it still has a range to do.
+Ranges wait in one list. `taken` gives the next one to the first free worker (runners that assign work dynamically);
+`dealt` and `drawn` assign all in advance, in turn like cards or by the hash of a random key (runners that cut the list
+into bundles or shuffle it). A worker never waits while it has a range left.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Schedule:
 
     Attributes:
       owners: int64 [ranges], the worker that did each.
-      finishes: float64 [workers], seconds after which each was done with its last one; 0 where it had none.
+      finishes: float64 [workers], seconds until each finished its last range; 0 if it had none.
     """
 
     owners: Array
@@ -35,23 +35,23 @@ class Schedule:
         return float(self.finishes.max())
 
     @property
-    def utilisation(self) -> float:
-        """Share of the workers' time, until all is done, in which they have work."""
+    def utilization(self) -> float:
+        """The share of the workers' time, until all is done, in which they have work."""
         return float(self.finishes.mean() / self.makespan) if self.makespan else 1.0
 
     @property
     def tail(self) -> float:
-        """Share of the time that goes by when half of the workers have nothing to do any more."""
+        """The share of the time after half of the workers have run out of work."""
         return float(1 - np.median(self.finishes) / self.makespan) if self.makespan else 0.0
 
 
 def taken(costs: Array, speeds: Array, seed: int = 0) -> Schedule:
-    """Each range, in order, to the worker that is free first.
+    """Gives each range, in order, to the worker that is free first.
 
     Args:
       costs: float64 [ranges], seconds at speed 1.
       speeds: float64 [workers], 0.5 takes twice as long.
-      seed: not used; there is nothing to draw.
+      seed: unused.
     """
     del seed
     free, pace, owners = [(0.0, worker) for worker in range(len(speeds))], speeds.tolist(), []
@@ -63,13 +63,13 @@ def taken(costs: Array, speeds: Array, seed: int = 0) -> Schedule:
 
 
 def dealt(costs: Array, speeds: Array, seed: int = 0) -> Schedule:
-    """Range i to worker i modulo their number, however long its own ranges keep it. Arguments as of `taken`."""
+    """Gives range i to worker i modulo their number, however busy it is. Same arguments as `taken`."""
     del seed
     return _settled(np.arange(len(costs)) % len(speeds), costs, speeds)
 
 
 def drawn(costs: Array, speeds: Array, seed: int = 0) -> Schedule:
-    """Each range to a worker by chance. Arguments as of `taken`."""
+    """Gives each range to a random worker. Same arguments as `taken`."""
     return _settled(np.random.default_rng(seed).integers(0, len(speeds), len(costs)), costs, speeds)
 
 
@@ -81,10 +81,10 @@ ASSIGNMENTS: dict[str, Callable[[Array, Array, int], Schedule]] = {"taken": take
 
 
 def shared(schedule: Schedule, share: float) -> Schedule:
-    """The schedule where what the workers have in common (a network, a bucket, servers) slows them down.
+    """The schedule if a shared resource (a network, a bucket, servers) slows the workers down.
 
-    A worker at work uses the part `share` of it. While k are at work and k * share is more than 1, all go slower by
-    that factor; what they do, and in which order, stays the same.
+    A busy worker uses the fraction `share` of it. While k workers are busy and k * share exceeds 1, all slow down by
+    that factor; their work and its order stay the same.
     """
     order = np.argsort(schedule.finishes, kind="stable")
     steps = np.diff(schedule.finishes[order], prepend=0.0)
@@ -95,5 +95,5 @@ def shared(schedule: Schedule, share: float) -> Schedule:
 
 
 def ideal(costs: Array, speeds: Array, share: float = 0.0) -> float:
-    """Seconds that no assignment gets below: all workers busy to the end, or what they share busy all the time."""
+    """Lower bound of any assignment in seconds: all workers, or the shared resource, busy to the end."""
     return max(float(costs.sum() / speeds.sum()), float(costs.sum()) * share)

@@ -1,11 +1,11 @@
-"""Many workers over many shards of many sizes: `python benchmarks/rates/simulate.py [--kind KIND] [--svg FILE] [...]`.
+"""Simulates many workers on shards of many sizes: `python benchmarks/rates/simulate.py [--kind KIND] [--svg FILE]`.
 
 The ranges are those of the real planner (`rlds_beam.reading.plan`), over shard files that have the sizes but no content
-(sparse ones, in a temporary directory). What a range costs is measured (`rates.json`): so much for itself, so much
-for each file that it opens, so much a byte. Each cost is multiplied by a factor of chance, and some workers are
-slow. Seeded: the same arguments give the same figures.
+(sparse ones, in a temporary directory). The cost of a range is measured (`rates.json`): a fixed cost, a cost for each
+file it opens, and a cost per byte. Each cost is multiplied by a random factor, and some workers are slow. The same
+arguments give the same figures.
 
-Prints tables over the number of workers: `balance` is the time over the least that any assignment could take.
+Prints tables by number of workers: `balance` is the time divided by the lower bound of any assignment.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ FINER = (4_096, 65_536)
 
 @dataclasses.dataclass(frozen=True)
 class Costs:
-    """Seconds of a worker at speed 1: for a range, for a file that it opens, and for a byte of it."""
+    """Seconds of a worker at speed 1: per range, per file it opens, and per byte."""
 
     range: float
     open: float
     byte: float
 
     def of(self, ranges: Sequence[WorkRange]) -> Array:
-        """Float64 [ranges]."""
+        """Seconds of each range, float64 [ranges]."""
         opens = np.array([len(work.segments) for work in ranges], float)
         return self.range + self.open * opens + self.byte * sizes_of(ranges)
 
@@ -55,11 +55,11 @@ class Cluster:
     """Workers of different speeds.
 
     Attributes:
-      workers: how many.
-      slow: the share of them that run at half speed.
+      workers: the number of workers.
+      slow: the share of workers at half speed.
       noise: sigma of the lognormal factor on each range (its mean is 1).
-      share: what a busy worker uses of what all share (`scheduling.shared`).
-      seed: of the slow ones and of the noise.
+      share: the fraction of the shared resource that a busy worker uses (`scheduling.shared`).
+      seed: seeds the choice of slow workers and the noise.
     """
 
     workers: int
@@ -69,7 +69,7 @@ class Cluster:
     seed: int = 0
 
     def run(self, costs: Array, assignment: str) -> Outcome:
-        """Costs as of `Costs.of`; assignment of `ASSIGNMENTS`."""
+        """Runs the assignment (from `ASSIGNMENTS`) of costs (from `Costs.of`)."""
         rng = np.random.default_rng(self.seed)
         speeds = np.where(rng.permutation(self.workers) < round(self.slow * self.workers), 0.5, 1.0)
         costs = costs * rng.lognormal(-(self.noise**2) / 2, self.noise, len(costs))
@@ -79,7 +79,7 @@ class Cluster:
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """A schedule, and the seconds that none gets below."""
+    """A schedule, and the lower bound of any schedule in seconds."""
 
     schedule: Schedule
     ideal: float
@@ -90,7 +90,7 @@ class Outcome:
 
 
 def sizes_of(ranges: Sequence[WorkRange]) -> Array:
-    """Bytes of input of each range, float64 [ranges]."""
+    """Input bytes of each range, float64 [ranges]."""
     return np.array(
         [sum((s.shard.size if s.stop is None else s.stop) - s.start for s in work.segments) for work in ranges], float
     )
@@ -104,7 +104,7 @@ def shard_sizes(count: int, total: float, sigma: float, seed: int = 0) -> list[i
 
 @contextmanager
 def dataset(sizes: Sequence[int]) -> Iterator[Source]:
-    """A dataset of plain TFRecord shards of these sizes: the planner opens the files, and finds holes."""
+    """A dataset of plain TFRecord shards of these sizes; the files are sparse."""
     with tempfile.TemporaryDirectory(prefix="shards-") as home:
         shards = []
         for i, size in enumerate(sizes):
@@ -116,12 +116,12 @@ def dataset(sizes: Sequence[int]) -> Iterator[Source]:
 
 
 def unchanged(shard: Shard, positions: Sequence[int]) -> Sequence[int]:
-    """In place of `Framing.record_starts`: the files are holes."""
+    """Replaces `Framing.record_starts`, because the files are sparse."""
     return positions
 
 
 def plans(source: Source, finer: Sequence[int]) -> dict[str, tuple[WorkRange, ...]]:
-    """The ways to cut: a range for each shard, what the planner chooses, and more ranges than that."""
+    """The plans: a range for each shard, the planner's choice, and more ranges than that."""
     made, seconds = {}, []
     asked = [("a part a shard", None, True), ("the planner's", None, False)]
     asked += [(f"--shards={count}", count, False) for count in finer]
@@ -135,7 +135,7 @@ def plans(source: Source, finer: Sequence[int]) -> dict[str, tuple[WorkRange, ..
 
 
 def share_of(stages: Stages, push: Push | None, bandwidth: float, servers: float) -> float:
-    """What one busy worker uses of the network (bytes/s), or of the cores of all servers, whichever is more."""
+    """The fraction of the network (bytes/s) or of all servers' cores that a busy worker uses, whichever is larger."""
     if push is None:
         rate, moved = 1 / stages.seconds_per_byte, 1 + stages.growth
         return rate * moved / bandwidth if bandwidth else 0.0
@@ -156,30 +156,28 @@ def show(found: dict[str, dict[str, dict[int, Outcome]]], workers: Sequence[int]
                 cells = [
                     f"{at.makespan / 3600:,.2f}",
                     f"{run[n].ideal / 3600:,.2f}",
-                    f"{at.utilisation:.0%}",
+                    f"{at.utilization:.0%}",
                     f"{at.tail:.0%}",
                 ]
                 rows.append([f"{n} workers, {name}, {assignment}", *cells])
-    table("hours", ["", "all done", "ideal", "utilisation", "tail"], *rows)
+    table("hours", ["", "all done", "ideal", "utilization", "tail"], *rows)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rates", type=Path, default=MEASURED, help="what rates.py printed")
-    parser.add_argument("--kind", default="jpeg256", help="of data, of those in --rates")
-    parser.add_argument("--push", action="store_true", help="into Reverb, rather than to files")
+    parser.add_argument("--rates", type=Path, default=MEASURED, help="output of rates.py")
+    parser.add_argument("--kind", default="jpeg256", help="kind of data, one of those in --rates")
+    parser.add_argument("--push", action="store_true", help="push to Reverb instead of writing files")
     parser.add_argument("--bytes", type=float, default=OPEN_X[0])
     parser.add_argument("--shards", type=int, default=10_000, help="input shards")
-    parser.add_argument("--sigma", type=float, default=1.5, help="of the lognormal sizes of the shards")
+    parser.add_argument("--sigma", type=float, default=1.5, help="sigma of the lognormal shard sizes")
     parser.add_argument("--finer", type=int, nargs="*", default=FINER, help="numbers of parts")
     parser.add_argument("--workers", type=int, nargs="+", default=WORKERS)
     parser.add_argument("--slow", type=float, default=0.02, help="share of workers at half speed")
     parser.add_argument("--noise", type=float, default=0.2, help="sigma of the factor on each range")
-    parser.add_argument(
-        "--open_seconds", type=float, default=0.1, help="for each file that is opened (assumed: a bucket)"
-    )
-    parser.add_argument("--bandwidth", type=float, default=0, help="GB/s of all workers together; 0 is no limit")
-    parser.add_argument("--server_cores", type=float, default=0, help="of all Reverb servers together; 0 is no limit")
+    parser.add_argument("--open_seconds", type=float, default=0.1, help="seconds to open a file (assumed: in a bucket)")
+    parser.add_argument("--bandwidth", type=float, default=0, help="total GB/s of all workers (0: no limit)")
+    parser.add_argument("--server_cores", type=float, default=0, help="total cores of all Reverb servers (0: no limit)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--svg", type=Path, help="draw the balance into this file")
     args = parser.parse_args()

@@ -1,4 +1,4 @@
-"""`convert --to=columns` beside `convert --items=frames`, which reads and checks the same data."""
+"""`convert --to=columns` against `convert --items=frames`, which reads and checks the same data."""
 
 from __future__ import annotations
 

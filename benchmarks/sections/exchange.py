@@ -1,4 +1,4 @@
-"""`convert` into formats of other programs beside `convert --items=frames`, which reads and checks the same data."""
+"""`convert` to other programs' formats against `convert --items=frames`, which reads and checks the same data."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ FORMATS = ("numpy", "minari", "d3rlpy", "rllib", "scope_rl")
 def exchange(sizes: Sizes) -> list[Figure]:
     """Half-cheetah episodes in each format, by one worker.
 
-    The parts are merged after the ranges are done, which is no time at work: what a run takes beside its work more than
-    that of frames does is counted as work.
+    Parts are merged after the ranges are done, which working time does not include. So the time a run takes outside
+    of its work, beyond that of `frames`, counts as work.
     """
     steps = sizes.of(1_000_000, 200_000)
     data, small = make("state", steps), make("state", steps // 5)

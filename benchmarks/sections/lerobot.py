@@ -1,4 +1,4 @@
-"""`convert --to=lerobot` beside LeRobot's own writer, a copy of the same bytes, and the bare video encoder."""
+"""`convert --to=lerobot` against LeRobot's own writer, a copy of the same bytes, and the bare video encoder."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def lerobot(sizes: Sizes) -> list[Figure]:
         videos.append(json.loads(printed.splitlines()[-1])["steps_per_second"])
     encoder, ours = max(encoders), max(videos)
     rows = [["encoder", f"{encoder:,.0f}"], ["ours", f"{ours:,.0f}"]]
-    table("four cameras, AV1: steps/s of a core (ours decodes the JPEGs, too)", ["", "steps/s"], *rows)
+    table("four cameras, AV1: steps/s of a core (ours also decodes the JPEGs)", ["", "steps/s"], *rows)
     return [*figures, at_least("video: of the bare encoder", ours / encoder, 0.9)]
 
 

@@ -23,9 +23,9 @@ class Run:
     """One command.
 
     Attributes:
-      wall: seconds, start-up included.
-      peak_mb: of the largest of them.
-      content: the JSON that it printed.
+      wall: seconds, including start-up.
+      peak_mb: peak memory of the largest process.
+      content: the JSON it printed.
     """
 
     wall: float
@@ -51,7 +51,7 @@ def run(*arguments: Any) -> Run:
 
 
 def bulk(name: str, sizes: str, episode: str = "state") -> Path:
-    """The directory of a large dataset, which is made if needed; read once, so that it is cached for all runs."""
+    """The directory of a large dataset, generated if needed and read once, so that it is cached for all runs."""
     arguments = [sys.executable, HERE / "bulk.py", name, sizes, f"--episode={episode}", "--into", DATA]
     printed = subprocess.run([str(a) for a in arguments], capture_output=True, text=True, check=True).stdout
     path = Path(printed.strip())

@@ -25,7 +25,7 @@ def _beside_scope_rl(sizes: Sizes) -> list[Figure]:
     ratios = {name: one["ours"] / one["scope_rl"] for name, one in rates.items()}
     table(
         "obtain_episodes: CartPole, epsilon-greedy over a Q network of 64 units, steps a second of one core",
-        ["", "SCOPE-RL", "ours, as RLDS and read again", "ratio"],
+        ["", "SCOPE-RL", "ours, written as RLDS and read back", "ratio"],
         *([n, f"{one['scope_rl']:,.0f}", f"{one['ours']:,.0f}", f"{ratios[n]:.1f}"] for n, one in rates.items()),
     )
     return [

@@ -1,4 +1,4 @@
-"""The section `reverb` of the benchmarks: writers, TF-Agents and the server's own limit, all against real servers."""
+"""The section `reverb`: writers, TF-Agents, and the server's own limit, all on real servers."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def reverb(sizes: Sizes) -> list[Figure]:
 
 
 def _repeats(sizes: Sizes) -> int:
-    """Fewer than elsewhere: most of the minutes go into starting TensorFlow, in each server and each client."""
+    """Fewer than elsewhere: most of the time goes into starting TensorFlow in every server and client."""
     return min(2, sizes.repeats)
 
 
 def _pushing(data: Path, sizes: Sizes, agents: list[Measurement]) -> list[Figure]:
-    """The command, and what it is compared with; TF-Agents' runs are put into `agents`."""
+    """Measures the command and its peers; appends TF-Agents' runs to `agents`."""
     peer_steps, observer_data = sizes.of(4_000, 1_000), make("state", sizes.of(10_000, 2_000))
     limits: list[dict[str, float]] = []
     runs: dict[str, list[dict[str, float]]] = {name: [] for name in COMMANDS}
@@ -42,7 +42,7 @@ def _pushing(data: Path, sizes: Sizes, agents: list[Measurement]) -> list[Figure
         agents.append(script("peers/reverb_dropin.py", "agents", "push", data, "--steps", peer_steps))
         limits.append(script("reverb_limits.py", data).content)
         for name, flags in COMMANDS.items():
-            # What there are targets for as often as is asked for, the rest once: a run is short of minutes.
+            # Cases with a target run as often as requested, the others once, to save minutes.
             if i == 0 or name == "1 worker, 1 server":
                 runs[name].append(script("reverb_push.py", data, *flags).content)
     observer = script("reverb_push.py", observer_data, "--workers=1", "--writer=observer").content
@@ -60,7 +60,7 @@ def _pushing(data: Path, sizes: Sizes, agents: list[Measurement]) -> list[Figure
         ratio, share = ours["items_per_second"] / peer, ours["items_per_second"] / max(bare, stream)
         single = name == "1 worker, 1 server"
         figures.append(Figure(f"push, {name}: times push_rlds_to_reverb", ratio, 60 if single else None))
-        figures.append(Figure(f"push, {name}: of what the server takes", share, 0.85 if single else None))
+        figures.append(Figure(f"push, {name}: of the server's limit", share, 0.85 if single else None))
     title = f"step pairs into Reverb, {observer['steps']:,} to {runs['1 worker, 1 server'][0]['steps']:,} steps"
     table(title, ["", "pairs/s", "of the limit", "start-up s", "ratio"], *rows)
     return figures
@@ -104,7 +104,7 @@ def _writers(data: Path, sizes: Sizes) -> list[Figure]:
         ours = rates.pop("ours")
         rows = [["ours", f"{ours:,.0f}", f"{ours * frames:,.0f}", ""]]
         rows += [[who, f"{rate:,.1f}", f"{rate * frames:,.0f}", f"{ours / rate:,.1f}"] for who, rate in rates.items()]
-        table(name, ["", "items/s", "frames/s", "ours is times that"], *rows)
+        table(name, ["", "items/s", "frames/s", "ours: times this"], *rows)
         fastest = max(rates, key=lambda who: rates[who])
         figures.append(at_least(f"{name}: times {fastest}, the next", ours / rates[fastest], 1))
     return figures

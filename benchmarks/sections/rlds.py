@@ -1,4 +1,4 @@
-"""`convert --to=rlds` and other jobs that copy images, beside a copy of the same bytes and rlds_dataset_mod's way."""
+"""`convert --to=rlds` and other jobs that copy images, against a copy of the same bytes and rlds_dataset_mod."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ COPIES = {
     "--to=trajectories --images=jpeg, frames": ("to=trajectories", "images=jpeg", "items=frames"),
     "--to=lerobot": ("to=lerobot", "fps=10"),
 }
-"""Jobs that leave images as they are, and their options."""
+"""Jobs that copy images, with their options."""
 
 RESIZE = DATA / "resize.json"
 
@@ -55,10 +55,10 @@ def _resizing(sizes: Sizes) -> list[Figure]:
             runs["ours"].append(script("peers/rlds_peer.py", "ours", data, "to=rlds", f"connectors={RESIZE}"))
         mod, ours = best(runs["mod"]).rate, best(runs["ours"]).rate
         rows.append([kind, f"{mod:,.0f}", f"{ours:,.0f}", f"{ours / mod:.1f}"])
-        figures.append(at_least(f"{kind} to 256: times rlds_dataset_mod's way, per core", ours / mod, 3))
-    head = ["", "rlds_dataset_mod's way", "ours", "ratio"]
+        figures.append(at_least(f"{kind} to 256: times rlds_dataset_mod, per core", ours / mod, 3))
+    head = ["", "rlds_dataset_mod", "ours", "ratio"]
     table("four cameras to JPEGs of 256x256: steps/s of a core", head, *rows)
-    print("  JPEGs that have the size already are copied; rlds_dataset_mod's way encodes them again.")
+    print("  We copy JPEGs that already have the size; rlds_dataset_mod encodes them again.")
     return figures
 
 

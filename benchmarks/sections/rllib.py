@@ -1,4 +1,4 @@
-"""RLlib in the environment of `make test-peers`: its connectors and ours, training on columns and its own way."""
+"""RLlib, in the environment of `make test-peers`: its connectors and ours, its offline path and our columns."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def rllib(sizes: Sizes) -> list[Figure]:
         ["ours", f"{rates['ours']:,.0f}", f"{ratio:.1f}"],
     )
     figures, rows = [at_least("connectors: times RLlib", ratio, 20)], []
-    # Not MARWIL with a recurrent model: in its own way, RLlib's loss does not stay finite.
+    # Not MARWIL with a recurrent model: with RLlib's own offline path, the loss does not stay finite.
     for algorithm, recurrent, target in (("marwil", False, 3), ("bc", False, None), ("bc", True, None)):
         name = f"{algorithm.upper()}{', recurrent' * recurrent}"
         flags = ("--algorithm", algorithm, "--episodes", sizes.of(32, 16), "--epochs", sizes.of(2, 1))
@@ -32,8 +32,8 @@ def rllib(sizes: Sizes) -> list[Figure]:
         own, fed = (found[side]["seconds_per_iteration"] for side in ("rllib", "ours"))
         start = [found[side]["start_up"] for side in ("rllib", "ours")]
         rows.append([name, f"{own * 1e3:.1f}", f"{fed * 1e3:.1f}", f"{own / fed:.1f}", *(f"{s:.1f}" for s in start)])
-        figures.append(Figure(f"training, {name}: times RLlib's own way", own / fed, target))
-    head = ["", "own way, ms", "our columns, ms", "ratio", "start-up s, own", "ours"]
+        figures.append(Figure(f"training, {name}: times RLlib's own path", own / fed, target))
+    head = ["", "own path, ms", "our columns, ms", "ratio", "start-up s, own", "ours"]
     table("an iteration of training (a batch of 500 steps, or 25 sequences of 20)", head, *rows)
     return figures
 

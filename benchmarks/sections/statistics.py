@@ -1,4 +1,4 @@
-"""`stats` beside `validate`, which reads and checks the same data, and beside Octo's and OpenVLA's loop."""
+"""`stats` against `validate`, which reads and checks the same data, and against Octo's and OpenVLA's loop."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from measuring import COMMAND, Figure, Measurement, Sizes, at_least, best, comma
 def statistics(sizes: Sizes) -> list[Figure]:
     """Half-cheetah episodes, and robot episodes with 4 cameras, whose images the peer does not decode.
 
-    Our rates are those of the last 80 % of the data: the clock of a run of all of it, less that of a run of a fifth.
+    Our rates cover the last 80% of the data: the time of a full run minus that of a run over a fifth.
     """
     return [
         *_compared(sizes, "state", "half-cheetah", sizes.of(2_000_000, 500_000)),
