@@ -60,12 +60,17 @@ class Picture:
     def text(
         self, x: float, y: float, content: str, *,
         size: float = 15, anchor: str = "start", bold: bool = False, mono: bool = False, color: str = "ink",
+        aside: str = "",
     ) -> None:  # fmt: skip
-        """A line of text whose baseline is at `y`; `anchor`: `start`, `middle`, or `end` of the text is at `x`."""
+        """A line of text with its baseline at `y`; `anchor`: which part is at `x`: `start`, `middle`, or `end`.
+
+        `aside` continues the line in muted, regular text.
+        """
         classes = " ".join([f"f-{color}", *(["b"] if bold else []), *(["m"] if mono else [])])
         place = f'x="{_number(x)}" y="{_number(y)}" font-size="{_number(size)}"'
         at = "" if anchor == "start" else f' text-anchor="{anchor}"'
-        self._parts.append(f'<text class="{classes}" {place}{at}>{escape(content, quote=False)}</text>')
+        rest = f' <tspan class="f-muted n">{escape(aside, quote=False)}</tspan>' if aside else ""
+        self._parts.append(f'<text class="{classes}" {place}{at}>{escape(content, quote=False)}{rest}</text>')
 
     def box(
         self, x: float, y: float, width: float, height: float, label: str = "", *,
@@ -121,7 +126,7 @@ class Picture:
 def _style(colors: Mapping[str, str], parts: Iterable[str]) -> str:
     """The style sheet: the fonts, and the roles that are used."""
     drawn = "".join(parts)
-    rules = [f"text{{font-family:{SANS}}}", ".b{font-weight:600}", f".m{{font-family:{MONO}}}"]
+    rules = [f"text{{font-family:{SANS}}}", ".b{font-weight:600}", ".n{font-weight:400}", f".m{{font-family:{MONO}}}"]
     for role, color in colors.items():
         rules += [
             f".{kind}-{role}{{{name}:{color}}}"

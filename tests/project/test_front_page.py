@@ -1,0 +1,57 @@
+"""The README and its pictures: their size, and that the generated parts are up to date."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+from xml.etree import ElementTree
+
+import pytest
+from checkout import ROOT
+
+DOCS = ROOT / "docs"
+README = ROOT / "README.md"
+
+
+def script(name: str) -> ModuleType:
+    """A script in docs/, imported as when it runs: its folder is on the path."""
+    sys.path.insert(0, str(DOCS))
+    try:
+        return importlib.import_module(name)
+    finally:
+        sys.path.remove(str(DOCS))
+
+
+def test_the_pictures_are_what_the_script_draws() -> None:
+    drawn = script("charts").pictures()
+    assert len(drawn) == 4
+    for path, content in drawn.items():
+        assert path.read_text() == content, f"{path.name}: run `make docs`, or python docs/charts.py"
+
+
+@pytest.mark.parametrize("path", sorted((DOCS / "pictures").glob("*-light.svg")), ids=lambda path: path.name)
+def test_a_picture_has_a_title_and_a_description_and_its_versions_differ_only_in_colors(path: Path) -> None:
+    light, dark = path.read_text(), path.with_name(path.name.replace("-light", "-dark")).read_text()
+    tree = ElementTree.fromstring(light)
+    for name in ("title", "desc"):
+        assert (tree.findtext(f"{{http://www.w3.org/2000/svg}}{name}") or "").strip()
+    assert re.sub("#[0-9a-f]{6}", "", light) == re.sub("#[0-9a-f]{6}", "", dark)
+
+
+def test_the_page_of_the_figures_is_up_to_date() -> None:
+    tables = script("figure_tables")
+    assert tables.PAGE.read_text() == tables.page(), "run `make docs`, or python docs/figure_tables.py"
+    assert sorted(re.findall(r"<!-- figures: (\w+)", tables.page())) == sorted(json.loads(tables.FIGURES.read_text()))
+
+
+def test_each_figure_names_a_benchmark_that_exists() -> None:
+    sections = re.search(r"^SECTIONS.*?^}", (ROOT / "benchmarks" / "run.py").read_text(), re.DOTALL | re.MULTILINE)
+    assert sections
+    for figures in json.loads((DOCS / "figures.json").read_text()).values():
+        for name, _, section in (figure["benchmark"].partition(" ") for figure in figures if figure["benchmark"]):
+            assert (ROOT / "benchmarks" / name).is_file()
+            assert not section or f'"{section}":' in sections[0], section
