@@ -1,9 +1,8 @@
-"""rlds-beam: RLDS datasets in, training data out, as Apache Beam pipelines.
+"""rlds-beam: any episodic dataset in, any training data out, as Apache Beam pipelines.
 
 The names below are the jobs as functions (`convert`, `validate`, `inspect`, `stats`, `push`, `record`, `example`) and
-the public core, without Beam: what an episode is, what can be done to one, and the contracts of a source, a connector
-and an output.
-Each is imported when it is first used, so that `import rlds_beam` costs nothing.
+the public core, without Beam: episodes, what can be done to them, and the contracts of sources, connectors, and
+outputs. Each is imported on first use, so `import rlds_beam` costs nothing.
 The other public modules are listed in the API reference (docs/reference/api); everything else is private.
 """
 

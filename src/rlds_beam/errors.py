@@ -1,6 +1,6 @@
-"""The errors that a user may meet, each with its exit code; and what is wrong with an episode.
+"""The errors that users see, each with its exit code, and the violations of an episode.
 
-An error says what was wrong, where, and what to do about it, in that order.
+An error says what is wrong, where, and what to do about it, in that order.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from typing import Literal
 
 
 class RldsBeamError(Exception):
-    """Base of every error raised on purpose by rlds-beam. Exit code 1: the pipeline failed."""
+    """Base of every error that rlds-beam raises on purpose. Exit code 1: the pipeline failed."""
 
     exit_code = 1
 
 
 class UsageError(RldsBeamError, ValueError):
-    """The request cannot be carried out: an option, a path or a schema is wrong.
+    """The request cannot be carried out: an option, a path, or a schema is wrong.
 
     Raised before any work is done (exit code 2).
     """
@@ -44,24 +44,24 @@ EXTRAS: dict[Extra, str] = {
     "lerobot": "videos of LeRobot datasets",
     "record": "environments and policies for recording",
     "envlogger": "EnvLogger's own writer and reader",
-    "rllib": "RLlib's connectors, and training from columns",
+    "rllib": "RLlib's connectors and training from columns",
     "gcs": "gs:// paths",
     "gcp": "jobs on Dataflow",
     "s3": "s3:// paths",
-    "demo": "dm_control and MuJoCo, with all that the demo needs",
+    "demo": "dm_control, MuJoCo, and everything else the demo needs",
 }
-"""The extras of pyproject.toml that a message may name, and what they are for."""
+"""The extras of pyproject.toml that a message may name, and their purpose."""
 
 _TENSORFLOW = ("tf", "agents", "envlogger", "demo")
 """The extras that need TensorFlow 2.15, which has no wheels for newer Pythons."""
 
 
 def install(extra: Extra) -> str:
-    """The command that installs an extra, and which Python it needs if this one is too new."""
+    """The command that installs an extra, and the Python it needs if this one is too new."""
     command = f"pip install 'rlds-beam[{extra}]'"
     if extra in _TENSORFLOW and sys.version_info >= (3, 12):
         python = ".".join(map(str, sys.version_info[:2]))
-        command += f", on Python 3.10 or 3.11 (this is {python}): TensorFlow 2.15 has no newer one"
+        command += f", on Python 3.10 or 3.11 (this is {python}): TensorFlow 2.15 supports no newer version"
     return command
 
 
@@ -69,15 +69,15 @@ def missing(extra: Extra, what: str) -> MissingExtraError:
     """The error for something that needs an extra.
 
     Args:
-      extra: what to install.
-      what: the start of the message: what was wanted, and which package it lacks.
+      extra: the extra to install.
+      what: the start of the message: what needs which package.
     """
     return MissingExtraError(f"{what}: {install(extra)}")
 
 
 @contextlib.contextmanager
 def needs(extra: Extra, what: str) -> Iterator[None]:
-    """Around imports of optional packages: where one fails, the error names the extra to install.
+    """Wraps imports of optional packages: if one fails, the error names the extra to install.
 
         with needs("agents", "load_trajectories needs TensorFlow and TF-Agents"):
             import tensorflow as tf
@@ -92,66 +92,66 @@ def needs(extra: Extra, what: str) -> Iterator[None]:
 
 
 class DiskError(RldsBeamError):
-    """A file cannot be written: the disk is full, read-only or forbidden (exit code 1)."""
+    """A file cannot be written: the disk is full or read-only, or access is denied (exit code 1)."""
 
     @classmethod
     def of(cls, number: int, path: str) -> DiskError | None:
-        """The error for an `errno`; None if it says nothing about a disk."""
+        """The error for an `errno`; None if it is not about a disk."""
         problems = {
             errno.ENOSPC: f"the disk of {path} is full",
             errno.EDQUOT: f"the disk quota for {path} is used up",
             errno.EROFS: f"{path} is on a read-only file system",
-            errno.EACCES: f"{path} may not be written by this user (permission denied)",
-            errno.EPERM: f"{path} may not be written by this user (operation not permitted)",
-            errno.EMFILE: f"this process may open no more files (at {path}; ulimit -n says how many)",
-            errno.ENFILE: f"the system can open no more files (at {path})",
-            errno.EFBIG: f"{path} is larger than its file system, or ulimit -f, allows (File too large)",
-            errno.EIO: f"the disk of {path} does not read or write (input/output error)",
+            errno.EACCES: f"this user may not write {path} (permission denied)",
+            errno.EPERM: f"this user may not write {path} (operation not permitted)",
+            errno.EMFILE: f"this process cannot open more files (at {path}; ulimit -n shows the limit)",
+            errno.ENFILE: f"the system cannot open more files (at {path})",
+            errno.EFBIG: f"{path} is larger than its file system or ulimit -f allows (file too large)",
+            errno.EIO: f"the disk of {path} cannot be read or written (input/output error)",
         }
         return cls(problems[number]) if number in problems else None
 
     @property
     def is_full(self) -> bool:
-        """Whether room is all that it takes."""
+        """Whether free space would solve it."""
         return str(self).endswith((" is full", " is used up"))
 
 
 class NotVerifiedError(RldsBeamError):
-    """Something was written, but not what was predicted (exit code 4)."""
+    """The output differs from the prediction (exit code 4)."""
 
     exit_code = 4
 
 
 class NoMoreThreadsError(RldsBeamError):
-    """The system starts no more threads or processes. Libraries in this process may hang when it ends (exit code 1)."""
+    """The system cannot start more threads or processes (exit code 1). Libraries may hang when this process ends."""
 
 
 class BucketError(RldsBeamError):
     """An object store failed, after retries (exit code 1).
 
-    Not an OSError, which readers of files take for damage: a lost connection damages no record.
+    Not an OSError, which file readers treat as damage: a lost connection damages no record.
     """
 
 
 class BucketAccessError(BucketError):
-    """A bucket cannot be used: no credentials, no such bucket, access denied, no answer (exit code 2)."""
+    """A bucket cannot be used: no credentials, no such bucket, access denied, or no answer (exit code 2)."""
 
     exit_code = 2
 
 
 class FailedRuleError(RldsBeamError):
-    """An episode broke a rule whose policy is `fail`: the first breach ends the job (exit code 1)."""
+    """An episode broke a rule whose policy is `fail`: the first violation ends the job (exit code 1)."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Violation:
-    """One rule that an episode breaks, and where.
+    """A rule that an episode breaks, and where.
 
     Attributes:
-      rule: its id, for example `missing_is_last`; `rlds-beam validate --help` lists all rules.
-      detail: what was found: `NaN at step 17`.
-      field: the step field, if it concerns one.
-      step: index of the first step concerned, if it concerns one.
+      rule: the rule's id, for example `missing_is_last`; `rlds-beam help rules` lists all rules.
+      detail: what is wrong: `NaN at step 17`.
+      field: the step field, if the rule is about one.
+      step: the index of the first bad step, if the rule is about steps.
     """
 
     rule: str
@@ -165,7 +165,7 @@ class Violation:
 
 
 class BadEpisode(Exception):
-    """An episode cannot be used; carries the violations."""
+    """An episode cannot be used; holds its violations."""
 
     def __init__(self, *violations: Violation):
         super().__init__("; ".join(map(str, violations)))

@@ -1,8 +1,8 @@
-"""Imports that are put off: of a package's names until they are used, of clients of Beam's until they are needed.
+"""Deferred imports: a package's names until their first use, and Beam's cloud clients until they are needed.
 
-Beam imports the clients of Google Cloud Storage, S3, Dataflow and MongoDB where they are installed. They are half of
-the second that `import apache_beam` takes, and Beam does without each of them that is not installed. So a command on
-this machine hides them from Beam, until something asks for a bucket, or for code of the user's, which may need them.
+Beam imports the clients of Google Cloud Storage, S3, Dataflow, and MongoDB if they are installed, which takes half of
+the second of `import apache_beam`. Beam works without them, so a local command hides them until a path names a bucket
+or the user's code, which may need them, is imported.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 _CLIENTS = ("boto3", "bson", "google.api_core", "google.auth", "google.cloud", "pymongo")
 _HIDDEN = "RLDS_BEAM_HIDDEN_CLIENTS"
-"""The environment variable that tells worker processes to hide them, too."""
+"""The environment variable that tells worker processes to hide them."""
 
 
 def exports(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
@@ -25,8 +25,8 @@ def exports(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any
         __getattr__, __dir__ = lazy.exports(__name__, {"Episode": "rlds_beam.episodes.episode"})
 
     Args:
-      package: its `__name__`.
-      homes: from each exported name to the module that defines it.
+      package: the package's `__name__`.
+      homes: exported name -> the module that defines it.
     """
 
     def __getattr__(name: str) -> Any:  # noqa: N807
@@ -43,7 +43,7 @@ def exports(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any
 
 
 class _HiddenClients(importlib.abc.MetaPathFinder):
-    """Refuses the clients to modules of Beam, as if they were not installed; other modules import them as ever."""
+    """Hides the clients from Beam's modules as if they were not installed; other modules can import them."""
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: Any = None) -> None:
         if any(name == client or name.startswith(f"{client}.") for client in _CLIENTS) and _is_for_beam():
@@ -55,20 +55,20 @@ _asked_for = False
 
 
 def hide_clients() -> None:
-    """Hides the clients in this process and in those that it starts, unless they were asked for or Beam is imported."""
+    """Hides the clients in this process and its children, unless they were requested or Beam is already imported."""
     if not _asked_for and "apache_beam" not in sys.modules and _hidden not in sys.meta_path:
         sys.meta_path.insert(0, _hidden)
         os.environ[_HIDDEN] = "1"
 
 
 def hide_clients_as_the_parent() -> None:
-    """In a worker process: hides them if the process that started it does."""
+    """Hides the clients in a worker process if its parent does."""
     if _HIDDEN in os.environ:
         hide_clients()
 
 
 def show_clients() -> None:
-    """Ends the hiding: what Beam imports from then on finds them."""
+    """Stops hiding the clients: Beam's later imports find them."""
     global _asked_for
     _asked_for = True
     if _hidden in sys.meta_path:
@@ -77,7 +77,7 @@ def show_clients() -> None:
 
 
 def _is_for_beam() -> bool:
-    """Whether the import at hand is one of a module of Beam's."""
+    """Whether one of Beam's modules is doing the current import."""
     frame = sys._getframe(2)
     while frame.f_back is not None and str(frame.f_globals.get("__name__")).startswith("importlib."):
         frame = frame.f_back

@@ -1,4 +1,4 @@
-"""Names that other people gave, which become parts of paths."""
+"""Untrusted names that become parts of paths."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from rlds_beam.text import shortened
 
 _NAME = re.compile(r"[\w+-][\w.+-]*")
 _NAME_BYTES = 100
-"""Longest name of a dataset or split: file names hold both."""
+"""The longest name of a dataset or split; file names contain both."""
 _FILE_NAME_BYTES = 255
-"""Longest name that file systems take."""
+"""The longest file name that file systems allow."""
 
 
 _NUMBERED = r"\d{5}-of-\d{5}"
@@ -23,7 +23,7 @@ def numbered(index: int, of: int) -> str:
 
 
 def shard_name(name: str, split: str, file_format: str, number: str) -> str:
-    """The name of a shard as TFDS writes it: `name-train.tfrecord-00003-of-00010`."""
+    """A shard's name, as TFDS writes it: `name-train.tfrecord-00003-of-00010`."""
     return f"{name}-{split}.{file_format}-{number}"
 
 
@@ -33,40 +33,40 @@ def is_shard(file: str, name: str, file_format: str) -> bool:
 
 
 def is_range(name: str) -> bool:
-    """Whether `name` is that of a work range: `train-00003-of-00010`."""
+    """Whether `name` is a work range's name: `train-00003-of-00010`."""
     return re.fullmatch(rf"[^/]+-{_NUMBERED}", name) is not None
 
 
 def is_file_name(name: object) -> bool:
-    """Whether `name` names a file in a directory and nothing else: no separator, `..` or control character."""
+    """Whether `name` is a plain file name: no separator, `..`, or control character."""
     if not isinstance(name, str) or name in ("", ".", "..") or re.search(r"[/\\\x00-\x1f\x7f\ud800-\udfff]", name):
         return False
     return len(name.encode()) <= _FILE_NAME_BYTES
 
 
 def is_file_path(name: object) -> bool:
-    """Whether `name` names a file in a directory, or in directories below it: `name`, `name/name`, ..."""
+    """Whether `name` is a plain relative path: `name`, `name/name`, ..."""
     return isinstance(name, str) and all(map(is_file_name, name.split("/")))
 
 
 def check_name(name: object, what: str) -> str:
-    """`name`, if it may become part of the names of files and directories: a dataset or a split that others named.
+    """Returns `name` if it may become part of file names: a dataset or split that others named.
 
     Args:
-      name: letters and digits of any script, `_`, `-`, `+` and `.`; at most 100 bytes, and no `.` at the start.
-      what: what it names, and where that is said, for the error.
+      name: letters and digits of any script, `_`, `-`, `+`, and `.`; at most 100 bytes, with no leading `.`.
+      what: what it names and where it was found, for the error.
 
     Raises:
-      UsageError: it may not.
+      UsageError: the name is not allowed.
     """
     if isinstance(name, str) and _NAME.fullmatch(name) and len(name.encode()) <= _NAME_BYTES:
         return name
     raise UsageError(
-        f"{what} is {shortened(repr(name), 80)}; a name becomes part of file names, so it may "
-        f"hold letters, digits, _, -, + and . (not first), {_NAME_BYTES} bytes at most"
+        f"{what} is {shortened(repr(name), 80)}; it becomes part of file names, so it may only contain "
+        f"letters, digits, _, -, +, and . (not first), at most {_NAME_BYTES} bytes"
     )
 
 
 def to_name(text: str, default: str = "files") -> str:
-    """A name (`check_name`) made of the name of a user's file or directory."""
+    """Turns the name of a user's file or directory into a valid name (`check_name`)."""
     return re.sub(r"[^A-Za-z0-9_.-]", "_", text).lstrip(".")[:_NAME_BYTES] or default

@@ -1,11 +1,11 @@
-"""The options of a job, in groups that jobs mix: each is Python API, flag and JSON at once.
+"""Job options, in groups: each option is a Python argument, a flag, and JSON at once.
 
-Plain frozen dataclasses and nothing heavy, so that `--help` answers at once. A job's config inherits the groups it
-needs (`class ConvertConfig(SourceOptions, CheckOptions, ...)`), and the core functions take the group they need, so a
-config can be passed to them as it is. The text in a field's metadata (`help`) is the flag's help.
+The groups are frozen dataclasses that import nothing heavy, so that `--help` answers at once. A job's config inherits
+the groups it needs (`class ConvertConfig(SourceOptions, CheckOptions, ...)`). A core function takes the group it needs,
+so a config can be passed to it directly. The `help` in a field's metadata is the flag's help.
 
-The options of a format are a group that the config holds in one field: `--to=lerobot` puts a `LerobotOptions` into
-`to_options`. `Config.create(..., to="lerobot", fps=10)`, which flags and functions use, sorts options into groups.
+A format's options are a group in one field of the config: `--to=lerobot` puts a `LerobotOptions` into `to_options`.
+`Config.create(..., to="lerobot", fps=10)`, which flags and functions use, sorts options into groups.
 """
 
 from __future__ import annotations
@@ -25,28 +25,29 @@ from rlds_beam.text import did_you_mean, joined
 from rlds_beam.user_functions import by_value, name_of
 
 if TYPE_CHECKING:
-    from typing_extensions import Self  # of typing from Python 3.11 on
+    from typing_extensions import Self  # in typing from Python 3.11 on
 
 
 def option(default: Any, help: str, **metadata: Any) -> Any:
     """A dataclass field with a help text.
 
     Args:
-      default, help: the value of the option if it is not given, and the text of its flag.
-      metadata: `least` is the smallest number that it takes, `metavar` what the help calls its value. `code`: it
-        names a function as `module:function`, whose code becomes part of the plan. `shared`: the option of a format
-        has the name, and takes the value, of an option of the job.
+      default: the option's default value.
+      help: the help text of its flag.
+      metadata: `least`: the smallest allowed number. `metavar`: the name of its value in the help. `code`: it names a
+        function as `module:function`, whose code becomes part of the plan. `shared`: a format's option that shares
+        its name and value with an option of the job.
     """
     return dataclasses.field(default=default, metadata={"help": help, **metadata})
 
 
 class Group(NamedTuple):
-    """The options that belong to the value of another option: those of LeRobot, to `--to=lerobot`.
+    """The options that another option's value brings along: LeRobot's, for `--to=lerobot`.
 
     Attributes:
       field: the config's field that holds them: `to_options`.
       choice: the other option with its value: `--to=lerobot`.
-      options_class: the options.
+      options_class: the class of the options.
     """
 
     field: str
@@ -56,10 +57,11 @@ class Group(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """The base of all groups, and the group without options.
+    """The base of all groups, and the empty group.
 
-    A path may be given for its text, a list or comma-separated text for a tuple, a function for `module:function`; an
-    option with `by_value` takes any object in place of its name. A group (`to_options`) may be a mapping, as in JSON.
+    An option accepts a path for its text, a list or comma-separated text for a tuple, and a function for
+    `module:function`; an option with `by_value` accepts any object for its name. A group (`to_options`) may be a mapping,
+    as in JSON.
 
     Raises:
       UsageError: a value is not of the type of its option.
@@ -71,21 +73,21 @@ class Options:
             value = getattr(self, field.name)
             if value is not field.default and hints[field.name] is not Any:
                 taken = check_value(value, hints[field.name], field)
-                object.__setattr__(self, field.name, taken)  # a frozen dataclass's own way to set itself up
+                object.__setattr__(self, field.name, taken)  # how a frozen dataclass initializes itself
         for group in self.groups(vars(self)):
             object.__setattr__(self, group.field, _take_group(getattr(self, group.field), group))
 
     @classmethod
     def of(cls, options: Any) -> Self:
-        """The options of this group alone, out of a job's that mixes it in."""
+        """This group's options, taken from a config that includes them."""
         return cls(**{field.name: getattr(options, field.name) for field in dataclasses.fields(cls)})
 
     @classmethod
     def groups(cls, values: Mapping[str, Any]) -> tuple[Group, ...]:
-        """The groups of the formats that these values of options name.
+        """The groups of the formats that these option values name.
 
         Raises:
-          UsageError: there is no such format.
+          UsageError: the format is unknown.
         """
         del values
         return ()
@@ -97,12 +99,12 @@ class Options:
 
     @classmethod
     def create(cls, *positional: Any, **options: Any) -> Self:
-        """A config from its options and those of the formats that it names, side by side.
+        """Makes a config from its own options and those of the formats it names.
 
             ConvertConfig.create("data/toy/1.0.0", "out", to="lerobot", fps=10)
 
         Raises:
-          UsageError: there is no such option, it belongs to another format, or its value is not allowed.
+          UsageError: an option is unknown or belongs to another format, or its value is not allowed.
         """
         own, groups = names_of(cls), distinct_groups(cls, options)
         values = {name: value for name, value in options.items() if name in own}
@@ -111,13 +113,13 @@ class Options:
             given = {name: options[name] for name in names if name in options}
             own += names
             if given and group.field in values:
-                raise UsageError(f"{next(iter(given))} was given, and {group.field}: use one of them")
+                raise UsageError(f"{next(iter(given))} and {group.field} were both given: use one of them")
             if given:
                 values[group.field] = _made(group, given)
         for name in options:
             if name not in own:
                 belongs = belongs_to(cls, name, groups)
-                raise UsageError(belongs or f"there is no option {name}{did_you_mean(name, own)}")
+                raise UsageError(belongs or f"unknown option {name}{did_you_mean(name, own)}")
         return cls(*positional, **values)
 
 
@@ -127,7 +129,7 @@ def names_of(options_class: type[Options]) -> list[str]:
 
 
 _EVERYWHERE = ("help", "verbose", "quiet")
-"""Flags of every command, which are no options of a job."""
+"""Flags of every command that are not job options."""
 
 
 def distinct_groups(config_class: type[Options], values: Mapping[str, Any]) -> tuple[Group, ...]:
@@ -150,7 +152,7 @@ def distinct_groups(config_class: type[Options], values: Mapping[str, Any]) -> t
 
 
 def belongs_to(config_class: type[Options], name: str, chosen: tuple[Group, ...]) -> str | None:
-    """The error for an option of formats that are not chosen, by name; None if no format has it."""
+    """The error for an option of a format that was not chosen; None if no format has the option."""
     owners = [group for group in config_class.known_groups() if name in names_of(group.options_class)]
     if not owners:
         return None
@@ -160,12 +162,12 @@ def belongs_to(config_class: type[Options], name: str, chosen: tuple[Group, ...]
 
 
 def flag_name(name: str) -> str:
-    """`from` of `from_`, which Python cannot name otherwise."""
+    """The flag of an option: `from` for `from_`, which is a keyword in Python."""
     return name.rstrip("_")
 
 
 def _made(group: Group, values: Mapping[str, Any]) -> Options:
-    """The options of a group; what a user's `__post_init__` refuses with a ValueError is a UsageError too."""
+    """Makes a group's options; turns a ValueError of a user's `__post_init__` into a UsageError."""
     try:
         return group.options_class.create(**values)
     except UsageError:
@@ -185,16 +187,16 @@ def _take_group(value: Any, group: Group) -> Options:
 
 
 def options_given(options: Any, *groups: type[Options]) -> list[str]:
-    """The names of options of these groups that are not at their defaults."""
+    """The names of these groups' options that differ from their defaults."""
     fields = (field for group in groups for field in dataclasses.fields(group))
     return [field.name for field in fields if getattr(options, field.name) != field.default]
 
 
 def type_hints(options_class: type[Any]) -> dict[str, Any]:
-    """The type of each option by name, `int` for `int | None`."""
+    """The type of each option by name; `int` for `int | None`."""
     hints: dict[str, Any] = {}
     for owner in reversed(options_class.__mro__):
-        # Not typing.get_type_hints: before Python 3.11 it refuses KW_ONLY.
+        # Not typing.get_type_hints: before Python 3.11 it rejects KW_ONLY.
         hints |= inspect.get_annotations(owner, eval_str=True)
     return {name: _without_none(hint) for name, hint in hints.items()}
 
@@ -207,7 +209,7 @@ def _without_none(hint: Any) -> Any:
 
 
 def check_value(value: Any, kind: Any, field: dataclasses.Field[Any]) -> Any:
-    """The value as an option holds it; raises UsageError if it is of another type or not allowed."""
+    """Converts a value to the option's type; raises UsageError if it has another type or is not allowed."""
     flag = f"--{flag_name(field.name)}"
     if value is None and field.default is None:
         return None
@@ -218,7 +220,7 @@ def check_value(value: Any, kind: Any, field: dataclasses.Field[Any]) -> Any:
             raise UsageError(f"{flag}={value}: expected one of {', '.join(map(str, choices))}{hint}")
         return value
     if typing.get_origin(kind) is tuple:
-        repeated = field.metadata.get("repeated")  # a flag for each, which may hold commas
+        repeated = field.metadata.get("repeated")  # one flag per value; a value may contain commas
         alone = isinstance(value, os.PathLike) or (repeated and not isinstance(value, (list, tuple)))
         parts: Any = [value] if alone else value
         parts = parts.split(",") if isinstance(parts, str) else parts
@@ -246,7 +248,7 @@ def _part(flag: str, value: Any, field: dataclasses.Field[Any]) -> str:
 
 
 def _is_object(value: Any, field: dataclasses.Field[Any]) -> bool:
-    """Whether an option that takes any object was given one, and not the name of one."""
+    """Whether an option that accepts any object got an object, not a name."""
     named = isinstance(value, (str, os.PathLike, type, types.FunctionType))
     return bool(field.metadata.get("by_value")) and not named
 

@@ -1,8 +1,8 @@
-"""Files by path: local ones by the operating system, `gs://` and `s3://` ones by `rlds_beam.buckets`.
+"""Files by path: local ones, and `gs://` and `s3://` objects through `rlds_beam.buckets`.
 
-Clients are imported only when a path has a scheme. A remote path whose client is not installed is a `UsageError` that
-names the extra to install. Errors of local files are the usual `OSError`s; a store raises `BucketError`, and
-`FileNotFoundError` for a file that is not there.
+Clients are imported only for paths with a scheme. If a path's client is not installed, a `UsageError` names the extra
+to install. Local files raise the usual `OSError`s; a store raises `BucketError`, or `FileNotFoundError` for a missing
+object.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from rlds_beam.naming import is_file_path
 _SCHEME = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*)://")
 _TEMPORARY = re.compile(r"\.(.+)\.[0-9a-f]{8}\.tmp")
 SMALL = 64 << 20
-"""The most bytes that a file of metadata may have."""
+"""The largest allowed metadata file in bytes."""
 
 Value = TypeVar("Value")
 Result = TypeVar("Result")
 
 
 def scheme(path: str) -> str | None:
-    """The scheme of a remote path (`gs`), None for a local path."""
+    """The scheme of a remote path (`gs`); None for a local path."""
     match = _SCHEME.match(path)
     return match[1] if match else None
 
 
 def open_read(path: str) -> BinaryIO:
-    """Opens a file for reading its raw bytes (never decompressed because of its name); seekable.
+    """Opens a file for reading its raw bytes (never decompressed); the result is seekable.
 
-    A local path must be that of a regular file, also through links: a FIFO or a device raises OSError at once.
+    A local path must lead to a regular file; links are followed. A FIFO or a device raises OSError at once.
     """
     if scheme(path) is None:
         return open(path, "rb", opener=_open_regular)
@@ -60,14 +60,14 @@ def _open_regular(path: str, flags: int) -> int:
 
 
 def check_regular(path: str) -> None:
-    """Raises OSError unless `path` is a regular file: for libraries that open local files themselves."""
+    """Raises OSError unless `path` is a regular file; for libraries that open local files themselves."""
     os.close(_open_regular(path, os.O_RDONLY))
 
 
 def open_write(path: str) -> BinaryIO:
-    """Opens a file for writing; an existing file is replaced, a link is an OSError. A local directory must exist.
+    """Opens a file for writing. Replaces an existing file; a link raises OSError. A local directory must exist.
 
-    An object is uploaded when the file is closed; after an exception in its `with` block it is not.
+    An object is uploaded when the file is closed, unless its `with` block raised.
     """
     if scheme(path) is None:
         return open(path, "wb", opener=_no_links)
@@ -75,7 +75,7 @@ def open_write(path: str) -> BinaryIO:
 
 
 def open_update(path: str) -> BinaryIO:
-    """Opens a local file for changing some of its bytes; a link is an OSError."""
+    """Opens a local file for changing bytes in place; a link raises OSError."""
     return open(path, "r+b", opener=_no_links)
 
 
@@ -84,26 +84,26 @@ def _no_links(path: str, flags: int) -> int:
 
 
 def exists(path: str) -> bool:
-    """Whether there is a file or a (local) directory with this name."""
+    """Whether a file or a (local) directory of this name exists."""
     if scheme(path) is None:
         return os.path.exists(path)
     return store_of(path).find(path) is not None
 
 
 def size(path: str) -> int:
-    """Bytes of a file."""
+    """The size of a file in bytes."""
     if scheme(path) is None:
         return os.path.getsize(path)
     return _remote_file(path).size or 0
 
 
 def checksum(path: str) -> str:
-    """What a store says of an object's content: its CRC32C (`gs://`) or entity tag (`s3://`). Reads no content."""
+    """The store's checksum of an object: its CRC32C (`gs://`) or entity tag (`s3://`). Reads no content."""
     return _remote_file(path).checksum
 
 
 def glob(pattern: str) -> list[str]:
-    """The files that match a user's pattern (`*`, `?`, `[...]`), sorted; the file of exactly this name if it exists."""
+    """The files that match a user's pattern (`*`, `?`, `[...]`), sorted; a file with exactly this name wins."""
     if scheme(pattern) is not None:
         return [entry.path for entry in base.matching(store_of(pattern), pattern)]
     if os.path.isfile(pattern):
@@ -112,7 +112,7 @@ def glob(pattern: str) -> list[str]:
 
 
 def files_below(directory: str, pattern: str) -> list[str]:
-    """The files below a directory that match a pattern, sorted; `*`, `?` and `[` of the directory are literal."""
+    """The files below a directory that match a pattern, sorted; `*`, `?`, and `[` in the directory are literal."""
     if scheme(directory) is not None:
         return [entry.path for entry in base.matching(store_of(directory), pattern, directory)]
     paths = (os.path.join(directory, name) for name in _glob.glob(pattern, root_dir=directory))
@@ -120,14 +120,14 @@ def files_below(directory: str, pattern: str) -> list[str]:
 
 
 def listdir(path: str) -> list[str]:
-    """The names of the files and directories in a directory, sorted; of a remote one that is not there, none."""
+    """The names of the files and directories in a directory, sorted; empty for a missing remote one."""
     if scheme(path) is None:
         return sorted(os.listdir(path))
     return [split(entry.path)[1] for entry in _entries(path)]
 
 
 def sizes(path: str) -> dict[str, int]:
-    """The files in a directory, by name and sorted, each with its bytes: one request, however many there are."""
+    """The size of each file in a directory by name, sorted; takes a single request."""
     if scheme(path) is None:
         with os.scandir(path) as entries:
             return dict(sorted((entry.name, entry.stat().st_size) for entry in entries if entry.is_file()))
@@ -135,18 +135,18 @@ def sizes(path: str) -> dict[str, int]:
 
 
 def at_once(function: Callable[[Value], Result], values: Sequence[Value], path: str) -> list[Result]:
-    """`function` of each value, in their order; by several threads if `path` is remote.
+    """Maps a function over values, in order; in several threads if `path` is remote.
 
     Args:
       function: makes a request or two.
       values: its arguments.
-      path: any of the paths that it asks for.
+      path: any of the paths it accesses.
     """
     return [function(value) for value in values] if scheme(path) is None else base.at_once(function, values)
 
 
 def rename(source: str, destination: str) -> None:
-    """Moves a file over another (a device or FIFO is an OSError) or to a new name in the same store; locally atomic."""
+    """Renames a file in the same store, replacing the destination (a device or FIFO raises OSError); locally atomic."""
     if scheme(source) != scheme(destination):
         raise UsageError(f"cannot move {source} to {destination}: they are not in the same store")
     if scheme(source) is None:
@@ -158,13 +158,13 @@ def rename(source: str, destination: str) -> None:
 
 
 def makedirs(path: str) -> None:
-    """Makes a local directory and those above it, unless they exist; a remote store has no directories."""
+    """Creates a local directory and its parents if needed; a remote store has no directories."""
     if scheme(path) is None:
         os.makedirs(path, exist_ok=True)
 
 
 def remove(path: str) -> None:
-    """Removes a file; FileNotFoundError if it is not there."""
+    """Removes a file; raises FileNotFoundError if it does not exist."""
     if scheme(path) is None:
         os.remove(path)
     else:
@@ -172,19 +172,19 @@ def remove(path: str) -> None:
 
 
 def abandon(file: BinaryIO) -> None:
-    """Closes a file whose writing failed: a local one has what was written so far, an object is not uploaded."""
+    """Closes a file after a failed write: a local file keeps its content so far, an object is not uploaded."""
     with contextlib.suppress(OSError):
         getattr(file, "discard", file.close)()
 
 
 def discard(path: str) -> None:
-    """Removes a file if that is possible: what remains of work that failed."""
+    """Removes a file of failed work, if possible."""
     with contextlib.suppress(OSError, BucketError):
         remove(path)
 
 
 def remove_files(directory: str, names: Iterable[str]) -> None:
-    """Removes the files of these names that exist in a directory, or in directories below it (`name/name`).
+    """Removes those of the named files that exist in a directory or below it (`name/name`).
 
     Raises:
       UsageError: a name leads out of the directory (`below`); nothing was removed.
@@ -208,14 +208,14 @@ def remove_files(directory: str, names: Iterable[str]) -> None:
 
 
 def remove_empty(directory: str) -> None:
-    """Removes a local directory that is empty; a remote store has no directories."""
+    """Removes a local directory if it is empty; a remote store has no directories."""
     is_own = scheme(directory) is None and os.path.isdir(directory) and not os.path.islink(directory)
     if is_own and not os.listdir(directory):
         os.rmdir(directory)
 
 
 def rmtree(path: str) -> None:
-    """Removes a directory with all that is in it; nothing is done if it is not there."""
+    """Removes a directory and its content, if it exists."""
     if scheme(path) is None:
         if os.path.isdir(path):
             shutil.rmtree(path)
@@ -224,14 +224,14 @@ def rmtree(path: str) -> None:
 
 
 def below(directory: str, *names: str) -> str:
-    """The path of a file or directory below `directory`, for everything that is written, renamed or removed there.
+    """The path of a file or directory below `directory`; used for everything written, renamed, or removed there.
 
     Args:
-      directory: may be a link itself, and lead through links.
-      names: each a name, or a path of names (`name/name`).
+      directory: the directory; it may be a link and may lead through links.
+      names: names or relative paths (`name/name`).
 
     Raises:
-      UsageError: a name is absolute or holds `..`, or a directory on the way is a link that leads out.
+      UsageError: a name is absolute or contains `..`, or a directory on the way is a link that leads out.
     """
     for name in names:
         if not is_file_path(name):
@@ -247,8 +247,8 @@ def below(directory: str, *names: str) -> str:
 def is_outside(directory: str, name: str) -> bool:
     """Whether a file of a directory is a link to a file elsewhere.
 
-    In the cache of the Hugging Face hub each file of `snapshots/REVISION` is a link into `blobs` next to `snapshots`;
-    those are files of the same dataset.
+    In the Hugging Face cache, each file of `snapshots/REVISION` is a link into `blobs` next to `snapshots`; those
+    belong to the same dataset.
     """
     if scheme(directory) is not None:
         return False
@@ -263,19 +263,19 @@ def _leads_out(directory: str, name: object) -> UsageError:
 
 
 def join(path: str, *names: str) -> str:
-    """`path` with names after it, in the spelling of its store."""
+    """Appends names to `path`, with the separators of its store."""
     if scheme(path) is None:
         return os.path.join(path, *names)
     return "/".join([path.rstrip("/"), *(name.strip("/") for name in names)])
 
 
 def isdir(path: str) -> bool:
-    """Whether `path` is a directory (in a remote store: whether there are files below it)."""
+    """Whether `path` is a directory (in a remote store: whether it has files below it)."""
     return os.path.isdir(path) if scheme(path) is None else any(True for _ in _entries(path))
 
 
 def is_special(path: str) -> bool:
-    """Whether there is something local at `path` that is no file, directory or link: a device, a FIFO, a socket."""
+    """Whether `path` is local and neither a file, a directory, nor a link: a device, a FIFO, or a socket."""
     if scheme(path) is not None or not os.path.lexists(path):
         return False
     mode = os.lstat(path).st_mode
@@ -296,10 +296,10 @@ def split(path: str) -> tuple[str, str]:
 
 
 def read_small(path: str) -> bytes:
-    """The bytes of a file of metadata.
+    """The bytes of a metadata file.
 
     Raises:
-      UsageError: it is larger than `SMALL`, or it is a directory, a FIFO or a device.
+      UsageError: it is larger than `SMALL`, or it is a directory, a FIFO, or a device.
       OSError: it cannot be opened or read.
     """
     try:
@@ -315,10 +315,10 @@ def read_small(path: str) -> bytes:
 
 
 def read_text(path: str) -> str:
-    """The text of a file of metadata.
+    """The text of a metadata file.
 
     Raises:
-      UsageError: as `read_small`; or it is not UTF-8.
+      UsageError: as `read_small`, or it is not UTF-8.
       OSError: it cannot be opened or read.
     """
     try:
@@ -328,36 +328,36 @@ def read_text(path: str) -> str:
 
 
 def temporary_name(path: str) -> str:
-    """A temporary name in the directory of `path` that no other writer takes."""
+    """A unique temporary name in the directory of `path`."""
     directory, name = split(path)
     return join(directory, f".{name}.{uuid.uuid4().hex[:8]}.tmp")
 
 
 def is_temporary(name: str) -> bool:
-    """Whether a file of this name is what a writer left that was killed."""
+    """Whether a file of this name was left by a killed writer."""
     return temporary_of(name) is not None
 
 
 def temporary_of(name: str) -> str | None:
-    """The name of the file that a temporary one was to become; None of any other file."""
+    """The final name of a temporary file; None for any other file."""
     match = _TEMPORARY.fullmatch(name)
     return match[1] if match else None
 
 
 def write_text(path: str, text: str) -> None:
-    """Writes a small text file: whole, or (locally) not at all."""
+    """Writes a small text file; locally, atomically."""
     write_bytes(path, text.encode("utf-8"))
 
 
 def write_bytes(path: str, content: bytes) -> None:
-    """Writes a small file: whole, or (locally) not at all."""
+    """Writes a small file; locally, atomically."""
     with writing(path) as file:
         file.write(content)
 
 
 @contextlib.contextmanager
 def writing(path: str) -> Iterator[BinaryIO]:
-    """Writes a file: under another name until the block ends, and not at all if it raises."""
+    """Writes a file under a temporary name until the block ends; discards it if the block raises."""
     temporary = temporary_name(path)
     try:
         with naming(path), open_write(temporary) as file:
@@ -370,7 +370,7 @@ def writing(path: str) -> Iterator[BinaryIO]:
 
 @contextlib.contextmanager
 def naming(path: str) -> Iterator[None]:
-    """Gives an error of the operating system the file that it is about, where it names none: writing to a full disk."""
+    """Adds the file to an OSError that names none, for example from writing to a full disk."""
     try:
         yield
     except OSError as error:
@@ -380,7 +380,7 @@ def naming(path: str) -> Iterator[None]:
 
 
 def sync(directory: str) -> None:
-    """Writes a local directory and the files in it through to the disk; a remote store has done so at its close."""
+    """Flushes a local directory and its files to the disk; a remote store does so when a file is closed."""
     if scheme(directory) is not None:
         return
     for parent, _, names in os.walk(directory):
@@ -394,10 +394,10 @@ def sync(directory: str) -> None:
 
 
 def _remote_file(path: str) -> base.Entry:
-    """A remote file; FileNotFoundError if it is not there."""
+    """A remote file; raises FileNotFoundError if it does not exist."""
     entry = store_of(path).find(path)
     if entry is None:
-        raise FileNotFoundError(f"there is no file {path}")
+        raise FileNotFoundError(f"no such file: {path}")
     return entry
 
 

@@ -1,10 +1,10 @@
-"""Small datasets for tests, whole or broken on purpose; numpy only.
+"""Small datasets for tests, valid or broken on purpose; needs only numpy.
 
     episodes = [make_episode(10, seed=i) for i in range(20)] + [make_episode("F M M", seed=20)]
     directory = write_dataset(tmp_path, episodes, shards=2)
     flip_byte(shard_paths(directory)[0], record=3)
 
-`write_dataset` writes what TFDS writes: `tfds.builder_from_directory` reads it.
+`write_dataset` writes TFDS's layout, which `tfds.builder_from_directory` reads.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ BREAKABLE = (
     "non_finite",
     "discount_out_of_range",
 )
-"""The rules that `make_episode(breaks=...)` knows how to break (the inner ones need three steps)."""
+"""The rules that `make_episode(breaks=...)` can break (the inner ones need three steps)."""
 
 
 def make_episode(
@@ -67,19 +67,19 @@ def make_episode(
     columns: Mapping[str, Any] | None = None,
     metadata: Mapping[str, Any] | None = None,
 ) -> Episode:
-    """A columnar episode of random float32 values, valid unless asked otherwise.
+    """A columnar episode of random float32 values, valid by default.
 
     Args:
-      steps: the number of steps T, or the flags of each step in letters: `"F M LT"` is first, mid,
-        last and terminal; `"F M | F L"` (the bar is only for the eye) is two episodes in one record.
-      key: by default `testing/1.0.0:train:00000@<seed>`.
-      seed: of the random values; other values for another seed.
-      observation, action: the shape of one step (an int n is (n,), () is a scalar), or a mapping
-        from name to shape for a nested one (`{"state": 7}` gives `observation/state`).
-      terminal: the last step is `is_terminal` (not used where `steps` spells the flags). The
-        discount is 1, and 0 on the step that leads into the terminal state, as EnvLogger records it.
-      breaks: ids of rules (of `BREAKABLE`) that the episode shall break.
-      columns: more columns, or others in the place of the generated ones, by path.
+      steps: the number of steps T, or the flags of each step as letters: `"F M LT"` is first, mid, last and
+        terminal; `"F M | F L"` (the bar is only for readability) is two episodes in one record.
+      key: the episode's key; by default `testing/1.0.0:train:00000@<seed>`.
+      seed: seeds the random values.
+      observation, action: the shape of one step (an int n is (n,), () is a scalar), or for a nested one a mapping
+        from name to shape (`{"state": 7}` gives `observation/state`).
+      terminal: whether the last step is `is_terminal` (ignored if `steps` spells the flags). The discount is 1, and
+        0 on the step that leads into the terminal state, as EnvLogger records it.
+      breaks: the rules (from `BREAKABLE`) that the episode breaks.
+      columns: more columns by path; they replace generated ones of the same path.
       metadata: episode-level fields.
     """
     first, last, ends = _flags(steps, terminal)
@@ -106,7 +106,7 @@ def _flags(steps: int | str, terminal: bool) -> tuple[np.ndarray[Any, Any], ...]
     if isinstance(steps, str):
         letters = steps.replace("|", " ").split()
         if set("".join(letters)) - set("FMLT"):
-            raise ValueError(f"{steps!r}: a step is written with the letters F, M, L, T, like in 'F M LT'")
+            raise ValueError(f"{steps!r}: write steps with the letters F, M, L, T, for example 'F M LT'")
         return tuple(np.array([letter in step for step in letters], bool) for letter in "FLT")
     first, last, ends = np.zeros((3, steps), bool)
     first[:1], last[-1:], ends[-1:] = True, True, terminal
@@ -114,7 +114,7 @@ def _flags(steps: int | str, terminal: bool) -> tuple[np.ndarray[Any, Any], ...]
 
 
 def _break(columns: dict[str, Any], breaks: Collection[str], middle: int) -> None:
-    """Breaks the rules in place; no other reference to the columns exists yet."""
+    """Breaks the rules in place; nothing else refers to the columns yet."""
     unknown = set(breaks) - set(BREAKABLE)
     if unknown:
         raise ValueError(f"breaks={unknown.pop()!r}: make_episode can break {', '.join(BREAKABLE)}")
@@ -138,12 +138,12 @@ def _break(columns: dict[str, Any], breaks: Collection[str], middle: int) -> Non
 
 
 def shard_paths(directory: Path | str, split: str = "train") -> list[Path]:
-    """The shards of a split in a dataset's directory, in order."""
+    """The shards of a split in a dataset directory, in order."""
     return sorted(Path(directory).glob(f"*-{split}.tfrecord-*"))
 
 
 def record_offsets(shard: Path | str) -> list[int]:
-    """The byte offset of every record of an undamaged TFRecord file, followed by the file's size."""
+    """The byte offset of each record in an undamaged TFRecord file, then the file's size."""
     data, offsets = Path(shard).read_bytes(), [0]
     while offsets[-1] < len(data):
         offsets.append(offsets[-1] + 16 + struct.unpack_from("<Q", data, offsets[-1])[0])
@@ -151,7 +151,7 @@ def record_offsets(shard: Path | str) -> list[int]:
 
 
 def read_payloads(shard: Path | str) -> list[bytes]:
-    """The payloads of a sound TFRecord file (no checksum is looked at)."""
+    """The payloads of an undamaged TFRecord file (checksums are not verified)."""
     data, offsets = Path(shard).read_bytes(), record_offsets(shard)
     return [data[start + 12 : stop - 4] for start, stop in itertools.pairwise(offsets)]
 
@@ -168,30 +168,30 @@ def flip_byte(shard: Path | str, record: int, part: str = "payload", at: int = 0
 
 
 def set_length(shard: Path | str, record: int, length: int) -> None:
-    """Makes a record claim another length, with a checksum that agrees."""
+    """Changes a record's length field, with a matching checksum."""
     data, start = bytearray(Path(shard).read_bytes()), record_offsets(shard)[record]
     data[start : start + 12] = record_header(length)
     Path(shard).write_bytes(data)
 
 
 def cut(shard: Path | str, record: int, extra: int = 0) -> None:
-    """Ends the file before `record`, or `extra` bytes into it (negative: before its end)."""
+    """Cuts the file off before `record`, or `extra` bytes into it (negative: before its end)."""
     offsets = record_offsets(shard)
     size = offsets[record] + extra if extra >= 0 else offsets[record + 1] + extra
     Path(shard).write_bytes(Path(shard).read_bytes()[:size])
 
 
 def insert_bytes(shard: Path | str, record: int, data: bytes) -> None:
-    """Puts bytes that belong to no record before `record`."""
+    """Inserts bytes that belong to no record before `record`."""
     whole, start = Path(shard).read_bytes(), record_offsets(shard)[record]
     Path(shard).write_bytes(whole[:start] + data + whole[start:])
 
 
-# What a conversion wrote
+# Output of a conversion
 
 
 def read_items(output: Path | str) -> list[dict[str, Any]]:
-    """The items of a finished output directory, in order, by the paths of their leaves; a JPEG is its bytes."""
+    """The items of a finished output directory, in order, as leaves by path; a JPEG is its bytes."""
     manifest = json.loads((Path(output) / "manifest.json").read_text())
     files = [Path(output) / shard["file"] for shard in manifest["shards"] if shard["records"]]
     examples = (parse_example(payload) for file in files for payload in read_payloads(file))
@@ -210,7 +210,7 @@ def _leaf(feature: Feature, field: Mapping[str, Any]) -> Any:
 
 
 def read_rejected(output: Path | str) -> list[tuple[dict[str, Any], bytes]]:
-    """The rejected records of an output directory, in order: the line about each, and its bytes."""
+    """The rejected records of an output directory, in order: the JSON line and the bytes of each."""
     rejected: list[tuple[dict[str, Any], bytes]] = []
     for lines in sorted((Path(output) / "rejected").glob("*.jsonl")):
         about = [json.loads(line) for line in lines.read_text().splitlines()]

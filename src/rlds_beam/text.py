@@ -1,4 +1,4 @@
-"""Numbers and names in messages for people."""
+"""Numbers and names in messages."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Iterable, Sequence
 
 
 def count(number: int | None, noun: str) -> str:
-    """`1 episode`, `1,200 episodes`, or of None `an unknown number of episodes`."""
+    """`1 episode`, `1,200 episodes`, or `an unknown number of episodes` for None."""
     if number is None:
         return f"an unknown number of {noun}s"
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def format_size(number: int) -> str:
-    """Bytes for a person: `1.2 MB`."""
+    """A readable number of bytes: `1.2 MB`."""
     size, unit = float(number), "B"
     for larger in ("kB", "MB", "GB", "TB"):
         if size < 1000:
@@ -24,22 +24,22 @@ def format_size(number: int) -> str:
 
 
 def shortened(value: object, most: int = 200) -> str:
-    """The text of a value or an error for a message: one line of at most `most` characters."""
+    """A value or an error as one line of at most `most` characters."""
     text = " ".join(str(value).split())
     return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
 def did_you_mean(name: str, names: Iterable[str], most: int = 1) -> str:
-    """`; did you mean train?`, of up to `most` of the `names` that are like `name`; empty where none is."""
+    """`; did you mean train?` with up to `most` of the `names` that resemble `name`; empty if none does."""
     near = difflib.get_close_matches(name, list(names), n=most)
     return f"; did you mean {' or '.join(near)}?" if near else ""
 
 
 def joined(texts: Sequence[str]) -> str:
-    """All of them: `a, b and c`."""
+    """All texts: `a, b and c`."""
     return " and ".join([", ".join(texts[:-1]), texts[-1]] if len(texts) > 1 else texts)
 
 
 def some(texts: Sequence[str]) -> str:
-    """The first three, and how many more there are: `a, b, c and 2 more`."""
+    """The first three texts and the number of others: `a, b, c and 2 more`."""
     return ", ".join(texts[:3]) + (f" and {len(texts) - 3:,} more" if len(texts) > 3 else "")

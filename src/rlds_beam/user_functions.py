@@ -1,8 +1,7 @@
-"""The user's functions and classes, named `module:function` or given as they are.
+"""The user's functions and classes, named `module:function` or given directly.
 
-The module of a name is an installed one, or it is in the current directory. From there this one module is taken, with
-its submodules, and nothing else: a file `google.py` or `numpy.py` beside it never takes the place of a package that
-some dependency imports, whether that package is installed or not.
+The module is installed or in the current directory. From there only this module and its submodules are imported: a
+`google.py` or `numpy.py` next to it never shadows a package that a dependency imports, installed or not.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from rlds_beam import lazy
 from rlds_beam.errors import UsageError
 
 _MODULES = "RLDS_BEAM_USER_MODULES"
-"""The environment variable that tells worker processes which modules are in which directory, as JSON."""
+"""The environment variable that tells worker processes the directory of each module, as JSON."""
 
 
 _CONFIGURABLE = "__rlds_beam_configurable__"
@@ -36,38 +35,38 @@ Configurable = TypeVar("Configurable", bound=Callable[..., Any])
 
 
 def configurable(function: Configurable) -> Configurable:
-    """Marks a function or class as one that a file of connectors or policies may name. For example:
+    """Marks a function or class that a file of connectors or policies may name. For example:
 
         @rlds_beam.configurable
         def drop_short(batch):
             return batch.replace(episodes=tuple(e for e in batch.episodes if len(e) > 10))
 
-    A name in a file can be that of anything installed, `subprocess:Popen` for example. Nothing but what is marked is
-    called; subclasses of the connectors' base classes, and of `BehaviorPolicy`, are marked already.
+    A file can name anything installed, for example `subprocess:Popen`, so only marked functions and classes are
+    called. Subclasses of the connectors' base classes and of `BehaviorPolicy` are already marked.
     """
     setattr(function, _CONFIGURABLE, True)
     return function
 
 
 def is_configurable(value: Any) -> bool:
-    """Whether a file may name it: a marked function or class, or an object of a marked class."""
+    """Whether a file may name `value`: a marked function or class, or an instance of a marked class."""
     return getattr(value if isinstance(value, (type, types.FunctionType)) else type(value), _CONFIGURABLE, None) is True
 
 
 def nothing_else(value: Any) -> bool:
-    """For `check_configurable`: nothing may be named but what is marked."""
+    """For `check_configurable`: allows only marked values."""
     return False
 
 
 def resolve_configurable(name: str, where: str) -> Any:
-    """What a file names as `module:name`; it is not called here.
+    """The value that a file names as `module:name`; it is not called.
 
     Args:
-      name: as it is in the file.
-      where: what to call the place in messages.
+      name: the name in the file.
+      where: the place, for messages.
 
     Raises:
-      UsageError: there is nothing of that name, or a file may not name it.
+      UsageError: the name does not exist, or a file may not name it.
     """
     value: Any = resolve(name, where, callable_only=False)
     check_configurable(value, name, where)
@@ -75,17 +74,17 @@ def resolve_configurable(name: str, where: str) -> Any:
 
 
 def check_configurable(value: Any, name: str, where: str, also: Callable[[Any], bool] = nothing_else) -> None:
-    """Raises UsageError if a file may not name what it names: it is not marked, nor of a kind that `also` accepts."""
+    """Raises UsageError if a file may not name `value`: it is not marked, and `also` does not accept it."""
     if is_configurable(value) or also(value):
         return
     raise UsageError(
-        f"{where}: {name} was not called: it is neither derived from EpisodeConnector, ColumnConnector or another base "
-        "class of rlds-beam, nor marked with @rlds_beam.configurable"
+        f"{where}: {name} was not called: it neither subclasses EpisodeConnector, ColumnConnector, or another base "
+        "class of rlds-beam, nor is it marked with @rlds_beam.configurable"
     )
 
 
 class _UserModules(importlib.abc.MetaPathFinder):
-    """Finds the modules that the user named, each in the directory where it was named; the last finder to be asked."""
+    """Finds the modules that the user named, each in its own directory; the last finder on the path."""
 
     def __init__(self) -> None:
         self.directories: dict[str, str] = {}
@@ -93,7 +92,7 @@ class _UserModules(importlib.abc.MetaPathFinder):
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: Any = None) -> Any:
         if path is not None or name not in self.directories:
-            return None  # a submodule is found by the path of its package
+            return None  # a submodule is found through its package's path
         return importlib.machinery.PathFinder.find_spec(name, [self.directories[name]], target)
 
 
@@ -101,10 +100,10 @@ _user_modules = _UserModules()
 
 
 class ByValue(str):
-    """The name of a function or class that cannot be imported (of a notebook, a lambda), and the object itself.
+    """A function or class that cannot be imported (from a notebook, or a lambda), and its name.
 
-    Workers get the object by value, as Beam pickles the functions of a pipeline. The name ends in a digest of the
-    code and of the values that it refers to, since the name alone says nothing about what it does.
+    Workers get the object by value, as Beam pickles a pipeline's functions. The name ends in a digest of the code and of
+    the values it refers to, because the name alone does not identify what it does.
     """
 
     value: Any
@@ -119,10 +118,10 @@ class ByValue(str):
 
 
 def name_of(value: Callable[..., Any]) -> str:
-    """`module:function` of a function or class; a `ByValue` where it cannot be imported under that name.
+    """`module:function` of a function or class; a `ByValue` if it cannot be imported under that name.
 
     Raises:
-      UsageError: it is neither a function nor a class (but, for example, a functools.partial).
+      UsageError: it is neither a function nor a class, for example a functools.partial.
     """
     module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", "")
     try:
@@ -138,7 +137,7 @@ def name_of(value: Callable[..., Any]) -> str:
 
 
 def by_value(name: str, value: Any) -> ByValue:
-    """An object that an option takes in place of the name of one."""
+    """An object given for an option that otherwise takes a name."""
     digest = hashlib.sha256()
     for part in _parts(value):
         digest.update(part)
@@ -146,7 +145,7 @@ def by_value(name: str, value: Any) -> ByValue:
 
 
 def _parts(value: Any) -> Iterator[bytes]:
-    """What a function or class does, as bytes that are the same in another process: code, defaults, values."""
+    """A function's or class's code, defaults, and values as bytes that are the same in every process."""
     if isinstance(value, type):
         for member in vars(value).values():
             yield from _parts(getattr(member, "__func__", member))
@@ -169,20 +168,20 @@ def _parts(value: Any) -> Iterator[bytes]:
     else:
         try:
             yield pickle.dumps(value)
-        except Exception:  # whatever pickle raises of a value that does not pickle; Beam will say so
+        except Exception:  # pickle may raise anything; Beam will report it
             yield repr(type(value)).encode()
 
 
 def resolve(name: str, flag: str = "--policy_info_fn", *, callable_only: bool = True) -> Callable[..., Any]:
-    """The function or class `module:function`, installed or in the current directory.
+    """Imports the function or class `module:function`, installed or in the current directory.
 
     Args:
-      name: as the user gave it, or from `name_of`.
-      flag: what `name` is the value of, for messages.
-      callable_only: refuse what cannot be called, such as a list.
+      name: the user's text, or the result of `name_of`.
+      flag: the option that has this value, for messages.
+      callable_only: reject values that cannot be called, for example a list.
 
     Raises:
-      UsageError: there is none.
+      UsageError: it does not exist.
     """
     value: Any = name.value if isinstance(name, ByValue) else _imported(name, flag)
     if callable_only and not callable(value):
@@ -191,7 +190,7 @@ def resolve(name: str, flag: str = "--policy_info_fn", *, callable_only: bool = 
 
 
 def raised(error: BaseException) -> str:
-    """What the user's code raised, and where: `raised ValueError: no such key (my_source.py, line 12)`."""
+    """Describes an error of the user's code: `raised ValueError: no such key (my_source.py, line 12)`."""
     said = " ".join(str(error).split())
     place = next(iter(traceback.extract_tb(error.__traceback__)[-1:]), None)
     where = f" ({place.filename}, line {place.lineno})" if place else ""
@@ -199,7 +198,7 @@ def raised(error: BaseException) -> str:
 
 
 def called(factory: Callable[..., Any], flag: str, hint: str, **arguments: Any) -> Any:
-    """What a factory of the user's makes of its arguments; a UsageError where it does not take them."""
+    """Calls the user's factory; raises UsageError if it does not accept these arguments."""
     try:
         inspect.signature(factory).bind(**arguments)
     except TypeError as error:
@@ -213,7 +212,7 @@ def called(factory: Callable[..., Any], flag: str, hint: str, **arguments: Any) 
 def _imported(name: str, flag: str) -> Callable[..., Any]:
     module, colon, attribute = name.partition(":")
     if not (module and colon and attribute):
-        raise UsageError(f"{flag}={name}: expected module:function, like my_project.policies:log_probability")
+        raise UsageError(f"{flag}={name}: expected module:function, for example my_project.policies:log_probability")
     top = module.partition(".")[0]
     if top != "rlds_beam":
         lazy.show_clients()
@@ -227,13 +226,13 @@ def _imported(name: str, flag: str) -> Callable[..., Any]:
 
 
 def version_of(name: str, flag: str = "--policy_info_fn") -> str:
-    """What tells one edit of `module:function` from another: its `__version__`, or a hash of its module's source.
+    """The version of `module:function`: its `__version__`, or a hash of its module's source.
 
-    The whole module counts, because a function may call others of it. A function whose behaviour depends on anything
-    else (other modules, a file that it reads) should have a `__version__`.
+    The whole module counts, because a function may call others in it. A function whose behavior depends on anything
+    else (other modules, a file it reads) should have a `__version__`.
 
     Raises:
-      UsageError: there is no such function.
+      UsageError: the function does not exist.
     """
     if isinstance(name, ByValue):
         return "in the name"
@@ -249,8 +248,8 @@ def version_of(name: str, flag: str = "--policy_info_fn") -> str:
 
 
 def search_as_the_parent() -> None:
-    """In a worker process: finds modules where the process that started it did, before anything is unpickled."""
-    _user_modules.inherited = True  # the current directory of this process means nothing
+    """Makes a worker process find modules where its parent does; call it before anything is unpickled."""
+    _user_modules.inherited = True  # this process's current directory does not count
     if _MODULES in os.environ:
         _add(json.loads(os.environ[_MODULES]))
 
@@ -263,7 +262,7 @@ def _add(directories: dict[str, str]) -> None:
 
 
 def _add_imported(module: str) -> None:
-    """Lets worker processes find a module that this process has imported, from wherever it was."""
+    """Lets worker processes find a module that this process has imported from anywhere."""
     top = module.partition(".")[0]
     package = sys.modules.get(top)
     file = getattr(package, "__file__", None) or next(iter(getattr(package, "__path__", ())), None)
@@ -273,7 +272,7 @@ def _add_imported(module: str) -> None:
 
 
 def _hint(error: Exception) -> str:
-    """What to do where the user's module imports another one of the same directory."""
+    """The remedy if the user's module imports another one of the same directory."""
     name = (getattr(error, "name", None) or "").partition(".")[0]
     directories = set(_user_modules.directories.values())
     if name in _user_modules.directories or not any(
@@ -281,6 +280,6 @@ def _hint(error: Exception) -> str:
     ):
         return ""
     return (
-        f" ({name} is in the current directory, of which only the named module is imported: make them one package, or "
-        "set PYTHONPATH)"
+        f" ({name} is in the current directory, but only the named module is imported from there: put both into one "
+        "package, or set PYTHONPATH)"
     )

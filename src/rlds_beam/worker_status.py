@@ -1,8 +1,8 @@
-"""Processes of ours: how one is started, and what it is doing and has done, told to the one that started it.
+"""Worker processes: how to start one, and how it reports its status to its parent.
 
-The note of a process is one small file, which is left when it dies. It is written again when a range or a file begins
-and ends, and otherwise at most twice a second: never for each episode. A process that was not told where (`keep_note`)
-only counts.
+A process writes its status to one small file, its note, which remains if it dies. It updates the note when a range or
+a file begins or ends, and otherwise at most twice a second, never for each episode. Without `keep_note`, a process only
+counts.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 VERBOSE = "RLDS_BEAM_VERBOSE"
-"""The environment variable by which `--verbose` reaches the processes that a command starts."""
+"""The environment variable that passes `--verbose` to a command's processes."""
 
 _ENDING = ".note"
 _UPDATE_SECONDS = 0.5
@@ -29,28 +29,29 @@ _RUN_MODULE = (
 
 
 def is_verbose() -> bool:
-    """Whether this process and those that it starts show their logs."""
+    """Whether this process and its children show their logs."""
     return bool(os.environ.get(VERBOSE))
 
 
 def command(module: str, *arguments: str) -> list[str]:
-    """The command that runs `module` as `python -m` does, but never imports from the current directory.
+    """The command that runs `module` like `python -m`, but never imports from the current directory.
 
-    A user's `logging.py` there must not take the place of an installed module. (`python -P` does so from 3.11 on.)
+    A user's `logging.py` there must not shadow an installed module. (From 3.11 on, `python -P` does the same.)
     """
     return [sys.executable, "-c", _RUN_MODULE, module, *arguments]
 
 
 class Done(NamedTuple):
-    """How far a process, or a whole job, is.
+    """The progress of a process or of a whole job.
 
     Attributes:
-      scanned: stretches of files that were looked through for duplicates.
-      ranges: that are finished.
-      records, bytes: that were read, without framing.
-      steps: of accepted episodes.
-      rejected: records.
-      framed: bytes of files that were gone through for their records' framing, or for a checksum.
+      scanned: file segments scanned for duplicates.
+      ranges: finished ranges.
+      records: records read.
+      bytes: bytes read, without framing.
+      steps: steps of accepted episodes.
+      rejected: rejected records.
+      framed: bytes of files read for their records' framing or for a checksum.
     """
 
     scanned: int = 0
@@ -69,18 +70,18 @@ class Done(NamedTuple):
 
     @classmethod
     def of_metrics(cls, metrics: Mapping[str, Any]) -> Done:
-        """From a job's metrics, by the same names."""
+        """Makes one from a job's metrics, which have the same names."""
         return cls(**{name: metrics.get(name, 0) for name in cls._fields})
 
 
 class Note(NamedTuple):
-    """What a process noted.
+    """The status of a process.
 
     Attributes:
-      process: its id.
-      at: what it is doing: a range, and the stretch of a file in it.
-      seconds: how long it was at work, up to the start of what it is doing now.
-      done: how far it is.
+      process: the process id.
+      at: its current work: a range and a segment of a file in it.
+      seconds: working seconds before its current work.
+      done: its progress.
     """
 
     process: int
@@ -90,7 +91,7 @@ class Note(NamedTuple):
 
 
 class _Notebook:
-    """The file of this process."""
+    """The note file of this process."""
 
     def __init__(self, path: str):
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT)
@@ -117,7 +118,7 @@ class _Notebook:
             self._write()
 
     def update(self) -> None:
-        """Notes what is done by now, unless that was noted a moment ago."""
+        """Writes the current counts, unless they were written a moment ago."""
         if time.monotonic() - self._written > _UPDATE_SECONDS:
             with self._lock:
                 self._write()
@@ -126,8 +127,8 @@ class _Notebook:
         self._written = time.monotonic()
         content = {"at": list(self._open.values()), "seconds": self._seconds, "done": _counts}
         line = json.dumps(content) + "\n"
-        with contextlib.suppress(OSError):  # A full disk for temporary files is no reason to fail.
-            os.pwrite(self._file, line.encode(), 0)  # what an earlier, longer line leaves after it is never read
+        with contextlib.suppress(OSError):  # A full temporary disk is no reason to fail.
+            os.pwrite(self._file, line.encode(), 0)  # the rest of an earlier, longer line is never read
 
 
 _notebook: _Notebook | None = None
@@ -135,14 +136,14 @@ _counts = [0] * len(Done._fields)
 
 
 def keep_note(directory: str) -> None:
-    """From now on, notes what this process is doing in a file in `directory`."""
+    """Starts writing this process's status to a file in `directory`."""
     global _notebook
     _notebook = _Notebook(os.path.join(directory, f"{os.getpid()}{_ENDING}"))
 
 
 @contextlib.contextmanager
 def working_on(what: object) -> Iterator[None]:
-    """Notes that this process is doing `what` for as long as the block takes. Blocks may be nested."""
+    """Reports `what` as this process's current work while the block runs. Blocks may be nested."""
     notebook = _notebook
     if notebook is None:
         yield
@@ -163,7 +164,7 @@ def count(
     rejected: int = 0,
     framed: int = 0,
 ) -> None:
-    """Counts what this process has done, in a microsecond."""
+    """Adds to this process's counts; takes a microsecond."""
     counts = _counts
     counts[0] += scanned
     counts[1] += ranges
@@ -177,15 +178,15 @@ def count(
 
 
 def done() -> Done:
-    """What this process has counted since it started."""
+    """This process's counts since it started."""
     return Done(*_counts)
 
 
 def read_notes(directory: str) -> list[Note]:
-    """The notes of all processes that keep theirs in `directory`."""
+    """The status of every process that writes to `directory`."""
     notes = []
     for path in sorted(Path(directory).glob(f"*{_ENDING}")):
-        with contextlib.suppress(OSError, ValueError):  # of a process that has just begun
+        with contextlib.suppress(OSError, ValueError):  # the process has just started
             content = json.loads(path.read_text().partition("\n")[0])
             process, done = int(path.name.removesuffix(_ENDING)), Done(*content["done"])
             notes.append(Note(process, tuple(content["at"]), content["seconds"], done))

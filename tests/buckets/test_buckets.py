@@ -238,7 +238,7 @@ def test_files(bucket: str) -> None:
         True, True, True, True, False, False,
     ]  # fmt: skip
     for missing in (storage.size, storage.remove, storage.open_read, storage.checksum):
-        with pytest.raises(FileNotFoundError, match="there is no file"):
+        with pytest.raises(FileNotFoundError, match="no such file"):
             missing(f"{root}/nothing")
     before = storage.checksum(f"{root}/a.txt")
     storage.write_text(f"{root}/a.txt", "test")

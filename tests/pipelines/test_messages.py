@@ -296,11 +296,11 @@ def test_what_convert_wrote_is_named_where_a_dataset_is_expected(tmp_path, capsy
         (errno.ENOSPC, "the disk of /data/out/x is full"),
         (errno.EDQUOT, "the disk quota for /data/out/x is used up"),
         (errno.EROFS, "/data/out/x is on a read-only file system"),
-        (errno.EACCES, "/data/out/x may not be written by this user (permission denied)"),
-        (errno.EPERM, "/data/out/x may not be written by this user (operation not permitted)"),
-        (errno.EMFILE, "this process may open no more files (at /data/out/x; ulimit -n says how many)"),
-        (errno.ENFILE, "the system can open no more files (at /data/out/x)"),
-        (errno.EIO, "the disk of /data/out/x does not read or write (input/output error)"),
+        (errno.EACCES, "this user may not write /data/out/x (permission denied)"),
+        (errno.EPERM, "this user may not write /data/out/x (operation not permitted)"),
+        (errno.EMFILE, "this process cannot open more files (at /data/out/x; ulimit -n shows the limit)"),
+        (errno.ENFILE, "the system cannot open more files (at /data/out/x)"),
+        (errno.EIO, "the disk of /data/out/x cannot be read or written (input/output error)"),
     ],
 )
 def test_an_error_of_the_disk_is_said_without_the_wrappers_of_beam(number, said):

@@ -132,7 +132,7 @@ class Gcs(Store):
         except Exception as error:
             cause = error.cause or error if isinstance(error, self._errors.RetryError) else error
             if isinstance(cause, self._errors.NotFound) and kind is not BucketAccessError:
-                raise FileNotFoundError(f"there is no file {path}") from error
+                raise FileNotFoundError(f"no such file: {path}") from error
             if isinstance(cause, self._errors.ServerError) and kind is BucketAccessError:
                 raise  # it may pass, and is tried for longer when the bucket is used
             if not type(cause).__module__.startswith(("google.", "requests.", "urllib3.")):

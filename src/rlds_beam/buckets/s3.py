@@ -154,7 +154,7 @@ class S3(Store):
             yield
         except self._errors.ClientError as error:
             if _code(error) in ("404", "NoSuchKey"):
-                raise FileNotFoundError(f"there is no file {path}") from error
+                raise FileNotFoundError(f"no such file: {path}") from error
             raise kind(self._refusal(path, error)) from error
         except Exception as error:
             if not type(error).__module__.startswith(("boto3.", "botocore.", "s3transfer.", "urllib3.")):

@@ -94,7 +94,7 @@ def open_reader(path: str) -> Any:
     with needs("arrayrecord", f"reading {path} needs the package array_record"):
         from array_record.python.array_record_module import ArrayRecordReader
     if not os.path.isfile(path):
-        raise FileNotFoundError(f"there is no file {path}")
+        raise FileNotFoundError(f"no such file: {path}")
     return ArrayRecordReader(path, _RANDOM_ACCESS)
 
 
