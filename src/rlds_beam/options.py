@@ -60,8 +60,8 @@ class Options:
     """The base of all groups, and the empty group.
 
     An option accepts a path for its text, a list or comma-separated text for a tuple, and a function for
-    `module:function`; an option with `by_value` accepts any object for its name. A group (`to_options`) may be a mapping,
-    as in JSON.
+    `module:function`; an option with `by_value` accepts any object for its name. A group (`to_options`) may be a
+    mapping, as in JSON.
 
     Raises:
       UsageError: a value is not of the type of its option.

@@ -102,7 +102,7 @@ _user_modules = _UserModules()
 class ByValue(str):
     """A function or class that cannot be imported (from a notebook, or a lambda), and its name.
 
-    Workers get the object by value, as Beam pickles a pipeline's functions. The name ends in a digest of the code and of
+    Workers get the object by value, as Beam pickles a pipeline's functions. The name ends in a digest of the code and
     the values it refers to, because the name alone does not identify what it does.
     """
 
