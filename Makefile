@@ -36,7 +36,7 @@ export GRPC_VERBOSITY ?= NONE
 # Nothing here uses an accelerator; TensorFlow would reserve its memory.
 export CUDA_VISIBLE_DEVICES ?=
 
-.PHONY: help setup full left-out demo test test-quick test-all test-faults test-buckets test-pythons test-peers test-flink test-dataflow test-wheel test-readme environments docs lint format bench wheel lock clean
+.PHONY: help setup full left-out demo test test-quick test-all test-faults test-buckets test-pythons test-peers test-flink test-dataflow test-wheel test-readme test-docs environments docs docs-serve lint format bench wheel lock clean
 
 PYTEST = timeout --foreground --signal=INT --kill-after=60 $(TEST_SECONDS) $(PY) -m pytest -q
 SAY_TIMEOUT = { code=$$?; case $$code in \
@@ -71,14 +71,14 @@ demo: $(PROJECT)  ## record episodes from a simulator, break two, check, convert
 	@$(PY) examples/demo.py
 
 test: left-out  ## run the tests (some of them: TESTS=tests/core)
-	@$(PYTEST) $(PYTEST_FLAGS) $(foreach folder,faults buckets flink dataflow peers,--ignore=tests/$(folder)) $(TESTS) \
+	@$(PYTEST) $(PYTEST_FLAGS) $(foreach folder,faults buckets flink dataflow peers site,--ignore=tests/$(folder)) $(TESTS) \
 		|| $(SAY_TIMEOUT)
 
 test-quick: left-out  ## run a minute's worth of tests
 	@$(PYTEST) $(PYTEST_FLAGS) $(QUICK) || $(SAY_TIMEOUT)
 
 test-all: export RLDS_BEAM_ALL_CASES := 1
-test-all: test test-faults test-buckets test-pythons test-peers test-dataflow test-flink test-wheel test-readme  ## run all tests, with all random cases
+test-all: test test-faults test-buckets test-docs test-pythons test-peers test-dataflow test-flink test-wheel test-readme  ## run all tests, with all random cases
 
 test-faults: left-out  ## kill processes and servers, fill disks, cut connections; check that finished work survives
 	@$(PYTEST) $(PYTEST_FLAGS) tests/faults || $(SAY_TIMEOUT)
@@ -121,12 +121,21 @@ lint: full wheel  ## run ruff, the language check, and mypy in strict mode on th
 	@MYPYPATH=build/typecheck $(BIN)/mypy --package rlds_beam
 
 docs: full  ## build the pages and the API reference in build/docs, and check their links
+	@$(PY) docs/diagrams.py
 	@$(PY) docs/connector_reference.py
 	@$(PY) docs/format_table.py
 	@$(PY) docs/figure_tables.py
 	@$(PY) docs/charts.py
+	@rm -rf build/docs/*/ build/docs/*.html # a page that was removed
 	@PYTHONWARNINGS=ignore $(BIN)/sphinx-build -q -E -W --keep-going docs build/docs
 	@$(PY) docs/check_links.py build/docs
+
+docs-serve: docs  ## build the site and show it on this machine (PORT=8000)
+	@$(PY) -m http.server --bind 127.0.0.1 --directory build/docs $(or $(PORT),8000)
+
+# In two processes, each with a Chromium. Without one, the tests are skipped.
+test-docs: docs  ## build the site and check every page in headless Chromium, on a desktop and on a phone (a minute)
+	@$(PYTEST) -n 2 -rs tests/site || $(SAY_TIMEOUT)
 
 format: full  ## format and fix with ruff
 	@$(BIN)/ruff format .

@@ -7,16 +7,28 @@ import re
 import textwrap
 from itertools import takewhile
 
+from docutils import nodes
+
 import rlds_beam
 
 project = "rlds-beam"
 version = release = rlds_beam.__version__
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton", "sphinx_design"]
 html_theme = "furo"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
 html_title = f"{project} {version}"
 html_show_copyright = False
+html_use_index = html_domain_indices = False  # the search finds more
 
 highlight_language = "none"  # of a block that does not name its language
+myst_enable_extensions = ["colon_fence"]  # cards of the landing page
+# What is typed has a button; what a command prints (`text`) has none. Prompts in docstrings are not copied.
+copybutton_selector = ", ".join(
+    f"div.highlight-{language} pre" for language in ("sh", "bash", "python", "yaml", "json", "toml", "docker")
+)
+copybutton_prompt_text = r">>> |\.\.\. |\$ "
+copybutton_prompt_is_regexp = True
 myst_heading_anchors = 4  # the anchors that GitHub gives headings
 default_role = "py:obj"  # `name` in a docstring links to what it names in the reference; anything else is code
 autodoc_default_options = {"members": True, "member-order": "bysource"}
@@ -29,6 +41,17 @@ napoleon_use_ivar = True
 def link_as_files(app, name, source):
     """Links to Markdown outside of docs/ lead to the file, since there is no such page here."""
     source[0] = re.sub(r"\]\((\.\./[^)]*\.md)\)", r"](path:\1)", source[0])
+
+
+def add_dark_pictures(app, doctree):
+    """Puts `NAME-dark.svg` next to each `NAME-light.svg`; Furo shows the one that fits the theme."""
+    for image in list(doctree.findall(nodes.image)):
+        if image["uri"].endswith("-light.svg"):
+            dark = image.deepcopy()
+            dark["uri"] = image["uri"].removesuffix("-light.svg") + "-dark.svg"
+            image["classes"].append("only-light")
+            dark["classes"].append("only-dark")
+            image.parent.insert(image.parent.index(image) + 1, dark)
 
 
 def edit_docstring(app, what, name, obj, options, lines):
@@ -91,6 +114,7 @@ def find_in_core(app, env, node, content):
 def setup(app):
     app.connect("missing-reference", find_in_core)
     app.connect("source-read", link_as_files)
+    app.connect("doctree-read", add_dark_pictures, priority=100)  # before Sphinx collects the pictures
     app.connect("autodoc-process-docstring", edit_docstring, priority=100)  # before napoleon
     app.connect("autodoc-process-signature", edit_signature)
     app.connect("autodoc-skip-member", skip_member)

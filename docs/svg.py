@@ -117,10 +117,16 @@ class Picture:
                 f'<title id="title">{escape(self.title, quote=False)}</title>',
                 f'<desc id="desc">{escape(self.description, quote=False)}</desc>',
                 f"<style>{_style(THEMES[theme], self._parts)}</style>",
+                *self._background(theme),
                 *self._parts,
                 "</svg>\n",
             ]
         )
+
+    def _background(self, theme: str) -> list[str]:
+        """White behind the light version: a page that shows only this one stays readable in a dark browser."""
+        size = f'width="{_number(self.width)}" height="{_number(self.height)}"'
+        return [f'<rect {size} fill="{THEMES[theme]["page"]}"/>'] if theme == "light" else []
 
 
 def _style(colors: Mapping[str, str], parts: Iterable[str]) -> str:

@@ -1,0 +1,55 @@
+"""The diagrams are what `docs/diagrams.py` draws, and a phone shows them at a readable size."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import sys
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from checkout import ROOT
+
+DOCS = ROOT / "docs"
+PHONE = 358
+"""Pixels that a phone of 390 leaves for a picture."""
+
+
+@pytest.fixture(scope="module")
+def drawn() -> dict[Path, str]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(DOCS))
+        module: Any = importlib.import_module("diagrams")
+        for name in ("diagrams", "svg"):
+            sys.modules.pop(name, None)
+        files: dict[Path, str] = module.drawn()
+        return files
+
+
+def test_each_file_is_what_the_script_draws(drawn: dict[Path, str]) -> None:
+    assert [path.name for path, text in drawn.items() if not path.exists() or path.read_text() != text] == [], (
+        "run `make docs`, or python docs/diagrams.py"
+    )
+
+
+def test_each_picture_is_well_formed_and_described(drawn: dict[Path, str]) -> None:
+    for path, text in drawn.items():
+        root = ElementTree.fromstring(text)
+        found = {child.tag.rpartition("}")[2]: child.text or "" for child in root}
+        assert found["title"] and len(found["desc"]) > 40, path.name
+        assert root.findall(".//{*}text"), f"{path.name} has no text"
+
+
+def test_a_phone_shows_readable_text(drawn: dict[Path, str]) -> None:
+    for path, text in drawn.items():
+        width = int(ElementTree.fromstring(text).attrib["width"])
+        smallest = min(map(float, re.findall(r'font-size="([\d.]+)"', text)))
+        shown = smallest * min(1, PHONE / width)
+        assert shown >= 9, f"{path.name}: text of {smallest} in a picture {width} wide is {shown:.1f} pixels on a phone"
+
+
+def test_each_diagram_is_on_a_page(drawn: dict[Path, str]) -> None:
+    pages = "".join(page.read_text() for page in [ROOT / "README.md", *DOCS.rglob("*.md")])
+    assert [path.name for path in drawn if path.name.endswith("-light.svg") and path.name not in pages] == []

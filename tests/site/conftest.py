@@ -1,0 +1,76 @@
+"""The site in `build/docs`, served on loopback and opened in headless Chromium."""
+
+from __future__ import annotations
+
+import functools
+import shutil
+import threading
+from collections.abc import Iterator
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+from checkout import ROOT
+
+SITE = ROOT / "build" / "docs"
+BROWSERS = ("chromium", "google-chrome", "google-chrome-stable", "chromium-browser")
+FLAGS = (
+    "--disable-background-networking", "--disable-component-update", "--disable-gpu", "--disable-quic",
+    "--disable-sync", "--no-first-run", "--no-sandbox",
+)  # fmt: skip
+DEADLINE = 30_000
+"""Milliseconds that the browser may take for one action on a busy machine."""
+
+
+class _Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+
+@pytest.fixture(scope="session")
+def address() -> Iterator[str]:
+    """Serves the site; yields its address."""
+    if not (SITE / "index.html").exists():
+        pytest.fail("there is no site in build/docs: run `make docs`, or `make test-docs` for both")
+    server = ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(_Quiet, directory=str(SITE)))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}/"
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    """Headless Chromium, or Google Chrome."""
+    path = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if path is None:
+        pytest.skip("no Chromium is installed: apt-get install chromium")
+    driver = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: make setup")
+    with driver.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=FLAGS, timeout=DEADLINE)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="session")
+def page(browser: Any, address: str) -> Iterator[Any]:
+    """A tab that may use the clipboard. Its attribute `noticed` lists what went wrong in it."""
+    context = browser.new_context(permissions=["clipboard-read", "clipboard-write"], base_url=address)
+    page = context.new_page()
+    page.set_default_timeout(DEADLINE)
+    page.noticed = []
+    page.on("console", lambda m: m.type == "error" and page.noticed.append(f"JavaScript console: {m.text}"))
+    page.on("pageerror", lambda error: page.noticed.append(f"JavaScript error: {error}"))
+    page.on("requestfailed", lambda r: page.noticed.append(f"{r.url} does not load: {r.failure}"))
+    page.on("response", lambda r: r.status >= 400 and page.noticed.append(f"{r.url} is missing ({r.status})"))
+    page.route("**/*", functools.partial(_only_from, address))
+    yield page
+    context.close()
+
+
+def _only_from(address: str, route: Any) -> None:
+    """Refuses what a page loads from other sites: it must work without them."""
+    if route.request.url.startswith(address):
+        route.continue_()
+    else:
+        route.abort()
