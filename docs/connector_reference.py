@@ -23,7 +23,7 @@ SECTIONS = {
     "Returns and advantages": ("learner.returns", "statistics.standardizing", "learner.truncating"),
     "Sequences and states": ("learner.sequences", "learner.states", "learner.models"),
     "Off-policy evaluation": ("statistics.importance",),
-    "Normalisation": ("statistics.normalizing", "learner.filtering"),
+    "Normalization": ("statistics.normalizing", "learner.filtering"),
     "Other episodes": ("cleaning.editing", "cleaning.absorbing"),
     "Cleaning": ("cleaning.dropping", "cleaning.idle", "cleaning.selecting", "cleaning.splitting"),
     "Images, text, grippers": (
@@ -42,10 +42,10 @@ HEAD = """\
 # Connector reference
 
 Every connector, with its arguments and a picture of its arrays. What connectors are, and how they run:
-[Connectors](../how_to/connectors.md). The page is written from the docstrings by `docs/connector_reference.py`;
+[Connectors](../how_to/connectors.md). `docs/connector_reference.py` generates this page from the docstrings;
 do not edit it.
 
-T is the number of transitions of an episode of T + 1 steps, B the number of sequences, N of rows.
+T is the number of transitions of an episode with T + 1 steps, B the number of sequences, and N the number of rows.
 """
 
 _CELL = str.maketrans({"|": r"\|", "\n": " "})

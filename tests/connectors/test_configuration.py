@@ -60,8 +60,8 @@ def test_a_mapping_says_where_things_are(tmp_path):
     [
         ("- AddObservationsFromEpisodeToBatch", "did you mean AddObservationsFromEpisodesToBatch?"),
         ("- AddTimeDimToBatchAndZeroPad: {max_seq_length: 3}", "no argument max_seq_length; did you mean max_seq_len?"),
-        ("- AddTimeDimToBatchAndZeroPad: {max_seq_len: 0}", "a sequence has at least one transition"),
-        ("- AgentToModuleMapping", "the argument modules is missing"),
+        ("- AddTimeDimToBatchAndZeroPad: {max_seq_len: 0}", "max_seq_len=0: expected 1 or more"),
+        ("- AgentToModuleMapping", "missing argument modules"),
         ("- AddTimeDimToBatchAndZeroPad: 20", "expected the name of a connector"),
         ("BatchIndividualItems", "expected a list of connectors"),
         ("{connector: []}", "no entry connector; did you mean connectors?"),
@@ -74,7 +74,7 @@ def test_a_mapping_says_where_things_are(tmp_path):
         ("- ResizeImages: {height: [1], width: 2}", "ResizeImages: height: expected an int, got [1]"),
         (
             "- DropNoOpSteps: {threshold: 1e-4}",
-            "expected a number, got '1e-4' (YAML takes 1e-4 for text; write 1.0e-4)",
+            "expected a number, got '1e-4' (YAML reads 1e-4 as text; write 1.0e-4)",
         ),
         ("- DropFields: {fields: 3}", "DropFields: fields: expected a list, got 3"),
         ("- ShiftAlignment: {recorded: x}", "learner.yaml: ShiftAlignment: recorded=x, expected sar, ars or rsa"),
@@ -104,7 +104,7 @@ def test_pieces_of_the_users(tmp_path, monkeypatch):
     loaded = load(tmp_path, "- own_pieces_of_a_user:Scale: {by: 3.0}\n- own_pieces_of_a_user:drop")
     assert loaded.connectors[0].by == 3.0
     assert len(configuration.load("own_pieces_of_a_user:pieces").connectors) == 2
-    with pytest.raises(UsageError, match="argument by is missing"):
+    with pytest.raises(UsageError, match="missing argument by"):
         load(tmp_path, "- own_pieces_of_a_user:Scale")
 
 
@@ -245,5 +245,5 @@ def test_every_argument_of_every_connector_has_a_type_that_is_checked(name):
     for argument in inspect.signature(made).parameters:
         if hints[argument] is Any or (Any in typing.get_args(hints[argument])):
             continue
-        with pytest.raises(UsageError, match=f"^f.yaml: {name}: (the argument|{argument}: expected )"):
+        with pytest.raises(UsageError, match=f"^f.yaml: {name}: (missing argument|{argument}: expected )"):
             configuration.parse([{name: {argument: Thing()}}], "f.yaml")

@@ -213,7 +213,7 @@ def test_push_columns_refuses(data, tmp_path, options, message):
         rlds_beam.push(data, reverb="localhost:1", table="t", columns=True, **options)
 
 
-def test_actions_are_normalised_by_the_dataset_or_by_a_file_of_stats(data, tmp_path):
+def test_actions_are_normalized_by_the_dataset_or_by_a_file_of_stats(data, tmp_path):
     """The statistics are those of what the connectors before return; a file's are there before anything is read."""
     piece = {"fields": ["action"], "mode": "normal"}
     (tmp_path / "own.json").write_text(json.dumps([{"MinimumLength": {"transitions": 7}}, {"Normalize": piece}]))

@@ -125,7 +125,7 @@ def test_no_accepted_episode_is_said(all_broken, tmp_path, capsys, flags, code):
     [
         (["--format=openpi", "--proprio=observation/state"], "name it with --output=FILE"),
         (["--format=openvla", "--output=x.json", "--proprio=observation"], "--proprio=observation: no such field"),
-        (["--format=octo", "--output=x.json", "--action=reward"], "--action=reward: it is a scalar"),
+        (["--format=octo", "--output=x.json", "--action=reward"], "--action=reward: the field is a scalar"),
         (["--format=openpi", "--output=x.json"], "--proprio=PATH"),
         (["--format=rlds", "--output=x.json"], "--format=rlds: expected one of"),
     ],

@@ -1,4 +1,4 @@
-"""Connectors: small functions between the check and the output, which edit episodes and make a learner's columns."""
+"""Connectors: small functions that edit checked episodes, or compute columns for a learner, before output."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ CONNECTORS = {
     "DropFields": "cleaning.dropping",
     "DropIdleSteps": "cleaning.idle",
     "DropNoOpSteps": "cleaning.dropping",
-    "DropUnlabelled": "cleaning.dropping",
+    "DropUnlabeled": "cleaning.dropping",
     "FlattenObservations": "learner.observations",
     "FlipChannels": "cleaning.pixels",
     "FrameStacking": "learner.windows",
     "FromRllib": "learner.rllib",
     "GeneralAdvantageEstimation": "learner.returns",
     "GetActions": "learner.actions",
-    "GoalRelabelling": "cleaning.editing",
+    "GoalRelabeling": "cleaning.editing",
     "HistoryWindow": "learner.windows",
     "InvertGripper": "cleaning.grippers",
     "KeepRanges": "cleaning.idle",
@@ -63,7 +63,7 @@ CONNECTORS = {
     "TruncateEpisodes": "cleaning.editing",
     "UnBatchToIndividualItems": "learner.outputs",
 }
-"""Connector -> the module of this package that defines it."""
+"""Connector name -> the module of this package that defines it."""
 
 _OTHERS = {
     "Batch": "base",

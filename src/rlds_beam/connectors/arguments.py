@@ -1,4 +1,4 @@
-"""Arguments of connectors from a file: their names and types, checked before anything is called."""
+"""Checks connector arguments from a file, their names and types, before anything is called."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MODULE_FUNCTION = "module:function"
 
 
 def accepts(hint: Any, value: Any) -> bool:
-    """Whether a value from YAML or JSON is of an annotated type; True if that cannot be decided."""
+    """Whether a value from YAML or JSON matches an annotated type; True if that cannot be decided."""
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
     if isinstance(hint, types.UnionType) or origin is typing.Union:
         return any(accepts(one, value) for one in inner)
@@ -30,7 +30,7 @@ def accepts(hint: Any, value: Any) -> bool:
     if kind in (collections.abc.Mapping, dict):
         return isinstance(value, Mapping) and all(accepts(inner[1], one) for one in value.values() if inner)
     if kind in (collections.abc.Sequence, list, tuple):
-        if isinstance(value, str):  # many arguments take one name in place of a list of names
+        if isinstance(value, str):  # many arguments accept one name instead of a list
             return not inner or inner[0] in (str, Any)
         if not isinstance(value, Sequence):
             return False
@@ -40,7 +40,7 @@ def accepts(hint: Any, value: Any) -> bool:
 
 
 def described(hint: Any) -> str:
-    """An annotated type in words: `an int`, `a list of numbers or null`."""
+    """Describes an annotated type: `an int`, `a list of numbers or null`."""
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
     if isinstance(hint, types.UnionType) or origin is typing.Union:
         return " or ".join(
@@ -59,9 +59,9 @@ def described(hint: Any) -> str:
 
 
 def number_hint(value: Any) -> str:
-    """For text that YAML did not take for a number: `1e-4`, without a dot."""
+    """A hint for text that looks like a number but is not one in YAML: `1e-4`, without a dot."""
     if isinstance(value, str) and re.fullmatch(r"[-+]?\d+[eE][-+]?\d+", value):
-        return f" (YAML takes {value} for text; write {re.sub('[eE]', '.0e', value)})"
+        return f" (YAML reads {value} as text; write {re.sub('[eE]', '.0e', value)})"
     return ""
 
 
@@ -70,11 +70,11 @@ def _callable(hints: Sequence[Any]) -> bool:
 
 
 def hints_of(make: Any) -> dict[str, Any]:
-    """The annotated types of what a class or function is called with; without those that cannot be evaluated."""
+    """The annotated types of a class's or function's parameters, except those that cannot be evaluated."""
     called = getattr(make, "__init__", None) if isinstance(make, type) else make
     names = vars(sys.modules[make.__module__]) if getattr(make, "__module__", None) in sys.modules else {}
     hints: dict[str, Any] = {}
     for name, hint in getattr(called, "__annotations__", {}).items():
-        with contextlib.suppress(NameError, TypeError, SyntaxError):  # a name imported for type checkers only
+        with contextlib.suppress(NameError, TypeError, SyntaxError):  # the name is imported for type checkers only
             hints |= typing.get_type_hints(types.SimpleNamespace(__annotations__={name: hint}), names)
     return hints

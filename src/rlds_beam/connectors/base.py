@@ -1,4 +1,4 @@
-"""The contract of a connector: a function over checked episodes, before they are written."""
+"""The connector interface: a function that runs on checked episodes before they are written."""
 
 from __future__ import annotations
 
@@ -16,37 +16,35 @@ from rlds_beam.errors import RldsBeamError, UsageError
 from rlds_beam.user_functions import configurable
 
 Columns = Mapping[str, Column]
-"""By name. Leading axis: the rows that an episode gives, transitions or (with a time axis) sequences."""
+"""Column name -> values. The leading axis is rows: transitions, or sequences once there is a time axis."""
 
 
 class TimeAxis(Protocol):
-    """How rows of transitions become rows of sequences."""
+    """Turns rows of transitions into rows of sequences."""
 
     def sequences(self, columns: Columns, starts: Any) -> Columns:
-        """Columns (T, ...) as (len(starts), length of a sequence, ...)."""
+        """Reshapes columns (T, ...) to (len(starts), sequence length, ...)."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Batch:
-    """What a connector is given, and what it returns.
+    """The input and the output of a connector.
 
     Attributes:
-      episodes: the episodes of one record: one, or the parts into which a repair or a connector split it.
-      columns: what connectors made of each of the episodes for a learner, by name, in the order in which they were
-        added; one mapping for each episode.
-      time: how rows became sequences; None while a row is a transition (`AddTimeDimToBatchAndZeroPad`).
-      starts: the transition at which each sequence of an episode starts, one array for each episode; None for an
-        episode whose rows stay transitions.
-      modules: columns of all episodes, concatenated for each module (`BatchIndividualItems`); None before that.
-      fields: where the observation, action and so on are found in the steps.
-      dropped: episodes that were dropped, by the name of the connector that dropped them; the last one to drop any
-        comes last.
-      running: whether the episodes still go on, and a model is to give their next actions: then an episode gives one
-        row, of its last step, whose action is not known yet (`env_to_module_pipeline`).
-      vector: by column, what the environments of running episodes are given (`ListifyDataForVectorEnv`).
+      episodes: the episodes of one record: one, or several if a repair or a connector split it.
+      columns: the columns computed for a learner, one mapping per episode: name -> values, in the order added.
+      time: how rows became sequences (`AddTimeDimToBatchAndZeroPad`); None while each row is a transition.
+      starts: the first transition of each sequence, one array per episode; None for an episode whose rows are
+        still transitions.
+      modules: the columns of all episodes, concatenated per module (`BatchIndividualItems`); None before that.
+      fields: which step fields hold the observation, the action, and so on.
+      dropped: the number of episodes dropped, by connector name, in the order in which they last dropped one.
+      running: whether the episodes are still running and a model chooses their next actions. Each episode then has
+        one row: its last step, whose action is not known yet (`env_to_module_pipeline`).
+      vector: the inputs of the environments of running episodes, by column (`ListifyDataForVectorEnv`).
       connected: what each connector did (`ConnectorRunner.connect`).
-      read: what was read of the record, before any repair and connector: what of it is still the same object was not
-        edited, and an output may copy it.
+      read: the record as read, before any repair or connector. A column that is still the same object is unedited,
+        and an output may copy it.
     """
 
     episodes: tuple[Episode, ...]
@@ -68,29 +66,29 @@ class Batch:
             object.__setattr__(self, "columns", ({},) * len(self.episodes))
 
     def replace(self, **changes: Any) -> Batch:
-        """A copy with `changes`."""
+        """Returns a copy with `changes`."""
         return dataclasses.replace(self, **changes)
 
 
 @configurable
 class Connector(Protocol):
-    """Edits, splits or drops episodes, or adds columns. A function, or an object that can be called.
+    """Edits, splits, or drops episodes, or adds columns: a function or a callable object.
 
-    It is pure (the same batch gives the same result), it pickles, it works on whole columns, and it never writes into
-    an array that it is given. Episodes that it does not return are dropped, and counted under the connector's name.
-    `EpisodeConnector` and `ColumnConnector` make the usual ones short.
+    A connector must be pure (same batch in, same batch out) and picklable, work on whole columns, and never write into
+    the arrays it receives. Episodes that it does not return are dropped and counted under its name. Subclass
+    `EpisodeConnector` or `ColumnConnector` for the common cases.
     """
 
     def __call__(self, batch: Batch) -> Batch: ...
 
 
 Edit: TypeAlias = "Callable[[Episode, StepFields], Episode | Sequence[Episode]]"
-"""What `EpisodeConnector.edit` does."""
+"""The signature of `EpisodeConnector.edit`."""
 
 
 @configurable
 class EpisodeConnector(abc.ABC):
-    """A connector that edits each episode. For example:
+    """Edits each episode. For example:
 
     class ClipReward(EpisodeConnector):
         def edit(self, episode, fields):
@@ -99,10 +97,10 @@ class EpisodeConnector(abc.ABC):
 
     @abc.abstractmethod
     def edit(self, episode: Episode, fields: StepFields) -> Episode | Sequence[Episode]:
-        """The edited episode; a list of several to split it, `[]` to drop it.
+        """Returns the edited episode, a list of several to split it, or `[]` to drop it.
 
         Args:
-          fields: where things are found in the steps.
+          fields: which step fields hold the observation, the action, and so on.
         """
 
     def __call__(self, batch: Batch) -> Batch:
@@ -111,23 +109,23 @@ class EpisodeConnector(abc.ABC):
 
 @configurable
 class ColumnConnector(abc.ABC):
-    """A connector that adds columns, each made of one episode. For example:
+    """Adds columns, computed from one episode at a time. For example:
 
     class AddRewardSquared(ColumnConnector):
         def add(self, episode, columns, fields):
             return {"reward_squared": episode.steps[fields.rewards][:-1] ** 2}
 
-    A column that is there already is passed through, so an earlier connector overrides a later one, as in RLlib. Of a
-    running episode, the last row is taken: that of the transition whose action is to be chosen.
+    Existing columns are kept, so an earlier connector overrides a later one, as in RLlib. A running episode keeps only
+    the last row: the transition whose action the model chooses.
     """
 
     @abc.abstractmethod
     def add(self, episode: Episode, columns: Columns, fields: StepFields) -> Columns:
-        """New columns of an episode of T transitions, each with leading axis T.
+        """Returns the new columns of an episode of T transitions, each with leading axis T.
 
         Args:
-          columns: those that the episode has so far.
-          fields: where things are found in the steps.
+          columns: the episode's columns so far.
+          fields: which step fields hold the observation, the action, and so on.
         """
 
     def __call__(self, batch: Batch) -> Batch:
@@ -146,13 +144,13 @@ class ColumnConnector(abc.ABC):
 
 
 def edit_each(connector: Connector, batch: Batch, edit: Edit) -> Batch:
-    """The batch with each of its episodes edited; those that are dropped are counted under the connector's name.
+    """Edits each episode of the batch; dropped ones are counted under the connector's name.
 
     Raises:
-      ValueError: the episodes have columns already.
+      ValueError: the episodes already have columns.
     """
     if any(batch.columns):
-        raise ValueError(f"{name_of(connector)} edits episodes, so it has to come before connectors that add columns")
+        raise ValueError(f"{name_of(connector)} edits episodes, so it must come before connectors that add columns")
     edited: list[Episode] = []
     none = 0
     for episode in batch.episodes:
@@ -166,7 +164,7 @@ def edit_each(connector: Connector, batch: Batch, edit: Edit) -> Batch:
 
 
 def returned(connector: Connector, method: str, value: Any, wanted: str, key: EpisodeKey | None = None) -> NoReturn:
-    """Raises RldsBeamError: a method of a connector (empty for the connector itself) returned the wrong thing."""
+    """Raises RldsBeamError for a connector's method that returned the wrong type; empty `method`: the connector."""
     kind = type(value).__name__
     what = "None" if value is None else f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}"
     if value and isinstance(value, (list, tuple)):
@@ -178,7 +176,7 @@ def returned(connector: Connector, method: str, value: Any, wanted: str, key: Ep
 
 
 def upcoming(episode: Episode) -> Episode:
-    """A running episode with its last step once more, so that its last transition is the one that comes next.
+    """Repeats the last step of a running episode, so that its last transition is the next one.
 
     step          0    1    2                    0    1    2    2
     observation   o0   o1   o2        ->         o0   o1   o2   o2         transitions: o0 a0, o1 a1, o2 ?
@@ -188,15 +186,13 @@ def upcoming(episode: Episode) -> Episode:
 
 
 def check_not_batched(connector: Connector, batch: Batch) -> None:
-    """Raises ValueError where the columns of the episodes have been concatenated."""
+    """Raises ValueError if the columns of the episodes are already concatenated."""
     if batch.modules is not None:
-        raise ValueError(
-            f"{name_of(connector)} works on single episodes, so it has to come before BatchIndividualItems"
-        )
+        raise ValueError(f"{name_of(connector)} works on single episodes, so it must come before BatchIndividualItems")
 
 
 def connect(connectors: Sequence[Connector], episodes: Sequence[Episode], fields: StepFields | None = None) -> Batch:
-    """Runs connectors one after another over the episodes of one record. For example:
+    """Runs connectors in order over the episodes of one record. For example:
 
         def clip_reward(batch):
             clipped = (e.replace(steps={**e.steps, "reward": e.steps["reward"].clip(-1, 1)}) for e in batch.episodes)
@@ -205,22 +201,22 @@ def connect(connectors: Sequence[Connector], episodes: Sequence[Episode], fields
         connect([clip_reward], [episode]).episodes
 
     Args:
-      fields: where things are found in the steps; the default is RLDS's convention.
+      fields: which step fields hold the observation, the action, and so on; by default RLDS's names.
 
     Returns:
-      What the last connector returned; or, where one returned no episodes, what that one returned.
+      The batch after the last connector, or after the first one that left no episodes.
     """
     return run(connectors, Batch(tuple(episodes), fields=fields or StepFields()))
 
 
 def run(connectors: Sequence[Connector], batch: Batch) -> Batch:
-    """Runs connectors one after another, until one drops the last of the episodes."""
+    """Runs connectors in order; stops when no episodes are left."""
     for connector in connectors:
         before, batch = batch, connector(batch)
         if not isinstance(batch, Batch):
             returned(connector, "", batch, "the batch, edited by batch.replace(...)", _key(before))
         less = len(before.episodes) - len(batch.episodes)
-        if less > 0 and batch.dropped == before.dropped:  # a function, which does not count what it drops
+        if less > 0 and batch.dropped == before.dropped:  # a plain function, which does not count what it drops
             batch = _with_dropped(batch, name_of(connector), less)
         if not batch.episodes:
             break
@@ -239,12 +235,12 @@ def _with_dropped(batch: Batch, name: str, count: int) -> Batch:
 
 
 def full_name_of(connector: Connector) -> str:
-    """`module:Class` of a connector of the user's; the name alone of one of rlds-beam's."""
+    """Returns `module:Class` for a user's connector, and the bare name for a built-in one."""
     of: Any = connector if hasattr(connector, "__qualname__") else type(connector)
     name, module = getattr(of, "__qualname__", name_of(connector)), of.__module__
     return name if module.startswith(f"{__package__}.") else f"{module}:{name}"
 
 
 def name_of(connector: Connector) -> str:
-    """The name under which dropped episodes are counted: the function's, or the class's."""
+    """The name under which dropped episodes are counted: the function's or the class's name."""
     return getattr(connector, "__name__", type(connector).__name__)

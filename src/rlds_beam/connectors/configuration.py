@@ -1,4 +1,4 @@
-"""Connectors by name: `--connectors=module:name`, or a YAML or JSON file."""
+"""Loads connectors from `--connectors=module:name`, or from a YAML or JSON file."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ from rlds_beam.user_functions import (
 
 @dataclasses.dataclass(frozen=True)
 class Configuration:
-    """What `--connectors` names. Pickles.
+    """The connectors that `--connectors` names. Picklable.
 
     Attributes:
-      connectors: in order; those of pipelines in it one by one.
-      fields: where they find things in the steps.
+      connectors: the connectors in order, with pipelines flattened.
+      fields: which step fields hold the observation, the action, and so on.
     """
 
     connectors: tuple[Connector, ...] = ()
@@ -45,16 +45,16 @@ class Configuration:
 
     @classmethod
     def of(cls, options: Any) -> Configuration:
-        """That of a job's options: the connectors of its preset, and then its own."""
+        """The connectors of a job's options: first its preset's, then its own."""
         name, preset = getattr(options, "connectors", None), getattr(options, "preset", None)
         given = cls() if name is None else load(name)
         if preset is None:
             return given
-        mending = parse([dict(one) for one in preset_of(preset).connectors], f"--preset={preset}")
-        return dataclasses.replace(given, connectors=(*mending.connectors, *given.connectors))
+        preset_connectors = parse([dict(one) for one in preset_of(preset).connectors], f"--preset={preset}")
+        return dataclasses.replace(given, connectors=(*preset_connectors.connectors, *given.connectors))
 
     def plan(self) -> dict[str, Any]:
-        """What the result depends on besides the episodes, as JSON: names, arguments, versions of the user's code."""
+        """What the result depends on besides the episodes, as JSON: names, arguments, and versions of user code."""
         return {
             "connectors": [described(connector) for connector in self.connectors],
             "fields": dataclasses.asdict(self.fields),
@@ -62,11 +62,11 @@ class Configuration:
 
 
 def load(name: str) -> Configuration:
-    """The connectors of `--connectors`: `module:name` (a connector, a pipeline or a list), or a YAML or JSON file.
+    """Loads `--connectors`: `module:name` (a connector, a pipeline, or a list), or a YAML or JSON file.
 
-    A file holds a list of names, each alone or with arguments; or a mapping with the list as `connectors`, and
-    `fields`. Nothing that a file names is called unless it is a connector's class, or marked with `configurable`; its
-    module is imported, so a file is as good as code.
+    A file holds a list of names, with or without arguments; or a mapping with the list as `connectors`, and `fields`.
+    A file can call only connector classes and what is marked with `configurable`. But the modules it names are
+    imported, so treat a file as code.
 
         fields: {obs: observation/state, extras: [action_logp]}
         connectors:
@@ -75,7 +75,7 @@ def load(name: str) -> Configuration:
           - my_project.connectors:ClipReward: {limit: 1.0}
 
     Raises:
-      UsageError: there is no such file, function or connector, or a connector has no such argument.
+      UsageError: the file, the function, the connector, or an argument does not exist.
     """
     if isinstance(name, ByValue) or not name.endswith((".yaml", ".yml", ".json")):
         resolved: Any = resolve(name, "--connectors", callable_only=False)
@@ -90,24 +90,24 @@ def load(name: str) -> Configuration:
 
 
 def _of_class(connector_class: type, name: str) -> Any:
-    """A connector of a class that `--connectors` names; it is called only if its objects can be connectors."""
+    """Creates a connector from a class that `--connectors` names, if its objects are callable."""
     check_configurable(
         connector_class, name, "--connectors", lambda cls: any("__call__" in vars(base) for base in cls.__mro__)
     )
     try:
         return connector_class()
-    except Exception as error:  # of the user's code
+    except Exception as error:  # raised by user code
         raise UsageError(f"--connectors={name}: {raised(error)}") from error
 
 
 def parse(content: Any, where: str) -> Configuration:
-    """A configuration from the content of its file.
+    """Parses the content of a configuration file.
 
     Args:
-      where: what to call it in messages.
+      where: the name used in messages.
 
     Raises:
-      UsageError: it is not one.
+      UsageError: the content is not a valid configuration.
     """
     fields = StepFields()
     if isinstance(content, Mapping):
@@ -120,7 +120,7 @@ def parse(content: Any, where: str) -> Configuration:
 
 
 def flat(connectors: Any) -> tuple[Connector, ...]:
-    """The connectors of a list, of a pipeline, or of pipelines within, in order; one alone is a list of itself."""
+    """Flattens a connector, a list, or nested pipelines to a tuple of connectors."""
     if isinstance(connectors, (ConnectorPipeline, list, tuple)):
         return tuple(one for part in connectors for one in flat(part))
     if not callable(connectors):
@@ -129,7 +129,7 @@ def flat(connectors: Any) -> tuple[Connector, ...]:
 
 
 def described(connector: Connector) -> dict[str, Any]:
-    """A connector as JSON: what tells it from another one, or from an edit of it."""
+    """Describes a connector as JSON, so that a change to it or to its code can be detected."""
     of: Any = connector if isinstance(connector, types.FunctionType) else type(connector)
     if of.__module__.startswith(f"{__package__}."):
         name, version = of.__qualname__, None
@@ -141,7 +141,7 @@ def described(connector: Connector) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """A value as JSON; of what JSON has no form for, a digest."""
+    """A value as JSON, or its digest if it has no JSON form."""
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if isinstance(value, Mapping):
@@ -176,7 +176,7 @@ def _connector(entry: Any, where: str) -> Connector:
     else:
         raise UsageError(f"{where}: there is no connector {name}{did_you_mean(name, CONNECTORS)}")
     if given is None and not isinstance(make, type):
-        return cast(Connector, make)  # a function is a connector itself; with arguments, it makes one
+        return cast(Connector, make)  # a bare function is a connector; with arguments, it returns one
     return cast(Connector, _construct(make, given or {}, f"{where}: {name}"))
 
 
@@ -187,7 +187,7 @@ def _construct(make: Callable[..., Any], given: Mapping[str, Any], where: str) -
     _check_names(given, given if any_name else named, where, "argument")
     required = [name for name, p in named.items() if p.default is p.empty and name not in given]
     if required:
-        raise UsageError(f"{where}: the argument {required[0]} is missing")
+        raise UsageError(f"{where}: missing argument {required[0]}")
     hints, values = arguments.hints_of(make), {}
     for name, value in given.items():
         if not arguments.accepts(hints.get(name, Any), value):
@@ -202,7 +202,7 @@ def _construct(make: Callable[..., Any], given: Mapping[str, Any], where: str) -
         place, _, name = where.rpartition(": ")
         raise UsageError(f"{place if str(error).startswith(f'{name}:') else where}: {error}") from error
     for name, also in getattr(make, "functions", {}).items():
-        if isinstance(given.get(name), str):  # it was imported, and not called so far
+        if isinstance(given.get(name), str):  # imported above, but not called yet
             check_configurable(getattr(instance, name), given[name], f"{where}: {name}", also)
     return instance
 

@@ -1,4 +1,4 @@
-"""What a connector did to the episodes of a record: counted by comparing what it was given with what it returned."""
+"""Counts what a connector did to the episodes of a record, by comparing its input with its output."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from rlds_beam.text import shortened
 
 
 def counted(connector: Connector, before: Batch, after: Batch) -> Connected:
-    """What a connector did to a batch.
+    """Returns what a connector did to a batch.
 
-    A column that is the same object is unchanged; values are not compared, so this takes no time that matters.
+    A column counts as unchanged if it is the same object. Values are not compared, so this is cheap.
     """
     of_key: dict[Any, Episode] = {episode.key: episode for episode in before.episodes}
     changed, fields = 0, set[str]()
@@ -44,7 +44,7 @@ def counted(connector: Connector, before: Batch, after: Batch) -> Connected:
 
 
 def _changed(one: Episode, other: Episode) -> set[str]:
-    """The fields that are not the same objects."""
+    """The fields whose values are different objects."""
     return _differ(one.steps, other.steps) | _differ(one.metadata, other.metadata)
 
 

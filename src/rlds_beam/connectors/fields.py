@@ -1,4 +1,4 @@
-"""Where connectors find the parts of a transition in the steps of an episode."""
+"""Maps step fields to the parts of a transition."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from rlds_beam.episodes.episode import Column, Episode
 from rlds_beam.episodes.nesting import below
 
 DEFAULT_MODULE_ID = "default_policy"
-"""The module of an episode that says nothing else, as in RLlib."""
+"""The module of an episode without `module_id`, as in RLlib."""
 
 OUTPUT_SPLIT = "output_split"
-"""The field of the episode that says to which split of the output it goes (`SplitEpisodes`); it is not written."""
+"""The episode field that names the output split (`SplitEpisodes`); it is not written."""
 
 IMPORTANCE_RATIO = "importance_ratio"
 STEP_WISE_WEIGHT = "step_wise_importance_weight"
@@ -39,17 +39,17 @@ EXTRAS = (
     f"self_normalized_{STEP_WISE_WEIGHT}",
     f"self_normalized_{TRAJECTORY_WISE_WEIGHT}",
 )
-"""Step fields that are taken for outputs of the behaviour policy's model, where they are recorded."""
+"""Step fields that are outputs of the behavior policy's model, if they were recorded."""
 
 
 @dataclasses.dataclass(frozen=True)
 class StepFields:
-    """The step fields of each role. A name stands for a leaf (`action`), or for all below it (`observation/...`).
+    """The step field of each role. A name is a leaf (`action`) or covers everything below it (`observation/...`).
 
     Attributes:
-      obs, actions, rewards, infos: of the environment.
+      obs, actions, rewards, infos: the fields of the environment.
       state_in, state_out: the state of a recurrent model before and after the step (`state_out/h`).
-      extras: further outputs of the model, each of which becomes a column of its own name.
+      extras: other model outputs; each becomes a column with the same name.
     """
 
     obs: str = "observation"
@@ -65,22 +65,22 @@ class StepFields:
 
 
 def leaves(episode: Episode, field: str, column: str) -> dict[str, Column]:
-    """The leaves of a step field, renamed: `leaves(e, "observation", "obs")` gives `obs/state`, `obs/image`.
+    """Renames the leaves of a step field: `leaves(e, "observation", "obs")` gives `obs/state`, `obs/image`.
 
     Returns:
-      Empty where the episode has no such field.
+      The columns by new name; empty if the episode has no such field.
     """
     return {name: episode.steps[path] for path, name in renamed(tuple(episode.steps), field, column)}
 
 
 @functools.lru_cache(maxsize=1024)  # episodes of a dataset have the same paths
 def renamed(paths: tuple[str, ...], field: str, column: str) -> tuple[tuple[str, str], ...]:
-    """The paths of the leaves of a step field, each with its name in a column."""
+    """The paths of a step field's leaves, each with its column name."""
     return tuple((path, column + path[len(field) :]) for path in paths if below(path, field))
 
 
 def transitions(episode: Episode) -> int:
-    """The number of transitions, T: one fewer than the steps, since the last step only holds the last observation.
+    """The number of transitions, T: one fewer than the steps, because the last step only holds the final observation.
 
     step          0     1     2     3
     observation   o0    o1    o2    o3        obs      o0 o1 o2      T = 3
@@ -92,26 +92,26 @@ def transitions(episode: Episode) -> int:
 
 
 def terminateds(episode: Episode) -> np.ndarray[Any, Any]:
-    """Whether a transition led into a terminal state, bool (T,)."""
+    """Whether each transition led to a terminal state, bool (T,)."""
     return np.asarray(episode.steps["is_terminal"][1:], bool)
 
 
 def truncateds(episode: Episode, ends: np.ndarray[Any, Any] | None = None) -> np.ndarray[Any, Any]:
-    """Whether the episode was cut off after a transition, bool (T,): `is_last` without `is_terminal`.
+    """Whether the episode was truncated after each transition, bool (T,): `is_last` without `is_terminal`.
 
     Args:
-      ends: `terminateds` of the episode, where they are known.
+      ends: `terminateds(episode)`, if already computed.
     """
     return np.asarray(episode.steps["is_last"][1:], bool) & ~(terminateds(episode) if ends is None else ends)
 
 
 def module_of(episode: Episode) -> str:
-    """The module that learns from the episode: its metadata `module_id`, or `default_policy`."""
+    """The module that learns from the episode: metadata `module_id`, or `default_policy`."""
     return _text(episode.metadata, "module_id") or DEFAULT_MODULE_ID
 
 
 def agent_of(episode: Episode) -> str:
-    """The agent whose episode it is: its metadata `agent_id`; empty for a single agent."""
+    """The agent of the episode: metadata `agent_id`; empty for a single agent."""
     return _text(episode.metadata, "agent_id")
 
 

@@ -1,4 +1,4 @@
-"""Connectors that first have to see the whole dataset: a normalisation by the data's own mean, for example."""
+"""Connectors that first read the whole dataset, for example to normalize by its mean."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from rlds_beam.connectors.base import Batch, Connector, name_of
 from rlds_beam.user_functions import configurable
 
 if TYPE_CHECKING:
-    from typing_extensions import Self  # of typing from Python 3.11 on
+    from typing_extensions import Self  # in typing from Python 3.11
 
 
 class Accumulator(Protocol):
-    """What is gathered about a dataset: batch by batch in many workers, then merged. It pickles."""
+    """Statistics of a dataset, gathered batch by batch in many workers and then merged. Picklable."""
 
     def add(self, batch: Batch) -> None:
-        """Takes in the batch of one record, as the connectors before made it."""
+        """Adds the batch of one record, as the previous connectors returned it."""
 
     def merge(self, *others: Self) -> Self:
-        """The sum; neither order nor grouping makes a difference."""
+        """Returns the sum; order and grouping do not matter."""
 
     def finish(self) -> Any:
-        """What `FittedConnector.fit` needs, as JSON."""
+        """Returns the result for `FittedConnector.fit`, as JSON."""
 
 
 @configurable
 class FittedConnector(abc.ABC):
-    """A connector that is fitted to the dataset before it runs.
+    """A connector that is fitted to the whole dataset before it runs.
 
         class SubtractMeanReward(FittedConnector):
             def __init__(self, mean=None):
@@ -43,32 +43,32 @@ class FittedConnector(abc.ABC):
             def fit(self, result):
                 return SubtractMeanReward(result["mean"])
 
-    `convert` and `push` read the dataset once more for each connector that is not fitted yet, through the connectors
-    that come before it.
+    For each connector that is not fitted, `convert` and `push` read the dataset once more, running the connectors
+    before it.
     """
 
     @property
     @abc.abstractmethod
     def fitted(self) -> bool:
-        """Whether it can run: it was fitted, or made with what it needs."""
+        """Whether the connector is ready to run: fitted, or constructed with its statistics."""
 
     @abc.abstractmethod
     def accumulator(self) -> Accumulator:
-        """An empty accumulator."""
+        """Returns an empty accumulator."""
 
     @abc.abstractmethod
     def fit(self, result: Any) -> Connector:
-        """The connector, fitted.
+        """Returns the fitted connector.
 
         Args:
-          result: `Accumulator.finish` of the whole dataset.
+          result: `Accumulator.finish()` of the whole dataset.
         """
 
     @abc.abstractmethod
     def transform(self, batch: Batch) -> Batch:
-        """What the connector does, once it is fitted."""
+        """Runs the fitted connector on a batch."""
 
     def __call__(self, batch: Batch) -> Batch:
         if not self.fitted:
-            raise ValueError(f"{name_of(self)} has to be fitted to the dataset first")
+            raise ValueError(f"{name_of(self)} must be fitted to the dataset first")
         return self.transform(batch)

@@ -1,4 +1,4 @@
-"""What is made of checked episodes before they are written: the options."""
+"""Options for editing checked episodes before they are written."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from rlds_beam.options import Options, option
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ConnectorOptions(Options):
-    """How episodes are edited."""
+    """Options that select connectors."""
 
     connectors: str | None = option(
         None,
-        "connectors to run over the checked episodes: a YAML or JSON file, or module:name",
+        "connectors to run on the checked episodes: a YAML or JSON file, or module:name",
         by_value=True,
         metavar="FILE",
     )
-    preset: str | None = option(None, "fix a public dataset first (inspect suggests one)")
+    preset: str | None = option(None, "fix known faults of a public dataset (inspect suggests one)")

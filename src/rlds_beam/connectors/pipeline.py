@@ -1,4 +1,4 @@
-"""A list of connectors, which is a connector itself."""
+"""A pipeline: a list of connectors that is itself a connector."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from rlds_beam.text import did_you_mean
 from rlds_beam.user_functions import configurable
 
 Which: TypeAlias = "str | type | Connector"
-"""A connector of a pipeline: its name, its class, or itself."""
+"""How to refer to a connector of a pipeline: by name, by class, or by the object."""
 
 
 @configurable
 class ConnectorPipeline:
-    """Connectors that run one after another. Pipelines nest, and they pickle.
+    """Connectors that run in order. Pipelines can be nested and pickled.
 
         pipeline = ConnectorPipeline([AddObservationsFromEpisodesToBatch(), BatchIndividualItems()])
         pipeline.insert_before("BatchIndividualItems", AddColumnsFromEpisodesToTrainBatch())
         connect([pipeline], episodes).modules["default_policy"]["obs"]
 
-    Methods that change the list return the pipeline, so they can be chained. A connector is named by its name, its
-    class, or itself; the first that fits is meant.
+    Methods that change the pipeline return it, so they can be chained. Refer to a connector by name, by class, or by
+    the object; the first match counts.
     """
 
     def __init__(self, connectors: Sequence[Connector] = ()):

@@ -1,5 +1,4 @@
-"""What connectors make of episodes of a schema, before the first episode is read: they are run on episodes of zeros,
-or of ones where they refuse those."""
+"""The dry run: runs connectors on episodes of zeros (or ones) to learn their output schema before any data is read."""
 
 from __future__ import annotations
 
@@ -26,23 +25,23 @@ from rlds_beam.images.encoded_images import ZERO_IMAGE, EncodedImages
 from rlds_beam.user_functions import raised
 
 _LENGTHS = (3, 300)
-"""Steps of the probes; the longer one is shorter if its steps are large."""
+"""Numbers of steps of the two test episodes; the longer one is shortened if its steps are large."""
 
 _MOST_BYTES = 1 << 30
-"""Of a probe."""
+"""The most bytes of a test episode."""
 
 _UNKNOWN = (1, 2)
-"""What an unknown dimension is in each of them: one that comes out different is unknown there, too."""
+"""The size of an unknown dimension in each test episode. An output dimension that differs between them is unknown."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Probed:
-    """What comes out of connectors.
+    """The result of the dry run.
 
     Attributes:
-      schemas: the schemas of the episodes of one record; those of several agents may differ.
+      schemas: the schemas of the episodes of one record; several if agents have different ones.
       modules: the fields of a row of columns, by name, for each module that learns from them.
-      connectors: fitted to zeros, if they must be fitted.
+      connectors: the connectors; those that need fitting are fitted to zeros.
       given: the schema of the episodes before the connectors.
     """
 
@@ -53,17 +52,17 @@ class Probed:
 
     @functools.cached_property
     def schema(self) -> Schema:
-        """The schema of all episodes; raises UsageError where they differ."""
+        """The common schema of all episodes; raises UsageError if they differ."""
         return Schema(_merge([s.steps for s in self.schemas]), _merge([s.metadata for s in self.schemas]))
 
 
 def probe(configuration: Configuration, schema: Schema) -> Probed:
-    """What connectors make of episodes of a schema.
+    """Runs connectors on test episodes of a schema.
 
-    A connector that drops an episode of zeros is left out there: it is taken for a filter. Values of bool are True.
+    A connector that drops the episode of zeros is taken to be a filter and skipped. Bool values are True.
 
     Raises:
-      UsageError: a connector cannot take such episodes.
+      UsageError: a connector cannot process such episodes.
     """
     if not configuration.connectors:
         return Probed((schema,), {}, (), schema)
@@ -111,17 +110,17 @@ def _fitted(connector: Connector, batch: Batch) -> Connector:
 
 
 def _after(connector: Connector, batch: Batch) -> Batch:
-    """The batch after one connector; unchanged if it drops it."""
+    """The batch after one connector, or the batch itself if the connector drops it."""
     with _naming(connector):
         try:
             after = run([connector], batch)
-        except BadEpisode:  # it cannot use zeros: propensities, for example
+        except BadEpisode:  # zeros are invalid, for example as propensities
             after = run([connector], _ones(batch))
     return after if after.episodes else batch
 
 
 def _ones(batch: Batch) -> Batch:
-    """The batch with 1 in place of each number of the steps."""
+    """The batch with every number of the steps set to 1."""
     episodes = []
     for episode in batch.episodes:
         numbers = {path: column for path, column in episode.steps.items() if is_numeric(column)}
@@ -158,31 +157,31 @@ def _column(field: Field, length: int, unknown: int) -> Any:
 
 
 def _fields_of(columns: Columns, known: Mapping[str, Field]) -> dict[str, Field]:
-    """The field of each column; the known one of its path, where it is the same."""
+    """The field of each column: the known one of its path, if it has the same dtype and shape."""
     return {path: _field(path, column, known.get(path)) for path, column in columns.items()}
 
 
 def _field(path: str, column: Column, known: Field | None) -> Field:
     if isinstance(column, EncodedImages):
-        shape = (*column.data.shape[1:], *column.shape)  # those of a sequence have an axis more
+        shape = (*column.data.shape[1:], *column.shape)  # sequences have one more axis
         return Field(path, column.dtype, shape, column.encoding, "Image")
     if column.dtype == object and column.ndim == 1 and any(isinstance(value, (np.ndarray, list)) for value in column):
         return _ragged(path, [np.asarray(value) for value in column])
     dtype = "string" if column.dtype.kind in "OSU" else column.dtype.name
     shape = column.shape[1:]
     if known is not None and known.dtype == dtype and known.encoding not in ("png", "jpeg"):
-        # What is stored in another way in the input is as wide.
+        # Keep the input's encoding.
         same = len(known.shape) == len(shape) and all(a in (None, b) for a, b in zip(known.shape, shape, strict=True))
         if same:
             return dataclasses.replace(known, path=path, shape=shape)
     if dtype == "string":
         return text_field(path, shape)
-    # RLDS has lists of float32 only: other floats would be rounded, and TFDS reads no list of bfloat16.
+    # RLDS float lists are float32, so other floats would be rounded; TFDS cannot read lists of bfloat16.
     return Field(path, dtype, shape, "bytes" if dtype in ("float64", "bfloat16") else "none")
 
 
 def _ragged(path: str, values: Sequence[np.ndarray[Any, Any]]) -> Field:
-    """The field of a column with an array for each step: a dimension that differs is unknown."""
+    """The field of a column with one array per step; a dimension that differs between steps is unknown."""
     steps = [_field(path, value[None], None) for value in values]
     field = functools.reduce(_same, steps)
     return dataclasses.replace(field, shape=(None, *field.shape[1:])) if len(steps) == 1 else field
@@ -201,21 +200,21 @@ def _is_text(value: Any) -> bool:
 
 
 def _merge(parts: Sequence[Mapping[str, Field]]) -> dict[str, Field]:
-    """The fields of several episodes: a dimension that differs is unknown.
+    """Merges the fields of several episodes; a dimension that differs is unknown.
 
     Raises:
-      UsageError: one has other fields than another, or other dtypes.
+      UsageError: the episodes have different fields or dtypes.
     """
     first = parts[0]
     for other in parts[1:]:
         if other.keys() != first.keys():
             name = min(other.keys() ^ first.keys())
-            raise UsageError(f"--connectors: some of the episodes that they return have {name}, and others have not")
+            raise UsageError(f"--connectors: only some of the episodes that they return have {name}")
     return {path: functools.reduce(_same, (part[path] for part in parts)) for path in first}
 
 
 def _same(one: Field, other: Field) -> Field:
     if (one.dtype, len(one.shape)) != (other.dtype, len(other.shape)):
-        raise UsageError(f"--connectors: they return {one} of some episodes, and {other} of others")
+        raise UsageError(f"--connectors: they return {one} for some episodes and {other} for others")
     shape = tuple(a if a == b else None for a, b in zip(one.shape, other.shape, strict=True))
     return dataclasses.replace(one, shape=shape)

@@ -1,4 +1,4 @@
-"""What workers run between the check and the output."""
+"""Runs the connectors of a job in the workers, between the check and the output."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _SAME = "It must return the same {} for every episode."
 
 @dataclasses.dataclass(frozen=True)
 class ConnectorRunner:
-    """The connectors of a job, and what they make of episodes of its dataset. Pickles.
+    """The connectors of a job, with their output schema. Picklable.
 
     Attributes:
       configuration: the connectors.
-      probed: what comes out of them.
+      probed: the result of the dry run.
     """
 
     configuration: Configuration
@@ -38,21 +38,21 @@ class ConnectorRunner:
 
     @classmethod
     def of(cls, configuration: Configuration, schema: Schema) -> ConnectorRunner:
-        """The connectors, for a dataset.
+        """Returns the runner for a dataset.
 
         Raises:
-          UsageError: they cannot take such episodes.
+          UsageError: the connectors cannot process its episodes.
         """
         return cls(configuration, probe(configuration, schema))
 
     @classmethod
     def for_options(cls, options: Any, schema: Schema) -> ConnectorRunner:
-        """Those of `--preset` and `--connectors`; raises UsageError as `of`."""
+        """Returns the runner of `--preset` and `--connectors`; raises UsageError as `of`."""
         return cls.of(Configuration.of(options), schema)
 
     @classmethod
     def none(cls) -> ConnectorRunner:
-        """No connectors."""
+        """Returns a runner without connectors."""
         return cls(Configuration(), Probed((), {}, ()))
 
     @property
@@ -61,41 +61,41 @@ class ConnectorRunner:
 
     @property
     def schema(self) -> Schema:
-        """The schema of the episodes that they return; raises UsageError if those of several agents differ."""
+        """The schema of the returned episodes; raises UsageError if agents have different ones."""
         return self.probed.schema if self.connectors else self.probed.given
 
     def refuse_columns(self, instead: str) -> None:
-        """Raises UsageError where the connectors add columns, for an output that holds episodes only.
+        """Raises UsageError if the connectors add columns but the output holds only episodes.
 
         Args:
-          instead: the flag of what holds them.
+          instead: the flag of an output that holds columns.
         """
         names = sorted({name for columns in self.probed.modules.values() for name in columns})
         if names:
             raise UsageError(
-                f"--connectors: they add columns ({some(names)}), which this output does not hold: {instead} writes "
-                "them; or leave these connectors out"
+                f"--connectors: this output cannot hold columns, but connectors add {some(names)}. Use {instead}, or "
+                "remove these connectors"
             )
 
     @property
     def splits(self) -> tuple[str, ...]:
-        """The splits of the output that episodes are divided among; none where they stay in their own."""
+        """The output splits that connectors assign; empty if episodes stay in their own split."""
         return next((tuple(c.splits) for c in self.connectors if hasattr(c, "splits")), ())
 
     def ignored_values(self, of_output: IgnoredValues) -> IgnoredValues:
-        """The values that are not checked: connectors may read a field that the output has no use for."""
+        """The values to leave unchecked: all values are checked if there are connectors, which may read any field."""
         return IgnoredValues(last_step=of_output.last_step) if self.connectors else of_output
 
     def connect(self, episodes: Sequence[Episode], read: Episode | None = None) -> Batch:
         """Runs the connectors over the accepted episodes of one record.
 
         Args:
-          episodes: those that were accepted.
-          read: what was read of the record, for `Batch.read`.
+          episodes: the accepted episodes.
+          read: the record as read, for `Batch.read`.
 
         Raises:
-          BadEpisode: a connector found an episode that cannot be used.
-          RldsBeamError: a connector raised, or returned something else than it did of an episode of zeros.
+          BadEpisode: a connector found an unusable episode.
+          RldsBeamError: a connector raised, or its output differs from the dry run on zeros.
         """
         if not self.connectors:
             return Batch(tuple(episodes), fields=self.configuration.fields, read=read)
@@ -104,7 +104,7 @@ class ConnectorRunner:
             raise RldsBeamError(f"--connectors: {self._which_differs(episodes)} {difference}")
         if len({episode.key for episode in batch.episodes}) == len(batch.episodes):
             return batch
-        # Keys of items are made of those of their episodes.
+        # Item keys derive from episode keys, so those must be unique.
         parts = (e.replace(key=dataclasses.replace(e.key, part=i)) for i, e in enumerate(batch.episodes))
         return batch.replace(episodes=tuple(parts))
 
@@ -126,7 +126,7 @@ class ConnectorRunner:
         return batch.replace(connected=tuple(connected))
 
     def _difference(self, batch: Batch) -> str | None:
-        """How the result differs from the dry run on zeros: the end of a sentence; None if it does not."""
+        """How the result differs from the dry run on zeros, as the end of a sentence; None if it does not."""
         for episode in batch.episodes:
             differences = [difference(episode.steps, schema.steps, str(episode.key)) for schema in self.probed.schemas]
             if None not in differences:
@@ -137,7 +137,7 @@ class ConnectorRunner:
             if module not in self.probed.modules:
                 known = ", ".join(self.probed.modules) or "none"
                 return (
-                    f"returned columns of the module {module} for {key}, but those of {known} in the dry run on zeros. "
+                    f"returned columns for module {module} for {key}, but for {known} in the dry run on zeros. "
                     "Name each module in the configuration."
                 )
             if (wrong := difference(columns, self.probed.modules[module], f"{key}, module {module}")) is not None:
@@ -155,28 +155,28 @@ class ConnectorRunner:
 
     @property
     def user_code(self) -> bool:
-        """Whether any of the connectors is not of this package."""
+        """Whether any connector is user code."""
         package = __name__.rpartition(".")[0]
         return any(not (getattr(c, "__module__", None) or "").startswith(f"{package}.") for c in self.connectors)
 
     def as_probed(self) -> ConnectorRunner:
-        """A copy whose connectors are fitted to zeros: what it makes has the same shapes, but other values."""
+        """A copy with the connectors fitted to zeros: its outputs have the right shapes, but other values."""
         return dataclasses.replace(
             self, configuration=dataclasses.replace(self.configuration, connectors=self.probed.connectors)
         )
 
     @property
     def unfitted(self) -> int:
-        """How many of the connectors have to be fitted to the dataset before they can run."""
+        """The number of connectors that must still be fitted to the dataset."""
         return len(self._unfitted())
 
     def accumulator(self) -> Accumulator:
-        """An empty one, of the first connector that has to be fitted."""
+        """Returns an empty accumulator for the first unfitted connector."""
         _, connector = self._unfitted()[0]
         return connector.accumulator()
 
     def accumulate(self, accumulator: Accumulator, episodes: Sequence[Episode]) -> None:
-        """Adds the accepted episodes of one record, as the connectors before the first unfitted one return them.
+        """Adds the accepted episodes of one record, after the connectors that precede the first unfitted one.
 
         Raises: as `connect`.
         """
@@ -186,7 +186,7 @@ class ConnectorRunner:
             accumulator.add(batch)
 
     def fit(self, results: Sequence[Any]) -> ConnectorRunner:
-        """A copy in which the first unfitted connectors are fitted, one to each of the results."""
+        """Returns a copy with the first unfitted connectors fitted, one per result."""
         connectors = list(self.connectors)
         for result, (i, connector) in zip(results, self._unfitted(), strict=False):
             connectors[i] = connector.fit(result)
@@ -202,20 +202,20 @@ def difference(columns: Mapping[str, Column], fields: Mapping[str, Field], where
     """How columns differ from the fields found in the dry run on zeros; None if they do not.
 
     Args:
-      where: the episode.
+      where: the episode, for the message.
 
     Returns:
-      The end of a sentence that begins with the name of a connector.
+      The end of a sentence that begins with a connector's name.
     """
     for path in sorted(columns.keys() ^ fields.keys()):
         returned, in_dry_run = ("returned", "not") if path in columns else ("did not return", "did")
         return f"{returned} {path} for {where}, but {in_dry_run} in the dry run on zeros. {_SAME.format('fields')}"
     for path, column in columns.items():
         if isinstance(column, EncodedImages):
-            continue  # whose header was checked when it was read
+            continue  # checked when it was read
         field = fields[path]
         if None in field.shape and column.dtype == object and column.ndim == 1:
-            continue  # an array for each step, of another shape each
+            continue  # one array per step; shapes vary
         shape = column.shape[1:]
         if column.dtype != field.numpy_dtype and not (field.dtype == "string" and column.dtype.kind in "SU"):
             text = f"returned {path} as {column.dtype} for {where}, but as {field.dtype} in the dry run on zeros. "

@@ -58,7 +58,7 @@ def resize(images: Array, height: int, width: int, method: str = "lanczos3") -> 
     return resized
 
 
-def resize_colours(images: Array, height: int, width: int) -> Array:
+def resize_colors(images: Array, height: int, width: int) -> Array:
     """[T, H, W, C] by lanczos3; integers rounded and clipped. Of uint8 what dlimp's `resize_image` gives."""
     if images.dtype.kind not in "ui":
         return resize(images, height, width, "lanczos3").astype(images.dtype)

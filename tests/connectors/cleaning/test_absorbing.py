@@ -130,7 +130,7 @@ def test_weights():
         (weights,) = connect([piece], [of]).columns[0].values()
         np.testing.assert_array_equal(weights, np.array(expected, np.float32))
         assert weights.dtype == np.float32
-    with pytest.raises(UsageError, match="is no number"):
+    with pytest.raises(UsageError, match="is not a number per step"):
         connect([AddWeightsToBatch(field="name")], [of])
     recorded = connect([AddWeightsToBatch(), AddColumnsFromEpisodesToTrainBatch()], [episode(2, weights=np.zeros(3))])
     np.testing.assert_array_equal(recorded.columns[0]["weights"], [1, 1])  # the first that makes a column

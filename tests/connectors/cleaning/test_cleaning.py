@@ -64,16 +64,16 @@ def test_successes_are_kept_as_openpi_and_rlds_dataset_mod_do():
     assert edited(c.KeepSuccessful("reward"), ended.with_columns({"reward": np.zeros(3, np.float32)})) == []
     with pytest.raises(UsageError, match="there is no field succes"):
         edited(c.KeepSuccessful("succes"), ended)
-    with pytest.raises(UsageError, match="holds text, and needs a pattern"):
+    with pytest.raises(UsageError, match="holds text: give a pattern"):
         edited(c.KeepSuccessful("file_path"), episode)
 
 
 def test_unlabelled_episodes_are_those_whose_text_is_empty_at_each_step():
     for texts, count in ((["", "", ""], 0), (["", "go", ""], 1)):
         episode = make_episode(3, columns={"language_instruction": texts})
-        assert len(edited(c.DropUnlabelled(), episode)) == count
-    assert connect([c.DropUnlabelled()], [make_episode(2, columns={"language_instruction": ["", ""]})]).dropped == {
-        "DropUnlabelled": 1
+        assert len(edited(c.DropUnlabeled(), episode)) == count
+    assert connect([c.DropUnlabeled()], [make_episode(2, columns={"language_instruction": ["", ""]})]).dropped == {
+        "DropUnlabeled": 1
     }
 
 
@@ -90,7 +90,7 @@ EPISODE = make_episode(
 )
 
 
-def test_language_is_relabelled_by_table_or_function(tmp_path):
+def test_language_is_relabeled_by_table_or_function(tmp_path):
     (tmp_path / "table.json").write_text('{"open it": "open the drawer"}')
     (made,) = edited(c.RelabelLanguage(str(tmp_path / "table.json"), field="language"), EPISODE)
     assert made.steps["language"].tolist() == [b"open the drawer"] * 5
@@ -100,7 +100,7 @@ def test_language_is_relabelled_by_table_or_function(tmp_path):
     (made,) = edited(c.RelabelLanguage({"Open": "close"}, field="episode_metadata/task"), EPISODE)
     assert made.metadata["episode_metadata/task"] == b"close"
     assert edited(c.RelabelLanguage({}, field="language", missing="drop"), EPISODE) == []
-    with pytest.raises(UsageError, match="the table has no 'open it'"):
+    with pytest.raises(UsageError, match="'open it' is not in the table"):
         edited(c.RelabelLanguage({}, field="language", missing="fail"), EPISODE)
 
 

@@ -35,10 +35,10 @@ WHOLE = {
     "AddImportanceWeights": c.AddImportanceWeights("propensity"),
     "BinarizeGripper": c.BinarizeGripper(),
     "DropFields": c.DropFields(["present"]),
-    "DropUnlabelled": c.DropUnlabelled(["text"]),
+    "DropUnlabeled": c.DropUnlabeled(["text"]),
     "FlattenObservations": c.FlattenObservations(),
     "FlipChannels": c.FlipChannels([]),
-    "GoalRelabelling": c.GoalRelabelling(),
+    "GoalRelabeling": c.GoalRelabeling(),
     "InvertGripper": c.InvertGripper(),
     "KeepSuccessful": c.KeepSuccessful("reward"),
     "MinimumLength": c.MinimumLength(3),
@@ -154,7 +154,7 @@ def test_a_sum_of_rewards_is_exact_or_refused(dtype):
     assert made.steps["reward"].dtype == dtype
     if rewards.dtype.kind != "f":
         rewards = np.full(5, True if dtype == "bool" else np.iinfo(dtype).max, dtype)
-        with pytest.raises(UsageError, match=f"reward: {dtype} does not hold the sum of the skipped steps"):
+        with pytest.raises(UsageError, match=f"reward: the sum of the skipped steps overflows {dtype}"):
             connect([c.SubsampleSteps(3)], [make_episode(5, columns={"reward": rewards})])
 
 

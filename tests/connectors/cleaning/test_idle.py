@@ -73,10 +73,10 @@ def test_ranges_of_a_file_are_kept_as_in_openpi(tmp_path):
     other = episode.replace(metadata={**metadata, "episode_metadata/file_path": b"c.h5"})
     assert edited(c.KeepRanges(str(tmp_path / "new.json")), other) == []
     assert edited(c.KeepRanges(str(tmp_path / "new.json"), missing="keep"), other) == [other]
-    with pytest.raises(UsageError, match=r"does not name the episode 'gs://a--c.h5'"):
+    with pytest.raises(UsageError, match=r"has no episode 'gs://a--c.h5'"):
         edited(c.KeepRanges(str(tmp_path / "new.json"), missing="fail"), other)
     (tmp_path / "bad.json").write_text("[]")
-    with pytest.raises(UsageError, match="expected JSON of openpi's form"):
+    with pytest.raises(UsageError, match="expected openpi's JSON format"):
         c.KeepRanges(str(tmp_path / "bad.json"))
 
 

@@ -14,7 +14,7 @@ from rlds_beam.errors import UsageError
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.images.encoding import encode_jpeg, encode_png
 from rlds_beam.images.pixels import EditedImages
-from rlds_beam.images.resizing import resize_colours, resize_depth
+from rlds_beam.images.resizing import resize_colors, resize_depth
 from rlds_beam.testing import make_episode
 
 
@@ -25,7 +25,7 @@ def test_images_are_resized_as_tensorflow_does():
         colours = rng.integers(0, 256, (2, *size, 3), np.uint8)
         resized = tf.image.resize(colours, wanted, method="lanczos3", antialias=True)
         expected = tf.cast(tf.clip_by_value(tf.round(resized), 0, 255), tf.uint8).numpy()
-        different = np.abs(resize_colours(colours, *wanted).astype(int) - expected)
+        different = np.abs(resize_colors(colours, *wanted).astype(int) - expected)
         assert different.max() <= 1 and (different > 0).mean() < 1e-3  # where a sum is within rounding of a half
         depth = rng.random((2, *size, 1)).astype(np.float32)
         expected = tf.image.resize(depth, wanted, method="bilinear", antialias=True).numpy()
@@ -47,7 +47,7 @@ def test_colours_become_jpegs_and_depth_stays_png():
     image, depth = made.steps["observation/image"], made.steps["observation/depth"]
     assert (image.shape, image.encoding, image.data[0][:2]) == ((4, 6, 3), "jpeg", b"\xff\xd8")
     assert (depth.shape, depth.encoding, depth.dtype) == ((4, 6, 1), "png", "uint16")
-    assert image.data.tolist() == encode_jpeg(resize_colours(pixels, 4, 6))
+    assert image.data.tolist() == encode_jpeg(resize_colors(pixels, 4, 6))
     np.testing.assert_array_equal(depth.decode(), resize_depth(depths, 4, 6))
     assert made.steps["observation/x"] is episode.steps["observation/x"]
     assert edited(c.ResizeImages(4, 6), episode)[0].steps["observation/image"] is png  # smaller than 64
@@ -66,7 +66,7 @@ def test_several_edits_decode_and_encode_once(monkeypatch):
     done = connect([c.FlipChannels(["observation/image"]), c.ResizeImages(4, 4, minimum=1)], [episode]).episodes[0]
     column = done.steps["observation/image"]
     assert isinstance(column, EditedImages) and column.source is png
-    assert column[1:].data.tolist() == encode_jpeg(resize_colours(pixels[..., ::-1], 4, 4))[1:]
+    assert column[1:].data.tolist() == encode_jpeg(resize_colors(pixels[..., ::-1], 4, 4))[1:]
     (flipped,) = edited(c.FlipChannels("observation"), episode)
     np.testing.assert_array_equal(flipped.steps["observation/image"].decode(), pixels[..., ::-1])
     with pytest.raises(UsageError, match="there is no images action"):

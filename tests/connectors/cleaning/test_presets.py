@@ -25,7 +25,7 @@ def test_each_preset_is_one(name):
 
 
 def test_an_unknown_preset_is_refused():
-    with pytest.raises(UsageError, match=r"--preset=robotur: there is none.*did you mean roboturk"):
+    with pytest.raises(UsageError, match=r"--preset=robotur: unknown preset.*did you mean roboturk"):
         with_preset(ConvertConfig.create("in", "out", preset="robotur"))
 
 

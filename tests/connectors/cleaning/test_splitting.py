@@ -69,10 +69,10 @@ def test_listed_episodes_go_where_the_list_says(tmp_path):
     ("arguments", "message"),
     [
         ({}, "give fractions or episodes"),
-        ({"fractions": {"train": 0.5}}, "together they have to be 1"),
-        ({"fractions": {"a/b": 1.0}}, "cannot be the name of a split"),
+        ({"fractions": {"train": 0.5}}, "they must add up to 1"),
+        ({"fractions": {"a/b": 1.0}}, "is not a valid split name"),
         ({"episodes": {"val": ["x"], "test": ["x"]}}, "listed twice"),
-        ({"episodes": {"val": []}, "stratify": "task"}, "stratify is for fractions"),
+        ({"episodes": {"val": []}, "stratify": "task"}, "stratify needs fractions"),
     ],
 )
 def test_what_cannot_be_split_so_is_refused(arguments, message):

@@ -63,7 +63,7 @@ def test_a_trajectory_that_came_back_wrong_is_named():
     def uneven(trajectory):
         return {**trajectory, "action": trajectory["action"][1:]}
 
-    with pytest.raises(UsageError, match=r"has 4 steps, and came back with .*action 3"):
+    with pytest.raises(UsageError, match=r"has 4 steps; the function returned .*action 3"):
         edited(c.TransformTrajectory(uneven), make_episode(4))
     with pytest.raises(UsageError, match="returned a list, not a dict"):
         edited(c.TransformTrajectory(lambda trajectory: []), make_episode(4))

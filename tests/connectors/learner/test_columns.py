@@ -103,7 +103,7 @@ def test_without_recorded_states_each_sequence_starts_with_the_initial_one():
     assert made["state_in/h"].dtype == np.float32  # also of numbers that were written without a point
     np.testing.assert_array_equal(made["state_in/h"], [-1, -1, -1])
     np.testing.assert_array_equal(made["next_state_in/h"], [-1, -1, -1])
-    with pytest.raises(UsageError, match="initial_state has to be given"):
+    with pytest.raises(UsageError, match="so give initial_state"):
         columns([AddStatesFromEpisodesToBatch()], without)
 
 

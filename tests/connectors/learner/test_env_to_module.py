@@ -150,9 +150,9 @@ def test_a_module_learns_from_what_another_one_did_not_give():
     batch = env_to_module_pipeline()(Batch(running, running=True))
     with pytest.raises(UsageError, match="no outputs for p1, only for p0"):
         UnBatchToIndividualItems()(batch.replace(modules={"p0": {"actions": np.zeros(1)}}))
-    with pytest.raises(UsageError, match="2 rows of p0, which has 1 episodes"):
+    with pytest.raises(UsageError, match="2 rows for p0, which has 1 episodes"):
         UnBatchToIndividualItems()(batch.replace(modules={"p0": {"actions": np.zeros(2)}}))
-    with pytest.raises(UsageError, match="several lengths"):
+    with pytest.raises(UsageError, match="different lengths"):
         UnBatchToIndividualItems()(batch.replace(modules={"p0": {"actions": np.zeros(1), "vf_preds": np.zeros(2)}}))
 
 
@@ -239,7 +239,7 @@ def test_actions_for_env_are_those_of_the_picture():
     bounds = {"arm": [-2.0], "hand": 0}, {"arm": [2.0], "hand": 3}
     made = NormalizeAndClipActions(*bounds)(nested).columns[0]
     assert (made["actions_for_env/arm"].item(), made["actions_for_env/hand"].item()) == (-2.0, 1)  # integers stay
-    with pytest.raises(UsageError, match="no bound of actions/hand, only of arm"):
+    with pytest.raises(UsageError, match="no bound for actions/hand, only for arm"):
         NormalizeAndClipActions({"arm": 0}, {"arm": 1})(nested)
     assert "actions_for_env" not in NormalizeAndClipActions(normalize_actions=False)(of).columns[0]
 
@@ -276,15 +276,15 @@ def test_tensors_become_arrays():
             lambda b: GetActions()(b.replace(modules={"default_policy": {"vf_preds": np.zeros(1)}})),
             "neither actions nor",
         ),
-        (lambda b: actions(GetActions(), np.zeros((2, 3))), "2 rows of default_policy, which has 1 running"),
-        (lambda b: actions(GetActions("diagonal_gaussian"), np.zeros((1, 3))), "as many means as"),
-        (lambda b: actions(GetActions("multi_categorical", sizes=[2]), np.zeros((1, 3))), "need 2"),
+        (lambda b: actions(GetActions(), np.zeros((2, 3))), "2 rows for default_policy, which has 1 running"),
+        (lambda b: actions(GetActions("diagonal_gaussian"), np.zeros((1, 3))), "needs an even number"),
+        (lambda b: actions(GetActions("multi_categorical", sizes=[2]), np.zeros((1, 3))), "needs 2"),
         (lambda b: GetActions()(b), "batch.replace"),
         (lambda b: TensorToNumpy()(b.replace(running=False)), "running episodes"),
-        (lambda b: SplitAgents({})(b), "takes recorded episodes"),
-        (lambda b: ListifyDataForVectorEnv()(b.replace(modules={})), "comes after UnBatch"),
-        (lambda b: ModuleToAgentUnmapping()(b.replace(modules={})), "comes after UnBatch"),
-        (lambda b: RemoveSingleTsTimeRankFromBatch()(b.replace(modules={})), "comes after UnBatch"),
+        (lambda b: SplitAgents({})(b), "needs recorded episodes"),
+        (lambda b: ListifyDataForVectorEnv()(b.replace(modules={})), "must come after UnBatch"),
+        (lambda b: ModuleToAgentUnmapping()(b.replace(modules={})), "must come after UnBatch"),
+        (lambda b: RemoveSingleTsTimeRankFromBatch()(b.replace(modules={})), "must come after UnBatch"),
     ],
 )
 def test_what_is_wrong_is_said(run, message):

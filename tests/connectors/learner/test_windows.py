@@ -13,7 +13,7 @@ from rlds_beam.connectors import (
     AddTimeDimToBatchAndZeroPad,
     FlattenObservations,
     FrameStacking,
-    GoalRelabelling,
+    GoalRelabeling,
     HistoryWindow,
     MinimumLength,
     PrevActionsPrevRewards,
@@ -105,7 +105,7 @@ def test_flatten_observations_in_the_order_of_the_paths():
     np.testing.assert_array_equal(made["obs"], [[1, 2, 1, 0, 0], [3, 4, 0, 0, 1]])
     np.testing.assert_array_equal(made["new_obs"], [[3, 4, 0, 0, 1], [5, 6, 0, 1, 0]])
     assert made["obs"].dtype == np.float32
-    with pytest.raises(UsageError, match="holds 0 to 2, which is not within 0 to 1"):
+    with pytest.raises(UsageError, match="holds 0 to 2, expected 0 to 1"):
         columns(FlattenObservations({"b": 2}), of=nested)
 
 
@@ -131,7 +131,7 @@ RLLIB_NAMES = ("_orig_obs", "prev_n_actions", "prev_n_rewards")
 
 @pytest.mark.parametrize("late", [FrameStacking(2), HistoryWindow(2), PrevActionsPrevRewards()])
 def test_what_changes_observations_has_to_come_before_they_are_added(late):
-    with pytest.raises(UsageError, match=r"obs already; it has to come before AddObservations"):
+    with pytest.raises(UsageError, match=r"obs exists already; put it before AddObservations"):
         connect([AddObservationsFromEpisodesToBatch(), late], [episode(3)])
 
 
@@ -189,7 +189,7 @@ def test_the_fields_of_the_configuration_are_those_that_are_edited(connector):
 
 @pytest.mark.parametrize("strategy", ["uniform", "future", "final"])
 def test_goals_are_reached_later_and_are_the_same_on_every_run(strategy):
-    relabel = GoalRelabelling(strategy, goal="goal", gamma=0.9)
+    relabel = GoalRelabeling(strategy, goal="goal", gamma=0.9)
     goals = [edited(relabel, episode(200, position=1)).steps["goal"][:, 0] - 1 for _ in range(2)]
     np.testing.assert_array_equal(*goals)
     steps = np.arange(201)
@@ -203,19 +203,19 @@ def test_goals_are_reached_later_and_are_the_same_on_every_run(strategy):
 
 
 def test_the_goal_stands_with_the_observation():
-    assert edited(GoalRelabelling("final"), episode(3)).steps["goal"].shape == (4, 1)
+    assert edited(GoalRelabeling("final"), episode(3)).steps["goal"].shape == (4, 1)
     steps = dict(episode(3).steps)
     steps["sensors/state"] = steps.pop("observation")
     fields = StepFields(obs="sensors")
     with pytest.raises(UsageError, match="no sensors, only"):
-        connect([GoalRelabelling()], [episode(3).replace(steps=steps)], fields)
-    relabel = GoalRelabelling("final", achieved="sensors/state")
+        connect([GoalRelabeling()], [episode(3).replace(steps=steps)], fields)
+    relabel = GoalRelabeling("final", achieved="sensors/state")
     (made,) = connect([relabel], [episode(3).replace(steps=steps)], fields).episodes
     np.testing.assert_array_equal(made.steps["sensors/goal"], np.full((4, 1), 4))
 
 
 def test_uniform_goals_are_uniform():
-    relabel = GoalRelabelling("uniform", goal="goal")
+    relabel = GoalRelabeling("uniform", goal="goal")
     first = [edited(relabel, episode(4, position=i)).steps["goal"][0, 0] - 1 for i in range(4000)]
     counts = np.bincount(np.array(first, int), minlength=5)
     assert counts[0] == 0

@@ -207,11 +207,11 @@ def test_statistics_of_a_file_are_those_of_the_data(tmp_path):
         (lambda: Normalize(["action"], constant="one"), "expected one of zero, low"),
         (lambda: Normalize(["action"], statistics="nothing.json"), "nothing.json"),
         (lambda: Normalize(["action"], statistics={"mean": 0}), "no `fields`"),
-        (lambda: Normalize(["action"], statistics={"fields": {"action": {"mean": [0]}}}), "no q01"),
+        (lambda: Normalize(["action"], statistics={"fields": {"action": {"mean": [0]}}}), "lack q01"),
         (lambda: Normalize(["action"]).inverse([0.0]), "no statistics yet"),
         (lambda: fitted(Normalize(["actoin"]), EPISODES), "did you mean action?"),
         (lambda: fitted(Normalize(["observation/text"]), EPISODES), "holds object"),
-        (lambda: fitted(Normalize(["action"], mask={"state": [True]}), EPISODES), "a mask for state"),
+        (lambda: fitted(Normalize(["action"], mask={"state": [True]}), EPISODES), "mask has state"),
         (lambda: whole(fitted(Normalize("action", mask={"action": [True]}), EPISODES), EPISODES, "action"), "mask of"),
         (lambda: whole(Normalize(["reward"], statistics={"fields": {}}), EPISODES, "reward"), "only of nothing"),
         (lambda: connect([StandardizeAdvantages(statistics={})], EPISODES), "no column advantages"),
@@ -248,7 +248,7 @@ def test_each_agent_has_a_filter_of_its_own():
         states = whole(made, own, "observation/state").astype(np.float64)
         np.testing.assert_allclose(states.mean(axis=0), 0, atol=1e-6)
         np.testing.assert_allclose(states.std(axis=0, ddof=1), 1, atol=1e-6)
-    with pytest.raises(UsageError, match="of agent c"):
+    with pytest.raises(UsageError, match="for agent c"):
         connect([made], [EPISODES[0].replace(metadata={"agent_id": "c"})])
 
 

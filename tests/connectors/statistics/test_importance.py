@@ -73,7 +73,7 @@ class TestWeights:
         flags = ["--to=columns", f"--connectors={tmp_path / 'ope.yaml'}", "--runner=FnApiRunner", "--progress=none"]
         assert main(["convert", str(source), str(tmp_path / "out"), *flags]) == 2
         told = capsys.readouterr().err
-        assert "step_wise_importance_weight at step 102 is more than float64 holds" in told
+        assert "step_wise_importance_weight at step 102 overflows float64" in told
         assert "testing/1.0.0" in told and "`log: true`" in told and "`clip: 1000`" in told
 
     def test_logarithms_and_bounds_hold_any_product(self):
@@ -110,7 +110,7 @@ class TestWeights:
     def test_fields_that_are_not_recorded_are_named(self):
         with pytest.raises(UsageError, match="no target_propensity, only"):
             connect([connectors.AddImportanceWeights()], [recorded([0.5])])
-        with pytest.raises(UsageError, match="AddImportanceWeights comes before"):
+        with pytest.raises(UsageError, match="put AddImportanceWeights before it"):
             connectors.SelfNormalizeImportanceWeights({})(Batch((recorded([0.5]),)))
 
     @given(st.lists(st.lists(st.floats(0.0, 4.0), min_size=1, max_size=6), min_size=1, max_size=5), st.randoms())

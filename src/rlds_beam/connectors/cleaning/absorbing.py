@@ -1,4 +1,4 @@
-"""Absorbing states after terminal ones."""
+"""Adds absorbing states after terminal states."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Array: TypeAlias = "np.ndarray[Any, Any]"
 
 @dataclasses.dataclass(frozen=True)
 class AbsorbingStates(EpisodeConnector):
-    """Lets terminated episodes end in an absorbing state, so that a learned reward can tell it from a time limit.
+    """Ends terminated episodes in an absorbing state, so a learned reward can tell termination from a time limit.
 
         terminated    o0   o1   o2   (o3)          truncated     o0   o1   o2
         obs           o0 0  o1 0  o2 0  0 1  0 1   obs           o0 0  o1 0  o2 0
@@ -28,13 +28,13 @@ class AbsorbingStates(EpisodeConnector):
         reward        r0    r1    r2    0    void  reward        r0    r1    void
         is_terminal   F     F     F     F    T     is_terminal   F     F     F
 
-    The last column of the observation says whether the state is absorbing; such a state has zeros in all others. It
-    takes the place of the terminal observation, and has one transition to itself, without action and reward
-    (discriminator-actor-critic, Kostrikov et al. 2019). Truncated episodes get no absorbing state. Where
-    the observation has leaves, what says so is a leaf of its own, float32 (T+1,).
+    The observation gets one more column: 1 if the state is absorbing, 0 otherwise. The absorbing state, with zeros in
+    the other columns, replaces the terminal observation and has one transition to itself with zero action and reward
+    (discriminator-actor-critic, Kostrikov et al. 2019). Truncated episodes get no absorbing state. A nested observation
+    gets the flag as a new leaf, float32 (number of steps,).
 
     Attributes:
-      indicator: the name of that leaf, below the observation.
+      indicator: the name of the new leaf in a nested observation.
     """
 
     indicator: str = "absorbing"
@@ -59,10 +59,10 @@ class AbsorbingStates(EpisodeConnector):
 
 
 def _longer(path: str, column: Column, last: int, fields: StepFields) -> Column:
-    """A column of steps 0 to last + 1, of which the last two are absorbing."""
+    """A column of steps 0 to last + 1; the last two are absorbing."""
     if path in ("is_last", "is_terminal"):
         return concatenate([zeros_like(column, last + 1), column[last:]])
-    if path == "discount":  # the step into the absorbing state is one like those before
+    if path == "discount":  # the step into the absorbing state is an ordinary one
         discount = np.asarray(column)[[*range(last - 1), max(last - 2, 0), last - 1, last]]
         discount[: 1 if last == 1 else 0] = 1
         return discount

@@ -1,4 +1,4 @@
-"""Connectors that leave out what is not to be learned from: steps without an action, failed and unlabelled episodes."""
+"""Drops steps without an action, failed episodes, unlabeled episodes, and fields."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ from rlds_beam.text import did_you_mean
 
 @dataclasses.dataclass(frozen=True)
 class DropNoOpSteps(EpisodeConnector):
-    """Leaves out steps whose action does nothing, as OpenVLA's LIBERO datasets were made (`*_no_noops`).
+    """Drops steps whose action does nothing, as in OpenVLA's LIBERO datasets (`*_no_noops`).
 
         |action[:-1]|   0.0   0.3   0.0   0.0   0.2
         action[-1]      -1    -1    -1     1     1       the gripper
         kept                  1            3     4       step 2 moves nothing; step 3 closes the gripper
 
-    A step is left out where the norm of its action without the gripper is below `threshold`, and the gripper's value is
-    that of the last step that was kept; before one is kept, the norm alone counts. An episode without any other step is
-    dropped. Rewards of steps that are left out are added to that of the transition before, and discounts are
-    multiplied, so that the return and a discount of 0 at the end are kept. The last step that is kept takes over the
-    end of the episode (`is_last`, `is_terminal`); its own reward and discount are void.
+    A step is dropped if the norm of its action, without the gripper, is below `threshold`, and its gripper value equals
+    that of the last kept step. Before the first kept step, only the norm counts. An episode with nothing but no-ops is
+    dropped. The rewards of dropped steps are added to the transition before, and their discounts multiplied into it, so
+    the return and a final discount of 0 are preserved. The last kept step ends the episode (`is_last`, `is_terminal`);
+    its reward and discount are void.
 
     Attributes:
-      threshold: of the norm.
-      action: the field of the action, one array; by default that of `fields`.
-      gripper: the index of the gripper in it; None where there is none.
-      keep_last: keep the last step whatever its action is: where that is void, as RLDS says. Robot datasets often have
-        an action there.
+      threshold: the norm below which an action does nothing.
+      action: the action field, a single array; by default `fields.actions`.
+      gripper: the index of the gripper in the action; None if there is no gripper.
+      keep_last: always keep the last step. Use it if the last action is void, as RLDS specifies; robot datasets often
+        have a real action there.
     """
 
     threshold: float = 1e-4
@@ -53,7 +53,7 @@ class DropNoOpSteps(EpisodeConnector):
         small = np.linalg.norm(arm.astype(np.float64), axis=1) < self.threshold
         noop = small.copy()
         if self.gripper is not None:
-            # The last step that was kept has the gripper of the step before: one that is left out has the same.
+            # A dropped step has the same gripper value as the last kept one, so compare neighbors.
             noop[1:] &= actions[1:, self.gripper] == actions[:-1, self.gripper]
         leading = len(small) if small.all() else int(np.argmin(small))
         noop[:leading] = True
@@ -65,19 +65,19 @@ class DropNoOpSteps(EpisodeConnector):
 
 @dataclasses.dataclass(frozen=True)
 class KeepSuccessful(EpisodeConnector):
-    """Drops episodes that did not succeed, by a field that says so.
+    """Drops unsuccessful episodes, according to a field.
 
         field=success                                       False: dropped      True: kept
         field=episode_metadata/file_path, pattern=.*success.*
               "…/failure/2023-04-01"   dropped              "…/success/2023-04-01"   kept
         field=reward                                        0 0 0: dropped      0 0 1: kept
 
-    Of a field of the steps, one value that is true (greater than 0, or matches) is enough. `.*success.*` is the pattern
-    of openpi and others for DROID, `success` is where Open X-Embodiment's kuka has it.
+    For a step field, one true value (greater than 0, or a match) is enough. openpi and others use the pattern
+    `.*success.*` for DROID; kuka of Open X-Embodiment has the field `success`.
 
     Attributes:
-      field: of the episode (`episode_metadata/success`) or of the steps.
-      pattern: a regular expression that the whole text has to match, for a field of text.
+      field: an episode field (`episode_metadata/success`) or a step field.
+      pattern: for text fields, a regular expression that must match the whole text.
     """
 
     field: str = "success"
@@ -92,7 +92,7 @@ class KeepSuccessful(EpisodeConnector):
     def edit(self, episode: Episode, fields: StepFields) -> Episode | list[Episode]:
         values = values_of(episode, self.field, "KeepSuccessful")
         if (values.dtype.kind in "OSU") != (self.pattern is not None):
-            wrong = "holds text, and needs a pattern" if self.pattern is None else "holds no text for a pattern"
+            wrong = "holds text: give a pattern" if self.pattern is None else "does not hold text: remove pattern"
             raise UsageError(f"KeepSuccessful: {self.field} {wrong}")
         if self.pattern is None:
             return episode if (values > 0).any() else []
@@ -101,34 +101,34 @@ class KeepSuccessful(EpisodeConnector):
 
 
 @dataclasses.dataclass(frozen=True)
-class DropUnlabelled(EpisodeConnector):
+class DropUnlabeled(EpisodeConnector):
     """Drops episodes without an instruction: those whose text is empty at every step.
 
         language_instruction     ""  ""  ""             dropped
         language_instruction     ""  "open it"  ""      kept
 
-    As `skip_unlabeled` of OpenVLA and Octo.
+    Equals `skip_unlabeled` of OpenVLA and Octo.
 
     Attributes:
-      fields: of text, of the steps or of the episode; one that is not empty is enough.
+      fields: the text fields, of the steps or of the episode; one non-empty text is enough.
     """
 
     fields: Sequence[str] = ("language_instruction",)
 
     def edit(self, episode: Episode, fields: StepFields) -> Episode | list[Episode]:
         names = (self.fields,) if isinstance(self.fields, str) else self.fields
-        columns = [values_of(episode, name, "DropUnlabelled").ravel().tolist() for name in names]
+        columns = [values_of(episode, name, "DropUnlabeled").ravel().tolist() for name in names]
         return episode if any(text_of(value) for values in columns for value in set(values)) else []
 
 
 @dataclasses.dataclass(frozen=True)
 class DropFields(EpisodeConnector):
-    """Leaves fields out of the steps and of the episode.
+    """Removes fields from the steps and from the episode.
 
         fields=[observation/depth]      observation/rgb, observation/depth, action   ->   observation/rgb, action
 
     Attributes:
-      fields: each with all below it.
+      fields: the fields to remove, each with everything below it.
     """
 
     fields: Sequence[str]
@@ -149,21 +149,21 @@ class DropFields(EpisodeConnector):
 
 
 def vectors(episode: Episode, path: str, what: str) -> np.ndarray[Any, Any]:
-    """A step field as (T, D); raises UsageError where it is no array of numbers."""
+    """A step field as (T, D); raises UsageError if it is not an array of numbers."""
     column = episode.steps.get(path)
     if column is None:
-        raise UsageError(f"{what}={path}: there is no such step field, only {', '.join(episode.steps)}")
+        raise UsageError(f"{what}={path}: no such step field; there are {', '.join(episode.steps)}")
     if not is_numeric(column):
-        raise UsageError(f"{what}={path}: it holds no numbers")
+        raise UsageError(f"{what}={path}: the field does not hold numbers")
     values = np.asarray(column)
     return values.reshape(len(values), -1)
 
 
 def values_of(episode: Episode, field: str, connector: str) -> np.ndarray[Any, Any]:
-    """The values of a field: (T, ...) of the steps, or (1, ...) of the episode.
+    """The values of a field: (T, ...) for a step field, (1, ...) for an episode field.
 
     Raises:
-      UsageError: there is no such field, or it holds images.
+      UsageError: the field does not exist, or holds images.
     """
     if field in episode.steps:
         column = episode.steps[field]
@@ -180,5 +180,5 @@ def values_of(episode: Episode, field: str, connector: str) -> np.ndarray[Any, A
 
 
 def text_of(value: Any) -> str:
-    """Text of a dataset, which is bytes."""
+    """Decodes the text of a dataset, which is stored as bytes."""
     return value.decode(errors="replace") if isinstance(value, bytes) else str(value)

@@ -1,4 +1,4 @@
-"""Connectors that edit episodes: subsampling, cutting, shifting, goals."""
+"""Edits episodes: minimum length, truncation, subsampling, alignment, goals."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from rlds_beam.errors import UsageError
 
 @dataclasses.dataclass(frozen=True)
 class MinimumLength(EpisodeConnector):
-    """Drops episodes of fewer transitions; they are counted under its name.
+    """Drops episodes with fewer transitions than `transitions`.
 
         transitions=3     o0 o1 o2         2 transitions: dropped
                           o0 o1 o2 o3      3: kept
 
     Attributes:
-      transitions: the fewest.
+      transitions: the minimum number of transitions.
     """
 
     transitions: int = 1
@@ -36,7 +36,7 @@ class MinimumLength(EpisodeConnector):
 
 @dataclasses.dataclass(frozen=True)
 class TruncateEpisodes(EpisodeConnector):
-    """Keeps the first `transitions` of an episode. A shortened one ends truncated: `is_last`, and not `is_terminal`.
+    """Keeps the first `transitions` of an episode. A shortened episode ends truncated: `is_last`, not `is_terminal`.
 
         transitions=2     step          0    1    2    3    4 (terminal)
                           kept          0    1    2
@@ -44,7 +44,7 @@ class TruncateEpisodes(EpisodeConnector):
                           is_terminal   F    F    F
 
     Attributes:
-      transitions: the most.
+      transitions: the maximum number of transitions.
     """
 
     transitions: int
@@ -57,18 +57,18 @@ class TruncateEpisodes(EpisodeConnector):
 
 @dataclasses.dataclass(frozen=True)
 class SubsampleSteps(EpisodeConnector):
-    """Keeps every `every`-th step, and the last one.
+    """Keeps every `every`-th step and the last one.
 
         every=2      step      0      1      2      3   (last)
                      kept      0             2      3
                      reward    r0+r1         r2     void
                      discount  d0*d1         d2     void
 
-    The reward of a kept step is the sum up to the next kept one, without discounting; its discount is the product. So
-    the return stays what it was, and a terminated episode still ends with discount 0.
+    The reward of a kept step is the undiscounted sum up to the next kept step, and its discount is the product. So the
+    return does not change, and a terminated episode still ends with discount 0.
 
     Attributes:
-      every: 1 keeps all.
+      every: the interval; 1 keeps all steps.
     """
 
     every: int
@@ -87,17 +87,17 @@ class SubsampleSteps(EpisodeConnector):
 
 @dataclasses.dataclass(frozen=True)
 class ShiftAlignment(EpisodeConnector):
-    """Turns episodes of another alignment into RLDS's, where a step holds state, action and reward of one instant.
+    """Converts other alignments to RLDS's, in which a step holds s[t], the action a[t] taken there, and its reward.
 
-        sar   step t: s[t], a[t] that follows it, r[t] for a[t]        RLDS: nothing to do
+        sar   step t: s[t], a[t] that follows it, r[t] for a[t]        RLDS: no change
         ars   step t: a[t-1] that led to s[t], r[t-1], s[t]            actions and rewards move one step back
         rsa   step t: r[t-1] for a[t-1], s[t], a[t]                    rewards move one step back
 
-    The last step, whose action, reward and discount are void in RLDS, gets zeros for what moved; its discount is 1 if
-    the episode ends truncated.
+    In the last step, whose action, reward, and discount are void in RLDS, moved fields become zeros. If the episode
+    ends truncated, its last discount is 1.
 
     Attributes:
-      recorded: `sar`, `ars` or `rsa`.
+      recorded: the alignment in which the dataset was recorded: `sar`, `ars`, or `rsa`.
     """
 
     recorded: str
@@ -119,21 +119,21 @@ class ShiftAlignment(EpisodeConnector):
 
 
 @dataclasses.dataclass(frozen=True)
-class GoalRelabelling(EpisodeConnector):
-    """Adds a goal to each observation: one that the episode reached later (hindsight experience replay).
+class GoalRelabeling(EpisodeConnector):
+    """Adds a goal to each step: an observation reached later in the episode (HER, Andrychowicz et al. 2017).
 
-        uniform   any later step, all alike likely
-        future    a later step, k steps on with probability (1 - gamma) gamma**(k-1), the last one at most
+        uniform   any later step, with equal probability
+        future    k steps later with probability (1 - gamma) gamma**(k-1), at most the last step
         final     the last step
 
-    The random numbers come from the seed and the episode's key, so every run and every worker gives the same goals.
+    The random numbers depend only on the seed and the episode's key, so goals are the same in every run and worker.
 
     Attributes:
-      strategy: `uniform`, `future` or `final`.
-      achieved: the field that is the goal when it is reached; by default the observation, where it is one array.
-      goal: the field that is written; by default `goal`, or `observation/goal` where the observation has leaves.
-      gamma: of `future`.
-      seed: of the random numbers.
+      strategy: `uniform`, `future`, or `final`.
+      achieved: the field whose later values are the goals; by default the observation, if it is a single array.
+      goal: the field to write; by default `goal`, or `observation/goal` for a nested observation.
+      gamma: the probability parameter of `future`.
+      seed: seeds the random numbers.
     """
 
     strategy: str = "uniform"
@@ -144,20 +144,20 @@ class GoalRelabelling(EpisodeConnector):
 
     def __post_init__(self) -> None:
         if self.strategy not in ("uniform", "future", "final"):
-            raise UsageError(f"GoalRelabelling: strategy={self.strategy}, expected uniform, future or final")
+            raise UsageError(f"GoalRelabeling: strategy={self.strategy}, expected uniform, future or final")
 
     def edit(self, episode: Episode, fields: StepFields) -> Episode:
         achieved = fields.obs if self.achieved is None else self.achieved
         if achieved not in episode.steps:
-            raise UsageError(f"GoalRelabelling: the steps have no {achieved}, only {', '.join(episode.steps)}")
+            raise UsageError(f"GoalRelabeling: the steps have no {achieved}, only {', '.join(episode.steps)}")
         goal = self.goal or ("goal" if fields.obs in episode.steps else f"{fields.obs}/goal")
         if any(below(goal, path) and goal != path for path in episode.steps):
-            raise UsageError(f"GoalRelabelling: {goal} would stand below a field; name another goal")
+            raise UsageError(f"GoalRelabeling: {goal} would be below an existing field; choose another goal")
         goals = self._goals(len(episode) - 1, episode)
         return episode.replace(steps={**episode.steps, goal: episode.steps[achieved][goals]})
 
     def _goals(self, last: int, episode: Episode) -> np.ndarray[Any, Any]:
-        """The step whose observation is the goal of each step."""
+        """The index of each step's goal."""
         steps = np.arange(last + 1)
         random = np.random.default_rng([self.seed, zlib.crc32(str(episode.key).encode())])
         if self.strategy == "final":

@@ -1,4 +1,4 @@
-"""Conditions on an episode as text: `success and steps > 30`. Nothing but what is listed here can be written."""
+"""Evaluates conditions on an episode, for example `success and steps > 30`, in a small safe language."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "len": len,
 }
 _LONGEST = 10_000
-"""Characters of an expression."""
+"""The most characters of an expression."""
 
 
 class Condition:
-    """A condition on an episode. Pickles, as its text.
+    """A condition on an episode. Pickled as its text.
 
-    A name is a field of the episode, `success`; one below another is written with a dot, `episode_metadata.task`, and
-    one that is no name with `field("a-b/c")`. `first.X` and `last.X` are the values of a step field at the first and
-    the last step, `steps` is the number of steps; `split`, `shard` and `position` say where the episode was read. There
-    are and, or, not, comparisons, in, + - * / %, text, numbers, lists, and matches(text, pattern), lower, len, abs.
+    A name is an episode field: `success`. Nested names use dots: `episode_metadata.task`; other names need
+    `field("a-b/c")`. `first.X` and `last.X` are a step field's values at the first and the last step; `steps` is the
+    number of steps; `split`, `shard`, and `position` are where the episode was read. Operators: and, or, not,
+    comparisons, in, + - * / %. Functions: matches(text, pattern), lower, len, abs.
 
     Raises:
-      UsageError: it is not such an expression.
+      UsageError: the text is not such an expression.
     """
 
     def __init__(self, text: str, where: str = "a condition"):
@@ -60,21 +60,21 @@ class Condition:
         return Condition, (self._text, self._where)
 
     def holds(self, episode: Episode) -> bool:
-        """Whether it is true of an episode.
+        """Whether the condition is true for an episode.
 
         Raises:
-          UsageError: it names a field that the episode has not, or compares what cannot be compared.
+          UsageError: a named field does not exist, or the values cannot be compared.
         """
         try:
             value = self._value(self._tree, episode)
             return bool(value.all() if isinstance(value, np.ndarray) else value)
         except UsageError:
             raise
-        except Exception as error:  # whatever the operators raise of the values
-            raise UsageError(f"{self._where}: {self._text!r} of {episode.key}: {error}") from None
+        except Exception as error:  # operators may raise anything for odd values
+            raise UsageError(f"{self._where}: {self._text!r} for {episode.key}: {error}") from None
 
     def _check(self, node: ast.AST) -> None:
-        """Raises UsageError for whatever is not listed."""
+        """Raises UsageError for anything outside the language."""
         kinds = (ast.BoolOp, ast.Compare, ast.Constant, ast.List, ast.Tuple, ast.Name, ast.Attribute)
         good = isinstance(node, kinds)
         if isinstance(node, ast.UnaryOp):
@@ -92,8 +92,8 @@ class Condition:
         if not good:
             part = ast.get_source_segment(self._text.strip(), node) if isinstance(node, ast.expr) else None
             raise UsageError(
-                f"{self._where}: {self._text!r}: {part or type(node).__name__} cannot be used: there are fields of the "
-                f"episode, comparisons, and, or, not, in, arithmetic, and {', '.join((*_FUNCTIONS, 'field'))}"
+                f"{self._where}: {self._text!r}: {part or type(node).__name__} is not allowed; use fields of "
+                f"the episode, comparisons, and, or, not, in, arithmetic, and {', '.join((*_FUNCTIONS, 'field'))}"
             )
         inner = node.args if isinstance(node, ast.Call) else ast.iter_child_nodes(node)
         for child in inner:
@@ -157,7 +157,7 @@ def _names(node: ast.AST) -> list[str]:
 
 
 def _plain(value: Any) -> Any:
-    """Text as `str`, a number as Python's."""
+    """Text as `str`, a number as a Python number."""
     if isinstance(value, bytes):
         return value.decode(errors="replace")
     return value.item() if isinstance(value, np.generic) else value

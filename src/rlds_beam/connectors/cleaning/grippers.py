@@ -1,4 +1,4 @@
-"""The gripper's part of an action, as OpenVLA and Octo want it: 1 is open, 0 is closed."""
+"""Converts the gripper's part of an action to the convention of OpenVLA and Octo: 1 is open, 0 is closed."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ Array = np.ndarray[Any, Any]
 
 @dataclasses.dataclass(frozen=True)
 class _Gripper(EpisodeConnector):
-    """Changes one number of the action.
+    """Changes one dimension of the action.
 
     Attributes:
-      action: the field of the action, one array; by default that of `fields`.
-      index: of the gripper in it.
+      action: the action field, a single array; by default `fields.actions`.
+      index: the index of the gripper in the action.
     """
 
     action: str | None = None
@@ -34,24 +34,24 @@ class _Gripper(EpisodeConnector):
         return episode.with_columns({path: values.reshape(np.asarray(episode.steps[path]).shape)})
 
     def changed(self, gripper: Array) -> Array:
-        """The numbers (T,) of the gripper."""
+        """Returns the new gripper values (T,)."""
         raise NotImplementedError
 
 
 @dataclasses.dataclass(frozen=True)
 class BinarizeGripper(_Gripper):
-    """Makes 0 and 1 of a gripper that passes through other values when it moves: each becomes what is reached next.
+    """Rounds a gripper that moves through intermediate values to 0 and 1: each value becomes the next end reached.
 
         gripper     1.0   0.7   0.3   0.0   0.0   0.5   1.0   0.6
-        becomes     1     0     0     0     0     1     1     0.6     nothing follows: the last value stays
+        becomes     1     0     0     0     0     1     1     0.6     no end follows: the last value is kept
 
-    As `binarize_gripper_actions` of OpenVLA and Octo.
+    Equals `binarize_gripper_actions` of OpenVLA and Octo.
 
     Attributes:
-      action: the field of the action, one array; by default that of `fields`.
-      index: of the gripper in it.
-      open: above this it is open, 1.
-      closed: below this it is closed, 0.
+      action: the action field, a single array; by default `fields.actions`.
+      index: the index of the gripper in the action.
+      open: values above this are open, 1.
+      closed: values below this are closed, 0.
     """
 
     open: float = 0.95
@@ -64,15 +64,15 @@ class BinarizeGripper(_Gripper):
 
 @dataclasses.dataclass(frozen=True)
 class InvertGripper(_Gripper):
-    """Turns a gripper whose 1 is closed into one whose 1 is open: 1 - x.
+    """Inverts a gripper for which 1 means closed: 1 - x.
 
         gripper     1.0   0.25   0.0   ->   0.0   0.75   1.0
 
-    As `invert_gripper_actions` of OpenVLA and Octo.
+    Equals `invert_gripper_actions` of OpenVLA and Octo.
 
     Attributes:
-      action: the field of the action, one array; by default that of `fields`.
-      index: of the gripper in it.
+      action: the action field, a single array; by default `fields.actions`.
+      index: the index of the gripper in the action.
     """
 
     def changed(self, gripper: Array) -> Array:
@@ -81,18 +81,18 @@ class InvertGripper(_Gripper):
 
 @dataclasses.dataclass(frozen=True)
 class RelativeToAbsoluteGripper(_Gripper):
-    """Makes states, 1 for open and 0 for closed, of a gripper that is told to close (+) or to open (-).
+    """Converts close (+) and open (-) commands of a gripper to states: 1 is open, 0 is closed.
 
         gripper     0     0     +1    0     0     -1    0
-        becomes     1     1     0     0     0     1     1      open before it is closed for the first time
+        becomes     1     1     0     0     0     1     1      open until the first close command
 
-    The first command is taken for a change. Without any command it is open all the time. As `rel2abs_gripper_actions`
-    of OpenVLA and Octo.
+    The first command is assumed to change the state. Without commands, the gripper is always open. Equals
+    `rel2abs_gripper_actions` of OpenVLA and Octo.
 
     Attributes:
-      action: the field of the action, one array; by default that of `fields`.
-      index: of the gripper in it.
-      threshold: a command is above it, or below minus it.
+      action: the action field, a single array; by default `fields.actions`.
+      index: the index of the gripper in the action.
+      threshold: a command is greater than this, or less than minus this.
     """
 
     threshold: float = 0.1
@@ -106,7 +106,7 @@ class RelativeToAbsoluteGripper(_Gripper):
 
 
 def _reached_next(values: Array, decided: Array, otherwise: Array) -> Array:
-    """Each value, or where it is not decided, the next one that is; after the last of these, `otherwise`."""
+    """Each decided value; for the others the next decided one, or `otherwise` after the last."""
     count = len(values)
     following = np.minimum.accumulate(np.where(decided, np.arange(count), count)[::-1])[::-1]
     filled: Array = np.concatenate([values, otherwise])[following]

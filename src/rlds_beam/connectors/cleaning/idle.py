@@ -1,4 +1,4 @@
-"""Steps in which a robot moves: found as openpi finds them for DROID, or listed in its file."""
+"""Keeps the steps in which a robot moves, found by openpi's rule for DROID or listed in its file."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from rlds_beam.episodes.episode import Episode
 from rlds_beam.errors import UsageError
 
 Ranges = list[tuple[int, int]]
-"""Steps [start, stop) that are kept."""
+"""The kept steps, as [start, stop)."""
 
 DROID_KEY = "{episode_metadata/recording_folderpath}--{episode_metadata/file_path}"
-"""The name of an episode in openpi's file for DROID."""
+"""How openpi's file for DROID names an episode."""
 
 _MODES = ("split", "mark")
 _FIELD = re.compile(r"\{([^{}]+)\}")
@@ -32,14 +32,14 @@ _FIELD = re.compile(r"\{([^{}]+)\}")
 
 @dataclasses.dataclass(frozen=True)
 class IdleRule:
-    """What is idle: openpi's rule for DROID (`compute_droid_nonidle_ranges.py`), with its numbers.
+    """openpi's rule for idle steps in DROID (`compute_droid_nonidle_ranges.py`), with its constants.
 
     Attributes:
-      field: of the joint velocities that were commanded.
-      threshold: a step is idle where each of them differs by less from the step before; the first one is not.
-      min_idle: so many idle steps in a row, or more, are left out.
-      min_moving: fewer steps in a row between them are left out, too.
-      trim: steps taken from the end of each range: of the chunks of actions that begin there, most would be idle.
+      field: the commanded joint velocities.
+      threshold: a step is idle if every velocity differs from the step before by less than this; the first is not.
+      min_idle: drop runs of at least this many idle steps.
+      min_moving: also drop runs of fewer moving steps between them.
+      trim: the steps to cut from the end of each range, because most of an action chunk that starts there is idle.
     """
 
     field: str = "action_dict/joint_velocity"
@@ -49,7 +49,7 @@ class IdleRule:
     trim: int = 10
 
     def ranges(self, episode: Episode) -> Ranges:
-        """The steps that are kept, without `trim`."""
+        """The kept steps, before `trim`."""
         velocities = vectors(episode, self.field, "idle steps: field")
         idle = np.zeros(len(velocities), bool)
         idle[1:] = np.all(np.abs(velocities[1:] - velocities[:-1]) < self.threshold, axis=1)
@@ -61,22 +61,22 @@ class IdleRule:
 
 @dataclasses.dataclass(frozen=True)
 class DropIdleSteps(IdleRule, EpisodeConnector):
-    """Keeps the stretches of an episode in which the robot moves: each becomes an episode, or they are marked.
+    """Keeps the parts of an episode in which the robot moves: splits them off as episodes, or marks them.
 
         idle            . i . . . . . i i i i i i i i i . . . . . . . . . . . . . . . . . . . . . . . . . . .
         kept            ├──── 7 steps ┤                 ├──────────────── 27 steps ────────────────────────┤
-        min_moving=16   too short                       kept, without the 10 steps at its end
+        min_moving=16   too short                       kept, except the last 10 steps
 
-    An episode that ends before the recorded one does ends truncated. `convert --to=keep_ranges` writes the ranges as
-    openpi reads them, and KeepRanges applies such a file.
+    A part that ends before the recorded episode does is truncated. `convert --to=keep_ranges` writes the ranges in
+    openpi's format, and KeepRanges applies such a file.
 
     Attributes:
-      field: of the joint velocities that were commanded.
-      threshold: a step is idle where each of them differs by less from the step before; the first one is not.
-      min_idle: so many idle steps in a row, or more, are left out.
-      min_moving: fewer steps in a row between them are left out, too.
-      trim: steps taken from the end of each range: of the chunks of actions that begin there, most would be idle.
-      mode: `split`: an episode for each range; `mark`: whole episodes with a column `keep`, bool.
+      field: the commanded joint velocities.
+      threshold: a step is idle if every velocity differs from the step before by less than this; the first is not.
+      min_idle: drop runs of at least this many idle steps.
+      min_moving: also drop runs of fewer moving steps between them.
+      trim: the steps to cut from the end of each range, because most of an action chunk that starts there is idle.
+      mode: `split` makes one episode per range; `mark` keeps whole episodes and adds a column `keep`, bool.
     """
 
     mode: str = "split"
@@ -90,20 +90,20 @@ class DropIdleSteps(IdleRule, EpisodeConnector):
 
 @dataclasses.dataclass(frozen=True)
 class KeepRanges(EpisodeConnector):
-    """Keeps the stretches of each episode that a JSON file lists, as openpi's for DROID does.
+    """Keeps the parts of each episode that a JSON file lists, for example openpi's file for DROID.
 
         {"keep_ranges": {"gs://…/folder--/nas/…/trajectory.h5": [[12, 80], [95, 140]]}, "metadata": {…}}
         steps           0 … 11   12 … 79   80 … 94   95 … 139   140 …
         kept                     part 0              part 1
 
-    Both forms of the file are read: with `metadata`, whose `filter_last_n_in_ranges` steps are taken from the end of
-    each range, and the older one, a mapping alone. The file has to be where the workers can read it.
+    Both formats of the file work: with `metadata`, whose `filter_last_n_in_ranges` steps are cut from the end of each
+    range; and the older one, which is only the mapping. The workers must be able to read the file.
 
     Attributes:
-      ranges: path of the JSON file, on this machine or in a bucket.
-      key: the name of an episode in the file, of its fields in braces.
-      missing: what is done with an episode that the file does not name: `drop` (as openpi does), `keep`, or `fail`.
-      mode: `split`: an episode for each range; `mark`: whole episodes with a column `keep`, bool.
+      ranges: the path of the JSON file, local or in a bucket.
+      key: the name of an episode in the file: a template with its fields in braces.
+      missing: what to do with an episode that is not in the file: `drop` (as openpi does), `keep`, or `fail`.
+      mode: `split` makes one episode per range; `mark` keeps whole episodes and adds a column `keep`, bool.
     """
 
     ranges: str
@@ -124,20 +124,20 @@ class KeepRanges(EpisodeConnector):
         ranges = file.ranges.get(name)
         if ranges is None:
             if self.missing == "fail" and not episode.key.of_probe:
-                raise UsageError(f"KeepRanges: {self.ranges} does not name the episode {name!r} ({episode.key})")
+                raise UsageError(f"KeepRanges: {self.ranges} has no episode {name!r} ({episode.key})")
             ranges = [(0, len(episode))] if self.missing != "drop" else []
             return _applied(episode, ranges, 0, self.mode)
         return _applied(episode, [(start, min(stop, len(episode))) for start, stop in ranges], file.trim, self.mode)
 
 
 def check_mode(mode: str, connector: str) -> None:
-    """Raises UsageError for a mode that there is not."""
+    """Raises UsageError for an unknown mode."""
     if mode not in _MODES:
         raise UsageError(f"{connector}: mode={mode}, expected {' or '.join(_MODES)}")
 
 
 def episode_name(episode: Episode, key: str) -> str:
-    """The name of an episode in a file: a text with fields of the episode in braces; `{key}` is where it was read."""
+    """Formats an episode's name: a template with episode fields in braces; `{key}` is where the episode was read."""
 
     def value(match: re.Match[str]) -> str:
         if match[1] == "key":
@@ -170,7 +170,7 @@ class _File:
     digest: str
 
 
-@functools.lru_cache(maxsize=4)  # it names each episode of a dataset
+@functools.lru_cache(maxsize=4)  # large: one entry per episode
 def _read(path: str) -> _File:
     try:
         text = storage.read_text(path)
@@ -182,6 +182,6 @@ def _read(path: str) -> _File:
         raise UsageError(f"KeepRanges: ranges={path}: {error}") from error
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise UsageError(
-            f"KeepRanges: ranges={path}: expected JSON of openpi's form, episode -> [[start, stop], ...]: {error}"
+            f"KeepRanges: ranges={path}: expected openpi's JSON format, episode -> [[start, stop], ...]: {error}"
         ) from error
     return _File(ranges, trim, hashlib.sha256(text.encode()).hexdigest())

@@ -1,4 +1,4 @@
-"""Some of the steps of an episode as an episode."""
+"""Keeps some steps of an episode."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _WIDE = {"b": np.int64, "i": np.int64, "u": np.uint64}
 
 
 def keep_steps(episode: Episode, kept: Array, fields: StepFields) -> Episode | list[Episode]:
-    """The steps at the indices `kept`; `[]` if there are none, the episode itself if these are all.
+    """Keeps the steps at the indices `kept`: `[]` if there are none, the episode itself if all are kept.
 
     step        0   1   2   3   4 (last)        kept        1           3
     reward      r0  r1  r2  r3  void            reward      r0+r1+r2+r3 void
@@ -29,14 +29,13 @@ def keep_steps(episode: Episode, kept: Array, fields: StepFields) -> Episode | l
     is_first    T   F   F   F   F               is_first    T           F
     is_last     F   F   F   F   T               is_last     F           T
 
-    Skipped transitions are merged into the kept transition before them (the first one, if there is none before):
-    rewards are added, without discounting, and discounts are multiplied. So the return of the episode and the product
-    of its discounts stay what they were, and a terminated episode still ends with discount 0. The last kept step takes
-    over the end of the episode: `is_last`, `is_terminal`, and the void reward and discount. If only one step is kept,
-    no transition is left, and it takes all.
+    Skipped transitions are merged into the kept transition before them, or into the first one: rewards are added
+    without discounting, and discounts are multiplied. So the episode's return and the product of its discounts do not
+    change, and a terminated episode still ends with discount 0. The last kept step ends the episode: `is_last`,
+    `is_terminal`, and void reward and discount. A single kept step gets the whole sum and product.
 
     Raises:
-      UsageError: the dtype of the reward does not hold a sum.
+      UsageError: a sum overflows the dtype of the reward.
     """
     if not len(kept):
         return []
@@ -57,10 +56,10 @@ def keep_steps(episode: Episode, kept: Array, fields: StepFields) -> Episode | l
 
 
 def slice_steps(episode: Episode, start: int, stop: int, *, terminated: bool = False) -> Episode:
-    """The steps `start:stop` as an episode. If it ends before the recorded one does, it ends truncated.
+    """Returns the steps `start:stop` as an episode, truncated if it ends before the recorded one.
 
     Args:
-      terminated: it ends terminated instead.
+      terminated: end it terminated instead.
     """
     if (start, stop) == (0, len(episode)):
         return episode
@@ -72,10 +71,10 @@ def slice_steps(episode: Episode, start: int, stop: int, *, terminated: bool = F
 
 
 def ended(steps: Mapping[str, Column], *, terminated: bool) -> dict[str, Column]:
-    """The steps, with the end of an episode at the last one, which was inside one before.
+    """Ends an episode at the last of these steps, which was inside a longer episode.
 
-    The discount of the step into a terminal state is 0. The last step of a truncated episode must not keep the 0 of a
-    terminal transition that was cut off: its discount is void, so that becomes 1.
+    The discount of the step into a terminal state is 0. The void discount of the last step of a truncated episode is 0
+    if it was the cut-off terminal transition; it becomes 1.
     """
     ended_steps = dict(steps)
     for path, value in (("is_last", True), ("is_terminal", terminated)):
@@ -91,14 +90,14 @@ def ended(steps: Mapping[str, Column], *, terminated: bool) -> dict[str, Column]
 
 
 def with_value(flags: Column, at: int, value: bool) -> Array:
-    """A copy of flags with another value at a step."""
+    """A copy of the flags with a new value at one step."""
     changed = np.array(flags)
     changed[at] = value
     return changed
 
 
 def _merged(episode: Episode, path: str, starts: Array, merge: np.ufunc, kept: Column) -> Column:
-    """The values of a field, merged from each of `starts` to the next; of the kept steps if they are no numbers."""
+    """A field's values, merged from each of `starts` to the next; the kept steps' values if they are not numbers."""
     column = episode.steps[path]
     if isinstance(column, EncodedImages) or not (is_numeric(column) or column.dtype == np.bool_):
         return kept
@@ -107,5 +106,5 @@ def _merged(episode: Episode, path: str, starts: Array, merge: np.ufunc, kept: C
         narrow: Array = merged.astype(column.dtype)
     exact = column.dtype.kind in _WIDE
     if (narrow != merged).any() if exact else (np.isinf(narrow.astype(np.float64)) & np.isfinite(merged)).any():
-        raise UsageError(f"{episode.key}: {path}: {column.dtype} does not hold the sum of the skipped steps")
+        raise UsageError(f"{episode.key}: {path}: the sum of the skipped steps overflows {column.dtype}")
     return narrow

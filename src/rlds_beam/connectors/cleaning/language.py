@@ -1,4 +1,4 @@
-"""Instructions of episodes, written anew."""
+"""Rewrites the instructions of episodes."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ Relabel = Callable[[str, Mapping[str, Any]], str]
 
 @dataclasses.dataclass(frozen=True)
 class RelabelLanguage(EpisodeConnector):
-    """Writes instructions anew: by a table, or by a function.
+    """Rewrites instructions, with a table or with a function.
 
         table={"pick up cup": "pick up the cup"}
 
         language_instruction     "pick up cup"   "pick up cup"         ->   "pick up the cup"   "pick up the cup"
-        language_instruction     ""              ""                    ->   not in the table: `missing`
+        language_instruction     ""              ""                    ->   not in the table: see `missing`
 
         function=my_project.language:relabel       relabel("pick up cup", {"episode_metadata/task": b"…"}) -> text
 
-    Each different text of an episode is asked for once.
+    The function is called once per distinct text of an episode.
 
     Attributes:
-      table: text -> text, or the path of a JSON file with it.
-      function: `module:function` of the text and the fields of the episode; or the function itself.
-      field: the text, of the steps or of the episode.
-      to: the field that is written, by default the same one; another one is added.
-      missing: of a text that the table does not have: `keep` it, `drop` the episode, or `fail`.
+      table: a mapping of old text to new text, or the path of a JSON file with one.
+      function: a function of the text and the episode's fields that returns the new text, or its `module:function`.
+      field: the text field, of the steps or of the episode.
+      to: the field to write; by default `field`.
+      missing: what to do with a text that is not in the table: `keep` it, `drop` the episode, or `fail`.
     """
 
     table: str | Mapping[str, str] | None = None
@@ -61,7 +61,7 @@ class RelabelLanguage(EpisodeConnector):
         values = values_of(episode, self.field, "RelabelLanguage")
         new_texts: dict[Any, bytes] = {}
         for value in dict.fromkeys(values.ravel().tolist()):
-            text = self._relabelled(text_of(value), episode)
+            text = self._relabeled(text_of(value), episode)
             if text is None:
                 return []
             new_texts[value] = text.encode()
@@ -71,17 +71,19 @@ class RelabelLanguage(EpisodeConnector):
             return episode.with_columns({to: texts.reshape(values.shape)})
         return episode.replace(metadata={**episode.metadata, to: texts.reshape(values.shape)[0]})
 
-    def _relabelled(self, text: str, episode: Episode) -> str | None:
+    def _relabeled(self, text: str, episode: Episode) -> str | None:
         if self.function is not None:
             new_text = self.function(text, episode.metadata)  # type: ignore[operator]
             if not isinstance(new_text, str):
-                raise UsageError(f"RelabelLanguage: function returned {type(new_text).__name__} for {text!r}, not text")
+                raise UsageError(
+                    f"RelabelLanguage: function returned {type(new_text).__name__} for {text!r}, expected str"
+                )
             return new_text
         assert isinstance(self.table, Mapping)
         if text in self.table:
             return self.table[text]
         if self.missing == "fail" and not episode.key.of_probe:
-            raise UsageError(f"RelabelLanguage: {episode.key}: the table has no {text!r}")
+            raise UsageError(f"RelabelLanguage: {episode.key}: {text!r} is not in the table")
         return None if self.missing == "drop" else text
 
 
@@ -91,5 +93,5 @@ def _loaded(path: str) -> dict[str, str]:
     except (OSError, UsageError) as error:
         raise UsageError(f"RelabelLanguage: table={path}: {error}") from error
     if not isinstance(content, dict) or not all(isinstance(value, str) for value in content.values()):
-        raise UsageError(f"RelabelLanguage: table={path}: expected a JSON object, text -> text")
+        raise UsageError(f"RelabelLanguage: table={path}: expected a JSON object of text -> text")
     return content

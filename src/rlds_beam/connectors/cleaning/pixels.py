@@ -1,4 +1,4 @@
-"""Connectors that edit images. However many there are, each image is decoded and encoded once."""
+"""Edits images. Each image is decoded and encoded once, however many of these connectors run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rlds_beam.episodes.nesting import all_below
 from rlds_beam.errors import UsageError
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.images.pixels import edit_images
-from rlds_beam.images.resizing import resize_colours, resize_depth
+from rlds_beam.images.resizing import resize_colors, resize_depth
 from rlds_beam.text import did_you_mean
 
 Array = np.ndarray[Any, Any]
@@ -25,22 +25,22 @@ Array = np.ndarray[Any, Any]
 
 @dataclasses.dataclass(frozen=True)
 class ResizeImages(EpisodeConnector):
-    """Gives images another size, and makes JPEGs of colour images: what OpenVLA and Octo train from.
+    """Resizes images and encodes color images as JPEG, as OpenVLA and Octo do for training.
 
         observation/image        480 x 640 x 3 PNG       lanczos3     256 x 256 x 3 JPEG
         observation/depth        480 x 640 x 1 PNG       bilinear     256 x 256 x 1 PNG, the same dtype
         observation/depth_map    480 x 640 float32       bilinear     256 x 256 float32
-        observation/touch        16 x 16 x 3             stays as it is: smaller than `minimum`
+        observation/touch        16 x 16 x 3             unchanged: smaller than `minimum`
 
-    As `resize_and_jpeg_encode` of rlds_dataset_mod: pixels are those of `tf.image.resize` with antialias; what has
-    `depth` in its name is depth. A JPEG of that size already is not encoded again: its bytes are copied.
+    Equals `resize_and_jpeg_encode` of rlds_dataset_mod: pixels are those of `tf.image.resize` with antialias, and
+    fields with `depth` in their name are depth. A JPEG that already has the size is copied byte for byte.
 
     Attributes:
-      height, width: of the result.
-      fields: those to resize, each with all below it; by default the observation.
-      minimum: images that are declared smaller, in one direction, stay as they are.
-      enlarge: also make small ones larger; otherwise no side grows.
-      quality: of JPEGs.
+      height, width: the new size.
+      fields: the fields to resize, each with everything below it; by default the observation.
+      minimum: images whose declared height or width is smaller are not changed.
+      enlarge: also enlarge images; otherwise no side grows.
+      quality: the JPEG quality, 1 to 100.
     """
 
     height: int = 256
@@ -52,7 +52,7 @@ class ResizeImages(EpisodeConnector):
 
     def __post_init__(self) -> None:
         if min(self.height, self.width) < 1 or not 1 <= self.quality <= 100:
-            raise UsageError("ResizeImages: height and width are 1 or more, and quality is between 1 and 100")
+            raise UsageError("ResizeImages: height and width must be at least 1, and quality between 1 and 100")
 
     def edit(self, episode: Episode, fields: StepFields) -> Episode:
         names = (fields.obs,) if self.fields is None else self.fields
@@ -83,15 +83,15 @@ class ResizeImages(EpisodeConnector):
 
 @dataclasses.dataclass(frozen=True)
 class FlipChannels(EpisodeConnector):
-    """Turns round the channels of images that were stored as BGR.
+    """Reverses the channels of images that were stored as BGR.
 
         observation/image   (H, W, 3)   b g r   ->   r g b
 
-    As `flip_image_channels` of rlds_dataset_mod. Images stay PNG or JPEG, as they were; JPEGs are encoded again.
+    Equals `flip_image_channels` of rlds_dataset_mod. PNGs stay PNGs, and JPEGs are encoded again.
 
     Attributes:
-      fields: of images.
-      quality: of JPEGs.
+      fields: the image fields.
+      quality: the JPEG quality, 1 to 100.
     """
 
     fields: Sequence[str]
@@ -112,13 +112,13 @@ class FlipChannels(EpisodeConnector):
 
 
 def chosen(episode: Episode, names: str | Sequence[str], connector: str, *, images: bool = False) -> list[str]:
-    """The paths of fields, each with all below it.
+    """The paths of the named fields, each with everything below it.
 
     Args:
-      images: take only fields that hold images, or arrays of as many dimensions.
+      images: only fields that hold images, or arrays shaped like images.
 
     Raises:
-      UsageError: there is none for a name.
+      UsageError: a name matches nothing.
     """
     paths: list[str] = []
     for name in (names,) if isinstance(names, str) else names:
@@ -139,7 +139,7 @@ def _holds_images(column: Column) -> bool:
 def _resize(images: Array, *, height: int, width: int, depth: bool) -> Array:
     if images.shape[1:3] == (height, width):
         return images
-    return (resize_depth if depth else resize_colours)(images, height, width)
+    return (resize_depth if depth else resize_colors)(images, height, width)
 
 
 def _flip(images: Array) -> Array:

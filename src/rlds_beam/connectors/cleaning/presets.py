@@ -1,7 +1,7 @@
-"""Faults of public datasets that are known, and what mends them: `--preset=NAME`.
+"""Known faults of public datasets and how to fix them: `--preset=NAME`.
 
-This file is data. An entry needs a public source that names the fault; `datasets` are the names that the data have in
-`dataset_info.json`, for which `inspect` suggests it.
+This file is data. An entry needs a public source for the fault. `inspect` suggests a preset if `dataset_info.json`
+has one of the names in `datasets`.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ Configured = TypeVar("Configured")
 
 @dataclasses.dataclass(frozen=True)
 class Preset:
-    """What is wrong with a dataset, and what mends it.
+    """A known fault of a dataset, and its fix.
 
     Attributes:
-      fault: in a sentence.
-      source: where it is said.
-      datasets: names of the datasets.
-      connectors: what mends it, as in a file of connectors.
-      repair: rules whose violations are repaired (`--repair`).
+      fault: the fault, in one sentence.
+      source: the URLs that describe it.
+      datasets: the names of the affected datasets.
+      connectors: the connectors that fix it, as in a connectors file.
+      repair: the rules to repair (`--repair`).
     """
 
     fault: str
@@ -69,7 +69,7 @@ PRESETS = {
         _bgr("image", "wrist_image"),
     ),
     "kuka": Preset(
-        "most grasps fail, and a field of the episode says which succeeded",
+        "most grasps fail; an episode field says which succeeded",
         (_MOD,),
         ("kuka",),
         ({"KeepSuccessful": {"field": "success"}},),
@@ -81,30 +81,32 @@ PRESETS = {
         repair=_NO_END,
     ),
     "bridge_dataset": Preset(
-        "no step is is_last or is_terminal in the copy that Octo tests with",
+        "no step is is_last or is_terminal in the copy that Octo's tests use",
         ("https://github.com/octo-models/octo/tree/main/tests/debug_dataset",),
         ("bridge_dataset",),
         repair=_NO_END,
     ),
     "droid": Preset(
-        "failed and unlabelled episodes are among the others; openpi and OpenVLA train from those in …/success/… only",
+        "it contains failed and unlabeled episodes; openpi and OpenVLA train only on those in …/success/…",
         ("https://github.com/Physical-Intelligence/openpi/blob/main/src/openpi/training/droid_rlds_dataset.py",),
         ("droid",),
         ({"KeepSuccessful": {"field": "episode_metadata/file_path", "pattern": ".*success.*"}},),
     ),
 }
-"""By the name that `--preset` gives them."""
+"""Preset name -> preset."""
 
 
 def preset_of(name: str) -> Preset:
-    """The preset of a name; raises UsageError where there is none."""
+    """The preset with this name; raises UsageError if there is none."""
     if name not in PRESETS:
-        raise UsageError(f"--preset={name}: there is none{did_you_mean(name, PRESETS)}; there are {', '.join(PRESETS)}")
+        raise UsageError(
+            f"--preset={name}: unknown preset{did_you_mean(name, PRESETS)}; there are {', '.join(PRESETS)}"
+        )
     return PRESETS[name]
 
 
 def with_preset(options: Configured) -> Configured:
-    """The options of a job with the repairs of its preset, and those that were given."""
+    """The options of a job, with its preset's repairs added."""
     name = getattr(options, "preset", None)
     if name is None:
         return options

@@ -1,4 +1,4 @@
-"""Some of the episodes, by a condition."""
+"""Selects episodes by a condition."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rlds_beam.episodes.episode import Episode
 
 @dataclasses.dataclass(frozen=True)
 class SelectEpisodes(EpisodeConnector):
-    """Keeps the episodes of which a condition is true.
+    """Keeps the episodes for which a condition is true.
 
         where="episode_metadata.success and steps >= 30 and matches(last.language_instruction, '.*cup.*')"
 
@@ -21,10 +21,10 @@ class SelectEpisodes(EpisodeConnector):
         True          42          pick up the cup             kept
         True          12          pick up the cup             dropped
 
-    A name is a field of the episode, and a dot stands for the slash in it; `field("a-b/c")` is one that is no name.
-    `first.X` and `last.X` are the values of a step field at the first and the last step, `steps` is their number;
-    `split`, `shard` and `position` say where the episode was read. There are and, or, not, comparisons, in, arithmetic,
-    and the functions matches(text, pattern), lower, len and abs; nothing else can be called.
+    A name is an episode field, with dots for slashes; use `field("a-b/c")` for names with other characters. `first.X`
+    and `last.X` are a step field's values at the first and the last step; `steps` is the number of steps; `split`,
+    `shard`, and `position` are where the episode was read. Operators: and, or, not, comparisons, in, + - * / %.
+    Functions: matches(text, pattern), lower, len, abs.
 
     Attributes:
       where: the condition.

@@ -1,4 +1,4 @@
-"""Splits of a dataset made anew: by fraction, by a list of episodes, or evenly over tasks."""
+"""Makes new splits of a dataset: by fraction, by a list of episodes, or evenly over tasks."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ Names = Mapping[str, Sequence[str]]
 
 @dataclasses.dataclass(frozen=True)
 class SplitEpisodes(FittedConnector):
-    """Divides the episodes among splits, for `convert --to=rlds`.
+    """Assigns episodes to splits, for `convert --to=rlds`.
 
-        fractions={train: 0.9, val: 0.1}                   9 of 10 episodes, about; which ones, the seed says
-        fractions={…}, stratify=language_instruction       exactly, and of each instruction within one episode
-        episodes={val: ["toy/1.0.0:train:00000@0"]}        those that are listed; all others are `rest`
+        fractions={train: 0.9, val: 0.1}                   about 9 of 10 episodes, chosen by the seed
+        fractions={…}, stratify=language_instruction       exactly 9 of 10; per instruction, within one episode
+        episodes={val: ["toy/1.0.0:train:00000@0"]}        the listed episodes; all others go to `rest`
 
-    Which split an episode goes to follows from its name and the seed alone, so every run and any number of workers give
-    the same. Episodes with equal names (`key={episode_metadata/file_path}`) stay together. With `stratify` the dataset
-    is read once more before.
+    The split depends only on an episode's name and the seed, so it is the same in every run, with any number of
+    workers. Episodes with equal names (`key={episode_metadata/file_path}`) stay together. `stratify` reads the dataset
+    once more first.
 
     Attributes:
-      fractions: split -> its part of the episodes; together they are 1.
-      episodes: split -> the names of its episodes; or the path of a JSON file with that.
-      rest: the split of episodes that no list names.
-      stratify: a field of text or numbers (of the steps: its first value), over whose values the splits are even.
-      key: the name of an episode: a text with fields of the episode in braces; `{key}` is where it was read.
-      seed: another one divides otherwise.
-      statistics: what `stratify` found; of an earlier run.
+      fractions: split -> its fraction of the episodes; they must add up to 1.
+      episodes: split -> the names of its episodes, or the path of a JSON file with this mapping.
+      rest: the split of the episodes that are not listed.
+      stratify: a field of text or numbers (for a step field, its first value); each value is split in proportion.
+      key: the name of an episode: a template with episode fields in braces; `{key}` is where it was read.
+      seed: seeds the assignment.
+      statistics: the statistics of `stratify` from an earlier run.
     """
 
     fractions: Mapping[str, float] | None = None
@@ -59,13 +59,13 @@ class SplitEpisodes(FittedConnector):
             object.__setattr__(self, "episodes", _loaded(self.episodes))
         for name in self.splits:
             if not is_file_name(name) or not name.replace("_", "").isalnum():
-                raise UsageError(f"SplitEpisodes: {name!r} cannot be the name of a split: letters, digits and _")
+                raise UsageError(f"SplitEpisodes: {name!r} is not a valid split name: use letters, digits, and _")
         if self.fractions is not None:
             parts = self.fractions.values()
             if any(part < 0 for part in parts) or abs(sum(parts) - 1) > 1e-9:
-                raise UsageError(f"SplitEpisodes: fractions={dict(self.fractions)}: together they have to be 1")
+                raise UsageError(f"SplitEpisodes: fractions={dict(self.fractions)}: they must add up to 1")
         elif self.stratify is not None:
-            raise UsageError("SplitEpisodes: stratify is for fractions")
+            raise UsageError("SplitEpisodes: stratify needs fractions")
         elif isinstance(self.episodes, Mapping):
             named = [(name, split) for split, names in self.episodes.items() for name in names]
             object.__setattr__(self, "_of", dict(named))
@@ -74,7 +74,7 @@ class SplitEpisodes(FittedConnector):
 
     @property
     def splits(self) -> tuple[str, ...]:
-        """The splits that there may be."""
+        """The names of the splits."""
         if self.fractions is not None:
             return tuple(self.fractions)
         assert isinstance(self.episodes, Mapping)
@@ -106,24 +106,24 @@ class SplitEpisodes(FittedConnector):
         return self.splits[bisect.bisect_right(cuts, self.number(episode))]
 
     def cuts(self) -> list[int]:
-        """The numbers at which the second and each later split begin."""
+        """The hash values at which the second and each later split start."""
         assert self.fractions is not None
         ends = itertools.accumulate(self.fractions.values())
         return [min(_TOP, round(end * _TOP)) for end in list(ends)[:-1]]
 
     def number(self, episode: Episode) -> int:
-        """A number below 2^64, at random by the name of the episode."""
+        """A hash of the episode's name, below 2^64."""
         name = f"{self.seed}:{episode_name(_whole(episode), self.key)}"
         return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "big")
 
     def stratum(self, episode: Episode) -> str:
-        """The value over which the splits are even."""
+        """The value by which the episode is stratified."""
         assert self.stratify is not None
         return text_of(values_of(episode, self.stratify, "SplitEpisodes: stratify").ravel()[0])
 
 
 class Strata:
-    """The numbers of all episodes, by stratum: what `stratify` has to know (`fitting.Accumulator`)."""
+    """The hashes of all episodes by stratum: what `stratify` needs (`fitting.Accumulator`)."""
 
     def __init__(self, connector: SplitEpisodes):
         self._connector = connector
@@ -141,9 +141,9 @@ class Strata:
         return merged
 
     def finish(self) -> dict[str, list[int]]:
-        """The numbers at which the second and each later split begin, for each stratum.
+        """The hash values at which the second and each later split start, for each stratum.
 
-        Parts of an episode that do not come out even are carried over to the next stratum, so that the whole is right.
+        Fractions of an episode are carried over to the next stratum, so that the totals are exact.
         """
         cuts, seen, given = {}, 0, [0] * (len(self._connector.splits) - 1)
         ends = [cut / _TOP for cut in self._connector.cuts()]
@@ -158,7 +158,7 @@ class Strata:
 
 
 def _whole(episode: Episode) -> Episode:
-    """With the key of the record that it is a part of."""
+    """The episode with the key of the whole record."""
     return episode.replace(key=dataclasses.replace(episode.key, part=0)) if episode.key.part else episode
 
 
@@ -170,5 +170,5 @@ def _loaded(path: str) -> dict[str, list[str]]:
     if not isinstance(content, dict) or not all(
         isinstance(names, list) and all(isinstance(name, str) for name in names) for names in content.values()
     ):
-        raise UsageError(f"SplitEpisodes: episodes={path}: expected a JSON object, split -> list of names")
+        raise UsageError(f"SplitEpisodes: episodes={path}: expected a JSON object of split -> list of names")
     return content

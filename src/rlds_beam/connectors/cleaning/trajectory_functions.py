@@ -1,4 +1,4 @@
-"""Functions of trajectories as OpenVLA and Octo have them, over our episodes."""
+"""Runs OpenVLA's and Octo's trajectory functions on our episodes."""
 
 from __future__ import annotations
 
@@ -23,29 +23,27 @@ _ADDED = ("_len", "_traj_index", "_frame_index", "traj_metadata")
 
 
 def _is_dataset_transform(function: Any) -> bool:
-    """Whether a function is named as OpenVLA and Octo name theirs, so that a file may name it although it is not
-    marked."""
+    """Whether a function is named like OpenVLA's and Octo's, so a file may name it although it is not marked."""
     return isinstance(function, types.FunctionType) and function.__name__.endswith("_dataset_transform")
 
 
 @dataclasses.dataclass(frozen=True)
 class TransformTrajectory(EpisodeConnector):
-    """Runs a function of a trajectory, such as OpenVLA's and Octo's `*_dataset_transform`, unchanged.
+    """Runs a trajectory function, for example OpenVLA's or Octo's `*_dataset_transform`, unchanged.
 
         {"observation": {"state": (T, 7), "image": (T,)}, "action": {"world_vector": (T, 3), …}, "is_first": (T,), …}
                 ->   function   ->
         {"observation": {"state": (T, 7), "image": (T,)}, "action": (T, 7), "language_instruction": (T,), …}
 
-    The function is given nested dicts of arrays, with text and encoded images as bytes, as dlimp reads RLDS: also
-    `traj_metadata`, the fields of the episode repeated T times, and `_len`, `_traj_index` (0) and `_frame_index`. What
-    it returns are arrays, or tensors of TensorFlow (which it then imports itself: extra `tf`), of the same number of
-    steps or of fewer; a field that it leaves out is left out, and one that it moves is moved. Where steps are left out
-    at the ends, the first one is `is_first` and the last one `is_last`. A name with a slash in it is there twice, as it
-    is and nested: OpenVLA's function for kuka wants `clip_function_input/base_pose_tool_reached`.
+    The function gets nested dicts of arrays as dlimp reads RLDS, with text and encoded images as bytes. They include
+    `traj_metadata`, the episode fields repeated T times, and `_len`, `_traj_index` (0), and `_frame_index`. It returns
+    arrays, or TensorFlow tensors (extra `tf`), with the same number of steps or fewer. It may remove and move fields.
+    If it cuts steps at the ends, the new first and last steps get `is_first` and `is_last`. A name with a slash is
+    passed both flat and nested, because OpenVLA's function for kuka reads `clip_function_input/base_pose_tool_reached`.
 
     Attributes:
-      function: `module:function`, or the function itself. A file can name functions that are marked with
-        `configurable` or whose names end in `_dataset_transform`.
+      function: a function, or its `module:function`. A file can only name functions that are marked with
+        `configurable` or end in `_dataset_transform`.
     """
 
     function: str | Callable[[Trajectory], Mapping[str, Any]]
@@ -67,12 +65,14 @@ class TransformTrajectory(EpisodeConnector):
         lengths = {len(column) for column in steps.values()}
         if len(lengths) != 1 or not lengths <= {*range(1, len(episode) + 1)}:
             sizes = ", ".join(f"{path} {len(column)}" for path, column in steps.items())
-            raise UsageError(f"TransformTrajectory: {episode.key} has {len(episode)} steps, and came back with {sizes}")
+            raise UsageError(
+                f"TransformTrajectory: {episode.key} has {len(episode)} steps; the function returned {sizes}"
+            )
         return episode.replace(steps=_ended(steps, len(episode)))
 
 
 class _Images(np.ndarray[Any, Any]):
-    """Encoded images that remember of which kind they are, through slices."""
+    """Encoded images that keep their metadata through slices."""
 
     kind: EncodedImages | None = None
 
@@ -81,10 +81,10 @@ class _Images(np.ndarray[Any, Any]):
 
 
 def _trajectory(episode: Episode) -> Trajectory:
-    """The steps as dlimp gives them; the function may write into the dicts and the arrays."""
+    """The steps as dlimp passes them; the function may write into the dicts and the arrays."""
     leaves = {path: _leaf(column) for path, column in episode.steps.items()}
     trajectory = nest(leaves)
-    for path, leaf in leaves.items():  # names with a slash of their own
+    for path, leaf in leaves.items():  # names that contain a slash
         top, _, rest = path.partition("/")
         if "/" in rest:
             trajectory[top][rest] = leaf
@@ -112,14 +112,14 @@ def _repeated(value: Any, count: int) -> np.ndarray[Any, Any]:
 
 
 def _column(path: str, value: Any) -> Column:
-    """An array or a tensor that came back as a column."""
+    """Converts a returned array or tensor to a column."""
     if hasattr(value, "numpy"):  # TensorFlow's
         value = value.numpy()
     if isinstance(value, _Images) and value.kind is not None:
         return value.kind.with_data(np.asarray(value))
     array = np.asarray(value)
     if array.ndim == 0:
-        raise UsageError(f"TransformTrajectory: {path} came back as {value!r}, without an axis of steps")
+        raise UsageError(f"TransformTrajectory: {path} was returned as {value!r}, without an axis of steps")
     if array.dtype.kind in "SU":
         texts = [v.encode() if isinstance(v, str) else v for v in array.ravel().tolist()]
         array = np.fromiter(texts, object, len(texts)).reshape(array.shape)
@@ -127,7 +127,7 @@ def _column(path: str, value: Any) -> Column:
 
 
 def _ended(steps: Mapping[str, Column], before: int) -> dict[str, Column]:
-    """With the flags of an episode if steps were left out."""
+    """Sets the flags of the first and the last step, if steps were cut."""
     steps = dict(steps)
     if len(next(iter(steps.values()))) == before:
         return steps

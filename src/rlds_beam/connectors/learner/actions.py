@@ -1,4 +1,4 @@
-"""From the outputs of a model to actions."""
+"""Turns model outputs into actions."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _DISTRIBUTIONS = ("categorical", "multi_categorical", "diagonal_gaussian", "squa
 
 @dataclasses.dataclass(frozen=True)
 class GetActions:
-    """`actions` and `action_logp`, of the `action_dist_inputs` that a model gave for running episodes.
+    """Adds `actions` and `action_logp`, computed from the `action_dist_inputs` of a model, for running episodes.
 
         distribution          action_dist_inputs              actions
         categorical           logits (N, number of actions)   int64 (N,)
@@ -38,16 +38,16 @@ class GetActions:
         diagonal_gaussian     means, log stds (N, 2 A)        float (N, A)
         squashed_gaussian     the same                        float (N, A), through tanh: -1 to 1
 
-    Where the model gave `actions` itself, nothing is done. With `explore` the actions are sampled: the random numbers
-    come from the seed, the episode's key and agent, and the number of the step, so an episode goes the same way
-    whichever others run beside it. Without it they are the most likely ones, and there is no `action_logp`. (RLlib then
-    gives a logp of 0; and the squashed Gaussian's mean without tanh.)
+    If the model returned `actions`, they are kept. With `explore`, actions are sampled; the random numbers depend only
+    on the seed, the episode's key and agent, and the step, not on the other running episodes. Without it, the most
+    likely actions are taken and there is no `action_logp`. (RLlib then returns a logp of 0, and does not apply tanh to
+    the squashed Gaussian's mean.)
 
     Attributes:
-      distribution: one of the four.
-      sizes: for `multi_categorical`, how many actions each choice has.
-      explore: sample, or take the most likely action.
-      seed: of the random numbers.
+      distribution: one of the four names in the table.
+      sizes: the number of actions of each choice, for `multi_categorical`.
+      explore: whether to sample actions or take the most likely ones.
+      seed: seeds the random numbers.
     """
 
     distribution: str = "categorical"
@@ -70,14 +70,14 @@ class GetActions:
             return columns
         if "action_dist_inputs" not in columns:
             raise UsageError(
-                f"GetActions: the model of {module} gave neither actions nor action_dist_inputs, only "
+                f"GetActions: the model of {module} returned neither actions nor action_dist_inputs, only "
                 f"{', '.join(columns)}"
             )
         inputs = as_numpy(columns["action_dist_inputs"])
         flat, rows = inputs.reshape(-1, inputs.shape[-1]), inputs.shape[:-1]  # there may be a time axis of 1
         of, episodes = self._distribution(), episodes_of(batch, module)
         if len(flat) != len(episodes):
-            raise UsageError(f"GetActions: {len(flat)} rows of {module}, which has {len(episodes)} running episodes")
+            raise UsageError(f"GetActions: {len(flat)} rows for {module}, which has {len(episodes)} running episodes")
         width = of.width(flat.shape[-1])
         if not self.explore:
             actions = of.mode(flat)
@@ -88,7 +88,7 @@ class GetActions:
         return {**added, **columns}
 
     def log_probability(self, inputs: Array, actions: Array) -> Array:
-        """The logarithms of the probabilities or densities (N,) of actions that were taken, given `inputs` (N, K)."""
+        """Returns the log-probabilities or log-densities (N,) of `actions`, given `inputs` (N, K)."""
         return self._distribution().log_probability(inputs, actions)
 
     def _distribution(self) -> ActionDistribution:
@@ -102,7 +102,7 @@ class GetActions:
         return distributions[self.distribution]()
 
     def _noise(self, episode: Episode, width: int, *, normal: bool) -> Array:
-        """The random numbers of an episode's last step."""
+        """The random numbers for an episode's last step."""
         name = f"{self.seed}/{episode.key}/{agent_of(episode)}"
         key = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=16).digest(), "little")
         random = np.random.Generator(np.random.Philox(key=key, counter=len(episode) << 64))
@@ -111,18 +111,19 @@ class GetActions:
 
 @dataclasses.dataclass(frozen=True)
 class NormalizeAndClipActions:
-    """`actions_for_env`: the actions, scaled from -1 and 1 to the bounds of the action space; `actions` stay.
+    """Adds `actions_for_env`: the actions, scaled from [-1, 1] to the bounds of the action space.
 
         actions             -1     0     1     2          low=0, high=10
         normalize_actions    0     5    10    10          low + (a + 1) (high - low) / 2, then clipped
         clip_actions         0     0     1     2          clipped only
 
-    Integer actions are not scaled, and neither are those whose bounds are infinite.
+    `actions` does not change. Integer actions and actions with infinite bounds are not scaled.
 
     Attributes:
-      low, high: the bounds: a number, a list of one for each dimension, or a mapping of these by leaf of the action.
-      normalize_actions: scale.
-      clip_actions: clip, where they are not scaled.
+      low, high: the bounds: a number, a list with one number per dimension, or a mapping of these by leaf of the
+        action.
+      normalize_actions: whether to scale, and then clip.
+      clip_actions: whether to clip if not scaling.
     """
 
     low: Any = -1.0
@@ -150,6 +151,6 @@ class NormalizeAndClipActions:
         if isinstance(bound, Mapping):
             leaf = name.partition("/")[2]
             if leaf not in bound:
-                raise UsageError(f"NormalizeAndClipActions: no bound of {name}, only of {', '.join(bound)}")
+                raise UsageError(f"NormalizeAndClipActions: no bound for {name}, only for {', '.join(bound)}")
             bound = bound[leaf]
         return np.asarray(bound, actions.dtype if actions.dtype.kind == "f" else None)

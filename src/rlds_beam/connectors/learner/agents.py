@@ -1,4 +1,4 @@
-"""Multi-agent records: one episode for each agent."""
+"""Splits multi-agent records into one episode per agent."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from rlds_beam.errors import UsageError
 
 @dataclasses.dataclass(frozen=True)
 class SplitAgents(EpisodeConnector):
-    """One episode for each agent of a record. RLDS has no standard for several agents, so a mapping says what is whose.
+    """Splits a record into one episode per agent. RLDS has no multi-agent standard, so a mapping assigns the fields.
 
         agents:
           left:  {observation: observation/left, action: action/left, reward: reward/left}
           right: {observation: observation/right, action: action/right, reward: reward/right, present: present/right}
 
-    Fields that are not named (`discount`, `timestamp`) go to each agent. Agents are in the order of the mapping.
+    Fields that are not named (`discount`, `timestamp`) go to every agent. Episodes are in the order of the mapping.
 
         step             0  1  2  3  4  5
-        present/right    F  T  T  T  F  F     an agent that enters late and leaves early
+        present/right    F  T  T  T  F  F     the agent enters late and leaves early
         its episode         0  1  2           is_first at its first step, is_last at its last one
 
-    `present` is true for the steps whose observation is the agent's. One that leaves before the record ends has been
-    terminated there (its discount becomes 0), unless `left_early` says `truncated`. An agent that is never present, or
-    for one step only, has no transition, and gives no episode.
+    `present` is true at the steps whose observation belongs to the agent. An agent that leaves before the record ends
+    is terminated there (its discount becomes 0), or truncated if `left_early` is `truncated`. An agent that is present
+    for fewer than two steps has no transition and gets no episode.
 
     Attributes:
       agents: agent -> {field of a single-agent step: field of the record}; `present` is optional.
-      left_early: `terminated` or `truncated`.
+      left_early: how the episode of an agent that leaves early ends: `terminated` or `truncated`.
     """
 
     agents: Mapping[str, Mapping[str, str]]
@@ -48,8 +48,8 @@ class SplitAgents(EpisodeConnector):
     def __call__(self, batch: Batch) -> Batch:
         if batch.running:
             raise ValueError(
-                "SplitAgents takes recorded episodes: give each running agent an episode of its own, with `agent_id` "
-                "in its metadata"
+                "SplitAgents needs recorded episodes: create one running episode per agent, with `agent_id` in its "
+                "metadata"
             )
         return super().__call__(batch)
 
@@ -79,7 +79,7 @@ class SplitAgents(EpisodeConnector):
         yield slice_steps(whole, start, stop, terminated=self.left_early == "terminated")
 
     def _presence(self, episode: Episode, agent: str, field: str) -> tuple[int, int]:
-        """The steps of an agent, from its first to the one after its last."""
+        """The agent's first step and the one after its last."""
         if field not in episode.steps:
             raise UsageError(f"SplitAgents: agent {agent}: the steps have no {field}, only {', '.join(episode.steps)}")
         steps = np.flatnonzero(np.asarray(episode.steps[field], bool))
@@ -87,5 +87,5 @@ class SplitAgents(EpisodeConnector):
             return 0, 0
         start, stop = int(steps[0]), int(steps[-1]) + 1
         if stop - start != len(steps):
-            raise UsageError(f"SplitAgents: {episode.key}: agent {agent} leaves and comes back, which is not supported")
+            raise UsageError(f"SplitAgents: {episode.key}: agent {agent} leaves and returns, which is not supported")
         return start, stop

@@ -1,4 +1,4 @@
-"""Columns of several episodes, and of several modules, as one batch for each module."""
+"""Concatenates the columns of several episodes into one batch per module."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from rlds_beam.text import did_you_mean
 
 @dataclasses.dataclass(frozen=True)
 class AgentToModuleMapping:
-    """Says which module learns from the episode of which agent (`SplitAgents` makes an episode for each agent).
+    """Assigns a module to each agent's episode (see `SplitAgents`).
 
         modules={left: p0, right: p0, arm: p1}      metadata   agent_id left    ->   agent_id left, module_id p0
 
     Attributes:
-      modules: agent -> module. An agent that is not in it is a UsageError.
+      modules: agent -> module; an unknown agent raises UsageError.
     """
 
     modules: Mapping[str, str]
@@ -42,12 +42,12 @@ class AgentToModuleMapping:
 
 
 class BatchIndividualItems:
-    """Concatenates the columns of all episodes, for each module: `Batch.modules`.
+    """Concatenates the columns of all episodes of each module into `Batch.modules`.
 
         episode 1: obs (5, 3)  }
         episode 2: obs (3, 3)  }  ->  {"default_policy": {"obs": (8, 3)}}
 
-    Modules are in the order of their names, and episodes in their own order: the same on every run.
+    Modules are sorted by name, and episodes keep their order, so the result is the same in every run.
     """
 
     def __call__(self, batch: Batch) -> Batch:
@@ -56,10 +56,10 @@ class BatchIndividualItems:
 
 
 def by_module(batch: Batch) -> Mapping[str, Columns]:
-    """The columns of all episodes of each module, concatenated.
+    """Concatenates the columns of all episodes of each module.
 
     Raises:
-      UsageError: two episodes of a module have other columns.
+      UsageError: two episodes of a module have different columns.
     """
     if batch.modules is not None:
         return batch.modules
@@ -76,12 +76,12 @@ def _concatenated(module: str, parts: list[Columns]) -> Columns:
     for part in parts:
         if part.keys() != first.keys():
             name = min(part.keys() ^ first.keys())
-            raise UsageError(f"module {module}: some of its episodes have a column {name}, and others have none")
+            raise UsageError(f"module {module}: only some of its episodes have the column {name}")
     return {name: concatenate([part[name] for part in parts]) for name in first}
 
 
 class NumpyToTensor:
-    """Casts float64 columns to float32, as RLlib does when it makes tensors of them. Other dtypes are kept.
+    """Casts float64 columns to float32, as RLlib does when it creates tensors. Other dtypes are kept.
 
     rewards float64 (T,)   ->   float32 (T,)
     actions int64 (T,)     ->   int64 (T,)

@@ -1,4 +1,4 @@
-"""Connectors that add a row for each transition: RLlib's columns of a training batch."""
+"""Adds the columns of RLlib's training batches, one row per transition."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from rlds_beam.errors import UsageError
 
 
 class AddObservationsFromEpisodesToBatch(ColumnConnector):
-    """`obs`: the observation of each transition, without the last one of the episode.
+    """Adds `obs`: the observation of each transition. The episode's last observation is left out.
 
     observation (T+1)   o0 o1 o2 o3
     obs (T)             o0 o1 o2
@@ -37,7 +37,7 @@ class AddObservationsFromEpisodesToBatch(ColumnConnector):
 
 
 class AddNextObservationsFromEpisodesToTrainBatch(ColumnConnector):
-    """`new_obs`: the observation after each transition.
+    """Adds `new_obs`: the observation after each transition.
 
     observation (T+1)   o0 o1 o2 o3
     new_obs (T)         o1 o2 o3
@@ -51,7 +51,7 @@ class AddNextObservationsFromEpisodesToTrainBatch(ColumnConnector):
 
 
 class AddColumnsFromEpisodesToTrainBatch(ColumnConnector):
-    """`actions`, `rewards`, `terminateds`, `truncateds`, and what else the behaviour policy's model gave (`extras`).
+    """Adds `actions`, `rewards`, `terminateds`, `truncateds`, and other outputs of the behavior policy (`extras`).
 
         step          0    1    2    3 (last, terminal)
         action        a0   a1   a2   (void)               actions       a0  a1  a2     (T, ...), dtypes as recorded
@@ -59,8 +59,8 @@ class AddColumnsFromEpisodesToTrainBatch(ColumnConnector):
         is_terminal   F    F    F    T                    terminateds   F   F   T      bool (T,)
         action_logp   l0   l1   l2   (void)               action_logp   l0  l1  l2     (T,)
 
-    The values of the last step are void in RLDS, and left out. `terminateds` and `truncateds` are false but for the
-    last transition, which has one of them; neither, where the episode was recorded only in part.
+    The values of the last step are void in RLDS and left out. Only the last transition is terminated or truncated; it
+    is neither if only a part of the episode was recorded.
     """
 
     def add(self, episode: Episode, columns: Columns, fields: StepFields) -> Columns:
@@ -72,7 +72,7 @@ class AddColumnsFromEpisodesToTrainBatch(ColumnConnector):
 
 @functools.lru_cache(maxsize=256)  # episodes of a dataset have the same paths
 def _of_transitions(paths: tuple[str, ...], there: tuple[str, ...], fields: StepFields) -> tuple[tuple[str, str], ...]:
-    """The paths of actions, rewards and extras in the steps, each with the name of its column, if it is not there."""
+    """The paths of actions, rewards, and extras in the steps, each with its column name, except existing columns."""
     roles = {"actions": fields.actions, "rewards": fields.rewards, **{n: n for n in (*fields.extras, "loss_mask")}}
     pairs: list[tuple[str, str]] = []
     for column, field in roles.items():
@@ -85,7 +85,7 @@ def _of_transitions(paths: tuple[str, ...], there: tuple[str, ...], fields: Step
 
 
 class AddInfosFromEpisodesToBatch(ColumnConnector):
-    """`infos`: what the environment said besides, where it was recorded, without that of the last step.
+    """Adds `infos`: the environment's info dicts, if recorded, without the one of the last step.
 
     info/distance (T+1,)   i0 i1 i2 i3
     infos/distance (T,)    i0 i1 i2
@@ -98,17 +98,17 @@ class AddInfosFromEpisodesToBatch(ColumnConnector):
 
 @dataclasses.dataclass(frozen=True)
 class AddIdsToBatch(ColumnConnector):
-    """`eps_id`, `agent_id`, `module_id` (bytes) and `t` (int64): where a row comes from.
+    """Adds `eps_id`, `agent_id`, `module_id` (bytes), and `t` (int64): the origin of each row.
 
         eps_id      toy/1.0.0/train/0/7   toy/1.0.0/train/0/7      (T,)
         agent_id    left                  left                     empty for a single agent
-        module_id   p0                    p0                       default_policy, where nothing else is said
+        module_id   p0                    p0                       default_policy if the episode has none
         t           0                     1
 
-    `eps_id` is the episode's key, the same on every run; RLlib's is random.
+    `eps_id` is the episode's key, the same in every run; RLlib's is random.
 
     Attributes:
-      columns: which of the four.
+      columns: the columns to add, out of these four.
     """
 
     columns: tuple[str, ...] = ("eps_id", "agent_id", "module_id", "t")
@@ -125,7 +125,7 @@ class AddIdsToBatch(ColumnConnector):
 
 
 def is_there(columns: Iterable[str], name: str) -> bool:
-    """Whether there is a column, or leaves of it: an earlier connector's, which is passed through, as in RLlib."""
+    """Whether the column, or leaves of it, exist: earlier connectors' columns are kept, as in RLlib."""
     return any(below(column, name) for column in columns)
 
 
@@ -138,7 +138,7 @@ def _required(episode: Episode, field: str, column: str) -> dict[str, Column]:
 
 def _missing(column: str, field: str, paths: Iterable[str]) -> UsageError:
     known = ", ".join(paths)
-    return UsageError(f"column {column}: the steps have no field {field}, only {known}; say which field it is")
+    return UsageError(f"column {column}: the steps have no field {field}, only {known}; name the field in `fields`")
 
 
 def _first(columns: Columns, count: int) -> dict[str, Column]:

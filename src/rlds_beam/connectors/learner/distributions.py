@@ -1,4 +1,4 @@
-"""Distributions of actions, from what a model gives: RLlib's, in numpy."""
+"""RLlib's action distributions, in numpy."""
 
 from __future__ import annotations
 
@@ -14,34 +14,34 @@ from rlds_beam.errors import UsageError
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
 _LOG_STD = (-5.0, 2.0)
-"""Of a squashed Gaussian the logarithm of the standard deviation is clipped to these, as in RLlib."""
+"""The log standard deviation of a squashed Gaussian is clipped to this range, as in RLlib."""
 
 
 class ActionDistribution(abc.ABC):
-    """A distribution of actions (N, ...), with parameters `inputs` (N, K) and random numbers `noise` (N, ...)."""
+    """A distribution over actions (N, ...), with parameters `inputs` (N, K) and random numbers `noise` (N, ...)."""
 
     normal = False
-    """Whether the noise is standard normal; uniform in [0, 1) otherwise."""
+    """Whether the noise is standard normal; otherwise it is uniform in [0, 1)."""
 
     @abc.abstractmethod
     def width(self, inputs: int) -> int:
-        """The random numbers of one action; raises UsageError where there cannot be so many `inputs`."""
+        """The number of random numbers per action; raises UsageError if the number of `inputs` is invalid."""
 
     @abc.abstractmethod
     def mode(self, inputs: Array) -> Array:
-        """The most likely action (of a Gaussian, before it is squashed)."""
+        """The most likely actions; for a Gaussian, its mean."""
 
     @abc.abstractmethod
     def sample(self, inputs: Array, noise: Array) -> tuple[Array, Array]:
-        """Actions, and the logarithms of their probabilities or densities (N,)."""
+        """Samples actions; returns them and their log-probabilities or log-densities (N,)."""
 
     @abc.abstractmethod
     def log_probability(self, inputs: Array, actions: Array) -> Array:
-        """The logarithms of the probabilities or densities (N,) of actions that are given."""
+        """The log-probabilities or log-densities (N,) of given actions."""
 
 
 class Categorical(ActionDistribution):
-    """Actions int64 (N,), of logits (N, number of actions)."""
+    """Actions int64 (N,), from logits (N, number of actions)."""
 
     def width(self, inputs: int) -> int:
         return 1
@@ -61,13 +61,13 @@ class Categorical(ActionDistribution):
 
 @dataclasses.dataclass(frozen=True)
 class MultiCategorical(ActionDistribution):
-    """Actions int64 (N, len(sizes)), of logits (N, sum(sizes)), those of one choice after those of the other."""
+    """Actions int64 (N, len(sizes)), from logits (N, sum(sizes)), concatenated choice by choice."""
 
     sizes: Sequence[int]
 
     def width(self, inputs: int) -> int:
         if inputs != sum(self.sizes):
-            raise UsageError(f"GetActions: {inputs} logits, and the sizes {list(self.sizes)} need {sum(self.sizes)}")
+            raise UsageError(f"GetActions: {inputs} logits, but sizes={list(self.sizes)} needs {sum(self.sizes)}")
         return len(self.sizes)
 
     def mode(self, inputs: Array) -> Array:
@@ -87,13 +87,13 @@ class MultiCategorical(ActionDistribution):
 
 
 class DiagonalGaussian(ActionDistribution):
-    """Actions (N, A), of means and logarithms of standard deviations (N, 2 A)."""
+    """Actions (N, A), from means and log standard deviations (N, 2 A)."""
 
     normal = True
 
     def width(self, inputs: int) -> int:
         if inputs % 2:
-            raise UsageError(f"GetActions: {inputs} inputs, and a Gaussian has as many means as standard deviations")
+            raise UsageError(f"GetActions: {inputs} inputs, but a Gaussian needs an even number: means and log stds")
         return inputs // 2
 
     def mode(self, inputs: Array) -> Array:
@@ -116,7 +116,7 @@ class DiagonalGaussian(ActionDistribution):
 
 
 class SquashedGaussian(DiagonalGaussian):
-    """A Gaussian whose actions go through tanh, to between -1 and 1 (Haarnoja et al. 2018, equation 21)."""
+    """A Gaussian squashed by tanh to [-1, 1] (Haarnoja et al. 2018, equation 21)."""
 
     def mode(self, inputs: Array) -> Array:
         return cast(Array, np.tanh(super().mode(inputs)))
@@ -138,6 +138,6 @@ class SquashedGaussian(DiagonalGaussian):
 
 
 def log_softmax(logits: Array) -> Array:
-    """The logarithms of the probabilities, in the dtype of the logits."""
+    """The log-probabilities, in the dtype of the logits."""
     shifted = logits - logits.max(axis=-1, keepdims=True)
     return cast(Array, shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True)))

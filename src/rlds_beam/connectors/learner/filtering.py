@@ -1,4 +1,4 @@
-"""RLlib's filter of observations, with the statistics of the whole dataset."""
+"""RLlib's observation filter, with statistics of the whole dataset."""
 
 from __future__ import annotations
 
@@ -23,22 +23,21 @@ _NEEDED = ("mean", "std", "count")
 
 @dataclasses.dataclass(frozen=True)
 class MeanStdFilter(FittedConnector):
-    """Scales the observations of each agent to mean 0 and standard deviation 1, and clips them.
+    """Scales each agent's observations to mean 0 and standard deviation 1, and clips them.
 
         observation/a (T+1, D)    float     (x - mean) / (std + 1e-8), clipped to -10 and 10; the same dtype
-        observation/b (T+1,)      int64     as it was: integers are taken for categories
+        observation/b (T+1,)      int64     unchanged: integers are assumed to be categories
 
-    RLlib's filter follows the observations seen so far, each with statistics that include itself, so what it gives
-    depends on the order of the episodes. Here the statistics are those of all observations of the dataset, the
-    estimate that RLlib's converges to; with `std` unbiased (n - 1), as in RLlib. It comes before the connectors that
-    add columns.
+    RLlib's filter uses running statistics, so its output depends on the order of episodes. This connector uses the
+    statistics of the whole dataset, to which RLlib's converge, with an unbiased `std` (n - 1), as in RLlib. It must
+    come before connectors that add columns.
 
     Attributes:
-      de_mean_to_zero: subtract the mean.
-      de_std_to_one: divide by the standard deviation.
-      clip_by_value: to minus and plus this; None does not clip.
-      statistics: a `stats.json` that `rlds-beam stats` wrote (its path, or its content), for each agent alike; by
-        default the dataset's own, for each agent apart.
+      de_mean_to_zero: whether to subtract the mean.
+      de_std_to_one: whether to divide by the standard deviation.
+      clip_by_value: the largest absolute value; None does not clip.
+      statistics: a `stats.json` from `rlds-beam stats` (path or content), the same for all agents; by default the
+        dataset's own statistics, per agent.
     """
 
     de_mean_to_zero: bool = True
@@ -78,8 +77,8 @@ class MeanStdFilter(FittedConnector):
         agent, x = agent_of(episode), np.asarray(episode.steps[path])
         known = self.statistics["fields"] if "fields" in self.statistics else self.statistics["agents"].get(agent, {})
         if path not in known:
-            whose = f" of agent {agent}" if agent else ""
-            raise UsageError(f"MeanStdFilter: there are no statistics of {path}{whose}, only of {', '.join(known)}")
+            whose = f" for agent {agent}" if agent else ""
+            raise UsageError(f"MeanStdFilter: no statistics of {path}{whose}, only of {', '.join(known)}")
         leaf, y = known[path], x.astype(np.float64)
         if self.de_mean_to_zero:
             y = y - array(leaf, "mean")

@@ -1,18 +1,18 @@
-"""RLlib's three kinds of connector pipelines, with the connectors that it puts there by default.
+"""RLlib's three kinds of connector pipelines, with its default connectors.
 
-    learner         recorded episodes  ->  a training batch for each module        `Batch.modules`
-    env_to_module   running episodes   ->  what each model is given                `Batch.modules`
-    module_to_env   what models gave   ->  what the environments are given         `Batch.vector`
+    learner         recorded episodes  ->  a training batch per module       `Batch.modules`
+    env_to_module   running episodes   ->  the inputs of each model          `Batch.modules`
+    module_to_env   model outputs      ->  the inputs of the environments    `Batch.vector`
 
-The last two stand on both sides of a model:
+The last two run before and after a model:
 
     batch = env_to_module_pipeline()(Batch(running, running=True))
     outputs = {module: model(columns) for module, columns in batch.modules.items()}
     batch = module_to_env_pipeline(GetActions("categorical"))(batch.replace(modules=outputs))
     environment.step(batch.vector["actions"])
 
-A running episode is an `Episode` whose last step holds the last observation. Its action, reward and so on are void, as
-in the last step of RLDS.
+A running episode is an `Episode` whose last step holds the latest observation. Its action, reward, and so on are void,
+as in RLDS's last step.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ def learner_pipeline(
     recurrent: Sequence[str] | None = None,
     initial_state: Any = None,
 ) -> ConnectorPipeline:
-    """From recorded episodes to training batches.
+    """Returns a pipeline from recorded episodes to training batches.
 
     Args:
-      modules: agent -> module, where there are several agents.
-      max_seq_len: the length of a sequence, for recurrent models.
-      recurrent: the modules that are recurrent; by default all, with `max_seq_len`.
+      modules: agent -> module, if there are several agents.
+      max_seq_len: the sequence length, for recurrent models.
+      recurrent: the recurrent modules; by default all, if `max_seq_len` is given.
       initial_state: the state at the start of an episode, for recurrent models; by default zeros.
     """
     return _pipeline(modules, max_seq_len, recurrent, initial_state, AddColumnsFromEpisodesToTrainBatch())
@@ -60,11 +60,11 @@ def env_to_module_pipeline(
     recurrent: bool | Sequence[str] = False,
     initial_state: Any = None,
 ) -> ConnectorPipeline:
-    """From running episodes to what the models are given: `obs` (N, ...), and for recurrent ones `state_in`.
+    """Returns a pipeline from running episodes to model inputs: `obs` (N, ...), plus `state_in` for recurrent models.
 
     Args:
-      modules: agent -> module, where there are several agents.
-      recurrent: the modules whose rows get a time axis of length 1; or whether all do.
+      modules: agent -> module, if there are several agents.
+      recurrent: the modules whose rows get a time axis of length 1; or True for all.
       initial_state: the state at the start of an episode, for recurrent models.
     """
     only = None if isinstance(recurrent, bool) else recurrent
@@ -77,12 +77,12 @@ def module_to_env_pipeline(
     *,
     several_agents: bool = False,
 ) -> ConnectorPipeline:
-    """From what the models gave to what the environments are given.
+    """Returns a pipeline from model outputs to environment inputs.
 
     Args:
-      get_actions: how actions are made of `action_dist_inputs`.
-      for_env: the bounds of the actions; without it there is no `actions_for_env`.
-      several_agents: the environments take a dict of actions, by agent.
+      get_actions: how to compute actions from `action_dist_inputs`.
+      for_env: scales or clips actions to their bounds; without it there is no `actions_for_env`.
+      several_agents: whether the environments expect a dict of actions by agent.
     """
     return ConnectorPipeline(
         [

@@ -1,4 +1,4 @@
-"""Columns of any field: text, metadata of the episode, weights."""
+"""Adds columns from any field: text, episode metadata, weights."""
 
 from __future__ import annotations
 
@@ -18,19 +18,20 @@ from rlds_beam.text import did_you_mean
 
 @dataclasses.dataclass(frozen=True)
 class AddFieldsToBatch(ColumnConnector):
-    """A column of each field that is named, of the steps or of the episode: text, metadata, `state_out`.
+    """Adds a column for each named field of the steps or of the episode: text, metadata, `state_out`.
 
         {task: episode_metadata/task, text: language_instruction, state_out: state_out}
 
         step          0     1     2 (last)
         language      l0    l1    l2            text     l0  l1        bytes (T,)
-        task          b"push" (of the episode)  task     b"push"  b"push"
+        task          b"push" (episode field)   task     b"push"  b"push"
 
-    Text is bytes (UTF-8), numbers keep their dtype. Of step fields the value of the last step is left out, as of the
-    action.
+    Text is bytes (UTF-8); numbers keep their dtype. The last step's values are left out, as for actions. Episode fields
+    are repeated in every row.
 
     Attributes:
-      fields: column -> field; or a list of fields, whose columns have their names. A field stands for all below it.
+      fields: column -> field; or a list of fields, which become columns of the same name. A field includes everything
+        below it.
     """
 
     fields: Mapping[str, str] | Sequence[str]
@@ -45,14 +46,14 @@ class AddFieldsToBatch(ColumnConnector):
 
 @dataclasses.dataclass(frozen=True)
 class AddWeightsToBatch(ColumnConnector):
-    """`weights`, float32 (T,): how much a transition counts in the loss.
+    """Adds `weights`, float32 (T,): the weight of each transition in the loss.
 
-        weight=1            1   1   1           as RLlib's replay buffers give without priorities
-        field=quality       q0  q1  q2          of the steps; or one number of the episode, repeated
+        weight=1            1   1   1           as in RLlib's replay buffers without priorities
+        field=quality       q0  q1  q2          a step field; or an episode field, repeated
 
     Attributes:
-      weight: of each transition.
-      field: a field of the steps or of the episode that the weight is multiplied by.
+      weight: the weight of each transition.
+      field: a step field or episode field by which the weight is multiplied.
     """
 
     weight: float = 1.0
@@ -63,13 +64,15 @@ class AddWeightsToBatch(ColumnConnector):
         if self.field:
             values = np.asarray(field_columns(episode, self.field, self.field, "AddWeightsToBatch").get(self.field))
             if values.shape != weights.shape or values.dtype.kind not in "fiub":
-                raise UsageError(f"AddWeightsToBatch: {self.field} is no number: {values.dtype} {values.shape[1:]}")
+                raise UsageError(
+                    f"AddWeightsToBatch: {self.field} is not a number per step: {values.dtype} {values.shape[1:]}"
+                )
             weights = weights * values.astype(np.float32)
         return {"weights": weights}
 
 
 def field_columns(episode: Episode, field: str, column: str, connector: str) -> dict[str, Column]:
-    """The columns of a field of the steps, or of the episode, a row for each transition.
+    """The columns of a step field or an episode field, one row per transition.
 
     Raises:
       UsageError: there is no such field.
@@ -86,7 +89,7 @@ def field_columns(episode: Episode, field: str, column: str, connector: str) -> 
 
 
 def _repeated(value: Any, count: int) -> Column:
-    """(count, ...): one value of the episode in each row."""
+    """Repeats an episode field: (count, ...)."""
     if isinstance(value, str):
         value = value.encode()
     if isinstance(value, bytes):

@@ -1,4 +1,4 @@
-"""What a model gives for recorded episodes: states, values and log-probabilities, computed again."""
+"""Runs a model on recorded episodes to compute states, values, and log-probabilities."""
 
 from __future__ import annotations
 
@@ -25,35 +25,34 @@ Arrays: TypeAlias = "dict[str, Array]"
 
 @dataclasses.dataclass(frozen=True)
 class AddModelOutputs:
-    """Runs a model over each observation of the episodes, and puts what it gives into their steps.
+    """Runs a model on every observation of the episodes, and adds its outputs to the steps.
 
         obs (N, ...), actions (N, ...)   ->   model   ->   {"vf_preds": (N,), "action_logp": (N,), ...}
 
         step          0     1     2 (last)
         obs           o0    o1    o2
-        vf_preds      v0    v1    v2       also of the last observation, which GeneralAdvantageEstimation needs
+        vf_preds      v0    v1    v2       also for the last observation: GeneralAdvantageEstimation needs it
 
-    The model is a function of arrays by name that returns arrays by name (numpy, or tensors of torch, TensorFlow, JAX);
-    N are steps of one or several episodes. What it returns takes the place of a recorded field of that name.
+    The model is a function that takes a dict of arrays and returns a dict of arrays (numpy, torch, TensorFlow, or JAX),
+    each with N rows: steps of one or several episodes. Its outputs replace recorded fields of the same names.
 
-    A recurrent model, one with an `initial_state`, is called for one step after the other, each time for all episodes
-    that are given together (one record; `EpisodeModelHandler` gives more): it is also given `state_in/...`, and returns
-    `state_out/...`. Both are put into the steps, for AddStatesFromEpisodesToBatch.
+    A recurrent model, one with an `initial_state`, is called step by step, each time for all episodes of the batch (one
+    record, or more with `EpisodeModelHandler`). It also takes `state_in/...` and returns `state_out/...`; both are
+    added to the steps, for AddStatesFromEpisodesToBatch.
 
         step          0     1     2
         state_in      s0    s1    s2       s0: initial_state
         state_out     s1    s2    s3
 
-    It comes before the connectors that add columns, and before AddOneTsToEpisodesAndTruncate.
+    It must come before connectors that add columns, and before AddOneTsToEpisodesAndTruncate.
 
     Attributes:
-      model: `module:function`; or `module:Class`, made once in each process (it loads the weights), whose objects are
-        called; or the function or class itself.
-      initial_state: s0, by the name of the leaf: `{"h": [0.0, 0.0]}`; a number or list for a state without names.
-      inputs: further fields of the steps that the model is given, by the name that they have there:
-        `{"text": "language_instruction"}`.
-      modules: the modules whose episodes are given to the model; by default all.
-      batch_size: steps that a model without a state is given at once.
+      model: a function; or a class that loads the weights and is callable, created once per process; or its
+        `module:name`.
+      initial_state: s0, by leaf name: `{"h": [0.0, 0.0]}`; or a number or list, if the state is a single array.
+      inputs: more step fields for the model, by input name: `{"text": "language_instruction"}`.
+      modules: the modules whose episodes the model runs on; by default all.
+      batch_size: the most steps per call of a model without state.
     """
 
     model: str | Callable[[Arrays], Mapping[str, Any]]
@@ -64,14 +63,14 @@ class AddModelOutputs:
     functions: ClassVar = {"model": nothing_else}
 
     def __post_init__(self) -> None:
-        if isinstance(self.model, str):  # the object itself says which version of it there is
+        if isinstance(self.model, str):  # the object identifies the version of the code
             object.__setattr__(self, "model", resolve(self.model, "AddModelOutputs: model"))
         if self.batch_size < 1:
             raise UsageError(f"AddModelOutputs: batch_size={self.batch_size}, expected 1 or more")
 
     def __call__(self, batch: Batch) -> Batch:
         if any(batch.columns):
-            raise ValueError(f"{name_of(self)} comes before connectors that add columns")
+            raise ValueError(f"{name_of(self)} must come before connectors that add columns")
         chosen = [i for i, e in enumerate(batch.episodes) if len(e) and self._is_of(e)]
         if not chosen:
             return batch
@@ -89,7 +88,7 @@ class AddModelOutputs:
         return self.modules is None or module_of(episode) in self.modules
 
     def load(self) -> Callable[[Arrays], Mapping[str, Any]]:
-        """The model, ready to be called."""
+        """Returns the model, ready to be called."""
         model: Any = self.model
         return _loaded(model) if isinstance(model, type) else model  # type: ignore[no-any-return]
 
@@ -110,9 +109,9 @@ class AddModelOutputs:
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
     def _step_by_step(self, inputs: Mapping[str, Column], ends: Array) -> Arrays:
-        """The outputs of episodes that lie end to end, with the state carried from step to step."""
+        """The outputs for concatenated episodes, with the state carried from step to step."""
         lengths = np.diff(ends, prepend=0)
-        order = np.argsort(-lengths, kind="stable")  # the longest first: those that go on are the first so many
+        order = np.argsort(-lengths, kind="stable")  # longest first, so the unfinished episodes are a prefix
         starts, lengths = (ends - lengths)[order], lengths[order]
         initial = {name: _narrow(value) for name, value in flatten(self.initial_state, "state_in").items()}
         state = {name: np.repeat(value[None], len(ends), axis=0) for name, value in initial.items()}
@@ -130,17 +129,17 @@ class AddModelOutputs:
         return all_outputs
 
     def _run(self, columns: Mapping[str, Column]) -> Arrays:
-        """One call of the model, checked."""
+        """Calls the model once and checks its outputs."""
         given = {n: c.decode(n) if isinstance(c, EncodedImages) else c for n, c in columns.items()}
         rows, outputs = len(next(iter(given.values()))), self.load()(given)
         if not isinstance(outputs, Mapping) or not outputs:
-            raise UsageError(f"AddModelOutputs: the model returned {outputs!r:.80}, expected arrays by name")
+            raise UsageError(f"AddModelOutputs: the model returned {outputs!r:.80}, expected a dict of arrays")
         arrays = {name: as_numpy(value) for name, value in outputs.items()}
         for name, values in arrays.items():
             if values.ndim == 0 or len(values) != rows:
                 raise UsageError(f"AddModelOutputs: {name} has shape {values.shape}, expected ({rows}, ...)")
             if name in columns:
-                raise UsageError(f"AddModelOutputs: the model returned {name}, which it was given")
+                raise UsageError(f"AddModelOutputs: the model returned {name}, which is one of its inputs")
         return arrays
 
 
@@ -153,15 +152,15 @@ def _next(name: str, outputs: Arrays, before: Array) -> Array:
     out = name.replace("state_in", "state_out", 1)
     if out not in outputs:
         raise UsageError(
-            f"AddModelOutputs: initial_state has {name}, and the model gave no {out}, only {', '.join(outputs)}"
+            f"AddModelOutputs: initial_state has {name}, but the model returned no {out}, only {', '.join(outputs)}"
         )
     if outputs[out].shape != before.shape:
-        raise UsageError(f"AddModelOutputs: {out} has shape {outputs[out].shape}, and {name} {before.shape}")
+        raise UsageError(f"AddModelOutputs: {out} has shape {outputs[out].shape}, but {name} has {before.shape}")
     return outputs[out].astype(before.dtype)
 
 
 def _with(episode: Episode, outputs: Arrays, fields: StepFields) -> Episode:
-    """The episode with a model's outputs; those of its recorded states that they replace are left out."""
+    """Adds a model's outputs to the episode; recorded states that they replace are removed."""
     of = {"state_in": fields.state_in, "state_out": fields.state_out}
     roles = {name.partition("/")[0] for name in outputs}
     replaced = {of.get(role, role) for role in (roles | {"state_in"} if "state_out" in roles else roles)}
@@ -173,6 +172,6 @@ def _with(episode: Episode, outputs: Arrays, fields: StepFields) -> Episode:
 
 
 def _narrow(value: Any) -> Array:
-    """float32 for numbers that were written in a configuration."""
+    """Casts numbers from a configuration, which are float64, to float32."""
     array = np.asarray(value)
     return array.astype(np.float32) if array.dtype == np.float64 else array

@@ -1,4 +1,4 @@
-"""Connectors that change what an observation is."""
+"""Changes observations: flattens them, or adds previous actions and rewards."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ Array: TypeAlias = "np.ndarray[Any, Any]"
 
 @dataclasses.dataclass(frozen=True)
 class FlattenObservations:
-    """`obs`, float32 (T, n): all leaves of the observation, flattened, one after another in the order of their paths.
+    """Adds `obs`, float32 (T, n): all leaves of the observation, flattened and concatenated in the order of paths.
 
         observation/a (T+1, 2)                    a0 a1 | one-hot of b
-        observation/b (T+1,), of 3 categories  -> obs (T, 5)
+        observation/b (T+1,), 3 categories     -> obs (T, 5)
 
-    Where an earlier connector made `obs` (PrevActionsPrevRewards), that is flattened. Comes before
+    If an earlier connector (PrevActionsPrevRewards) added `obs`, it is flattened instead. Must come before
     AddObservationsFromEpisodesToBatch.
 
     Attributes:
-      categories: the number of categories of each discrete leaf, by its path below the observation (`""` for an
-        observation without names); such a leaf becomes one-hot.
-      next_obs: also give `new_obs`; not of what an earlier connector made.
+      categories: the number of categories of each discrete leaf, by path below the observation (`""` if the
+        observation is a single array); such a leaf becomes one-hot.
+      next_obs: also add `new_obs`; not supported if an earlier connector added `obs`.
     """
 
     categories: Mapping[str, int] = dataclasses.field(default_factory=dict)
@@ -42,7 +42,7 @@ class FlattenObservations:
     def __call__(self, batch: Batch) -> Batch:
         check_not_batched(self, batch)
         if batch.time is not None:
-            raise ValueError("FlattenObservations has to come before AddTimeDimToBatchAndZeroPad")
+            raise ValueError("FlattenObservations must come before AddTimeDimToBatchAndZeroPad")
         pairs = zip(batch.episodes, batch.columns, strict=True)
         return batch.replace(columns=tuple(self._flattened(e, c, batch) for e, c in pairs))
 
@@ -51,7 +51,7 @@ class FlattenObservations:
         earlier_obs = {name[len("obs") :]: column for name, column in columns.items() if below(name, "obs")}
         obs = earlier_obs or leaves(episode, fields.obs, "")
         if earlier_obs and self.next_obs:
-            raise UsageError("FlattenObservations: next_obs, but an earlier connector made obs, and no new_obs")
+            raise UsageError("FlattenObservations: next_obs is set, but an earlier connector added obs without new_obs")
         parts = [self._flat(path.lstrip("/"), obs[path]) for path in nest_order(obs)]
         if not parts:
             raise UsageError(f"FlattenObservations: the steps have no {fields.obs}, only {', '.join(episode.steps)}")
@@ -71,18 +71,18 @@ class FlattenObservations:
 
 @dataclasses.dataclass(frozen=True)
 class PrevActionsPrevRewards(ColumnConnector):
-    """The actions and rewards before each observation, for models without a memory of their own.
+    """Adds the previous actions and rewards to each observation, for models without memory.
 
         n_prev_actions=2   t=0    0   0        obs/prev_n_actions   (T, 2, num_actions), one-hot with num_actions
                            t=1    0  a0        obs/prev_n_rewards   (T, n_prev_rewards)
                            t=2   a0  a1        obs/_orig_obs        the observation itself
 
-    Zeros stand before the start of the episode. (RLlib gives the same values, and declares a flat space for them.)
-    Comes before AddObservationsFromEpisodesToBatch.
+    Zeros pad the start of the episode. (RLlib returns the same values, but declares a flat space for them.) Must come
+    before AddObservationsFromEpisodesToBatch.
 
     Attributes:
-      n_prev_actions, n_prev_rewards: how many.
-      num_actions: the number of discrete actions; None for actions of numbers, which are taken as they are.
+      n_prev_actions, n_prev_rewards: how many previous actions and rewards to add.
+      num_actions: the number of discrete actions, for one-hot encoding; None uses actions as they are.
     """
 
     n_prev_actions: int = 1
@@ -104,29 +104,29 @@ class PrevActionsPrevRewards(ColumnConnector):
 
 
 def check_no_observations(connector: Connector, columns: Columns) -> None:
-    """Raises UsageError where there is `obs` already: a connector that makes it of the episode would not be seen."""
+    """Raises UsageError if `obs` exists already: then this connector would have no effect."""
     if is_there(columns, "obs"):
         raise UsageError(
-            f"{name_of(connector)}: there is a column obs already; it has to come before "
-            "AddObservationsFromEpisodesToBatch and others that make obs"
+            f"{name_of(connector)}: the column obs exists already; put it before AddObservationsFromEpisodesToBatch "
+            "and other connectors that add obs"
         )
 
 
 def one_hot(values: Any, categories: int, what: str) -> Array:
-    """float32 (..., categories).
+    """One-hot encodes categories: float32 (..., categories).
 
     Raises:
-      UsageError: a value is no category.
+      UsageError: a value is not a category.
     """
     values = np.asarray(values)
     if values.dtype.kind not in "iub":
-        raise UsageError(f"{what} is {values.dtype}, and only integers are categories")
+        raise UsageError(f"{what} is {values.dtype}, but categories must be integers")
     if values.size and not 0 <= values.min() <= values.max() < categories:
-        raise UsageError(f"{what} holds {values.min()} to {values.max()}, which is not within 0 to {categories - 1}")
+        raise UsageError(f"{what} holds {values.min()} to {values.max()}, expected 0 to {categories - 1}")
     return cast(Array, np.eye(categories, dtype=np.float32)[values.astype(np.int64)])
 
 
 def _before(values: Array, n: int) -> Array:
-    """(T, n, ...): the n values before each step, zeros before the first."""
+    """The n values before each step, (T, n, ...), padded with zeros at the start."""
     padded = np.concatenate([np.zeros((n, *values.shape[1:]), values.dtype), values])
     return cast(Array, padded[np.arange(len(values))[:, None] + np.arange(n)])

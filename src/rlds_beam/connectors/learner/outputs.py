@@ -1,8 +1,8 @@
-"""The outputs of models for running episodes, on their way to the environments (RLlib's module-to-env connectors).
+"""Passes model outputs for running episodes on to the environments (RLlib's module-to-env connectors).
 
-Batch.modules    {"p0": {"actions": (2, 3)}, "p1": {"actions": (1, 3)}}         what the models gave
-Batch.columns    ({"actions": (1, 3)}, {...}, {...})                            one row for each running episode
-Batch.vector     {"actions": (3, 3)}, or [{"left": ..., "right": ...}, ...]     what the environments are given
+Batch.modules    {"p0": {"actions": (2, 3)}, "p1": {"actions": (1, 3)}}         model outputs
+Batch.columns    ({"actions": (1, 3)}, {...}, {...})                            one row per running episode
+Batch.vector     {"actions": (3, 3)}, or [{"left": ..., "right": ...}, ...]     inputs of the environments
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Array: TypeAlias = "np.ndarray[Any, Any]"
 
 
 class TensorToNumpy:
-    """Makes numpy arrays of a model's outputs: of tensors of torch, TensorFlow or JAX, on any device.
+    """Converts model outputs, tensors of torch, TensorFlow, or JAX on any device, to numpy arrays.
 
     {"actions": tensor (2, 3)}   ->   {"actions": array (2, 3)}       the same dtype
     """
@@ -33,7 +33,7 @@ class TensorToNumpy:
 
 
 class UnBatchToIndividualItems:
-    """Gives each running episode its row of its module's outputs: the way back from `BatchIndividualItems`.
+    """Gives each running episode its row of its module's outputs: the inverse of `BatchIndividualItems`.
 
     modules   {"p0": {"actions": [a0 a1]}, "p1": {"actions": [a2]}}     episodes of p0, p1, p0
     columns   ({"actions": [a0]}, {"actions": [a2]}, {"actions": [a1]})
@@ -44,7 +44,7 @@ class UnBatchToIndividualItems:
         for module, outputs in modules.items():
             rows, count = _rows(module, outputs), len(episodes_of(batch, module))
             if rows != count:
-                raise UsageError(f"UnBatchToIndividualItems: {rows} rows of {module}, which has {count} episodes")
+                raise UsageError(f"UnBatchToIndividualItems: {rows} rows for {module}, which has {count} episodes")
         taken: dict[str, int] = {}
         columns: list[Columns] = []
         for module in map(module_of, batch.episodes):
@@ -56,14 +56,14 @@ class UnBatchToIndividualItems:
 
 
 class ModuleToAgentUnmapping:
-    """Takes from each episode the module that `AgentToModuleMapping` gave it: from here on, its agent counts.
+    """Removes the module that `AgentToModuleMapping` assigned, so that later connectors group episodes by agent.
 
     metadata   {"agent_id": "left", "module_id": "p0"}   ->   {"agent_id": "left"}
     """
 
     def __call__(self, batch: Batch) -> Batch:
         if batch.modules is not None:
-            raise ValueError("ModuleToAgentUnmapping comes after UnBatchToIndividualItems")
+            raise ValueError("ModuleToAgentUnmapping must come after UnBatchToIndividualItems")
         return batch.replace(
             episodes=tuple(
                 episode.replace(metadata={k: v for k, v in episode.metadata.items() if k != "module_id"})
@@ -73,14 +73,14 @@ class ModuleToAgentUnmapping:
 
 
 class RemoveSingleTsTimeRankFromBatch:
-    """Takes away the time axis that `AddTimeDimToBatchAndZeroPad` gave the rows of running episodes.
+    """Removes the time axis that `AddTimeDimToBatchAndZeroPad` added to the rows of running episodes.
 
-    actions (1, 1, 3)   ->   actions (1, 3)        state_out (1, 8) has none, and stays
+    actions (1, 1, 3)   ->   actions (1, 3)        state_out (1, 8) has no time axis and is unchanged
     """
 
     def __call__(self, batch: Batch) -> Batch:
         if batch.modules is not None:
-            raise ValueError("RemoveSingleTsTimeRankFromBatch comes after UnBatchToIndividualItems")
+            raise ValueError("RemoveSingleTsTimeRankFromBatch must come after UnBatchToIndividualItems")
         if batch.time is None:
             return batch
         pairs = zip(batch.columns, batch.starts, strict=True)
@@ -97,17 +97,17 @@ class RemoveSingleTsTimeRankFromBatch:
 
 
 class ListifyDataForVectorEnv:
-    """`Batch.vector`: what the environments are given, in the order of the episodes; nested where the action is.
+    """Sets `Batch.vector`: the inputs of the environments, in the order of episodes, nested like the action.
 
         one agent        {"actions": (3, A), "actions_for_env": {"arm": (3, 6), "hand": (3,)}}
-        several agents   {"actions": [{"left": (A,), "right": (A,)}, ...]}    one dict for each environment
+        several agents   {"actions": [{"left": (A,), "right": (A,)}, ...]}    one dict per environment
 
-    The episodes of the agents of one environment have the same key.
+    The agents' episodes of one environment have the same key.
     """
 
     def __call__(self, batch: Batch) -> Batch:
         if batch.modules is not None:
-            raise ValueError("ListifyDataForVectorEnv comes after UnBatchToIndividualItems")
+            raise ValueError("ListifyDataForVectorEnv must come after UnBatchToIndividualItems")
         if not any(map(agent_of, batch.episodes)):
             names = batch.columns[0] if batch.columns else {}
             whole = {name: concatenate([columns[name] for columns in batch.columns]) for name in names}
@@ -124,39 +124,38 @@ class ListifyDataForVectorEnv:
 
 
 def map_columns(connector: Connector, batch: Batch, change: Callable[[Columns], Columns]) -> Batch:
-    """The columns changed, whether they are still those of modules, or already those of episodes."""
+    """Applies `change` to the columns, whether they are per module or per episode."""
     if batch.modules is not None:
         return batch.replace(modules={module: change(columns) for module, columns in batch.modules.items()})
     if not batch.running:
-        raise ValueError(f"{name_of(connector)} takes the outputs of models for running episodes")
+        raise ValueError(f"{name_of(connector)} needs model outputs for running episodes")
     return batch.replace(columns=tuple(map(change, batch.columns)))
 
 
 def outputs_of(connector: Connector, batch: Batch) -> Mapping[str, Columns]:
-    """What the models gave; raises ValueError where there is nothing of it."""
+    """The model outputs; raises ValueError if there are none."""
     if batch.modules is None or not batch.running:
         raise ValueError(
-            f"{name_of(connector)} takes the outputs of models for running episodes: "
-            "batch.replace(modules={module: outputs})"
+            f"{name_of(connector)} needs model outputs for running episodes: batch.replace(modules={{module: outputs}})"
         )
     return batch.modules
 
 
 def episodes_of(batch: Batch, module: str) -> list[Episode]:
-    """The episodes whose rows a module's are, in order."""
+    """The episodes of a module's rows, in order."""
     return [episode for episode in batch.episodes if module_of(episode) == module]
 
 
 def as_numpy(value: Any) -> Array:
-    """An array of a tensor."""
-    if hasattr(value, "detach"):  # torch's
+    """Converts a tensor to an array."""
+    if hasattr(value, "detach"):  # torch
         value = value.detach().cpu()
     return np.asarray(value)
 
 
 def _rows(module: str, outputs: Columns) -> int:
-    """The number of rows, of which every output has as many."""
+    """The number of rows, which must be the same for all outputs."""
     lengths = {name: len(column) for name, column in outputs.items()}
     if len(set(lengths.values())) > 1:
-        raise UsageError(f"the outputs of {module} are of several lengths: {lengths}")
+        raise UsageError(f"the outputs of {module} have different lengths: {lengths}")
     return max(lengths.values(), default=0)

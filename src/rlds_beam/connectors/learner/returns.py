@@ -1,4 +1,4 @@
-"""Returns, advantages and n-step targets."""
+"""Computes returns, advantages, and n-step targets."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ Array: TypeAlias = "np.ndarray[Any, Any]"
 
 
 def discounted_sums(values: Array, discount: float) -> Array:
-    """`y[t] = values[t] + discount * y[t + 1]`, float64 (T,), in log2(T) passes over the whole array.
+    """Computes `y[t] = values[t] + discount * y[t + 1]`, float64 (T,), in log2(T) passes over the array.
 
     values        v0          v1          v2     v3
     after k=1     v0+c.v1     v1+c.v2     v2+c.v3   v3
-    after k=2     ... + c^2 times what stands two further on, which sums two values already
+    after k=2     each element adds c^2 times the element two places later, which already sums two values
     """
     sums = np.array(values, np.float64)
     k = 1
@@ -33,12 +33,12 @@ def discounted_sums(values: Array, discount: float) -> Array:
 
 @dataclasses.dataclass(frozen=True)
 class ComputeReturnsToGo(ColumnConnector):
-    """`returns_to_go`, float32: the discounted sum of the rewards from a transition to the end of its episode.
+    """Adds `returns_to_go`, float32: the discounted sum of rewards from each transition to the end of the episode.
 
         gamma=0.5    rewards          1      2      4
                      returns_to_go    3      4      4         (T,)    R[t] = r[t] + gamma R[t+1]
 
-    Nothing is added for what might come after a truncation.
+    Rewards after a truncation are unknown and count as 0.
 
     Attributes:
       gamma: the discount factor.
@@ -53,18 +53,17 @@ class ComputeReturnsToGo(ColumnConnector):
 
 @dataclasses.dataclass(frozen=True)
 class GeneralAdvantageEstimation(ColumnConnector):
-    """`advantages` and `value_targets`, float32, over whole episodes (Schulman et al. 2016, equation 16).
+    """Adds `advantages` and `value_targets`, float32 (T,): GAE (Schulman et al. 2016, equation 16).
 
         delta[t]      = r[t] + gamma * V[t+1] - V[t]          V after a terminal state is 0
         advantages[t] = delta[t] + gamma * lambda_ * advantages[t+1]
         value_targets = advantages + V
 
-    After a truncation the value of the last observation is taken in: V has one value more than there are transitions,
-    and the last step of the episode has to hold it.
+    A truncated episode bootstraps from the value of its last observation, so the last step must hold V as well.
 
     Attributes:
       gamma: the discount factor.
-      lambda_: 0 gives one-step TD errors, 1 the whole returns.
+      lambda_: the GAE parameter: 0 for one-step TD errors, 1 for full returns.
       values: the step field that holds V.
     """
 
@@ -88,18 +87,18 @@ class GeneralAdvantageEstimation(ColumnConnector):
 
 @dataclasses.dataclass(frozen=True)
 class NStepReturns(ColumnConnector):
-    """`rewards`, `new_obs`, `terminateds`, `truncateds` over n transitions instead of one, and `n_step`, int32.
+    """Adds n-step `rewards`, `new_obs`, `terminateds`, `truncateds`, and `n_step`, int32.
 
         n=2, T=3      t      rewards           new_obs    n_step
                       0      r0 + gamma r1     o2         2
                       1      r1 + gamma r2     o3         2
-                      2      r2                o3         1       the end: never past it
+                      2      r2                o3         1       stops at the end
 
-    `n_step` says how many rewards were summed, so that a learner discounts the value of `new_obs` by `gamma ** n_step`.
-    It comes before the connectors whose columns it makes.
+    `n_step` is the number of summed rewards: learners discount the value of `new_obs` by `gamma ** n_step`. Must come
+    before connectors that add the same columns.
 
     Attributes:
-      n: transitions.
+      n: the number of transitions.
       gamma: the discount factor.
     """
 
@@ -133,19 +132,19 @@ class NStepReturns(ColumnConnector):
 
 
 def real_transitions(episode: Episode) -> int:
-    """The transitions of the episode without the timestep that `AddOneTsToEpisodesAndTruncate` added."""
+    """The number of transitions, without the timestep that `AddOneTsToEpisodesAndTruncate` added."""
     mask = episode.steps.get("loss_mask")
     return transitions(episode) if mask is None else int(np.count_nonzero(cast(Array, mask)))
 
 
 def _rewards(episode: Episode, fields: StepFields, count: int) -> Array:
     if fields.rewards not in episode.steps:
-        raise UsageError(f"the steps have no {fields.rewards}, only {', '.join(episode.steps)}; say which field it is")
+        raise UsageError(f"the steps have no {fields.rewards}, only {', '.join(episode.steps)}; name it in `fields`")
     return np.asarray(episode.steps[fields.rewards][:count], np.float64).reshape(count)
 
 
 def _rows(values: Array, episode: Episode) -> Array:
-    """float32, with zeros for a timestep that was added."""
+    """Rows (T,), float32, with 0 for a timestep that was added."""
     rows = np.zeros(transitions(episode), np.float32)
     rows[: len(values)] = values
     return rows

@@ -1,4 +1,4 @@
-"""Connectors that were written for RLlib (`ConnectorV2`), in our pipelines."""
+"""Runs RLlib connectors (`ConnectorV2`) in our pipelines."""
 
 from __future__ import annotations
 
@@ -15,35 +15,34 @@ Made: TypeAlias = str | Callable[..., Any]
 
 
 def _is_of_rllib(value: Any) -> bool:
-    """Whether it is a connector class written for RLlib."""
+    """Whether a value is an RLlib connector class."""
     bases = value.__mro__ if isinstance(value, type) else ()
     return any(base.__name__ == "ConnectorV2" and base.__module__.startswith("ray.rllib.") for base in bases)
 
 
 @dataclasses.dataclass(frozen=True)
 class FromRllib:
-    """Runs a connector of RLlib's, or one of your own that was written for RLlib.
+    """Runs an RLlib connector: one of RLlib's, or your own.
 
         - FromRllib: {connector: my_project.pieces:ClipRewards, arguments: {limit: 1.0}}
 
-        it is given    [SingleAgentEpisode, ...]  {"obs": {("episode_0",): [(T, D)]}, ...}
-        and leaves     [SingleAgentEpisode, ...]  {"obs": {...}, "squared": {("episode_0",): [(T,)]}}
-        we take back   the edited episodes        the columns obs (T, D), squared (T,)
+        input     [SingleAgentEpisode, ...]    {"obs": {("episode_0",): [(T, D)]}, ...}
+        output    [SingleAgentEpisode, ...]    {"obs": {...}, "squared": {("episode_0",): [(T,)]}}
+        result    the edited episodes          the columns obs (T, D), squared (T,)
 
     The connector gets the episodes of a record, each as a `SingleAgentEpisode`, and the columns so far, as in RLlib.
-    Its changes to the episodes and columns are taken back, and so are the episodes that it removes from the list. The
-    result equals RLlib's, and takes as long. A new connector is made for each record, so it carries nothing over from
-    one record to the next.
+    Its changes to episodes and columns are kept, and episodes that it removes from the list are dropped. The results,
+    and the running time, are RLlib's. Each record gets a new connector object, so no state carries over.
 
     Attributes:
-      connector: a `ConnectorV2` class, a function that makes a connector or a pipeline of them, or its `module:name`.
-      arguments: for it; RLlib's own take `as_learner_connector: true`, some of them.
-      kind: `learner`: it sees whole episodes. `env_to_module`: it sees each episode grow, observation by observation,
-        and may replace the last one, as it does where a policy acts.
-      observation_space, action_space: of gymnasium, or the `module:name` of one; by default Boxes without bounds, in
-        the shape of what was recorded.
-      max_seq_len, initial_state: of a recurrent module, for connectors that ask the module for them.
-      rl_module: for those that call the module: a function that returns it, or its `module:name`.
+      connector: a `ConnectorV2` class, a function that returns a connector or a pipeline, or its `module:name`.
+      arguments: its arguments; some of RLlib's connectors need `as_learner_connector: true`.
+      kind: `learner` runs it on whole episodes. `env_to_module` runs it after each observation, and it may replace
+        that observation, as when a policy acts.
+      observation_space, action_space: gymnasium spaces, or their `module:name`; by default unbounded Boxes in the
+        recorded shapes.
+      max_seq_len, initial_state: the settings of a recurrent module, for connectors that ask the module for them.
+      rl_module: a function that returns the RLModule, or its `module:name`, for connectors that call it.
     """
 
     connector: Made
@@ -60,7 +59,7 @@ class FromRllib:
         if self.kind not in ("learner", "env_to_module"):
             raise UsageError(f"FromRllib: kind={self.kind}, expected learner or env_to_module")
         if self.initial_state is not None and self.max_seq_len is None:
-            raise UsageError("FromRllib: initial_state is of a recurrent module: max_seq_len has to be given, too")
+            raise UsageError("FromRllib: initial_state needs max_seq_len")
         if importlib.util.find_spec("ray") is None:
             raise missing("rllib", "FromRllib needs Ray")
         for name in ("connector", "observation_space", "action_space", "rl_module"):
@@ -75,7 +74,7 @@ class FromRllib:
     def __call__(self, batch: Batch) -> Batch:
         check_not_batched(self, batch)
         if batch.running:
-            raise ValueError(f"{self.__name__}: FromRllib takes episodes that were recorded, not running ones")
+            raise ValueError(f"{self.__name__}: FromRllib needs recorded episodes, not running ones")
         if not batch.episodes:
             return batch
         from rlds_beam.connectors.learner import rllib_pieces

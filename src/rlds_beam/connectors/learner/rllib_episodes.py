@@ -1,4 +1,4 @@
-"""Episodes as RLlib has them (`SingleAgentEpisode`), and back."""
+"""Converts episodes to RLlib's `SingleAgentEpisode` and back."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ Array: TypeAlias = "np.ndarray[Any, Any]"
 
 @dataclasses.dataclass(frozen=True)
 class Spaces:
-    """The spaces of an episode; by default those of what was recorded: a Box, or a Dict of them, without bounds."""
+    """The spaces of an episode; by default unbounded Boxes, or a Dict of them, in the recorded shapes."""
 
     observation: Any = None
     action: Any = None
 
     def of(self, episode: Episode, fields: StepFields) -> Spaces:
-        """The spaces, where they were not said, of an episode."""
+        """The spaces for an episode, with defaults filled in."""
         return Spaces(
             self.observation or _space(arrays(episode, fields.obs)),
             self.action or _space(arrays(episode, fields.actions)),
@@ -50,7 +50,7 @@ def _space(values: Any) -> Any:
 
 
 def arrays(episode: Episode, field: str) -> Any:
-    """What is below a step field: nested arrays by name, or one array; images are decoded, text is left out."""
+    """The arrays below a step field, nested by name, or one array; images are decoded, text is left out."""
     columns = leaves(episode, field, "")
     nested = {path.strip("/"): _array(column, field) for path, column in columns.items() if not is_text(column)}
     return nested[""] if "" in nested else nest(nested)
@@ -61,11 +61,11 @@ def _array(column: Column, name: str) -> Array:
 
 
 class RllibEpisode:
-    """An episode of ours while it is RLlib's.
+    """One of our episodes, converted to RLlib's format.
 
     Attributes:
-      episode: as it was.
-      theirs: as RLlib has it: all of it, or its first observation alone (`append`).
+      episode: the original episode.
+      theirs: the RLlib episode: complete, or only its first observation so far (`append`).
     """
 
     def __init__(self, episode: Episode, fields: StepFields, spaces: Spaces, name: str, *, whole: bool):
@@ -94,7 +94,7 @@ class RllibEpisode:
         self._before = (self if whole else RllibEpisode(episode, fields, spaces, name, whole=True))._leaves()
 
     def append(self) -> None:
-        """Adds the next transition, as when it was recorded."""
+        """Adds the next transition, in recorded order."""
         t = len(self.theirs)
         last = t == self._count - 1
         self.theirs.add_env_step(
@@ -109,7 +109,7 @@ class RllibEpisode:
 
     @property
     def key(self) -> tuple[str, ...]:
-        """Under which RLlib has its columns."""
+        """RLlib's key for the episode's columns."""
         theirs = self.theirs
         if theirs.agent_id is None:
             return (theirs.id_,)
@@ -119,10 +119,10 @@ class RllibEpisode:
         return {} if _is_empty(self._infos) else dict(at(self._infos, t))
 
     def edited(self, theirs: SingleAgentEpisode) -> Episode:
-        """The episode as RLlib's connectors left it; the very same where they changed nothing.
+        """Returns the episode as RLlib's connectors left it, or the original object if nothing changed.
 
         Raises:
-          RldsBeamError: it cannot be told which of its steps are left.
+          RldsBeamError: its steps cannot be matched to the original ones.
         """
         if not theirs.is_numpy and len(theirs):
             theirs.to_numpy()
@@ -148,7 +148,7 @@ class RllibEpisode:
         return self.episode.replace(steps=steps)
 
     def _leaves(self, theirs: SingleAgentEpisode | None = None) -> dict[str, Array]:
-        """All that connectors can edit, by the path of the step field."""
+        """Everything that connectors can edit, by step field path."""
         theirs = theirs or self.theirs
         fields = self._fields
         by_path = {
@@ -161,14 +161,16 @@ class RllibEpisode:
         named = {"state_in": fields.state_in, "state_out": fields.state_out}
         for name in theirs.extra_model_outputs:
             by_path |= flatten(theirs.get_extra_model_outputs(name), named.get(name, name))
-        return {path: np.array(values) for path, values in by_path.items()}  # connectors write into theirs
+        return {
+            path: np.array(values) for path, values in by_path.items()
+        }  # a copy, because connectors may write into it
 
 
 _ENDS = ("(terminated)", "(truncated)")
 
 
 def at(values: Any, t: int) -> Any:
-    """A copy of the values of one step, of nested arrays: connectors may write into it."""
+    """Copies the values of one step of nested arrays, because connectors may write into them."""
     return {name: at(below, t) for name, below in values.items()} if isinstance(values, Mapping) else values[t].copy()
 
 
@@ -187,7 +189,7 @@ def _equal(one: Array, other: Array | None) -> bool:
 
 
 def _with_last(values: Array, steps: int, before: Column | None) -> Column:
-    """Values of transitions, with one for the last step: what it held before, if that fits, or zeros."""
+    """Appends a value for the last step to values of transitions: the recorded one if it fits, or zeros."""
     if len(values) == steps:
         return values
     last = np.zeros((1, *values.shape[1:]), values.dtype)

@@ -1,4 +1,4 @@
-"""Runs connectors of RLlib's over our episodes, and takes back what they did (`FromRllib`)."""
+"""Runs RLlib connectors on our episodes, and applies their changes (`FromRllib`)."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
 _LOSS_MASK_IS_THERE = "_added_loss_mask_for_valid_episode_ts"
-"""Under this name RLlib's pieces tell each other in `shared_data` that there is a `loss_mask`."""
+"""The key in `shared_data` by which RLlib's connectors tell each other that there is a `loss_mask`."""
 
 
 def _recordings(of: FromRllib, batch: Batch) -> list[RllibEpisode]:
     spaces = Spaces(of.observation_space, of.action_space)
     whole = of.kind == "learner"
-    # With a `_` in the name, RLlib does not change it.
+    # RLlib does not change a name that contains `_`.
     return [
         RllibEpisode(episode, batch.fields, spaces, f"episode_{i}", whole=whole)
         for i, episode in enumerate(batch.episodes)
@@ -45,7 +45,7 @@ def _recordings(of: FromRllib, batch: Batch) -> list[RllibEpisode]:
 
 def _piece(of: FromRllib, recording: RllibEpisode) -> Any:
     piece: Any = of.connector(**of.arguments)  # type: ignore[operator]
-    for name in ("action_space", "observation_space"):  # what is set last is computed from the other
+    for name in ("action_space", "observation_space"):  # the one set last is computed from the other
         if getattr(piece, f"input_{name}", True) is None:
             setattr(piece, f"input_{name}", getattr(recording.theirs, name))
     return piece
@@ -58,10 +58,10 @@ def _module(of: FromRllib) -> Any:
 
 
 def learn(of: FromRllib, batch: Batch) -> Batch:
-    """Runs it over whole episodes, with the columns so far.
+    """Runs the connector on whole episodes, with the columns so far.
 
     Raises:
-      RldsBeamError: it returned an episode that it was not given.
+      RldsBeamError: it returned an unknown episode.
     """
     recordings = _recordings(of, batch)
     piece, episodes = _piece(of, recordings[0]), [recording.theirs for recording in recordings]
@@ -87,7 +87,7 @@ def learn(of: FromRllib, batch: Batch) -> Batch:
 
 
 def act(of: FromRllib, batch: Batch) -> Batch:
-    """Runs it after each observation of an episode, the last one included, as where a policy acts."""
+    """Runs the connector after each observation of an episode, including the last, as when a policy acts."""
     columns, edited = [], []
     for recording, there in zip(_recordings(of, batch), batch.columns, strict=True):
         piece, module, shared = _piece(of, recording), _module(of), {}  # type: ignore[var-annotated]
@@ -98,7 +98,7 @@ def act(of: FromRllib, batch: Batch) -> Batch:
                 metrics=None,
             )  # fmt: skip
             if t == len(recording.episode) - 1:
-                break  # the last observation, for which there is no action
+                break  # the last observation has no action
             for name, items in returned.items():
                 rows.setdefault(name, []).extend(items[recording.key])
             recording.append()
@@ -109,7 +109,7 @@ def act(of: FromRllib, batch: Batch) -> Batch:
 
 
 class Module:
-    """What connectors ask an RLModule for."""
+    """The parts of an RLModule that connectors ask for."""
 
     framework = "torch"
 
@@ -133,7 +133,7 @@ class Module:
 
 
 def _to_theirs(columns: Columns) -> dict[str, Any]:
-    """Copies of columns as nested arrays, each of which says that it has a row for each transition."""
+    """Copies of the columns as nested arrays, marked as having one row per transition."""
     arrays = {name: np.array(c).view(BatchedNdArray) for name, c in columns.items() if _is_numeric(c)}
     return nest(arrays)
 
@@ -143,12 +143,12 @@ def _is_numeric(column: Column) -> bool:
 
 
 def _kept(columns: Columns) -> Columns:
-    """Columns that RLlib has no form for."""
+    """Columns that RLlib cannot represent."""
     return {name: column for name, column in columns.items() if not _is_numeric(column)}
 
 
 def _from_theirs(returned: Mapping[str, Any], keys: Iterable[tuple[str, ...]]) -> Columns:
-    """The columns of one episode. Its key may have changed: RLlib's pieces change ids."""
+    """The columns of one episode. Its key may have changed, because RLlib's connectors may change ids."""
     columns: dict[str, Column] = {}
     for name, of_episodes in returned.items():
         items = [item for key in dict.fromkeys(keys) for item in of_episodes.get(key, ())]
@@ -165,7 +165,7 @@ def _flat(values: Any, name: str) -> Iterator[tuple[str, Array]]:
 
 
 def _is_batched(returned: Mapping[str, Any]) -> bool:
-    """Whether the columns are not by episode any more (BatchIndividualItems, AgentToModuleMapping)."""
+    """Whether the columns are no longer per episode (BatchIndividualItems, AgentToModuleMapping)."""
     return not all(isinstance(c, Mapping) and all(isinstance(key, tuple) for key in c) for c in returned.values())
 
 
@@ -184,18 +184,18 @@ def _batched(values: Any) -> Any:
 
 
 def _index_of(theirs: Any, recordings: list[RllibEpisode]) -> int:
-    """Which of the recordings an episode is of: the same object, or a part that has its id."""
+    """The index of the recording of an episode: the same object, or one with its id."""
     for i, recording in enumerate(recordings):
         if theirs is recording.theirs:
             return i
     for i in range(len(recordings)):
         if theirs.id_ == f"episode_{i}" or theirs.id_.startswith(f"episode_{i}_"):
             return i
-    raise RldsBeamError(f"FromRllib: there is an episode {theirs.id_} that the connector was not given")
+    raise RldsBeamError(f"FromRllib: the connector returned an unknown episode {theirs.id_}")
 
 
 def _with_time(batch: Batch) -> Batch:
-    """Says how rows became sequences, where an RLlib piece has just made them."""
+    """Sets `Batch.time` if an RLlib connector has just made sequences."""
     if batch.time is not None or not any("seq_lens" in columns for columns in batch.columns):
         return batch
     starts: list[Array | None] = []

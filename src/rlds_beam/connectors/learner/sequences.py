@@ -1,4 +1,4 @@
-"""The time axis: rows of transitions become rows of sequences of one length."""
+"""Adds the time axis: turns rows of transitions into sequences of equal length."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ Array: TypeAlias = "np.ndarray[Any, Any]"
 
 @dataclasses.dataclass(frozen=True)
 class AddTimeDimToBatchAndZeroPad:
-    """Cuts the transitions of each episode into sequences of `max_seq_len`, and fills the last one with zeros.
+    """Cuts each episode into sequences of `max_seq_len` transitions, and zero-pads the last one.
 
         max_seq_len=4                  row 0        row 1         seq_lens     loss_mask
         obs (5,)      0 1 2 3 4   ->   0 1 2 3      4 0 0 0       [4, 1]       1111  1000
 
-    Sequences are never packed: one sequence holds transitions of one episode. Adds the columns `seq_lens`, int32 (B,),
-    the number of transitions in a sequence; and `loss_mask`, bool (B, max_seq_len), true where a transition is to be
-    learned from. (RLlib's `seq_lens` also counts the timestep that AddOneTsToEpisodesAndTruncate adds; ours does not.)
+    Sequences are never packed: each holds transitions of one episode. Adds the columns `seq_lens`, int32 (B,), the
+    number of transitions per sequence; and `loss_mask`, bool (B, max_seq_len), true for transitions to learn from.
+    (Unlike RLlib's, `seq_lens` does not count the timestep that AddOneTsToEpisodesAndTruncate adds.)
 
     The one row of a running episode gets a time axis of length 1: obs (1, ...) becomes (1, 1, ...).
 
     Attributes:
-      max_seq_len: L, the length of a sequence.
-      stride: transitions between the starts of two sequences; by default L - burn_in, so that each transition is
-        learned from once. With a smaller one sequences overlap.
-      burn_in: this many transitions at the start of a sequence only bring a recurrent state up to date: their
-        `loss_mask` is false, but not in the first sequence of an episode, whose state needs no burn-in.
-      pad: `right`, or `left` (zeros before the transitions).
-      tail: `keep`, or `drop` a sequence that is not full.
-      modules: the modules that learn from sequences; by default all. Rows of the others stay transitions.
+      max_seq_len: L, the sequence length.
+      stride: the number of transitions between the starts of two sequences; by default L - burn_in, so that each
+        transition is learned from once. With a smaller stride, sequences overlap.
+      burn_in: the number of transitions at the start of a sequence that only update the recurrent state. Their
+        `loss_mask` is false, except in the first sequence of an episode, which needs no burn-in.
+      pad: `right`, or `left` for zeros before the transitions.
+      tail: `keep`, or `drop` sequences that are not full.
+      modules: the modules that learn from sequences; by default all. Rows of other modules stay transitions.
     """
 
     max_seq_len: int = 20
@@ -54,12 +54,12 @@ class AddTimeDimToBatchAndZeroPad:
         if self.modules is not None:
             object.__setattr__(self, "modules", tuple(self.modules))
         if self.max_seq_len < 1:
-            raise UsageError(f"max_seq_len={self.max_seq_len}: a sequence has at least one transition")
+            raise UsageError(f"max_seq_len={self.max_seq_len}: expected 1 or more")
         if not 0 <= self.burn_in < self.max_seq_len:
             raise UsageError(f"burn_in={self.burn_in}: expected 0 to {self.max_seq_len - 1}, less than max_seq_len")
         if not 1 <= self.step <= self.max_seq_len:
             raise UsageError(
-                f"stride={self.stride}: expected 1 to {self.max_seq_len}, or transitions would be left out"
+                f"stride={self.stride}: expected 1 to {self.max_seq_len}, so that no transition is left out"
             )
         for name, value, known in (("pad", self.pad, ("right", "left")), ("tail", self.tail, ("keep", "drop"))):
             if value not in known:
@@ -67,13 +67,13 @@ class AddTimeDimToBatchAndZeroPad:
 
     @property
     def step(self) -> int:
-        """Transitions between the starts of two sequences."""
+        """The number of transitions between the starts of two sequences."""
         return self.max_seq_len - self.burn_in if self.stride is None else self.stride
 
     def __call__(self, batch: Batch) -> Batch:
         check_not_batched(self, batch)
         if batch.time is not None:
-            raise ValueError("AddTimeDimToBatchAndZeroPad: the columns have a time axis already")
+            raise ValueError("AddTimeDimToBatchAndZeroPad: the columns already have a time axis")
         of = [self.modules is None or module_of(episode) in self.modules for episode in batch.episodes]
         if batch.running:
             return _with_single_timestep(batch, of)
@@ -83,7 +83,7 @@ class AddTimeDimToBatchAndZeroPad:
         return batch.replace(columns=tuple(c for c, _ in cut), time=self, starts=tuple(s for _, s in cut))
 
     def sequences(self, columns: Columns, starts: Array) -> Columns:
-        """Columns (T, ...) as (len(starts), max_seq_len, ...)."""
+        """Reshapes columns (T, ...) to (len(starts), max_seq_len, ...)."""
         return {name: self._sequences(column, starts, len(column)) for name, column in columns.items()}
 
     def _cut(self, columns: Columns) -> tuple[Columns, Array]:
@@ -103,7 +103,7 @@ class AddTimeDimToBatchAndZeroPad:
         return {**sequences, "seq_lens": columns.get("seq_lens", real), "loss_mask": mask}, starts
 
     def _mask(self, learned: Array, starts: Array, lengths: Array) -> Array:
-        """bool (len(starts), max_seq_len), of whether each transition is learned from; without those of the burn-in."""
+        """bool (len(starts), max_seq_len): whether each transition is learned from; False during burn-in."""
         mask = np.array(self._sequences(learned, starts, len(learned)))
         if self.burn_in and len(starts) > 1:
             first = np.arange(self.max_seq_len) - (self.max_seq_len - lengths[1:, None] if self.pad == "left" else 0)
@@ -111,7 +111,7 @@ class AddTimeDimToBatchAndZeroPad:
         return mask
 
     def _sequences(self, column: Column, starts: Array, rows: int) -> Column:
-        """(rows, ...) to (len(starts), max_seq_len, ...), zeros where there is no row."""
+        """Reshapes (rows, ...) to (len(starts), max_seq_len, ...), padded with zeros."""
         if isinstance(column, EncodedImages):
             return column.with_data(cast(Array, self._sequences(column.data, starts, rows)))
         length = self.max_seq_len
@@ -136,7 +136,7 @@ class _SingleTimestep:
     """The time axis of running episodes, of length 1."""
 
     def sequences(self, columns: Columns, starts: Array) -> Columns:
-        """Columns (1, ...) as (1, 1, ...)."""
+        """Reshapes columns (1, ...) to (1, 1, ...)."""
         return {name: self._longer(column) for name, column in columns.items()}
 
     def _longer(self, column: Column) -> Column:
@@ -146,7 +146,7 @@ class _SingleTimestep:
 
 
 def _with_single_timestep(batch: Batch, of: Sequence[bool]) -> Batch:
-    """Running episodes, with a time axis for those that learn from sequences."""
+    """Adds a time axis of length 1 to the running episodes of modules that learn from sequences."""
     time, columns = _SingleTimestep(), []
     starts = tuple(np.array([len(e) - 1]) if is_of else None for is_of, e in zip(of, batch.episodes, strict=True))
     for start, own in zip(starts, batch.columns, strict=True):
@@ -156,7 +156,7 @@ def _with_single_timestep(batch: Batch, of: Sequence[bool]) -> Batch:
 
 @functools.lru_cache(maxsize=1024)
 def _masks(time: AddTimeDimToBatchAndZeroPad, rows: int) -> Array:
-    """`loss_mask` of an episode of which every transition is learned from."""
+    """The `loss_mask` of an episode in which every transition is learned from."""
     starts, lengths = _windows(rows, time.max_seq_len, time.step, time.tail == "drop")
     mask = time._mask(np.ones(rows, bool), starts, lengths)
     mask.flags.writeable = False
@@ -165,7 +165,7 @@ def _masks(time: AddTimeDimToBatchAndZeroPad, rows: int) -> Array:
 
 @functools.lru_cache(maxsize=1024)
 def _windows(rows: int, length: int, step: int, full: bool) -> tuple[Array, Array]:
-    """Where sequences of an episode start, and how many transitions are in each. The last one reaches the end."""
+    """The start and the number of transitions of each sequence of an episode. The last one reaches the end."""
     count = 0 if rows == 0 else max(0, -(-(rows - length) // step)) + 1
     starts = np.arange(count) * step
     lengths = np.minimum(length, rows - starts).astype(np.int32)

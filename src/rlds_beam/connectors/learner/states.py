@@ -1,4 +1,4 @@
-"""States of recurrent models."""
+"""Adds the states of recurrent models."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from rlds_beam.errors import UsageError
 
 @dataclasses.dataclass(frozen=True)
 class AddStatesFromEpisodesToBatch:
-    """`state_in`: the state of a recurrent model before the first transition of each sequence, without a time axis.
+    """Adds `state_in`: a recurrent model's state before each sequence's first transition, without a time axis.
 
         transition        0    1    2    3    4             max_seq_len=4: sequences start at 0 and 4
         state_out        .5  1.5  2.5  3.5  4.5             state_in         s0, 3.5
-        before it        s0   .5  1.5  2.5  3.5             next_state_in    .5, 4.5   (where there is new_obs)
+        before it        s0   .5  1.5  2.5  3.5             next_state_in    .5, 4.5   (if there is new_obs)
 
-    The states are those that were recorded: `state_in`, or else `state_out` of the step before. Where none were, all
-    are the initial state, also in the middle of an episode, as in RLlib. An episode that was not cut into sequences,
-    because its module is not recurrent (`AddTimeDimToBatchAndZeroPad.modules`), has no states. The row of a running
-    episode gets `state_out` of the step before its last one.
+    States are the recorded `state_in`, or else `state_out` of the step before. If neither was recorded, every state is
+    the initial state, even in the middle of an episode, as in RLlib. Episodes of modules that are not recurrent
+    (`AddTimeDimToBatchAndZeroPad.modules`) get no states. A running episode gets `state_out` of its second-to-last
+    step.
 
     Attributes:
-      initial_state: s0, by the name of the leaf: `{"h": [0.0, 0.0]}`; a number or list for a state without names. By
-        default zeros, in the shape of the recorded states.
+      initial_state: s0, by leaf name: `{"h": [0.0, 0.0]}`; or a number or list, if the state is a single array. By
+        default zeros in the shape of the recorded states.
     """
 
     initial_state: Mapping[str, Any] | Any = None
@@ -41,7 +41,7 @@ class AddStatesFromEpisodesToBatch:
         check_not_batched(self, batch)
         starts = batch.starts or tuple(_rows(episode, running=batch.running) for episode in batch.episodes)
         episodes = batch.episodes
-        if batch.running:  # whose state before the next transition is what the model gave last
+        if batch.running:  # the state before the next transition is the model's latest output
             episodes = tuple(map(_without, episodes, itertools.repeat(batch.fields.state_in)))
         added = (
             each[1] if each[2] is None else {**self._add(*each, batch.fields), **each[1]}
@@ -56,11 +56,11 @@ class AddStatesFromEpisodesToBatch:
         if recorded and initial and initial.keys() != recorded.keys():
             names = ", ".join(initial), ", ".join(recorded)
             raise UsageError(
-                f"AddStatesFromEpisodesToBatch: initial_state has {names[0]}, and recorded were {names[1]}"
+                f"AddStatesFromEpisodesToBatch: initial_state has {names[0]}, but the recorded states have {names[1]}"
             )
         if not (before or recorded or initial):
             raise UsageError(
-                f"AddStatesFromEpisodesToBatch: the steps have no {fields.state_out}, so initial_state has to be given"
+                f"AddStatesFromEpisodesToBatch: the steps have no {fields.state_out}, so give initial_state"
             )
         added: dict[str, Any] = {name: column[starts] for name, column in before.items()}
         last, at_start = np.maximum(starts - 1, 0), starts == 0
@@ -72,7 +72,7 @@ class AddStatesFromEpisodesToBatch:
                 continue
             if first.shape != out.shape[1:]:
                 raise UsageError(
-                    f"AddStatesFromEpisodesToBatch: initial_state has shape {first.shape} at {name}, and the recorded "
+                    f"AddStatesFromEpisodesToBatch: initial_state has shape {first.shape} at {name}, but the recorded "
                     f"states have {out.shape[1:]}"
                 )
             states = out.take(last, axis=0)
@@ -85,7 +85,7 @@ class AddStatesFromEpisodesToBatch:
 
 
 def _rows(episode: Episode, *, running: bool) -> np.ndarray[Any, Any]:
-    """The transitions that are rows: all of them; of a running episode the one that comes next."""
+    """The transitions that become rows: all of them, or only the next one of a running episode."""
     return np.array([len(episode) - 1]) if running else np.arange(transitions(episode))
 
 
@@ -94,6 +94,6 @@ def _without(episode: Episode, field: str) -> Episode:
 
 
 def as_state(value: Any) -> np.ndarray[Any, Any]:
-    """An initial state: float32, whatever numbers were written in a configuration; another array keeps its dtype."""
+    """An initial state: configured numbers become float32; an array that is not float64 keeps its dtype."""
     array = np.asarray(value)
     return array if isinstance(value, np.ndarray) and array.dtype != np.float64 else array.astype(np.float32)

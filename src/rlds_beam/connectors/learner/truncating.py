@@ -1,4 +1,4 @@
-"""One timestep more than was recorded, where the value of the last observation is learned from."""
+"""Adds one timestep, so that the value of the last observation can be computed."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from rlds_beam.episodes.nesting import below
 
 
 class AddOneTsToEpisodesAndTruncate(EpisodeConnector):
-    """Adds one timestep to each episode, so that a model also gives a value for its last observation.
+    """Adds one timestep to each episode, so that a model also computes a value for the last observation.
 
-        obs          o0 o1 o2   ->   o0 o1 o2 o3        with the last observation
+        obs          o0 o1 o2   ->   o0 o1 o2 o3        plus the last observation
         actions      a0 a1 a2        a0 a1 a2 a2        the last one repeated
         rewards      r0 r1 r2        r0 r1 r2 0
         loss_mask                    1  1  1  0
 
-    `terminateds` and `truncateds` stay with the last real transition. An episode that was recorded only in part becomes
-    truncated. What a model gave besides (`vf_preds`) is what the last step holds.
+    `terminateds` and `truncateds` stay at the last real transition. A partly recorded episode becomes truncated. Other
+    model outputs (`vf_preds`) take the value of the last step.
     """
 
     def edit(self, episode: Episode, fields: StepFields) -> Episode:

@@ -1,4 +1,4 @@
-"""Rows that hold several steps: histories of observations, chunks of actions."""
+"""Builds rows that hold several steps: observation histories and action chunks."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ Array: TypeAlias = "np.ndarray[Any, Any]"
 
 @dataclasses.dataclass(frozen=True)
 class FrameStacking(ColumnConnector):
-    """`obs`, with the last `num_frames` observations stacked in the last axis, from the oldest to the newest.
+    """Adds `obs`: the last `num_frames` observations, stacked along the last axis, oldest first.
 
         num_frames=3      t=0    0  0  o0
                           t=1    0 o0  o1       zeros before the start of the episode
                           t=2   o0 o1  o2
 
-    An observation (T+1, ..., C) gives (T, ..., num_frames * C). Comes before AddObservationsFromEpisodesToBatch.
+    Observations (T+1, ..., C) become (T, ..., num_frames * C). Must come before AddObservationsFromEpisodesToBatch.
 
     Attributes:
-      num_frames: how many.
-      next_obs: also give `new_obs`, stacked alike.
+      num_frames: the number of observations to stack.
+      next_obs: also add `new_obs`, stacked in the same way.
     """
 
     num_frames: int = 4
@@ -58,16 +58,16 @@ class FrameStacking(ColumnConnector):
 
 @dataclasses.dataclass(frozen=True)
 class HistoryWindow(ColumnConnector):
-    """`obs` as the last `length` observations, and `obs_pad_mask`, bool (T, length), true where there is one.
+    """Adds `obs`, the last `length` observations (T, length, ...), and `obs_pad_mask`, bool (T, length), True if real.
 
-        length=3     t=0   o0 o0 o0   F F T       the first one repeated before the start (Octo, OpenVLA)
+        length=3     t=0   o0 o0 o0   F F T       the first observation pads the start (Octo, OpenVLA)
                      t=1   o0 o0 o1   F T T
                      t=2   o0 o1 o2   T T T
 
-    Comes before AddObservationsFromEpisodesToBatch.
+    Must come before AddObservationsFromEpisodesToBatch.
 
     Attributes:
-      length: W.
+      length: the number of observations.
     """
 
     length: int = 2
@@ -88,28 +88,29 @@ PRESETS: dict[str, dict[str, Any]] = {
     "openpi": {},
     "lerobot": {"mask": "action_is_pad"},
 }
-"""What each project does at the end of an episode."""
+"""The settings of each project at the end of an episode."""
 
 
 @dataclasses.dataclass(frozen=True)
 class ActionChunking:
-    """`actions` as the next `horizon` actions of each transition, (T, horizon, ...).
+    """Adds `actions`: the next `horizon` actions of each transition, (T, horizon, ...).
 
         horizon=3, T=4     t=1   a1 a2 a3   T T T
-                           t=2   a2 a3 a3   T T F       the last action is repeated after the end
+                           t=2   a2 a3 a3   T T F       the last action is repeated past the end
                            t=3   a3 a3 a3   T F F
 
-    Comes after the other connectors that add a row for each transition, and before the time axis.
+    Must come after other connectors that add columns of transitions, and before AddTimeDimToBatchAndZeroPad.
 
     Attributes:
-      horizon: H, actions in a chunk.
-      preset: what a project does at the end of an episode: `openvla` (`past_end=neutral`), `openvla_oft` (`tail=drop`),
-        `octo` (a mask named `action_pad_mask`), `openpi` (repeats, without a mask), `lerobot` (a mask named
-        `action_is_pad`, true where the action is padding).
-      past_end: `repeat` the last action; or `neutral`: repeat the dimensions in `absolute`, zeros in the others.
-      absolute: for `neutral`, whether each dimension of the action is absolute: `[false, false, true]`.
-      tail: `keep`, or `drop` transitions whose chunk would run past the end.
-      mask: name of the column that says which actions are real; a name that ends in `is_pad` says which are not.
+      horizon: the number of actions in a chunk.
+      preset: a project's behavior at the end of an episode: `openvla` (`past_end=neutral`), `openvla_oft`
+        (`tail=drop`), `octo` (mask `action_pad_mask`), `openpi` (repeats, no mask), or `lerobot` (mask
+        `action_is_pad`, true for padding).
+      past_end: `repeat` the last action; or `neutral`, which repeats the dimensions in `absolute` and sets the others
+        to zero.
+      absolute: whether each dimension of the action is absolute, for `neutral`: `[false, false, true]`.
+      tail: `keep`, or `drop` transitions whose chunk would go past the end.
+      mask: the name of the mask column, true for real actions; if the name ends in `is_pad`, true for padding.
     """
 
     horizon: int
@@ -134,7 +135,7 @@ class ActionChunking:
     def __call__(self, batch: Batch) -> Batch:
         check_not_batched(self, batch)
         if batch.time is not None:
-            raise ValueError("ActionChunking has to come before AddTimeDimToBatchAndZeroPad")
+            raise ValueError("ActionChunking must come before AddTimeDimToBatchAndZeroPad")
         pairs = zip(batch.episodes, batch.columns, strict=True)
         return batch.replace(columns=tuple(self._chunked(e, c, batch.fields) for e, c in pairs))
 
@@ -158,7 +159,7 @@ class ActionChunking:
 
 
 def _gather(column: Column, index: Array) -> Any:
-    """The steps `index`, of any number of axes, which come first."""
+    """Gathers the steps `index`, whose axes replace the first axis."""
     if isinstance(column, EncodedImages):
         return column.with_data(column.data[index])
     return column[index]

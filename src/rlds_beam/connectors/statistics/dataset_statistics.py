@@ -1,4 +1,4 @@
-"""Statistics of a dataset: as a whole, of each split, and of each value of a field."""
+"""Computes statistics of a dataset: in total, per split, and per value of a field."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ class DatasetStatistics:
     """Statistics by split and group. Immutable, mergeable, picklable.
 
     Attributes:
-      groups: by (split, value of the field that `by` names; empty without one).
+      groups: (split, value of the `by` field) -> statistics; the value is empty without `by`.
     """
 
     groups: Mapping[tuple[str, str], EpisodeStatistics] = dataclasses.field(default_factory=dict)
 
     @staticmethod
     def of(episodes: Iterable[Episode], by: str | None = None) -> DatasetStatistics:
-        """Of episodes.
+        """Computes the statistics of episodes.
 
         Args:
           by: an episode field (`episode_metadata/task`), or a step field whose first value counts
@@ -37,7 +37,7 @@ class DatasetStatistics:
         return groups.finish()
 
     def merge(self, *others: DatasetStatistics) -> DatasetStatistics:
-        """All of the episodes."""
+        """Merges the statistics of disjoint sets of episodes."""
         every = (self, *others)
         keys = sorted({key for one in every for key in one.groups})
         return DatasetStatistics(
@@ -46,11 +46,11 @@ class DatasetStatistics:
 
     @property
     def whole(self) -> EpisodeStatistics:
-        """Of all episodes."""
+        """The statistics of all episodes."""
         return EpisodeStatistics().merge(*self.groups.values())
 
     def to_json(self) -> dict[str, Any]:
-        """The whole, as of `EpisodeStatistics.to_json`; `splits` and, where there are several, `groups` alike."""
+        """`EpisodeStatistics.to_json` of the whole, plus `splits` and `groups` in the same form, if there are any."""
         content = self.whole.to_json()
         for name, place in (("splits", 0), ("groups", 1)):
             values = sorted({key[place] for key in self.groups})
@@ -63,14 +63,14 @@ class DatasetStatistics:
 
 
 class Groups:
-    """Takes episodes one after another, each into its group."""
+    """Adds episodes one by one, each to its group."""
 
     def __init__(self, by: str | None = None):
         self._by = by
         self._builders: dict[tuple[str, str], StatisticsBuilder] = {}
 
     def add(self, episode: Episode) -> None:
-        """Counts an episode.
+        """Adds an episode.
 
         Raises:
           UsageError: it has no field `by`.

@@ -1,4 +1,4 @@
-"""Statistics of the leaves of episodes: one pass, mergeable in any order, with the same result to the last bit."""
+"""Computes statistics of step fields in one pass; merging in any order gives bit-identical results."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from rlds_beam.episodes.nesting import below
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
 _FIRST_ROWS = 1 << 10
-"""Steps that a builder has room for at first."""
+"""The initial capacity of a builder, in steps."""
 
 _PARTS = 8
-"""Counted parts of a builder that are merged at once."""
+"""The number of parts that a builder merges at once."""
 
 QUANTILES = {"q01": 0.01, "q10": 0.10, "q50": 0.50, "q90": 0.90, "q99": 0.99}
 
 
 @dataclasses.dataclass(frozen=True)
 class LeafStatistics:
-    """The values of one leaf of D dimensions, over N steps. Immutable, mergeable, picklable.
+    """The statistics of one leaf of D dimensions over N steps. Immutable, mergeable, picklable.
 
     Attributes:
       shape: the shape of one step.
       sums: the sums of the values and of their squares.
-      low, high: float64 (D,), the smallest and largest values.
-      distribution: for quantiles.
+      low, high: the smallest and largest values, float64 (D,).
+      distribution: the distribution of the values, for quantiles.
     """
 
     shape: tuple[int, ...]
@@ -46,20 +46,20 @@ class LeafStatistics:
 
     @staticmethod
     def of(values: Array) -> LeafStatistics:
-        """Of values (N, ...), N > 0."""
+        """Computes the statistics of values (N, ...), N > 0."""
         builder = LeafBuilder()
         builder.add(np.asarray(values))
         return builder.finish()
 
     @staticmethod
     def of_columns(columns: Array, shape: tuple[int, ...], distribution: ValueDistribution) -> LeafStatistics:
-        """Of the values (D, N) of each dimension, which lie one after another; N > 0."""
-        # 0.0 is added because it turns -0.0 into 0.0, so that it does not matter which of them comes first.
+        """Computes the statistics of contiguous columns (D, N), N > 0."""
+        # Adding 0.0 turns -0.0 into 0.0, so that the result does not depend on which of them comes first.
         low, high = (bound(axis=1).astype(np.float64) + 0.0 for bound in (columns.min, columns.max))
         return LeafStatistics(shape, ExactSums.of(columns), low, high, distribution)
 
     def merge(self, *others: LeafStatistics) -> LeafStatistics:
-        """All of the values.
+        """Merges the statistics.
 
         Raises:
           ValueError: the shapes differ.
@@ -75,21 +75,21 @@ class LeafStatistics:
 
     @property
     def count(self) -> int:
-        """N."""
+        """The number of steps, N."""
         return self.sums.count
 
     @property
     def mean(self) -> Array:
-        """float64 (D,)."""
+        """The mean, float64 (D,)."""
         return self.sums.mean
 
     @property
     def std(self) -> Array:
-        """The standard deviation of the population, as `np.std`: float64 (D,)."""
+        """The population standard deviation, as `np.std`: float64 (D,)."""
         return self.sums.std
 
     def to_json(self) -> dict[str, Any]:
-        """`mean`, `std`, `min`, `max`, the quantiles, each in the shape of a step; `count`, and how exact they are."""
+        """`mean`, `std`, `min`, `max`, and quantiles, each in the shape of a step; `count`, and the quantile error."""
         quantiles = dict(zip(QUANTILES, self.distribution.quantiles(list(QUANTILES.values())), strict=True))
         values = {"mean": self.mean, "std": self.std, "min": self.low, "max": self.high, **quantiles}
         return {
@@ -103,14 +103,14 @@ class LeafStatistics:
 
 @dataclasses.dataclass(frozen=True)
 class EpisodeStatistics:
-    """The numbers of any number of episodes. Immutable, mergeable, picklable.
+    """The statistics of a set of episodes. Immutable, mergeable, picklable.
 
     Attributes:
-      episodes, transitions: how many.
-      leaves: by path. Images and text have none, and neither have the flags.
-      lengths: transitions of each episode, one dimension.
-      returns: the sum of the rewards of each episode.
-      propensities: of the episodes that record them.
+      episodes, transitions: the numbers of episodes and transitions.
+      leaves: path -> statistics; images, text, and flags have none.
+      lengths: the number of transitions per episode.
+      returns: the sum of rewards per episode.
+      propensities: the statistics of recorded propensities, if there are any.
     """
 
     episodes: int = 0
@@ -122,14 +122,14 @@ class EpisodeStatistics:
 
     @staticmethod
     def of(*episodes: Episode, fields: StepFields | None = None) -> EpisodeStatistics:
-        """Of episodes. Of their last steps only the observation counts, since the action, reward and so on are void."""
+        """Computes the statistics of episodes. Of the last steps only observations count: the rest is void."""
         builder = StatisticsBuilder(fields)
         for episode in episodes:
             builder.add(episode)
         return builder.finish()
 
     def merge(self, *others: EpisodeStatistics) -> EpisodeStatistics:
-        """All of the episodes."""
+        """Merges the statistics of disjoint sets of episodes."""
         every = [one for one in (self, *others) if one.episodes]
         paths = sorted({path for one in every for path in one.leaves})
         return EpisodeStatistics(
@@ -157,9 +157,9 @@ class EpisodeStatistics:
 
 
 class LeafBuilder:
-    """Takes the values of a leaf, rows after rows, and counts many at a time.
+    """Collects the rows of a leaf and processes many at a time.
 
-    They are laid out by dimension, because what is computed of them goes through one dimension after another:
+    Values are stored by dimension, because all computations run along one dimension at a time:
 
         rows (n, D)    a0 b0 c0  a1 b1 c1        room (D, N)    a0 a1 ...
                                                                 b0 b1 ...
@@ -173,10 +173,10 @@ class LeafBuilder:
         self._parts: list[LeafStatistics] = []
 
     def add(self, rows: Array) -> None:
-        """Takes rows (n, ...), n > 0, and holds copies of them.
+        """Adds copies of rows (n, ...), n > 0.
 
         Raises:
-          ValueError: they have another shape than those before.
+          ValueError: their shape differs from the rows before.
         """
         flat = rows.reshape(len(rows), -1)
         if flat.dtype.kind not in "fiu":  # bfloat16
@@ -196,7 +196,7 @@ class LeafBuilder:
             flat = flat[len(taken) :]
 
     def finish(self) -> LeafStatistics:
-        """The statistics of all rows so far; there was one at least."""
+        """The statistics of all rows so far; there must be at least one."""
         if not self._parts:
             columns = self._room[:, : self._used].copy()
             return LeafStatistics.of_columns(columns, self._shape, ValueDistribution.of(columns))
@@ -222,7 +222,7 @@ class LeafBuilder:
 
 
 class StatisticsBuilder:
-    """Takes episodes one after another, and counts many steps at a time, so that short episodes cost no more."""
+    """Adds episodes one by one, and processes many steps at once so that short episodes are not slower."""
 
     def __init__(self, fields: StepFields | None = None):
         self._fields = fields or StepFields()
@@ -232,7 +232,7 @@ class StatisticsBuilder:
         self._propensities: list[PropensityStatistics] = []
 
     def add(self, episode: Episode) -> None:
-        """Counts an episode. Holds copies of its numbers, and nothing else of it."""
+        """Adds an episode. Copies only its numbers."""
         count, fields = transitions(episode), self._fields
         for path, column in episode.steps.items():
             rows = column if below(path, fields.obs) else column[:count]

@@ -1,12 +1,12 @@
-"""Sums of numbers and of their squares, without any rounding: the same in any order and however they are grouped.
+"""Exact sums of numbers and of their squares, independent of order and grouping.
 
-A float is a whole multiple of 2**-1074, so sums are kept as (large) integers of that unit, and rounded once, at the
-end. To add up the floats of a block, a large power of two splits each of them in two. The upper parts have few enough
-bits that floats add them without error; the lower parts are split again, until nothing is left (Rump, Ogita and Oishi
-2008, "Accurate Floating-Point Summation Part I", lemma 3.3):
+Every float is a multiple of 2**-1074, so sums are kept as large integers in that unit and rounded once, at the end. To
+add a block of floats, a large power of two splits each of them in two. The upper parts have so few bits that floats add
+them without error; the lower parts are split again until nothing is left (Rump, Ogita, and Oishi 2008, "Accurate
+Floating-Point Summation Part I", lemma 3.3):
 
     sigma  1000000.                high = (x + sigma) - sigma     multiples of the last bit of sigma
-    x           12.3456            low = x - high                 exact, 2**-38 of the largest x at most
+    x           12.3456            low = x - high                 exact, at most 2**-38 of the largest x
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ Array: TypeAlias = "np.ndarray[Any, Any]"
 
 _POINT = 1074
 UNIT = 1 << _POINT
-"""One over the unit of the sums."""
+"""The inverse of the unit of the sums."""
 
 _ROWS_BITS = 14
 _ROWS = 1 << _ROWS_BITS
-"""Values of a dimension that are added at once."""
+"""The number of values of a dimension that are added at once."""
 
 _LARGE = 2.0**500
-"""From here on squares could overflow: such values are added one by one."""
+"""Larger values are added one by one, because their squares could overflow."""
 
 _SPLITTER = 2.0**27 + 1
 _SQUARES_ARE_EXACT = ("float16", "float32", "int8", "uint8", "int16", "uint16", "bool")
@@ -39,9 +39,9 @@ class ExactSums:
     """Sums over N values of each of D dimensions. Immutable, mergeable, picklable.
 
     Attributes:
-      count: N.
-      totals, squares: the sums of the finite values and of their squares, in units of 2**-1074, for each dimension.
-      odd: float64 (D,), the sum of the values that are infinite or NaN; 0 if there are none.
+      count: the number of values, N.
+      totals, squares: the sums of the finite values and of their squares per dimension, in units of 2**-1074.
+      odd: the sum of the infinite and NaN values, float64 (D,); 0 if there are none.
     """
 
     count: int
@@ -51,7 +51,7 @@ class ExactSums:
 
     @staticmethod
     def of(columns: Array) -> ExactSums:
-        """Of values (D, N)."""
+        """Computes the sums of values (D, N)."""
         dimensions, count = columns.shape
         totals, squares, odd = [0] * dimensions, [0] * dimensions, np.zeros(dimensions)
         exact = columns.dtype.name in _SQUARES_ARE_EXACT
@@ -68,7 +68,7 @@ class ExactSums:
         return ExactSums(count, tuple(totals), tuple(squares), odd)
 
     def merge(self, *others: ExactSums) -> ExactSums:
-        """All of the values."""
+        """Merges the sums."""
         every = (self, *others)
         with np.errstate(invalid="ignore"):
             odd = np.sum([one.odd for one in every], axis=0)
@@ -78,25 +78,25 @@ class ExactSums:
 
     @property
     def mean(self) -> Array:
-        """float64 (D,); NaN or infinite if a value is."""
+        """The mean, float64 (D,); NaN or infinite if a value is."""
         means = [ratio(total, self.count * UNIT) for total in self.totals]
         return np.where(self.odd == 0, means, self.odd)
 
     @property
     def std(self) -> Array:
-        """The standard deviation of the population, float64 (D,); NaN if a value is NaN or infinite."""
+        """The population standard deviation, float64 (D,); NaN if a value is NaN or infinite."""
         pairs = zip(self.totals, self.squares, strict=True)
         stds = [math.sqrt(variance(self.count, total, squares)) for total, squares in pairs]
         return np.where(self.odd == 0, stds, np.nan)
 
 
 def variance(count: int, total: int, squares: int) -> float:
-    """The variance of `count` values of which these are the sums, in units of 2**-1074."""
+    """The variance of `count` values with these sums, in units of 2**-1074."""
     return ratio(max(0, ((count * squares) << _POINT) - total * total), (count * count) << (2 * _POINT))
 
 
 def ratio(a: int, b: int) -> float:
-    """a / b, correctly rounded; infinite if float64 does not hold it."""
+    """a / b, correctly rounded; infinite if it overflows float64."""
     try:
         return a / b
     except OverflowError:
@@ -104,7 +104,7 @@ def ratio(a: int, b: int) -> float:
 
 
 def _without_large(block: Array, rows: range, totals: list[int], squares: list[int], odd: Array) -> Array:
-    """The block with zeros for values that are large, infinite or NaN; these are added here."""
+    """Adds large, infinite, and NaN values one by one; returns the block with zeros in their places."""
     large = ~(np.abs(block) < _LARGE)
     with np.errstate(invalid="ignore"):
         for i, value in zip(np.nonzero(large)[0].tolist(), block[large].tolist(), strict=True):
@@ -128,7 +128,7 @@ def _add(sums: list[int], rows: range, block: Array) -> None:
 
 
 def _square(values: Array) -> tuple[Array, Array]:
-    """The squares, and what they are rounded off by (Dekker 1971)."""
+    """The squares and their rounding errors (Dekker 1971)."""
     scaled = _SPLITTER * values
     high = scaled - (scaled - values)
     low = values - high

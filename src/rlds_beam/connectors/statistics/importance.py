@@ -1,4 +1,4 @@
-"""Importance weights of recorded episodes, for the evaluation of another policy than the one that recorded them."""
+"""Computes importance weights of recorded episodes, for off-policy evaluation."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ Array: TypeAlias = "np.ndarray[Any, Any]"
 
 
 def importance_ratios(target: Array, behavior: Array) -> Array:
-    """`target / behavior`, float64 (T,): how much likelier an action is under one policy than under the other.
+    """The importance ratios `target / behavior`, float64 (T,).
 
     Raises:
-      BadEpisode: a propensity is negative or not finite, or one of `behavior` is 0.
+      BadEpisode: a propensity is negative or not finite, or a behavior propensity is 0.
     """
     target, behavior = np.asarray(target, np.float64), np.asarray(behavior, np.float64)
     for name, values, good in (("target", target, target >= 0), ("behavior", behavior, behavior > 0)):
         bad = np.flatnonzero(~(good & np.isfinite(values)))
         if len(bad):
             step = int(bad[0])
-            detail = f"under the {name} policy, the propensity at step {step} is {values[step]:g}"
+            detail = f"the propensity of the {name} policy at step {step} is {values[step]:g}"
             raise BadEpisode(Violation("propensity_out_of_range", detail, None, step))
     return cast(Array, target / behavior)
 
 
 @dataclasses.dataclass(frozen=True)
 class AddImportanceWeights(EpisodeConnector):
-    """Adds importance weights to the steps, float64, from the propensities of two policies.
+    """Adds importance weights to the steps, float64 (number of steps,), from the propensities of two policies.
 
         step                                 0      1      2      3 (last)
         behavior   propensity                0.5    0.8    0.5    (void)
@@ -51,17 +51,17 @@ class AddImportanceWeights(EpisodeConnector):
         step_wise_importance_weight          0.5    0.5    1.0    1.0      rho[0] * ... * rho[t]
         trajectory_wise_importance_weight    1.0    1.0    1.0    1.0      rho[0] * ... * rho[T-1]
 
-    (Precup, Sutton and Singh 2000.) They are step fields, so that every output can hold them. The void action of the
-    last step has the ratio 1. `AddModelOutputs` adds the propensities of a target policy, for example. An episode whose
-    propensities give no ratio is rejected (`propensity_out_of_range`). A product too large for float64 ends the job:
-    `clip` bounds it, `log` keeps all of it.
+    Formulas: Precup, Sutton, and Singh 2000. The weights are step fields, so every output can hold them. The void
+    action of the last step has ratio 1. Compute the target propensities with `AddModelOutputs`, for example. Episodes
+    with invalid propensities are rejected (`propensity_out_of_range`). A weight that overflows float64 ends the job;
+    use `clip` or `log`.
 
     Attributes:
-      target: the step field of the propensities of the recorded actions under the policy that is to be evaluated.
-      behavior: the one of those under the policy that recorded them.
-      clip: ratios and weights above it are set to it (truncated importance sampling, Ionides 2008).
-      log: adds `log_importance_ratio`, `log_step_wise_importance_weight` and `log_trajectory_wise_importance_weight`
-        instead, natural logarithms, which neither overflow nor become 0; -inf where a weight is 0.
+      target: the step field with the recorded actions' propensities under the target policy.
+      behavior: the step field with their propensities under the behavior policy.
+      clip: the largest ratio and weight (truncated importance sampling, Ionides 2008).
+      log: add natural logarithms instead, which do not overflow or underflow: `log_importance_ratio`,
+        `log_step_wise_importance_weight`, and `log_trajectory_wise_importance_weight`; -inf for a weight of 0.
     """
 
     target: str = "target_propensity"
@@ -71,7 +71,7 @@ class AddImportanceWeights(EpisodeConnector):
 
     def __post_init__(self) -> None:
         if self.clip is not None and not 0 < self.clip < np.inf:
-            raise UsageError(f"AddImportanceWeights: clip={self.clip}, expected a number above 0")
+            raise UsageError(f"AddImportanceWeights: clip={self.clip}, expected a finite number above 0")
 
     def edit(self, episode: Episode, fields: StepFields) -> Episode:
         ratios, logs = np.ones(len(episode)), np.zeros(len(episode))
@@ -97,33 +97,33 @@ class AddImportanceWeights(EpisodeConnector):
             over = np.flatnonzero(np.isinf(values))
             if len(over):
                 raise UsageError(
-                    f"AddImportanceWeights: {episode.key}: {name} at step {over[0]} is more than float64 holds "
-                    f"({np.finfo(np.float64).max:.2g}): `log: true` adds its logarithm, `clip: 1000` bounds it"
+                    f"AddImportanceWeights: {episode.key}: {name} at step {over[0]} overflows float64 "
+                    f"({np.finfo(np.float64).max:.2g}). Add logarithms with `log: true`, or limit it with `clip: 1000`"
                 )
 
     def _propensities(self, episode: Episode, path: str) -> Array:
         if path not in episode.steps:
             raise UsageError(
-                f"AddImportanceWeights: the steps have no {path}, only {', '.join(episode.steps)}; the arguments "
-                "`target` and `behavior` name the fields"
+                f"AddImportanceWeights: the steps have no {path}, only {', '.join(episode.steps)}; name the fields "
+                "with `target` and `behavior`"
             )
         values = np.asarray(episode.steps[path])
         if values.shape != (len(episode),) or not (values.dtype.kind in "fiu" or values.dtype.name == "bfloat16"):
             raise UsageError(
-                f"AddImportanceWeights: {path} is {values.dtype} of shape {values.shape[1:]} at each step, expected "
-                "one number"
+                f"AddImportanceWeights: {path} is {values.dtype} of shape {values.shape[1:]} per step, expected one "
+                "number"
             )
         return values.astype(np.float64)
 
 
 def _named(ratios: Array, step_wise: Array) -> dict[str, Array]:
-    """The columns by name, of ratios and of their products (or of the logarithms of both)."""
+    """Names the columns of ratios and of their products (or of the logarithms of both)."""
     whole = np.full(len(ratios), step_wise[-1] if len(ratios) else ratios.sum())
     return {IMPORTANCE_RATIO: ratios, STEP_WISE_WEIGHT: step_wise, TRAJECTORY_WISE_WEIGHT: whole}
 
 
 def _products(ratios: Array, logs: Array) -> Array:
-    """The products of the first, the first two, ... ratios; from their logarithms once one has overflowed."""
+    """The cumulative products of the ratios, computed from logarithms once a product overflows."""
     with np.errstate(over="ignore", invalid="ignore"):
         products = np.cumprod(ratios)
         return cast(Array, np.where(np.isfinite(products), products, np.exp(logs)))
@@ -134,22 +134,22 @@ _NORMALIZED = {name: f"self_normalized_{name}" for name in (STEP_WISE_WEIGHT, TR
 
 @dataclasses.dataclass(frozen=True)
 class SelfNormalizeImportanceWeights(FittedConnector):
-    """Adds the weights of `AddImportanceWeights` divided by their means over all episodes, float64.
+    """Divides the weights of `AddImportanceWeights` by their means over all episodes, float64.
 
         step-wise weights      t = 0    1      2             mean                             1.0    0.75   1.0
           of episode 0             0.5    0.5    1.0
-          of episode 1             1.5    1.0    1.0*        of episode 0, self-normalised    0.5    0.67   1.0
-                                                 * the weight of an episode that has ended stays what it was
+          of episode 1             1.5    1.0    1.0*        of episode 0, self-normalized    0.5    0.67   1.0
+                                                 * after the end of an episode, its last weight counts
 
         self_normalized_step_wise_importance_weight           w[t] / mean of w[t] over the episodes
         self_normalized_trajectory_wise_importance_weight     w / mean of w over the episodes
 
-    (The weighted estimators of Precup, Sutton and Singh 2000; for episodes of unequal lengths as in Thomas 2015,
-    section 3.) The means are gathered before anything is written. A mean of 0 gives weights of 0.
+    Formulas: the weighted estimators of Precup, Sutton, and Singh 2000; for episodes of unequal length, Thomas 2015,
+    section 3. The means are computed before anything is written. If a mean is 0, the result is 0.
 
     Attributes:
-      means: of each of the two weights, by field, a list of the means over the steps; the last one counts for all
-        later steps. By default the dataset's own.
+      means: weight field -> list of means per step; the last mean also applies to later steps. By default the
+        dataset's own means.
     """
 
     means: Mapping[str, Sequence[float]] | None = None
@@ -185,7 +185,7 @@ class WeightSums:
         self._count = 0
 
     def add(self, batch: Batch) -> None:
-        """Takes in the weights of a batch's episodes."""
+        """Adds the weights of a batch's episodes."""
         for episode in batch.episodes:
             if transitions(episode):
                 weights = {path: _weights(episode, path)[: transitions(episode)] for path in _NORMALIZED}
@@ -193,7 +193,7 @@ class WeightSums:
                 self._count += 1
 
     def merge(self, *others: WeightSums) -> WeightSums:
-        """All of the episodes."""
+        """Merges the sums."""
         merged = WeightSums()
         for one in (self, *others):
             merged._count += one._count
@@ -201,10 +201,10 @@ class WeightSums:
         return merged
 
     def finish(self) -> dict[str, list[float]]:
-        """The mean weights by field, a list over the steps of the longest episode; of no episodes, ones.
+        """The mean weights by field: a list over the steps of the longest episode, or [1.0] without episodes.
 
         Raises:
-          UsageError: a sum is more than float64 holds.
+          UsageError: a sum overflows float64.
         """
         if not self._count:
             return {path: [1.0] for path in _NORMALIZED}
@@ -213,24 +213,24 @@ class WeightSums:
             if len(over):
                 raise UsageError(
                     f"SelfNormalizeImportanceWeights: the sum of {path} at step {over[0]} over {self._count:,} "
-                    "episodes is more than float64 holds: AddImportanceWeights with `clip: 1000` bounds the weights"
+                    "episodes overflows float64. Limit the weights with `clip: 1000` of AddImportanceWeights"
                 )
         return {path: (values / self._count).tolist() for path, values in self._sums.items()}
 
 
 def _sum(a: Array | None, b: Array) -> Array:
-    """The sum of two arrays over steps, the shorter one continued with its last value."""
+    """The sum of two arrays over steps; the shorter one is extended with its last value."""
     if a is None:
         return b
     longest = max(len(a), len(b))
-    with np.errstate(over="ignore"):  # `finish` says so
+    with np.errstate(over="ignore"):  # `finish` reports it
         return cast(Array, sum(np.pad(values, (0, longest - len(values)), mode="edge") for values in (a, b)))
 
 
 def _weights(episode: Episode, path: str) -> Array:
     if path not in episode.steps:
         raise UsageError(
-            f"SelfNormalizeImportanceWeights: the steps have no {path}; AddImportanceWeights comes before it, without "
+            f"SelfNormalizeImportanceWeights: the steps have no {path}; put AddImportanceWeights before it, without "
             "`log`"
         )
     return np.asarray(episode.steps[path], np.float64)

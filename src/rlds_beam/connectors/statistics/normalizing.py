@@ -1,4 +1,4 @@
-"""Fields that are scaled by statistics of the whole dataset."""
+"""Scales fields by statistics of the whole dataset."""
 
 from __future__ import annotations
 
@@ -37,28 +37,28 @@ _NEEDED = {
 
 @dataclasses.dataclass(frozen=True)
 class Normalize(FittedConnector):
-    """Scales fields of the steps by statistics of the dataset, as Octo and OpenVLA do.
+    """Scales step fields by statistics of the dataset, as Octo and OpenVLA do.
 
-        mode          y of x                                            of [-2, 0, 2], all of them seen
+        mode          y                                                 for x = [-2, 0, 2]
         normal        (x - mean) / (std + 1e-8)                         [-1.22, 0, 1.22]
         bounds        2 (x - min) / (max - min + 1e-8) - 1              [-1, 0, 1]
-        bounds_q99    2 (x - q01) / (q99 - q01 + 1e-8) - 1              [-1, 0, 1], what lies outside clipped
+        bounds_q99    2 (x - q01) / (q99 - q01 + 1e-8) - 1              [-1, 0, 1], clipped
 
         action (T+1, 3)    mask [T, T, F]       y (T+1, 3)
-        x0 y0 open                              scaled, scaled, as it was
+        x0 y0 open                              scaled, scaled, unchanged
 
-    Floats keep their dtype; other numbers become float32. The statistics are those of the dataset,
-    without the void action of each last step, which is gathered before anything is written; or those of `rlds-beam
-    stats`. `inverse` leads back. It comes before the connectors that add columns.
+    Floats keep their dtype; other numbers become float32. By default the statistics are computed from the dataset
+    before anything is written, without the void actions of last steps. The method `inverse` undoes the scaling. Must
+    come before connectors that add columns.
 
     Attributes:
-      fields: step fields; a name stands for a leaf (`action`), or for all below it (`observation`).
-      mode: `normal`, `bounds` or `bounds_q99`.
-      mask: field -> whether each dimension is scaled: `{action: [true, true, false]}`; the others are left alone.
-      constant: what a dimension becomes if it has one value in the whole dataset: `zero`, as in OpenVLA (for bounds
-        also if the mask leaves it alone); or `low`, which is -1 for bounds, as in Octo (0 for `normal`).
-      clip: to -1 and 1, for bounds.
-      statistics: a `stats.json` that `rlds-beam stats` wrote (its path, or its content); by default the dataset's own.
+      fields: the step fields; a name is a leaf (`action`) or covers everything below it (`observation`).
+      mode: `normal`, `bounds`, or `bounds_q99`.
+      mask: field -> whether to scale each dimension: `{action: [true, true, false]}`; other dimensions do not change.
+      constant: the result for a dimension with a single value in the whole dataset: `zero`, as in OpenVLA (for bounds
+        also if the mask excludes it); or `low`, as in Octo (-1 for bounds, 0 for `normal`).
+      clip: whether to clip bounds modes to [-1, 1].
+      statistics: a `stats.json` from `rlds-beam stats` (path or content); by default the dataset's own statistics.
     """
 
     fields: Sequence[str]
@@ -93,13 +93,13 @@ class Normalize(FittedConnector):
         return edit_each(self, batch, self._normalized)
 
     def inverse(self, values: Any, field: str = "action") -> Array:
-        """What `values` (..., D) of a field were before they were scaled; clipped ones come back as the bound.
+        """Returns the unscaled values of scaled `values` (..., D); clipped ones become the bound.
 
         Raises:
-          UsageError: the connector is not fitted, or there are no statistics of the field.
+          UsageError: the connector is not fitted, or has no statistics of the field.
         """
         if not self.fitted:
-            raise UsageError("Normalize: it has no statistics yet: name a file, or fit it to the dataset")
+            raise UsageError("Normalize: no statistics yet: give a stats.json, or fit it to the dataset")
         leaf, y = self._leaf(field), np.asarray(values)
         shift, scale, middle = self._line(leaf)
         x = np.where(self._mask(field), (y + middle) * scale + shift, y)
@@ -112,7 +112,9 @@ class Normalize(FittedConnector):
         leaf, x = self._leaf(path), numbers(column, path, "Normalize")
         shift, scale, middle = self._line(leaf)
         if shift.shape != x.shape[1:]:
-            raise UsageError(f"Normalize: the statistics of {path} have shape {shift.shape}, and a step {x.shape[1:]}")
+            raise UsageError(
+                f"Normalize: the statistics of {path} have shape {shift.shape}, but a step has {x.shape[1:]}"
+            )
         y = x.astype(np.float64)
         y -= shift
         y /= scale
@@ -128,7 +130,7 @@ class Normalize(FittedConnector):
         return y.astype(float_dtype(x))
 
     def _line(self, leaf: Leaf) -> tuple[Array, Array, float]:
-        """Of `y = (x - shift) / scale - middle`: shift, scale, middle."""
+        """The shift, scale, and middle of `y = (x - shift) / scale - middle`."""
         if self.mode == "normal":
             return array(leaf, "mean"), array(leaf, "std") + EPSILON, 0.0
         low, high = (array(leaf, name) for name in _NEEDED[self.mode][:2])
@@ -139,19 +141,17 @@ class Normalize(FittedConnector):
         known = self.statistics["fields"]
         if path not in known:
             near = did_you_mean(path, known)
-            raise UsageError(
-                f"Normalize: there are no statistics of {path}, only of {', '.join(known) or 'nothing'}{near}"
-            )
+            raise UsageError(f"Normalize: no statistics of {path}, only of {', '.join(known) or 'nothing'}{near}")
         return known[path]  # type: ignore[no-any-return]
 
     def _mask(self, path: str) -> Array:
         mask, shape = np.asarray(self.mask.get(path, True), bool), np.shape(self._leaf(path)["min"])
         if mask.shape not in ((), shape):
-            raise UsageError(f"Normalize: the mask of {path} has shape {mask.shape}, and a step {shape}")
+            raise UsageError(f"Normalize: the mask of {path} has shape {mask.shape}, but a step has {shape}")
         return mask
 
     def _constant(self, path: str) -> Array:
-        """The dimensions that become one number: OpenVLA has zeros there for bounds, whether they are scaled or not."""
+        """Which dimensions become a constant. For bounds, OpenVLA sets masked constant dimensions to zero as well."""
         leaf = self._leaf(path)
         constant: Array = array(leaf, "min") == array(leaf, "max")
         also_masked = self.constant == "zero" and self.mode != "normal"
@@ -163,7 +163,7 @@ class Normalize(FittedConnector):
                 yield "", path, numbers(valid_rows(episode, path, batch.fields), path, "Normalize")
 
     def _paths(self, episode: Episode) -> list[str]:
-        """The leaves to scale. Images, text and bools below a name are left alone."""
+        """The leaves to scale. Images, text, and bools below a name are skipped."""
         paths: dict[str, None] = {}
         for field in self.fields:
             matching = all_below(episode.steps, field)
@@ -173,5 +173,5 @@ class Normalize(FittedConnector):
             paths |= dict.fromkeys(path for path in matching if path == field or is_numeric(episode.steps[path]))
         for path in self.mask:
             if path not in paths:
-                raise UsageError(f"Normalize: there is a mask for {path}, which is not one of {', '.join(paths)}")
+                raise UsageError(f"Normalize: mask has {path}, which is not one of {', '.join(paths)}")
         return list(paths)

@@ -1,4 +1,4 @@
-"""Whether recorded propensities allow off-policy evaluation: calibration, support, effective sample size."""
+"""Computes whether recorded propensities allow off-policy evaluation: calibration, support, effective sample size."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ Array: TypeAlias = "np.ndarray[Any, Any]"
 
 BEHAVIOR, TARGET = "propensity", "target_propensity"
 MOST_ACTIONS = 1000
-"""Discrete actions that are told apart; of more, nothing is said about calibration."""
+"""The most discrete actions for which calibration is computed."""
 
 
 _WINDOW = 1000
-"""Weights that are smaller than the largest one by a factor of more than 2**_WINDOW do not count."""
+"""Weights smaller than the largest one by a factor of more than 2**_WINDOW are ignored."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Moments:
-    """Number, sum and sum of squares of values. Immutable, mergeable; exact, so the order of merging does not matter.
+    """The count, sum, and sum of squares of values. Immutable, mergeable, and exact, so merge order does not matter.
 
     Attributes:
-      count: how many values.
-      total, squares: as of `ExactSums`.
+      count: the number of values.
+      total, squares: the sum and the sum of squares, in the unit of `ExactSums`.
     """
 
     count: int = 0
@@ -42,7 +42,7 @@ class Moments:
 
     @staticmethod
     def of(values: Array) -> Moments:
-        """Of finite values (N,)."""
+        """Computes the moments of finite values (N,)."""
         sums = ExactSums.of(values[None])
         return Moments(sums.count, sums.totals[0], sums.squares[0])
 
@@ -60,18 +60,19 @@ class Moments:
 
     @property
     def effective(self) -> float:
-        """Kish's effective sample size of weights, `sum(w)^2 / sum(w^2)`: 0 if all are 0."""
+        """Kish's effective sample size of weights, `sum(w)^2 / sum(w^2)`; 0 if all weights are 0."""
         return self.total**2 / (self.squares * UNIT) if self.squares else 0.0
 
 
 @dataclasses.dataclass(frozen=True)
 class LogMoments:
-    """Number, sums and sums of squares of weights given as logarithms: products of many ratios neither overflow nor
-    become 0. Immutable, mergeable; exact, so the order of merging does not matter.
+    """The count, sum, and sum of squares of weights given as logarithms, so that products do not over- or underflow.
+
+    Immutable, mergeable, and exact, so merge order does not matter.
 
     Attributes:
-      count: how many weights.
-      parts: by exponent e, the sums of m and of m^2 of the weights m 2^e, where m is an integer of 53 bits.
+      count: the number of weights.
+      parts: exponent e -> the sums of m and of m^2 for the weights m 2^e, where m is a 53-bit integer.
     """
 
     count: int = 0
@@ -79,7 +80,7 @@ class LogMoments:
 
     @staticmethod
     def of(log: float) -> LogMoments:
-        """Of one weight; -inf is the logarithm of 0."""
+        """Computes the moments of one weight; -inf is the logarithm of 0."""
         if log == -math.inf:
             return LogMoments(1)
         exponent = math.floor(log / math.log(2))
@@ -97,7 +98,7 @@ class LogMoments:
 
     @property
     def effective(self) -> float:
-        """As of `Moments`."""
+        """Kish's effective sample size, as `Moments.effective`."""
         least = min(self.parts, default=0)
         total = sum(part[0] << (e - least) for e, part in self.parts.items())
         squares = sum(part[1] << (2 * (e - least)) for e, part in self.parts.items())
@@ -106,15 +107,15 @@ class LogMoments:
 
 @dataclasses.dataclass(frozen=True)
 class PropensityStatistics:
-    """Of the transitions whose propensity is recorded. Immutable, mergeable, picklable.
+    """Statistics of transitions with recorded propensities. Immutable, mergeable, picklable.
 
     Attributes:
-      smallest: the smallest propensity: 1 over it is the largest factor of a weight.
-      actions: by discrete action: 1 / propensity of the transitions with it, for the calibration. None where the
+      smallest: the smallest propensity; its inverse is the largest possible factor of a weight.
+      total: the number of transitions.
+      actions: discrete action -> the moments of 1 / propensity over its transitions, for calibration; None if
         actions are not single integers, or too many.
-      total: transitions.
-      ratios: of the target policy's propensity to the recorded one, over all transitions.
-      weights: the products of them over each episode.
+      ratios: the ratios of the target policy's propensities to the recorded ones, over all transitions.
+      weights: the products of these ratios over each episode.
     """
 
     smallest: float
@@ -125,10 +126,10 @@ class PropensityStatistics:
 
     @staticmethod
     def of(episode: Episode, fields: StepFields | None = None) -> PropensityStatistics | None:
-        """Of one episode; None where it has no transition, or records no propensity above 0 for each of them.
+        """Computes the statistics of one episode; None unless it has transitions that all record a propensity above 0.
 
         Raises:
-          UsageError: a propensity under the target policy is negative, or its ratio to the recorded one overflows.
+          UsageError: a target propensity is negative, or its ratio to the recorded one overflows.
         """
         count = transitions(episode)
         behavior = _numbers(episode, BEHAVIOR, count)
@@ -146,7 +147,7 @@ class PropensityStatistics:
 
     @staticmethod
     def merged(parts: Sequence[PropensityStatistics]) -> PropensityStatistics | None:
-        """All of them; of the target policy, if every part knows it."""
+        """Merges statistics; those of the target policy only if every part has them."""
         if not parts:
             return None
         actions: dict[int, Moments] = {}
@@ -163,16 +164,16 @@ class PropensityStatistics:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """`transitions`, `smallest`, and what is known of `calibration`, `support` and `effective_sample_size`.
+        """`transitions`, `smallest`, and, if known, `calibration`, `support`, and `effective_sample_size`.
 
         calibration: the mean of 1{action = k} / propensity over all transitions, for each discrete action k, with its
-          standard error. If the recorded propensities are right and the policy may choose k in every state, it is 1
-          (Li, Kim and Zitouni 2015, the harmonic mean test). `largest_deviation` says how far the means are from 1
+          standard error. It is 1 if the recorded propensities are correct and the policy can choose k in every state
+          (the harmonic mean test of Li, Kim, and Zitouni 2015). `largest_deviation` is how far the means are from 1
           (see `_deviation`).
         support: the mean of target_propensity / propensity, with its standard error. It is 1 if the recorded policy
-          may choose whatever the target policy does, and less if it may not (the arithmetic mean test).
+          can choose every action that the target policy chooses, and less otherwise (the arithmetic mean test).
         effective_sample_size: `sum(w)^2 / sum(w^2)` (Kish 1965) of the ratios of all transitions, and of the
-          trajectory-wise weights of all episodes, each with the number of them.
+          trajectory-wise weights of all episodes, each with its count.
         """
         content: dict[str, Any] = {"transitions": self.total, "smallest": self.smallest}
         if self.actions is not None:
@@ -194,10 +195,10 @@ class PropensityStatistics:
     def _deviation(self, mean: float, error: float) -> float:
         """How far a mean of 1 / propensity is from 1: x of the empirical Bernstein bound.
 
-        Of N values between 0 and b, the mean is off by at most `x error + 7 x^2 b / (6 (N - 1))`, but for a chance of
-        `2 exp(-x^2 / 2)` on either side (Maurer and Pontil 2009, theorem 4, with x^2 = 2 ln(2 / delta)); b is 1 over
-        the smallest propensity. The standard error alone is far too small if propensities vary a lot: the largest
-        values are then so rare that they are missing in both the mean and the error. For large N, x counts standard
+        The mean of N values in [0, b] is off by at most `x error + 7 x^2 b / (6 (N - 1))`, except with probability
+        `2 exp(-x^2 / 2)` on either side (Maurer and Pontil 2009, theorem 4, with x^2 = 2 ln(2 / delta)); b is the
+        inverse of the smallest propensity. The standard error alone is far too small if propensities vary a lot,
+        because the largest values are too rare to appear in the mean or in the error. For large N, x counts standard
         errors.
         """
         off = abs(mean - 1)
@@ -209,7 +210,7 @@ _M = TypeVar("_M", Moments, LogMoments)
 
 
 def _numbers(episode: Episode, path: str, count: int) -> Array | None:
-    """float64 (T,); None where there are no such finite numbers."""
+    """A step field as float64 (T,); None if it is missing, not one finite float per step, or empty."""
     column = np.asarray(episode.steps[path]) if path in episode.steps else None
     if column is None or not count or column.ndim != 1 or column.dtype.kind != "f":
         return None
@@ -218,11 +219,11 @@ def _numbers(episode: Episode, path: str, count: int) -> Array | None:
 
 
 def _check(episode: Episode, ratios: Array, target: Array) -> None:
-    """Raises UsageError where nothing can be said about ratios."""
+    """Raises UsageError if a ratio is invalid."""
     bad = np.flatnonzero(np.isinf(ratios) | (target < 0))
     if len(bad):
         step = int(bad[0])
-        wrong = "is negative" if target[step] < 0 else f"is more than float64 holds, divided by the {BEHAVIOR}"
+        wrong = "is negative" if target[step] < 0 else f"overflows float64 when divided by the {BEHAVIOR}"
         raise UsageError(f"{episode.key}: the {TARGET} at step {step}, {target[step]:g}, {wrong}")
 
 

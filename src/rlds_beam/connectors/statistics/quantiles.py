@@ -1,16 +1,16 @@
-"""Quantiles of any amount of numbers: exact up to a bound, and within a stated relative error above it.
+"""Quantiles of any number of values: exact up to a limit, and within a fixed relative error above it.
 
-Up to `EXACT` values of a dimension are all kept (fewer if there are more than 64 dimensions: `exact_rows`). More of
-them are counted in buckets, which are the numbers with the same sign, exponent, and first 9 bits of the mantissa:
+Up to `EXACT` values of a dimension are kept (fewer if there are more than 64 dimensions: `exact_rows`). Beyond that,
+values are counted in buckets of numbers with the same sign, exponent, and first 9 bits of the mantissa:
 
     value     1.0000      1.0010      1.0020      1.0039
-    bits      0 01111111111 000000000|...         (43 more bits of float64 are left out)
+    bits      0 01111111111 000000000|...         (the other 43 bits of float64 are ignored)
     bucket    [ 1.0000 ........ 1.0020 )[ 1.0020 ....... 1.0039 )
 
-A bucket is 2**-9 of its value wide and stands for its middle, so each value counts as one that is off by at most 2**-10
-of it, or 0.1 %. 0 (and -0) and the infinities have their own buckets, and denormal numbers are normalized, so this is
-true for all floats. If there is a NaN, each quantile is NaN, as for `np.quantile`. Counts are integers: the result is
-the same however the data were divided, and in any order of merging.
+A bucket is 2**-9 of its value wide and is represented by its middle, so the relative error is at most 2**-10, or 0.1%.
+0 (and -0) and the infinities have their own buckets, and denormal numbers are normalized, so this holds for all floats.
+With a NaN, every quantile is NaN, as with `np.quantile`. Counts are integers, so the result does not depend on how the
+data are divided or in which order parts are merged.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ import numpy as np
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
 EXACT = 1 << 18
-"""Values of a dimension that are kept: up to so many, quantiles are exact."""
+"""The most values of a dimension that are kept; up to this, quantiles are exact."""
 
 EXACT_VALUES = 1 << 24
-"""Values of all dimensions together that are kept."""
+"""The most values of all dimensions together that are kept."""
 
 RELATIVE_ERROR = 2.0**-10
-"""Of the values that a quantile lies between, if there are more."""
+"""The relative error of quantiles if there are more values."""
 
 _BITS = 9
 _SHIFT = 52 - _BITS
 _DENORMAL = 54
-"""Denormal numbers are multiplied by 2 to this, and have exponents smaller by it."""
+"""Denormal numbers are scaled by 2 to this power, and their exponents lowered by it."""
 
 _INFINITE = (2047 + _DENORMAL) << _BITS
 _NAN = _INFINITE + 1
@@ -42,18 +42,17 @@ _SMALLEST_NORMAL = float(np.finfo(np.float64).tiny)
 
 
 def exact_rows(dimensions: int) -> int:
-    """Rows of so many values that are kept."""
+    """The most rows that are kept for this number of dimensions."""
     return max(1, min(EXACT, EXACT_VALUES // max(1, dimensions)))
 
 
 @dataclasses.dataclass(frozen=True)
 class ValueDistribution:
-    """The values of D dimensions. Immutable, mergeable, picklable.
+    """The distribution of the values of D dimensions. Immutable, mergeable, picklable.
 
     Attributes:
-      parts: values that are kept, arrays (D, N); empty once they are counted.
-      buckets: of each dimension, the numbers of the buckets that are not empty, and their counts; None while all values
-        are kept.
+      parts: the kept values, arrays (D, N); empty once they are counted.
+      buckets: per dimension, the numbers and counts of the non-empty buckets; None while all values are kept.
     """
 
     parts: tuple[Array, ...] = ()
@@ -65,16 +64,16 @@ class ValueDistribution:
 
     @staticmethod
     def of(values: Array) -> ValueDistribution:
-        """Of values (D, N)."""
+        """Returns the distribution of values (D, N)."""
         return ValueDistribution((values,))._bounded()
 
     @staticmethod
     def counted(values: Array) -> ValueDistribution:
-        """Of values (D, N), which are not kept, however few they are."""
+        """Returns the distribution of values (D, N), counted in buckets even if there are few."""
         return ValueDistribution((), tuple(map(_count, values)))
 
     def merge(self, *others: ValueDistribution) -> ValueDistribution:
-        """All of the values."""
+        """Merges the distributions."""
         every = (self, *others)
         kept = tuple(part for one in every for part in one.parts)
         counted = [one.buckets for one in every if one.buckets is not None]
@@ -85,16 +84,16 @@ class ValueDistribution:
         return ValueDistribution((), tuple(_add([c[d] for c in counted]) for d in range(len(counted[0]))))
 
     def quantiles(self, q: list[float]) -> Array:
-        """float64 (len(q), D), with linear interpolation as in `np.quantile`. NaN where there are no values."""
+        """Quantiles, float64 (len(q), D), with linear interpolation as in `np.quantile`; NaN without values."""
         if self.buckets is not None:
             return np.stack([_quantiles(*bucket, q) for bucket in self.buckets], axis=1)
         values = np.concatenate(self.parts, axis=1).astype(np.float64)
         if not values.shape[1]:
             return np.full((len(q), len(values)), np.nan)
-        return cast(Array, np.quantile(values, q, axis=1) + 0.0)  # never -0.0, whichever zero came first
+        return cast(Array, np.quantile(values, q, axis=1) + 0.0)  # never -0.0, regardless of order
 
     def _bounded(self) -> ValueDistribution:
-        """Counted, where there are too many values to keep."""
+        """Counts the values in buckets if there are too many to keep."""
         parts = self.parts
         if sum(part.shape[1] for part in parts) <= exact_rows(len(parts[0])):
             return self
@@ -104,11 +103,11 @@ class ValueDistribution:
 def _count(values: Array) -> tuple[Array, Array]:
     """The buckets of the values (N,) of one dimension, in ascending order, and their counts.
 
-    The number of a bucket has the sign of its values, and grows with them; 0 is the bucket of 0.
+    A bucket's number has the sign of its values and grows with them; bucket 0 holds 0.
     """
     parts, wide = [], np.ascontiguousarray(values, np.float64)
     usual = _buckets(wide)
-    if usual is None:  # some of them are 0, denormal, infinite or NaN
+    if usual is None:  # some values are 0, denormal, infinite, or NaN
         sizes = np.abs(wide)
         normal = (sizes >= _SMALLEST_NORMAL) & (sizes < np.inf)
         small = wide[(sizes > 0) & (sizes < _SMALLEST_NORMAL)]
@@ -122,10 +121,10 @@ def _count(values: Array) -> tuple[Array, Array]:
 
 
 def _buckets(values: Array, exponent: int = 0) -> tuple[Array, Array] | None:
-    """The buckets of normal numbers (N,), and their counts; None if there are none, or others among them.
+    """The buckets of normal numbers (N,), and their counts; None if there are no values, or some are not normal.
 
     Args:
-      exponent: what is added to their exponents.
+      exponent: added to their exponents.
     """
     if not len(values):
         return None
@@ -136,7 +135,7 @@ def _buckets(values: Array, exponent: int = 0) -> tuple[Array, Array] | None:
         return None
     span = most - least + 1
     sizes -= least
-    sizes += (bits >> 63) & span  # those below 0 come after the others
+    sizes += (bits >> 63) & span  # negative values come after the others
     counts = np.bincount(sizes)
     there = np.flatnonzero(counts)
     buckets = there % span + least + ((exponent + _DENORMAL) << _BITS)
@@ -151,11 +150,13 @@ def _add(buckets: list[tuple[Array, Array]]) -> tuple[Array, Array]:
 
 
 def _middle(numbers: Array) -> Array:
-    """The number in the middle of each bucket, float64."""
+    """The middle of each bucket, float64."""
     sizes = np.abs(numbers)
     normal = sizes >> _BITS > _DENORMAL
     bits = np.where(normal, sizes - (_DENORMAL << _BITS), sizes) << _SHIFT
-    middles = (bits + (1 << (_SHIFT - 1)) - ~normal).view(np.float64)  # of one denormal number: rounded down to it
+    middles = (bits + (1 << (_SHIFT - 1)) - ~normal).view(
+        np.float64
+    )  # a bucket of one denormal number: rounded down to it
     with np.errstate(invalid="ignore"):
         values = np.where(normal, middles, np.ldexp(middles, -_DENORMAL))
     values = np.select([sizes == 0, sizes == _INFINITE, sizes == _NAN], [0.0, np.inf, np.nan], values)
@@ -163,7 +164,7 @@ def _middle(numbers: Array) -> Array:
 
 
 def _quantiles(numbers: Array, counts: Array, q: list[float]) -> Array:
-    """Between the two values on whose ranks a quantile lies, as `np.quantile` does."""
+    """Interpolates between the two values nearest to a quantile's rank, as `np.quantile` does."""
     ends, values = np.cumsum(counts), _middle(numbers)
     if numbers[-1] == _NAN:
         return np.full(len(q), np.nan)

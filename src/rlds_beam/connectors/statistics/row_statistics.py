@@ -1,4 +1,4 @@
-"""Statistics of rows that connectors choose, gathered record by record, and merged in any order."""
+"""Gathers statistics of rows that connectors choose; parts can be merged in any order."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from rlds_beam.episodes.nesting import below
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
 Rows: TypeAlias = "Iterable[tuple[str, str, Array]]"
-"""A group (an agent, a module), a name in it, and rows (N, ...)."""
+"""Tuples of a group (an agent, a module), a name in it, and rows (N, ...)."""
 
 
 class RowStatistics:
     """An `Accumulator` of the statistics of rows.
 
     Args:
-      rows_of: what rows there are in a batch; a function that pickles.
+      rows_of: a picklable function that returns the rows of a batch.
     """
 
     def __init__(self, rows_of: Callable[[Batch], Rows]):
@@ -33,7 +33,7 @@ class RowStatistics:
         self._merged: dict[tuple[str, str], LeafStatistics] = {}
 
     def add(self, batch: Batch) -> None:
-        """Takes in the rows of one batch. Holds copies of them."""
+        """Adds copies of the rows of one batch."""
         for group, name, rows in self._rows_of(batch):
             if len(rows):
                 if (group, name) not in self._builders:
@@ -41,7 +41,7 @@ class RowStatistics:
                 self._builders[group, name].add(rows)
 
     def merge(self, *others: RowStatistics) -> RowStatistics:
-        """All of the rows."""
+        """Merges the statistics."""
         merged, every = RowStatistics(self._rows_of), [one._leaves() for one in (self, *others)]
         for key in sorted({key for leaves in every for key in leaves}):
             first, *more = (leaves[key] for leaves in every if key in leaves)
@@ -49,14 +49,14 @@ class RowStatistics:
         return merged
 
     def finish(self) -> dict[str, dict[str, Any]]:
-        """`LeafStatistics.to_json` by group and name, in the order of their names."""
+        """`LeafStatistics.to_json` by group and name, sorted."""
         by_group: dict[str, dict[str, Any]] = {}
         for (group, name), leaf in sorted(self._leaves().items()):
             by_group.setdefault(group, {})[name] = leaf.to_json()
         return by_group
 
     def _leaves(self) -> dict[tuple[str, str], LeafStatistics]:
-        """Of what was added, and of what was merged before."""
+        """The statistics of everything added and merged so far."""
         leaves = {key: builder.finish() for key, builder in self._builders.items()}
         for key, leaf in self._merged.items():
             leaves[key] = leaf.merge(leaves[key]) if key in leaves else leaf
@@ -64,13 +64,13 @@ class RowStatistics:
 
 
 def valid_rows(episode: Episode, path: str, fields: StepFields) -> Column:
-    """The rows of a step field that mean something: all observations, and one action, reward and so on a transition.
+    """The valid rows of a step field: all observations, but one action, reward, and so on per transition.
 
     step          0     1     2     3 (last)
     observation   o0    o1    o2    o3
     action        a0    a1    a2                the action of the last step is void
 
-    A timestep that `AddOneTsToEpisodesAndTruncate` added is left out.
+    Timesteps that `AddOneTsToEpisodesAndTruncate` added are left out.
     """
     count = real_transitions(episode)
     return episode.steps[path][: count + 1 if below(path, fields.obs) else count]

@@ -1,4 +1,4 @@
-"""Advantages of mean 0 and standard deviation 1 over the whole dataset."""
+"""Standardizes advantages over the whole dataset."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ from rlds_beam.episodes.episode import Episode
 from rlds_beam.errors import UsageError
 
 _LEAST = 1e-4
-"""The smallest standard deviation that is divided by, as in RLlib."""
+"""The smallest divisor, as in RLlib."""
 
 
 @dataclasses.dataclass(frozen=True)
 class StandardizeAdvantages(FittedConnector):
-    """`advantages` (T,), float32, with mean 0 and standard deviation 1 over all transitions of a module.
+    """Standardizes `advantages`, float32 (T,), to mean 0 and standard deviation 1 over a module's transitions.
 
         advantages    1     3     5     0*      mean 3, std 1.63
-                     -1.22  0     1.22  0*      * a timestep that AddOneTsToEpisodesAndTruncate added: neither
-                                                  counted nor changed
+                     -1.22  0     1.22  0*      * added by AddOneTsToEpisodesAndTruncate: neither counted
+                                                  nor changed
 
-        (advantages - mean) / max(std, 1e-4)    std of the population, as RLlib divides
+        (advantages - mean) / max(std, 1e-4)    population std, as in RLlib
 
-    The statistics are those of the whole dataset, gathered before anything is written. RLlib takes those of each
-    training batch, with the timesteps that were added. It comes after GeneralAdvantageEstimation, and before the time
-    axis.
+    The statistics cover the whole dataset and are computed before anything is written. (RLlib uses those of each
+    training batch, including added timesteps.) Must come after GeneralAdvantageEstimation, and before
+    AddTimeDimToBatchAndZeroPad.
 
     Attributes:
-      column: the column.
-      statistics: `mean` and `std` of each module; by default the dataset's own.
+      column: the column to standardize.
+      statistics: module -> `mean` and `std`; by default the dataset's own.
     """
 
     column: str = "advantages"
@@ -68,7 +68,7 @@ class StandardizeAdvantages(FittedConnector):
             return values.astype(np.float32)
         if module not in self.statistics:
             known = ", ".join(self.statistics) or "nothing"
-            raise UsageError(f"StandardizeAdvantages: there are no statistics of the module {module}, only of {known}")
+            raise UsageError(f"StandardizeAdvantages: no statistics of module {module}, only of {known}")
         mean, std = (float(self.statistics[module][name]) for name in ("mean", "std"))
         scaled = (values.astype(np.float64) - mean) / max(std, _LEAST)
         return np.where(np.arange(len(values)) < real, scaled, values).astype(np.float32)
@@ -82,11 +82,11 @@ class StandardizeAdvantages(FittedConnector):
         if self.column not in columns:
             raise UsageError(
                 f"StandardizeAdvantages: there is no column {self.column}, only {', '.join(columns) or 'none'}; "
-                "GeneralAdvantageEstimation comes before it"
+                "put GeneralAdvantageEstimation before it"
             )
         return np.asarray(columns[self.column])
 
     def _check(self, batch: Batch) -> None:
         check_not_batched(self, batch)
         if batch.time is not None:
-            raise ValueError("StandardizeAdvantages has to come before AddTimeDimToBatchAndZeroPad")
+            raise ValueError("StandardizeAdvantages must come before AddTimeDimToBatchAndZeroPad")

@@ -1,14 +1,13 @@
-"""Statistics in the formats that other projects load.
+"""Writes statistics in the formats of other projects.
 
     own              everything, as `DatasetStatistics.to_json`
-    openvla          dataset_statistics.json beside a model of OpenVLA or OpenVLA-OFT: {dataset: {action, proprio, ...}}
-    openvla_dataset  what their data loader takes: {action, proprio, num_...}, without the mask, which it is told
+    openvla          dataset_statistics.json of an OpenVLA or OpenVLA-OFT model: {dataset: {action, proprio, ...}}
+    openvla_dataset  the file of their data loader: {action, proprio, num_...}, without the mask, which is an option
     octo             dataset_statistics.json of Octo: the same, with p01 and p99 for q01 and q99
     openpi           norm_stats.json of openpi: {norm_stats: {state, actions}}
     lerobot          meta/stats.json of LeRobot: {feature: {min, max, mean, std, count, q01, q10, q50, q90, q99}}
 
-The numbers are those of all transitions. The loaders of OpenVLA and Octo also count the void action of each episode's
-last step.
+Statistics cover all transitions. OpenVLA's and Octo's own loaders also count the void action of each last step.
 """
 
 from __future__ import annotations
@@ -31,16 +30,16 @@ Format = Literal["own", "openvla", "openvla_dataset", "octo", "openpi", "lerobot
 def statistics_in(
     format: str, content: Mapping[str, Any], *, action: str = "action", proprio: str | None = None
 ) -> dict[str, Any]:
-    """The statistics of a dataset as another project's file has them.
+    """Converts the statistics of a dataset to a project's file format.
 
     Args:
       format: one of `Format`.
-      content: `DatasetStatistics.to_json()`, with the name of the dataset as `dataset`.
-      action, proprio: the fields that stand for the action and for the robot's state; `proprio` is optional for
-        OpenVLA, which gets zeros, and for Octo.
+      content: `DatasetStatistics.to_json()`, plus the name of the dataset as `dataset`.
+      action, proprio: the fields of the action and of the robot's state. `proprio` is optional for OpenVLA (zeros
+        without it) and Octo.
 
     Raises:
-      UsageError: there is no such format or field.
+      UsageError: the format or a field does not exist.
     """
     if format == "own":
         return dict(content)
@@ -54,7 +53,7 @@ def statistics_in(
         state = _picked(of_state, _OPENVLA) if of_state else {name: _zeros(value) for name, value in chosen.items()}
         if format == "openvla_dataset":
             return {"action": chosen, "proprio": state, **counts}
-        # A model maps the dimensions of the mask from [-1, 1] back to [q01, q99], so constant ones to their value.
+        # A model maps masked dimensions from [-1, 1] back to [q01, q99], so constant dimensions to their value.
         mask = [True] * len(of_action["mean"])
         return {content["dataset"].split("/")[0]: {"action": {**chosen, "mask": mask}, "proprio": state, **counts}}
     if format == "octo":
@@ -62,20 +61,22 @@ def statistics_in(
         return {"action": _picked(of_action, _OCTO), **state, **counts}
     if format == "openpi":
         if of_state is None:
-            raise UsageError("--format=openpi: norm_stats.json has the robot's state; name its field: --proprio=PATH")
+            raise UsageError(
+                "--format=openpi: norm_stats.json needs the robot's state; name its field with --proprio=PATH"
+            )
         return {"norm_stats": {"state": _picked(of_state, _OPENPI), "actions": _picked(of_action, _OPENPI)}}
     formats = get_args(Format)
     raise UsageError(f"--format={format}: expected one of {', '.join(formats)}{did_you_mean(format, formats)}")
 
 
 def leaf_of(content: Mapping[str, Any], path: str, flag: str) -> Mapping[str, Any]:
-    """The statistics of one field of vectors; raises UsageError where there is none."""
+    """The statistics of a vector field; raises UsageError if there are none."""
     if path not in content["fields"]:
         near = did_you_mean(path, content["fields"])
-        raise UsageError(f"{flag}={path}: no such field of numbers, only {', '.join(content['fields'])}{near}")
+        raise UsageError(f"{flag}={path}: no such numeric field, only {', '.join(content['fields'])}{near}")
     leaf: Mapping[str, Any] = content["fields"][path]
     if not isinstance(leaf["mean"], list):
-        raise UsageError(f"{flag}={path}: it is a scalar, and the format has vectors")
+        raise UsageError(f"{flag}={path}: the field is a scalar, but the format needs a vector")
     return leaf
 
 
@@ -88,11 +89,11 @@ def _zeros(value: Any) -> Any:
 
 
 def _feature(path: str) -> str:
-    """LeRobot's name: `observation.state`; `next.reward` for the reward that follows an observation."""
+    """LeRobot's feature name: `observation.state`; `next.reward` for the reward after an observation."""
     return {"reward": "next.reward"}.get(path, path.replace("/", "."))
 
 
 def _lerobot(leaf: Mapping[str, Any]) -> dict[str, Any]:
-    """Every statistic has at least one axis there."""
+    """One leaf in LeRobot's format, in which every statistic has at least one axis."""
     values = {name: leaf[name] if isinstance(leaf[name], list) else [leaf[name]] for name in _LEROBOT}
     return {**values, "count": [leaf["count"]]}
