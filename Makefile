@@ -109,7 +109,7 @@ test-dataflow: full  ## run Dataflow jobs in an environment like their image's (
 test-wheel: wheel  ## run a job with the wheel in a fresh environment, next to modules of the same names
 	@.ci/test_wheel
 
-test-readme: full  ## run the README as printed, in a fresh environment (3 minutes)
+test-readme: full  ## run the README and the ten-minute tutorial as printed, in a fresh environment (3 minutes)
 	@.ci/test_readme
 
 # Type-checks what users get: the installed wheel, not this checkout.

@@ -21,12 +21,28 @@ PAGES = {
 }
 """The page that says more of a format."""
 
-_TABLE = re.compile(r"(?<=<!-- Written by docs/format_table.py -->\n).*?(?=\n\n)", re.DOTALL)
+README = Path(__file__).parents[1] / "README.md"
+
+_TABLE = re.compile(r"(<!-- Written by docs/format_table.py -->\n)(?:\|.*\n)*")
 
 
 def page() -> str:
-    """The page with the table as it should be."""
-    return _TABLE.sub(lambda _: table(), PAGE.read_text())
+    """The page with its table up to date."""
+    return _TABLE.sub(lambda marker: f"{marker[1]}{table()}\n", PAGE.read_text())
+
+
+def front_page() -> str:
+    """The README with its table up to date."""
+    return _TABLE.sub(lambda marker: f"{marker[1]}{short_table()}\n", README.read_text())
+
+
+def short_table() -> str:
+    """Reads, writes, opens in: what the README says about each format."""
+    rows = ["| format | reads | writes | opens in |", "|---|:-:|:-:|---|"]
+    for name, known in FORMATS.items():
+        reads, writes = ("\N{CHECK MARK}" if kind else "" for kind in (known.source, known.output))
+        rows.append(f"| `{name}`: {known.about} | {reads} | {writes} | {known.opens} |".replace("|  ", "| "))
+    return "\n".join(rows)
 
 
 def table() -> str:
@@ -50,3 +66,4 @@ def row(name: str, known: Format) -> str:
 
 if __name__ == "__main__":
     PAGE.write_text(page())
+    README.write_text(front_page())

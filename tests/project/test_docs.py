@@ -1,4 +1,4 @@
-"""The code blocks of the README and the docs run, in the order in which they stand, and the links hold."""
+"""The code blocks of the README and the docs run in order, and their links work."""
 
 import contextlib
 import io
@@ -18,6 +18,7 @@ from rlds_beam.checking.rules import RULES
 from rlds_beam.pipelines.example import ExampleConfig, example
 
 README = ROOT / "README.md"
+TEN_MINUTES = ROOT / "docs" / "tutorials" / "ten_minutes.md"
 PAGES = [README, *sorted((ROOT / "docs").rglob("*.md"))]
 LINKED = [*PAGES, ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "examples").glob("*/README.md"))]
 AGENTS = re.compile(r"load_trajectories|tensorflow|tf_agents|rlds_to_reverb|reverb\.serving")
@@ -41,12 +42,45 @@ def bash(script, folder, seconds=2 * DEADLINE):
     return done.stdout
 
 
-def test_the_readme_runs_as_printed_on_the_base_package(tmp_path):
-    """All but `pip install` and what it adds, TF-Agents: `.ci/run` runs the whole page in an environment of its own."""
-    wanted = [b for b in readme.blocks(README) if b.heading != readme.AGENTS and not b.installs]
-    assert [b.language for b in wanted].count("python") == 3 and len(wanted) >= 7
-    said = bash(readme.script(wanted), tmp_path)
-    assert "checked   32 episodes: 32 valid, 0 rejected" in said and "output    windows" in said
+def run_in_order(page, folder, monkeypatch):
+    """Runs the blocks of a page that work in this environment, in one shell; returns (block, what it printed)."""
+    scratch = folder / "scratch"
+    scratch.mkdir()
+    monkeypatch.setenv("TMPDIR", str(scratch))
+    wanted = [block for block in readme.blocks(page) if block.heading != readme.AGENTS and not block.installs]
+    start = folder / "start"
+    start.mkdir()
+    printed = bash(readme.script(wanted, marks=True), start).split(f"{readme.MARK}\n")
+    assert list(start.iterdir()) == [], "the page leaves files in the current directory"
+    return list(zip(wanted, printed, strict=False))
+
+
+def test_the_readme_runs_as_printed_on_the_base_package(tmp_path, monkeypatch):
+    """Without its `pip install`: `.ci/test_readme` runs the whole page in a fresh environment."""
+    printed = run_in_order(README, tmp_path, monkeypatch)
+    assert [block.language for block, _ in printed] == ["sh", "python", "sh", "python"]
+    assert "accepted  32 episodes" in printed[2][1]
+
+
+def test_the_ten_minutes_print_what_the_page_shows(tmp_path, monkeypatch):
+    shown = [(block, said) for block, said in run_in_order(TEN_MINUTES, tmp_path, monkeypatch) if block.output]
+    assert len(shown) >= 9
+    for block, said in shown:
+        assert readme.matches(block.output, said), f"{block.code}printed:\n{said}"
+
+
+@pytest.mark.parametrize(
+    ("shown", "printed", "fits"),
+    [
+        ("a\n...\nd\n", "a\nb\nc\nd\n", True),
+        ("a\n...\n", "a\n", True),
+        ("a\n", "a\nb\n", False),
+        ("took  1.1 s\n", "took  12.3 s\n", True),
+        ("wrote 1 item\n", "wrote 2 item\n", False),
+    ],
+)
+def test_shown_and_printed_output_are_compared(shown, printed, fits):
+    assert readme.matches(shown, printed) is fits
 
 
 def test_a_command_that_ends_otherwise_than_the_page_says_fails(tmp_path):
@@ -68,7 +102,7 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-RUN = [page for page in PAGES if page != README and readme.blocks(page)]
+RUN = [page for page in PAGES if page not in (README, TEN_MINUTES) and readme.blocks(page)]
 
 
 @pytest.mark.timeout(900)

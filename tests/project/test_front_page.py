@@ -55,3 +55,11 @@ def test_each_figure_names_a_benchmark_that_exists() -> None:
         for name, _, section in (figure["benchmark"].partition(" ") for figure in figures if figure["benchmark"]):
             assert (ROOT / "benchmarks" / name).is_file()
             assert not section or f'"{section}":' in sections[0], section
+
+
+def test_the_readme_is_short() -> None:
+    assert len(README.read_text().splitlines()) <= 120
+
+
+def test_the_table_of_formats_is_up_to_date() -> None:
+    assert README.read_text() == script("format_table").front_page(), "run `make docs`, or python docs/format_table.py"
