@@ -2,7 +2,7 @@
 
     python docs/format_table.py
 
-`make docs` runs it, and a test fails where the table is not what it writes.
+`make docs` runs it, and a test fails if the table differs from what it writes.
 """
 
 import re
