@@ -1,4 +1,4 @@
-"""Writes the table of all formats into `how_to/exchange.md`, from `rlds_beam.formats.registry`.
+"""Writes the table of all formats into `reference/formats.md`, from `rlds_beam.formats.registry`.
 
     python docs/format_table.py
 
@@ -10,14 +10,18 @@ from pathlib import Path
 
 from rlds_beam.formats.registry import FORMATS, Format
 
-PAGE = Path(__file__).parent / "how_to" / "exchange.md"
+PAGE = Path(__file__).parent / "reference" / "formats.md"
 PAGES = {
-    "rlds": "clean_rlds.md",
-    "trajectories": "../reference/output_files.md",
+    "rlds": "../how_to/clean_rlds.md",
+    "merged": "../how_to/merge.md",
+    "trajectories": "output_files.md",
     "columns": "columns.md",
     "lerobot": "lerobot.md",
-    "rllib": "rllib.md",
-    "keep_ranges": "coming_from.md",
+    "minari": "../how_to/minari.md",
+    "d3rlpy": "../how_to/d3rlpy.md",
+    "scope_rl": "scope_rl.md",
+    "rllib": "../how_to/rllib.md",
+    "keep_ranges": "../how_to/idle_steps.md",
 }
 """The page that says more of a format."""
 
@@ -46,7 +50,7 @@ def short_table() -> str:
 
 
 def table() -> str:
-    head = ["| format | `--from` | `--to` | what it is | other programs | extra |", "|---|---|---|---|---|---|"]
+    head = ["| format | `--from` | `--to` | description | other programs | extra |", "|---|---|---|---|---|---|"]
     return "\n".join([*head, *(row(name, known) for name, known in FORMATS.items())])
 
 

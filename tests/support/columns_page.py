@@ -1,4 +1,4 @@
-"""The blocks of docs/how_to/columns.md that need other programs: those whose first line imports one."""
+"""The blocks of docs/how_to/columns.md and random_access.md that import other programs, for tests that have them."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from checkout import ROOT
 import rlds_beam
 from rlds_beam.pipelines.example import ExampleConfig, example
 
-PAGE = ROOT / "docs" / "columns.md"
+PAGES = [ROOT / "docs" / "how_to" / name for name in ("columns.md", "random_access.md")]
 
 
 def blocks(module: str) -> list[str]:
     """The blocks that import a module."""
-    found = re.findall(r"^```text\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)
+    text = "".join(page.read_text() for page in PAGES)
+    found = re.findall(r"^```text\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
     return [code for code in found if re.search(rf"^(import|from) {re.escape(module)}\b", code, re.MULTILINE)]
 
 
@@ -23,7 +24,7 @@ def write(folder: Path) -> None:
     """What the page's commands write: `columns`, and `transitions` as Parquet."""
     example(ExampleConfig(str(folder / "data")))
     source = folder / "data" / "point_mass" / "1.0.0"
-    connectors = re.search(r"<<END\n(.*?)^END", PAGE.read_text(), re.DOTALL | re.MULTILINE)
+    connectors = re.search(r"<<END\n(.*?)^END", PAGES[0].read_text(), re.DOTALL | re.MULTILINE)
     assert connectors
     (folder / "transitions.yaml").write_text(connectors[1])
     rlds_beam.convert(source, folder / "columns", to="columns")
@@ -33,4 +34,4 @@ def write(folder: Path) -> None:
 
 def run(code: str) -> None:
     """Runs a block."""
-    exec(compile(code, PAGE.name, "exec"), {"__name__": "__docs__"})
+    exec(compile(code, "a block of the page", "exec"), {"__name__": "__docs__"})
