@@ -91,4 +91,4 @@ def test_what_the_module_imports_has_to_be_found_elsewhere(here: Path) -> None:
     done = run(here, [*RLDS_BEAM], "convert", "data/testing/1.0.0", "out", "--policy_info_fn=my_policies:info")
     assert (done.returncode, done.stdout) == (2, "")
     assert len(complaints(done.stderr)) == 1
-    assert "No module named 'helpers'" in done.stderr and "make them one package, or set PYTHONPATH" in done.stderr
+    assert "No module named 'helpers'" in done.stderr and "put both into one package, or set PYTHONPATH" in done.stderr

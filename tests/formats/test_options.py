@@ -158,7 +158,7 @@ def test_functions_refuse_options_of_other_formats_alike(dataset: Path, tmp_path
         rlds_beam.convert(dataset, tmp_path / "out", fps=3)
     with pytest.raises(UsageError, match="unknown option gama; did you mean gamma"):
         rlds_beam.convert(dataset, tmp_path / "out", to=ScaledOutput, gama=3)
-    with pytest.raises(UsageError, match="gamma was given, and to_options: use one of them"):
+    with pytest.raises(UsageError, match="gamma and to_options were both given: use one of them"):
         rlds_beam.convert(dataset, tmp_path / "out", to=ScaledOutput, gamma=0.5, to_options={"gamma": 1})
 
 
