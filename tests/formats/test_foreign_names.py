@@ -164,7 +164,7 @@ def convert_split(dataset: Path, output: Path, to: str, split: str) -> None:
 def test_no_output_has_a_plan_with_files_outside(dataset, tmp_path, victim, monkeypatch, to, evil):
     monkeypatch.setattr(naming, "check_name", lambda name, what: name)
     before = bytes_of(victim)
-    with pytest.raises(UsageError, match="the output would hold"):
+    with pytest.raises(UsageError, match="the output would contain"):
         convert_split(dataset, tmp_path / "out", to, evil.format(victim=victim))
     assert bytes_of(victim) == before
     assert not (tmp_path / "out").exists()

@@ -216,14 +216,14 @@ def test_an_unfinished_dataset_is_not_committed(tmp_path):
 def test_a_damaged_shard_is_not_committed(tmp_path):
     make_dataset(tmp_path)
     damage_file(tmp_path)
-    with pytest.raises(NotVerifiedError, match="has 5 bytes where"):
+    with pytest.raises(NotVerifiedError, match="has 5 bytes, but"):
         commit_dataset(tmp_path, RANGES, FIELDS)
     assert not (tmp_path / "manifest.json").exists()
 
 
 def test_other_than_predicted_is_an_error(tmp_path):
     directory.open_output(str(tmp_path), PLAN)
-    with pytest.raises(NotVerifiedError, match="holds 2 items where 3 were predicted"):
+    with pytest.raises(NotVerifiedError, match="holds 2 items, but 3 were predicted"):
         make_range(tmp_path, RANGES[0], 2, predicted=3)
 
 

@@ -1,6 +1,6 @@
-"""The contract of an output: what a conversion writes, range by range, and what completes it.
+"""The contract of an output: what a conversion writes for each range, and what completes the dataset.
 
-`Output` is all that an output needs. What only some of them can do, or have to be asked, is in `capabilities`.
+`Output` is all that an output must implement. Features that only some outputs have are in `capabilities`.
 """
 
 from __future__ import annotations
@@ -24,39 +24,39 @@ class RangeWriter(Protocol):
     """Writes the checked episodes of one work range, in order.
 
     Attributes:
-      predicted: the number of items that the episodes written so far should give, calculated and not counted.
+      predicted: the number of items expected from the episodes so far, calculated and not counted.
     """
 
     @property
     def predicted(self) -> int: ...
 
     def write(self, batch: Batch) -> None:
-        """Writes the episodes of one record, as the connectors returned them: all of them, or none if it raises.
+        """Writes the episodes that the connectors returned for one record: all of them, or none if it raises.
 
         Raises:
-          BadEpisode: one of them cannot be written: for example, an image that cannot be decoded.
+          BadEpisode: an episode cannot be written, for example because an image cannot be decoded.
         """
 
     def finish(self) -> Any:
-        """Completes the range; of a file, its `ShardInfo`. Only now the file gets its name."""
+        """Completes the range and gives the file its name; for a single file, returns its `ShardInfo`."""
 
     def abort(self) -> None:
-        """Removes what was written so far; does nothing after `finish`."""
+        """Removes the unfinished files; does nothing after `finish`."""
 
 
 class FileRangeWriter(RangeWriter, Protocol):
-    """A `RangeWriter` of one file. One of several files returns a `WrittenFile` for each of them (`SeveralFiles`)."""
+    """A `RangeWriter` of one file; for several files, `finish` returns a `WrittenFile` for each (`SeveralFiles`)."""
 
     def finish(self) -> ShardInfo | tuple[WrittenFile, ...]: ...
 
 
 class Description(NamedTuple):
-    """What an output holds, for a person.
+    """A readable description of an output.
 
     Attributes:
-      fields: what a record holds, a line for each field.
-      left_out: the fields that are not written, with the reasons.
-      record: what a record is, in a word.
+      fields: the content of a record, a line for each field.
+      left_out: the fields that are not written, with reasons.
+      record: what a record is, in one word.
     """
 
     fields: list[str]
@@ -65,15 +65,15 @@ class Description(NamedTuple):
 
 
 class Output(abc.ABC):
-    """Files in a directory, one for each work range, and what completes them. Pickles.
+    """An output directory: one file for each work range, and the metadata that completes them. Picklable.
 
-    An output is a class that inherits from this one, or from some of `capabilities`: for example, a frozen dataclass.
-    `--to=trajectories` names one of ours, `--to=module:Class` a user's. An episode is one item, unless the output has
-    the capability `ItemCounts`.
+    An output is a class, for example a frozen dataclass, that inherits from this one or from some of `capabilities`.
+    `--to=trajectories` names a built-in output, `--to=module:Class` a user's. An episode is one item, unless the output
+    inherits from `ItemCounts`.
 
     Attributes:
-      directory: where the files go.
-      options_class: the options that `create` takes. Those of your own output become flags.
+      directory: the output directory.
+      options_class: the class of the options that `create` takes; its options become flags.
     """
 
     directory: str
@@ -82,35 +82,35 @@ class Output(abc.ABC):
     @classmethod
     @abc.abstractmethod
     def create(cls, source: Source, connectors: ConnectorRunner, directory: str, options: Any) -> Output:
-        """The output for a dataset; touches nothing.
+        """Makes the output for a dataset; writes nothing.
 
         Args:
-          source: the dataset as it is read.
-          connectors: what its episodes pass through; `connectors.schema` is the schema of what is written.
-          directory: where the files go.
+          source: the input dataset.
+          connectors: the connectors that edit its episodes; `connectors.schema` is the schema of the result.
+          directory: the output directory.
           options: an `options_class`.
 
         Raises:
-          UsageError: the output cannot hold such episodes, or an option cannot be used.
+          UsageError: the output cannot hold such episodes, or an option is invalid.
         """
 
     @abc.abstractmethod
     def plan(self) -> dict[str, Any]:
-        """What the bytes depend on besides the episodes, as JSON. Equal plans make equal bytes."""
+        """Everything but the episodes that the bytes depend on, as JSON. Equal plans give equal bytes."""
 
     @abc.abstractmethod
     def describe(self) -> Description:
-        """What a record of the output holds, and what is left out."""
+        """The content of a record, and what is left out."""
 
     @abc.abstractmethod
     def file(self, work: WorkRange) -> str:
-        """The name of a range's file in the directory. `name/name` is a file in a directory there."""
+        """The name of a range's file, relative to the directory: `name` or `name/name`."""
 
     @abc.abstractmethod
     def open_range(self, work: WorkRange) -> FileRangeWriter:
-        """A writer of that file."""
+        """Opens a writer of that file."""
 
     def complete(self, commits: Sequence[RangeCommit]) -> dict[str, Any]:
-        """Runs once, when all ranges are finished and checked; returns the manifest's entry, as JSON."""
+        """Runs once when all ranges are finished and checked; returns the manifest's entry as JSON."""
         del commits
         return {}

@@ -1,7 +1,7 @@
 """Checksums of the files of an output: `xxh3-128:<hex>`.
 
-They find files that were damaged or mixed up, not forged files. XXH3 hashes 16 times as
-fast as SHA-256, which took a quarter of the time of a conversion to step pairs.
+They detect damaged or mixed-up files, not forged ones. XXH3 is 16 times as fast as SHA-256, which took a quarter of
+the time of a conversion to step pairs.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _BLOCK = 1 << 20
 
 
 class Checksum:
-    """A checksum of bytes that come piece by piece; `str` gives it."""
+    """An incremental checksum; `str` returns it."""
 
     def __init__(self) -> None:
         self._digest = xxhash.xxh3_128()
@@ -39,16 +39,16 @@ def checksum_of(path: str) -> str:
 
 
 def is_checksum(value: Any) -> bool:
-    """Whether a value of a commit or a manifest is a checksum."""
+    """Whether a value in a commit or manifest is a checksum."""
     return isinstance(value, str) and re.fullmatch(f"{_PREFIX}[0-9a-f]{{32}}", value) is not None
 
 
 def checksum_lines(entries: Iterable[Mapping[str, Any]]) -> str:
-    """What `xxh128sum --check` reads.
+    """The lines that `xxh128sum --check` reads.
 
     Args:
-      entries: of a manifest, with `file`, `records` and `checksum`. Files without records are left out: those of
-        an empty split are removed.
+      entries: a manifest's entries, with `file`, `records`, and `checksum`. Files without records are left out,
+        because those of an empty split are removed.
     """
     digests = [(entry["checksum"].removeprefix(_PREFIX), entry["file"]) for entry in entries if entry["records"]]
     return "".join(f"{digest}  {file}\n" for digest, file in digests)

@@ -1,4 +1,4 @@
-"""The commits of an output: which ranges of its plan are finished."""
+"""The commits of an output, which mark finished ranges of its plan."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RangeCommit:
-    """One finished range: the files that it became, and what was found on the way.
+    """A finished range: its files and its report.
 
     Attributes:
       split, index, of: the range (`plan.WorkRange`).
-      files: what was written; one file, unless an output says otherwise.
+      files: the written files; one, unless the output has several.
       rejected: the range's rejected records; None if there are none.
       report: the range's `Report.to_json()`.
-      plan: `OutputPlan.digest` of the job. A worker of a killed job may write a commit after the next job began,
+      plan: the job's `OutputPlan.digest`. A worker of a killed job may write a commit after the next job began,
         perhaps with another plan; such a commit does not count.
-      numbers: the global indices of the range, once `GlobalIndices.finish_range` has written them.
+      numbers: the range's global indices, once `GlobalIndices.finish_range` has written them.
     """
 
     split: str
@@ -49,17 +49,17 @@ class RangeCommit:
 
     @property
     def items(self) -> int:
-        """Number of items in the files."""
+        """The number of items in the files."""
         return sum(one.shard.records for one in self.files if one.role == "items")
 
     @property
     def kept(self) -> tuple[WrittenFile, ...]:
-        """The files that stay when the dataset is complete."""
+        """The files that remain when the dataset is complete."""
         return tuple(one for one in self.files if one.role != "temporary")
 
     @property
     def names(self) -> list[str]:
-        """The names of all files, and of those that belong to them."""
+        """The names of all files, including their sidecars."""
         return [name for one in self.files for name in (one.file, *one.beside)]
 
     @classmethod
@@ -67,7 +67,7 @@ class RangeCommit:
         """Reads `dataclasses.asdict(commit)` back from the file at `path`.
 
         Raises:
-          UsageError: it is not as rlds-beam writes it, or names a file outside of its directory.
+          UsageError: it is malformed, or names a file outside of its directory.
         """
         check_json(content, _SCHEMA, path)
         rejected = content["rejected"] and ShardInfo.from_json(content["rejected"])
@@ -75,7 +75,7 @@ class RangeCommit:
         known = {field.name: content[field.name] for field in dataclasses.fields(cls)}
         commit = cls(**{**known, "files": files, "rejected": rejected})
         if storage.split(path)[1] != f"{commit.range}.json":
-            raise UsageError(f"{path} is the commit of another part, {commit.range}: remove it")
+            raise UsageError(f"{path} is the commit of another part ({commit.range}): remove it")
         return commit
 
 
@@ -87,7 +87,7 @@ _SCHEMA = {
 
 
 def rejected_path(output: str, work: WorkRange) -> str:
-    """Where the rejected records of a range go, without the ending: for `shards.RejectedWriter`."""
+    """The path of a range's rejected records without the ending, for `shards.RejectedWriter`."""
     return storage.below(output, REJECTED, str(work))
 
 
@@ -100,16 +100,16 @@ def commit_range(
     report: Report,
     plan: str,
 ) -> RangeCommit:
-    """Marks a range as done; its files and its rejected records have their names already.
+    """Marks a range as finished; its files and rejected records already have their final names.
 
     Args:
-      files: what was written.
-      rejected: the range's rejected records, if there are any.
-      report: on the range.
-      plan: `OutputPlan.digest` of the job.
+      files: the written files.
+      rejected: the range's rejected records, if any.
+      report: the report on the range.
+      plan: the job's `OutputPlan.digest`.
 
     Raises:
-      NotVerifiedError: another number of items was written than predicted.
+      NotVerifiedError: the number of written items differs from the prediction.
     """
     commit = RangeCommit(
         split=work.split, index=work.index, of=work.of, files=tuple(files), rejected=rejected,
@@ -123,15 +123,15 @@ def commit_range(
 
 
 def write_commit(output: str, commit: RangeCommit) -> None:
-    """Writes the commit of a range, or another in its place."""
+    """Writes or replaces a range's commit."""
     storage.write_text(storage.below(output, COMMITS, f"{commit.range}.json"), to_json(dataclasses.asdict(commit)))
 
 
 def read_commits(output: str) -> dict[str, RangeCommit]:
-    """The commits of an output's plan by range, whether their files are there or not.
+    """The commits of an output's plan by range, even if their files are missing.
 
     Raises:
-      UsageError: one of them is not as rlds-beam writes it, or of files that are not in the plan of this output.
+      UsageError: a commit is malformed, or names files that are not in the output's plan.
     """
     directory, plan = storage.join(output, COMMITS), read_plan(output)
     paths = [storage.join(directory, name) for name in listdir(directory) if _is_commit(name)]
@@ -142,12 +142,12 @@ def read_commits(output: str) -> dict[str, RangeCommit]:
         for file in commit.names:
             if plan is None or not plan.names(file) or not plan.names_range(commit.range):
                 path = storage.join(directory, f"{commit.range}.json")
-                raise UsageError(f"{path} names {file}, which the {PLAN} of {output} does not: remove the commit")
+                raise UsageError(f"{path} names {file}, which is not in the {PLAN} of {output}: remove the commit")
     return {commit.range: commit for commit in commits}
 
 
 def read_reports(output: str, ranges: Iterable[WorkRange]) -> list[Report]:
-    """The reports on the ranges that are finished."""
+    """The reports on finished ranges."""
     commits, reports = read_commits(output), []
     for work in ranges:
         if str(work) in commits:
@@ -157,14 +157,14 @@ def read_reports(output: str, ranges: Iterable[WorkRange]) -> list[Report]:
 
 
 def read_commit(output: str, work: WorkRange, files: Sequence[str], plan: str) -> RangeCommit | None:
-    """The commit of a range that is done, and whose files are there; None if it is to be done.
+    """The commit of a finished range whose files exist; None if the range is not finished.
 
     Args:
       files: the names of the range's files.
-      plan: `OutputPlan.digest` of the job.
+      plan: the job's `OutputPlan.digest`.
 
     Raises:
-      UsageError: it is not as rlds-beam writes it, or the commit of another file.
+      UsageError: the commit is malformed or belongs to another file.
     """
     path = storage.join(output, COMMITS, f"{work}.json")
     content = read_json(path) if storage.exists(path) else None
@@ -172,15 +172,15 @@ def read_commit(output: str, work: WorkRange, files: Sequence[str], plan: str) -
         return None
     commit = RangeCommit.from_json(content, path)
     committed = [one.file for one in commit.files]
-    if commit.numbers is None and committed != list(files):  # a range that is finished may have others
+    if commit.numbers is None and committed != list(files):  # a completed range may have other files
         raise UsageError(
-            f"{path} names {', '.join(committed)}, where the file of that part is {', '.join(files)}: remove the commit"
+            f"{path} names {', '.join(committed)}, but the file of that part is {', '.join(files)}: remove the commit"
         )
     return None if commit.plan != plan or any(problems_of(functools.partial(_size, output), commit)) else commit
 
 
 def read_again(output: str, commit: RangeCommit) -> RangeCommit:
-    """A commit as it is now; as it was read, where it is gone."""
+    """Reads a commit again; returns `commit` if it is gone."""
     path = storage.join(output, COMMITS, f"{commit.range}.json")
     content = read_json(path) if storage.exists(path) else None
     return commit if content is None else RangeCommit.from_json(content, path)
@@ -191,7 +191,7 @@ def _is_commit(name: str) -> bool:
 
 
 def sizes(output: str, plan: OutputPlan | None) -> dict[str, int]:
-    """The bytes of each file of an output, and of those that it rejected, by path below the directory."""
+    """The size of each output file, including those of rejected records, by path below the directory."""
     by_path = storage.sizes(output) if storage.isdir(output) else {}
     for name in (REJECTED, *(plan.directories if plan is not None else ())):
         directory = storage.join(output, name)
@@ -201,23 +201,23 @@ def sizes(output: str, plan: OutputPlan | None) -> dict[str, int]:
 
 
 def _size(output: str, name: str) -> int | None:
-    """The bytes of one file; None where it is not there."""
+    """The size of a file; None if it does not exist."""
     path = storage.join(output, name)
     return storage.size(path) if storage.exists(path) else None
 
 
 def problems_of(size_of: Callable[[str], int | None], commit: RangeCommit, *, complete: bool = False) -> Iterator[str]:
-    """What of a finished range is not as it was committed.
+    """The differences between a finished range and its commit.
 
     Args:
-      size_of: gives the bytes of a file, None if it is gone.
-      complete: the dataset is, so that temporary files are not needed any more.
+      size_of: returns the size of a file; None if it is gone.
+      complete: whether the dataset is complete, so that temporary files are no longer needed.
     """
     expected: dict[str, int | None] = {}
     for one in commit.files:
         if one.shard.records and not (
             complete and one.role == "temporary"
-        ):  # the empty shards of an empty split are removed in the end
+        ):  # empty shards of an empty split are removed at the end
             expected |= {one.file: one.shard.bytes, **dict.fromkeys(one.beside)}
     if commit.rejected is not None:
         expected |= {f"{REJECTED}/{commit.range}.tfrecord": commit.rejected.bytes}
@@ -225,13 +225,13 @@ def problems_of(size_of: Callable[[str], int | None], commit: RangeCommit, *, co
     for name, size in expected.items():
         actual = size_of(name)
         if actual is None:
-            yield f"{name} is not there"
+            yield f"{name} is missing"
         elif size is not None and actual != size:
-            yield f"{name} has {actual} bytes where {size} were written"
+            yield f"{name} has {actual} bytes, but {size} were written"
     for one in commit.files:
         yield from _wrong_count(one)
 
 
 def _wrong_count(one: WrittenFile) -> Iterator[str]:
     if one.shard.records != one.predicted:
-        yield f"{one.file} holds {one.shard.records} items where {one.predicted} were predicted"
+        yield f"{one.file} holds {one.shard.records} items, but {one.predicted} were predicted"

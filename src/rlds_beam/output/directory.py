@@ -1,21 +1,20 @@
-"""The output directory of a conversion: its plan, and what of that is finished.
+"""The output directory of a conversion: its plan and its progress.
 
     OUTPUT/
-      plan.json                                   written first: what this directory is being made of
-      <name>-<split>.tfrecord-00000-of-00003      a shard, under its name once it is complete
-      <name>-<split>.tfrecord-00000-of-00003.spec what belongs to it (`Sidecars`)
-      <module>/<name>-<split>.tfrecord-...        a shard of each module, of an output with several files a range
-      rejected/<split>-00000-of-00003.tfrecord    rejected records as they were read, where there are any
-      rejected/<split>-00000-of-00003.jsonl       why, a line for each
-      _commits/<split>-00000-of-00003.json        written after the shard: this range is done
+      plan.json                                   written first: the input and the options of this directory
+      <name>-<split>.tfrecord-00000-of-00003      a shard; it gets its name when it is complete
+      <name>-<split>.tfrecord-00000-of-00003.spec its sidecar (`Sidecars`)
+      <module>/<name>-<split>.tfrecord-...        a shard of each module, if ranges have several files
+      rejected/<split>-00000-of-00003.tfrecord    rejected records as they were read, if any
+      rejected/<split>-00000-of-00003.jsonl       the reasons, a line for each
+      _commits/<split>-00000-of-00003.json        written after the shard: the range is finished
       features.json  dataset_info.json            the output's metadata (`Output.complete`)
-      fitted.json                                 what connectors were fitted to, where there are any
+      fitted.json                                 the results of fitted connectors, if any
       checksums.xxh128                            for `xxh128sum --check`
       manifest.json                               written last: everything is complete and checked
 
-A run that was killed at any point is resumed by the next one with the same plan, which does only
-the ranges without a commit, and ends with the same bytes. A commit counts only while its files are
-there in the size that it states.
+A run killed at any point is resumed by the next one with the same plan, which only converts ranges without a commit and
+ends with the same bytes. A commit counts only while its files exist with the committed size.
 """
 
 from __future__ import annotations
@@ -43,11 +42,11 @@ from rlds_beam.output.removing import remove_output
 
 @dataclasses.dataclass(frozen=True)
 class Finished:
-    """What of a plan is done already.
+    """The finished part of a plan.
 
     Attributes:
-      ranges: by `str(work_range)`.
-      complete: the dataset is committed; nothing is left to do.
+      ranges: the commits by `str(work_range)`.
+      complete: whether the dataset is committed, so that nothing is left to do.
     """
 
     ranges: Mapping[str, RangeCommit] = dataclasses.field(default_factory=dict)
@@ -55,12 +54,12 @@ class Finished:
 
 
 def check_output(output: str, plan: OutputPlan, *, overwrite: bool = False) -> None:
-    """Says whether `open_output` would take the directory, and touches nothing.
+    """Checks whether `open_output` would accept the directory; writes nothing.
 
     Args:
       output: a directory that does not exist, is empty, or was written by rlds-beam.
-      plan: what is to be in it.
-      overwrite: remove what an earlier run wrote, whatever its plan. Files that are not in that plan stay.
+      plan: the plan of the new output.
+      overwrite: remove the output of an earlier run, whatever its plan. Files that are not in that plan stay.
 
     Raises:
       UsageError: the directory holds something else, or the output of another plan.
@@ -69,8 +68,8 @@ def check_output(output: str, plan: OutputPlan, *, overwrite: bool = False) -> N
     existing = read_plan(output)
     if names and existing is None:
         raise UsageError(
-            f"{output} is not empty, and rlds-beam did not write what is in it: name another directory, or an empty "
-            "one (--overwrite replaces only what rlds-beam wrote)"
+            f"{output} is not empty, and rlds-beam did not write its content: choose another or an empty directory "
+            "(--overwrite replaces only what rlds-beam wrote)"
         )
     refuse_links(output, (*RESERVED, *plan.directories, *(existing.directories if existing is not None else ())))
     if existing is not None and existing.content != plan.content and not overwrite:
@@ -80,7 +79,7 @@ def check_output(output: str, plan: OutputPlan, *, overwrite: bool = False) -> N
 
 
 def open_output(output: str, plan: OutputPlan, *, overwrite: bool = False) -> Finished:
-    """`status`, and `make_ready` unless all is finished."""
+    """Returns `status`, after `make_ready` unless everything is finished."""
     finished = status(output, plan, overwrite=overwrite)
     if not finished.complete:
         make_ready(output, plan, overwrite=overwrite)
@@ -88,28 +87,28 @@ def open_output(output: str, plan: OutputPlan, *, overwrite: bool = False) -> Fi
 
 
 def status(output: str, plan: OutputPlan, *, overwrite: bool = False) -> Finished:
-    """How far an earlier run of the plan came; nothing is finished of what is overwritten. Writes nothing.
+    """The progress of an earlier run of the plan; none with `overwrite`. Writes nothing.
 
-    Args and what is raised: as for `check_output`.
+    Same arguments and errors as `check_output`.
     """
     check_output(output, plan, overwrite=overwrite)
     return Finished() if overwrite or not is_output(output) else find_finished(output)
 
 
 def make_ready(output: str, plan: OutputPlan, *, overwrite: bool = False) -> None:
-    """Makes an output directory that is not finished ready to be written to; it was looked at before."""
+    """Prepares an unfinished output directory for writing, after `check_output`."""
     if overwrite:
         remove_output(output)
     storage.makedirs(output)
     if not is_output(output):
         write_plan(output, plan)
-    storage.remove_files(output, [MANIFEST])  # which names more than there is
+    storage.remove_files(output, [MANIFEST])  # it names more than exists
     for name in (COMMITS, REJECTED, *plan.directories):
         storage.makedirs(storage.below(output, name))
 
 
 def own_sizes(output: str) -> list[int]:
-    """The bytes of each shard, and of each other file that the directory's plan names; `--overwrite` removes them."""
+    """The size of each shard and of each other file that the directory's plan names; `--overwrite` removes them."""
     plan = read_plan(output)
     return [size for name, size in sizes(output, plan).items() if plan is not None and plan.names(name)]
 
@@ -120,21 +119,21 @@ def is_output(path: str) -> bool:
 
 
 def is_rlds(path: str) -> bool:
-    """Whether `convert --to=rlds` wrote the directory: it is read as any other RLDS dataset."""
+    """Whether `convert --to=rlds` wrote the directory, which is read like any other RLDS dataset."""
     plan = read_plan(path)
     return plan is not None and plan.content.get("to") == "rlds"
 
 
 @dataclasses.dataclass(frozen=True)
 class Holding:
-    """What a directory holds that `convert` or `record` wrote.
+    """The content of a directory that `convert` or `record` wrote.
 
     Attributes:
       to: the output's name (`--to`).
-      kind: what an item of it is called: `pairs`, `rows`.
-      dataset: what it was converted from.
-      items: their number; None if it is not finished.
-      command: what wrote it.
+      kind: what its items are called: `pairs`, `rows`.
+      dataset: the input dataset.
+      items: the number of items; None if unfinished.
+      command: the command that wrote it.
     """
 
     to: str
@@ -145,7 +144,7 @@ class Holding:
 
 
 def holding(path: str) -> Holding | None:
-    """What `convert` or `record` wrote into a directory; None if neither did."""
+    """The content of a directory that `convert` or `record` wrote; None for any other directory."""
     plan = read_plan(path)
     if plan is None:
         return None
@@ -159,7 +158,7 @@ def holding(path: str) -> Holding | None:
 def find_finished(output: str) -> Finished:
     """The ranges whose commit and files exist."""
     commits = read_commits(output)
-    file_sizes = sizes(output, read_plan(output))  # after the commits: a file that came in between would be missed
+    file_sizes = sizes(output, read_plan(output))  # after the commits, or a file written in between would be missed
     manifest = load_manifest(output)
     if manifest is not None and is_merged(manifest, file_sizes.get):
         return Finished(commits, True)

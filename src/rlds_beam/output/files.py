@@ -11,26 +11,26 @@ PLAN, MANIFEST, REPORT, COMMITS, REJECTED = "plan.json", "manifest.json", "repor
 CHECKSUMS = "checksums.xxh128"
 """For `xxh128sum --check`."""
 FITTED = "fitted.json"
-"""What connectors were fitted to (`output.fitted`)."""
+"""The results of fitted connectors (`output.fitted`)."""
 PARTS = "_parts"
-"""Of bundles that are not finished, in a pipeline of one's own."""
+"""Unfinished bundles of a user's own pipeline."""
 REJECTED_LIST = "rejected.json"
-"""In `REJECTED`: the files that `WriteRejected` wrote."""
+"""The files in `REJECTED` that `WriteRejected` wrote."""
 LOCK = ".rlds-beam.lock"
 """Exists while a command writes into the directory (`output.lock`)."""
 
 
 def is_rejected_file(name: str) -> bool:
-    """Whether a file in `REJECTED` holds the rejected records of a range."""
+    """Whether a file in `REJECTED` holds a range's rejected records."""
     stem, _, ending = name.rpartition(".")
     return ending in ("tfrecord", "jsonl") and naming.is_range(stem)
 
 
 def listdir(path: str) -> list[str]:
-    """The names in a directory; none if it is not there."""
+    """The names in a directory; empty if it does not exist."""
     return storage.listdir(path) if storage.isdir(path) else []
 
 
 def to_json(content: Any) -> str:
-    """The text of the small files."""
+    """Encodes the small JSON files."""
     return json.dumps(content, indent=2, ensure_ascii=False) + "\n"

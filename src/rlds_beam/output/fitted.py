@@ -1,4 +1,4 @@
-"""What connectors were fitted to, kept in the output directory: a run that resumes does not read the dataset again."""
+"""The results of fitted connectors, saved in the output so that a resumed run need not read the dataset again."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ _SCHEMA = {"plan_sha256": TEXT, "results": [ANY]}
 
 
 def write_fitted(output: str, plan: OutputPlan, results: Sequence[Any]) -> None:
-    """Keeps the results for later runs of the same plan: the same data and the same connectors."""
+    """Saves the results for later runs of the same plan."""
     content = {"plan_sha256": plan.digest, "results": list(results)}
     storage.write_text(storage.below(output, FITTED), json.dumps(content, indent=2) + "\n")
 
 
 def read_fitted(output: str, plan: OutputPlan) -> list[Any] | None:
-    """The results of an earlier run of the plan; None where there are none.
+    """The results of an earlier run of the plan; None if there are none.
 
     Raises:
-      UsageError: the file is not as rlds-beam writes it.
+      UsageError: the file is malformed.
     """
     path = storage.join(output, FITTED)
     content = read_json(path) if storage.exists(path) else None

@@ -1,4 +1,4 @@
-"""Files that libraries write themselves, on a local disk: videos, HDF5."""
+"""Files that libraries write to a local disk: videos, HDF5."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _BLOCK = 4 << 20
 
 
 class LocalFile:
-    """A temporary file that becomes a file of an output, also one in a bucket.
+    """A local temporary file that becomes a file of an output, possibly in a bucket.
 
-    A context manager: what is not committed at the end of the block is removed.
+    A context manager: it removes the file if it was not committed by the end of the block.
 
     Attributes:
       name: the path to write to.
@@ -31,7 +31,7 @@ class LocalFile:
             os.close(handle)
 
     def commit(self, records: int, first_key: str | None = None, last_key: str | None = None) -> ShardInfo:
-        """Gives the file its path, replacing any file there; what is in it."""
+        """Moves the file to its final path, replacing any file there; returns its `ShardInfo`."""
         size, checksum = os.path.getsize(self.name), checksum_of(self.name)
         if storage.scheme(self._path) is None:
             storage.rename(self.name, self._path)
@@ -43,7 +43,7 @@ class LocalFile:
         return ShardInfo(records, size, checksum, first_key, last_key)
 
     def abort(self) -> None:
-        """Removes what was written so far; does nothing after `commit`."""
+        """Removes the unfinished file; does nothing after `commit`."""
         storage.discard(self.name)
 
     def __enter__(self) -> LocalFile:

@@ -1,8 +1,8 @@
-"""One command at a time writes into a local output directory.
+"""Allows only one command at a time to write into a local output directory.
 
-The lock is the operating system's (`flock`) on a file in the directory: it ends with the process that holds it, however
-that ends. A bucket has no such lock, and a network file system only if it is mounted with one; there the plan decides
-(`manifest.commit_dataset`): a command whose plan was replaced while it ran does not end with exit code 0.
+Uses the operating system's lock (`flock`) on a file in the directory, which ends with its process. A bucket has no such
+lock, and a network file system only if it is mounted with one. There the plan decides (`manifest.commit_dataset`): a
+command whose plan was replaced while it ran does not exit with 0.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from rlds_beam.errors import DiskError, UsageError
 from rlds_beam.output.files import LOCK
 
 _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EROFS, errno.EACCES, errno.EPERM}
-"""What a file system says that knows no locks, or that we cannot write to."""
+"""The errors of a file system that has no locks or is not writable."""
 
 
 @contextlib.contextmanager
 def locked(directory: str) -> Iterator[None]:
-    """Holds the lock of an output directory, which is made if need be.
+    """Holds the lock of an output directory, which is created if needed.
 
     Raises:
-      UsageError: another command holds it, or the directory cannot be made.
+      UsageError: another command holds it, or the directory cannot be created.
     """
     if storage.scheme(directory) is not None:
         yield
@@ -37,7 +37,7 @@ def locked(directory: str) -> Iterator[None]:
         descriptor = _take(os.path.join(directory, LOCK))
     except OSError as error:
         disk = DiskError.of(error.errno or 0, directory)
-        raise UsageError(str(disk or f"{directory} cannot be written to: {error}")) from error
+        raise UsageError(str(disk or f"cannot write to {directory}: {error}")) from error
     try:
         yield
     finally:
@@ -45,12 +45,12 @@ def locked(directory: str) -> Iterator[None]:
             with contextlib.suppress(OSError):
                 os.remove(os.path.join(directory, LOCK))
             os.close(descriptor)
-        if new:  # and refused: nothing was written
+        if new:  # the job was refused: nothing was written
             storage.remove_empty(directory)
 
 
 def _take(path: str) -> int | None:
-    """A descriptor with the lock; None where there are no locks."""
+    """A descriptor that holds the lock; None if locks are not supported."""
     while True:
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
@@ -66,7 +66,7 @@ def _take(path: str) -> int | None:
         except BlockingIOError:
             os.close(descriptor)
             raise UsageError(
-                f"another rlds-beam is writing into {os.path.dirname(path)}: wait until it ends, or name another "
+                f"another rlds-beam is writing into {os.path.dirname(path)}: wait until it ends, or choose another "
                 "directory"
             ) from None
         except OSError as error:
@@ -74,4 +74,4 @@ def _take(path: str) -> int | None:
             if error.errno in _NO_LOCKS:
                 return None
             raise
-        os.close(descriptor)  # who held it before removed the file meanwhile
+        os.close(descriptor)  # the previous holder has removed the file

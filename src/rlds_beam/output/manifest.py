@@ -1,4 +1,4 @@
-"""The manifest of an output: written when all of its ranges are finished and were checked."""
+"""The manifest of an output, written when all of its ranges are finished and checked."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rlds_beam.reading.plan import WorkRange
 
 VERSION = "1.0.0"
-"""Of every dataset that is written."""
+"""The version of every written dataset."""
 
 
 def commit_dataset(
@@ -35,18 +35,18 @@ def commit_dataset(
     """Checks that every range is finished, then writes the output's metadata and manifest.json, in this order.
 
     Args:
-      output: what `open_output` made ready.
-      name: of the dataset.
+      output: a directory prepared by `open_output`.
+      name: the dataset's name.
       ranges: all ranges of the plan.
-      complete: writes the metadata, and says what the manifest is to say of the records (`Output.complete`).
-      plan: `OutputPlan.digest` of what the directory is being made of; by default of what it says.
+      complete: writes the metadata and returns the manifest's entry (`Output.complete`).
+      plan: the job's `OutputPlan.digest`; by default that of the directory's plan.
 
     Returns:
-      The manifest: items and bytes, `splits`, `shards` and `rejected` with their checksums, `fields`.
+      The manifest: items and bytes; `splits`; `shards` and `rejected` with their checksums; `fields`.
 
     Raises:
-      NotVerifiedError: a shard is missing, of another size than it was written, or holds another
-        number of items than predicted, and no manifest is left then; or another command changed the plan.
+      NotVerifiedError: a shard is missing, its size changed, or its number of items differs from the prediction (no
+        manifest is left then); or another command changed the plan.
     """
     own = _own_plan(output, plan)
     commits = read_commits(output)
@@ -58,20 +58,20 @@ def commit_dataset(
         storage.remove_files(output, [MANIFEST])
         unfinished = [f"{len(missing)} of {len(ranges)} parts were not finished: {some(missing)}"] if missing else []
         problems = some([*unfinished, *wrong])
-        raise NotVerifiedError(f"{output}: {problems}; run the same command again to make up for it")
+        raise NotVerifiedError(f"{output}: {problems}; run the same command again to complete it")
     remove_leftovers(output, own)
     records = complete(done)
     merged = records.pop("merged", None)
     manifest = _manifest(name, done, records, merged, own)
     if lines := checksum_lines([*manifest["shards"], *manifest["rejected"]]):
         storage.write_text(storage.below(output, CHECKSUMS), lines)
-    storage.sync(output)  # a manifest that survives a power failure tells the truth
+    storage.sync(output)  # so that the manifest is true even after a power failure
     if merged is not None:
         remove_parts(output, [name for commit in done for name in commit.names])
     storage.write_text(storage.below(output, MANIFEST), to_json(manifest))
     storage.sync(output)
     remove_temporary(output, own, done)
-    _own_plan(output, own.digest)  # two commands without a lock: where the plan was replaced, the manifest is not ours
+    _own_plan(output, own.digest)  # without a lock, another command may have replaced the plan, and the manifest
     return manifest
 
 
@@ -86,22 +86,22 @@ def read_manifest(path: str) -> dict[str, Any]:
     """The manifest of a finished dataset.
 
     Raises:
-      UsageError: there is none: the conversion did not come to its end, or this is no output of rlds-beam; or it is
-        not as rlds-beam writes it.
+      UsageError: there is none (the conversion is unfinished, or rlds-beam did not write the directory), or it is
+        malformed.
     """
     manifest = load_manifest(path)
     if manifest is not None:
         return manifest
     if read_plan(path) is not None:
         raise UsageError(f"{path} is not finished: it has no {MANIFEST}; run its `rlds-beam convert` again")
-    raise UsageError(f"{path} is not a dataset that rlds-beam wrote: it has no {MANIFEST}")
+    raise UsageError(f"rlds-beam did not write {path}: it has no {MANIFEST}")
 
 
 def load_manifest(path: str) -> dict[str, Any] | None:
-    """The manifest of an output; None where there is none, or a power failure cut it short.
+    """The manifest of an output; None if there is none or a power failure truncated it.
 
     Raises:
-      UsageError: it is not as rlds-beam writes it.
+      UsageError: it is malformed.
     """
     file = storage.join(path, MANIFEST)
     content = read_json(file) if storage.exists(file) else None
@@ -123,7 +123,7 @@ _SCHEMA = {
 
 
 def is_merged(manifest: Mapping[str, Any], size_of: Callable[[str], int | None]) -> bool:
-    """Whether the files that were merged of those of the ranges are there; False of an output without such files."""
+    """Whether the files merged from the ranges exist; False for an output without such files."""
     files = manifest["shards"] if manifest.get("merged") is True else []
     return bool(files) and all(size_of(one["file"]) == one["bytes"] for one in files)
 

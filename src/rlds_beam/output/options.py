@@ -1,4 +1,4 @@
-"""How images are written: the options of several outputs."""
+"""The options for images that several outputs share."""
 
 from __future__ import annotations
 
@@ -10,6 +10,6 @@ from rlds_beam.options import Options, option
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ImageOptions(Options):
-    """How images are written."""
+    """Options for images."""
 
     images: Literal["raw", "jpeg"] = option("raw", "decoded, or as JPEGs")

@@ -1,6 +1,6 @@
-"""plan.json: what an output directory is being made of, and which files in it are the output's own.
+"""plan.json: the input and options of an output directory, and the files that belong to the output.
 
-Nothing is removed from a directory, and no commit in it is believed, that its plan does not name.
+Only files that the plan names are removed, and only commits that it names count.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from rlds_beam.text import shortened, some
 
 _KIND = "rlds-beam plan"
 OUTPUT_FORMAT = 1
-"""Format version of what is written; bump when the bytes change."""
+"""Output format version; bump when the bytes change."""
 RESERVED = (COMMITS, REJECTED, PARTS)
-"""Directories whose files no plan names."""
+"""Directories whose files are not in any plan."""
 _OWN_PATH = (
     FILE_PATH,
     Kind("a file of the output itself", lambda name: not any(str(name).startswith(f"{d}/") for d in RESERVED)),
@@ -31,9 +31,9 @@ _OWN_PATH = (
 _SCHEMA = {"plan": {"*": ANY}, "files": [_OWN_PATH], "name?": FILE}
 _METADATA = (FEATURES, DATASET_INFO, REPORT, FITTED, CHECKSUMS)
 _FINGERPRINTS = {"content": "the input", "functions": "the code"}
-"""Parts of a plan that hold fingerprints, by name of what these are of."""
+"""Parts of a plan that hold fingerprints, and what these identify."""
 _LONGEST = 255 - len("..01234567.tmp")
-"""Bytes of a file name: its temporary name has to fit, too."""
+"""The longest file name in bytes; its temporary name must also fit."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,11 +41,11 @@ class OutputPlan:
     """A plan.
 
     Attributes:
-      content: all that the output's bytes depend on, as JSON: the source with its sizes, the options, the ranges, the
-        version. Equal plans make equal bytes.
-      files: names of the files that may be written; `name/name` for one in a directory of the output's (or deeper).
-      name: the dataset's, if all of its shards `<name>-<split>.tfrecord-00000-of-00003` are the output's, however
-        many: their number is not known before.
+      content: everything that the output's bytes depend on, as JSON: the source with its sizes, the options, the
+        ranges, the version. Equal plans give equal bytes.
+      files: the names of the files that may be written: `name`, `name/name`, ...
+      name: the dataset's name, if all shards `<name>-<split>.tfrecord-00000-of-00003` belong to the output because
+        their number is not known in advance.
     """
 
     content: Mapping[str, Any]
@@ -54,10 +54,10 @@ class OutputPlan:
 
     @classmethod
     def of(cls, content: Mapping[str, Any], files: Iterable[str] = (), name: str | None = None) -> OutputPlan:
-        """A plan as it reads back from its file: lists for tuples.
+        """Makes a plan as it would be read back from its file, with lists for tuples.
 
         Raises:
-          UsageError: a file cannot have its name in an output directory.
+          UsageError: a file name is not allowed in an output directory.
         """
         plan = cls(json.loads(json.dumps(content)), frozenset(files), name)
         ranges = plan.content.get("ranges")
@@ -66,12 +66,12 @@ class OutputPlan:
 
     @functools.cached_property
     def directories(self) -> tuple[str, ...]:
-        """The directories that the output's files are in, besides its own; one that is in another comes after it."""
+        """The subdirectories of the output's files; a nested one comes after its parent."""
         parents = {tuple(file.split("/")[:-1]) for file in self.files if "/" in file}
         return tuple(sorted({"/".join(p[:depth]) for p in parents for depth in range(1, len(p) + 1)}))
 
     def names(self, file: str) -> bool:
-        """Whether a file of the directory, or of one of `directories`, is of this output."""
+        """Whether a file in the directory or in one of `directories` belongs to this output."""
         if file in self.files or file in _METADATA:
             return True
         return self.name is not None and naming.is_shard(file.removesuffix(".spec"), self.name, "tfrecord")
@@ -83,7 +83,7 @@ class OutputPlan:
 
     @functools.cached_property
     def digest(self) -> str:
-        """Of the content: hex SHA-256."""
+        """The SHA-256 of the content, in hex."""
         return hashlib.sha256(to_json(self.content).encode()).hexdigest()
 
     def to_json(self) -> dict[str, Any]:
@@ -92,18 +92,18 @@ class OutputPlan:
 
 
 def write_plan(output: str, plan: OutputPlan) -> None:
-    """Writes plan.json: from then on the directory is known as ours."""
+    """Writes plan.json, which marks the directory as rlds-beam's."""
     storage.write_text(storage.below(output, PLAN), to_json(plan.to_json()))
 
 
 def add_files(output: str, files: Iterable[str]) -> None:
-    """Adds files to the plan of a directory, whose names are known only now; makes the directories that they are in.
+    """Adds files whose names have just become known to a directory's plan; creates their subdirectories.
 
     Raises:
-      UsageError: one of these is a link, or a file cannot have its name.
+      UsageError: a subdirectory is a link, or a file name is not allowed.
     """
     plan = read_plan(output)
-    if plan is None:  # which is said when the dataset is committed
+    if plan is None:  # reported when the dataset is committed
         return
     extended = dataclasses.replace(plan, files=plan.files.union(files))
     if extended.files != plan.files:
@@ -115,28 +115,30 @@ def add_files(output: str, files: Iterable[str]) -> None:
 
 
 def _check_files(plan: OutputPlan, files: Iterable[str]) -> None:
-    """Checks names of files and ranges, which hold names that others gave: of splits, fields, cameras, modules."""
+    """Checks names of files and ranges, which contain untrusted names of splits, fields, cameras, and modules."""
     taken = {PLAN, MANIFEST, LOCK, *_METADATA, *plan.files}
     clash = [directory for directory in plan.directories if directory in taken or directory in RESERVED]
     for file in (*clash, *files):
         too_long = any(len(name.encode(errors="replace")) > _LONGEST for name in str(file).split("/"))
         if file in clash or file in (PLAN, MANIFEST, LOCK) or too_long or not naming.is_file_path(file):
-            why = f"a name has more than {_LONGEST} bytes" if too_long else "that is no name for it, or is taken"
+            why = (
+                f"its name has more than {_LONGEST} bytes" if too_long else "that name is not allowed or already taken"
+            )
             raise UsageError(
-                f"the output would hold {shortened(file, 100)!r}, and {why}: rename the split, field, camera or module "
-                "that it is named after"
+                f"the output would contain {shortened(file, 100)!r}, but {why}: rename the split, field, camera, or "
+                "module that it is named after"
             )
 
 
 def refuse_links(output: str, names: Iterable[str]) -> None:
-    """Raises UsageError where a directory of an output is a link."""
+    """Raises UsageError if a directory of an output is a link."""
     for name in names:
         if storage.is_link(storage.join(output, name)):
-            raise UsageError(f"{storage.join(output, name)} is a link, and rlds-beam makes none: remove it")
+            raise UsageError(f"{storage.join(output, name)} is a link, which rlds-beam never creates: remove it")
 
 
 def refuse_directories(output: str, plan: OutputPlan) -> None:
-    """Raises UsageError where there is a local directory in place of a file of an output."""
+    """Raises UsageError if a local directory has the name of an output file."""
     if storage.scheme(output) is not None:
         return
     for parent in ("", COMMITS, REJECTED, *plan.directories):
@@ -147,14 +149,14 @@ def refuse_directories(output: str, plan: OutputPlan) -> None:
             file, path = f"{parent}/{name}" if parent else name, storage.join(place, name)
             is_file = parent in (COMMITS, REJECTED) or plan.names(file) or file in (PLAN, MANIFEST, LOCK)
             if is_file and storage.isdir(path):
-                raise UsageError(f"{path} is a directory, and rlds-beam writes a file of this name: remove it")
+                raise UsageError(f"{path} is a directory, but rlds-beam writes a file of this name: remove it")
 
 
 def read_plan(output: str) -> OutputPlan | None:
-    """The plan of a directory; None where there is none, or a plan.json that is not of rlds-beam.
+    """The plan of a directory; None if there is none or plan.json is not rlds-beam's.
 
     Raises:
-      UsageError: it is of rlds-beam, but is not as rlds-beam writes it.
+      UsageError: it is rlds-beam's but malformed.
     """
     path = storage.join(output, PLAN)
     content = read_json(path) if storage.exists(path) else None
@@ -165,7 +167,7 @@ def read_plan(output: str) -> OutputPlan | None:
 
 
 def holds(plan: OutputPlan) -> str:
-    """What a directory with a plan holds: `trajectories (--items=sequences)`, `--to=columns`, `a recording`."""
+    """The content of a directory with a plan: `trajectories (--items=sequences)`, `--to=columns`, `a recording`."""
     to = plan.content.get("to")
     if "record" in plan.content and to == "rlds":
         return "a recording"
@@ -175,7 +177,7 @@ def holds(plan: OutputPlan) -> str:
 
 
 def another(output: str, old: OutputPlan, new: OutputPlan) -> str:
-    """What to say of a directory that holds the output of another plan."""
+    """The message about a directory that holds the output of another plan."""
     remedy = "Choose another directory, or replace it with --overwrite."
     held, wanted = holds(old), holds(new)
     if held != wanted:
@@ -186,7 +188,7 @@ def another(output: str, old: OutputPlan, new: OutputPlan) -> str:
 
 
 def differences(old: Any, new: Any, path: str = "") -> list[str]:
-    """The first few places where two plans differ, for a person."""
+    """The first few differences between two plans, in words."""
     if path.startswith("connectors") and isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
         old, new = ({str(i): one for i, one in enumerate(part)} for part in (old, new))
     if isinstance(old, dict) and isinstance(new, dict):
@@ -206,6 +208,6 @@ def _difference(path: str, old: Any, new: Any) -> str:
 
 
 def _changed(old: Any, new: Any) -> list[str]:
-    """The files whose fingerprint is new; both lists hold a file's name and its fingerprint."""
+    """The files whose fingerprint changed; both lists hold names and fingerprints."""
     known = {json.dumps(entry) for entry in old} if isinstance(old, list) else set()
     return [file for file, content in new if json.dumps([file, content]) not in known]

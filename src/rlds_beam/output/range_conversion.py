@@ -1,4 +1,4 @@
-"""The work of a conversion: one range of input after another, and the dataset at the end."""
+"""The work of a conversion: one range of input at a time, then the dataset."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from rlds_beam.reading.plan import WorkRange
 from rlds_beam.reading.reader import EpisodeReader
 
 Duplicates = Mapping[EpisodeKey, EpisodeKey]
-"""What `FindDuplicateEpisodes` found: each duplicate, and what it repeats."""
+"""The result of `FindDuplicateEpisodes`: each duplicate and the episode it repeats."""
 
 
 def check_and_connect(
@@ -52,14 +52,14 @@ def check_and_connect(
     ignored: IgnoredValues,
     write: Callable[[Batch], object],
 ) -> Verdict:
-    """Checks one record, runs the connectors over what is accepted of it, and writes all that they return, or nothing.
+    """Checks one record, runs the connectors on its accepted episodes, and writes all or none of the result.
 
     Args:
-      episode: as read, with its faults; marked if it is a duplicate.
-      write: takes the batch, unless the connectors dropped all of it; raises BadEpisode where it cannot be written.
+      episode: the episode as read, with its faults; marked if it is a duplicate.
+      write: writes the batch, unless the connectors dropped all of it; raises BadEpisode if that fails.
 
     Raises:
-      FailedRuleError: it breaks a rule whose policy is `fail`.
+      FailedRuleError: the episode breaks a rule whose policy is `fail`.
     """
     verdict = validate_episode(episode, check, ignored)
     if verdict.rejected is not None:
@@ -69,11 +69,11 @@ def check_and_connect(
         if batch.episodes:
             write(batch)
     except BadEpisode as bad:
-        # Some faults show only now: a damaged image body, an episode too long for one item.
+        # Some faults only show now: a damaged image body, an episode too long for one item.
         late_verdict = validate_episode(episode.replace(faults=(*episode.faults, *bad.violations)), check, ignored)
         if late_verdict.rejected is not None:
             return late_verdict
-        # The rule is accepted, but nothing could be written of the episode.
+        # The rule is accepted, but the episode could not be written.
         return Verdict(episode.key, (), late_verdict.violations, Rejection.of(episode, bad), size=len(episode.payload))
     if not batch.connected:
         return verdict
@@ -91,7 +91,7 @@ def write_range(
     writer: RangeWriter,
     rejected: RejectedWriter | None,
 ) -> Report:
-    """Reads, checks, connects and writes the episodes of one range; the caller finishes both writers.
+    """Reads, checks, connects, and writes the episodes of a range; the caller finishes both writers.
 
     Raises:
       FailedRuleError: a rule whose policy is `fail` is broken.
@@ -104,15 +104,15 @@ def write_range(
             count_verdict(verdict)
             if verdict.rejected is not None and rejected is not None:
                 rejected.write(verdict.rejected.payload, verdict.rejected.to_json(), episode.key)
-            del episode, verdict  # They may be large: nothing of them is held while the next one is read.
+            del episode, verdict  # They may be large: free them before reading the next.
     return report
 
 
 @dataclasses.dataclass(frozen=True)
 class RangeFitter:
-    """Gathers from a range what connectors are fitted to. Pickles.
+    """Gathers from a range what fitted connectors need. Picklable.
 
-    Attributes: as of `RangeConverter`; `ignored` as of its output.
+    Has the attributes of `RangeConverter`, and `ignored` from its output.
     """
 
     reader: EpisodeReader
@@ -121,33 +121,33 @@ class RangeFitter:
     ignored: IgnoredValues
 
     def gather(self, work: WorkRange, duplicates: Duplicates, results: Sequence[Any]) -> Accumulator:
-        """What the first connector without a result has to know of the range.
+        """What the first connector without a result needs from the range.
 
         Args:
-          results: of the connectors before it.
+          results: the results of the connectors before it.
         """
         connecting = self.connecting.fit(results)
         accumulator = connecting.accumulator()
-        check = dataclasses.replace(self.check, fail=())  # which is for the conversion to say
+        check = dataclasses.replace(self.check, fail=())  # failing is up to the conversion
         for segment in work.segments:
             for episode in self.reader.read(work.split, segment):
                 verdict = validate_episode(marked(episode, duplicates), check, self.ignored)
                 if verdict.rejected is None:
-                    with contextlib.suppress(BadEpisode):  # it is going to be rejected
+                    with contextlib.suppress(BadEpisode):  # it will be rejected
                         connecting.accumulate(accumulator, verdict.episodes)
         return accumulator
 
 
 @dataclasses.dataclass(frozen=True)
 class RangeConverter:
-    """Turns a range of input into a finished file. Pickles.
+    """Converts a range of input into a finished file. Picklable.
 
     Attributes:
-      reader: of the dataset.
-      check: what is done with episodes that break a rule.
-      connecting: what is made of accepted ones.
-      output: what is written; `directory.open_output` made its directory ready.
-      plan: `OutputPlan.digest` of the job.
+      reader: reads the dataset.
+      check: decides what happens to episodes that break a rule.
+      connecting: runs the connectors on accepted episodes.
+      output: the output, in a directory prepared by `directory.open_output`.
+      plan: the job's `OutputPlan.digest`.
     """
 
     reader: EpisodeReader
@@ -157,24 +157,24 @@ class RangeConverter:
     plan: str = ""
 
     def convert(self, work: WorkRange, duplicates: Duplicates, results: Sequence[Any] = ()) -> RangeCommit:
-        """Reads, checks, converts and writes one range, and commits it.
+        """Reads, checks, converts, and writes one range, then commits it.
 
-        No file has its final name before the range is complete; a range that is converted
-        again gives the same bytes. A range that is finished, because a runner restarted the job, is left as it is.
+        Files get their final names only when the range is complete, and converting it again gives the same bytes. If
+        it is already finished because a runner restarted the job, it is left as it is.
 
         Args:
-          results: what the connectors are fitted to (`FitConnectors`).
+          results: the results of fitted connectors (`FitConnectors`).
 
         Raises:
           FailedRuleError: a rule whose policy is `fail` is broken.
-          NotVerifiedError: another number of items was written than predicted.
+          NotVerifiedError: the number of written items differs from the prediction.
         """
         output, directory = self.output, self.output.directory
         done = commits.read_commit(directory, work, files_of(output, work), self.plan)
         if done is not None:
             return done
         for file in files_of(output, work):
-            storage.below(directory, file)  # also those of an output that is not ours
+            storage.below(directory, file)  # also for a user's output
         writer = output.open_range(work)
         try:
             with RejectedWriter(rejected_path(directory, work)) as rejected:
@@ -196,30 +196,30 @@ class RangeConverter:
 
 @dataclasses.dataclass(frozen=True)
 class RangeFinisher:
-    """Completes the files of ranges when all of them are finished (`GlobalIndices.finish_range`). Pickles."""
+    """Completes the ranges' files when all are finished (`GlobalIndices.finish_range`). Picklable."""
 
     output: GlobalIndices
     ranges: tuple[WorkRange, ...]
 
     def commits(self) -> list[tuple[RangeCommit, Any]]:
-        """The commit of each range that is finished, and the numbers that its files lack."""
+        """The commit of each finished range, and the indices that its files need."""
         committed = commits.read_commits(self.output.directory)
         done = [committed[str(work)] for work in self.ranges if str(work) in committed]
         if len(done) < len(self.ranges):
-            return []  # which `manifest.commit_dataset` says
+            return []  # reported by `manifest.commit_dataset`
         numbered = list(zip(done, self.output.global_indices(done), strict=True))
         if files := [file for _, numbers in numbered for file in self.output.replacing_files(numbers)]:
-            add_files(self.output.directory, files)  # the plan names them before they are there
+            add_files(self.output.directory, files)  # the plan names them before they exist
         return numbered
 
     def finish(self, commit: RangeCommit, numbers: Any) -> None:
-        """Completes the files of one range, and commits it once more: with their new checksums.
+        """Completes a range's files and commits it again with their new checksums.
 
-        Files that it has no more are removed after that.
+        Files that it no longer has are removed afterward.
         """
         finished = commit
         if commit.numbers != numbers:
-            # A runner may give a range again that is finished since, and whose first files are gone.
+            # A runner may repeat a range that is already completed and whose first files are gone.
             now = commits.read_again(self.output.directory, commit)
             finished = now if now.numbers == numbers else self.output.finish_range(now, numbers)
             if finished is not now:
@@ -235,16 +235,16 @@ class RangeFinisher:
 
 @dataclasses.dataclass(frozen=True)
 class DatasetCommitter:
-    """Finishes the dataset when all of its ranges are. Pickles.
+    """Finishes the dataset when all of its ranges are finished. Picklable.
 
     Attributes:
-      source: what was read.
-      check: as of the ranges.
-      output: what is written.
-      ranges: all of the plan.
+      source: the input dataset.
+      check: the same as for the ranges.
+      output: the output.
+      ranges: all ranges of the plan.
       dataset_report: the report on the dataset as a whole (`checking.dataset.check_source`).
-      plan: `OutputPlan.digest` of the job.
-      snapshot: of the source's files.
+      plan: the job's `OutputPlan.digest`.
+      snapshot: a snapshot of the source's files.
     """
 
     source: Source
@@ -257,16 +257,15 @@ class DatasetCommitter:
 
     @property
     def finisher(self) -> RangeFinisher | None:
-        """What completes the files of ranges before the dataset is committed; None if they need nothing."""
+        """Completes the ranges' files before the dataset is committed; None if they need nothing."""
         return RangeFinisher(self.output, self.ranges) if isinstance(self.output, GlobalIndices) else None
 
     def commit(self) -> Report:
-        """Checks all files, writes the report and the metadata, and the manifest last.
+        """Checks all files, writes the report and the metadata, and last the manifest.
 
         Raises:
-          NotVerifiedError: the files are not what was predicted, or an input file changed during the job.
-          FailedRuleError: a shard holds another number of records than it should, and
-            `short_shard` is to fail.
+          NotVerifiedError: the files differ from the prediction, or an input file changed during the job.
+          FailedRuleError: a shard holds an unexpected number of records, and the policy of `short_shard` is `fail`.
         """
         directory = self.output.directory
         if self.snapshot is not None:

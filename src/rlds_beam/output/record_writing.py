@@ -1,4 +1,4 @@
-"""Files of records, TFRecord or ArrayRecord. A file has its name only when it is complete."""
+"""TFRecord and ArrayRecord files. A file gets its name when it is complete."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ class RecordFileWriter(Protocol):
     """Writes records to one file."""
 
     def add(self, payload: bytes, key: object, crc: int | None = None) -> None:
-        """Writes a record that comes from the episode `key`; `crc` is its masked CRC32C, where it is known."""
+        """Writes a record of the episode `key`; `crc` is its masked CRC32C, if known."""
 
     def commit(self) -> ShardInfo:
-        """Completes the file and gives it its name; what is in it."""
+        """Completes the file, gives it its name, and returns its `ShardInfo`."""
 
     def abort(self) -> None:
-        """Removes what was written so far; does nothing after `commit`."""
+        """Removes the unfinished file; does nothing after `commit`."""
 
 
 def open_record_file(kind: str, path: str) -> RecordFileWriter:
-    """The writer of a file: `tfrecord` or `array_record`."""
+    """Opens a writer for a file of kind `tfrecord` or `array_record`."""
     kinds: dict[str, type[ArrayRecordFileWriter | TFRecordFileWriter]] = {
         "array_record": ArrayRecordFileWriter,
         "tfrecord": TFRecordFileWriter,

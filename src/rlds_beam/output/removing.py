@@ -1,4 +1,4 @@
-"""Removing what rlds-beam wrote from an output directory: files that its plan names, and nothing else."""
+"""Removes an output from its directory: the files that its plan names, and nothing else."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 
 def remove_output(output: str, *, kept: Collection[str] = ()) -> None:
-    """Removes the files that the plan of a directory names; the manifest first and the plan last.
+    """Removes the files that a directory's plan names, the manifest first and the plan last.
 
-    So an output that was removed in part is known as such.
+    So a partly removed output can be recognized.
 
     Args:
-      kept: names of files in `rejected/` that stay.
+      kept: the names of files in `rejected/` to keep.
     """
     plan = read_plan(output)
     if plan is None:
@@ -38,7 +38,7 @@ def remove_output(output: str, *, kept: Collection[str] = ()) -> None:
 
 
 def remove_leftovers(output: str, plan: OutputPlan) -> None:
-    """Removes the temporary files of writers that were killed."""
+    """Removes the temporary files of killed writers."""
 
     def is_ours(path: str) -> bool:
         directory, slash, name = path.rpartition("/")
@@ -54,12 +54,12 @@ def remove_leftovers(output: str, plan: OutputPlan) -> None:
 
 
 def _paths(output: str, directory: str) -> list[str]:
-    """The names in a directory of an output, as paths below the output."""
+    """The files in an output's subdirectory, as paths below the output."""
     return [f"{directory}/{name}" for name in listdir(storage.join(output, directory))]
 
 
 def remove_parts(output: str, files: Collection[str]) -> None:
-    """Removes files of ranges that are no longer needed, and the directories that are empty then."""
+    """Removes ranges' files that are no longer needed, and directories that become empty."""
     storage.remove_files(output, files)
     for directory in {file.rpartition("/")[0] for file in files} - {""}:
         storage.remove_empty(storage.below(output, directory))
@@ -72,6 +72,6 @@ def remove_temporary(output: str, plan: OutputPlan, commits: Iterable[RangeCommi
 
 
 def _is_of_a_range(name: str, plan: OutputPlan) -> bool:
-    """Whether it is the name of a range's commit, or of one of its files of rejected records."""
+    """Whether `name` is a range's commit or a file of its rejected records."""
     work, _, ending = name.rpartition(".")
     return name == REJECTED_LIST or (ending in ("json", "jsonl", "tfrecord") and plan.names_range(work))

@@ -1,4 +1,4 @@
-"""Writing one shard: it has its name only when it is complete."""
+"""Writes shards, which get their names when they are complete."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class ShardInfo:
-    """What a finished shard holds.
+    """The content of a finished shard.
 
     Attributes:
-      records: number of records.
-      bytes: size of the file.
-      checksum: of the file, `xxh3-128:<hex>` (`checksums`).
-      first_key, last_key: of the first and last episode with a record in it; None where there is none.
+      records: the number of records.
+      bytes: the size of the file.
+      checksum: the file's checksum, `xxh3-128:<hex>` (`checksums`).
+      first_key, last_key: the keys of the first and last episode in it; None if there is none.
     """
 
     records: int
@@ -37,7 +37,7 @@ class ShardInfo:
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> ShardInfo:
-        """Reads `dataclasses.asdict(info)` back, which was checked against `SHARD_SCHEMA`."""
+        """Reads `dataclasses.asdict(info)` back, already checked against `SHARD_SCHEMA`."""
         return cls(**{field.name: content[field.name] for field in dataclasses.fields(cls)})
 
 
@@ -49,12 +49,12 @@ class WrittenFile:
     """A finished file of a range.
 
     Attributes:
-      file: its name in the output directory; `name/name` where it is in a directory there.
-      shard: what is in it.
-      predicted: records that were to be in it.
-      beside: names of the files that belong to it.
-      role: of its records. `items` are counted as those of the output; `part` is another part of items that are counted
-        already; `temporary` is needed until the dataset is complete, and removed then.
+      file: the name in the output directory: `name` or `name/name`.
+      shard: the content of the file.
+      predicted: the predicted number of records.
+      beside: the names of its sidecar files.
+      role: how its records count. `items`: as the output's items. `part`: not, because another file counts the same
+        items. `temporary`: not, because the file is removed when the dataset is complete.
     """
 
     file: str
@@ -65,7 +65,7 @@ class WrittenFile:
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> WrittenFile:
-        """Reads `dataclasses.asdict(file)` back, which was checked against `FILE_SCHEMA`."""
+        """Reads `dataclasses.asdict(file)` back, already checked against `FILE_SCHEMA`."""
         shard = ShardInfo.from_json(content["shard"])
         return cls(content["file"], shard, content["predicted"], tuple(content["beside"]), content["role"])
 
@@ -76,16 +76,16 @@ _CHECKSUM = Kind("a checksum of XXH3-128", is_checksum)
 SHARD_SCHEMA = {
     "records": COUNT, "bytes": COUNT, "checksum": _CHECKSUM, "first_key": Maybe(TEXT), "last_key": Maybe(TEXT)
 }  # fmt: skip
-"""Schema of a `ShardInfo` (`checked_json`)."""
+"""The schema of a `ShardInfo` (`checked_json`)."""
 FILE_SCHEMA = {"file": FILE_PATH, "predicted": COUNT, "shard": SHARD_SCHEMA, "beside": [FILE_PATH], "role": _ROLE}
-"""Schema of a `WrittenFile`."""
+"""The schema of a `WrittenFile`."""
 
 
 class ShardWriter:
     """Writes a file under a temporary name in the same directory, and renames it on `commit`.
 
-    A context manager: what is not committed at the end of the block is removed. A worker that is
-    killed leaves only a temporary file (`storage.is_temporary`), which `manifest.commit_dataset` removes.
+    A context manager: it removes the file if it was not committed by the end of the block. A killed worker leaves only
+    a temporary file (`storage.is_temporary`), which `manifest.commit_dataset` removes.
 
         with ShardWriter(path) as writer:
             writer.write(encoded.buffers, encoded.count, key)
@@ -103,7 +103,7 @@ class ShardWriter:
         self._open = True
 
     def write(self, buffers: Iterable[bytes | memoryview], records: int, key: object = None) -> None:
-        """Appends `records` records; `str(key)` is the episode they come from, if any."""
+        """Appends `records` records; `str(key)` is their episode, if any."""
         with storage.naming(self._path):
             for buffer in buffers:
                 self._file.write(buffer)
@@ -117,8 +117,8 @@ class ShardWriter:
     def commit(self) -> ShardInfo:
         """Completes the file and gives it its name, replacing any file of that name.
 
-        It survives the end of this process. Against power failures it is written through before the manifest is
-        (`storage.sync`), all shards at once: a wait for the disk at every shard would cost a fifth of the time.
+        The file survives the end of this process. To survive a power failure, all shards are flushed to the disk at
+        once before the manifest is written (`storage.sync`): flushing each shard would cost a fifth of the time.
         """
         with storage.naming(self._path):
             self._file.close()
@@ -128,7 +128,7 @@ class ShardWriter:
         return ShardInfo(self._records, self._bytes, str(self._checksum), first, last)
 
     def abort(self) -> None:
-        """Removes what was written so far; nothing is done after `commit`."""
+        """Removes the unfinished files; does nothing after `commit`."""
         if self._open:
             self._open = False
             storage.abandon(self._file)
@@ -148,10 +148,10 @@ class EpisodeWriter:
 
     Args:
       path: the file.
-      encode: the bytes of the record of an episode, with all that separates it from the next one.
+      encode: returns the bytes of an episode's record, including its framing.
 
     Attributes:
-      predicted: episodes so far.
+      predicted: the number of episodes so far.
     """
 
     def __init__(self, path: str, encode: Callable[[Episode], bytes]):
@@ -170,9 +170,9 @@ class EpisodeWriter:
 
 
 class RejectedWriter:
-    """Keeps rejected records: `<path>.tfrecord`, their bytes as they were read, and `<path>.jsonl`, a line for each.
+    """Writes rejected records: their original bytes to `<path>.tfrecord`, and a line for each to `<path>.jsonl`.
 
-    No file is made until there is a record. A context manager, as ShardWriter is.
+    Creates no file until there is a record. A context manager, like ShardWriter.
     """
 
     def __init__(self, path: str):
@@ -180,7 +180,7 @@ class RejectedWriter:
         self._writers: tuple[ShardWriter, ShardWriter] | None = None
 
     def write(self, payload: bytes, line: dict[str, Any], key: object) -> None:
-        """Appends one record and the line that says why it was rejected."""
+        """Appends one record and the line with its reason."""
         if self._writers is None:
             self._writers = ShardWriter(self._path + ".tfrecord"), ShardWriter(self._path + ".jsonl")
         records, lines = self._writers
@@ -188,7 +188,7 @@ class RejectedWriter:
         lines.write([json.dumps(line, ensure_ascii=False).encode() + b"\n"], 1, key)
 
     def commit(self) -> ShardInfo | None:
-        """Completes both files; what is in the first of them, None where nothing was rejected."""
+        """Completes both files; returns the `ShardInfo` of the first, or None if nothing was rejected."""
         if self._writers is None:
             return None
         records, lines = self._writers
@@ -196,7 +196,7 @@ class RejectedWriter:
         return records.commit()
 
     def abort(self) -> None:
-        """Removes what was written so far; nothing is done after `commit`."""
+        """Removes the unfinished files; does nothing after `commit`."""
         for writer in self._writers or ():
             writer.abort()
 

@@ -1,4 +1,4 @@
-"""TFDS's metadata of what an output wrote: features.json and dataset_info.json."""
+"""TFDS's metadata of an output: features.json and dataset_info.json."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 
 def split_infos(directory: str, files: Iterable[tuple[str, WrittenFile]]) -> list[SplitInfo]:
-    """The splits of the files, each given with the name of its split.
+    """The splits of the files, which are given as (split, file).
 
-    A split without records is left out, and its empty files are removed: TFDS cannot read such a split.
+    Leaves out a split without records and removes its empty files, because TFDS cannot read it.
     """
     by_split: dict[str, list[WrittenFile]] = {}
     for split, file in files:
@@ -43,7 +43,7 @@ def write_tfds_metadata(
     file_format: str = "tfrecord",
     description: str = "",
 ) -> None:
-    """Writes features.json and dataset_info.json; nothing if there are no splits."""
+    """Writes features.json and dataset_info.json, unless there are no splits."""
     info = dataset_info_json(name, VERSION, splits, file_format=file_format, description=description)
     if info["splits"]:
         storage.write_text(storage.below(directory, FEATURES), to_json(features_json(fields)))

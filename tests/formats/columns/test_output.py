@@ -221,7 +221,7 @@ def test_damage_is_found(data, tmp_path):
     (file,) = (output / "default_policy").glob("*.tfrecord-*")
     whole = file.read_bytes()
     file.write_bytes(whole[:-1])
-    with pytest.raises(UsageError, match="bytes where"):
+    with pytest.raises(UsageError, match="bytes, but"):
         rlds_beam.open_dataset(output)
     file.write_bytes(whole[:-20] + bytes([whole[-20] ^ 1]) + whole[-19:])
     found = rlds_beam.open_dataset(output)
@@ -229,7 +229,7 @@ def test_damage_is_found(data, tmp_path):
     with pytest.raises(RldsBeamError, match="does not match its checksum"):
         found[-1]
     file.unlink()
-    with pytest.raises(UsageError, match="is not there"):
+    with pytest.raises(UsageError, match="is missing"):
         rlds_beam.open_dataset(output)
     # A range with a lost file is made again.
     (output / "manifest.json").unlink()
@@ -265,7 +265,7 @@ def test_predicted_rows_are_compared_with_those_written(tmp_path, data, monkeypa
     from rlds_beam.formats.columns import row_files
 
     monkeypatch.setattr(row_files.ParquetRows, "_flush", lambda self: None)
-    with pytest.raises(NotVerifiedError, match="holds 0 items where"):
+    with pytest.raises(NotVerifiedError, match="holds 0 items, but"):
         rlds_beam.convert(data, tmp_path / "out", to="columns", format="parquet", workers=1)
 
 

@@ -309,10 +309,10 @@ def test_a_manifest_of_other_records(converted):
 def test_a_missing_or_cut_shard_is_told_before_work(converted):
     shard = shard_paths(converted)[2]
     cut(shard, 3)
-    with pytest.raises(UsageError, match=rf"{shard.name} has \d+ bytes where \d+ were written: fetch it again"):
+    with pytest.raises(UsageError, match=rf"{shard.name} has \d+ bytes, but \d+ were written: fetch it again"):
         open_converted(str(converted))
     shard.unlink()
-    with pytest.raises(UsageError, match=f"{shard.name} is not there"):
+    with pytest.raises(UsageError, match=f"{shard.name} is missing"):
         open_converted(str(converted))
 
 
@@ -321,7 +321,7 @@ def test_directories_that_are_none(tmp_path, converted):
     dataset = write_dataset(tmp_path / "data", [make_episode(3)])
     for other in (dataset, tmp_path / "nothing", shard_paths(dataset)[0]):
         assert not is_converted(str(other))
-        with pytest.raises(UsageError, match="is not a dataset that rlds-beam wrote"):
+        with pytest.raises(UsageError, match="rlds-beam did not write"):
             open_converted(str(other))
     (converted / "manifest.json").unlink()
     assert is_converted(str(converted))
