@@ -228,5 +228,5 @@ def test_other_than_predicted_is_an_error(tmp_path):
 
 
 def test_a_manifest_is_asked_of_an_output_only(tmp_path):
-    with pytest.raises(UsageError, match="not a dataset that rlds-beam wrote"):
+    with pytest.raises(UsageError, match="rlds-beam did not write"):
         manifest.read_manifest(str(tmp_path))

@@ -109,9 +109,9 @@ def _files(path: str, shards: Sequence[Mapping[str, Any]], split: str | None) ->
     for shard in own:
         file, again = storage.join(path, shard["file"]), "fetch it again, or convert the dataset again"
         if not storage.exists(file):
-            raise UsageError(f"{file} is not there, and the manifest names it: {again}")
+            raise UsageError(f"{file} is missing, but the manifest names it: {again}")
         if storage.size(file) != shard["bytes"]:
-            raise UsageError(f"{file} has {storage.size(file)} bytes where {shard['bytes']} were written: {again}")
+            raise UsageError(f"{file} has {storage.size(file)} bytes, but {shard['bytes']} were written: {again}")
     return tuple(IndexedRecordFile(storage.join(path, shard["file"]), shard["records"]) for shard in own)
 
 

@@ -185,10 +185,10 @@ def _ranges(path: str, shards: list[dict[str, Any]], split: str | None) -> tuple
 def _check(work: ConvertedRange) -> None:
     again = "fetch it again, or convert the dataset again"
     if not storage.exists(work.path):
-        raise UsageError(f"{work.path} is not there, and the manifest names it: {again}")
+        raise UsageError(f"{work.path} is missing, but the manifest names it: {again}")
     size = storage.size(work.path)
     if size != work.bytes:
-        raise UsageError(f"{work.path} has {size} bytes where {work.bytes} were written: {again}")
+        raise UsageError(f"{work.path} has {size} bytes, but {work.bytes} were written: {again}")
 
 
 def spec_of(fields: list[Field]) -> tuple[TrajectorySpec, dict[str, tuple[str, ...]]]:
