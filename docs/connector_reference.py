@@ -14,29 +14,9 @@ from typing import Any
 
 from rlds_beam import connectors
 from rlds_beam.connectors import CONNECTORS, ColumnConnector, EpisodeConnector, FittedConnector, StepFields
+from rlds_beam.connectors.catalog import SECTIONS, names
 
 PAGE = Path(__file__).parent / "reference" / "connectors.md"
-
-SECTIONS = {
-    "Columns of a training batch": ("learner.columns", "learner.metadata"),
-    "Other observations": ("learner.observations", "learner.windows"),
-    "Returns and advantages": ("learner.returns", "statistics.standardizing", "learner.truncating"),
-    "Sequences and states": ("learner.sequences", "learner.states", "learner.models"),
-    "Off-policy evaluation": ("statistics.importance",),
-    "Normalization": ("statistics.normalizing", "learner.filtering"),
-    "Other episodes": ("cleaning.editing", "cleaning.absorbing"),
-    "Cleaning": ("cleaning.dropping", "cleaning.idle", "cleaning.selecting", "cleaning.splitting"),
-    "Images, text, grippers": (
-        "cleaning.pixels",
-        "cleaning.language",
-        "cleaning.grippers",
-        "cleaning.trajectory_functions",
-    ),
-    "Agents, modules, batches": ("learner.agents", "learner.batching"),
-    "From a model to environments": ("learner.actions", "learner.outputs"),
-    "Written for RLlib": ("learner.rllib",),
-}
-"""Section -> the modules whose connectors are in it. A connector of another module is an error."""
 
 HEAD = """\
 # Connector reference
@@ -64,16 +44,6 @@ def page() -> str:
     parts.append("`fields` of a configuration, or `StepFields` in Python.\n")
     parts.append(described(StepFields, head=False))
     return "\n".join(parts)
-
-
-def names(modules: tuple[str, ...]) -> list[str]:
-    """The connectors of modules, in the order in which they are defined."""
-    found = [(modules.index(module), line(name), name) for name, module in CONNECTORS.items() if module in modules]
-    return [name for _, _, name in sorted(found)]
-
-
-def line(name: str) -> int:
-    return inspect.getsourcelines(getattr(connectors, name))[1]
 
 
 def entry(name: str) -> str:

@@ -1,6 +1,6 @@
-"""A job's config dataclass as its command line: every option a flag, every group of options a section.
+"""The command line of a job, from its config dataclass: every option a flag, every group of options a section.
 
-Only argparse: `--help` has to answer at once, and a flag is spelled in exactly one way.
+Only argparse: `--help` must answer at once, and a flag has exactly one spelling.
 """
 
 from __future__ import annotations
@@ -8,8 +8,10 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import os
+import re
+import textwrap
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from rlds_beam.errors import UsageError
@@ -17,6 +19,54 @@ from rlds_beam.options import Options, belongs_to, distinct_groups, flag_name, n
 from rlds_beam.text import did_you_mean
 
 Config = TypeVar("Config", bound=Options)
+
+WIDTH = 80
+"""Columns of the help, at most."""
+
+
+class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
+    """Wraps everything to `WIDTH` columns; indented lines of a description stay as they are."""
+
+    def __init__(self, prog: str, **kwargs: Any):
+        super().__init__(prog, width=WIDTH, **kwargs)
+
+    def add_usage(self, usage: str | None, *args: Any, **kwargs: Any) -> None:
+        if usage is not None:  # a part in brackets stays on one line
+            usage = re.sub(r"\[.*?\]", lambda part: part[0].replace(" ", "\xa0"), usage)
+            usage = textwrap.fill(usage, WIDTH - 7, subsequent_indent=" " * 7).replace("\xa0", " ")
+        super().add_usage(usage, *args, **kwargs)
+
+    def start_section(self, heading: str | None) -> None:
+        super().start_section(None if heading is None else textwrap.fill(heading, WIDTH - 1))
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        del width, indent
+        return "\n".join(line if line.startswith(" ") else textwrap.fill(line, WIDTH) for line in text.splitlines())
+
+
+def fill(text: str, first: str = "", indent: str = "") -> str:
+    """A paragraph of at most `WIDTH` columns; `first` begins its first line, `indent` the others."""
+    return textwrap.fill(text, WIDTH, initial_indent=first, subsequent_indent=indent, break_on_hyphens=False)
+
+
+def table(rows: Iterable[Sequence[str]]) -> str:
+    """Rows of text, aligned and indented by two spaces; the last column is wrapped to `WIDTH`."""
+    rows = list(rows)
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)][:-1]
+    lines = []
+    for *cells, text in rows:
+        head = "".join(f"  {cell:<{width}}" for cell, width in zip(cells, widths, strict=True)) + "  "
+        lines.append(fill(text, head, " " * len(head)))
+    return "\n".join(lines)
+
+
+def commands(text: str) -> str:
+    """Commands, one a line, indented by two spaces; a long one is continued on the next line."""
+    lines = []
+    for line in textwrap.dedent(text).strip().splitlines():
+        parts = textwrap.wrap(line, WIDTH - 4, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
+        lines.append(" \\\n".join(f"  {part}" for part in parts))
+    return "\n".join(lines)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -35,14 +85,11 @@ class _Parser(argparse.ArgumentParser):
 
 def new_parser(prog: str, description: str, **kwargs: Any) -> argparse.ArgumentParser:
     """An argparse parser that raises UsageError where argparse would end the process."""
-    return _Parser(
-        prog=prog, description=description, allow_abbrev=False,
-        formatter_class=argparse.RawDescriptionHelpFormatter, **kwargs,
-    )  # fmt: skip
+    return _Parser(prog=prog, description=description, allow_abbrev=False, formatter_class=_HelpFormatter, **kwargs)
 
 
 def choices(config_class: type[Options], argv: Sequence[str]) -> dict[str, str]:
-    """The options on the command line that decide which others there are, such as `{"to": "lerobot"}`.
+    """The options on the command line that decide which others exist, for example `{"to": "lerobot"}`.
 
     Raises:
       UsageError: a value is missing.
@@ -55,12 +102,12 @@ def choices(config_class: type[Options], argv: Sequence[str]) -> dict[str, str]:
 
 
 def add_config(parser: argparse.ArgumentParser, config_class: type[Options], chosen: Mapping[str, str]) -> None:
-    """Adds a flag for each option, in sections: those of `config_class`, and those of the formats that are chosen.
+    """Adds a flag for each option, in sections: those of `config_class` and those of the chosen formats.
 
-    The help shows what belongs to one format or runner only if it was named on the command line.
+    The help shows the options of a format or runner only if the command line names it.
 
     Raises:
-      UsageError: a format is unknown, or declares an option that there is already.
+      UsageError: a format is unknown, or declares an option that exists already.
     """
     _add_sections(parser, config_class, chosen)
     taken = names_of(config_class)
@@ -78,7 +125,7 @@ def _add_sections(
     taken: Sequence[str] = (),
     shown: bool = True,
 ) -> None:
-    """A section for each class that declares options; `suffix` follows its title, if these are not the job's own."""
+    """Adds a section for each class that declares options; a format's sections have a `suffix` in their titles."""
     hints, added = type_hints(options_class), set(taken)
     for owner in reversed(options_class.__mro__):
         declared = vars(owner).get("__annotations__", {})
@@ -99,7 +146,7 @@ def _add_sections(
 def parse_config(
     parser: argparse.ArgumentParser, config_class: type[Config], argv: Sequence[str], beam_options: tuple[str, ...] = ()
 ) -> Config:
-    """Reads `argv` into a config; `beam_options` are what followed `--`.
+    """Reads `argv` into a config; `beam_options` are the arguments after `--`.
 
     Raises:
       UsageError: a flag is unknown (the nearest name is suggested) or of another format, or its value is not allowed.
@@ -155,7 +202,7 @@ def _add_flag(group: argparse._ActionsContainer, field: dataclasses.Field[Any], 
 
 
 def metavar(field: dataclasses.Field[Any], hint: Any) -> str:
-    """What the help calls the value of a flag: N for a number, the choices if there are any, else a kind of name."""
+    """The name of a flag's value in the help: N for a number, the choices if there are any, or a kind of name."""
     if typing.get_origin(hint) is typing.Literal:
         return f"{{{','.join(map(str, typing.get_args(hint)))}}}"
     kind = {int: "N", float: "N", tuple[str, ...]: "NAMES"}.get(hint, "NAME")
@@ -163,7 +210,7 @@ def metavar(field: dataclasses.Field[Any], hint: Any) -> str:
 
 
 def _checked(convert: Callable[[str], Any], flag: str) -> Callable[[str], Any]:
-    """The converter of a flag, whose errors argparse passes on as they are."""
+    """The converter of a flag; argparse reports its errors unchanged."""
 
     def checked(text: str) -> Any:
         try:

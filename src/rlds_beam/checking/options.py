@@ -13,7 +13,7 @@ from rlds_beam.text import did_you_mean
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CheckOptions(Options):
-    """What is done with an episode that breaks a rule (rlds-beam validate --help lists the rules).
+    """What is done with an episode that breaks a rule (rlds-beam help rules).
 
     If a rule is named several times, fail wins over repair, and repair over accept.
     """

@@ -36,7 +36,31 @@ RULES: dict[str, str] = {
 }
 """Rule -> what it means to break it, in the order of reports."""
 
-DATASET_RULES = ("missing_shard", "short_shard", "extra_shard", "schema_mismatch")
+RULE_GROUPS = {
+    "Records": ("corrupt_record", "not_an_example", "missing_field", "unequal_lengths", "wrong_dtype_or_shape"),
+    "Episode boundaries": (
+        "empty_episode",
+        "missing_is_first",
+        "unexpected_is_first",
+        "missing_is_last",
+        "unexpected_is_last",
+        "terminal_not_last",
+    ),
+    "Values": (
+        "non_finite",
+        "discount_out_of_range",
+        "propensity_out_of_range",
+        "propensity_mismatch",
+        "undecodable_image",
+        "image_too_large",
+        "duplicate_episode",
+    ),
+    "Output": ("too_long", "not_representable", "cast", "bad_priority"),
+    "The dataset": ("missing_shard", "short_shard", "extra_shard", "schema_mismatch"),
+}
+"""What the rules are about, for the help and the reference page."""
+
+DATASET_RULES = RULE_GROUPS["The dataset"]
 """Rules of a whole dataset, checked before any episode."""
 
 REPAIRABLE = ("missing_is_first", "unexpected_is_first", "missing_is_last", "unexpected_is_last", "terminal_not_last")

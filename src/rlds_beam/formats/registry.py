@@ -68,7 +68,7 @@ FORMATS = {
         source="rlds_beam.formats.rlds.merged:MergedCommonSource",
     ),
     TRAJECTORIES: Format(
-        "TF-Agents trajectories as TFRecords: pairs, sequences, episodes",
+        "TF-Agents trajectories: pairs, sequences, episodes",
         source="rlds_beam.formats.trajectories.source:TrajectoriesSource",
         output="rlds_beam.formats.trajectories.output:TrajectoryOutput",
         output_options="rlds_beam.formats.trajectories.options:TrajectoryOptions",
