@@ -13,10 +13,12 @@ import threading
 import traceback
 import warnings
 from collections.abc import Iterator, Sequence
+from typing import cast
 
 from rlds_beam import lazy, worker_status
 from rlds_beam.errors import NoMoreThreadsError, RldsBeamError, UsageError
 from rlds_beam.pipelines import completion, flags, topics
+from rlds_beam.pipelines.options import PrintOptions
 from rlds_beam.pipelines.parsers import COMMANDS, JOBS, command_parser, job_parser
 from rlds_beam.runners import quiet
 from rlds_beam.runners.kernels import choose_kernels
@@ -137,7 +139,7 @@ def _job(name: str, arguments: list[str], of_this_process: bool) -> int:
         return int(done.code or 0)
     silent = hasattr(config, "progress") and not {"-q", "--quiet"}.isdisjoint(ours)
     if silent:
-        config = dataclasses.replace(config, progress="none")
+        config = dataclasses.replace(cast(PrintOptions, config), progress="none")
     verbose = not {"-v", "--verbose"}.isdisjoint(ours)
     if of_this_process and not (verbose or beam_options) and getattr(config, "runner", None) == "local":
         lazy.hide_clients()

@@ -166,7 +166,7 @@ def _defaults(config_class: type[Options]) -> Iterator[tuple[str, str]]:
     """The options that decide which others exist, with their defaults."""
     for name, field in config_class.__dataclass_fields__.items():
         if field.metadata.get("chooses"):
-            yield name, field.default
+            yield name, str(field.default)
 
 
 def _values(options_class: type[Options], flag: str) -> Sequence[str]:
