@@ -38,7 +38,7 @@ def bars() -> list[Bar]:
 def speed() -> svg.Picture:
     """The measured ratios as bars on a logarithmic scale."""
     shown = bars()
-    top, row, left, right = 62, 50, 8, 496
+    top, row, left, right = 66, 56, 8, 490
     bottom = top + row * len(shown)
     described = "; ".join(f"{bar.task}: {bar.ratio:g} times as fast as {bar.peer}" for bar in shown)
     picture = svg.Picture(WIDTH, bottom + 34, "Speedup of rlds-beam over other programs", f"{described}.")
@@ -46,17 +46,19 @@ def speed() -> svg.Picture:
     def place(ratio: float) -> float:
         return left + (right - left) * math.log10(ratio) / 3
 
-    picture.text(left, 22, "Speedup over other programs", size=18, bold=True)
-    picture.text(left, 44, "Same data, same machine; logarithmic scale", color="muted")
+    picture.text(left, 22, "Speedup of rlds-beam over other programs", size=20, bold=True)
+    picture.text(left, 48, "Same data, same machine; logarithmic scale", size=17, color="muted")
     for tick in (1, 10, 100, 1000):
         x = place(tick)
         picture.line((x, top), (x, bottom), dashed=tick > 1)
-        picture.text(x, bottom + 22, f"{tick:,}{TIMES}", anchor="start" if tick == 1 else "middle", color="muted")
+        picture.text(
+            x, bottom + 22, f"{tick:,}{TIMES}", anchor="start" if tick == 1 else "middle", size=17, color="muted"
+        )
     for i, bar in enumerate(shown):
-        y = top + i * row + 20
-        picture.text(left + 6, y, bar.task, size=16, bold=True, aside=f"vs. {bar.peer}")
+        y = top + i * row + 22
+        picture.text(left + 6, y, bar.task, size=18, bold=True, aside=f"vs. {bar.peer}")
         picture.box(left, y + 8, place(bar.ratio) - left, 16, fill="accent", stroke="", radius=2)
-        picture.text(place(bar.ratio) + 8, y + 22, f"{bar.ratio:g}{TIMES}", size=17, bold=True)
+        picture.text(place(bar.ratio) + 8, y + 23, f"{bar.ratio:g}{TIMES}", size=19, bold=True)
     return picture
 
 
@@ -70,7 +72,7 @@ WORK = ("check every episode", "repair, or set aside", "run connectors", "write 
 def formats() -> svg.Picture:
     """The formats of `--from` on the left, those of `--to` on the right."""
     sources, outputs = (*SOURCES, *RECORDED), (*OUTPUTS, *PUSHED)
-    row, top, wide = 30, 34, 146
+    row, top, wide = 32, 36, 150
     rows = max(len(sources), len(outputs))
     bottom = top + rows * row
     picture = svg.Picture(
@@ -80,18 +82,18 @@ def formats() -> svg.Picture:
         f"rlds-beam reads {', '.join(sources)}. It checks every episode, repairs it or sets it aside, and runs "
         f"connectors. It writes {', '.join(outputs)}.",
     )
-    middle, half = WIDTH / 2, 96
+    middle, half = WIDTH / 2, 98
     center = top + rows * row / 2
     for x, names, label in ((2, sources, "reads"), (WIDTH - wide - 2, outputs, "writes")):
-        picture.text(x + wide / 2, 22, label, size=17, anchor="middle", bold=True)
+        picture.text(x + wide / 2, 24, label, size=19, anchor="middle", bold=True)
         first = center - len(names) * row / 2
         for i, name in enumerate(names):
-            picture.box(x, first + i * row + 2, wide, row - 5, name, mono=name in SOURCES + OUTPUTS, size=15)
-    picture.box(middle - half, center - 92, 2 * half, 184, fill="accent-soft", stroke="accent", radius=10)
-    picture.text(middle, center - 58, "rlds-beam", size=20, anchor="middle", bold=True, color="accent")
+            picture.box(x, first + i * row + 2, wide, row - 5, name, mono=name in SOURCES + OUTPUTS, size=17)
+    picture.box(middle - half, center - 98, 2 * half, 196, fill="accent-soft", stroke="accent", radius=10)
+    picture.text(middle, center - 60, "rlds-beam", size=23, anchor="middle", bold=True, color="accent")
     for i, line in enumerate(WORK):
-        picture.text(middle, center - 26 + i * 24, line, size=16, anchor="middle")
-    picture.text(middle, center + 78, "local, Flink, Dataflow", size=15, anchor="middle", color="muted")
+        picture.text(middle, center - 24 + i * 25, line, size=18, anchor="middle")
+    picture.text(middle, center + 82, "local, Flink, Dataflow", size=16, anchor="middle", color="muted")
     for x in (wide + 6, middle + half + 4):
         picture.arrow((x, center), (x + middle - half - wide - 10, center), width=2.5, color="accent")
     return picture
