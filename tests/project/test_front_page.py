@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import re
+import shlex
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -12,6 +13,8 @@ from xml.etree import ElementTree
 
 import pytest
 from checkout import ROOT
+
+from rlds_beam.pipelines import cli
 
 DOCS = ROOT / "docs"
 README = ROOT / "README.md"
@@ -39,7 +42,7 @@ def test_a_picture_has_a_title_and_a_description_and_its_versions_differ_only_in
     tree = ElementTree.fromstring(light)
     for name in ("title", "desc"):
         assert (tree.findtext(f"{{http://www.w3.org/2000/svg}}{name}") or "").strip()
-    assert re.sub("#[0-9a-f]{6}", "", light) == re.sub("#[0-9a-f]{6}", "", dark)
+    assert re.sub('<rect [^/]* fill="#ffffff"/>\n|#[0-9a-f]{6}', "", light) == re.sub("#[0-9a-f]{6}", "", dark)
 
 
 def test_the_page_of_the_figures_is_up_to_date() -> None:
@@ -59,6 +62,20 @@ def test_each_figure_names_a_benchmark_that_exists() -> None:
 
 def test_the_readme_is_short() -> None:
     assert len(README.read_text().splitlines()) <= 120
+
+
+@pytest.mark.parametrize("command", re.findall(r"`rlds-beam (\w+ [^`\n]*)` *(?:[|,])", README.read_text()))
+def test_the_commands_for_each_wish_have_valid_flags(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    arguments = shlex.split(command.replace("HOST:PORT", "127.0.0.1:1"))
+    if arguments[0] == "record":
+        arguments.append("--dry_run")
+        assert cli.main(arguments) == 0
+    else:
+        assert cli.main(arguments) == 2  # usage is checked first, then the input
+        assert "DATA: no such file" in (said := capsys.readouterr().err) or "DATA has no meta/info.json" in said
 
 
 def test_the_table_of_formats_is_up_to_date() -> None:
