@@ -254,13 +254,13 @@ def found_in(data: Path, source: str) -> list[Violation]:
     [
         ("NoReward", "missing_field", "reward", "the episode has no reward"),
         ("NoMetadata", "missing_field", "name", "the episode has no name"),
-        ("WideReward", "wrong_dtype_or_shape", "reward", "float64 at each step, where the schema has float32"),
+        ("WideReward", "wrong_dtype_or_shape", "reward", "float64 at each step, but the schema says float32"),
         ("ListOfRewards", "wrong_dtype_or_shape", "reward", "a list, where an array with a value for each step"),
         ("LongObservation", "wrong_dtype_or_shape", "observation", "float32[3] at each step, .* has float32[2]"),
-        ("ShortReward", "unequal_lengths", "reward", "5 steps, where 6 of 7 fields have 6"),
+        ("ShortReward", "unequal_lengths", "reward", "5 steps, but 6 of 7 fields have 6"),
         ("Extra", "wrong_dtype_or_shape", "extra", "the schema does not name it"),
         ("Raising", "not_an_example", None, "Raising: its decoder raised LookupError: no such thing (.*.py, line"),
-        ("NoEpisode", "not_an_example", None, "NoEpisode: its decoder gave None"),
+        ("NoEpisode", "not_an_example", None, "NoEpisode: its decoder returned None"),
     ],
 )
 def test_a_decoder_that_disagrees_with_its_schema(data, source, rule, field, detail):

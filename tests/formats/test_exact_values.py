@@ -122,9 +122,9 @@ CHANGED = {
     "a fraction": ("int64", np.array([0, 0.5, 0]), "0.5 at step 1"),
     "not a number": ("int64", np.array([0, 0, np.nan]), "nan at step 2"),
     "too large for int64": ("int64", np.array([0, 2**63 + 1, 0], np.uint64), "9223372036854775809 at step 1"),
-    "complex": ("float32", np.array([0, 1j, 0]), "complex128 values, where the schema has float32"),
-    "records": ("int32", np.array([(7,), (8,), (9,)], [("a", "i4")]), "where the schema has int32"),
-    "text": ("float32", np.array([b"1", b"2", b"3"]), "text, where the schema has float32"),
+    "complex": ("float32", np.array([0, 1j, 0]), "complex128 values, but the schema says float32"),
+    "records": ("int32", np.array([(7,), (8,), (9,)], [("a", "i4")]), "but the schema says int32"),
+    "text": ("float32", np.array([b"1", b"2", b"3"]), "text, but the schema says float32"),
 }
 
 

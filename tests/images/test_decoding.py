@@ -304,7 +304,7 @@ def test_another_size_than_the_schema(files: dict[str, bytes]) -> None:
     assert check_images(column(image, shape=(33, 47, 3)), 1 << 26) == []
     assert check_images(column(image, shape=(33, None, 1)), 1 << 26) == []  # TensorFlow converts channels
     [violation] = check_images(column(image, shape=(47, 33, 3)), 1 << 26)
-    assert violation.detail == "33x47 at step 0, where the schema says 47x33"
+    assert violation.detail == "33x47 at step 0, but the schema says 47x33"
     with pytest.raises(BadEpisode, match="image_too_large"):
         column(image, shape=(47, 33, 3)).decode()
     with pytest.raises(BadEpisode, match=r"image_too_large.*step 1"):

@@ -107,11 +107,11 @@ def test_every_violation_is_named(changes: dict[str, Any], expected: list[tuple[
 
 
 def test_messages_give_numbers() -> None:
-    with pytest.raises(BadEpisode, match=r"action: 2 steps, where 5 of 6 fields have 3"):
+    with pytest.raises(BadEpisode, match=r"action: 2 steps, but 5 of 6 fields have 3"):
         EpisodeDecoder(SCHEMA).decode(example(action=[1, 2]), KEY)
     with pytest.raises(BadEpisode, match=r"8 values are not a multiple of 3, the size of shape \(3,\)"):
         EpisodeDecoder(SCHEMA).decode(example(state=[1.0] * 8), KEY)
-    with pytest.raises(BadEpisode, match=r"does not end within the 4 bytes of its shape"):
+    with pytest.raises(BadEpisode, match=r"is longer than the 4 bytes of its shape"):
         EpisodeDecoder(SCHEMA).decode(example(packed=[zlib.compress(bytes(10**7))] * 3), KEY)
 
 

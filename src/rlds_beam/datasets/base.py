@@ -1,4 +1,4 @@
-"""The contract of what a `Dataset` reads: rows at random places, as columns."""
+"""The contract of a `Dataset`'s storage: random access to rows, as columns."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ T = TypeVar("T")
 
 
 class Rows(Protocol):
-    """Rows at random places. Pickles, and may be read by several threads at once; holds no open file when pickled.
+    """Random access to rows. Picklable and thread-safe; holds no open file when pickled.
 
     Attributes:
-      fields: the columns of a row; a dimension that differs from row to row is None.
+      fields: the columns of a row; a dimension that varies between rows is None.
     """
 
     @property
@@ -31,18 +31,18 @@ class Rows(Protocol):
     def __len__(self) -> int: ...
 
     def read(self, indices: Indices, wanted: Sequence[str]) -> dict[str, Column]:
-        """The rows of these numbers, each from 0 to `len(self)` - 1, in any order and as often as they are named.
+        """Reads rows by index, each from 0 to `len(self)` - 1, in any order, with repetitions.
 
         Returns:
-          Of each path in `wanted` a column, [k, ...]; images are `EncodedImages`.
+          A column [k, ...] for each path in `wanted`; images are `EncodedImages`.
 
         Raises:
-          RldsBeamError: a file is not what was written.
+          RldsBeamError: a file is damaged or changed.
         """
 
 
 class PerThread(Generic[T]):
-    """A few open files of each thread, by path: those that were used last. Pickles without them; not shared by fork."""
+    """Caches each thread's most recently used open files by path. Pickled without them; not shared after a fork."""
 
     def __init__(self, open_file: Callable[[str], T], most: int = 8, close: Callable[[T], object] | None = None):
         self._open, self._most, self._close = open_file, most, close
@@ -55,7 +55,7 @@ class PerThread(Generic[T]):
         vars(self).update(state, _local=threading.local())
 
     def __getitem__(self, path: str) -> T:
-        if getattr(self._local, "process", None) != os.getpid():  # a forked process shares its parent's positions
+        if getattr(self._local, "process", None) != os.getpid():  # a forked process shares its parent's file positions
             self._local.process, self._local.files = os.getpid(), OrderedDict()
         files: OrderedDict[str, T] = self._local.files
         if path not in files:
@@ -69,13 +69,13 @@ class PerThread(Generic[T]):
 
 
 def by_file(indices: Indices, starts: Indices) -> list[tuple[int, Indices, Indices]]:
-    """Groups row numbers by the file that they are in.
+    """Groups row indices by file.
 
     Args:
-      starts: the number of the first row of each file, and of all rows at the end: [files + 1].
+      starts: the index of each file's first row, then the total number of rows: [files + 1].
 
     Returns:
-      (file, which of `indices`, their numbers in the file), in the order of the files.
+      (file, positions in `indices`, row numbers in the file), in the order of the files.
     """
     files = np.searchsorted(starts, indices, side="right") - 1
     order = np.argsort(files, kind="stable")

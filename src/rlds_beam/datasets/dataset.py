@@ -20,11 +20,11 @@ Row = dict[str, Any]
 Images = Literal["pixels", "encoded"]
 
 _AT_ONCE = 256
-"""Rows read at a time where all of them are."""
+"""Rows read at a time when reading all."""
 
 
 class Dataset:
-    """The rows of a dataset, as numpy values by column; `open_dataset` makes one.
+    """The rows of a dataset, as numpy values by column; made by `open_dataset`.
 
         dataset[7]             one row: {"obs": array of shape (3,), "rewards": 0.5, ...}
         dataset[-1]            the last one
@@ -32,12 +32,12 @@ class Dataset:
         dataset[[3, 1, 3]]     columns of these rows
         dataset.columns["obs"] a column of all rows
 
-    It is a map-style torch `Dataset` and a grain source as it is: it has `len`, `[i]`, `__getitems__`, it pickles, and
-    several processes and threads may read it at once. It holds no rows, and no open file when it is pickled. Text is
-    `bytes`. A column whose shape differs from row to row is an object array.
+    It works as a map-style torch `Dataset` and as a grain source: it has `len`, `[i]`, and `__getitems__`, is
+    picklable, and can be read by several processes and threads at once. It holds no rows, and no open file when
+    pickled. Text is `bytes`. A column whose shape varies between rows is an object array.
 
     Attributes:
-      fields: dtype and shape of each column of a row; a dimension that differs from row to row is None.
+      fields: dtype and shape of each column of a row; a dimension that varies between rows is None.
     """
 
     def __init__(self, rows: Rows, name: str, images: Images = "pixels"):
@@ -49,7 +49,7 @@ class Dataset:
 
     @property
     def columns(self) -> Mapping[str, Array]:
-        """The columns of all rows by name; each is read when it is asked for, and held in memory as a whole."""
+        """The columns of all rows by name; each is read completely into memory on access."""
         return _Columns(self)
 
     def __len__(self) -> int:
@@ -73,11 +73,11 @@ class Dataset:
         return {path: column[0] for path, column in columns.items()}
 
     def select(self, index: Sequence[int] | Array, columns: Sequence[str]) -> dict[str, Array]:
-        """Some columns of some rows; only these are decoded."""
+        """Selected columns of selected rows; only these are decoded."""
         return self._read(self._checked(np.asarray(index)), columns)
 
     def __getitems__(self, indices: Sequence[int]) -> list[Row]:
-        """The rows of a batch, read together: what a torch `DataLoader` calls."""
+        """The rows of a batch, read together; a torch `DataLoader` calls this."""
         return list(_rows(self._read(self._checked(np.asarray(indices, np.int64)))))
 
     def __iter__(self) -> Iterator[Row]:
@@ -88,14 +88,14 @@ class Dataset:
         count = len(self)
         if indices.dtype == bool:
             if len(indices) != count:
-                raise IndexError(f"a mask of {len(indices)} values for {count} rows")
+                raise IndexError(f"the mask has {len(indices)} values for {count} rows")
             return np.flatnonzero(indices)
         if indices.size and indices.dtype.kind not in "iu":
-            raise TypeError(f"a row's number is an integer, not {indices.dtype}")
+            raise TypeError(f"row indices must be integers, not {indices.dtype}")
         numbers = indices.astype(np.int64)
         if numbers.size and not (-count <= numbers.min() and numbers.max() < count):
             wrong = numbers[(numbers < -count) | (numbers >= count)][0]
-            raise IndexError(f"there is no row {wrong}: {self._name} has {count}")
+            raise IndexError(f"row {wrong} is out of range: {self._name} has {count}")
         return np.where(numbers < 0, numbers + count, numbers)
 
     def _read(self, indices: Indices, wanted: Sequence[str] | None = None) -> dict[str, Array]:
@@ -103,7 +103,7 @@ class Dataset:
         return {path: self._array(path, column) for path, column in self._rows.read(indices, paths).items()}
 
     def _column(self, path: str) -> Array:
-        """All rows of a column, `_AT_ONCE` of them read at a time."""
+        """All rows of a column, read `_AT_ONCE` at a time."""
         count = len(self)
         blocks = (self._read(np.arange(first, min(first + _AT_ONCE, count)), [path])[path]
                   for first in range(0, count, _AT_ONCE))  # fmt: skip
@@ -153,7 +153,7 @@ def _rows(columns: Mapping[str, Array]) -> Iterator[Row]:
 
 
 def _pixels(images: EncodedImages, path: str) -> Array:
-    """[k, H, W, C]; of rows of several images [k, L, H, W, C]; an object array where their shapes differ."""
+    """Decodes to [k, H, W, C], or [k, L, H, W, C] for rows of several images; an object array if shapes differ."""
     decoded = [_decoded(row, images, path) for row in images.data]
     shapes = {one.shape for one in decoded}
     if len(shapes) == 1:
@@ -162,7 +162,7 @@ def _pixels(images: EncodedImages, path: str) -> Array:
 
 
 def _decoded(row: Any, images: EncodedImages, path: str) -> Array:
-    """The pixels of one image, or of the images of one row; `ZERO_IMAGE` is zeros."""
+    """The pixels of one image or of a row's images; zeros for `ZERO_IMAGE`."""
     several = not isinstance(row, bytes)
     data = objects(list(row) if several else [row])
     there = np.array([image != ZERO_IMAGE for image in data], bool)

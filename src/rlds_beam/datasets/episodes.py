@@ -24,20 +24,20 @@ from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.reading.base import Decoder
 
 _AT_ONCE = 64
-"""Episodes whose lengths are read at a time."""
+"""Episodes per read when reading lengths."""
 
 STEPS = "steps/"
 
 
 @dataclasses.dataclass(frozen=True)
 class EpisodeRows:
-    """A row is an episode (`base.Rows`): `steps/...` are its columns [T, ...], the others its metadata.
+    """Episodes as rows (`base.Rows`): `steps/...` are columns [T, ...], the others are metadata.
 
     Attributes:
-      records: where they are.
-      schema: of the episodes.
-      decoder: makes an episode of a record.
-      first, count: the episodes of a slice of the split, or of all.
+      records: the stored records.
+      schema: the schema of the episodes.
+      decoder: decodes a record into an episode.
+      first, count: the slice of the split's episodes.
     """
 
     records: RecordFiles
@@ -59,10 +59,10 @@ class EpisodeRows:
         return {**steps, **self.schema.metadata}
 
     def episodes(self, indices: Indices) -> list[Episode]:
-        """The episodes of these numbers.
+        """Reads episodes by index.
 
         Raises:
-          RldsBeamError: one of them cannot be read; `rlds-beam validate` lists all of those.
+          RldsBeamError: an episode cannot be read; `rlds-beam validate` lists all of these.
         """
         numbers = indices + self.first
         return [self._episode(payload, int(i)) for i, payload in zip(numbers, self.records.read(numbers), strict=True)]
@@ -80,14 +80,14 @@ class EpisodeRows:
         )
 
     def lengths(self, indices: Indices) -> list[int]:
-        """The numbers of steps of some episodes, without decoding more of them than that takes."""
+        """The lengths of some episodes in steps; decodes no more than needed."""
         numbers = indices + self.first
         step_counts = []
         for index, payload in zip(numbers.tolist(), self.records.read(numbers), strict=True):
             try:
                 step_counts.append(len(parse_example(payload)["steps/is_first"].ints()))
             except (KeyError, MalformedError) as error:
-                raise self._unreadable(index, f"it is no RLDS episode: {error}") from error
+                raise self._unreadable(index, f"not an RLDS episode: {error}") from error
         return step_counts
 
     def read(self, indices: Indices, wanted: Sequence[str]) -> dict[str, Column]:
@@ -111,9 +111,9 @@ class EpisodeRows:
 
 
 class StepRows:
-    """A row is a step of an RLDS episode (`base.Rows`). An episode is decoded for the steps of it that are read.
+    """Steps of RLDS episodes as rows (`base.Rows`). Reading a step decodes its episode.
 
-    How many steps each episode has is found by reading all of them once, when the first step is read.
+    Reading the first step reads all episodes once to find their lengths.
     """
 
     def __init__(self, episodes: EpisodeRows):
@@ -138,7 +138,7 @@ class StepRows:
 
     @property
     def starts(self) -> Indices:
-        """The number of the first step of each episode, and of all steps at the end."""
+        """The index of each episode's first step, then the total number of steps."""
         with self._lock:
             if self._starts is None:
                 count, lengths = len(self._episodes), [0]

@@ -1,4 +1,4 @@
-"""Rows that are tf.Examples: of columns, and of trajectories."""
+"""Rows stored as tf.Examples: columns and trajectories."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from rlds_beam.images.encoded_images import EncodedImages
 
 @dataclasses.dataclass(frozen=True)
 class ExampleRows:
-    """Rows of tf.Examples (`base.Rows`).
+    """Rows stored as tf.Examples (`base.Rows`).
 
     Attributes:
-      records: where they are.
-      stored: what a record holds.
-      stacks: columns that are stored in several fields, one for each element: `camera` in `camera/0`, `camera/1`.
+      records: the stored records.
+      stored: the fields of a record.
+      stacks: columns stored in several fields, one per element: `camera` in `camera/0`, `camera/1`.
     """
 
     records: RecordFiles
@@ -59,13 +59,13 @@ class ExampleRows:
             path, number = self.records.place(int(indices[0]))
             raise RldsBeamError(
                 f"{path}, among {len(payloads)} records from number {number} on: {error}; the manifest describes "
-                "other records: convert the dataset again"
+                "different records: convert the dataset again"
             ) from error
         return {path: _stacked(columns, self.stacks[path]) if path in self.stacks else columns[path] for path in wanted}
 
 
 def _stacked(columns: Mapping[str, Column], names: Sequence[str]) -> Column:
-    """Images of several fields as one column of images, [k, len(names)]."""
+    """Stacks the images of several fields into one column, [k, len(names)]."""
     parts = [columns[name] for name in names]
     first = parts[0]
     assert isinstance(first, EncodedImages)
@@ -74,7 +74,7 @@ def _stacked(columns: Mapping[str, Column], names: Sequence[str]) -> Column:
 
 
 def stacks_of(fields: Sequence[Field]) -> dict[str, tuple[str, ...]]:
-    """The columns of a trajectory that are stored as a JPEG for each frame: `camera` in `camera/0`, `camera/1`."""
+    """The trajectory columns stored as a JPEG per frame: `camera` in `camera/0`, `camera/1`."""
     stacks: dict[str, dict[int, str]] = {}
     for field in fields:
         match = re.fullmatch(r"(.+)/(\d+)", field.path)

@@ -1,4 +1,4 @@
-"""Opening what `convert` wrote, or an RLDS dataset, with random access."""
+"""Opens `convert`'s output or an RLDS dataset for random access."""
 
 from __future__ import annotations
 
@@ -37,20 +37,20 @@ def open_dataset(
     unit: Unit = "episodes",
     images: Images = "pixels",
 ) -> Dataset:
-    """Opens a dataset for reading at random places; needs neither TensorFlow nor torch.
+    """Opens a dataset for random access; needs neither TensorFlow nor torch.
 
         dataset = open_dataset("columns")
         dataset[7]["obs"]
 
     Args:
-      path: what `rlds-beam convert` wrote, or an RLDS dataset (`.../name/version`), which that may be, too.
-      split: `train`, `train+test`; of RLDS also a slice of its episodes, `train[:10%]`. None takes all there are.
-      module: of columns, the module, where there are several.
-      unit: of RLDS, what a row is: an episode, whose steps are columns `steps/...` [T, ...], or one step.
-      images: `pixels`, or `encoded` as they are stored (JPEG or PNG, as `bytes`).
+      path: the output of `rlds-beam convert`, or an RLDS dataset (`.../name/version`).
+      split: `train`, `train+test`; for RLDS also a slice of its episodes, `train[:10%]`. None selects all splits.
+      module: the module, if the columns have several.
+      unit: the unit of an RLDS row: an episode, whose steps are columns `steps/...` [T, ...], or one step.
+      images: `pixels`, or `encoded` for the stored JPEG or PNG `bytes`.
 
     Raises:
-      UsageError: there is no such dataset, split or module; it is not finished; or a file is not what was written.
+      UsageError: the dataset, split, or module does not exist; the dataset is not finished; or a file has changed.
       MissingExtraError: ArrayRecord files need the extra `arrayrecord`.
     """
     where = os.fspath(path)
@@ -61,17 +61,17 @@ def open_dataset(
         where, module = storage.split(where.rstrip("/"))
     if is_output(where) and not is_rlds(where):
         if unit != "episodes":
-            raise UsageError(f"unit={unit} is for RLDS datasets; {where} was converted, and a row of it is an item")
+            raise UsageError(f"unit={unit} is for RLDS datasets; the rows of {where}, which is converted, are items")
         rows, named = _open_converted(where, split, module)
     else:
         if module is not None:
-            raise UsageError(f"module={module} is for columns that `rlds-beam convert --to=columns` wrote, not {where}")
+            raise UsageError(f"module={module} is for the output of `rlds-beam convert --to=columns`, not for {where}")
         rows, named = _open_rlds(where, split, unit), where
     return Dataset(rows, named, images)
 
 
 def _is_module(path: str) -> bool:
-    """Whether a directory is that of one module in an output of columns."""
+    """Whether a directory holds one module of a columns output."""
     directory, name = storage.split(path.rstrip("/"))
     manifest = load_manifest(directory) if directory and is_output(directory) else None
     return manifest is not None and name in manifest.get("modules", ())
@@ -81,7 +81,7 @@ def _open_converted(path: str, split: str | None, module: str | None) -> tuple[R
     manifest = read_manifest(path)
     if "modules" not in manifest:
         if module is not None:
-            raise UsageError(f"module={module}: {path} holds no columns; it was converted with another --to")
+            raise UsageError(f"module={module}: {path} has no columns; it was converted with another --to")
         stored = (*read_fields(manifest, path), *read_kept_fields(manifest, path))
         files = _files(path, manifest["shards"], split)
         return ExampleRows(RecordFiles(files, TFRecordFormat()), stored, stacks_of(stored)), path
@@ -98,7 +98,7 @@ def _open_converted(path: str, split: str | None, module: str | None) -> tuple[R
 
 
 def _files(path: str, shards: Sequence[Mapping[str, Any]], split: str | None) -> tuple[IndexedRecordFile, ...]:
-    """The files with rows of some splits, which are there in the size that the manifest says."""
+    """The files with rows of some splits, after checking their sizes against the manifest."""
     splits = sorted({shard["split"] for shard in shards})
     wanted = splits if split is None else split.split("+")
     for name in wanted:

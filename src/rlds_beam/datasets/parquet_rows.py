@@ -1,4 +1,4 @@
-"""Rows of Parquet files that `convert --to=columns` wrote."""
+"""Rows of Parquet files written by `convert --to=columns`."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from rlds_beam.episodes.schema import Field
 from rlds_beam.errors import RldsBeamError
 
 _GROUPS = 4
-"""Row groups that each thread keeps decoded."""
+"""Decoded row groups cached per thread."""
 
 
 class _Group(NamedTuple):
-    """A row group, and its columns that were read so far."""
+    """A row group and the columns read from it so far."""
 
     file: Any
     number: int
@@ -32,10 +32,10 @@ class _Group(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class ParquetRowReader:
-    """Rows of Parquet files (`base.Rows`). A row is read with its row group; a few of those are kept.
+    """Rows of Parquet files (`base.Rows`). A row is read with its row group, a few of which are cached.
 
     Attributes:
-      files: one after another.
+      files: the files, in order.
       stored: the columns.
     """
 
@@ -76,9 +76,9 @@ class ParquetRowReader:
                 for group, some, rows in by_file(numbers, starts):
                     columns = self._columns(self._groups[f"{group}:{path}"], wanted)
                     parts.append((which[some], {name: columns[name][rows] for name in wanted}))
-            except (OSError, ValueError) as error:  # Arrow's own are both
+            except (OSError, ValueError) as error:  # Arrow's errors are either
                 raise RldsBeamError(
-                    f"{path} cannot be read: {error}; fetch the file again, or convert the dataset again"
+                    f"cannot read {path}: {error}; fetch the file again, or convert the dataset again"
                 ) from error
         if not parts:
             return {name: from_arrow(self.fields[name], _empty(self.fields[name])) for name in wanted}
@@ -100,7 +100,7 @@ class ParquetRowReader:
 
 
 class _File(NamedTuple):
-    """An open file, and the number of the first row of each of its row groups."""
+    """An open file and the index of each row group's first row."""
 
     file: Any
     starts: Indices

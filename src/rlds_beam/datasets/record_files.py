@@ -1,4 +1,4 @@
-"""Records of TFRecord and ArrayRecord files at random places."""
+"""Random access to the records of TFRecord and ArrayRecord files."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from rlds_beam.encoding.tfrecord.framing import FOOTER, HEADER, OVERHEAD, masked
 from rlds_beam.errors import RldsBeamError, UsageError
 
 _TOGETHER = 1 << 16
-"""Bytes between two records of a TFRecord file that are rather read than skipped."""
+"""The largest gap in bytes between two TFRecord records that is read instead of skipped."""
 
 
 @dataclasses.dataclass(frozen=True)
 class IndexedRecordFile:
-    """One file.
+    """A file.
 
     Attributes:
-      path: where it is.
-      records: how many it holds; None where nothing says so.
+      path: its path.
+      records: its number of records; None if unknown.
     """
 
     path: str
@@ -36,10 +36,10 @@ class IndexedRecordFile:
 
 
 class RecordFiles:
-    """The records of several files, one after another, by their number. Pickles, with what it knows of the files.
+    """The records of several files, in order, by index. Picklable, with its indices of the files.
 
-    Where the records of a TFRecord file are is found by its framing when the first of them is read: 8 bytes of memory
-    each, and the time to skip through the file once. An ArrayRecord file has an index of its own.
+    A TFRecord file is indexed by its framing when its first record is read, which takes 8 bytes of memory per record
+    and one pass over the file. An ArrayRecord file has its own index.
     """
 
     def __init__(self, files: Sequence[IndexedRecordFile], format: RecordFormat):
@@ -59,15 +59,15 @@ class RecordFiles:
 
     @functools.cached_property
     def starts(self) -> Indices:
-        """The number of the first record of each file, and of all records at the end."""
+        """The index of each file's first record, then the total number of records."""
         counts = [self._count(i) if file.records is None else file.records for i, file in enumerate(self._files)]
         return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
 
     def read(self, indices: Indices) -> list[bytes]:
-        """The records of these numbers.
+        """Reads records by index.
 
         Raises:
-          RldsBeamError: one of them is damaged, or a file holds another number of records than it should.
+          RldsBeamError: a record is damaged, or a file has an unexpected number of records.
         """
         records: list[bytes] = [b""] * len(indices)
         for i, which, numbers in by_file(indices, self.starts):
@@ -75,13 +75,13 @@ class RecordFiles:
             try:
                 payloads = self._read(i, numbers[order])
             except OSError as error:
-                raise RldsBeamError(f"{self._files[i].path} cannot be read: {error}") from error
+                raise RldsBeamError(f"cannot read {self._files[i].path}: {error}") from error
             for place, payload in zip(which[order].tolist(), payloads, strict=True):
                 records[place] = payload
         return records
 
     def place(self, index: int) -> tuple[str, int]:
-        """The file of a record, and its number there."""
+        """The file of a record and its number in the file."""
         ((i, _, numbers),) = by_file(np.array([index]), self.starts)
         return self._files[i].path, int(numbers[0])
 
@@ -91,14 +91,14 @@ class RecordFiles:
         return num_records(self._files[i].path)
 
     def _read(self, i: int, numbers: Indices) -> list[bytes]:
-        """Records of one file, whose numbers ascend."""
+        """Reads records of one file; their numbers ascend."""
         path = self._files[i].path
         if self._format.name == "tfrecord":
             return _read_tfrecord(path, self._index(i), numbers)
         try:
             return list(self._readers[path].read(numbers.tolist()))
         except (RuntimeError, IndexError) as error:
-            raise _damaged(path, f"records {numbers[0]} to {numbers[-1]} cannot be read: {error}") from None
+            raise _damaged(path, f"cannot read records {numbers[0]} to {numbers[-1]}: {error}") from None
 
     def _index(self, i: int) -> Indices:
         """The offset of each record of a TFRecord file, and the file's end."""
@@ -112,21 +112,21 @@ class RecordFiles:
 def _offsets(file: IndexedRecordFile, format: RecordFormat) -> Indices:
     if not format.is_splittable(file.path):
         raise UsageError(
-            f"{file.path} is compressed as a whole, so no record of it can be read without those before it: decompress "
-            "it, or convert the dataset first"
+            f"{file.path} is compressed as a whole, so random access is impossible: decompress it, or convert "
+            "the dataset first"
         )
     headers = format.scan(file.path)
     positions = np.append(headers.positions, headers.positions[-1] + headers.lengths[-1] + OVERHEAD if len(
         headers.positions) else 0)  # fmt: skip
     if positions[-1] != storage.size(file.path) or (np.diff(positions) != headers.lengths + OVERHEAD).any():
-        raise _damaged(file.path, "not all of its bytes are records")
+        raise _damaged(file.path, "some of its bytes are not records")
     if file.records not in (None, len(positions) - 1):
-        raise _damaged(file.path, f"it holds {len(positions) - 1} records where {file.records} are expected")
+        raise _damaged(file.path, f"it holds {len(positions) - 1} records, but {file.records} are expected")
     return positions
 
 
 def _read_tfrecord(path: str, offsets: Indices, numbers: Indices) -> list[bytes]:
-    """Records whose numbers ascend; those that are near each other are read in one go."""
+    """Reads records whose numbers ascend; reads nearby ones together."""
     starts, stops = offsets[numbers], offsets[numbers + 1]
     groups = np.split(np.arange(len(numbers)), np.flatnonzero(starts[1:] - stops[:-1] > _TOGETHER) + 1)
     payloads: list[bytes] = []
@@ -141,7 +141,7 @@ def _read_tfrecord(path: str, offsets: Indices, numbers: Indices) -> list[bytes]
 
 
 def _payload(framed: bytes, path: str, position: int) -> bytes:
-    """The data of a record, whose checksums are compared."""
+    """The data of a record, after verifying its checksums."""
     payload = framed[HEADER.size : -FOOTER.size]
     sound = framed[: HEADER.size] == record_header(len(payload)) and framed[-FOOTER.size :] == FOOTER.pack(
         masked_crc(payload)

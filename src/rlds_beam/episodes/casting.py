@@ -28,7 +28,7 @@ def exact_cast(values: Array, dtype: np.dtype[Any], path: str, rule: str = "wron
     if not (is_number(values.dtype) and is_number(dtype)):
         actual = "text" if values.dtype.kind in "OSU" else f"{values.dtype.name} values"
         expected = "text" if dtype.kind == "O" else dtype.name
-        raise BadEpisode(Violation(rule, f"{actual}, where the schema has {expected}", path))
+        raise BadEpisode(Violation(rule, f"{actual}, but the schema says {expected}", path))
     with np.errstate(all="ignore"):
         cast = values.astype(dtype)
         bad = changed(values, cast)

@@ -84,7 +84,7 @@ def _unequal_lengths(steps: Mapping[str, Column]) -> Iterator[Violation]:
     common, votes = Counter(map(len, steps.values())).most_common(1)[0]
     for path, column in steps.items():
         if len(column) != common:
-            detail = f"{len(column)} steps, where {votes} of {len(steps)} fields have {common}"
+            detail = f"{len(column)} steps, but {votes} of {len(steps)} fields have {common}"
             yield Violation("unequal_lengths", detail, path)
 
 
@@ -94,7 +94,7 @@ def _column_difference(column: Column, field: Field) -> str | None:
         if field.encoding in _IMAGES and (column.dtype, column.shape) == (field.dtype, field.shape):
             return None
         actual = f"encoded images of {column.dtype}{_dims(column.shape)}"
-        return f"{actual}, where the schema has {field.dtype}{_dims(field.shape)} ({field.encoding})"
+        return f"{actual}, but the schema says {field.dtype}{_dims(field.shape)} ({field.encoding})"
     if not isinstance(column, np.ndarray) or not column.ndim:
         return f"a {type(column).__name__}, where an array with a value for each step is expected"
     shape = column.shape[1:]
@@ -108,7 +108,7 @@ def _value_difference(value: Any, field: Field) -> str | None:
     if isinstance(value, (str, bytes)):
         if (field.dtype == "string" and not field.shape) or field.encoding in _IMAGES:
             return None
-        return f"text, where the schema has {field.dtype}{_dims(field.shape)}"
+        return f"text, but the schema says {field.dtype}{_dims(field.shape)}"
     array = np.asarray(value)
     if array.dtype == field.numpy_dtype and array.shape == field.shape and field.encoding not in _IMAGES:
         return None
@@ -132,7 +132,7 @@ def _difference(dtype: np.dtype[Any], shape: tuple[int, ...], field: Field, wher
         return None
     actual = "text" if dtype.kind in "OSU" else dtype.name
     encoded = f" ({field.encoding} images)" if field.encoding in _IMAGES else ""
-    return f"{actual}{_dims(shape)} {where}, where the schema has {field.dtype}{_dims(field.shape)}{encoded}".replace(
+    return f"{actual}{_dims(shape)} {where}, but the schema says {field.dtype}{_dims(field.shape)}{encoded}".replace(
         " ,", ","
     )
 

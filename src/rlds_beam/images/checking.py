@@ -57,7 +57,7 @@ def _check_image(
     if header.height * header.width > max_pixels:
         detail = f"{header.height}x{header.width} pixels at step {step}, where at most {max_pixels} are allowed"
     elif any(want is not None and want != got for want, got in zip(declared, size, strict=True)):
-        detail = f"{header.height}x{header.width} at step {step}, where the schema says {_size(declared)}"
+        detail = f"{header.height}x{header.width} at step {step}, but the schema says {_size(declared)}"
     if detail:
         violations.setdefault("image_too_large", Violation("image_too_large", detail, field, step))
         return b""

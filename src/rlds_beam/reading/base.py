@@ -16,18 +16,18 @@ from rlds_beam.options import Options
 from rlds_beam.text import count, format_size
 
 if TYPE_CHECKING:
-    pass  # of typing from Python 3.11 on
+    pass  # in typing from Python 3.11 on
 
 
 @dataclasses.dataclass(frozen=True)
 class Shard:
-    """One input file.
+    """An input file.
 
     Attributes:
-      index: position within the split, the `shard` of an episode's key.
-      path: where it is.
-      size: bytes on disk.
-      records: how many records dataset_info.json says it holds; None where nothing says so.
+      index: its position in the split, which is the `shard` of an episode's key.
+      path: its path.
+      size: its size in bytes.
+      records: the number of records according to dataset_info.json; None if unknown.
     """
 
     index: int
@@ -38,12 +38,12 @@ class Shard:
 
 @dataclasses.dataclass(frozen=True)
 class Split:
-    """One split, whole or a slice of its episodes.
+    """A split, or a slice of its episodes.
 
     Attributes:
-      name: `train`.
-      shards: the shards that exist, in order.
-      start, stop: the slice, in episodes from the start of the split; None means to the end.
+      name: the split's name, for example `train`.
+      shards: the existing shards, in order.
+      start, stop: the slice, in episodes from the start of the split; a `stop` of None means to the end.
     """
 
     name: str
@@ -57,7 +57,7 @@ class Split:
 
     @property
     def episodes(self) -> int | None:
-        """How many records dataset_info.json promises (of the slice); None where nothing does."""
+        """The number of records (of the slice) according to dataset_info.json; None if unknown."""
         if any(shard.records is None for shard in self.shards):
             return None
         total = sum(shard.records or 0 for shard in self.shards)
@@ -65,7 +65,7 @@ class Split:
 
     @property
     def taken(self) -> list[tuple[Shard, int, int]]:
-        """The shards that a slice takes records of, and which: the first, and the one after the last."""
+        """The shards of a slice, each with its first record and the one after its last."""
         stop = self.stop if self.stop is not None else self.start + (self.episodes or 0)
         taken, first = [], 0
         for shard in self.shards:
@@ -78,7 +78,7 @@ class Split:
 
     @property
     def size(self) -> int:
-        """Bytes on disk; of a slice, those of its share of the records of each shard."""
+        """Bytes on disk; for a slice, its share of each shard, by records."""
         if not self.sliced:
             return sum(shard.size for shard in self.shards)
         return sum(shard.size * (high - low) // (shard.records or 1) for shard, low, high in self.taken)
@@ -86,11 +86,11 @@ class Split:
 
 @dataclasses.dataclass(frozen=True)
 class Segment:
-    """A stretch of one shard: the records whose first byte lies in [start, stop).
+    """A segment of a shard: the records whose first byte is in [start, stop).
 
-    `start` and `stop` are byte offsets in a TFRecord shard (of the uncompressed bytes, where it is
-    gzip) and record indices in an ArrayRecord shard; `stop` None reads to the end. `start` is where a
-    record begins: bytes within a record may look like records.
+    `start` and `stop` are byte offsets in a TFRecord shard (of the uncompressed bytes, if it is gzipped), and record
+    indices in an ArrayRecord shard. A `stop` of None reads to the end. A record begins at `start`: bytes within a
+    record may look like records.
     """
 
     shard: Shard
@@ -99,25 +99,25 @@ class Segment:
 
 
 class Decoder(Protocol):
-    """Makes episodes of records. Pickles."""
+    """Decodes records into episodes. Picklable."""
 
     def decode(self, payload: bytes, key: EpisodeKey) -> Episode:
-        """The episode in one record.
+        """Decodes the episode in one record.
 
         Raises:
-          BadEpisode: with every violation found. Nothing else, whatever the bytes are.
+          BadEpisode: with all violations. Never anything else, whatever the bytes are.
         """
 
 
 class TfdsMetadata(NamedTuple):
-    """What TFDS says of a dataset.
+    """TFDS's metadata of a dataset.
 
     Attributes:
-      features: the text of its features.json.
-      info: the text of its dataset_info.json; None where there is none.
-      files: the bytes of files next to them that belong to the data, by file name: class names, licenses, the
-        provenance of what rlds-beam wrote. They are only copied, so they may be in any encoding.
-      outside: the names of those of these files that are links to files outside of the dataset: never copied.
+      features: the text of features.json.
+      info: the text of dataset_info.json; None if there is none.
+      files: the bytes of other files that belong to the data, by file name: class names, licenses, rlds-beam's
+        provenance. They are only copied, so they may be in any encoding.
+      outside: the names of such files that are links to files outside of the dataset; these are never copied.
     """
 
     features: str
@@ -127,22 +127,22 @@ class TfdsMetadata(NamedTuple):
 
 
 class Source(abc.ABC):
-    """A dataset of episodes: where its records are, and how one becomes an episode.
+    """A dataset of episodes: where its records are and how to decode them.
 
-    An implementation is a class that inherits from this one, has the attributes below (a frozen dataclass, say), and
-    an `open`. `--from=rlds` names ours, `--from=module:Class` a user's.
+    An implementation is a class, for example a frozen dataclass, that inherits from this one, has the attributes below,
+    and implements `open`. `--from=rlds` names a built-in source, `--from=module:Class` a user's.
 
     Attributes:
-      dataset: `name/version`, the `dataset` of an episode's key.
-      schema: what an episode holds.
-      files: how the records of a shard are read.
-      decoder: how a record becomes an episode.
-      splits: the selected ones.
-      violations: what is wrong with the dataset as a whole (missing and extra shards).
-      fps: frames a second, where the dataset says so.
-      has_files: whether the shards are files. Those of a recording are not: there is nothing to fingerprint, to sample
-        or to compare before they are read, and each is a range of its own.
-      options_class: the options of the source. If it has any, `open` takes an instance of the class as `options`.
+      dataset: `name/version`, which is the `dataset` of an episode's key.
+      schema: the schema of an episode.
+      files: reads the records of a shard.
+      decoder: decodes a record into an episode.
+      splits: the selected splits.
+      violations: the faults of the dataset as a whole (missing and extra shards).
+      fps: frames per second, if the dataset says so.
+      has_files: whether the shards are files. Those of a recording are not: there is nothing to fingerprint, sample, or
+        compare before they are read, and each is its own range.
+      options_class: the class of the source's options. If it has any, `open` takes an instance as `options`.
     """
 
     fps: float | None = None
@@ -158,43 +158,43 @@ class Source(abc.ABC):
     @classmethod
     @abc.abstractmethod
     def open(cls, input: str | Sequence[str], *, split: str | None = None, features: str | None = None) -> Source:
-        """Finds what there is to read; reads metadata only, never a record.
+        """Opens a dataset; reads only metadata, never a record.
 
         Args:
-          input: what the command line names: a directory, or files.
-          split, features: as in `SourceOptions`; an option that the source has no use for is a UsageError.
+          input: the input on the command line: a directory or files.
+          split, features: as in `SourceOptions`; an option that does not apply to the source is a UsageError.
 
         Raises:
-          UsageError: there is no such dataset, or it cannot be read.
+          UsageError: the dataset does not exist or cannot be read.
         """
 
     def describe(self) -> str:
-        """What there is to read, for a person."""
+        """Describes the dataset in words."""
         return f"{self.dataset}: {count(self.episodes, 'episode')}, {format_size(self.size)}"
 
     def plan(self) -> dict[str, Any]:
-        """What the content of an episode depends on besides the shards' bytes, as JSON.
+        """Everything but the shards' bytes that the content of an episode depends on, as JSON.
 
-        `functions` are versions of the user's code, by option.
+        `functions` holds versions of the user's code, by option.
         """
         return {}
 
     def companions(self, shard: Shard) -> Sequence[str]:
-        """Paths of the other files that a shard's episodes are read from, for example their videos."""
+        """The paths of other files that a shard's episodes are read from, for example videos."""
         del shard
         return ()
 
     def decode_seconds(self) -> float:
-        """About how many seconds one core takes to decode what the sizes of the shards do not tell of: videos."""
+        """Estimated seconds of one core for decoding that the shards' sizes do not reflect: videos."""
         return 0.0
 
     def most_steps(self) -> int | None:
-        """An upper bound of the dataset's steps; None where the files' sizes give none."""
+        """An upper bound on the dataset's steps; None if the files' sizes give none."""
         return None
 
     @property
     def tfds(self) -> TfdsMetadata | None:
-        """The metadata of a dataset whose records are tf.Examples as TFDS stores RLDS; None of any other."""
+        """TFDS's metadata if the records are tf.Examples as TFDS stores RLDS; otherwise None."""
         return None
 
     @property
@@ -209,6 +209,6 @@ class Source(abc.ABC):
 
     @property
     def episodes(self) -> int | None:
-        """How many records the metadata promises; None where it does not say."""
+        """The number of records according to the metadata; None if unknown."""
         counts = [split.episodes for split in self.splits]
         return None if None in counts else sum(count for count in counts if count is not None)

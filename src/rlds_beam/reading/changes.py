@@ -1,4 +1,4 @@
-"""Noticing that an input file changes while a job reads it."""
+"""Detects input files that change while a job reads them."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from rlds_beam.reading.base import Shard, Source
 from rlds_beam.reading.framing import Framing
 from rlds_beam.reading.plan import select_segments
 
-AGAIN = "run the same command again once the file stays as it is"
-"""What to do about a changed file, for a job that keeps nothing."""
+AGAIN = "run the same command again when the file no longer changes"
+"""The remedy for a changed file in a job that keeps nothing."""
 
 Stamp = tuple[int, int, int, int]
-"""Inode, size, time of the last change of the content, time of the last change of anything. A program cannot set the
-last one (ctime), so equal stamps mean equal content, even if a replaced file has the times of the old one."""
+"""Inode, size, mtime, and ctime. A program cannot set ctime, so equal stamps mean equal content, even if a replaced
+file has the old mtime."""
 
 
 class _Seen(NamedTuple):
-    """One shard when the job was planned.
+    """A shard at the time the job was planned.
 
     Attributes:
       shard: the shard.
-      stamps: by path, of the shard's file and its companions; None of a file in a bucket, or of none.
-      content: `Framing.content`; None if it was not asked for, and the stamps alone count.
+      stamps: stamps by path of the shard's file and its companions; None for a file in a bucket or a missing file.
+      content: `Framing.content`; None if it was not requested, so that only the stamps count.
     """
 
     shard: Shard
@@ -38,15 +38,15 @@ class _Seen(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Snapshot:
-    """The input's files when the job was planned. Pickles.
+    """The input files at the time the job was planned. Picklable.
 
-    `verify` takes a call of the operating system for each local file whose stamp is the same, which is nearly always.
-    Only a file with another stamp is read, to find out whether its content differs.
+    `verify` makes one system call for each local file with an unchanged stamp, which is nearly always the case. Only a
+    file with a different stamp is read, to find out whether its content differs.
 
     Attributes:
-      files: how the records of a shard are read.
-      seen: by split and index of the shard.
-      advice: what to do about a file that changed, for the error.
+      files: reads the records of a shard.
+      seen: the shards by split and index.
+      advice: the remedy for a changed file, for the error.
     """
 
     files: RecordFormat
@@ -55,13 +55,13 @@ class Snapshot:
 
     @classmethod
     def of(cls, source: Source, advice: str, framing: Framing | None = None) -> Snapshot:
-        """Looks at the input's files, if it has any.
+        """Takes a snapshot of the input files, if there are any.
 
         Args:
           source: the dataset.
-          advice: what to do about a file that changed.
-          framing: the source's framing, for fingerprints of the content of local files. Without it, a local file has
-            changed if its inode, size, or modification time has.
+          advice: the remedy for a changed file.
+          framing: the source's framing, for content fingerprints of local files. Without it, a local file counts as
+            changed if its inode, size, or modification time has changed.
 
         Raises:
           UsageError: a file cannot be read.
@@ -84,27 +84,27 @@ class Snapshot:
         return cls(source.files, seen, advice)
 
     def content(self) -> dict[str, list[tuple[str, str | None]]]:
-        """By split: the name of each shard, and the fingerprint of its content."""
+        """The name and content fingerprint of each shard, by split."""
         by_split: dict[str, list[tuple[str, str | None]]] = {}
         for (split, _), seen in self.seen.items():
             by_split.setdefault(split, []).append((storage.split(seen.shard.path)[1], seen.content))
         return by_split
 
     def verify(self, split: str, index: int) -> None:
-        """Raises NotVerifiedError if a shard that was read is not what it was when the job was planned."""
+        """Raises NotVerifiedError if a shard has changed since the job was planned."""
         seen = self.seen.get((split, index))
         if seen is not None and (path := self._changed(seen)) is not None:
             raise NotVerifiedError(f"{path} changed while the job was reading the dataset: {self.advice}")
 
     def verify_all(self) -> None:
-        """Raises NotVerifiedError if any of the shards has changed."""
+        """Raises NotVerifiedError if any shard has changed."""
         places = list(self.seen)
         if places:
             storage.at_once(lambda place: self.verify(*place), places, self.seen[places[0]].shard.path)
 
     def _changed(self, seen: _Seen) -> str | None:
         now = [(path, _stamp(path)) for path, _ in seen.stamps]
-        # Inode, size and modification time stay when only a permission or the number of links changes.
+        # Inode, size, and mtime stay the same if only a permission or the number of links changes.
         compared = 4 if seen.content is not None else 3
         different = [
             path
@@ -131,5 +131,5 @@ def _stamp(path: str) -> Stamp | None:
 
 
 def files_in(folders: Iterable[str]) -> list[str]:
-    """The files in these local directories, sorted: for `Source.companions`."""
+    """The files in these local directories, sorted; for `Source.companions`."""
     return [os.path.join(folder, name) for folder in folders for name in storage.sizes(folder) if name[0] != "."]

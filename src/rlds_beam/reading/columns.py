@@ -1,4 +1,4 @@
-"""A field's list of values in a record as a column, [T, *shape], by the schema."""
+"""Converts a field's list of values in a record to a column, [T, *shape], by the schema."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from rlds_beam.errors import BadEpisode
 from rlds_beam.images.stored import StoredImages
 
 MAX_EXPANDED = 1 << 28
-"""Bytes that the compressed values of one field of unknown shape may expand to, all steps together."""
+"""The limit in bytes for decompressing one field of unknown shape, all steps together."""
 
 _IMAGES = ("png", "jpeg")
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
 
 ColumnReader: TypeAlias = "Callable[[Feature], Column | None]"
-"""The values of one field, [T, *shape]; None where a dimension of 0 leaves T open. Raises WrongValueError."""
+"""Reads the values of a field, [T, *shape]; None if a dimension of 0 leaves T open. Raises WrongValueError."""
 
 
 class WrongValueError(ValueError):
-    """A field's values are not what the schema says."""
+    """A field's values do not match the schema."""
 
 
 def column_reader(field: Field, episode_level: bool = False) -> ColumnReader:
-    """What reads the field from any record: how it is stored is looked at here, once. Pickles."""
+    """Makes a function that reads the field from any record. Picklable."""
     if field.encoding in _IMAGES:
         return functools.partial(_images, field)
     if field.encoding in ("bytes", "zlib"):
@@ -46,7 +46,7 @@ def column_reader(field: Field, episode_level: bool = False) -> ColumnReader:
 
 
 _Values: TypeAlias = "Callable[[Field, Feature], Array]"
-"""The flat list of an unencoded field, in its dtype."""
+"""Reads the flat list of an unencoded field in its dtype."""
 
 
 def _images(field: Field, feature: Feature) -> Column:
@@ -61,7 +61,7 @@ def _rows(values: _Values, field: Field, feature: Feature) -> Column:
 
 
 def _open_value(values: _Values, field: Field, feature: Feature) -> Column:
-    """The one value of an episode, of a shape that its length tells."""
+    """The single value of an episode; its length determines its shape."""
     array = values(field, feature)
     _check_count(field, len(array))
     return _objects([array.reshape(tuple(-1 if d is None else d for d in field.shape))])
@@ -91,7 +91,7 @@ def _integers(field: Field, feature: Feature) -> Array:
         return feature.ints(field.numpy_dtype)
     except OutOfRangeError as error:
         step = error.place // max(1, field.known_size)
-        raise WrongValueError(f"{error.value} at step {step}, where the schema has {field.dtype}") from None
+        raise WrongValueError(f"{error.value} at step {step}, but the schema says {field.dtype}") from None
 
 
 def _strings(field: Field, feature: Feature) -> Array:
@@ -109,11 +109,11 @@ def _exactly(values: Array, field: Field) -> Array:
 def _check_kind(field: Field, feature: Feature, kind: str) -> None:
     if feature.kind != kind:
         feature.check()
-        raise WrongValueError(f"a {feature.kind} list, where {field.dtype} ({field.encoding}) stands in a {kind} list")
+        raise WrongValueError(f"a {feature.kind} list, but {field.dtype} ({field.encoding}) is stored in a {kind} list")
 
 
 def _encoded(field: Field, feature: Feature) -> Column:
-    """Tensors stored as one byte string a step, plain or zlib."""
+    """Tensors stored as one byte string per step, plain or zlib."""
     values = _strings(field, feature)
     known = field.known_size * field.numpy_dtype.itemsize
     if field.encoding == "zlib":
@@ -125,9 +125,7 @@ def _encoded(field: Field, feature: Feature) -> Column:
     for step, value in enumerate(values):
         size = len(value)
         if size != known and (None not in field.shape or known == 0 or size % known):
-            raise WrongValueError(
-                f"{size} bytes at step {step}, where shape {field.shape} of {field.dtype} has {known}"
-            )
+            raise WrongValueError(f"{size} bytes at step {step}, but shape {field.shape} of {field.dtype} has {known}")
     if None in field.shape:
         shape = tuple(-1 if d is None else d for d in field.shape)
         return _objects([_from_bytes(field, value).reshape(shape) for value in values])
@@ -141,17 +139,17 @@ def _from_bytes(field: Field, data: bytes) -> Array:
 
 
 def _expand(value: bytes, limit: int, step: int) -> bytes:
-    """zlib, but never more than `limit` bytes in memory (plus one, to see that there were more)."""
+    """Decompresses zlib into at most `limit` bytes of memory (plus one, to detect more)."""
     stream = zlib.decompressobj()
     try:
         data = stream.decompress(value, limit + 1)
     except zlib.error as error:
         raise WrongValueError(f"the zlib stream at step {step} is broken: {error}") from None
     if len(data) > limit or not stream.eof:
-        raise WrongValueError(f"the zlib stream at step {step} does not end within the {limit} bytes of its shape")
+        raise WrongValueError(f"the zlib stream at step {step} is longer than the {limit} bytes of its shape")
     return data
 
 
 def _objects(values: list[Any]) -> Array:
-    """[T] of anything, one object a step."""
+    """An object array [T], one object per step."""
     return np.fromiter(values, object, len(values))

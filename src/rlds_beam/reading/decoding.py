@@ -1,4 +1,4 @@
-"""One record's bytes as an Episode, by the dataset's schema."""
+"""Decodes a record's bytes into an Episode, by the dataset's schema."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from rlds_beam.reading.columns import ColumnReader, WrongValueError, column_read
 
 
 class _Stored(NamedTuple):
-    """A field, and how it is found in a record.
+    """A field and its place in a record.
 
     Attributes:
       field: the field.
-      name: its key in the tf.Example.
-      read: makes its list of values a column, where the field is `fast`.
+      name: the key in the tf.Example.
+      read: converts its list of values to a column, if the field is `fast`.
     """
 
     field: Field
@@ -36,20 +36,19 @@ class _Stored(NamedTuple):
 
 
 class EpisodeDecoder:
-    """Serialised tf.Example -> `Episode`, for all records of one dataset. Can be pickled.
+    """Decodes the serialized tf.Examples of one dataset into `Episode`s. Picklable.
 
-    A column is [T, *shape] of the declared dtype. Text and strings are object arrays of `bytes`,
-    images are `EncodedImages`. Where the schema leaves a dimension open, the column is an object
-    array [T] of arrays (ragged inner sequences: of object arrays again). Fields that are not
-    `Field.fast` are decoded by TFDS, which imports TensorFlow; all others by numpy alone.
-    A dataset without `discount` gets 1.0 at every step.
+    A column is [T, *shape] with the declared dtype. Text and strings are object arrays of `bytes`, images are
+    `EncodedImages`. If the schema leaves a dimension open, the column is an object array [T] of arrays (for ragged
+    inner sequences, of object arrays). TFDS, which imports TensorFlow, decodes fields that are not `Field.fast`; numpy
+    decodes all others. A dataset without `discount` gets 1.0 at every step.
     """
 
     def __init__(self, schema: Schema, features: str | bytes | Json | None = None):
         """
         Args:
-          schema: what `parse_features` made of the dataset's features.json.
-          features: that features.json; needed unless `schema.fast`.
+          schema: the result of `parse_features` on the dataset's features.json.
+          features: the features.json; needed unless `schema.fast`.
         """
         self.schema = schema
         self._slow: TfdsDecoder | None = None
@@ -63,11 +62,11 @@ class EpisodeDecoder:
             self._slow = TfdsDecoder(schema, features)
 
     def decode(self, payload: bytes, key: EpisodeKey) -> Episode:
-        """The episode in one record.
+        """Decodes the episode in one record.
 
         Raises:
-          BadEpisode: with every violation found: not_an_example, missing_field, unequal_lengths,
-            wrong_dtype_or_shape. Nothing else, whatever the bytes are.
+          BadEpisode: with all violations: not_an_example, missing_field, unequal_lengths, wrong_dtype_or_shape. Never
+            anything else, whatever the bytes are.
         """
         fields = _RecordFields()
         try:
@@ -102,7 +101,7 @@ class EpisodeDecoder:
 
 
 class _RecordFields:
-    """What a record holds, and what is wrong with it."""
+    """The fields of a record, and its violations."""
 
     def __init__(self) -> None:
         self.columns: dict[str, Column] = {}
@@ -127,7 +126,7 @@ class _RecordFields:
             self.lengths[field.path] = len(column)
 
     def stored(self, stored: _Stored, record: Mapping[str, Feature]) -> bool:
-        """True if the record has the field; a violation if it should have."""
+        """Whether the record has the field; adds a violation if a required field is missing."""
         field, name, _ = stored
         if field.fast:
             feature = record.get(name)
@@ -140,7 +139,7 @@ class _RecordFields:
         return False
 
     def length(self) -> int:
-        """T: what the step fields agree on."""
+        """T, the length that most step fields agree on."""
         if not self.lengths:
             return 0
         if len({*self.lengths.values()}) == 1:
@@ -148,7 +147,7 @@ class _RecordFields:
         common, votes = Counter(self.lengths.values()).most_common(1)[0]
         for path, length in self.lengths.items():
             if length != common:
-                detail = f"{length} steps, where {votes} of {len(self.lengths)} fields have {common}"
+                detail = f"{length} steps, but {votes} of {len(self.lengths)} fields have {common}"
                 self.violations.append(Violation("unequal_lengths", detail, path))
         return common
 
@@ -165,14 +164,14 @@ class _RecordFields:
         if column is None:
             return np.empty(field.closed_shape, field.numpy_dtype)
         if len(column) != 1:
-            detail = f"{len(column)} values of shape {field.shape}, where an episode has one"
+            detail = f"{len(column)} values of shape {field.shape}, but an episode has one"
             self.violations.append(Violation("wrong_dtype_or_shape", detail, field.path))
             return None
         return column.data[0] if isinstance(column, EncodedImages) else column[0]
 
 
 def _slow_length(name: str, field: Field, record: Mapping[str, Feature]) -> int:
-    """The number of steps of a field that TFDS will decode, from how TFDS stores it."""
+    """The number of steps of a field that TFDS decodes, from its stored form."""
     rows = record.get(f"{name}/ragged_row_lengths_0")
     if rows is not None:
         _check_rows(rows)
@@ -189,9 +188,9 @@ def _check_rows(rows: Feature) -> None:
 
 
 def _filled(column: Column | None, field: Field, length: int) -> Column:
-    """The column, or the default for one that has no values.
+    """The column, or the default for a column without values.
 
-    That is a dimension of 0, or the one step field that may be missing: `DEFAULT_DISCOUNT`.
+    A column has no values if a dimension is 0, or for `DEFAULT_DISCOUNT`, the only step field that may be missing.
     """
     if column is not None:
         return column
@@ -200,7 +199,7 @@ def _filled(column: Column | None, field: Field, length: int) -> Column:
 
 
 def _default(field: Field) -> Any:
-    """What TFDS gives for an optional value that a record leaves out: the lowest of its dtype."""
+    """TFDS's default for an optional value that a record leaves out: the lowest of its dtype."""
     if field.dtype == "string":
         return b"" if not field.shape else np.full(field.closed_shape, b"", object)
     dtype = field.numpy_dtype

@@ -1,7 +1,7 @@
-"""Where the records of a dataset's shards begin, and what their checksums are, from their framing alone.
+"""Finds the records of a dataset's shards and their checksums from the framing alone.
 
-A cut within a record must not be read from: the record's data may hold bytes that look like records. So a range begins
-where a record does, and that is known by following the framing from the start of the file.
+A range must begin at a record, because a record's data may contain bytes that look like records. Record positions are
+known only by following the framing from the start of the file.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ from rlds_beam.reading.base import Segment, Shard, Source
 from rlds_beam.worker_status import count, working_on
 
 RecordStarts = Callable[[Shard, Sequence[int]], Sequence[int]]
-"""Of each of these positions in a shard, the first record that begins at it or after it."""
+"""Maps each of these positions in a shard to the first record that begins at or after it."""
 
 _VIDEO = ".mp4"
 _VIDEO_SAMPLE, _VIDEO_SAMPLES = 1 << 20, 16
-"""Bytes of a block, and number of blocks, that are hashed of a longer video. They include its beginning and
-end, where an MP4 file has the sizes of all frames."""
+"""The block size in bytes and the number of blocks hashed of a long video. They include its beginning and end, which
+hold the sizes of all frames of an MP4 file."""
 
 _THREADS = 8
-"""Shards that are looked at at a time: most of what a shard of large records takes is waiting for the disk."""
+"""Shards scanned at a time: with large records, most of the time is spent waiting for the disk."""
 
 
 def has_offsets(files: RecordFormat) -> bool:
-    """Whether a position may lie within a record: an offset may, the number of a record may not."""
+    """Whether positions are byte offsets, which may fall within a record, and not record numbers."""
     return files.unit == "bytes"
 
 
 class Framing:
-    """The framing of a dataset's shards; each is looked at once, when it is first asked for.
+    """The framing of a dataset's shards; each is scanned once, on first use.
 
-    It holds 20 bytes a record. Files of whole records (ArrayRecord) and compressed files have no framing that could be
-    read without the rest, and files in a bucket are not looked at but for a cut: `covers` is False of them.
+    Takes 20 bytes of memory per record. `covers` is False for ArrayRecord and compressed files, whose framing cannot be
+    read without the rest, and for files in a bucket, which are scanned only to cut them.
     """
 
     def __init__(self, source: Source | RecordFormat):
@@ -49,7 +49,7 @@ class Framing:
         self._headers: dict[str, Headers] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_files": self._files, "_headers": {}}  # scanned again, not sent along
+        return {"_files": self._files, "_headers": {}}  # scanned again instead of pickled
 
     def covers(self, shard: Shard) -> bool:
         """Whether the shard's framing is cheap to read; raises UsageError if the shard cannot be read at all."""
@@ -59,27 +59,27 @@ class Framing:
             return self._files.is_splittable(shard.path)
 
     def read_all(self, shards: Iterable[Shard]) -> None:
-        """Reads the framing of several shards at a time."""
+        """Reads the framing of several shards in parallel."""
         missing = [shard for shard in shards if shard.path not in self._headers]
         with ThreadPoolExecutor(_THREADS) as pool:
             for _ in pool.map(self.headers, missing):
                 pass
 
     def headers(self, shard: Shard) -> Headers:
-        """The records of a shard; raises UsageError if it cannot be read."""
+        """The record headers of a shard; raises UsageError if it cannot be read."""
         if shard.path not in self._headers:
             with working_on(f"the framing of {shard.path}"), _reading(shard):
                 self._headers[shard.path] = self._files.scan(shard.path)
         return self._headers[shard.path]
 
     def headers_of(self, segment: Segment) -> Headers:
-        """The records of a stretch of a shard."""
+        """The record headers of a segment of a shard."""
         positions, lengths, crcs = self.headers(segment.shard)
         within = slice(*np.searchsorted(positions, [segment.start, _end(segment)]))
         return Headers(positions[within], lengths[within], crcs[within])
 
     def record_starts(self, shard: Shard, positions: Sequence[int]) -> list[int]:
-        """As `RecordStarts`; the shard's end where no record follows. Positions that cannot be wrong are kept."""
+        """Implements `RecordStarts`; gives the shard's end if no record follows. Keeps record numbers."""
         if not positions or not has_offsets(self._files):
             return list(positions)
         starts = np.append(self.headers(shard).positions, self._files.end(shard.path, shard.size))
@@ -87,15 +87,16 @@ class Framing:
         return nearest
 
     def content(self, shards: Sequence[Shard], companions: Sequence[Sequence[str]] = ()) -> list[str | None]:
-        """A fingerprint of each shard's content: another one means other episodes.
+        """Fingerprints each shard's content.
 
-        It is of the lengths and checksums of all records where their framing is cheap to read, of all bytes of other
-        local files, and what a bucket says of an object: its checksum or entity tag. None where there is no file.
+        A fingerprint covers the lengths and checksums of all records if their framing is cheap to read, otherwise all
+        bytes of a local file; for an object in a bucket it is the store's checksum or entity tag. None if there is no
+        file.
 
         Args:
           shards: the shards.
-          companions: for each of them, the files that are read along with it (`Source.companions`). Of a video, the
-            fingerprint is of its size and of samples of its bytes (`_VIDEO_SAMPLE`).
+          companions: for each shard, the files read along with it (`Source.companions`). A video's fingerprint covers
+            its size and samples of its bytes (`_VIDEO_SAMPLE`).
 
         Raises:
           UsageError: a file cannot be read.
@@ -121,9 +122,9 @@ class Framing:
 
 
 def first_record(files: RecordFormat, segment: Segment, position: int) -> int:
-    """The first record of a segment that begins at `position` or after it, by the framing from the segment's start.
+    """The first record of a segment at or after `position`, by the framing from the segment's start.
 
-    The segment's end where there is none.
+    Returns the segment's end if there is none.
     """
     if position == segment.start or not has_offsets(files):
         return position
@@ -137,7 +138,7 @@ def _reading(shard: Shard) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise UsageError(f"{shard.path} cannot be read: {error}") from error
+        raise UsageError(f"cannot read {shard.path}: {error}") from error
 
 
 def _end(segment: Segment) -> int:
@@ -145,7 +146,7 @@ def _end(segment: Segment) -> int:
 
 
 def _xxh3_of_file(path: str, sampled: bool = False) -> str:
-    """The hash of a local file: of all of its bytes, or of its size, beginning, end, and some blocks between them."""
+    """Hashes a local file: all of its bytes, or its size, beginning, end, and some blocks in between."""
     digest = xxhash.xxh3_128()
     with storage.open_read(path) as file:
         size = storage.size(path)
@@ -162,7 +163,7 @@ def _xxh3_of_file(path: str, sampled: bool = False) -> str:
 
 
 def _joined(content: str | None, companions: Sequence[str]) -> str | None:
-    """A shard's fingerprint, with those of its companions."""
+    """A shard's fingerprint combined with those of its companions."""
     if content is None or not companions:
         return content
     prints = storage.at_once(_companion, companions, companions[0])
@@ -178,4 +179,4 @@ def _companion(path: str) -> str:
     except FileNotFoundError:
         return "none"
     except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error}") from error
+        raise UsageError(f"cannot read {path}: {error}") from error

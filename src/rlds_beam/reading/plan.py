@@ -1,4 +1,4 @@
-"""Cutting a dataset into ranges of work: the same ranges on every run."""
+"""Cuts a dataset into work ranges, the same on every run."""
 
 from __future__ import annotations
 
@@ -14,24 +14,25 @@ from rlds_beam.reading.base import Segment, Shard, Source, Split
 from rlds_beam.reading.framing import Framing, RecordStarts, has_offsets
 
 RANGE_BYTES = 32 << 20
-"""Input bytes of a range: small enough to balance a few workers and to lose little in a crash."""
+"""Input bytes per range: small enough to balance a few workers and to lose little in a crash."""
 
 WHOLE_BYTES = 1 << 30
-"""A shard in a bucket is left whole up to this size, the largest that TFDS writes: to cut it, its framing would have to
-be read over the network before any work begins."""
+"""A shard in a bucket is not cut up to this size, the largest that TFDS writes: cutting it requires reading its framing
+over the network before any work begins."""
 
 MAX_RANGES = 16384
-"""Ranges (so output shards) at most: a larger dataset gets larger ranges, not more files."""
+"""The largest number of ranges, and so of output shards: a larger dataset gets larger ranges, not more files."""
 
 
 @dataclasses.dataclass(frozen=True)
 class WorkRange:
-    """What one worker reads in one go, and what becomes one output shard.
+    """A unit of work for one worker, which becomes one output shard.
 
     Attributes:
-      split: name of the split.
-      index, of: the number of the range within its split, and how many there are.
-      segments: what it reads, in order.
+      split: the name of the split.
+      index: the number of the range in its split.
+      of: the number of ranges in the split.
+      segments: the segments to read, in order.
     """
 
     split: str
@@ -51,25 +52,27 @@ class WorkRange:
 def plan_ranges(
     source: Source, shards: int | None = None, *, whole_shards: bool = False, starts: RecordStarts | None = None
 ) -> tuple[WorkRange, ...]:
-    """Cuts each split into ranges of about equal bytes, its shards laid end to end.
+    """Cuts each split, its shards laid end to end, into ranges of about equal bytes.
 
-    Tiny shards share a range and a huge one is spread over several: the work is balanced whatever
-    the input's file sizes are. Cuts are made where records begin, by the framing from the start of the file: bytes
-    within a record that look like records are never read as such. A gzip shard cannot be cut and goes to one range;
-    a shard in a bucket is cut only if it is larger than `WHOLE_BYTES`, or where `shards` cannot be had otherwise.
+    Tiny shards share a range and a huge one is spread over several, so the work is balanced for any file sizes. Cuts
+    are at records, found by the framing from the start of the file, so bytes within a record that look like records are
+    never read as such. A gzip shard cannot be cut and becomes one range; a shard in a bucket is cut only if it is
+    larger than `WHOLE_BYTES`, or if `shards` requires it.
 
     Args:
       source: the dataset.
-      shards: how many ranges each split is to have; None chooses by size (`RANGE_BYTES`).
-      whole_shards: one range for each input shard (for sequences across episodes, where a shard is
-        one ordered stream).
-      starts: where records begin (`Framing.record_starts`), if that is known already.
+      shards: the number of ranges per split; None chooses by size (`RANGE_BYTES`).
+      whole_shards: make one range of each input shard (for sequences across episodes, where a shard is one ordered
+        stream).
+      starts: finds where records begin (`Framing.record_starts`), if available.
 
     Raises:
       UsageError: the input cannot be cut into `shards` ranges.
     """
     if whole_shards and shards is not None and source.has_files:
-        raise UsageError("--shards does not go with --across_episodes: each input shard is one stream, kept whole")
+        raise UsageError(
+            "--shards cannot be used with --across_episodes: each input shard is one stream and stays whole"
+        )
     cutter = _Cutter(source, starts or Framing(source).record_starts)
     ranges: list[WorkRange] = []
     for split in source.splits:
@@ -82,7 +85,7 @@ def plan_ranges(
                 groups = cutter.cut(segments, shards, far=True)
             if shards is not None and len(groups) != shards:
                 raise UsageError(
-                    f"--shards={shards}: split {split.name} comes out as {len(groups)}, since "
+                    f"--shards={shards}: split {split.name} gives {len(groups)}, because "
                     "compressed or empty shards cannot be cut"
                 )
         ranges += (WorkRange(split.name, i, len(groups), tuple(group)) for i, group in enumerate(groups))
@@ -90,26 +93,26 @@ def plan_ranges(
 
 
 def select_segments(source: Source, split: Split) -> list[Segment]:
-    """The part of each shard that the split's slice of episodes takes."""
+    """The segment of each shard that belongs to the split's slice of episodes."""
     if not split.sliced:
         return [Segment(shard) for shard in split.shards]
     return [_segment_of_records(source, shard, low, high) for shard, low, high in split.taken]
 
 
 def _segment_of_records(source: Source, shard: Shard, low: int, high: int) -> Segment:
-    """Records low..high of a shard."""
+    """The segment of a shard's records low to high."""
     if low == 0 and high == shard.records:
         return Segment(shard)
     return Segment(shard, *source.files.positions(shard.path, low, high))
 
 
 def left_whole(source: Source, shard: Shard) -> bool:
-    """Whether the shard is in a bucket, and small enough not to be cut there."""
+    """Whether the shard is in a bucket and small enough to stay whole."""
     return storage.scheme(shard.path) is not None and has_offsets(source.files) and shard.size <= WHOLE_BYTES
 
 
 def segment_bytes(source: Source, segment: Segment) -> int:
-    """Bytes of a segment on disk (of a gzip shard, what it is compressed to)."""
+    """Bytes of a segment on disk (compressed, for a gzip shard)."""
     shard = segment.shard
     if segment.start == 0 and segment.stop is None:
         return shard.size
@@ -126,7 +129,7 @@ class _Cutter:
     starts: RecordStarts
 
     def cut(self, segments: list[Segment], shards: int | None, *, far: bool = False) -> list[list[Segment]]:
-        """The segments of each range; `far` also cuts shards in a bucket that are small enough to be left whole."""
+        """The segments of each range; `far` also cuts shards in a bucket that are small enough to stay whole."""
         weights = [segment_bytes(self.source, segment) for segment in segments]
         total = sum(weights)
         if shards is None:
@@ -147,7 +150,7 @@ class _Cutter:
             inside[i] = []
         for segment, offset, weight, cuts in zip(segments, offsets, weights, inside, strict=False):
             for piece, middle in self._pieces(segment, weight, cuts):
-                if shards is not None or piece.start != piece.stop:  # a long record leaves nothing to the next cut
+                if shards is not None or piece.start != piece.stop:  # a long record leaves nothing for the next cut
                     groups[bisect.bisect_right(bounds, offset + middle)].append(piece)
         return [group for group in groups if group]
 
@@ -155,7 +158,7 @@ class _Cutter:
         return (far or not left_whole(self.source, shard)) and self.source.files.is_splittable(shard.path)
 
     def _pieces(self, segment: Segment, weight: int, inside: list[int]) -> Iterator[tuple[Segment, int]]:
-        """The segment cut near `inside` (offsets of its `weight` bytes); each piece with the offset of its middle."""
+        """Cuts the segment near the offsets `inside` of its `weight` bytes; gives each piece and its middle."""
         if not inside:
             yield segment, weight // 2
             return

@@ -1,4 +1,4 @@
-"""Read the records of a segment as episodes; one that cannot be read is an episode with faults."""
+"""Reads the records of a segment as episodes; an unreadable record becomes an episode with faults."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from rlds_beam.worker_status import working_on
 
 
 def read_segment(files: RecordFormat, segment: Segment) -> Iterator[Record | Damage]:
-    """The records of one stretch of a shard, and what is damaged in it, in order.
+    """The records and damages of a segment of a shard, in order.
 
-    Stretches laid end to end give each record exactly once.
+    Adjacent segments give each record exactly once.
     """
     with working_on(stretch(files, segment)):
         yield from files.read(segment.shard.path, segment.start, segment.stop)
 
 
 def stretch(files: RecordFormat, segment: Segment) -> str:
-    """A segment in words: its file, and which bytes or records of it."""
+    """A segment in words: its file, and its bytes or records."""
     stop = "the end" if segment.stop is None else f"{segment.stop}"
     return f"{segment.shard.path}, {files.unit} {segment.start} to {stop}"
 
 
 class EpisodeReader:
-    """Reads the episodes of a dataset, segment by segment. Pickles; holds no open file between calls.
+    """Reads the episodes of a dataset, segment by segment. Picklable; holds no open file between calls.
 
     Args:
       source: the dataset.
-      snapshot: of the dataset, to notice that a file changes during the job.
+      snapshot: the dataset's snapshot, to detect files that change during the job.
     """
 
     def __init__(self, source: Source, snapshot: Snapshot | None = None):
@@ -44,23 +44,23 @@ class EpisodeReader:
         self._snapshot = snapshot
 
     def read(self, split: str, segment: Segment) -> Iterator[Episode]:
-        """Every record of `segment` as an episode, in order; an unreadable one with its `faults`.
+        """Reads every record of `segment` as an episode, in order; an unreadable one has `faults`.
 
         Raises:
-          NotVerifiedError: at the end of the segment, if its file is not what it was in the snapshot.
+          NotVerifiedError: at the end of the segment, if its file has changed since the snapshot.
         """
         for record in read_segment(self.files, segment):
             yield self.episode(split, segment, record)
-            del record  # not held while the next one is read
+            del record  # freed before the next one is read
         self.verify(split, segment)
 
     def verify(self, split: str, segment: Segment) -> None:
-        """Raises NotVerifiedError if the segment's file is not what it was in the snapshot."""
+        """Raises NotVerifiedError if the segment's file has changed since the snapshot."""
         if self._snapshot is not None:
             self._snapshot.verify(split, segment.shard.index)
 
     def episode(self, split: str, segment: Segment, record: Record | Damage) -> Episode:
-        """One record as an episode."""
+        """Decodes one record into an episode."""
         key = EpisodeKey(self.dataset, split, segment.shard.index, record.position)
         if isinstance(record, Damage):
             detail = f"{record.reason} ({segment.shard.path}, {self.files.unit} {record.position} to {record.stop})"
@@ -69,13 +69,13 @@ class EpisodeReader:
         try:
             episode = self.decoder.decode(record.payload, key)
             if not isinstance(episode, Episode):
-                raise BadEpisode(Violation("not_an_example", f"{self._source}: its decoder gave {episode!r:.80}"))
+                raise BadEpisode(Violation("not_an_example", f"{self._source}: its decoder returned {episode!r:.80}"))
             faults = self._conformance.violations(episode)
         except BadEpisode as bad:
             faults = bad.violations
         except (RldsBeamError, MemoryError, OSError):
             raise
-        except Exception as error:  # a decoder of a user's may raise anything
+        except Exception as error:  # a user's decoder may raise anything
             faults = (Violation("not_an_example", f"{self._source}: its decoder {raised(error)}"),)
         if faults:
             return Episode(key, {}, payload=record.payload, faults=tuple(faults))

@@ -1,4 +1,4 @@
-"""Splits, and slices of them, in TFDS's notation."""
+"""Splits and their slices in TFDS's notation."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ _SPLIT = re.compile(r"(?P<name>[\w-]+)(\[(?P<start>-?\d+%?)?:(?P<stop>-?\d+%?)?\
 def selected_splits(
     split: str | None, known: Collection[str], dataset: str
 ) -> list[tuple[str, str | None, str | None]]:
-    """(name, start, stop) of each split that a text in TFDS's notation selects.
+    """The (name, start, stop) of each selected split.
 
     Args:
-      split: `train`, `train[:10%]`, `train[5:20]+test`; None and `all` select every split.
+      split: the selection: `train`, `train[:10%]`, `train[5:20]+test`; None and `all` select every split.
       known: the names of the dataset's splits.
-      dataset: its name.
+      dataset: the dataset's name.
 
     Raises:
-      UsageError: there is no such split, or it is selected twice.
+      UsageError: a split does not exist or is selected twice.
     """
     if split is None or (split == "all" and "all" not in known):
         return [(name, None, None) for name in known]
@@ -32,9 +32,11 @@ def selected_splits(
     for text in split.replace(" ", "").split("+"):
         match = _SPLIT.fullmatch(text)
         if match is None:
-            raise UsageError(f"--split={text}: expected a name or a slice of one, as train, train[:10%] or train[5:20]")
+            raise UsageError(
+                f"--split={text}: expected a split or a slice, for example train, train[:10%], or train[5:20]"
+            )
         if match["name"] == "all" and "all" not in known:
-            raise UsageError(f"--split={split}: all is every split, and cannot be sliced or joined with another")
+            raise UsageError(f"--split={split}: all means every split and cannot be sliced or combined")
         if match["name"] not in known:
             hint = did_you_mean(match["name"], known)
             raise UsageError(f"--split={text}: {dataset} has the splits {', '.join(known)}{hint}")
@@ -45,11 +47,11 @@ def selected_splits(
 
 
 def slice_split(split: Split, start: str | None, stop: str | None) -> Split:
-    """A slice of a split; as TFDS does, it refuses one that is empty or goes beyond the episodes."""
+    """Slices a split; like TFDS, rejects a slice that is empty or out of range."""
     if start is None and stop is None:
         return split
     if split.episodes is None:
-        raise UsageError(f"{split.name} cannot be sliced: nothing says how many episodes its shards hold")
+        raise UsageError(f"{split.name} cannot be sliced: the number of episodes in its shards is unknown")
     first, last = slice_of(split.name, split.episodes, start, stop)
     return dataclasses.replace(split, start=first, stop=last)
 
@@ -58,7 +60,7 @@ def slice_of(name: str, total: int, start: str | None, stop: str | None) -> tupl
     """The first episode of a slice, and the one after its last.
 
     Raises:
-      UsageError: it is empty, or goes beyond the episodes.
+      UsageError: the slice is empty or out of range.
     """
     text = f"{name}[{start or ''}:{stop or ''}]"
     first, last = (_boundary(text, total, default) for text, default in ((start, 0), (stop, total)))
@@ -70,7 +72,7 @@ def slice_of(name: str, total: int, start: str | None, stop: str | None) -> tupl
 
 
 def _boundary(text: str | None, total: int, default: int) -> int:
-    """An episode index from `10%`, `-5` or `7`; percentages round to the closest, as in TFDS."""
+    """An episode index from `10%`, `-5`, or `7`; percentages round to the nearest, as in TFDS."""
     if text is None:
         return default
     value = round(int(text[:-1]) * total / 100) if text.endswith("%") else int(text)

@@ -211,7 +211,7 @@ def test_gzip_shards_are_not_cut(dataset):
         shard.write_bytes(gzip.compress(shard.read_bytes()))
     source = open_source(str(dataset))
     assert read_ids(source, plan_ranges(source, 2)) == list(range(20))
-    with pytest.raises(UsageError, match="--shards=9: split train comes out as 3"):
+    with pytest.raises(UsageError, match="--shards=9: split train gives 3"):
         plan_ranges(source, 9)
 
 
