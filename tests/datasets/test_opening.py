@@ -183,7 +183,7 @@ def test_what_cannot_be_opened(data, tmp_path):
     rlds_beam.convert(data, tmp_path / "columns", to="columns")
     for arguments, said in (
         ({"path": data, "split": "validation"}, "validation"),
-        ({"path": data, "module": "walker"}, "is for columns"),
+        ({"path": data, "module": "walker"}, "is for the output of"),
         ({"path": data, "unit": "step"}, "did you mean steps"),
         ({"path": data, "images": "jpeg"}, "expected pixels or encoded"),
         ({"path": tmp_path / "out", "unit": "steps"}, "is for RLDS datasets"),

@@ -256,7 +256,7 @@ def found_in(data: Path, source: str) -> list[Violation]:
         ("NoMetadata", "missing_field", "name", "the episode has no name"),
         ("WideReward", "wrong_dtype_or_shape", "reward", "float64 at each step, but the schema says float32"),
         ("ListOfRewards", "wrong_dtype_or_shape", "reward", "a list, where an array with a value for each step"),
-        ("LongObservation", "wrong_dtype_or_shape", "observation", "float32[3] at each step, .* has float32[2]"),
+        ("LongObservation", "wrong_dtype_or_shape", "observation", "float32[3] at each step, .* says float32[2]"),
         ("ShortReward", "unequal_lengths", "reward", "5 steps, but 6 of 7 fields have 6"),
         ("Extra", "wrong_dtype_or_shape", "extra", "the schema does not name it"),
         ("Raising", "not_an_example", None, "Raising: its decoder raised LookupError: no such thing (.*.py, line"),

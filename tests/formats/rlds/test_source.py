@@ -130,7 +130,7 @@ def test_tfds_refuses_them_too(dataset, split):
 
 @pytest.mark.parametrize("split", ["all[:5]", "all+train", "train+all"])
 def test_all_is_every_split_and_nothing_else(dataset, split):
-    with pytest.raises(UsageError, match="all is every split"):
+    with pytest.raises(UsageError, match="all means every split"):
         open_source(str(dataset), split)
 
 
@@ -149,9 +149,9 @@ def test_several_splits(dataset, tmp_path):
     ("split", "message"),
     [
         ("trian", "did you mean train"),
-        ("train[", "expected a name or a slice"),
+        ("train[", "expected a split or a slice"),
         ("train+train[:2]", "twice"),
-        ("train[:x]", "expected a name or a slice"),
+        ("train[:x]", "expected a split or a slice"),
     ],
 )
 def test_a_wrong_split(dataset, split, message):
