@@ -1,5 +1,8 @@
 // Run inside a page by test_site.py: returns what is wrong with it, one string each.
-({wide, light}) => {
+async ({wide, light}) => {
+  await Promise.all([...document.images].map((image) => image.complete || new Promise((done) => {
+    image.onload = image.onerror = done;
+  })));
   const problems = [];
   const article = document.querySelector("[role=main]") || document.body;
   const shown = (element) => element.getClientRects().length > 0;
