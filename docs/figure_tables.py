@@ -28,7 +28,7 @@ def table(figures: list[dict[str, Any]]) -> str:
     for figure in figures:
         result = figure.get("ratio") or figure["value"]
         if "ours" in figure:
-            result += f" ({figure['ours']:,} to {figure['theirs']:,} {figure['unit']})"
+            result += f" ({figure['ours']:,} vs. {figure['theirs']:,} {figure['unit']})"
         benchmark = f"`{figure['benchmark']}`" if figure["benchmark"] else "measured once"
         cells = [figure["what"], figure.get("against", ""), result, benchmark]
         rows.append("| " + " | ".join(cells).replace("|  |", "| |") + " |")
