@@ -19,7 +19,7 @@ PEERS = {
 FOLDERS = {"lerobot21": ["lerobot"], "rllib": ["rllib", "loaders"]}
 """Peer -> its folders of tests, if not just the one of its name."""
 
-PAGES = {"rllib": ["rllib.md"]}
+PAGES = {"rllib": ["docs/how_to/rllib.md", "docs/how_to/rllib_connectors.md"]}
 """The pages whose blocks need the peer."""
 
 PYTHONS = {"lerobot": "3.12"}

@@ -21,7 +21,7 @@ README = ROOT / "README.md"
 TEN_MINUTES = ROOT / "docs" / "tutorials" / "ten_minutes.md"
 PAGES = [README, *sorted((ROOT / "docs").rglob("*.md"))]
 LINKED = [*PAGES, ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "examples").glob("*/README.md"))]
-AGENTS = re.compile(r"load_trajectories|tensorflow|tf_agents|rlds_to_reverb|reverb\.serving")
+AGENTS = re.compile(r"load_trajectories|tensorflow|tf_agents|rlds_to_reverb|reverb\.serving|reverb=embedded")
 """What a page's blocks name if they need the extra."""
 RAY = re.compile(r"^(import|from) ray\b", re.MULTILINE)
 """The same of the extra `rllib`; `make test-peers` runs such pages."""
