@@ -98,6 +98,7 @@ def folder(tmp_path, monkeypatch):
     """A folder with what the README's first blocks write: `data/point_mass/1.0.0`, and `pairs`."""
     example(ExampleConfig(str(tmp_path / "data")))
     monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)  # as in a Python that is started there
     rlds_beam.convert("data/point_mass/1.0.0", "pairs")
     return tmp_path
 
