@@ -144,7 +144,7 @@ def test_duplicates_are_found(data, tmp_path):
     [
         ("--from=rdls", "did you mean rlds?"),
         ("--from=test_own_source:Nothing", "no attribute"),
-        ("--from=test_own_source:JsonDecoder", "inherits from rlds_beam.Source"),
+        ("--from=test_own_source:JsonDecoder", "not a subclass of rlds_beam.Source"),
     ],
 )
 def test_what_is_no_source_is_refused(data, flag, said):

@@ -1,4 +1,4 @@
-"""A damaged input file of another program: one line that names it, or rejections with their reasons; no traceback."""
+"""A damaged file of another program gives a one-line error or rejections with reasons, not a traceback."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def data(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module", params=[*SOURCES, "d4rl"])
 def made(request, data, tmp_path_factory) -> tuple[str, Path, Path]:
-    """A format, its dataset, and the file that is going to be damaged."""
+    """A format, its dataset, and the file to damage."""
     to, output = request.param, tmp_path_factory.mktemp("made") / "out"
     if to == "d4rl":
         h5py = pytest.importorskip("h5py")
@@ -62,7 +62,7 @@ def nothing(content: bytes, rng: random.Random) -> bytes:
 
 
 @pytest.mark.parametrize("damage", [cut, zeros, noise, nothing])
-def test_it_is_said_or_rejected(made, tmp_path, damage):
+def test_damage_is_reported_or_rejected(made, tmp_path, damage):
     from_, where, file = made
     whole = file.read_bytes()
     try:

@@ -1,4 +1,4 @@
-"""No source changes a value: what does not fit the declared dtype is rejected, text keeps its shape."""
+"""No source changes values: those that do not fit the declared dtype are rejected, and text keeps its shape."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ STEPS = 3
 PATH = "observation"
 
 
-# Each writes two episodes: the first has zeros of the declared dtype, the second has values of another one.
+# Each writes two episodes: zeros of the declared dtype, then values of another dtype.
 
 
 def minari_file(folder: Path, first: Any, second: Any, name: str = "observations") -> Path:
@@ -135,9 +135,9 @@ def test_a_value_that_would_change_is_rejected(tmp_path, source, case):
     if stored.dtype.kind in "cV" and source in ("lerobot_v21", "minari_parquet"):
         pytest.skip("Arrow has no such type")
     if stored.dtype.kind in "cVS" and source == "numpy":
-        pytest.skip("the array of all episodes is of one type")
+        pytest.skip("the array of all episodes has one dtype")
     if dtype == "bool" and source == "lerobot_v21":
-        pytest.skip("LeRobot has no state of bools: next.done has a test of its own")
+        pytest.skip("LeRobot has no bool state; next.done has a separate test")
     path, from_ = SOURCES[source](tmp_path, np.zeros(STEPS, dtype), stored)
     first, second = read_back(path, from_)
     assert first.faults == ()
@@ -158,12 +158,12 @@ def test_a_value_that_fits_is_read_in_the_declared_dtype(tmp_path, source):
     assert second.steps[PATH].tolist() == [1, -(2**31), 2**31 - 1]
 
 
-def test_what_is_said_of_values_that_are_no_numbers(tmp_path):
+def test_messages_about_values_that_are_not_numbers(tmp_path):
     path, from_ = minari(tmp_path, np.zeros(STEPS, np.float32), CHANGED["complex"][1])
     assert read_back(path, from_)[1].faults[0].detail == CHANGED["complex"][2]
 
 
-def test_a_first_episode_of_values_that_no_field_holds_is_refused(tmp_path):
+def test_a_first_episode_with_an_unsupported_dtype_is_refused(tmp_path):
     with pytest.raises(UsageError, match="observation holds complex128 values, which cannot be read"):
         read_back(*minari(tmp_path, np.zeros(STEPS, complex), np.zeros(STEPS, complex)))
 
@@ -195,7 +195,7 @@ def test_lerobots_next_done_is_0_or_1(tmp_path, done, faults):
 
     data = write_dataset(tmp_path / "data", two_episodes(np.zeros(STEPS, np.float32)))
     lerobot.convert_here(data, tmp_path / "out", lerobot_version="2.1")
-    (tmp_path / "out/meta/rlds_beam.json").unlink()  # read as what another program wrote
+    (tmp_path / "out/meta/rlds_beam.json").unlink()  # read like another program's dataset
     info = json.loads((tmp_path / "out/meta/info.json").read_text())
     del info["features"]["is_terminal"]
     (tmp_path / "out/meta/info.json").write_text(json.dumps(info))
@@ -209,7 +209,7 @@ def test_lerobots_next_done_is_0_or_1(tmp_path, done, faults):
 
 @pytest.mark.parametrize("lists", [[[1, 2, 3], [4], [5, 6]], [[1, 2], [3, None], [5, 6]], [[1, 2], None, [5, 6]]])
 def test_lists_of_another_length_or_with_gaps_are_rejected(tmp_path, lists):
-    """Six values in three lists would be read as three pairs."""
+    """Six values in three lists must not be read as three pairs."""
     import pyarrow as pa
     from pyarrow import parquet
 
@@ -227,8 +227,8 @@ def test_lists_of_another_length_or_with_gaps_are_rejected(tmp_path, lists):
 @pytest.mark.parametrize(
     ("states", "message"), [(np.array([2**53 + 1, 0, 0]), "9007199254740993 at step 0"), (np.arange(3), None)]
 )
-def test_an_output_that_widens_numbers_changes_none(tmp_path, states, message):
-    """SCOPE-RL's states are float64; so are LeRobot's features of joined integers and floats."""
+def test_an_output_that_widens_numbers_keeps_their_values(tmp_path, states, message):
+    """SCOPE-RL's states, and LeRobot's features of joined integers and floats, are float64."""
     episodes = [e.replace(steps={**e.steps, "more": np.zeros(STEPS)}) for e in two_episodes(states)]
     data = write_dataset(tmp_path / "data", episodes)
     for report in (
@@ -251,10 +251,10 @@ def test_text_of_any_shape_is_packed(shape):
 
 
 @pytest.mark.parametrize("value", [5, None, np.array([b"a", b"b"], object), [b"a"]])
-def test_what_is_no_text_is_never_taken_for_text(value):
+def test_other_values_are_never_read_as_text(value):
     objects = np.empty(1, object)
     objects[0] = value
-    with pytest.raises(ValueError, match="where text is expected"):
+    with pytest.raises(ValueError, match="expected text"):
         pack({"text": objects})
     for convert in (lambda: text_bytes(value, "text"), lambda: text_values(objects, "text")):
         with pytest.raises(BadEpisode, match="where one text is expected"):
@@ -269,7 +269,7 @@ def text_array(shape: tuple[int, ...]) -> np.ndarray:
     return texts.reshape(shape)
 
 
-def test_minaris_text_of_several_values_a_step(tmp_path):
+def test_minaris_text_with_several_values_per_step(tmp_path):
     path = minari_file(tmp_path / "x", text_array((STEPS, 2)), text_array((STEPS, 2)), name="infos/tools")
     export(path, tmp_path / "out", "rlds", from_="minari")
     root = next(file.parent for file in (tmp_path / "out").rglob("features.json"))
@@ -301,7 +301,7 @@ def test_lists_of_numbers_are_not_text(tmp_path):
         file.move("episode_1", "episode_2")
         file.move("episode_0", "episode_1")
         file.move("episode_2", "episode_0")
-    with pytest.raises(UsageError, match="infos/tools holds lists of int32; only text"):
+    with pytest.raises(UsageError, match="infos/tools holds lists of int32; supported: text"):
         read_back(path, "minari")
 
 

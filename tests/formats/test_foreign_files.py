@@ -1,4 +1,4 @@
-"""Crafted datasets read no file outside of themselves, and nothing outside is copied into an output."""
+"""Crafted datasets cannot read files outside their directory, or copy them into an output."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def virtual(h5py: Any, file: Any, name: str, secret: Path) -> None:
 
 
 def virtual_in_a_fifo(h5py: Any, file: Any, name: str, secret: Path) -> None:
-    """Its shape depends on the other file: to ask for it is to open that."""
+    """Its shape depends on the other file, so reading the shape opens it."""
     os.mkfifo(secret.with_suffix(".fifo"))
     layout = h5py.VirtualLayout((1, 3), "f8", maxshape=(None, 3))
     source = h5py.VirtualSource(str(secret.with_suffix(".fifo")), "values", (1, 3), maxshape=(None, 3))
@@ -77,11 +77,11 @@ FILES = {"minari": "data/main_data.hdf5", "d3rlpy": "testing-train.h5", "d4rl": 
 
 
 def hdf5_dataset(dataset: Path, directory: Path, kind: str) -> Path:
-    """The dataset as a source of HDF5 reads it."""
+    """The dataset in an HDF5 format."""
     h5py = pytest.importorskip("h5py")
     if kind != "d4rl":
         export(dataset, directory, kind)
-        if kind == "d3rlpy":  # as d3rlpy itself writes it
+        if kind == "d3rlpy":  # as written by d3rlpy itself
             (directory / "manifest.json").unlink()
             (directory / "plan.json").unlink()
         return directory
@@ -105,10 +105,10 @@ def test_values_in_another_file_are_refused(dataset, tmp_path, capsys, kind, for
     code = convert(path, tmp_path / "out", f"--from={kind}", "--to=numpy")
     out, err = capsys.readouterr()
     said = err or out
-    assert code == (2 if "its values are in another file" in err else 3), said
+    assert code == (2 if "with values in another file" in err else 3), said
     if code == 3:  # the schema is known, so the episode is rejected
         rejected = next((tmp_path / "out" / "rejected").glob("*.jsonl")).read_text()
-        assert "its values are in another file" in rejected
+        assert "with values in another file" in rejected
         assert len(read_back(tmp_path / "out", "numpy")) == 2
     else:
         assert (out, err.count("\n")) == ("", 1)
@@ -133,7 +133,7 @@ def test_soft_links_in_the_file_are_followed_and_loops_are_errors(dataset, tmp_p
 
 
 @pytest.mark.parametrize("levels", [1, 40])
-def test_groups_that_hold_themselves_or_each_other_many_times_end(dataset, tmp_path, capsys, levels):
+def test_reading_cyclic_groups_ends(dataset, tmp_path, capsys, levels):
     h5py = pytest.importorskip("h5py")
     path = hdf5_dataset(dataset, tmp_path / "h5", "minari")
     with h5py.File(path / FILES["minari"], "r+") as file:
@@ -169,7 +169,7 @@ TEMPLATES = [
 
 @pytest.mark.parametrize("version", ["3.0", "2.1"])
 @pytest.mark.parametrize("template", TEMPLATES)
-def test_a_data_path_that_leads_out_of_the_dataset_is_refused(dataset, tmp_path, capsys, template, version):
+def test_a_data_path_outside_the_dataset_is_refused(dataset, tmp_path, capsys, template, version):
     export(dataset, tmp_path / "lerobot", "lerobot", fps=10, lerobot_version=version)
     shutil.copytree(tmp_path / "lerobot" / "data" / "chunk-000", tmp_path / "secret")
     names = ("episode_chunk", "episode_index") if version == "2.1" else ("chunk_index", "file_index")
@@ -199,11 +199,11 @@ def test_a_video_key_that_is_a_path_is_refused(tmp_path, capsys, version, key):
     assert convert(tmp_path / "lerobot", tmp_path / "out", "--from=lerobot", "--to=rlds") == 2
     err = capsys.readouterr().err
     assert err.count("\n") == 1
-    if version == "2.1":  # of v3.0 the table of episodes has no such column
+    if version == "2.1":  # the table of episodes in v3.0 has no such column
         assert "meta/info.json: video_path is" in err
 
 
-def test_templates_of_lerobot_and_what_others_may_write():
+def test_path_templates_of_lerobot_and_others():
     for text in ("d/c-{chunk_index:03d}/f-{file_index:03d}.parquet", "{chunk_index}_{file_index:1d}", "one.parquet"):
         filled = PathTemplate.of(text, ("chunk_index", "file_index"), "it").fill({"chunk_index": 1, "file_index": 20})
         assert filled == text.format(chunk_index=1, file_index=20)
@@ -214,7 +214,7 @@ def test_templates_of_lerobot_and_what_others_may_write():
             template.fill({"chunk_index": number}, "a.b")
 
 
-def test_text_in_place_of_the_number_of_a_file_is_refused(dataset, tmp_path, capsys):
+def test_text_instead_of_a_file_number_is_refused(dataset, tmp_path, capsys):
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -288,7 +288,7 @@ COPIED = ["LICENSE", "NOTICE.txt", "steps.labels.txt", "provenance.json", "featu
 
 
 def moved(path: Path, elsewhere: Path) -> None:
-    """Puts a link in place of a file."""
+    """Replaces a file with a link."""
     elsewhere.parent.mkdir(parents=True, exist_ok=True)
     if not path.exists():
         path.write_text(json.dumps({"secret": SECRET.decode()}))
@@ -304,7 +304,7 @@ def test_no_file_is_copied_into_an_output_through_a_link(dataset, tmp_path, caps
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert f"--to=rlds copies {name} into the output" in err
     assert not (tmp_path / "out").exists()
-    assert convert(dataset, tmp_path / "numpy", "--to=numpy") == 0  # which copies none
+    assert convert(dataset, tmp_path / "numpy", "--to=numpy") == 0  # it copies no files
     found = b"".join(path.read_bytes() for path in (tmp_path / "numpy").rglob("*") if path.is_file())
     assert SECRET not in found
 
@@ -313,7 +313,7 @@ def test_a_link_to_a_file_of_the_dataset_is_copied(dataset, tmp_path):
     (dataset / "legal").mkdir()
     (dataset / "legal" / "text").write_text("MIT")
     (dataset / "LICENSE").symlink_to("legal/text")
-    (tmp_path / "link").symlink_to(dataset)  # the dataset itself may be one
+    (tmp_path / "link").symlink_to(dataset)  # the dataset itself may be a link
     assert convert(tmp_path / "link", tmp_path / "out", "--to=rlds") == 0
     assert (tmp_path / "out" / "LICENSE").read_text() == "MIT"
     assert not (tmp_path / "out" / "LICENSE").is_symlink()
@@ -358,7 +358,7 @@ def test_shards_that_are_links_to_another_disk_are_read(dataset, tmp_path):
 
 
 @pytest.mark.parametrize("place", ["LICENSE", "a/LICENSE"])
-def test_what_is_outside(tmp_path, place):
+def test_files_outside_a_dataset(tmp_path, place):
     path = tmp_path / "data" / place
     path.parent.mkdir(parents=True)
     (tmp_path / "data2").write_text("")

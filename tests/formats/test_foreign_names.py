@@ -1,4 +1,4 @@
-"""Names that others gave (of splits, datasets, cameras) become parts of paths: none leads out of an output."""
+"""Names from datasets (splits, cameras) become parts of paths, which never lead out of an output."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "lerobot 2.1": {"fps": 10, "lerobot_version": "2.1"},
     "array_record beside": {"array_record_beside": True},
 }
-"""By output: what `prepare` takes for it."""
+"""The options of `prepare` for each output."""
 
 
 def output_options(name: str) -> dict[str, Any]:
@@ -95,12 +95,12 @@ NAMED: dict[str, tuple[str, str, dict[str, Any], str, Callable[[Any, str], Any]]
     "a dataset of RLDS": ("rlds", "rlds", {}, "dataset_info.json", lambda f, name: f.update(name=name)),
     "a config of RLDS": ("rlds", "rlds", {}, "dataset_info.json", lambda f, name: f.update(configName=name)),
 }  # fmt: skip
-"""What is named: the output that writes such a dataset, the source, options, the file, and how to name it."""
+"""For each kind of name: the output, the source, options, the file with the name, and how to change it."""
 
 
 @pytest.fixture(scope="module")
 def exported(dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    """What an output wrote, once for all tests."""
+    """Exports a dataset in a format, once for all tests."""
     made: dict[str, Path] = {}
 
     def export_once(to: str, **options: Any) -> Path:
@@ -140,14 +140,14 @@ OWN = "own_formats:NamedSource"
 
 
 @pytest.mark.parametrize("evil", EVIL, ids=[repr(name[:20]) for name in EVIL])
-def test_names_of_a_users_source_are_checked_too(dataset, evil):
+def test_names_of_a_users_source_are_also_checked(dataset, evil):
     assert open_source(f"{dataset},é-1.0+b/config/1.0.0,train_2", from_=OWN).name == "é-1.0+b"
     for names in (f"a/1.0.0,{evil}", f"{evil}/1.0.0,train"):
         with pytest.raises(UsageError, match=f"--from={OWN}"):
             open_source(f"{dataset},{names}", from_=OWN)
 
 
-# Without those checks, the output refuses the names of its files
+# Even without those checks, the output refuses such file names
 
 
 def convert_split(dataset: Path, output: Path, to: str, split: str) -> None:
@@ -161,7 +161,7 @@ def convert_split(dataset: Path, output: Path, to: str, split: str) -> None:
 
 @pytest.mark.parametrize("to", OPTIONS)
 @pytest.mark.parametrize("evil", ["../victim/testing-train", "/{victim}/train", "a/../.."])
-def test_no_output_has_a_plan_with_files_outside(dataset, tmp_path, victim, monkeypatch, to, evil):
+def test_no_output_plans_files_outside(dataset, tmp_path, victim, monkeypatch, to, evil):
     monkeypatch.setattr(naming, "check_name", lambda name, what: name)
     before = bytes_of(victim)
     with pytest.raises(UsageError, match="the output would contain"):
@@ -171,7 +171,7 @@ def test_no_output_has_a_plan_with_files_outside(dataset, tmp_path, victim, monk
 
 
 @pytest.mark.parametrize("to", OPTIONS)
-def test_nothing_is_written_outside_even_if_nobody_checked_a_name(dataset, tmp_path, victim, monkeypatch, to):
+def test_nothing_is_written_outside_even_with_unchecked_names(dataset, tmp_path, victim, monkeypatch, to):
     monkeypatch.setattr(naming, "check_name", lambda name, what: name)
     monkeypatch.setattr(plans, "_check_files", lambda plan, files: None)
     before = bytes_of(victim)
@@ -201,7 +201,7 @@ def test_nothing_is_written_through_a_directory_that_became_a_link(dataset, tmp_
 
 @pytest.mark.parametrize("name", ["_commits", "rejected", "plan.json", "manifest.json", "features.json"])
 @pytest.mark.parametrize("to", ["numpy", "rllib"])
-def test_a_split_takes_no_place_of_the_output_itself(dataset, tmp_path, to, name):
+def test_a_split_cannot_use_a_reserved_name(dataset, tmp_path, to, name):
     with pytest.raises(UsageError, match="rename the split"):
         open_job(f"{dataset},testing/1.0.0,{name}", tmp_path / "out", from_=OWN, to=to)
     assert not (tmp_path / "out").exists()
@@ -220,7 +220,7 @@ def test_a_camera_that_is_a_path_is_refused_before_the_work(tmp_path, name):
 # storage
 
 
-def test_what_a_name_may_be():
+def test_valid_names():
     for name in ("train", "a-b_c.d+e", "train_0", "日本", "1", "-x", "x" * 100):
         assert naming.check_name(name, "it") == name
     for name in (*EVIL, None, 7, "a b", "a:b", "a@1", "x" * 101, "日" * 34):
@@ -274,12 +274,12 @@ def test_a_file_that_is_a_link_is_not_written_through(tmp_path):
 
 def test_only_files_are_written_through_to_the_disk(tmp_path):
     (tmp_path / "link").symlink_to("nothing")
-    os.mkfifo(tmp_path / "pipe")  # to open it would wait for a writer
+    os.mkfifo(tmp_path / "pipe")  # opening it would wait for a writer
     (tmp_path / "file").write_text("ours")
     storage.sync(str(tmp_path))
 
 
-# Every path that is written to is made by `storage.below`
+# Every written path comes from `storage.below`
 
 WRITES = {
     "open_write", "open_update", "write_text", "write_bytes", "makedirs", "remove", "remove_files", "remove_empty",
@@ -288,8 +288,8 @@ WRITES = {
 }  # fmt: skip
 
 
-def test_a_function_that_writes_joins_no_paths():
-    """`storage.join` does not look at names: it is for reading."""
+def test_functions_that_write_do_not_join_paths():
+    """`storage.join` does not check names: it is for reading."""
     found = []
     for file in sorted(CORE.rglob("*.py")):
         for function in functions(ast.parse(file.read_text())) if file.name != "storage.py" else ():

@@ -1,4 +1,4 @@
-"""Metadata that others wrote: one line that says what is wrong, at once, and before anything large is allocated."""
+"""Untrusted metadata: errors are one line, and come before anything large is allocated."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def to_deep(path: Path) -> None:
         (to_deep, "more than 200 levels"),
     ],
 )
-def test_files_that_are_no_metadata(data: Path, name: str, damage: Callable[[Path], None], said: str) -> None:
+def test_files_that_are_not_metadata(data: Path, name: str, damage: Callable[[Path], None], said: str) -> None:
     damage(data / name)
     found = refused(data)
     assert said in found and name in found
@@ -87,7 +87,7 @@ def test_numbers_of_dataset_info(data: Path, value: str) -> None:
     path = data / "dataset_info.json"
     path.write_text(path.read_text().replace('"shardLengths": [', f'"shardLengths": [{value}, '))
     if value == "1e12":
-        assert open_source(str(data)).violations  # a shard that is not there
+        assert open_source(str(data)).violations  # a missing shard
     else:
         assert "dataset_info.json" in refused(data)
 
@@ -103,12 +103,12 @@ def test_shapes_are_bounded(data: Path) -> None:
 
 
 def test_texts_are_copied_in_any_encoding(data: Path, tmp_path: Path) -> None:
-    """They are licenses and names of classes: nothing reads them."""
+    """They are licenses and class names, which are not parsed."""
     texts = {"LICENSE": b"Universit\xe4t\n", "language.labels.txt": b"pick\n\xff\n"}
     for name, content in texts.items():
         (data / name).write_bytes(content)
     assert open_source(str(data)).episodes == 3
-    for _ in range(2):  # the second time it is found finished
+    for _ in range(2):  # the second time, it is already finished
         export(data, tmp_path / "out", "rlds")
     (made,) = {path.parent for path in (tmp_path / "out").rglob("features.json")}
     assert {name: (made / name).read_bytes() for name in texts} == texts
@@ -127,7 +127,7 @@ YAML = {
     "deep": (b"[" * 5000 + b"]" * 5000, "nested too deeply"),
     "digits": (b"- DropFields: {fields: " + LONG.encode() + b"}", "not YAML: Exceeds the limit"),
     "a date": (b"- DropFields: {fields: 2020-99-99}", "not YAML: month must be"),
-    "within itself": (b"&a [*a]", "nested too deeply"),
+    "cyclic": (b"&a [*a]", "nested too deeply"),
     "billions": (b"".join(b"a%d: &a%d [%s]\n" % (i, i, b",".join([b"*a%d" % (i - 1)] * 99 if i else [b"1"]))
                           for i in range(9)), "too large"),
 }  # fmt: skip
@@ -143,14 +143,14 @@ def test_yaml(tmp_path: Path, kind: str) -> None:
     assert "c.yaml" in str(error.value)
 
 
-def test_json_and_yaml_that_are_sound() -> None:
+def test_valid_json_and_yaml() -> None:
     assert parse_json(b'{"a": [1, "\\ud83d\\ude00", NaN]}', "x")["a"][:2] == [1, "\U0001f600"]
     assert parse_yaml("a: [1, {b: c}]", "x") == {"a": [1, {"b": "c"}]}
     with pytest.raises(UsageError, match="surrogates not allowed"):
         parse_json('"\\ud800"', "x")
 
 
-def test_a_file_that_is_cut_short_is_none_and_one_that_is_no_file_is_an_error(tmp_path: Path) -> None:
+def test_a_truncated_file_is_none_and_a_directory_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "cut.json").write_text('{"a": ')
     assert read_json(str(tmp_path / "cut.json")) is None
     os.mkfifo(tmp_path / "fifo.json")
@@ -158,7 +158,7 @@ def test_a_file_that_is_cut_short_is_none_and_one_that_is_no_file_is_an_error(tm
         read_json(str(tmp_path / "fifo.json"))
 
 
-def test_what_is_quoted_of_metadata_does_not_reach_the_terminal_as_it_is(data: Path) -> None:
+def test_quoted_metadata_is_escaped_for_the_terminal(data: Path) -> None:
     path = data / "features.json"
     path.write_text(path.read_text().replace("tensor_feature.Tensor", r"\u001b[2J" + "x" * 9000))
     command = [sys.executable, "-m", "rlds_beam.pipelines.cli", "inspect", str(data)]

@@ -1,4 +1,4 @@
-"""Counts, shapes and types in the metadata of each source: compared with its files before anything is allocated."""
+"""Counts, shapes and types in each source's metadata are compared with its files before allocating."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ def test_d3rlpy_number_of_episodes(tmp_path: Path, count: object) -> None:
 
 
 @pytest.mark.parametrize("source", ["d3rlpy", "d4rl", "minari"])
-def test_hdf5_values_that_are_not_stored(tmp_path: Path, source: str) -> None:
-    """A shape and a fill value take a few bytes, whatever they promise."""
+def test_hdf5_values_missing_in_the_file(tmp_path: Path, source: str) -> None:
+    """A shape and a fill value take a few bytes, whatever they claim."""
     h5py = pytest.importorskip("h5py")
     path = made(tmp_path, source)
     (file,) = [*path.rglob("*.h5"), *path.rglob("*.hdf5")]
@@ -60,13 +60,13 @@ def test_hdf5_values_that_are_not_stored(tmp_path: Path, source: str) -> None:
         said = str(read_back(path, source)[-1].faults)
     except UsageError as error:
         said = str(error)
-    assert "400,000,000,000 bytes, of which the file stores 0" in said or "episodes" in said
+    assert "400,000,000,000 bytes, but the file stores only 0" in said or "episodes" in said
 
 
 def test_minari_number_of_episodes(tmp_path: Path) -> None:
     path = made(tmp_path, "minari_arrow")
     edit(path / "data" / "metadata.json", lambda content: content.update(total_episodes=10**9))
-    assert "total_episodes is 1,000,000,000, and there are 3 files" in refused(path, "minari")
+    assert "total_episodes is 1,000,000,000, but there are 3 files" in refused(path, "minari")
 
 
 @pytest.mark.parametrize("space", ["{", "[1]", '{"type": 5}', '{"type": "Box", "dtype": [], "shape": [1]}', "[" * 9999])
@@ -83,7 +83,7 @@ def test_minari_episode_that_is_a_dataset(tmp_path: Path) -> None:
     with h5py.File(path / "data" / "main_data.hdf5", "a") as file:
         del file["episode_0"]
         file["episode_0"] = 5
-    assert "a dataset where a group is expected" in refused(path, "minari")
+    assert "expected a group, found a dataset" in refused(path, "minari")
 
 
 def test_minari_own_entry(tmp_path: Path) -> None:
@@ -129,7 +129,7 @@ def test_lerobot_task_numbers(tmp_path: Path, number: int | None) -> None:
     if number is None:
         assert "task_index" in refused(path.parents[1], "lerobot")
     else:
-        assert "a task that meta/ does not name" in str([one.faults for one in read_back(path.parents[1], "lerobot")])
+        assert "has a task that is not in meta/" in str([one.faults for one in read_back(path.parents[1], "lerobot")])
 
 
 @pytest.mark.parametrize("name", ["rlds_beam.json", "info.json"])

@@ -1,4 +1,4 @@
-"""Options belong to a format: flags, help, functions, JSON and plans of ours and of a user's."""
+"""Options belong to a format, ours or a user's: flags, help, functions, JSON and plans."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ Run = Callable[..., tuple[int, str, str]]
 
 
 def configs() -> dict[str, Any]:
-    """The config of each command."""
+    """The config class of each command."""
     return {name: getattr(importlib.import_module(f"rlds_beam.pipelines.{name}"), JOBS[name][0]) for name in JOBS}
 
 
@@ -74,23 +74,23 @@ def dataset(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("name", SOURCES)
-def test_a_source_has_the_options_that_the_registry_says(name: str) -> None:
+def test_the_registry_names_the_options_of_sources(name: str) -> None:
     assert source_group(name).options_class is source_class(name).options_class
 
 
 @pytest.mark.parametrize("name", OUTPUTS)
-def test_an_output_has_the_options_that_the_registry_says(name: str) -> None:
+def test_the_registry_names_the_options_of_outputs(name: str) -> None:
     assert output_group(name).options_class is output_class(name).options_class
 
 
-def test_every_format_can_be_read_or_written_and_has_a_line() -> None:
+def test_every_format_can_be_read_or_written_and_is_documented() -> None:
     for name, known in FORMATS.items():
         assert known.source or known.output, name
         assert known.about and len(known.about) <= 65, name
 
 
 @pytest.mark.parametrize("command", JOBS)
-def test_metavars_say_what_kind_of_value_a_flag_takes(command: str) -> None:
+def test_metavars_name_the_type_of_value(command: str) -> None:
     config = configs()[command]
     for options_class in (config, *(group.options_class for group in config.known_groups())):
         hints = type_hints(options_class)
@@ -102,7 +102,7 @@ def test_metavars_say_what_kind_of_value_a_flag_takes(command: str) -> None:
             assert metavar == "N" or hints[field.name] not in (int, float), field.name
 
 
-def test_the_help_lists_the_formats_and_shows_the_options_of_those_named(run: Run) -> None:
+def test_the_help_lists_formats_and_the_options_of_the_chosen_ones(run: Run) -> None:
     def help_of(*arguments: str) -> str:
         code, out, err = run(*arguments, "--help")
         assert (code, err) == (0, "")
@@ -114,7 +114,7 @@ def test_the_help_lists_the_formats_and_shows_the_options_of_those_named(run: Ru
     assert "--to=trajectories --help" in plain
     assert "--items {pairs,sequences,episodes,frames}" in help_of("convert", "--to=trajectories")
     lerobot = help_of("convert", "--to", "lerobot")
-    assert "--fps N" in lerobot and "How a LeRobot dataset is written (--to=lerobot):" in lerobot
+    assert "--fps N" in lerobot and "LeRobot output (--to=lerobot):" in lerobot
     assert "--items {" not in lerobot
     own = help_of("convert", OUTPUT, SOURCE)
     assert f"How values are scaled ({OUTPUT}):" in own and "--gamma N" in own
@@ -138,9 +138,9 @@ def test_the_help_lists_the_formats_and_shows_the_options_of_those_named(run: Ru
         ([SOURCE, "--limit=0"], "--limit=0: must be at least 1"),
         (["--to=numpy", "--crf=3"], "--crf is an option of --to=lerobot, not --to=numpy"),
         (["--to=keep_ranges", "--images=copy"], "--to=lerobot, --to=numpy and --to=minari, not --to=keep_ranges"),
-        (["--to=d4rl"], "--to=d4rl: there is no such output, since it is only read; there are rlds, "),
-        (["--from=columns"], "--from=columns: there is no such source, since it is only written; there are rlds, "),
-        (["--to=json:JSONDecoder"], "it is not a class that inherits from rlds_beam.Output"),
+        (["--to=d4rl"], "--to=d4rl: there is no such output (d4rl can only be read); choose rlds, "),
+        (["--from=columns"], "--from=columns: there is no such source (columns can only be written); choose rlds, "),
+        (["--to=json:JSONDecoder"], "not a subclass of rlds_beam.Output"),
         (["--overwrite=1"], "--overwrite takes no value"),
     ],
 )
@@ -153,7 +153,7 @@ def test_an_option_of_another_format_is_refused_by_name(
     assert not (tmp_path / "out").exists()
 
 
-def test_functions_refuse_options_of_other_formats_alike(dataset: Path, tmp_path: Path) -> None:
+def test_functions_also_refuse_options_of_other_formats(dataset: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="--fps is an option of --to=lerobot, not --to=trajectories"):
         rlds_beam.convert(dataset, tmp_path / "out", fps=3)
     with pytest.raises(UsageError, match="unknown option gama; did you mean gamma"):
@@ -191,7 +191,7 @@ def test_a_config_is_json_and_pickles() -> None:
         ConvertConfig("in", "out", to="lerobot", to_options={"fsp": 10})
 
 
-def test_no_job_has_an_option_that_a_format_has_too() -> None:
+def test_no_job_shares_an_option_with_a_format() -> None:
     for name, config in configs().items():
         taken = {field.name for field in dataclasses.fields(config)}
         for group in config.known_groups():
@@ -203,15 +203,15 @@ def test_no_job_has_an_option_that_a_format_has_too() -> None:
     ("output", "said"),
     [
         (Clashing, "its option --workers is also one of the command: rename it"),
-        (Untyped, "its option weights needs a default and one of the types bool, int"),
+        (Untyped, "its option weights needs a default, and the type bool, int"),
         (Undecorated, "its options_class lacks @dataclasses.dataclass"),
         (Reserved, "its option --quiet is also one of the command: rename it"),
         (Unnamed, "the type of one of its options: name 'flaot' is not defined"),
-        (Numbered, "its option level needs a default and one of the types bool, int"),
+        (Numbered, "its option level needs a default, and the type bool, int"),
         (SwitchedOn, "its option scale must be False by default"),
-        (WrongDefault, "the default of an option: --gamma=-1.0: must be at least 0"),
+        (WrongDefault, "invalid default of an option: --gamma=-1.0: must be at least 0"),
         (Refusing, "Refusing: a gamma of the wrong kind"),
-        (Foreign, "its options_class is not a dataclass that inherits from rlds_beam.Options"),
+        (Foreign, "its options_class is not a dataclass and subclass of rlds_beam.Options"),
     ],
 )
 def test_options_that_cannot_be_flags_are_refused(output: Any, said: str, dataset: Path, tmp_path: Path) -> None:
@@ -219,7 +219,7 @@ def test_options_that_cannot_be_flags_are_refused(output: Any, said: str, datase
         rlds_beam.convert(dataset, tmp_path / "out", to=output)
 
 
-def test_other_jobs_take_the_options_of_a_source() -> None:
+def test_other_jobs_also_take_the_options_of_a_source() -> None:
     config = ValidateConfig.create("in", from_=HeadSource, limit=3)
     assert config.from_options == HeadOptions(limit=3)
     given: dict[str, Any] = {"reverb": "a:1", "table": "t", "from_": HeadSource, "limit": 3}

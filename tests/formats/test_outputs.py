@@ -1,4 +1,4 @@
-"""Outputs in the formats of other programs, and sources that read them back: what a format can hold, it keeps."""
+"""Outputs in other programs' formats, and sources that read them back: a format keeps what it can hold."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def rich(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def exported(rich, tmp_path_factory):
-    """The output of a format, made once."""
+    """Exports a dataset in a format, once for all tests."""
     made: dict[str, Path] = {}
 
     def get(to: str, **options: Any) -> Path:
@@ -63,7 +63,7 @@ def test_numpy_keeps_every_field(rich, exported):
         assert metadata["pose"].tolist() == expected.metadata["pose"].tolist()
 
 
-def test_numpy_arrays_are_numpys_own(rich, exported):
+def test_numpy_loads_the_arrays(rich, exported):
     folder = exported("numpy") / "train"
     offsets = np.load(folder / "episode_offsets.npy")
     assert offsets.tolist() == np.cumsum([0, *map(len, rich[1])]).tolist()
@@ -102,7 +102,7 @@ def test_d3rlpy_round_trip(rich, exported):
     back = read_back(exported("d3rlpy"), "d3rlpy", ranges=3)
     for found, expected in zip(back, rich[1], strict=True):
         terminal = bool(expected.steps["is_terminal"][-1])
-        stop = len(expected) - terminal  # d3rlpy does not hold the observation after a terminated episode
+        stop = len(expected) - terminal  # d3rlpy does not store the observation after a terminated episode
         assert found.faults == ()
         for path in ("observation/state", "observation/count", "observation/on", "action", "reward"):
             assert found.steps[path].dtype == expected.steps[path].dtype
@@ -203,13 +203,13 @@ def test_scope_rl_pads_to_the_longest_episode(tmp_path):
     assert found["state"][3].tolist() == found["state"][2].tolist()
     assert found["info"]["click"].tolist() == [0, 1, 2, 2, 2, 0, 1, 2, 3, 4, 0, 0, 0, 0, 0]
     assert found["info"]["tag"][:5] == ["t0", "t1", "t2", "t2", "t2"]
-    found["reward"][0] = 7  # it can be written to
+    found["reward"][0] = 7  # it is writable
 
 
-def test_scope_rl_s_summary_says_how_many_rows_are_padding(tmp_path, capsys):
+def test_the_summary_of_scope_rl_counts_padding(tmp_path, capsys):
     data = write_dataset(tmp_path / "data", [logged(steps, terminal=True, seed=steps) for steps in (4, 6, 2)])
     flags = ["--to=scope_rl", "--runner=FnApiRunner"]
-    for _ in range(2):  # the second time, all is there already
+    for _ in range(2):  # the second time, it is already complete
         assert main(["convert", str(data), str(tmp_path / "out"), *flags]) == 0
         assert "6 of 15 rows are padding (their mask is 0)" in capsys.readouterr().out
     assert main(["convert", str(data), str(tmp_path / "out"), *flags, "--json"]) == 0
@@ -219,20 +219,20 @@ def test_scope_rl_s_summary_says_how_many_rows_are_padding(tmp_path, capsys):
     assert "padding" not in capsys.readouterr().out
 
 
-def test_scope_rl_rejects_what_has_other_steps(tmp_path):
+def test_scope_rl_rejects_episodes_of_another_length(tmp_path):
     episodes = [logged(steps, terminal=True, seed=steps) for steps in (4, 6, 3)]
     data = write_dataset(tmp_path / "data", episodes)
     report = export(data, tmp_path / "out", "scope_rl", step_per_trajectory=3, behavior_policy="eg", ragged="reject")
     assert (report.items_written, report.rejected) == (1, 2)
     assert [line["detail"] for line, _ in read_rejected(tmp_path / "out")] == [
-        "5 actions, where --step_per_trajectory=3", "2 actions, where --step_per_trajectory=3",
+        "5 actions, but --step_per_trajectory=3", "2 actions, but --step_per_trajectory=3",
     ]  # fmt: skip
     assert (tmp_path / "out" / "logged_dataset_discrete_eg_0.pickle").exists()
-    with pytest.raises(UsageError, match="--ragged=reject: say how many steps"):
+    with pytest.raises(UsageError, match="--ragged=reject needs --step_per_trajectory=N"):
         open_job(data, tmp_path / "other", "scope_rl", ragged="reject")
 
 
-def test_scope_rl_rejects_actions_above_those_that_are_named(tmp_path):
+def test_scope_rl_rejects_actions_above_n_actions(tmp_path):
     data = write_dataset(tmp_path / "data", [logged(6, terminal=True, seed=seed) for seed in range(6)])
     report = export(data, tmp_path / "out", "scope_rl", n_actions=1)
     assert report.rejected > 0
@@ -240,11 +240,11 @@ def test_scope_rl_rejects_actions_above_those_that_are_named(tmp_path):
     assert export(data, tmp_path / "all", "scope_rl", n_actions=9).rejected == 0
 
 
-# All of them
+# All formats
 
 
 @pytest.mark.parametrize("to", ["numpy", "d3rlpy", "minari", "scope_rl"])
-def test_killed_and_run_again_gives_the_same_bytes(rich, tmp_path, to):
+def test_a_killed_job_ends_with_the_same_bytes(rich, tmp_path, to):
     out, data = tmp_path / "out", rich[0]
     if to == "scope_rl":
         data = write_dataset(tmp_path / "data", [logged(3 + i % 3, terminal=True, seed=i) for i in range(6)])
@@ -253,7 +253,7 @@ def test_killed_and_run_again_gives_the_same_bytes(rich, tmp_path, to):
     again = open_job(data, out, to, shards=2)
     (left,) = again.open()
     again.converter.convert(left, {})
-    (out / "parts" / "train-00000-of-00002.part").rename(tmp_path / "kept")  # lost while it was merged
+    (out / "parts" / "train-00000-of-00002.part").rename(tmp_path / "kept")  # lost during the merge
     again = open_job(data, out, to, shards=2)
     again.converter.convert(again.open()[0], {})
     again.committer.commit()
@@ -271,7 +271,7 @@ def test_killed_and_run_again_gives_the_same_bytes(rich, tmp_path, to):
 
 
 @pytest.mark.parametrize("to", ["d3rlpy", "minari"])
-def test_an_episode_without_transition_is_refused_by_name(tmp_path, to):
+def test_an_episode_without_a_transition_is_rejected(tmp_path, to):
     data = write_dataset(tmp_path / "data", [make_episode(5), make_episode(1, seed=1)])
     report = export(data, tmp_path / "out", to)
     assert (report.items_written, report.rejected) == (1, 1)
@@ -279,12 +279,12 @@ def test_an_episode_without_transition_is_refused_by_name(tmp_path, to):
     assert line["rule"] == "not_representable" and "one step" in line["detail"]
 
 
-def test_what_a_format_cannot_hold_is_refused(tmp_path):
+def test_fields_that_a_format_cannot_hold_are_refused(tmp_path):
     nested = write_dataset(tmp_path / "nested", [make_episode(4, action={"arm": 2, "hand": 1})])
-    with pytest.raises(UsageError, match=r"the action is one array, and the dataset has action/arm, action/hand"):
+    with pytest.raises(UsageError, match=r"the action must be one array, but the dataset has action/arm, action/hand"):
         open_job(nested, tmp_path / "out", "d3rlpy")
     rewards = make_episode(4, columns={"reward": np.zeros((4, 2), np.float32)})
-    with pytest.raises(UsageError, match="the reward is one number a step"):
+    with pytest.raises(UsageError, match="the reward must be one number per step"):
         open_job(write_dataset(tmp_path / "rewards", [rewards]), tmp_path / "out", "minari")
 
 
@@ -295,7 +295,7 @@ def test_hdf5_is_refused_without_h5py(rich, tmp_path, monkeypatch, to):
         prepare(ConvertOptions.create(str(rich[0]), str(tmp_path / "out"), to=to))
 
 
-def test_minari_holds_arrays_without_elements_and_names_with_braces(tmp_path):
+def test_minari_holds_empty_arrays_and_names_with_braces(tmp_path):
     pytest.importorskip("h5py")
     columns = {"none": np.zeros((4, 0), np.float32), "a{}b": np.arange(4)}
     episodes = [make_episode(4, seed=seed, columns=columns) for seed in (0, 1)]
@@ -304,7 +304,7 @@ def test_minari_holds_arrays_without_elements_and_names_with_braces(tmp_path):
         assert found.steps["none"].shape == (4, 0) and plain(found.steps["a{}b"]) == [0, 1, 2, 3]
 
 
-def test_a_file_of_another_writer(tmp_path):
+def test_a_file_of_another_program(tmp_path):
     h5py = pytest.importorskip("h5py")
     with h5py.File(tmp_path / "x.h5", "w") as file:
         file["columns"] = [b"observations", b"actions", b"rewards", b"terminated"]

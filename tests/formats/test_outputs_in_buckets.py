@@ -1,4 +1,4 @@
-"""`record` and the exports write into a bucket what they write on a disk."""
+"""`record` and exports write the same files to a bucket as to a disk."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def store():
 
 
 def written(store):
-    """The files in the output, by the rest of their paths."""
+    """The files of the output by relative path."""
     return {name.removeprefix(f"{store.root}/out/"): content for name, content in store.files.items()}
 
 
@@ -38,7 +38,7 @@ def test_an_export(data, tmp_path, store, to):
     export(data, f"{store.root}/out", to)
     assert written(store) == bytes_of(tmp_path / "out")
     assert open_job(data, f"{store.root}/out", to).status().complete
-    if to in ("numpy", "d3rlpy", "minari"):  # which are read through memory maps, or h5py
+    if to in ("numpy", "d3rlpy", "minari"):  # read with memory maps or h5py
         with pytest.raises(UsageError, match=r"from local disks only; copy it first"):
             open_source(f"{store.root}/out", from_=to)
 

@@ -1,4 +1,4 @@
-"""Outputs of users that lack a part of the contract, or get it wrong, end in one line, before any work."""
+"""Incomplete or wrong outputs of users give a one-line error before any work."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rlds_beam.testing import make_episode, write_dataset
 
 
 class LinesOutput(Output):
-    """A line for each episode; what the tests replace is wrong."""
+    """A line for each episode; tests replace a method by a wrong one."""
 
     def __init__(self, directory: str):
         self.directory = directory
@@ -48,7 +48,7 @@ def dataset(tmp_path: Path) -> Path:
     return write_dataset(tmp_path / "data", [make_episode(5, seed=i) for i in range(6)], name="toy", shards=3)
 
 
-def test_nothing_is_wrong_with_the_output_of_these_tests(dataset: Path, tmp_path: Path) -> None:
+def test_the_output_of_these_tests_is_valid(dataset: Path, tmp_path: Path) -> None:
     assert rlds_beam.convert(dataset, tmp_path / "out", to=LinesOutput, shards=2).report.items_written == 6
 
 
@@ -64,7 +64,7 @@ def test_nothing_is_wrong_with_the_output_of_these_tests(dataset: Path, tmp_path
         ("describe", lambda _: (["key"], {}), r"its describe returned \(\['key'\], \{\}\), expected Description"),
         ("file", failing, "its file names raised ValueError: no such thing"),
         ("file", lambda *_: 3, "a file name is 3, not text"),
-        ("file", lambda *_: "same.txt", "2 files have the name 'same.txt': `file` must name each part's own"),
+        ("file", lambda *_: "same.txt", "2 files have the name 'same.txt': `file` must return a name per range"),
     ],
 )
 def test_a_wrong_method_is_named(

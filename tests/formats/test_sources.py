@@ -1,4 +1,4 @@
-"""Sources that other programs wrote: files of another kind, and names with special characters."""
+"""Sources of other programs: files of another kind, and names with special characters."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from rlds_beam.formats.sources import open_source
 from rlds_beam.testing import make_episode, write_dataset
 
 
-def test_files_that_are_none_of_the_kind(tmp_path):
+def test_files_of_another_kind(tmp_path):
     h5py = pytest.importorskip("h5py")
     with h5py.File(tmp_path / "x.h5", "w") as file:
         file["rewards"] = np.ones(3)
-    with pytest.raises(UsageError, match=r"x.h5 is no file of D4RL: it has no observations"):
+    with pytest.raises(UsageError, match=r"x.h5 is not a D4RL file: it has no observations"):
         open_source(str(tmp_path / "x.h5"), from_="d4rl")
-    with pytest.raises(UsageError, match=r"x.h5 is no file of a d3rlpy ReplayBuffer"):
+    with pytest.raises(UsageError, match=r"x.h5 is not a d3rlpy ReplayBuffer file"):
         open_source(str(tmp_path / "x.h5"), from_="d3rlpy")
     (tmp_path / "y.h5").write_bytes(b"no HDF5")
     with pytest.raises(UsageError, match="cannot be read"):
         open_source(str(tmp_path / "y.h5"), from_="d4rl")
-    with pytest.raises(UsageError, match="is no Minari dataset"):
+    with pytest.raises(UsageError, match="is not a Minari dataset"):
         open_source(str(tmp_path), from_="minari")
-    with pytest.raises(UsageError, match=r"--features=f: --from=d4rl reads no features.json"):
+    with pytest.raises(UsageError, match=r"--features=f: --from=d4rl takes no features.json"):
         open_source(str(tmp_path / "x.h5"), from_="d4rl", features="f")
 
 
@@ -33,7 +33,7 @@ FROM = {"lerobot": {"fps": 10}, "lerobot 2.1": {"fps": 10, "lerobot_version": "2
 
 
 @pytest.mark.parametrize("of", FROM)
-def test_special_characters_of_a_directory(tmp_path, of):
+def test_special_characters_in_a_directory_name(tmp_path, of):
     if of in ("minari", "d3rlpy"):
         pytest.importorskip("h5py")
     data = write_dataset(tmp_path / "data[1]", [make_episode(4, seed=i, observation={"x": 2}) for i in range(2)])

@@ -1,4 +1,4 @@
-"""Names of fields become names of files and objects only if they can; files to write are tried before the work."""
+"""Field names that become names of files or objects are checked; paths of files to write are tried first."""
 
 from __future__ import annotations
 
@@ -57,13 +57,13 @@ def test_all_other_names_are_stored(tmp_path, to):
 
 
 @pytest.mark.parametrize("to", ["numpy", "lerobot"])
-def test_two_fields_of_one_stored_name_are_refused(tmp_path, to):
+def test_two_fields_with_one_stored_name_are_refused(tmp_path, to):
     data = named(tmp_path, "more/x", "more.x")
     with pytest.raises(UsageError, match="more"):
         open_job(data, tmp_path / "out", to, **({"fps": 10} if to == "lerobot" else {}))
 
 
-def test_two_features_of_one_path_are_refused(tmp_path):
+def test_two_features_with_one_path_are_refused(tmp_path):
     """LeRobot's `more.x` and `more/x` are both more/x here."""
     export(named(tmp_path, "more/x"), tmp_path / "out", "lerobot", fps=10)
     (tmp_path / "out/meta/rlds_beam.json").unlink()
@@ -77,16 +77,16 @@ def test_two_features_of_one_path_are_refused(tmp_path):
 
 @pytest.mark.parametrize(("command", "flag"), [("validate", "--report"), ("stats", "--output")])
 @pytest.mark.parametrize("place", ["missing/x.json", "file/x.json", "directory"])
-def test_a_file_that_cannot_be_written_is_said_before_the_dataset_is_read(tmp_path, capsys, command, flag, place):
+def test_an_unwritable_file_is_reported_before_the_dataset_is_read(tmp_path, capsys, command, flag, place):
     (tmp_path / "file").touch()
     (tmp_path / "directory").mkdir()
-    # There is no such dataset: what is said of the file is said first.
+    # There is no such dataset, so the error about the file comes first.
     assert main([command, str(tmp_path / "nothing"), f"{flag}={tmp_path / place}"]) == 2
     assert f"{flag}={tmp_path / place}" in capsys.readouterr().err
     assert [path.name for path in (tmp_path / "directory").iterdir()] == []
 
 
-def test_a_file_that_can_be_written_leaves_nothing_behind(tmp_path, capsys):
+def test_trying_a_file_leaves_nothing_behind(tmp_path, capsys):
     (tmp_path / "reports").mkdir()
     (tmp_path / "reports/old.json").write_text("old")
     assert main(["validate", str(tmp_path / "nothing"), f"--report={tmp_path / 'reports/old.json'}"]) == 2

@@ -287,7 +287,7 @@ def test_what_convert_wrote_is_named_where_a_dataset_is_expected(tmp_path, capsy
     assert main(["convert", source, pairs, "--repair=missing_is_last"]) == 2
     assert "holds the output of another plan (check.repair was [] and is now" in capsys.readouterr().err
     assert main(["validate", source, source]) == 2
-    assert f"{source} is a directory: give one directory, or several files" in capsys.readouterr().err
+    assert f"{source} is a directory: pass one directory, or several files" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

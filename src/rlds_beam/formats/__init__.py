@@ -1,1 +1,1 @@
-"""Other people's formats and programs: what they read of ours, and what we read of theirs."""
+"""Sources and outputs for each dataset format."""

@@ -1,4 +1,4 @@
-"""What is read and written, each with the options of its format."""
+"""Options that choose the input and output formats, and include the options of these formats."""
 
 from __future__ import annotations
 
@@ -37,18 +37,18 @@ class SourceOptions(Options):
 class InputOptions(SourceOptions):
     """The input."""
 
-    input: str = option(dataclasses.MISSING, "dataset directory, or files", positional=True, several=True)
+    input: str = option(dataclasses.MISSING, "dataset directory or files", positional=True, several=True)
 
 
 def to_option(default: str) -> Any:
-    """The option `to`, with the format that a job writes by default."""
+    """The option `to` of a job, with its default format."""
     help_text = "format of the output (listed below), or module:Class"
     return option(default, help_text, metavar="FORMAT", chooses="to_options")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OutputOptions(Options):
-    """What is written."""
+    """What to write."""
 
     to: str = to_option(TRAJECTORIES)
     to_options: Any = option(None, "the options of the output's format", hidden=True)
@@ -63,6 +63,6 @@ class OutputOptions(Options):
 
 
 def _chosen(config_class: type[Options], name: str, values: Mapping[str, Any]) -> str:
-    """The name of the format that an option names; a class may be given as it is."""
+    """The name of the format in an option, which may also be a class."""
     given = values.get(name, config_class.__dataclass_fields__[name].default)
     return given if isinstance(given, str) else name_of(given)

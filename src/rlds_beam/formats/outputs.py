@@ -1,4 +1,4 @@
-"""Creating the output that `--to` names."""
+"""Create the output that `--to` names."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from rlds_beam.reading.base import Source
 from rlds_beam.text import shortened
 
 _MOST_BYTES = 230
-"""File systems take 255 for the name of a file; it has an ending, and more of it while it is written."""
+"""Maximum bytes of a name: file systems allow 255, and a file's name gets an ending, and more while it is written."""
 
 
 def create_output(source: Source, connecting: ConnectorRunner, directory: str, options: OutputOptions) -> Output:
-    """The output that `options.to` names, for a dataset; touches nothing.
+    """Creates the output that `options.to` names, for a dataset. Writes nothing.
 
     Raises:
-      UsageError: there is no such output, or it cannot hold such episodes.
+      UsageError: there is no such output, or it cannot hold these episodes.
     """
     kind = output_class(options.to)
     if connecting.splits and not issubclass(kind, SeveralSplits):
-        raise UsageError(f"--connectors: SplitEpisodes is for --to=rlds, not --to={options.to}: divide RLDS first")
+        raise UsageError(f"--connectors: SplitEpisodes needs --to=rlds, not --to={options.to}: convert to RLDS first")
     if not issubclass(kind, LearnerColumns):
         connecting.refuse_columns("--to=columns")
     arguments = source, connecting, directory, options.to_options
@@ -40,7 +40,7 @@ def create_output(source: Source, connecting: ConnectorRunner, directory: str, o
 
 
 def _check_stored_names(output: StoredNames, to: str) -> None:
-    """Raises UsageError for a field whose name cannot be that of a file, or of an object in one."""
+    """Raises UsageError for a field whose name cannot name a file, or an object in a file."""
     taken: dict[str, str] = {}
     for path, name in output.stored_names():
         why = next((why for part in name.split("/") if (why := _unusable(part)) is not None), None)
@@ -54,17 +54,17 @@ def _check_stored_names(output: StoredNames, to: str) -> None:
 
 
 def _unusable(name: str) -> str | None:
-    """Why a file or an object of a file cannot have the name; None if it can."""
+    """Why a name cannot name a file or an object in one; None if it can."""
     if name in ("", ".", ".."):
-        return f"{name!r} is no name of a file or an object"
+        return f"{name!r} cannot name a file or an object"
     if any(unicodedata.category(character).startswith("C") for character in name):
-        return "its name has a control character"
+        return "its name contains a control character"
     size = len(name.encode())
-    return f"its name takes {size} bytes, {_MOST_BYTES} at most" if size > _MOST_BYTES else None
+    return f"its name has {size} bytes, more than {_MOST_BYTES}" if size > _MOST_BYTES else None
 
 
 def configuration_for(options: Any) -> Configuration:
-    """The connectors that `--connectors` names; where it names none, those that the output has by default.
+    """The connectors of `--connectors`, or the output's default connectors.
 
     Raises:
       UsageError: there is no such output, or no such connectors.

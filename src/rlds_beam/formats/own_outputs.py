@@ -1,4 +1,4 @@
-"""Outputs of users: what they lack, or do wrong, is said in one line before any work."""
+"""Check users' outputs before any work, and report errors in one line."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from rlds_beam.user_functions import raised
 
 
 def create_own_output(kind: type[Output], to: str, *arguments: Any) -> Output:
-    """The output that a user's class creates.
+    """Creates the output of a user's class.
 
     Raises:
       UsageError: the class lacks a method of the contract (`output.base.Output`), or its `create` fails.
     """
     if inspect.isabstract(kind):
         missing = joined(sorted(kind.__abstractmethods__))
-        raise UsageError(f"--to={to}: it lacks {missing}; rlds_beam.Output says what an output has")
+        raise UsageError(f"--to={to}: it lacks {missing}; see rlds_beam.Output")
     output: Output = _returned(f"--to={to}: its create", Output, lambda: kind.create(*arguments))
     return output
 
@@ -42,11 +42,11 @@ def check_own_output(output: Output, ranges: Sequence[WorkRange], to: str) -> No
         if not isinstance(name, str):
             raise UsageError(f"--to={to}: a file name is {name!r}, not text")
         if times > 1:
-            raise UsageError(f"--to={to}: {times} files have the name {name!r}: `file` must name each part's own")
+            raise UsageError(f"--to={to}: {times} files have the name {name!r}: `file` must return a name per range")
 
 
 def _returned(what: str, expected: type[Any], call: Callable[[], Any]) -> Any:
-    """What a user's method returns; raises UsageError if it raises, or returns something else."""
+    """What a user's method returns. Raises UsageError if it raises, or returns another type."""
     try:
         value = call()
     except RldsBeamError:

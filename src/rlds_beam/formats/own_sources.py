@@ -1,4 +1,4 @@
-"""Sources of users: what they lack is said when they are opened, and what their code raises is one line."""
+"""Check users' sources when they are opened, and report errors of their code in one line."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _FILES = ("name", "unit", "read", "scan", "is_splittable", "end", "positions")
 
 
 def checked_source(source: Any, from_: str) -> Source:
-    """A user's source, just opened, with errors of its record format that name it.
+    """Checks a user's source, and makes errors of its record format name it.
 
     Raises:
-      UsageError: it lacks something of the contract (`reading.base.Source`).
+      UsageError: it does not implement `reading.base.Source`.
     """
     where = f"--from={from_}"
     if not isinstance(source, Source):
@@ -54,12 +54,12 @@ def _attribute(of: Any, name: str, where: str) -> Any:
         return getattr(of, name)
     except AttributeError as error:
         raise UsageError(
-            f"{where}: {type(of).__qualname__} has no {name} ({error}); rlds_beam.reading.base.Source says what a "
+            f"{where}: {type(of).__qualname__} has no {name} ({error}); see rlds_beam.reading.base.Source for what a "
             "source has"
         ) from error
     except RldsBeamError:
         raise
-    except Exception as error:  # of a property
+    except Exception as error:  # raised by a property
         raise UsageError(f"{where}: its {name} {raised(error)}") from error
 
 
@@ -72,10 +72,10 @@ def _a_kind(kind: Any) -> str:
 
 
 class NamedFiles:
-    """A user's record format (`encoding.base.RecordFormat`); what it raises is an error that names the source. Pickles.
+    """A user's record format (`encoding.base.RecordFormat`), with errors that name the source. Pickles.
 
     Args:
-      files: the user's.
+      files: the user's record format.
       where: the source, for messages.
     """
 
@@ -83,7 +83,7 @@ class NamedFiles:
         self._files, self._where = files, where
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):  # also while this is unpickled
+        if name.startswith("_"):  # also called while unpickling
             raise AttributeError(name)
         value = getattr(self._files, name)
         return functools.partial(self._called, name) if callable(value) else value

@@ -1,6 +1,6 @@
-"""All dataset formats, once: what `--from` and `--to` name.
+"""The registry of dataset formats: the names that `--from` and `--to` accept.
 
-The help, the errors, the table of formats in the documentation and the tests of all formats are made from `FORMATS`.
+The help, errors, the table of formats in the documentation, and the tests of all formats are generated from `FORMATS`.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ class Format(NamedTuple):
     """A dataset format.
 
     Attributes:
-      about: what it is, for the help.
-      source, output: the classes that read and write it, as `module:Class`; empty if it cannot be read, or written.
-      source_options, output_options: the `options_class` of these, so that the help need not import them; empty if they
+      about: a description for the help.
+      source, output: the classes that read and write it, as `module:Class`; empty if it cannot be read or written.
+      source_options, output_options: their `options_class`, so that the help need not import them; empty if they
         have no options.
-      opens: how other programs open what is written, or what wrote what is read: Markdown, for the documentation.
-      extra: what has to be installed, and `extra_for` what for (empty: always).
+      opens: how other programs open it, or what program writes it: Markdown, for the documentation.
+      extra: the extra to install, and `extra_for` what needs it (empty: always).
     """
 
     about: str
@@ -45,13 +45,13 @@ class Format(NamedTuple):
 
     @property
     def kinds(self) -> dict[str, str]:
-        """The classes by the flag that chooses them, without its dashes."""
+        """The classes by flag, without dashes."""
         return {"from": self.source, "to": self.output}
 
 
 FORMATS = {
     RLDS: Format(
-        "RLDS episodes, as TFDS and EnvLogger store them",
+        "RLDS episodes, as stored by TFDS and EnvLogger",
         source="rlds_beam.formats.rlds.source:RldsSource",
         output="rlds_beam.formats.rlds.output:RldsOutput",
         output_options="rlds_beam.formats.rlds.options:RldsOptions",
@@ -60,11 +60,11 @@ FORMATS = {
         extra_for="ArrayRecord files",
     ),
     "merged": Format(
-        "several RLDS datasets with equal fields, as one",
+        "several RLDS datasets with the same fields, as one",
         source="rlds_beam.formats.rlds.merged:MergedSource",
     ),
     "merged_common": Format(
-        "several RLDS datasets, only the fields that all have",
+        "several RLDS datasets, with the fields they share",
         source="rlds_beam.formats.rlds.merged:MergedCommonSource",
     ),
     TRAJECTORIES: Format(
@@ -75,7 +75,7 @@ FORMATS = {
         opens="`rlds_beam.load_trajectories`, TF-Agents, TFDS",
     ),
     COLUMNS: Format(
-        "a row for each transition, or what connectors add",
+        "a row per transition, or columns from connectors",
         output="rlds_beam.formats.columns.output:ColumnsOutput",
         output_options="rlds_beam.formats.columns.options:ColumnsOptions",
         opens="`rlds_beam.open_dataset`, TFDS, pandas, Ray Data",
@@ -92,14 +92,14 @@ FORMATS = {
         extra_for="videos",
     ),
     "numpy": Format(
-        "a .npy array for each field",
+        "a .npy array per field",
         source="rlds_beam.formats.numpy.source:NumpySource",
         output="rlds_beam.formats.numpy.output:NumpyOutput",
         output_options="rlds_beam.output.options:ImageOptions",
         opens='`np.load(..., mmap_mode="r")`',
     ),
     "minari": Format(
-        "Minari datasets (HDF5; Arrow and Parquet are read)",
+        "Minari datasets (HDF5; also reads Arrow and Parquet)",
         source="rlds_beam.formats.minari.source:MinariSource",
         output="rlds_beam.formats.minari.output:MinariOutput",
         output_options="rlds_beam.output.options:ImageOptions",
@@ -138,18 +138,18 @@ FORMATS = {
         opens='`MultipleLoggedDataset("discrete", "out").get(name, 0)`',
     ),
     "keep_ranges": Format(
-        "keep_ranges.json of openpi: where a robot moves",
+        "openpi's keep_ranges.json: the steps in which a robot moves",
         output="rlds_beam.formats.keep_ranges.output:KeepRangesOutput",
         output_options="rlds_beam.formats.keep_ranges.options:KeepRangesOptions",
         opens="openpi's DROID data loader",
     ),
 }
-"""The formats by name, in the order in which they are listed."""
+"""The formats by name, in the order of the help."""
 
 SOURCES = tuple(name for name, known in FORMATS.items() if known.source)
-"""What `--from` may name."""
+"""The values of `--from`."""
 OUTPUTS = tuple(name for name, known in FORMATS.items() if known.output)
-"""What `--to` may name."""
+"""The values of `--to`."""
 
 
 def source_class(from_: str) -> type[Source]:
@@ -179,14 +179,13 @@ def output_class(to: str) -> type[Output]:
 def _class(known: str, name: str, flag: str, names: tuple[str, ...], base: type[Any]) -> type[Any]:
     if ":" not in (known or name):
         kind, verb = ("source", "written") if flag == "from" else ("output", "read")
-        hint = f", since it is only {verb}" if name in FORMATS else did_you_mean(name, names)
+        hint = f" ({name} can only be {verb})" if name in FORMATS else did_you_mean(name, names)
         raise UsageError(
-            f"--{flag}={name}: there is no such {kind}{hint}; there are {', '.join(names)}, and "
-            "module:Class for your own"
+            f"--{flag}={name}: there is no such {kind}{hint}; choose {', '.join(names)}, or module:Class for your own"
         )
     named = resolve(known or name, f"--{flag}")
     if not (isinstance(named, type) and issubclass(named, base)):
-        raise UsageError(f"--{flag}={name}: it is not a class that inherits from rlds_beam.{base.__name__}")
+        raise UsageError(f"--{flag}={name}: not a subclass of rlds_beam.{base.__name__}")
     return named
 
 
@@ -225,9 +224,9 @@ def _is_flag_type(hint: Any) -> bool:
 
 
 def _checked(declared: Any, where: str) -> type[Options]:
-    """The options that a user's class declares; raises UsageError if they cannot be flags."""
+    """The options that a user's class declares. Raises UsageError if they cannot be flags."""
     if not (isinstance(declared, type) and issubclass(declared, Options)):
-        raise UsageError(f"{where}: its options_class is not a dataclass that inherits from rlds_beam.Options")
+        raise UsageError(f"{where}: its options_class is not a dataclass and subclass of rlds_beam.Options")
     try:
         hints = type_hints(declared)
     except NameError as error:
@@ -235,15 +234,15 @@ def _checked(declared: Any, where: str) -> type[Options]:
     for field in dataclasses.fields(declared):
         if not _is_flag_type(hints[field.name]) or field.default is dataclasses.MISSING:
             raise UsageError(
-                f"{where}: its option {field.name} needs a default and one of the types bool, int, float, str, "
-                "tuple[str, ...] and Literal of text"
+                f"{where}: its option {field.name} needs a default, and the type bool, int, float, str, "
+                "tuple[str, ...] or Literal of strings"
             )
         if field.default is True:
             raise UsageError(f"{where}: its option {field.name} must be False by default: a flag can only set it")
         try:
             check_value(field.default, hints[field.name], field)
         except UsageError as error:
-            raise UsageError(f"{where}: the default of an option: {error}") from None
+            raise UsageError(f"{where}: invalid default of an option: {error}") from None
     undeclared = [
         name for name in vars(declared).get("__annotations__", {}) if name not in declared.__dataclass_fields__
     ]

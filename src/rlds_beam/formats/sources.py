@@ -1,4 +1,4 @@
-"""Opening a dataset with the source that `--from` names."""
+"""Open a dataset with the source that `--from` names."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ def open_source(
     from_: str = RLDS,
     options: Options | None = None,
 ) -> Source:
-    """Finds what there is to read under `input`; reads metadata only, never a record.
+    """Opens a dataset. Reads only metadata, no records.
 
     Args:
       input: a TFDS directory (`…/name/version`), a directory of EnvLogger's TFDS backend, or shard
-        files: a list of paths, or one text of comma-separated paths and globs.
-      split: TFDS's notation, `train`, `train[:10%]`, `train[5:20]`, `train+test`; slices count
-        episodes, and one that is empty or out of range is refused. None and `all` take every split there is.
-      features: path of a features.json. Needed for shard files, whose own directory is looked at
-        otherwise.
-      from_: the dataset's format: a name from `registry.SOURCES`, or the `module:Class` of a `reading.base.Source`.
+        files: a list of paths, or one string of comma-separated paths and globs.
+      split: TFDS notation: `train`, `train[:10%]`, `train[5:20]`, `train+test`. Slices count
+        episodes; empty or out-of-range slices are refused. None and `all` select every split.
+      features: the path of a features.json, needed for shard files unless it is in their directory.
+      from_: the format: a name from `registry.SOURCES`, or `module:Class` of a `reading.base.Source`.
+      options: the options of the source (defaults if None).
       options: the options of that source (its defaults, if None).
 
     Raises:
@@ -60,12 +60,12 @@ def open_source(
 
 
 def _check_fields(schema: Schema, where: str) -> None:
-    """Raises UsageError for a field whose dtype, shape or encoding is not one that fields have."""
+    """Raises UsageError for a field with an unsupported dtype, shape or encoding."""
     for field in (*schema.steps.values(), *schema.metadata.values()):
         if field.dtype not in DTYPES or field.encoding not in _ENCODINGS:
             raise UsageError(
-                f"{where}: {field.path} has the dtype {field.dtype!r} and the encoding {field.encoding!r}; dtypes are "
-                f"{', '.join(sorted(DTYPES))}, encodings {', '.join(_ENCODINGS)}"
+                f"{where}: {field.path} has dtype {field.dtype!r} and encoding {field.encoding!r}; supported dtypes: "
+                f"{', '.join(sorted(DTYPES))}; encodings: {', '.join(_ENCODINGS)}"
             )
         if not all(size is None or (isinstance(size, int) and size >= 0) for size in field.shape):
             raise UsageError(f"{where}: {field.path} has the shape {field.shape!r}, expected sizes (None: unknown)")
@@ -73,7 +73,7 @@ def _check_fields(schema: Schema, where: str) -> None:
 
 @contextlib.contextmanager
 def _naming(input: str | Sequence[str], from_: str) -> Iterator[None]:
-    """Around the opening of a dataset: whatever its metadata make a library raise is a UsageError that names it."""
+    """Converts errors that libraries raise for a dataset's metadata to a UsageError that names the dataset."""
     try:
         yield
     except UsageError as error:
@@ -87,43 +87,43 @@ def _naming(input: str | Sequence[str], from_: str) -> Iterator[None]:
             raise UsageError(f"--from={from_}: its open {raised(error)}, given {named(input)}") from error
         remote = storage.scheme(named(input)) is not None
         if remote and not isinstance(error, (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)):
-            raise  # the bucket cannot be reached, or is not there
+            raise  # the bucket cannot be reached, or does not exist
         detail = error.strerror if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
         where = getattr(error, "filename", None) or named(input)
         raise UsageError(f"{where} cannot be read with --from={from_}: {shortened(detail or error)}") from error
 
 
 def written_by_convert(input: str | Sequence[str], from_: str) -> str | None:
-    """What a directory holds that a command of ours wrote, and how to read it; None if it is not one, or is RLDS."""
+    """How to read a directory that rlds-beam wrote; None if it did not, or for RLDS."""
     held = holding(input) if isinstance(input, str) and storage.isdir(input) else None
     if held is None or held.to in ("rlds", from_):
         return None
     written = f"rlds-beam convert from {held.dataset}" if held.command == "convert" else "rlds-beam record"
     if held.items is None:
-        return f"{input} holds the unfinished output of {written}; run that command again"
+        return f"{input} holds the unfinished output of {written}; run the same command again"
     ways = [f'rlds_beam.open_dataset("{input}")'] if held.to in ("trajectories", "columns") else []
     ways += [f"--from={held.to}"] if held.to in SOURCES else []
-    how = f"Read it with {' or '.join(ways)}." if ways else f"It is in the format of --to={held.to}."
+    how = f"Read it with {' or '.join(ways)}." if ways else f"Its format is --to={held.to}."
     return f"{input} holds {held.items:,} {held.kind} written by {written}. {how}"
 
 
 def named(input: str | Sequence[str]) -> str:
-    """What was asked for, for messages."""
+    """The input as given, for messages."""
     return input if isinstance(input, str) else ",".join(input)
 
 
 def open_input(options: InputOptions) -> Source:
-    """`open_source` with the options of a job."""
+    """Calls `open_source` with the options of a job."""
     return open_source(options.input, options.split, options.features, options.from_, options.from_options)
 
 
 def open_for_job(options: InputOptions) -> Source:
-    """`open_input` of a dataset that has splits.
+    """Calls `open_input`, and requires splits.
 
     Raises:
-      UsageError: as `open_source`; or there are no splits.
+      UsageError: the errors of `open_source`; or there are no splits.
     """
     source = open_input(options)
     if not source.splits:
-        raise UsageError(f"{options.input}: the input has no episodes (it names no splits)")
+        raise UsageError(f"{options.input}: the input has no splits, so no episodes")
     return source

@@ -97,5 +97,5 @@ def test_ranges_are_written_as_openpi_writes_them(tmp_path):
     assert [len(e) for e in edited(piece, records[0].replace(metadata={"episode_metadata/path": b"0.h5"}))] == [10, 10]
     with pytest.raises(UsageError, match=r"--velocity=speed: there is no such field"):
         rlds_beam.convert(path, tmp_path / "no", to="keep_ranges", velocity="speed")
-    with pytest.raises(UsageError, match=r"two episodes are called ''"):
+    with pytest.raises(UsageError, match=r"two episodes are named ''"):
         rlds_beam.convert(path, tmp_path / "same", episode_name="", **options)

@@ -1,4 +1,4 @@
-"""`convert --to=columns`: one dataset for each module, in each of the formats."""
+"""`convert --to=columns`: a dataset for each module, in each file format."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="module")
 def outputs(data: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """By format: the output of the connectors."""
+    """The output for each file format."""
     directory = tmp_path_factory.mktemp("outputs")
     for name in FORMATS:
         if name == "array_record":
@@ -63,7 +63,7 @@ def outputs(data: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Pa
 
 
 def expected(module: str) -> dict[str, Any]:
-    """The columns of a module, as the connectors return them."""
+    """The columns of a module, from the connectors."""
     parts = [columns for e in VALID for columns in [connect(CONNECTORS, [e])]]
     agent = {"walker": 0, "runner-2": 1}[module]
     columns = [part.columns[agent] for part in parts]
@@ -73,7 +73,7 @@ def expected(module: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("kind", FORMATS)
-def test_the_rows_are_those_of_the_connectors(outputs, kind):
+def test_rows_match_the_connectors(outputs, kind):
     output = outputs[kind]
     manifest = json.loads((output / "manifest.json").read_text())
     rows = sum(len(e) - 1 for e in VALID)
@@ -102,7 +102,7 @@ def test_two_workers_write_the_same_bytes(data, outputs, tmp_path, kind):
     assert all(made[name] == one[name] for name in data_files)
 
 
-def test_killed_and_run_again_it_is_as_if_undisturbed(data, tmp_path):
+def test_a_killed_job_ends_with_the_same_bytes(data, tmp_path):
     flags = ("--to=columns", "--connectors=column_connectors:CONNECTORS", "--shards=4")
     assert run("convert", data, tmp_path / "undisturbed", *flags, "--workers=1")[0] == 3
     output = tmp_path / "out"
@@ -110,7 +110,7 @@ def test_killed_and_run_again_it_is_as_if_undisturbed(data, tmp_path):
         wait_until(lambda: len(list(output.glob("_commits/*.json"))) >= 2, process)
         kill(process)
     assert not (output / "manifest.json").exists()
-    (output / "walker/.toy-train.tfrecord-00000-of-00004.01234567.tmp").write_bytes(b"of a killed worker")
+    (output / "walker/.toy-train.tfrecord-00000-of-00004.01234567.tmp").write_bytes(b"left by a killed worker")
     finished = committed_times(output)
     assert run("convert", data, output, *flags, "--workers=2")[0] == 3
     assert bytes_of(output) == bytes_of(tmp_path / "undisturbed")
@@ -118,7 +118,7 @@ def test_killed_and_run_again_it_is_as_if_undisturbed(data, tmp_path):
     assert all(path.stat().st_mtime_ns == time_ns for path, time_ns in finished.items())
 
 
-def test_overwriting_leaves_nothing_of_other_columns(data, tmp_path):
+def test_overwriting_removes_other_columns(data, tmp_path):
     output = tmp_path / "out"
     rlds_beam.convert(data, output, to="columns", connectors=CONNECTORS)
     with pytest.raises(UsageError, match="holds the output of another plan"):
@@ -128,7 +128,7 @@ def test_overwriting_leaves_nothing_of_other_columns(data, tmp_path):
     assert [p.suffix for p in (output / "default_policy").iterdir()] == [".parquet"]
 
 
-def test_the_default_is_a_row_for_each_transition_and_sequences_are_rows(data, tmp_path):
+def test_a_row_is_a_transition_by_default_or_a_sequence(data, tmp_path):
     rlds_beam.convert(data, tmp_path / "plain", to="columns")
     plain = rlds_beam.open_dataset(tmp_path / "plain")
     assert [*plain.fields] == ["obs/camera", "obs/state", "actions", "rewards", "terminateds", "truncateds"]
@@ -153,7 +153,7 @@ def test_inspect_predicts_the_rows_and_the_bytes(data, outputs):
 
 
 @pytest.mark.parametrize("name", ["../x", "a/b", ".hidden", "_commits", "rejected", "manifest.json", ""])
-def test_a_module_that_is_no_name_of_a_directory_is_refused(data, tmp_path, name):
+def test_a_module_name_that_cannot_be_a_directory_is_refused(data, tmp_path, name):
     pieces = [*CONNECTORS[1:2], AgentToModuleMapping({"a": name or "..", "b": "b"}), *CONNECTORS[3:]]
     with pytest.raises(UsageError, match="cannot be the name of a directory"):
         rlds_beam.convert(data, tmp_path / "out", to="columns", connectors=pieces)
@@ -171,7 +171,7 @@ def test_a_module_that_is_no_name_of_a_directory_is_refused(data, tmp_path, name
         ({"to": "column"}, "did you mean columns?"),
     ],
 )
-def test_what_does_not_go_together_is_refused(data, tmp_path, flags, said):
+def test_incompatible_options_are_refused(data, tmp_path, flags, said):
     with pytest.raises(UsageError, match=said.replace("?", r"\?")):
         rlds_beam.convert(data, tmp_path / "out", **flags)
 
@@ -231,13 +231,13 @@ def test_damage_is_found(data, tmp_path):
     file.unlink()
     with pytest.raises(UsageError, match="is missing"):
         rlds_beam.open_dataset(output)
-    # A range with a lost file is made again.
+    # A range with a lost file is converted again.
     (output / "manifest.json").unlink()
     rlds_beam.convert(data, output, to="columns")
     assert file.read_bytes() == whole
 
 
-def test_tfds_reads_both_kinds_of_records(outputs):
+def test_tfds_reads_both_record_formats(outputs):
     tfds = pytest.importorskip("tensorflow_datasets")
     wanted = expected("walker")
     images = rlds_beam.open_dataset(outputs["parquet"], module="walker").columns["obs/camera"]
@@ -261,7 +261,7 @@ def test_columns_cannot_be_pushed_yet(outputs):
     assert "holds no trajectories" in err
 
 
-def test_predicted_rows_are_compared_with_those_written(tmp_path, data, monkeypatch):
+def test_written_rows_are_compared_with_the_prediction(tmp_path, data, monkeypatch):
     from rlds_beam.formats.columns import row_files
 
     monkeypatch.setattr(row_files.ParquetRows, "_flush", lambda self: None)
@@ -270,7 +270,7 @@ def test_predicted_rows_are_compared_with_those_written(tmp_path, data, monkeypa
 
 
 @pytest.mark.parametrize("kind", FORMATS)
-def test_an_output_without_a_row_is_read_and_is_finished(tmp_path, kind):
+def test_an_output_without_rows_is_finished_and_readable(tmp_path, kind):
     if kind == "array_record":
         pytest.importorskip("array_record")
     data = write_dataset(tmp_path / "data", [make_episode(5, breaks=["missing_is_last"])])
@@ -283,7 +283,7 @@ def test_an_output_without_a_row_is_read_and_is_finished(tmp_path, kind):
     }  # fmt: skip
 
 
-def test_a_column_cannot_be_a_folder_of_columns(data, tmp_path):
+def test_a_column_path_cannot_be_a_prefix_of_another(data, tmp_path):
     def clashing(batch):
         return batch.replace(columns=tuple({**columns, "rewards/x": columns["rewards"]} for columns in batch.columns))
 
@@ -291,7 +291,7 @@ def test_a_column_cannot_be_a_folder_of_columns(data, tmp_path):
         rlds_beam.convert(data, tmp_path / "out", to="columns", connectors=[*CONNECTORS[3:5], clashing])
 
 
-def test_a_nan_in_the_void_last_step_is_no_reason_to_reject(tmp_path):
+def test_a_nan_in_the_void_last_step_is_accepted(tmp_path):
     episode = make_episode(5)
     reward = np.array(episode.steps["reward"])
     reward[-1] = np.nan

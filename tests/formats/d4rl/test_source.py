@@ -1,4 +1,4 @@
-"""D4RL's files, with their faults."""
+"""Reading D4RL files, including faulty ones."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from exchanging import export, read_back
 
 
 def d4rl(path: Path, *, terminals: list[int], timeouts: list[int] | None, rows: int = 10, **more: Any) -> np.ndarray:
-    """A file of D4RL's; its observations are 0, 1, 2, ..., two of each."""
+    """Writes a D4RL file with the observations 0, 1, 2, ..., each with two values."""
     h5py = pytest.importorskip("h5py")
     observations = np.arange(rows, dtype=np.float32)[:, None] + np.zeros(2, np.float32)
     place = np.arange(rows)
@@ -39,7 +39,7 @@ def test_d4rl_with_timeouts_and_no_final_observation(tmp_path):
     assert terminal.steps["discount"].tolist() == [1, 1, 1, 0, 0]
     assert (timeout.steps["is_last"].tolist(), timeout.steps["is_terminal"].any()) == ([False] * 3 + [True], False)
     assert timeout.steps["info/qpos"].shape == (4, 3)
-    assert not rest.steps["is_last"].any()  # it never ended: rejected, unless it is repaired
+    assert not rest.steps["is_last"].any()  # it never ended: rejected unless repaired
     assert (timeout.key.position, timeout.key.dataset) == (1, "hopper/1.0.0")
 
 
@@ -54,7 +54,7 @@ def test_d4rl_next_observations_give_the_last_one_and_missing_timeouts(tmp_path)
     assert [fault for e in found for fault in e.faults] == []
 
 
-def test_d4rl_other_forms_of_flags(tmp_path):
+def test_d4rl_flags_of_other_dtypes_and_shapes(tmp_path):
     flags = np.isin(np.arange(10), [4, 9]).astype(np.float32)[:, None]
     d4rl(tmp_path / "x.hdf5", terminals=[], timeouts=None)
     h5py = pytest.importorskip("h5py")
@@ -107,5 +107,5 @@ def test_tfds_reads_an_import(tmp_path):
 
 
 def _root(output: Path) -> Path:
-    """The directory of the dataset in an output."""
+    """The dataset's directory in an output."""
     return next((path.parent for path in output.rglob("features.json")), output)

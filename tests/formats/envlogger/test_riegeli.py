@@ -1,4 +1,4 @@
-"""The frame of Riegeli files: against the bytes of its documentation, and against itself."""
+"""Riegeli files: checked against the bytes in Riegeli's documentation, and by round trips."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ SIGNATURE = bytes.fromhex(
     "83af70d10d884a3f00000000000000004000000000000000 91bac23c9287e1a9"
     "0000000000000000e19f13c0e9b1c37273000000000000000000000000000000".replace(" ", "")
 )
-"""The first 64 bytes of every file: its block header and two of its hashes are HighwayHash."""
+"""The first 64 bytes of every file: a block header and a chunk header, with HighwayHash hashes."""
 
 
 def chunks(content: bytes) -> list[RiegeliChunk | Gap]:
     return list(scan(io.BytesIO(content)))
 
 
-def test_a_file_begins_as_the_documentation_says():
+def test_a_file_begins_as_documented():
     assert riegeli_file([]) == SIGNATURE
     assert chunks(SIGNATURE) == []
 
 
 @settings(max_examples=30)
 @given(st.lists(st.integers(0, 2 * BLOCK), max_size=3), st.integers(0, 40))
-def test_what_is_written_is_found(sizes, short):
+def test_written_chunks_are_found(sizes, short):
     content = riegeli_file([bytes(size) for size in sizes] + [b"x"] * short)
     assert chunks(content) == ([RiegeliChunk(64, len(sizes) + short)] if sizes or short else [])
-    assert len(content) >= 64 + len(sizes) + short  # each record has a place of its own
+    assert len(content) >= 64 + len(sizes) + short  # each record has its own position
 
 
 def test_more_records_than_bytes():
@@ -39,7 +39,7 @@ def test_more_records_than_bytes():
 
 
 @pytest.mark.parametrize("size", [10, 63 * 1024, 65_400, 200_000])
-def test_a_chunk_that_was_cut_is_a_gap(size):
+def test_a_truncated_chunk_is_a_gap(size):
     content = riegeli_file([bytes(size)])
     for cut in (65, 90, len(content) - 1):
         assert chunks(content[:cut]) == [Gap(64, cut)]

@@ -1,4 +1,4 @@
-"""EnvLogger's logs, whole and damaged."""
+"""Reading EnvLogger logs, intact and damaged."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from exchanging import export, open_job, plain, read_back
 
 @pytest.fixture(scope="module")
 def log(tmp_path_factory):
-    """A log of 40 episodes of 6 steps, in chunks of a few; the last one is not finished."""
+    """A log of 40 episodes of 6 steps, in small chunks; the last one is unfinished."""
     pytest.importorskip("envlogger.backends.python")
     import dm_env
     import envlogger
@@ -59,7 +59,7 @@ def log(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def whole(log):
-    """Its episodes."""
+    """The episodes of the intact log."""
     return read_back(log, "envlogger")
 
 
@@ -68,7 +68,7 @@ def shard_of(log: Path) -> Path:
     return shard
 
 
-def test_envlogger_has_what_was_logged(log):
+def test_envlogger_reads_logged_episodes(log):
     found = read_back(log, "envlogger", ranges=3)
     assert [len(e) for e in found] == [6] * 39 + [3]
     episode = found[4]
@@ -84,7 +84,7 @@ def test_envlogger_has_what_was_logged(log):
 
 
 @pytest.mark.parametrize("damage", ["byte", "cut"])
-def test_envlogger_reads_what_can_be_read_of_a_damaged_log(log, tmp_path, damage):
+def test_envlogger_reads_the_intact_part_of_a_damaged_log(log, tmp_path, damage):
     shutil.copytree(log, tmp_path / "log")
     file = shard_of(tmp_path / "log") / "steps.riegeli"
     content = bytearray(file.read_bytes())
@@ -96,13 +96,13 @@ def test_envlogger_reads_what_can_be_read_of_a_damaged_log(log, tmp_path, damage
     assert len(found) == 40 and 0 < len(lost) < (15 if damage == "byte" else 26)
     assert lost == list(range(lost[0], lost[-1] + 1))
     if damage == "byte":
-        assert lost[-1] < 39  # what comes after the damage is read
+        assert lost[-1] < 39  # episodes after the damage are read
     for ours, other in zip(found, whole, strict=True):
         assert ours.faults or plain(ours.steps["observation/image"]) == plain(other.steps["observation/image"])
 
 
 def damaged(log: Path, into: Path) -> Path:
-    """The shard of a copy."""
+    """The shard of a copy to damage."""
     shutil.copytree(log, into)
     return shard_of(into)
 
@@ -132,13 +132,13 @@ def test_envlogger_without_index_files(log, whole, tmp_path, how, names):
     assert images_of(found) == images_of(whole)
     told = reasons(found)
     assert len(told) == 1 and len(found) == 41 and found[-1].faults
-    assert "40 episodes of 237 steps were found in steps.riegeli" in told[0]
+    assert "found 40 episodes with 237 steps in steps.riegeli" in told[0]
     if how == "missing":
         assert all(f"{name} is missing" in told[0] for name in names)
 
 
 def test_envlogger_whose_writer_was_killed(log, whole, tmp_path):
-    """What a flush leaves: no index of the last episode, and the beginning of a chunk that was never finished."""
+    """After a flush, the last episode has no index, and the last chunk is unfinished."""
     shard = damaged(log, tmp_path / "log")
     steps = (shard / "steps.riegeli").read_bytes()
     (shard / "steps.riegeli").write_bytes(steps[: len(steps) * 3 // 5])
@@ -148,13 +148,13 @@ def test_envlogger_whose_writer_was_killed(log, whole, tmp_path):
     complete = [e for e in found if not e.faults and e.steps["is_last"].any()]
     assert images_of(complete) == images_of(whole)[: len(complete)]
     (told,) = reasons(found)
-    assert 10 < len(found) < 40 and f"to {len(steps) * 3 // 5:,} of steps.riegeli hold no step" in told
+    assert 10 < len(found) < 40 and f"to {len(steps) * 3 // 5:,} of steps.riegeli hold no readable step" in told
     report = export(tmp_path / "log", tmp_path / "out", "rlds", from_="envlogger")
     assert (report.items_written, report.rejected) == (len(complete), len(found) - len(complete))
 
 
 def test_envlogger_with_a_damaged_header_and_no_offsets(log, whole, tmp_path):
-    """The steps of a chunk are lost, and those of the next ones are found again by the headers of blocks."""
+    """The steps of one chunk are lost; the next ones are found by block headers."""
     from rlds_beam.formats.envlogger.riegeli import RiegeliChunk, scan
 
     shard = damaged(log, tmp_path / "log")
@@ -170,7 +170,7 @@ def test_envlogger_with_a_damaged_header_and_no_offsets(log, whole, tmp_path):
     kept = [image for image in images if image in expected]
     assert f"bytes {chunks[1].begin:,} to" in told and "whose beginning is lost" in told
     assert 25 < len(kept) < 40 and expected[-2] in kept
-    (cut,) = [e for e in found[:-2] if not e.steps["is_last"].any()]  # two episodes do not become one
+    (cut,) = [e for e in found[:-2] if not e.steps["is_last"].any()]  # two episodes are not joined
     image = plain(cut.steps["observation/image"])
     assert image in [e[: len(image)] for e in expected]
 
@@ -181,6 +181,6 @@ def test_envlogger_with_a_shard_without_steps(log, tmp_path):
     shutil.copytree(shard, other)
     (other / "steps.riegeli").unlink()
     found = read_back(tmp_path / "log", "envlogger")
-    assert len(found) == 41 and found[-1].faults[0].detail.count("there is no steps.riegeli") == 1
+    assert len(found) == 41 and found[-1].faults[0].detail.count("has no steps.riegeli") == 1
     job = open_job(tmp_path / "log", tmp_path / "out", "rlds", from_="envlogger")
     assert len(job.source.splits[0].shards) == 2

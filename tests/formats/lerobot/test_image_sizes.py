@@ -1,4 +1,4 @@
-"""Images whose size the schema leaves open: all have that of the first, or their episode is rejected."""
+"""Images without a size in the schema: all must have the first one's size, or their episode is rejected."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def episode(size: int, seed: int, *, channels: int | None = 3):
 
 
 @pytest.mark.parametrize("version", ["3.0", "2.1"])
-def test_the_first_size_is_that_of_all(tmp_path, version):
+def test_all_images_must_have_the_first_size(tmp_path, version):
     source = write_dataset(tmp_path, [episode(16, 0), episode(24, 1), episode(16, 2)], name="open", shards=2)
     out = tmp_path / "out"
     report = data.convert_here(source, out, lerobot_version=version)
@@ -34,7 +34,7 @@ def test_the_first_size_is_that_of_all(tmp_path, version):
         assert list(one.steps["observation/image"]) == list(episode(16, seed).steps["observation/image"])
 
 
-def test_without_a_sound_episode_it_is_refused(tmp_path):
+def test_a_dataset_without_a_valid_episode_is_refused(tmp_path):
     broken = dataclasses.replace(episode(16, 0))
     broken.steps["observation/image"].data[:] = b"no image"
     source = write_dataset(tmp_path, [broken], name="open")

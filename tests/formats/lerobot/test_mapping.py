@@ -1,4 +1,4 @@
-"""Which feature of LeRobot each field becomes."""
+"""Mapping fields to LeRobot features."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def image(path: str, encoding: str = "jpeg") -> Field:
 
 
 def names(found: FeatureMap) -> dict[str, str]:
-    """By path: the name."""
+    """The feature name of each path."""
     return {"+".join(f.path for f in feature.fields): feature.name for feature in found.features}
 
 
@@ -66,7 +66,7 @@ def test_the_only_vector_is_the_state(path):
     assert names(map_features(schema(vector(path), image("camera"))))[path] == "observation.state"
 
 
-def test_a_vector_that_is_left_over_does_not_take_the_name_of_the_state():
+def test_a_remaining_vector_does_not_take_the_name_of_the_state():
     given = schema(vector("observation/arm"), vector("observation/goal"), vector("action"))
     found = names(map_features(given, ["observation.state=observation/arm"]))
     assert found["observation/goal"] == "observation.goal"
@@ -83,11 +83,11 @@ def test_map_names_joins_and_leaves_out():
     assert (state.dtype, state.shape) == ("float64", (4,))
     assert state.info()["names"] == ["arm_0", "arm_1", "arm_2", "gripper"]
     assert found.task == "b"
-    assert found.left_out == {"a": "--map leaves it out"}
+    assert found.left_out == {"a": "left out by --map"}
     assert list(found.columns) == ["task"]
 
 
-def test_what_is_wider_is_widened_and_what_is_empty_is_said():
+def test_joined_vectors_are_widened_and_empty_fields_are_reported():
     found = map_features(schema(Field("a", "bfloat16", (2,)), Field("b", "float16"), Field("c", "float32", (0,))))
     assert [feature.dtype for feature in found.features] == ["float32", "float32"]
     assert found.left_out == {"c": "it has no values"}
@@ -96,14 +96,14 @@ def test_what_is_wider_is_widened_and_what_is_empty_is_said():
 @pytest.mark.parametrize(
     ("field", "message"),
     [
-        (Field("observation/points", "float32", (None, 3)), "differs in shape"),
+        (Field("observation/points", "float32", (None, 3)), "varies in shape"),
         (Field("observation/image", "uint8", (None, None, 3), "png"), "unknown size"),
         (Field("observation/images", "uint8", (2, 8, 8, 3), "png"), "several a step"),
         (Field("words", "string", (2, 2), "text"), "more dimensions"),
-        (Field("x", "complex64", (2,)), "no complex64"),
+        (Field("x", "complex64", (2,)), "does not support complex64"),
     ],
 )
-def test_what_lerobot_cannot_hold_is_refused_by_name(field, message):
+def test_fields_that_lerobot_cannot_hold_are_refused_by_name(field, message):
     with pytest.raises(UsageError, match=message) as refused:
         map_features(schema(field))
     assert f"--map=-{field.path}" in str(refused.value) or "leave it out" in str(refused.value)
@@ -115,13 +115,13 @@ def test_what_lerobot_cannot_hold_is_refused_by_name(field, message):
     [
         ("x", "expected NAME=PATH"),
         ("x=nothing", "there is no field nothing"),
-        ("a/b=action", "no such name"),
-        ("index=action", "no such name"),
-        ("task=action", "one field of text"),
-        ("x=action+text", "no vector of numbers"),
-        ("text=action", "would both be the feature text"),
+        ("a/b=action", "reserves this name"),
+        ("index=action", "reserves this name"),
+        ("task=action", "must be one text field"),
+        ("x=action+text", "not a numeric vector"),
+        ("text=action", "would both become the feature text"),
     ],
 )
-def test_entries_that_cannot_be_used_are_refused(entry, message):
+def test_invalid_entries_are_refused(entry, message):
     with pytest.raises(UsageError, match=message):
         map_features(schema(vector("action"), text("text"), text("language_instruction")), [entry])

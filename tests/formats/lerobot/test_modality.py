@@ -40,7 +40,7 @@ def test_auto_names_the_parts():
     }
 
 
-def test_auto_without_text_or_cameras_and_with_names_that_are_the_same():
+def test_auto_without_text_or_cameras_and_with_equal_names():
     fields = (*(Field(f"observation/{arm}/joint", "float32", (2,)) for arm in ("left", "right")), FIELDS[4])
     found = features("observation.state=observation/left/joint+observation/right/joint", fields=fields)
     assert auto_modality(found, ()) == {
@@ -50,7 +50,7 @@ def test_auto_without_text_or_cameras_and_with_names_that_are_the_same():
     }
 
 
-def test_auto_is_refused_where_gr00t_would_find_nothing():
+def test_auto_is_refused_if_gr00t_would_find_nothing():
     with pytest.raises(UsageError, match=r"--map=action=PATH\+PATH"):
         auto_modality(features(*MAP, "-action"), ())
     with pytest.raises(UsageError, match="--images=video"):
@@ -68,8 +68,8 @@ GOOD = {
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"state": {"arm": {"start": 0, "end": 9}}}, "state.arm: start 0 and end 9 are no part of observation.state"),
-        ({"state": {"arm": {"start": 2}}}, "no part of observation.state"),
+        ({"state": {"arm": {"start": 0, "end": 9}}}, "state.arm: start 0 and end 9 are outside observation.state"),
+        ({"state": {"arm": {"start": 2}}}, "are outside observation.state"),
         ({"action": {"a": {"start": 0, "end": 1, "original_key": "actoin"}}}, "did you mean action"),
         ({"video": {"front": {"original_key": "observation.images.front"}}}, "video.front: there is no video"),
         ({"annotation": {"human.task_description": {}}}, "annotation.human.task_description"),
@@ -78,7 +78,7 @@ GOOD = {
         ({"video": {"front": 3}}, "expected an object"),
     ],
 )
-def test_a_file_is_held_against_the_features(tmp_path, change, message):
+def test_a_file_is_checked_against_the_features(tmp_path, change, message):
     found = features(*MAP)
     path = tmp_path / "modality.json"
     path.write_text(json.dumps(GOOD, indent=1))
@@ -87,11 +87,11 @@ def test_a_file_is_held_against_the_features(tmp_path, change, message):
     with pytest.raises(UsageError, match=message):
         modality_text(str(path), found, found.images)
     path.write_text("{")
-    with pytest.raises(UsageError, match="cannot be read as JSON"):
+    with pytest.raises(UsageError, match="not valid JSON"):
         modality_text(str(path), found, found.images)
 
 
-def test_it_is_written_beside_v21_alone(tmp_path):
+def test_it_is_written_only_for_v21(tmp_path):
     source = write_dataset(tmp_path, [make_episode(3, seed=i) for i in range(2)], name="toy")
     data.convert_here(source, tmp_path / "auto", lerobot_version="2.1", modality="auto")
     text = (tmp_path / "auto/meta/modality.json").read_text()

@@ -1,4 +1,4 @@
-"""`convert --to=lerobot`: what is in the files, on any number of workers, killed or not."""
+"""`convert --to=lerobot`: the contents of files, with any number of workers, killed or not."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_the_frames_are_the_steps(source, output):
     assert tasks["task"] == list(dict.fromkeys(texts))
 
 
-def test_the_bounds_of_row_groups_are_true(output):
+def test_the_bounds_of_row_groups_are_exact(output):
     for file in sorted(output.glob("data/*/*.parquet")):
         content = pq.ParquetFile(file)
         for group in (content.metadata.row_group(i) for i in range(content.num_row_groups)):
@@ -80,7 +80,7 @@ def test_the_bounds_of_row_groups_are_true(output):
     assert set(found["episode_index"].to_pylist()) == {4}
 
 
-def test_meta_says_where_each_episode_is(source, output):
+def test_meta_locates_each_episode(source, output):
     episodes, rows, first = source[1], data.episodes_rows(output), 0
     assert len(rows) == len(episodes)
     for i, (row, e) in enumerate(zip(rows, episodes, strict=True)):
@@ -106,7 +106,7 @@ def test_meta_says_where_each_episode_is(source, output):
     assert info["features"]["next.reward"]["shape"] == [1]
 
 
-def test_the_statistics_are_those_of_all_frames(source, output):
+def test_the_statistics_cover_all_frames(source, output):
     found, table = data.meta(output, "stats"), data.frames(output)
     assert {*found} == {*data.meta(output, "info")["features"]} - {"observation.note"}
     for name in ("action", "observation.matrix", "next.reward", "timestamp", "index", "episode_index", "task_index",
@@ -142,7 +142,7 @@ def test_everything_is_counted(source, output):
     assert {c["files"][0]["shard"]["checksum"] for c in commits} == {s["checksum"] for s in manifest["shards"]}
 
 
-def test_numbers_that_were_half_written_are_written_again(source, output, tmp_path):
+def test_half_written_numbers_are_written_again(source, output, tmp_path):
     path = tmp_path / "out"
     config = ConvertConfig.create(source[0], str(path), to="lerobot", fps=data.FPS, shards=3)
     job = prepare(config)
@@ -161,7 +161,7 @@ def test_numbers_that_were_half_written_are_written_again(source, output, tmp_pa
     assert bytes_of(path) == bytes_of(output)
 
 
-def test_what_a_run_left_that_was_killed_at_its_end_is_removed(source, output, tmp_path):
+def test_leftovers_of_a_run_killed_at_its_end_are_removed(source, output, tmp_path):
     path = tmp_path / "out"
     config = ConvertConfig.create(source[0], str(path), to="lerobot", fps=data.FPS, shards=3)
     job = prepare(config)
@@ -201,13 +201,13 @@ def test_a_range_without_an_episode_has_no_file(tmp_path):
 @pytest.mark.parametrize(
     "change",
     [
-        {"write_statistics": True, "use_dictionary": True},  # numbers that are not plain
+        {"write_statistics": True, "use_dictionary": True},  # encoded numbers
         {"compression": "snappy"},
         {"data_page_size": 8, "write_batch_size": 1},  # several pages
         {"bounds": False},
     ],
 )
-def test_a_pyarrow_that_writes_its_pages_otherwise_is_refused(source, tmp_path, monkeypatch, change):
+def test_a_pyarrow_with_another_page_layout_is_refused(source, tmp_path, monkeypatch, change):
     if change.get("bounds") is False:
         monkeypatch.setattr(parquet_file, "_marked", lambda data, offset: [])
     else:
@@ -229,10 +229,10 @@ def test_a_pyarrow_that_writes_its_pages_otherwise_is_refused(source, tmp_path, 
         ({"fps": 5, "image_samples": 0}, "at least 1"),
         ({"fps": 5, "items": "frames"}, "--items is an option of --to=trajectories"),
         ({"fps": 5, "images": "jpeg"}, "expected one of copy, video"),
-        ({"fps": 5, "crf": 20}, "is for --images=video"),
+        ({"fps": 5, "crf": 20}, "--crf needs --images=video"),
     ],
 )
-def test_options_that_cannot_be_used_are_refused(source, tmp_path, options, message):
+def test_invalid_options_are_refused(source, tmp_path, options, message):
     with pytest.raises(UsageError, match=message):
         rlds_beam.convert(source[0], tmp_path / "out", to="lerobot", **options)
     assert not (tmp_path / "out").exists()
@@ -245,7 +245,7 @@ def test_videos_need_an_extra(source, tmp_path, monkeypatch):
 
 
 def test_tables_of_episodes_are_written_by_row_groups(source, tmp_path, monkeypatch):
-    """Whatever is in memory at once: the same table, and nothing but what is written when all is."""
+    """The table does not depend on how many rows are in memory at a time."""
     path, _ = source
     data.convert_here(path, tmp_path / "one", shards=5)
     monkeypatch.setattr(episodes_table, "ROW_GROUP_BYTES", 1)

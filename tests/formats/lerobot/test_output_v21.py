@@ -1,4 +1,4 @@
-"""`convert --to=lerobot --lerobot_version=2.1`: the frames and the numbers of v3.0, in files of episodes."""
+"""`convert --to=lerobot --lerobot_version=2.1`: the frames and numbers of v3.0, in a file for each episode."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def job_of(source: str, path: Path, **options: Any) -> ConvertJob:
     return prepare(ConvertConfig.create(source, str(path), **{**V21, **options}))
 
 
-def test_an_episode_is_a_file_and_its_frames_are_those_of_v3(source, output, v3):
+def test_an_episode_is_a_file_with_the_frames_of_v3(source, output, v3):
     assert data.frames(output).to_pylist() == data.frames(v3).to_pylist()
     assert data.frames(output).schema.metadata == data.frames(v3).schema.metadata
     files = sorted(output.glob("data/*/*"))
@@ -71,7 +71,7 @@ def test_an_episode_is_a_file_and_its_frames_are_those_of_v3(source, output, v3)
             assert (column.statistics.min, column.statistics.max) == (i, i)
 
 
-def test_meta_says_what_that_of_v3_says(output, v3):
+def test_meta_matches_that_of_v3(output, v3):
     rows, info = data.episodes_rows(v3), data.meta(output, "info")
     wanted = [
         {n: r[n] for n in ("episode_index", "tasks", "length", "episode_key", "file_path", "success")} for r in rows
@@ -108,14 +108,14 @@ def test_everything_is_counted(source, output):
     assert (output / "rejected/train-00001-of-00003.jsonl").exists()
 
 
-def test_it_is_read_back_as_it_was(source, output):
+def test_it_is_read_back_unchanged(source, output):
     given, made = open_source(source[0]), open_source(str(output), from_="lerobot")
     assert made.schema == given.schema
     for found, wanted in zip(data.read_episodes(str(output), "lerobot"), source[1], strict=True):
         data.assert_equal(found, wanted)
 
 
-def test_continued_at_any_point_by_workers(source, output, tmp_path):
+def test_workers_resume_at_any_point(source, output, tmp_path):
     path = tmp_path / "out"
     job = job_of(source[0], path)
     for work in job.open():
@@ -125,7 +125,7 @@ def test_continued_at_any_point_by_workers(source, output, tmp_path):
     packs = {file: file.read_bytes() for file in (path / "_ranges").iterdir()}
     finisher.finish(*one)
     finisher.finish(*two)
-    finisher.finish(*two)  # a runner may give it again
+    finisher.finish(*two)  # a runner may repeat it
     for file, content in packs.items():  # killed before the first files of the range were removed
         file.write_bytes(content)
     (path / "data/chunk-000/.episode_000004.parquet.01234567.tmp").write_bytes(b"half")
@@ -155,7 +155,7 @@ def test_chunks_and_overwriting(source, tmp_path, monkeypatch):
     assert not (path / "data/chunk-001").exists()
 
 
-def test_a_link_in_place_of_a_directory_is_refused(source, tmp_path):
+def test_a_link_instead_of_a_directory_is_refused(source, tmp_path):
     path = tmp_path / "out"
     job = job_of(source[0], path)
     for work in job.open():
@@ -182,7 +182,7 @@ def test_a_range_without_an_episode_has_no_file(tmp_path):
     assert data.meta(tmp_path / "none", "info")["total_episodes"] == 0
 
 
-def test_to_a_store_and_from_it(source, output, v3):
+def test_writing_to_a_store_and_reading_from_it(source, output, v3):
     with memory_store() as store:
         for version, local in (("2.1", output), ("3.0", v3)):
             root = f"{store.root}/{version}"
@@ -193,7 +193,7 @@ def test_to_a_store_and_from_it(source, output, v3):
                 data.assert_equal(found, wanted)
 
 
-def test_text_that_is_none_rejects_its_episode_alone(tmp_path):
+def test_invalid_text_rejects_only_its_episode(tmp_path):
     episode = make_episode(4)
     made = dataclasses.replace(episode, metadata={"name": b"\xff", "success": np.bool_(True)})
     source = write_dataset(

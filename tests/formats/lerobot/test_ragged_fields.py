@@ -1,4 +1,4 @@
-"""Fields whose length varies, to LeRobot: those of the steps are refused by name, those of the episodes are stored."""
+"""Fields of varying length, to LeRobot: step fields are refused by name, episode fields are stored."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TOKENS = Field("observation/tokens", "int64", (None,), "zlib")
 
 
 def write(folder: Path, made: Any, *, steps: Field | None = None, metadata: Field | None = None) -> Path:
-    """A dataset with one more field; `made(i, t)` is its value of episode i, or of step t of that."""
+    """A dataset with one more field, whose value in episode i, or its step t, is `made(i, t)`."""
     episodes, schema = [], schema_of(make_episode(3, observation={"state": 3}))
     for i in range(4):
         episode = make_episode(3 + i, seed=i, observation={"state": 3})
@@ -39,13 +39,13 @@ def write(folder: Path, made: Any, *, steps: Field | None = None, metadata: Fiel
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize("length", [lambda i, t: t + i, lambda i, t: 4], ids=["varies", "happens to be equal"])
+@pytest.mark.parametrize("length", [lambda i, t: t + i, lambda i, t: 4], ids=["varies", "equal by chance"])
 def test_a_field_of_the_steps_is_refused_by_name(tmp_path: Path, version: str, length: Any) -> None:
     source = write(tmp_path / "data", lambda i, t: np.arange(length(i, t)), steps=TOKENS)
     with pytest.raises(UsageError, match=r"observation/tokens: int64\(\?\).*--map=-observation/tokens") as caught:
         data.convert_here(source, tmp_path / "out", lerobot_version=version)
     assert "\n" not in str(caught.value) and not (tmp_path / "out").exists()
-    with pytest.raises(UsageError, match="no vector of numbers"):
+    with pytest.raises(UsageError, match="not a numeric vector"):
         data.convert_here(
             source, tmp_path / "out", lerobot_version=version, map="x=observation/state+observation/tokens"
         )
@@ -79,12 +79,12 @@ def test_a_field_of_the_episodes_is_stored_and_read_back(tmp_path: Path, version
 
 
 def ragged(trajectory: dict[str, Any]) -> dict[str, Any]:
-    """A connector's mistake: each step gets another length."""
+    """A faulty connector: each step gets another length."""
     length = len(trajectory["action"])
     return {**trajectory, "tokens": objects([np.arange(t, dtype=np.int64) for t in range(length)])}
 
 
-def test_a_connector_that_makes_one_is_found_before_anything_is_written(tmp_path: Path) -> None:
+def test_a_connector_that_adds_one_is_found_before_anything_is_written(tmp_path: Path) -> None:
     from rlds_beam.connectors import TransformTrajectory
 
     source = write_dataset(tmp_path / "data", [make_episode(5, observation={"state": 3})], name="toy")

@@ -1,4 +1,4 @@
-"""Slices of LeRobot datasets: for each pair of boundaries, the episodes of the whole that lie between them."""
+"""Slices of LeRobot datasets: for each pair of boundaries, the episodes between them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ EPISODES = 10
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Episodes that differ in length; the values of each are its own."""
+    """Episodes with different lengths and values."""
     episodes = [make_episode(2 + i % 3, seed=i, observation={"state": 3}) for i in range(EPISODES)]
     return write_dataset(tmp_path_factory.mktemp("data"), episodes, name="toy", shards=4)
 
@@ -41,7 +41,7 @@ def dataset(request: pytest.FixtureRequest, source: Path, tmp_path_factory: pyte
 
 
 def contents(path: Path, split: str | None, ranges: int) -> list[tuple[str, dict[str, bytes]]]:
-    """The key and the values of each episode, read as `ranges` ranges."""
+    """The key and values of each episode, read as `ranges` ranges."""
     made = open_source(str(path), split=split, from_="lerobot")
     reader, found = EpisodeReader(made), []
     for work in plan_ranges(made, ranges):
@@ -65,12 +65,12 @@ def test_every_slice_is_that_part_of_the_whole(dataset: Path) -> None:
     ("text", "first", "last"),
     [("[:10%]", 0, 1), ("[25%:75%]", 2, 8), ("[90%:]", 9, 10), ("[-3:-1]", 7, 9), ("[-20%:]", 8, 10), ("[:]", 0, 10)],
 )
-def test_percentages_and_places_from_the_end(dataset: Path, text: str, first: int, last: int) -> None:
+def test_percentages_and_negative_positions(dataset: Path, text: str, first: int, last: int) -> None:
     assert contents(dataset, f"train{text}", 3) == contents(dataset, None, 1)[first:last]
 
 
-def test_a_slice_is_converted_as_the_whole_is(dataset: Path, tmp_path: Path) -> None:
-    """Also into LeRobot, where its frames and episodes are counted from 0."""
+def test_a_slice_is_converted_like_the_whole(dataset: Path, tmp_path: Path) -> None:
+    """Also into LeRobot, with frames and episodes counted from 0."""
     data.convert_here(dataset, tmp_path / "part", from_="lerobot", split="train[4:9]", to="rlds", shards=2)
     part = data.read_episodes(str(tmp_path / "part"), "rlds")
     whole = data.read_episodes(str(dataset), "lerobot")[4:9]
@@ -82,7 +82,7 @@ def test_a_slice_is_converted_as_the_whole_is(dataset: Path, tmp_path: Path) -> 
     assert frames["episode_index"].to_pylist()[-1] == 5
 
 
-def test_splits_of_info_json_are_slices_and_are_sliced(dataset: Path, tmp_path: Path) -> None:
+def test_splits_of_info_json_are_slices_and_can_be_sliced(dataset: Path, tmp_path: Path) -> None:
     copy = shutil.copytree(dataset, tmp_path / "copy")
     change_info(copy, splits={"train": "0:4", "val": "4:9", "test": "9:10"})
     whole = [values for _, values in contents(dataset, None, 1)]
@@ -102,8 +102,8 @@ def change_info(dataset: Path, **content: Any) -> None:
     path.write_text(json.dumps({**json.loads(path.read_text()), **content}))
 
 
-def test_files_that_hold_episodes_out_of_order_are_not_cut_wrongly(source: Path, tmp_path: Path) -> None:
-    """The first file holds the episodes 0, 2, 4..., the second 1, 3, 5...: all of them are read, a slice is refused."""
+def test_files_with_episodes_out_of_order_cannot_be_sliced(source: Path, tmp_path: Path) -> None:
+    """The first file holds the episodes 0, 2, 4..., the second 1, 3, 5...: all can be read, but not a slice."""
     data.convert_here(source, tmp_path / "out", shards=2)
     frames, (table,) = data.frames(tmp_path / "out"), tmp_path.glob("out/meta/episodes/*/*.parquet")
     for file in (0, 1):
@@ -118,11 +118,11 @@ def test_files_that_hold_episodes_out_of_order_are_not_cut_wrongly(source: Path,
         with pytest.raises(UsageError, match=r"file-000.parquet holds the episodes 0 and 2 but not"):
             open_source(str(tmp_path / "out"), split=split, from_="lerobot")
     change_info(tmp_path / "out", splits={"train": "0:4", "val": "4:10"})
-    with pytest.raises(UsageError, match=r"the split train cannot be cut from the files"):
+    with pytest.raises(UsageError, match=r"the split train cannot be sliced"):
         open_source(str(tmp_path / "out"), from_="lerobot")
 
 
-def test_a_split_without_episodes_among_others_is_said(dataset: Path, tmp_path: Path, capsys) -> None:
+def test_empty_splits_among_others_are_reported(dataset: Path, tmp_path: Path, capsys) -> None:
     made = shutil.copytree(dataset, tmp_path / "made")
     change_info(made, splits={"train": "0:4", "val": "5:5", "test": "500:900"})
     command = ["convert", str(made), str(tmp_path / "out"), "--from=lerobot", "--to=rlds", "--workers=1"]

@@ -1,4 +1,4 @@
-"""`--from=lerobot`: what was written is read back as it was; datasets of other writers by convention."""
+"""`--from=lerobot`: our output is read back unchanged, other datasets by convention."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def output(source: tuple[str, list[Any]], tmp_path_factory: pytest.TempPathFacto
     return path
 
 
-def test_what_was_written_is_read_as_it_was(source, output):
+def test_our_output_is_read_back_unchanged(source, output):
     given, made = open_source(source[0]), open_source(str(output), from_="lerobot")
     assert made.schema.steps == given.schema.steps
     assert made.schema.metadata == given.schema.metadata
@@ -62,7 +62,7 @@ def test_lerobot_to_lerobot_is_the_same_data(output, tmp_path):
     assert data.meta(tmp_path / "again", "info")["fps"] == data.FPS
 
 
-def test_any_cut_of_a_file_gives_each_episode_once(output):
+def test_any_division_of_a_file_gives_each_episode_once(output):
     made = open_source(str(output), from_="lerobot")
     shard = made.splits[0].shards[0]
     reader = EpisodeReader(made)
@@ -75,7 +75,7 @@ def test_any_cut_of_a_file_gives_each_episode_once(output):
 
 
 def write_v21(root: Path, lengths: tuple[int, ...] = (4, 3)) -> dict[str, Any]:
-    """A dataset of v2.1, as other programs write it; the columns of all frames."""
+    """Writes a v2.1 dataset as other programs do; returns the columns of all frames."""
     features: dict[str, Any] = {
         "observation.images.top": {"dtype": "image", "shape": [3, 16, 16], "names": ["channels", "height", "width"]},
         "observation.state": {"dtype": "float32", "shape": [2], "names": ["x", "y"]},
@@ -137,7 +137,7 @@ def test_v21_by_convention(tmp_path):
     assert len(episodes) == 2
 
 
-def test_what_is_damaged_is_counted(tmp_path):
+def test_damage_is_counted(tmp_path):
     write_v21(tmp_path / "own", (4, 3, 5, 2))
     folder = tmp_path / "own/data/chunk-000"
     content = (folder / "episode_000001.parquet").read_bytes()
@@ -169,7 +169,7 @@ def test_a_file_that_cannot_be_opened_costs_each_of_its_episodes(output, tmp_pat
         ({"splits": {"train": "some"}}, "expected FIRST:END"),
     ],
 )
-def test_metadata_that_cannot_be_used_is_refused(tmp_path, change, message):
+def test_invalid_metadata_is_refused(tmp_path, change, message):
     write_v21(tmp_path / "own")
     path = tmp_path / "own/meta/info.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
@@ -190,7 +190,7 @@ def test_slices_of_splits(source, output, given, wanted):
         data.assert_equal(episode, source[1][i])
 
 
-def test_slices_that_there_are_not(output):
+def test_invalid_slices_are_refused(output):
     for given, message in {
         "train[:9]": "has 5 episodes",
         "val[2:]": "is empty",
@@ -200,7 +200,7 @@ def test_slices_that_there_are_not(output):
             open_source(str(output), split=given, from_="lerobot")
 
 
-def test_a_directory_that_is_none_is_refused(tmp_path):
+def test_other_directories_are_refused(tmp_path):
     with pytest.raises(UsageError, match="not a LeRobot dataset"):
         open_source(str(tmp_path), from_="lerobot")
     write_v21(tmp_path / "own")

@@ -1,4 +1,4 @@
-"""The statistics of LeRobot beside numpy's."""
+"""LeRobot's statistics, compared with NumPy's."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def wanted(values: np.ndarray) -> np.ndarray:
 
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.lists(st.integers(0, 255), min_size=1, max_size=60), min_size=1, max_size=3), st.integers(1, 3))
-def test_of_histograms(images, channels):
+def test_statistics_of_histograms(images, channels):
     levels = [[np.roll(values, c) // (c + 1) for c in range(channels)] for values in images]
     histograms = np.array([[np.bincount(row, minlength=statistics.LEVELS) for row in rows] for rows in levels])
     wants = [np.stack([wanted(row / 255) for row in rows], axis=1) for rows in levels]
@@ -31,14 +31,14 @@ def test_of_histograms(images, channels):
 
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=20).filter(any))
-def test_of_counts(counts):
+def test_statistics_of_counts(counts):
     found = statistics.counted_statistics(np.arange(len(counts)), np.array(counts))
     np.testing.assert_allclose(found, wanted(np.repeat(np.arange(len(counts)), counts)), atol=1e-9)
 
 
 @settings(max_examples=30, deadline=None)
 @given(st.integers(1, 300))
-def test_of_a_range(count):
+def test_statistics_of_a_range(count):
     np.testing.assert_allclose(
         statistics.range_statistics(np.array([count, 1])), [wanted(np.arange(count)), wanted(np.zeros(1))], atol=1e-9
     )
@@ -54,7 +54,7 @@ def columns_of(length: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
 
 @settings(max_examples=30, deadline=None)
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=5), st.integers(0, 1 << 30))
-def test_of_episodes(lengths, seed):
+def test_statistics_of_episodes(lengths, seed):
     rng = np.random.default_rng(seed)
     episodes = [columns_of(length, rng) for length in lengths]
     found = statistics.episodes_statistics(episodes)
@@ -64,7 +64,7 @@ def test_of_episodes(lengths, seed):
             np.testing.assert_allclose(found[name][i], np.stack([wanted(c) for c in flat.T], axis=1), atol=1e-9)
 
 
-def test_what_is_gathered_at_once_makes_no_difference(monkeypatch):
+def test_the_batch_size_makes_no_difference(monkeypatch):
     rng = np.random.default_rng(0)
     episodes = [columns_of(length, rng) for length in (3, 70, 1, 8, 8, 40)]
     histograms = [{"image": rng.integers(0, 9, (3, statistics.LEVELS))} for _ in episodes]
@@ -85,7 +85,7 @@ def test_what_is_gathered_at_once_makes_no_difference(monkeypatch):
     assert gathered_statistics.GatheredStatistics().finish() == {}
 
 
-def test_the_frames_that_are_decoded():
+def test_decoded_frames():
     assert statistics.sample_places(1) == statistics.sample_places(1, 4) == [0]
     assert statistics.sample_places(10, 4) == [1, 3, 6, 8]
     assert statistics.sample_places(3, 8) == [0, 1, 2]
@@ -94,7 +94,7 @@ def test_the_frames_that_are_decoded():
     assert statistics.sample_places(1000) == [125, 375, 625, 875]
 
 
-def test_the_pixels_that_are_counted():
+def test_counted_pixels():
     rng = np.random.default_rng(1)
     small, large = (rng.integers(0, 256, (2, *size, 3), np.uint8) for size in ((90, 80), (200, 150)))
     counts = statistics.histogram_of(small, 3, "image")
@@ -107,5 +107,5 @@ def test_large_jpegs_are_decoded_smaller():
     smooth = np.linspace(0, 255, 240 * 320).reshape(1, 240, 320, 1).repeat(3, axis=3).astype(np.uint8)
     images = EncodedImages(objects(encode_jpeg(smooth)), (240, 320, 3))
     counts = statistics.histogram_of(images, 3, "image")
-    assert counts.sum(axis=1).tolist() == [60 * 80] * 3  # of a half of its size, every second row and column
+    assert counts.sum(axis=1).tolist() == [60 * 80] * 3  # at half size, every second row and column
     np.testing.assert_allclose(statistics.image_statistics(counts)[2:4], [[0.5] * 3, [0.29] * 3], atol=0.01)

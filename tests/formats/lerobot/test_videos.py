@@ -1,4 +1,4 @@
-"""Videos of LeRobot datasets: what is encoded is read back, in both versions; damaged ones are counted."""
+"""Videos of LeRobot datasets: encoding and reading them back in both versions; damaged ones are counted."""
 
 from __future__ import annotations
 
@@ -54,10 +54,10 @@ def test_each_frame_is_read_back(source, output):
         assert list(one.steps["observation/depth"]) == list(other.steps["observation/depth"])
 
 
-def test_an_episode_is_the_same_video_wherever_it_is_encoded(source, output, tmp_path):
+def test_an_episode_is_the_same_video_on_every_worker(source, output, tmp_path):
     version, path = output
     if version == "3.0":
-        pytest.skip("a file has the episodes of a range")
+        pytest.skip("a file holds all episodes of a range")
     data.convert_here(source[0], tmp_path / "one", images="video", lerobot_version="2.1", map="-observation/wrist")
     for one in (tmp_path / "one").glob(PIECES[version]):
         assert one.read_bytes() == (path / one.relative_to(tmp_path / "one")).read_bytes()
@@ -87,7 +87,7 @@ def test_ranges_without_an_episode_have_no_video(source, output, tmp_path):
     assert [len(e) for e in found] == [len(e) for e in source[1]]
 
 
-def test_in_a_store(source, output):
+def test_videos_in_a_store(source, output):
     version, path = output
     with memory_store() as store:
         root = f"{store.root}/out"
@@ -107,7 +107,7 @@ def test_h264_with_a_pipeline(source, tmp_path):
 
 
 def camera_episode(encoding: str, length: int, seed: int) -> Any:
-    """A camera of one color a step, stored raw, as PNG or as JPEG."""
+    """A camera with one color per step, stored raw, as PNG or as JPEG."""
     made = make_episode(length, seed=seed, observation={"state": 2})
     pixels = np.random.default_rng(seed).integers(0, 255, (length, 1, 1, 3), np.uint8).repeat(32, 1).repeat(32, 2)
     column: Any = pixels
@@ -119,7 +119,7 @@ def camera_episode(encoding: str, length: int, seed: int) -> Any:
 @pytest.mark.parametrize("version", ["3.0", "2.1"])
 @pytest.mark.parametrize("images", ["copy", "video"])
 @pytest.mark.parametrize("encoding", ["raw", "png", "jpeg"])
-def test_a_camera_becomes_what_features_json_says(tmp_path, encoding, images, version):
+def test_a_camera_matches_features_json(tmp_path, encoding, images, version):
     made = [camera_episode(encoding, 3 + seed, seed) for seed in range(2)]
     source = write_dataset(tmp_path / "data", made)
     data.convert_here(source, tmp_path / "lerobot", images=images, lerobot_version=version)
@@ -154,8 +154,8 @@ for codec, preset, height, width in (("h264", "medium", 100, 90), ("h264", "slow
 """
 
 
-def test_a_video_does_not_depend_on_what_was_in_memory(tmp_path):
-    """glibc fills each block of memory with a byte, so an encoder that reads what it never wrote gives other bytes."""
+def test_a_video_does_not_depend_on_uninitialized_memory(tmp_path):
+    """glibc fills allocated memory with a byte, so reading uninitialized memory changes the video."""
     found = set()
     for fill in ("0", "85", "170"):
         environment = {**os.environ, "MALLOC_PERTURB_": fill}
@@ -167,8 +167,8 @@ def test_a_video_does_not_depend_on_what_was_in_memory(tmp_path):
 
 
 def test_a_video_of_huge_frames_is_not_decoded(source, output, tmp_path, monkeypatch):
-    """A few kB of video hold a frame of any size."""
+    """A few kB of video can hold a frame of any size."""
     monkeypatch.setattr(videos, "MOST_PIXELS", 16)
     path = next(output[1].glob("videos/**/*.mp4"))
-    with pytest.raises(BadEpisode, match="pixels, and 16 is the limit"):
+    with pytest.raises(BadEpisode, match="pixels; the limit is 16"):
         videos.read_frames(str(path), 0.0, data.FPS, 1, Field("x", "uint8", (None, None, 3), "png"))

@@ -1,4 +1,4 @@
-"""Minari's directories of Arrow and Parquet; Minari itself writes them in tests/peers/exchange."""
+"""Minari's Arrow and Parquet directories; Minari itself writes them in tests/peers/exchange."""
 
 from __future__ import annotations
 

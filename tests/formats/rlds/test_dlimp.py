@@ -1,8 +1,8 @@
-"""dlimp (OpenVLA, Octo, openpi) opens what `--to=rlds` writes.
+"""dlimp (OpenVLA, Octo, openpi) reads the output of `--to=rlds`.
 
-dlimp is on GitHub only, not on PyPI, so the suite does not install it: `calls_of_dlimp` makes the calls to TFDS and
-tf.data that its `DLataset.from_rlds`, `frame_map` and `flatten` make (commit ad72ce3). Where dlimp is installed, it is
-asked itself as well.
+dlimp is on GitHub only, not on PyPI, so it is not installed: `calls_of_dlimp` makes the calls to TFDS and tf.data that
+its `DLataset.from_rlds`, `frame_map` and `flatten` make (commit ad72ce3). If dlimp is installed, it is also tested
+directly.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LENGTHS = (4, 2, 6)
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory) -> Path:
-    """Edited RLDS, in both formats: images, text, and fields of the episode."""
+    """Edited RLDS in both formats, with images, text, and episode fields."""
     episodes = []
     for seed, length in enumerate(LENGTHS):
         pixels = np.random.default_rng(seed).integers(0, 255, (length, 16, 24, 3), np.uint8)
@@ -43,7 +43,7 @@ def written(tmp_path_factory) -> Path:
 
 
 def calls_of_dlimp(builder: Any) -> tuple[Any, Any]:
-    """Trajectories, and the frames of them."""
+    """The trajectories and their frames."""
     trajectories = builder.as_dataset(
         split="train",
         shuffle_files=False,
@@ -74,13 +74,13 @@ def dlimp_itself(builder: Any) -> tuple[Any, Any]:
 
 
 def decoded(frame: dict[str, Any]) -> dict[str, Any]:
-    """Images are decoded where frames are, as in OpenVLA's and Octo's loaders."""
+    """Decodes the images of a frame, as in OpenVLA's and Octo's loaders."""
     image = tf.io.decode_image(frame["observation"]["image"], expand_animations=False, dtype=tf.uint8)
     return {**frame, "observation": {**frame["observation"], "image": image}}
 
 
 @pytest.mark.parametrize("opened", [calls_of_dlimp, dlimp_itself])
-def test_dlimp_opens_what_is_written(written, opened):
+def test_dlimp_opens_the_output(written, opened):
     trajectories, frames = opened(tfds.builder_from_directory(str(written)))
     expected = list(rlds_beam.open_dataset(written))
     found = list(trajectories.as_numpy_iterator())

@@ -1,4 +1,4 @@
-"""Several datasets read as one: every episode of each, with one schema, or a refusal that names each field."""
+"""Several datasets read as one: all episodes with one schema, or an error that names each field."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ def test_all_episodes_of_both_are_there(two, tmp_path):
     assert (image.shape, image.encoding) == ((None, 8, 3), "jpeg")
 
 
-def test_what_differs_is_refused_field_by_field(two, tmp_path):
-    with pytest.raises(UsageError, match=r"extra: one/1.0.0 have no such field \(--from=merged_common leaves it out\)"):
+def test_differences_are_refused_by_field(two, tmp_path):
+    with pytest.raises(UsageError, match=r"extra: missing in one/1.0.0 \(--from=merged_common leaves it out\)"):
         open_source([str(path) for path in two], from_="merged")
     records = [make_episode(4, observation={"state": 3}, columns={"count": np.zeros(4, np.float32)})]
     other = write_dataset(tmp_path, records, name="other")
@@ -68,7 +68,7 @@ def test_what_differs_is_refused_field_by_field(two, tmp_path):
     for text in (r"observation/state: float32(2,) and float32(3,)", "count: int32() and float32()"):
         assert text in str(refused.value)
     for given, message in (
-        ([str(two[0])], "name two datasets or more"),
+        ([str(two[0])], "expected two or more datasets"),
         ([str(two[0]), str(two[0])], None),
     ):
         if message is None:
@@ -76,5 +76,5 @@ def test_what_differs_is_refused_field_by_field(two, tmp_path):
         else:
             with pytest.raises(UsageError, match=message):
                 open_source(given, from_="merged")
-    with pytest.raises(UsageError, match="no slices"):
+    with pytest.raises(UsageError, match="nor slices"):
         open_source([str(path) for path in two], "train[:1]", from_="merged")

@@ -1,4 +1,4 @@
-"""`convert --to=rlds`: what was not edited is copied, what was edited is described, and TFDS reads all of it."""
+"""`convert --to=rlds`: unedited data is copied, edits are described, and TFDS reads all of it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ KEY = EpisodeKey("toy/1.0.0", "train", 0, 0)
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory) -> Path:
-    """Two shards, one bad record, and more in dataset_info.json and features.json than we need to know."""
+    """Two shards, one bad record, and extra entries in dataset_info.json and features.json."""
     records = [episode(length, seed) for seed, length in enumerate(LENGTHS)]
     bad = make_episode("F M M", observation={"state": 3}, columns={
         p: c[:3] for p, c in episode(3, 9).steps.items() if p.startswith(("observation/", "lang", "extra"))
@@ -78,7 +78,7 @@ def rows(directory: Path, **options: Any) -> list[dict[str, Any]]:
     return list(rlds_beam.open_dataset(directory, images="encoded", **options))
 
 
-def test_what_is_not_edited_is_the_same_bytes(data, copied):
+def test_unedited_records_keep_their_bytes(data, copied):
     assert payloads(copied) == payloads(data)[:-1]
     assert (copied / "features.json").read_text() == (data / "features.json").read_text()
     info, before = (json.loads((path / "dataset_info.json").read_text()) for path in (copied, data))
@@ -87,7 +87,7 @@ def test_what_is_not_edited_is_the_same_bytes(data, copied):
     assert read_payloads(next((copied / "rejected").glob("*.tfrecord"))) == payloads(data)[-1:]
 
 
-def test_where_it_comes_from_is_written(data, edited, tmp_path):
+def test_provenance_is_written(data, edited, tmp_path):
     made = json.loads((edited / "provenance.json").read_text())
     assert made["source"]["dataset"] == "toy/2.1.0"
     assert made["source"]["info"]["redistributionInfo"] == {"license": "CC-BY-4.0"}
@@ -100,12 +100,12 @@ def test_where_it_comes_from_is_written(data, edited, tmp_path):
     assert made["splits"] == [{"name": "train", "episodes": 4}]
     card = (edited / "README.md").read_text()
     for text in ("from `toy/2.1.0` (2 files", "`MinimumLength(transitions=3)`", "1 dropped by `MinimumLength`",
-                 "`missing_is_last`: 1 rejected", "Licence: CC-BY-4.0", "@toy", "`train`: 4 episodes"):  # fmt: skip
+                 "`missing_is_last`: 1 rejected", "License: CC-BY-4.0", "@toy", "`train`: 4 episodes"):  # fmt: skip
         assert text in card
     assert str(edited) not in card + json.dumps(made)
 
 
-def test_licences_and_provenance_go_on(copied, tmp_path):
+def test_licenses_and_provenance_are_kept(copied, tmp_path):
     (copied / "LICENSE.txt").write_text("Do as you like.")
     try:
         rlds_beam.convert(copied, tmp_path / "out", to="rlds")
@@ -127,11 +127,11 @@ def test_episodes_are_divided_among_splits(data, tmp_path):
     assert read == [0, 1, 2, 3, 4]
     assert "output_split" not in (tmp_path / "out/features.json").read_text()
     assert sorted(payloads(tmp_path / "out")) == sorted(payloads(data)[:-1])
-    with pytest.raises(UsageError, match="SplitEpisodes is for --to=rlds, not --to=trajectories"):
+    with pytest.raises(UsageError, match="SplitEpisodes needs --to=rlds, not --to=trajectories"):
         rlds_beam.convert(data, tmp_path / "other", connectors=pieces)
 
 
-def test_what_was_written_is_read_and_converted_again(copied, tmp_path):
+def test_the_output_can_be_converted_again(copied, tmp_path):
     again = rlds_beam.convert(copied, tmp_path / "again", to="rlds", shards=1, workers=1)
     assert again.report.items_written == 5
     assert payloads(tmp_path / "again") == payloads(copied)
@@ -139,7 +139,7 @@ def test_what_was_written_is_read_and_converted_again(copied, tmp_path):
     assert [len(row["steps/reward"]) for row in rows(copied)] == list(LENGTHS)
 
 
-def test_edits_are_in_the_features_and_the_rest_is_as_it_was(data, edited):
+def test_edits_are_in_the_features_and_the_rest_is_unchanged(data, edited):
     features = json.loads((edited / "features.json").read_text())["featuresDict"]["features"]
     steps = features["steps"]["sequence"]["feature"]["featuresDict"]["features"]
     assert steps["action"]["description"] == "Velocities."
@@ -156,7 +156,7 @@ def test_edits_are_in_the_features_and_the_rest_is_as_it_was(data, edited):
         assert new["episode_metadata/file_path"] == old["episode_metadata/file_path"]
 
 
-def test_tfds_reads_what_was_copied_and_what_was_edited(data, copied, edited):
+def test_tfds_reads_copied_and_edited_records(data, copied, edited):
     tfds = pytest.importorskip("tensorflow_datasets")
     before = [
         dict(e, steps=list(e["steps"]))
@@ -188,7 +188,7 @@ def test_rlds_tools_read_it(copied):
     assert [len(list(one["steps"])) for one in pairs] == list(LENGTHS)
 
 
-def test_a_repair_changes_only_what_it_repairs(data, tmp_path):
+def test_a_repair_changes_nothing_else(data, tmp_path):
     rlds_beam.convert(data, tmp_path / "out", to="rlds", repair=("missing_is_last",))
     assert payloads(tmp_path / "out")[:-1] == payloads(data)[:-1]
     old, new = rows(data)[-1], rows(tmp_path / "out")[-1]
@@ -204,7 +204,7 @@ def test_parts_of_an_episode_are_records(data, tmp_path):
     assert [len(row["steps/reward"]) for row in rows(tmp_path / "out")][:4] == [2, 2, 2, 7]
 
 
-def test_the_directory_names_the_dataset_where_tfds_looks_for_it(data, tmp_path):
+def test_the_directory_names_the_dataset_in_tfds_layout(data, tmp_path):
     rlds_beam.convert(data, tmp_path / "clean_toy" / "3.0.0", to="rlds")
     info = json.loads((tmp_path / "clean_toy/3.0.0/dataset_info.json").read_text())
     assert (info["name"], info["version"]) == ("clean_toy", "3.0.0")
@@ -223,7 +223,7 @@ def test_a_lost_shard_is_written_again_with_the_same_bytes(data, tmp_path):
 
 @pytest.fixture(scope="module")
 def both(data, tmp_path_factory) -> Path:
-    """TFRecord and ArrayRecord, by a connector that divides the episodes."""
+    """TFRecord and ArrayRecord files, with a connector that splits the episodes."""
     pytest.importorskip("array_record")
     output = tmp_path_factory.mktemp("both") / "out"
     connectors = [SplitEpisodes(fractions={"train": 0.6, "val": 0.4, "none": 0.0}, seed=1)]
@@ -246,7 +246,7 @@ def test_one_directory_holds_both_formats(both, data, tmp_path):
             assert found == read_payloads(both / name)
     assert not [*both.glob("*-none.*")]
     assert len(rows(both, split="train")) + len(rows(both, split="val")) == 5
-    assert validate(ValidateConfig(str(both))).valid == 5  # what lies beside is no shard too many
+    assert validate(ValidateConfig(str(both))).valid == 5  # the other format's files are not extra shards
 
 
 def test_a_lost_file_of_one_format_is_written_again_with_the_other(both, data, tmp_path):
@@ -271,7 +271,7 @@ def test_tfds_reads_one_directory_both_ways(both):
     builder = tfds.builder_from_directory(str(both))
     episodes = [dict(e, steps=list(e["steps"])) for e in tfds.as_numpy(builder.as_dataset("train"))]
     assert len(tfds.builder_from_directory(str(both), file_format="tfrecord").as_dataset("train")) == len(episodes)
-    source = builder.as_data_source("train")  # takes the format that it can read at random places
+    source = builder.as_data_source("train")  # uses the format with random access
     assert len(source) == len(builder.as_data_source("train", file_format="array_record")) == len(episodes) > 0
     for place in reversed(range(len(source))):
         for a, b in zip(episodes[place]["steps"], source[place]["steps"], strict=True):
@@ -279,11 +279,11 @@ def test_tfds_reads_one_directory_both_ways(both):
             np.testing.assert_equal(a, b)
             np.testing.assert_allclose(
                 *(image.astype(int) for image in images), atol=16
-            )  # without TensorFlow, TFDS decodes JPEGs by another library
+            )  # without TensorFlow, TFDS decodes JPEGs with another library
 
 
-def test_what_cannot_be_written_is_refused_before_any_work(data, tmp_path):
-    with pytest.raises(UsageError, match="--array_record_beside is for TFRecords, and --format=array_record"):
+def test_invalid_options_are_refused_before_any_work(data, tmp_path):
+    with pytest.raises(UsageError, match="--array_record_beside needs --format=tfrecord, not --format=array_record"):
         rlds_beam.convert(data, tmp_path / "out", to="rlds", format="array_record", array_record_beside=True)
     with pytest.raises(UsageError, match="--array_record_beside is an option of --to=rlds, not --to=numpy"):
         rlds_beam.convert(data, tmp_path / "out", to="numpy", array_record_beside=True)
@@ -310,7 +310,7 @@ def test_fields_that_tfds_cannot_hold_are_refused_by_name(field, message):
 
 @settings(deadline=None, max_examples=40)
 @given(schemas(), st.integers(1, 6), st.integers(0, 1 << 30), st.data())
-def test_what_is_written_is_read_as_it_was_and_copied_parts_are_as_written_anew(schema, length, seed, data):
+def test_records_are_read_back_unchanged_and_copying_equals_encoding(schema, length, seed, data):
     rng = np.random.default_rng(seed)
     steps = {path: random(field, length, rng) for path, field in schema.steps.items()}
     made = Episode(KEY, steps, {path: random(field, 1, rng)[0] for path, field in schema.metadata.items()})
@@ -356,7 +356,7 @@ def test_ragged_fields_are_copied_and_not_edited(tmp_path):
     values = [halves | flags[i] | {"tokens": list(range(i))} for i in range(3)]
     record = features.serialize_example(features.encode_example({"steps": values, "kind": "b"}))
     path = write_dataset(tmp_path / "data", [record], schema=schema_of(make_episode(3)))
-    features.save_config(path)  # the names of classes are in a file of their own
+    features.save_config(path)  # class names are in a separate file
 
     rlds_beam.convert(path, tmp_path / "out", to="rlds", connectors=[DoubleRewards()])
     built = tfds.builder_from_directory(str(tmp_path / "out"))
@@ -365,7 +365,7 @@ def test_ragged_fields_are_copied_and_not_edited(tmp_path):
     assert [s["tokens"].numpy().tolist() for s in found["steps"]] == [[], [0], [0, 1]]
     assert [float(s["reward"]) for s in found["steps"]] == [1, 1, 1]
     with pytest.raises(
-        rlds_beam.errors.RldsBeamError, match=r"tokens is a Sequence\(Tensor\), which is copied as it is"
+        rlds_beam.errors.RldsBeamError, match=r"tokens is a Sequence\(Tensor\), which can only be copied"
     ):
         rlds_beam.convert(path, tmp_path / "halves", to="rlds", connectors=[Halves()])
 
@@ -375,8 +375,8 @@ class DoubleRewards(EpisodeConnector):
         return episode.with_columns({"reward": episode.steps["reward"] * 2})
 
 
-def test_a_record_that_features_json_does_not_describe_ends_the_job(data, tmp_path):
-    """Whatever the cause: one record of each range is decoded by what is going to be written."""
+def test_a_record_that_does_not_match_features_json_ends_the_job(data, tmp_path):
+    """One record of each range is decoded with the features.json that will be written."""
     job = prepare(ConvertOptions.create(str(data), str(tmp_path / "out"), to="rlds", repair=("missing_is_last",)))
     wrong = json.loads(job.output.features)
     inner = wrong["featuresDict"]["features"]["steps"]["sequence"]["feature"]["featuresDict"]["features"]
@@ -384,6 +384,6 @@ def test_a_record_that_features_json_does_not_describe_ends_the_job(data, tmp_pa
     output = dataclasses.replace(job.output, features=json.dumps(wrong), stored=None)
     converter = dataclasses.replace(job.converter, output=output)
     work = job.open()[0]
-    with pytest.raises(RldsBeamError, match=r"the record of .* is not what features.json would say: .* in reward"):
+    with pytest.raises(RldsBeamError, match=r"the record of .* does not match features.json, .*: .* in reward"):
         converter.convert(work, {})
     assert not (tmp_path / "out" / "manifest.json").exists()

@@ -1,4 +1,4 @@
-"""What open_source finds, and what it refuses."""
+"""What open_source finds and refuses."""
 
 import gzip
 import json
@@ -42,13 +42,13 @@ def test_a_tfds_directory(dataset):
     assert read_ids(source) == list(range(20))
 
 
-def test_the_parent_of_the_only_version(dataset):
+def test_a_parent_of_one_version(dataset):
     assert open_source(str(dataset.parent)).dataset == "toy/1.0.0"
 
 
-def test_the_parent_of_several_versions_is_refused(dataset):
+def test_a_parent_of_several_versions_is_refused(dataset):
     shutil.copytree(dataset, dataset.parent / "2.0.0")
-    with pytest.raises(UsageError, match=r"holds 2 datasets: name one of 1\.0\.0, 2\.0\.0"):
+    with pytest.raises(UsageError, match=r"holds 2 datasets: choose one of 1\.0\.0, 2\.0\.0"):
         open_source(str(dataset.parent))
 
 
@@ -113,7 +113,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("split", REFUSED)
-def test_slices_that_are_empty_or_out_of_range_are_refused(dataset, tmp_path, split, capsys):
+def test_empty_and_out_of_range_slices_are_refused(dataset, tmp_path, split, capsys):
     with pytest.raises(UsageError, match=REFUSED[split]):
         open_source(str(dataset), split)
     assert main(["convert", str(dataset), str(tmp_path / "out"), f"--split={split}"]) == 2
@@ -122,14 +122,14 @@ def test_slices_that_are_empty_or_out_of_range_are_refused(dataset, tmp_path, sp
 
 
 @pytest.mark.parametrize("split", REFUSED)
-def test_tfds_refuses_them_too(dataset, split):
+def test_tfds_also_refuses_them(dataset, split):
     tfds = pytest.importorskip("tensorflow_datasets")
     with pytest.raises((ValueError, AssertionError)):
         tfds.builder_from_directory(str(dataset)).as_dataset(split)
 
 
 @pytest.mark.parametrize("split", ["all[:5]", "all+train", "train+all"])
-def test_all_is_every_split_and_nothing_else(dataset, split):
+def test_all_cannot_be_combined_or_sliced(dataset, split):
     with pytest.raises(UsageError, match="all means every split"):
         open_source(str(dataset), split)
 
@@ -215,20 +215,20 @@ def test_gzip_shards_are_not_cut(dataset):
         plan_ranges(source, 9)
 
 
-def test_whole_shards_are_streams_of_their_own(dataset):
+def test_whole_shards_are_separate_streams(dataset):
     source = open_source(str(dataset))
     assert [len(work.segments) for work in plan_ranges(source, whole_shards=True)] == [1, 1, 1]
     with pytest.raises(UsageError, match="--across_episodes"):
         plan_ranges(source, 2, whole_shards=True)
 
 
-def test_select_segments_of_a_slice_reads_only_what_it_must(dataset):
+def test_selecting_segments_of_a_slice_reads_only_what_is_needed(dataset):
     source = open_source(str(dataset), "train[:6]")
     segments = select_segments(source, source.splits[0])
     assert [segment.shard.index for segment in segments] == [0]
 
 
-def test_keys_read_back():
+def test_keys_can_be_parsed():
     key = EpisodeKey("bridge_dataset/1.0.0", "train", 0, 12345)
     assert str(key) == "bridge_dataset/1.0.0:train:00000@12345"
     assert EpisodeKey.parse(str(key)) == key

@@ -1,4 +1,4 @@
-"""A converted dataset, read back as trajectories: the values that were written, ready for an agent."""
+"""Loading a converted dataset as trajectories, ready for an agent."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def make_frames(n: int, seed: int) -> Frames:
 
 
 def write_dataset(output, options, images="raw", splits=("train",), lengths=LENGTHS):
-    """Two shards of each split; returns the items of the first split, gathered by items.py."""
+    """Writes two shards for each split; returns the items of the first split, gathered by items.py."""
     item_shape = () if options.items == "frames" else (options.length,)
     encoder = TrajectoryEncoder(TrajectorySpec(LEAVES, item_shape), images)
     directory.open_output(str(output), plan(options=str(options)))
@@ -94,7 +94,7 @@ def leaves_of(element):
 
 
 def assert_same_items(read, expected, images="raw"):
-    """Shards are read side by side, so the order is another: each item is looked for by its values."""
+    """Shards are interleaved, so items are compared in sorted order."""
     assert len(read) == len(expected)
 
     def order(item):
@@ -104,7 +104,7 @@ def assert_same_items(read, expected, images="raw"):
         for path, value in want.items():
             assert got[path].dtype == value.dtype
             assert got[path].shape == value.shape
-            if path == "observation/camera" and images == "jpeg":  # a padding image has been through a JPEG, too
+            if path == "observation/camera" and images == "jpeg":  # padding images are also JPEGs
                 assert np.abs(got[path].astype(int) - value).max() <= 1
             else:
                 np.testing.assert_array_equal(got[path], value, err_msg=path)
@@ -116,7 +116,7 @@ def assert_same_items(read, expected, images="raw"):
     [ItemOptions(), SEQUENCES, ItemOptions(items="episodes"), ItemOptions(items="frames")],
     ids=lambda o: o.items,
 )
-def test_what_went_in_comes_out(tmp_path, options, images):
+def test_items_are_read_back(tmp_path, options, images):
     pytest.importorskip("tf_agents")
     expected = write_dataset(tmp_path, options, images)
     dataset = load_trajectories(str(tmp_path))
@@ -131,7 +131,7 @@ def test_what_went_in_comes_out(tmp_path, options, images):
 
 
 @pytest.mark.parametrize("images", ["raw", "jpeg"])
-def test_batches_hold_the_same_items(tmp_path, images):
+def test_batches_contain_the_same_items(tmp_path, images):
     pytest.importorskip("tf_agents")
     write_dataset(tmp_path, ItemOptions(), images)
     single = [leaves_of(e) for e in load_trajectories(str(tmp_path)).as_numpy_iterator()]
@@ -158,13 +158,13 @@ def test_splits(tmp_path):
     pytest.importorskip("tf_agents")
     write_dataset(tmp_path, ItemOptions(), splits=("train", "val"))
     assert len(list(load_trajectories(str(tmp_path), "val"))) == 14
-    with pytest.raises(UsageError, match="has the splits train, val: name one"):
+    with pytest.raises(UsageError, match="has the splits train, val: choose one"):
         load_trajectories(str(tmp_path))
-    with pytest.raises(UsageError, match="no items of a split test; it has train, val"):
+    with pytest.raises(UsageError, match="no items in a split test; it has train, val"):
         load_trajectories(str(tmp_path), "test")
 
 
-def test_what_cannot_be_loaded_says_why(tmp_path):
+def test_errors_say_why_a_dataset_cannot_be_loaded(tmp_path):
     with pytest.raises(UsageError, match="not a dataset that rlds-beam wrote"):
         load_trajectories(str(tmp_path))
     directory.open_output(str(tmp_path / "unfinished"), plan())
@@ -174,13 +174,13 @@ def test_what_cannot_be_loaded_says_why(tmp_path):
     with pytest.raises(UsageError, match="holds no items"):
         load_trajectories(str(tmp_path / "empty"))
     write_dataset(tmp_path / "episodes", ItemOptions(items="episodes"))
-    with pytest.raises(UsageError, match="of different lengths"):
+    with pytest.raises(UsageError, match="whole episodes differ in length"):
         load_trajectories(str(tmp_path / "episodes"), batch_size=2)
 
 
 @pytest.fixture(scope="module")
 def agent():
-    """A `DqnAgent` of observations (3,) and four actions."""
+    """A `DqnAgent` for observations (3,) and four actions."""
     import tensorflow as tf
     from tf_agents.agents.dqn import dqn_agent
     from tf_agents.networks import q_network
@@ -200,7 +200,7 @@ def agent():
 
 
 def test_an_agent_trains_on_it(tmp_path, agent):
-    """Both from our loader and from TF-Agents' own: batch and time axes are where `train` wants them."""
+    """With our loader and TF-Agents' own, the batch and time axes are as `train` expects."""
     from tf_agents.utils import example_encoding_dataset
 
     leaves = (
@@ -232,7 +232,7 @@ def test_an_agent_trains_on_it(tmp_path, agent):
 
 
 def test_an_agent_trains_on_a_dataset_whose_discount_has_shape_1(tmp_path, convert_only, agent):
-    """TF-Agents takes a discount of shape (batch, 2) alone, however it was recorded."""
+    """TF-Agents accepts only discounts of shape (batch, 2), however they were recorded."""
     records = []
     for seed in range(4):
         plain = make_episode(6, seed=seed, action=())

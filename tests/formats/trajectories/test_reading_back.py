@@ -1,4 +1,4 @@
-"""Converted trajectories read back as items: bit for bit what was encoded, or an error that says where."""
+"""Reading converted trajectories back: the same bits, or an error that locates the damage."""
 
 from __future__ import annotations
 
@@ -72,9 +72,9 @@ OBSERVATIONS = st.lists(
     images=st.sampled_from(["none", "raw", "jpeg"]),
     shards=st.integers(1, 2),
 )
-def test_what_was_encoded_comes_back(observation, kind, episodes, images, shards):
+def test_encoded_items_are_read_back(observation, kind, episodes, images, shards):
     options = KINDS[kind]
-    # As --images=jpeg has it, TF-Agents would take [L, H, W] for a JPEG; here no leaf is of this shape.
+    # With --images=jpeg, TF-Agents would treat [L, H, W] as a JPEG; here no leaf has this shape.
     cameras = () if images == "none" else (CAMERA, DEPTH)
     leaves = leaves_of(*sorted((*cameras, *observation), key=lambda leaf: leaf.path.split("/")))
     if images == "jpeg":
@@ -97,7 +97,7 @@ def test_what_was_encoded_comes_back(observation, kind, episodes, images, shards
 
 @pytest.mark.parametrize("most", [7, 64])
 def test_batches_are_the_same_on_every_run(tmp_path, most):
-    """256 records from the start of the shard, whatever the lengths of the records are."""
+    """Batches are 256 records from the start of the shard, whatever their lengths."""
     leaves = leaves_of(SpecLeaf("observation", "int64", (3,)))
     bits = [7 if i % 3 else most for i in range(30)]
     episodes = [make_frames(leaves, 21, i, some) for i, some in enumerate(bits)]
@@ -125,7 +125,7 @@ def test_large_items_come_in_small_batches(tmp_path):
 
 @pytest.mark.parametrize("images", ["raw", "jpeg"])
 @pytest.mark.parametrize("kind", ["pairs", "episodes", "frames"])
-def test_the_same_as_load_trajectories(tmp_path, kind, images):
+def test_items_equal_those_of_load_trajectories(tmp_path, kind, images):
     pytest.importorskip("tf_agents")
     leaves = leaves_of(
         CAMERA, SpecLeaf("observation/count", "int64", ()), SpecLeaf("observation/state", "float64", (3,))
@@ -140,7 +140,7 @@ def test_the_same_as_load_trajectories(tmp_path, kind, images):
 
 
 def record_of(leaves, item, order=1) -> bytes:
-    """The item as others write it: any order of the entries, every varint as short as it can be."""
+    """An item as other programs write it: entries in any order, varints as short as possible."""
     import tensorflow as tf
 
     entries = []
@@ -162,8 +162,8 @@ def payloads_of(spec, items) -> list[bytes]:
 
 
 @pytest.mark.parametrize("numbers", [[1] * 12, [1, 1, 70_000, 70_000] * 3, [1, 300] * 6, [-1, 2**62, 0, 5] * 3])
-def test_records_of_another_writer(numbers):
-    """In runs of equal length with ours, so that only their bytes tell them apart."""
+def test_records_of_another_program(numbers):
+    """They are mixed with our records of equal length, so that only the bytes differ."""
     leaves = leaves_of(SpecLeaf("observation", "int64", (2,)))
     frames = make_frames(leaves, 6, 0)
     frames.columns["observation"][:] = np.reshape(numbers, (6, 2))
@@ -257,11 +257,11 @@ def fails_at(output: Path, record: int, message: str) -> None:
 
 
 def record_offsets_of_sound(output: Path) -> list[int]:
-    return record_offsets(shard_paths(output)[2])  # the second shard, of which nothing was touched
+    return record_offsets(shard_paths(output)[2])  # the second shard, which is intact
 
 
 @pytest.mark.parametrize("record", [0, 5, 15])
-def test_a_damaged_record_ends_the_reading_before_it_is_given(converted, record):
+def test_a_damaged_record_is_never_returned(converted, record):
     flip_byte(shard_paths(converted)[0], record, "payload", at=30)
     fails_at(converted, record, "the data do not match their checksum")
 
@@ -272,13 +272,13 @@ def test_a_damaged_frame(converted, part):
     fails_at(converted, 7, "checksum")
 
 
-def test_a_length_that_lies(converted):
+def test_a_wrong_length(converted):
     set_length(shard_paths(converted)[0], 15, 1 << 20)
     fails_at(converted, 15, "cut short")
 
 
-def test_other_records_than_those_that_were_written(converted):
-    """Each record is sound, but two have changed places: the file's own checksum tells."""
+def test_swapped_records(converted):
+    """Each record is valid, but two are swapped: the file's checksum shows it."""
     shard = shard_paths(converted)[0]
     payloads = read_payloads(shard)
     shard.write_bytes(frame_all([payloads[1], payloads[0], *payloads[2:]]))
@@ -287,14 +287,14 @@ def test_other_records_than_those_that_were_written(converted):
         list(replay.read_items(replay.ranges[0]))
 
 
-def test_a_shard_that_goes_away_while_it_is_read(converted):
+def test_a_shard_that_disappears_during_reading(converted):
     replay = open_converted(str(converted))
     shard_paths(converted)[0].unlink()
     with pytest.raises(RldsBeamError, match="00000-of-00002 cannot be read"):
         list(replay.read_items(replay.ranges[0]))
 
 
-def test_a_manifest_of_other_records(converted):
+def test_a_manifest_that_describes_other_records(converted):
     path = converted / "manifest.json"
     content = json.loads(path.read_text())
     for field in content["fields"]:
@@ -306,17 +306,17 @@ def test_a_manifest_of_other_records(converted):
         list(replay.read_items(replay.ranges[0]))
 
 
-def test_a_missing_or_cut_shard_is_told_before_work(converted):
+def test_a_missing_or_truncated_shard_is_reported_before_any_work(converted):
     shard = shard_paths(converted)[2]
     cut(shard, 3)
-    with pytest.raises(UsageError, match=rf"{shard.name} has \d+ bytes, but \d+ were written: fetch it again"):
+    with pytest.raises(UsageError, match=rf"{shard.name} has \d+ bytes, expected \d+: fetch it again"):
         open_converted(str(converted))
     shard.unlink()
     with pytest.raises(UsageError, match=f"{shard.name} is missing"):
         open_converted(str(converted))
 
 
-def test_directories_that_are_none(tmp_path, converted):
+def test_other_directories(tmp_path, converted):
     assert is_converted(str(converted))
     dataset = write_dataset(tmp_path / "data", [make_episode(3)])
     for other in (dataset, tmp_path / "nothing", shard_paths(dataset)[0]):
@@ -363,7 +363,7 @@ def test_conversions_of_one_dataset_are_told_apart(tmp_path):
 
 
 def test_from_the_command_to_items(tmp_path, convert_only):
-    """What `rlds-beam convert` writes, policy_info and nested fields included, is what was in the dataset."""
+    """The output of `rlds-beam convert` has the dataset's values, including policy_info and nested fields."""
     episodes = [
         make_episode(n, seed=n, observation={"b": 2, "a": ()}, columns={"td_error": np.arange(n, dtype=np.float64)})
         for n in (6, 3, 8)

@@ -12,7 +12,7 @@ from rlds_beam.testing import flip_byte, make_episode, write_dataset
 
 
 @pytest.mark.parametrize("items", ["frames", "episodes"])
-def test_trajectories_are_episodes_again(tmp_path, items):
+def test_trajectories_are_read_as_episodes(tmp_path, items):
     made = [make_episode(3 + i % 4, seed=i, observation={"state": 3}, terminal=i % 2 == 0) for i in range(9)]
     data = write_dataset(tmp_path / "data", made, shards=2)
     export(data, tmp_path / "out", "trajectories", items=items, shards=2)
@@ -26,7 +26,7 @@ def test_trajectories_are_episodes_again(tmp_path, items):
 def test_trajectories_of_several_frames_are_refused(tmp_path):
     data = write_dataset(tmp_path / "data", [make_episode(5)])
     export(data, tmp_path / "out", "trajectories")
-    with pytest.raises(UsageError, match=r"holds items of 2 frames, cut out of episodes"):
+    with pytest.raises(UsageError, match=r"holds items of 2 frames, cut from episodes"):
         open_source(str(tmp_path / "out"), from_="trajectories")
 
 
@@ -39,7 +39,10 @@ def test_a_damaged_frame_costs_its_episode(tmp_path):
     assert [[fault.rule for fault in episode.faults] for episode in found] == [[], [], ["corrupt_record"], [], [], []]
     assert [len(episode) for episode in found] == [4, 2, 0, 1, 4, 4]
     report = export(file, tmp_path / "again", "rlds", from_="trajectories")
-    assert (report.items_written, report.rejected) == (3, 3)  # what is left of the second: no end, no beginning
+    assert (report.items_written, report.rejected) == (
+        3,
+        3,
+    )  # the rest of the second has no end or beginning
 
 
 def test_what_tf_agents_recorded(tmp_path):

@@ -266,7 +266,7 @@ def test_what_is_not_there_is_said(tmp_path):
     path = training.write_columns(tmp_path / "columns", STATELESS, episodes)
     with pytest.raises(UsageError, match="has no module nobody"):
         offline_data(path, modules=["nobody"])
-    with pytest.raises(UsageError, match="no rows of the module default_policy in the split test"):
+    with pytest.raises(UsageError, match="no rows for the module default_policy in the split test"):
         offline_data(path, "test")
     dataset = tmp_path / "columns-rlds" / "lessons" / "1.0.0"
     rlds_beam.convert(dataset, tmp_path / "records", to="columns", connectors=STATELESS, workers=1)
@@ -274,7 +274,7 @@ def test_what_is_not_there_is_said(tmp_path):
         offline_data(str(tmp_path / "records"))
     config = training.configured(BCConfig()).offline_data(**offline_data(path))
     config = config.multi_agent(policies={"a", "b"}, policy_mapping_fn=lambda agent, *_, **__: "a")
-    with pytest.raises(UsageError, match="columns of the module default_policy, and the configuration has a, b"):
+    with pytest.raises(UsageError, match="columns of the module default_policy, but the configuration has a, b"):
         ColumnsOfflineData(config)
 
 

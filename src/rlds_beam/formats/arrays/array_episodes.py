@@ -1,4 +1,4 @@
-"""Episodes out of files that hold arrays: what the record formats and decoders of such sources have in common."""
+"""Base classes for the record formats and decoders of sources whose files hold arrays."""
 
 from __future__ import annotations
 
@@ -29,22 +29,22 @@ _WIDE = ("float64", "uint64")
 
 
 def number_field(path: str, dtype: str, shape: tuple[int, ...] = ()) -> Field:
-    """The field of an array of numbers; one whose values a tf.Example would round is stored in it as bytes.
+    """The field of an array of numbers. Values that a tf.Example would round are stored in it as bytes.
 
     Raises:
-      UsageError: no field has such a dtype (complex numbers, records).
+      UsageError: fields cannot have this dtype (complex numbers, records).
     """
     if dtype not in DTYPES:
-        raise UsageError(f"{path} holds {dtype} values, which cannot be read; known are {', '.join(sorted(DTYPES))}")
+        raise UsageError(f"{path} holds {dtype} values, which cannot be read; supported: {', '.join(sorted(DTYPES))}")
     return Field(path, dtype, shape, "bytes" if dtype in _WIDE else "none")
 
 
 def encoded_images(values: Array, path: str) -> Array:
-    """Images as an object array [T] of bytes, also those that are rows of bytes. Raises BadEpisode of other values."""
+    """Encoded images, also if given as rows of bytes, as an object array [T] of bytes. Raises BadEpisode for others."""
     if values.dtype == object and values.ndim == 1:
         return values
     if values.dtype != np.uint8 or values.ndim != 2:
-        detail = f"{values.dtype.name}{list(values.shape)}, where an encoded image for each step is expected"
+        detail = f"{values.dtype.name}{list(values.shape)}, expected an encoded image for each step"
         raise BadEpisode(Violation("wrong_dtype_or_shape", detail, path))
     return np.fromiter((row.tobytes() for row in values), object, len(values))
 
@@ -53,9 +53,9 @@ FLAG_FIELDS = {name: Field(name, "bool") for name in FLAGS}
 
 
 class ArrayFormat(abc.ABC):
-    """Files whose episodes are arrays (`encoding.base.RecordFormat`). Positions are numbers of episodes.
+    """Files whose episodes are arrays (`encoding.base.RecordFormat`). Positions are episode numbers.
 
-    A record's payload is the episode's arrays as `.npz` bytes.
+    A record's payload is the episode's arrays in the `.npz` format.
     """
 
     unit = "episodes"
@@ -66,11 +66,11 @@ class ArrayFormat(abc.ABC):
 
     @abc.abstractmethod
     def count(self, path: str) -> int:
-        """The number of episodes in a file; raises OSError where it cannot be read at all."""
+        """The number of episodes in a file. Raises OSError if the file cannot be read."""
 
     @abc.abstractmethod
     def episodes(self, path: str, start: int, stop: int) -> Iterator[Arrays | Damage]:
-        """The arrays of each of the episodes; raises OSError where it cannot go on."""
+        """The arrays of each of these episodes. Raises OSError if it cannot continue."""
 
     def read(self, path: str, start: int = 0, stop: int | None = None) -> Iterator[Record | Damage]:
         try:
@@ -98,7 +98,7 @@ class ArrayFormat(abc.ABC):
         try:
             return self.count(path)
         except OSError:
-            return 1  # for the one record that says so
+            return 1  # one record reports that the file cannot be read
 
     def positions(self, path: str, low: int, high: int) -> tuple[int, int | None]:
         return low, high
@@ -113,17 +113,17 @@ def _record(position: int, arrays: Arrays) -> Record | Damage:
 
 @dataclasses.dataclass(frozen=True)
 class ArrayDecoder(abc.ABC):
-    """Makes episodes of packed arrays (`reading.base.Decoder`).
+    """Decodes packed arrays into episodes (`reading.base.Decoder`).
 
     Attributes:
-      schema: what an episode holds.
+      schema: the fields of an episode.
     """
 
     schema: Schema
 
     @abc.abstractmethod
     def convert(self, arrays: Arrays) -> tuple[Mapping[str, Column], Mapping[str, Any]]:
-        """The step columns and the episode's own fields. May raise KeyError or ValueError, or BadEpisode."""
+        """The step columns and the episode's own fields. May raise KeyError, ValueError, or BadEpisode."""
 
     def decode(self, payload: bytes, key: EpisodeKey) -> Episode:
         try:
@@ -142,7 +142,7 @@ class ArrayDecoder(abc.ABC):
 
 
 def with_last(column: Column, last: Column | None = None) -> Column:
-    """A column of transitions with a value for the last step: zeros, unless one is given."""
+    """A column of transitions with a value added for the last step: zeros by default."""
     if isinstance(column, EncodedImages):
         data = np.append(column.data, (last or zeros_like(column, 1)).data)
         return column.with_data(data)
@@ -150,7 +150,7 @@ def with_last(column: Column, last: Column | None = None) -> Column:
 
 
 def flags(ended: Array, terminated: Array) -> dict[str, Array]:
-    """is_first, is_last and is_terminal of an episode, from the ends after each of its transitions (bool, T).
+    """is_first, is_last and is_terminal of an episode, from whether it ended after each transition (bool, T).
 
     transitions   0     1     2                steps         0     1     2     3
     ended         F     F     T          ->    is_last       F     F     F     T
@@ -167,5 +167,5 @@ def flags(ended: Array, terminated: Array) -> dict[str, Array]:
 
 
 def discounts(terminal: Array) -> Array:
-    """float32: 1, and 0 on the step that leads into a terminal one."""
+    """float32: 1, but 0 at the step before a terminal one."""
     return np.where(np.append(terminal[1:], terminal[-1:]), 0, 1).astype(np.float32)

@@ -1,4 +1,4 @@
-"""Reading HDF5 files, through h5py; local files only."""
+"""Read local HDF5 files with h5py."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ from rlds_beam.errors import UsageError, needs
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
 UNREADABLE = (OSError, KeyError, RuntimeError, ValueError, TypeError)
-"""What h5py raises for damaged files and objects that are missing."""
+"""Raised by h5py for damaged files and missing objects."""
 
 MOST_BYTES = 4 << 30
-"""The most bytes of an array of an episode, and of a chunk of it."""
+"""Maximum size of an episode's array, and of one of its chunks."""
 
 _MOST_RATIO = 2000
-"""What compression may save: DEFLATE, HDF5's own, at most 1,032 times."""
+"""Maximum compression ratio; HDF5's DEFLATE reaches at most 1,032."""
 
 _UNSTORED = 16 << 20
-"""Bytes that need not be stored: those of a dataset that was never written are its fill value."""
+"""Bytes that may be missing in the file: a dataset that was never written reads as its fill value."""
 
 
 _MOST_LINKS = 32
-"""Soft links in a row, and groups below each other."""
+"""Maximum length of a chain of soft links, and depth of nested groups."""
 
 
 @contextlib.contextmanager
 def open_hdf5(path: str) -> Iterator[Hdf5Group]:
-    """The root of an HDF5 file, to be read. What h5py raises for a damaged file becomes an OSError that names the file.
+    """Opens an HDF5 file and returns its root. Converts h5py's errors to an OSError that names the file.
 
     Raises:
-      UsageError: it is not on a local disk.
-      OSError: it is not there, or no HDF5 file, or damaged.
+      UsageError: the file is not on a local disk.
+      OSError: the file is missing, damaged, or not HDF5.
       MissingExtraError: h5py is not installed.
     """
     if storage.scheme(path) is not None:
@@ -61,10 +61,10 @@ def open_hdf5(path: str) -> Iterator[Hdf5Group]:
 
 
 class Hdf5Group:
-    """A group of an HDF5 file that another person wrote; all that it returns is stored in that file.
+    """A group of an untrusted HDF5 file; all that it returns is stored in that file.
 
-    External links, external storage and virtual datasets make a reader open other files. They are refused, and those
-    files are not opened. Soft links lead to other places in the same file, and are followed.
+    External links, external storage and virtual datasets make a reader open other files. They are refused without
+    opening those files. Soft links lead to other places in the same file, and are followed.
     """
 
     def __init__(self, group: Any):
@@ -87,14 +87,14 @@ class Hdf5Group:
         """The dataset (h5py's) or group at a path.
 
         Raises:
-          KeyError: there is none.
+          KeyError: nothing is there.
           OSError: it is in another file, or neither a dataset nor a group.
         """
         return self._find(path)
 
     @property
     def address(self) -> int:
-        """Where it is in the file."""
+        """The group's address in the file."""
         import h5py
 
         return int(h5py.h5o.get_info(self._group.id).addr)
@@ -135,22 +135,22 @@ class Hdf5Group:
 
 
 def _foreign(where: str, what: str) -> OSError:
-    return OSError(f"{where} is {what}: its values are in another file, and only this one is read; copy them into it")
+    return OSError(f"{where} is {what}, with values in another file; copy them into this one")
 
 
 def is_dataset(one: Any) -> bool:
-    """Whether an object of a file is a dataset, and no group."""
+    """Whether an object is a dataset, not a group."""
     return not isinstance(one, Hdf5Group)
 
 
 def datasets_of(group: Hdf5Group) -> Iterator[tuple[str, Any]]:
-    """The datasets below a group by path, in the order of their names; raises OSError if it holds a group twice."""
+    """The datasets below a group by path, sorted by name. Raises OSError if a group is in it twice."""
     yield from _datasets(group, "", set())
 
 
 def _datasets(group: Hdf5Group, prefix: str, seen: set[int]) -> Iterator[tuple[str, Any]]:
     if is_dataset(group):
-        raise OSError("there is a dataset where a group is expected")
+        raise OSError("expected a group, found a dataset")
     if group.address in seen or prefix.count("/") > _MOST_LINKS:
         raise OSError(f"the group {prefix or '/'} is linked twice, or more than {_MOST_LINKS} groups deep")
     seen.add(group.address)
@@ -163,12 +163,12 @@ def _datasets(group: Hdf5Group, prefix: str, seen: set[int]) -> Iterator[tuple[s
 
 
 def is_text(dataset: Any) -> bool:
-    """Whether it holds text (or bytes) of any length, or of a fixed one."""
+    """Whether a dataset holds text or bytes, of fixed or varying length."""
     return dataset.dtype.kind in "OS"
 
 
 def is_readable(dataset: Any) -> bool:
-    """Whether it holds values of one size, text, or bytes (images): no lists of numbers, no references."""
+    """Whether a dataset holds numbers, text, or bytes (images), not lists of numbers or references."""
     if dataset.dtype.kind != "O":
         return dataset.shape is not None
     kind = _length_varies(dataset.dtype)
@@ -180,45 +180,45 @@ def check_readable(dataset: Any) -> None:
     if not is_readable(dataset):
         kind = _length_varies(dataset.dtype)
         contents = "objects" if kind is None else f"lists of {kind}"
-        raise TypeError(f"{dataset.name} holds {contents}; only text, images and numbers of one shape can be read")
+        raise TypeError(f"{dataset.name} holds {contents}; supported: text, images, and numbers of one shape")
 
 
 def _length_varies(dtype: np.dtype[Any]) -> Any:
-    """What values of any length are of, as h5py says it: str, bytes, or a dtype; None of other objects."""
+    """h5py's element type of values of varying length: str, bytes, or a dtype; None for other objects."""
     metadata: Any = dtype.metadata or {}
     return metadata.get("vlen")
 
 
 def check_stored(dataset: Any) -> Any:
-    """The dataset, if it can be read in bounds: the shape and the fill value of a small file may promise terabytes.
+    """Returns the dataset if it is safe to read: the shape and fill value of a small file may claim terabytes.
 
     Raises:
-      ValueError: it is larger than an episode may be, or than what the file stores of it could hold.
+      ValueError: it is larger than an episode may be, or than its stored bytes could hold.
       TypeError: it is a group.
     """
     if not is_dataset(dataset):
-        raise TypeError("there is a group where a dataset is expected")
+        raise TypeError("expected a dataset, found a group")
     if dataset.shape is None:
         raise ValueError(f"{dataset.name} is empty")
     stored, size = dataset.id.get_storage_size(), dataset.nbytes
     chunk = dataset.dtype.itemsize * math.prod(dataset.chunks or (0,))
     if size > _UNSTORED and size > _MOST_RATIO * stored:
-        raise ValueError(f"{dataset.name} has {size:,} bytes, of which the file stores {stored:,}")
+        raise ValueError(f"{dataset.name} claims {size:,} bytes, but the file stores only {stored:,}")
     if chunk > MOST_BYTES:
-        raise ValueError(f"{dataset.name} has chunks of {chunk:,} bytes; the most that is read is {MOST_BYTES:,}")
+        raise ValueError(f"{dataset.name} has chunks of {chunk:,} bytes; at most {MOST_BYTES:,} are supported")
     return dataset
 
 
 def read_array(dataset: Any) -> Array:
-    """The values of a dataset; those of any length as an object array of bytes.
+    """The values of a dataset. Values of varying length become an object array of bytes.
 
     Raises:
-      TypeError: they are other objects.
-      ValueError: it is larger than `MOST_BYTES`, or promises more than the file stores.
+      TypeError: the values have another type.
+      ValueError: the dataset is larger than `MOST_BYTES`, or claims more than the file stores.
     """
     check_readable(check_stored(dataset))
     if dataset.nbytes > MOST_BYTES:
-        raise ValueError(f"{dataset.name} has {dataset.nbytes:,} bytes; an episode may have {MOST_BYTES:,}")
+        raise ValueError(f"{dataset.name} has {dataset.nbytes:,} bytes; an episode may have at most {MOST_BYTES:,}")
     values: Any = dataset[()]
     if not isinstance(values, np.ndarray):
         values = np.asarray(values, object) if isinstance(values, str | bytes) else np.asarray(values)

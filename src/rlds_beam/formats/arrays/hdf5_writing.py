@@ -1,6 +1,6 @@
-"""Writing HDF5 files that hold the same datasets for each episode, through h5py's low-level API.
+"""Write HDF5 files with the same datasets for each episode, through h5py's low-level API.
 
-Times and creation orders are not tracked, so equal data make equal bytes with the same version of HDF5.
+Times and creation order are not tracked, so the same data and HDF5 version give the same bytes.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from rlds_beam.formats.arrays.parts import Part, PartColumn, sized_columns
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
 _NUMBERS = {"b": (1,), "i": (1, 2, 4, 8), "u": (1, 2, 4, 8), "f": (2, 4, 8)}
-"""By kind of a dtype: the sizes that HDF5 stores."""
+"""Sizes that HDF5 supports, by dtype kind."""
 
 _OBJECT_BYTES = 280
-"""About the bytes of a group or a dataset besides its values."""
+"""Approximate overhead of a group or dataset, in bytes."""
 
 
 @dataclasses.dataclass(frozen=True)
 class EpisodeDataset:
-    """A dataset of each episode.
+    """A dataset that each episode has.
 
     Attributes:
-      path: in the file; `{}` is the number of the episode.
-      dtype: NumPy's; or `text` (UTF-8) or `bytes`, for values of any length.
-      shape: of one row.
-      scalar: whether it is one value instead of an array of rows.
+      path: the path in the file; `{}` is the episode number.
+      dtype: a NumPy dtype; or `text` (UTF-8) or `bytes`, for values of varying length.
+      shape: the shape of one row.
+      scalar: whether it is one value, not an array of rows.
     """
 
     path: str
@@ -46,7 +46,7 @@ class EpisodeDataset:
 
     @property
     def part_columns(self) -> tuple[PartColumn, ...]:
-        """The columns of a part that hold its values."""
+        """The part columns that hold its values."""
         if isinstance(self.dtype, str):
             return sized_columns(self.path)
         return (PartColumn(self.path, int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize),)
@@ -59,7 +59,7 @@ def check_h5py(to: str) -> None:
 
 
 def object_bytes(datasets: Sequence[EpisodeDataset], groups: Sequence[str] = ()) -> int:
-    """About the bytes of an episode besides its values."""
+    """The approximate overhead of an episode, in bytes."""
     return _OBJECT_BYTES * (len(datasets) + len(_groups(datasets, groups)))
 
 
@@ -75,13 +75,13 @@ def write_hdf5(
     """Writes a local file.
 
     Args:
-      path: of the file.
-      parts: in order; their columns are the `part_columns` of the datasets.
-      datasets: of each episode.
-      groups: of each episode, also if they are empty.
-      total_steps: the dataset whose rows are the steps of an episode. Its group in the root gets the attributes `id`,
-        the number of the episode, and `total_steps`.
-      singles: what the file has once, by name.
+      path: the path of the file.
+      parts: the parts in order; their columns are the `part_columns` of the datasets.
+      datasets: the datasets of each episode.
+      groups: the groups of each episode, including empty ones.
+      total_steps: the dataset with a row for each step. Its group in the root gets the attributes `id` (the episode
+        number) and `total_steps`.
+      singles: the datasets that the file has once, by name.
     """
     import h5py
 
@@ -94,7 +94,7 @@ def write_hdf5(
             for columns in part.episodes():
                 writer.write(number, columns)
                 number += 1
-        file.flush()  # raises what closing might not
+        file.flush()  # closing might hide a write error
 
 
 def _create(path: str) -> Any:
@@ -103,13 +103,13 @@ def _create(path: str) -> Any:
     access, creation = h5p.create(h5p.FILE_ACCESS), h5p.create(h5p.FILE_CREATE)
     access.set_fclose_degree(h5f.CLOSE_STRONG)
     access.set_libver_bounds(h5f.LIBVER_V18, h5f.LIBVER_V18)
-    access.set_sieve_buf_size(0)  # values are written at once, so that an error of the disk is raised here
+    access.set_sieve_buf_size(0)  # write values at once, so that disk errors are raised here
     creation.set_obj_track_times(False)
     return h5f.create(path.encode(), h5f.ACC_TRUNC, creation, access)
 
 
 def _groups(datasets: Sequence[EpisodeDataset], more: Sequence[str]) -> list[str]:
-    """The groups of an episode, each after the one that it is in."""
+    """The groups of an episode, parents first."""
     paths = [dataset.path.rpartition("/")[0] for dataset in datasets]
     parents: dict[str, None] = {}
     for path in (*paths, *more):
@@ -137,7 +137,7 @@ class _EpisodeWriter:
         self._datasets = datasets
 
     def write(self, number: int, columns: Sequence[Array]) -> None:
-        """Writes an episode: uint8 (rows, bytes of a row) for each of the columns of a part."""
+        """Writes an episode, given uint8 (rows, row bytes) for each part column."""
         groups = {"": self._file}
         for path in self._groups:
             above, name = _place(path, number)
@@ -167,7 +167,7 @@ class _EpisodeWriter:
 
 
 def _place(path: str, number: int) -> tuple[str, bytes]:
-    """The path of the group that an object is in, and the object's name there."""
+    """The path of an object's group, and the object's name in it."""
     above, _, name = path.rpartition("/")
     return above, (name if above else name.replace("{}", str(number), 1)).encode()
 

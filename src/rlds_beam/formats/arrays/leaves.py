@@ -1,4 +1,4 @@
-"""The step fields of a dataset as columns of numbers, text and images, for formats that hold such columns."""
+"""Step fields as columns of numbers, text and images, for formats that store such columns."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class LeafColumn:
     """A step field of a fixed shape.
 
     Attributes:
-      field: of the schema.
+      field: the field of the schema.
     """
 
     field: Field
@@ -48,23 +48,23 @@ class LeafColumn:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Of the values as they are written: bfloat16, which other formats do not know, becomes float32."""
+        """The dtype of written values: bfloat16, which other formats lack, becomes float32."""
         return np.dtype(np.float32) if self.field.dtype == "bfloat16" else self.field.numpy_dtype
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of one step."""
+        """The shape of one step."""
         return self.field.closed_shape
 
     @property
     def channels_last(self) -> bool:
-        """Whether it is taken for an image whose last axis is that of its channels."""
+        """Whether it looks like an image with the channels last."""
         shape = self.shape
         is_pixels = self.field.dtype == "uint8" and len(shape) == 3
         return self.is_image or (is_pixels and shape[-1] in (1, 3, 4) and shape[0] not in (1, 3, 4))
 
     def values(self, episode: Episode, stop: int | None = None) -> Array:
-        """(steps, *shape) in C order, of the first `stop` steps.
+        """The values of the first `stop` steps, (steps, *shape) in C order.
 
         Raises:
           BadEpisode: an image cannot be decoded, or is of another size.
@@ -84,7 +84,7 @@ class LeafColumn:
         return pixels
 
     def jpegs(self, episode: Episode) -> list[bytes]:
-        """A JPEG for each step; what is a JPEG already is passed on as it is.
+        """A JPEG for each step; JPEGs are passed on unchanged.
 
         Raises:
           BadEpisode: an image cannot be decoded, or is of another size.
@@ -105,24 +105,22 @@ Leaves: TypeAlias = "tuple[LeafColumn, ...]"
 
 
 def leaves_below(schema: Schema, name: str, left_out: dict[str, str]) -> Leaves:
-    """The columns of a step field, in the order of `tf.nest`; those that are no numbers go to `left_out`.
+    """The columns of a step field, in the order of `tf.nest`; fields that are not numbers go to `left_out`.
 
     Raises:
-      UsageError: an image is of no fixed size.
+      UsageError: an image field has no fixed size.
     """
     return columns_of((schema.steps[path] for path in nest_order(all_below(schema.steps, name))), left_out)
 
 
 def columns_of(fields: Iterable[Field], left_out: dict[str, str]) -> Leaves:
-    """The columns of fields of numbers and images. What is raised, and `left_out`: as for `leaves_below`."""
+    """The columns of fields of numbers and images. See `leaves_below` for `left_out` and errors."""
     columns = []
     for field in fields:
         if field.dtype == "string":
             left_out[field.path] = TEXT
         elif None in field.shape and field.encoding in ("png", "jpeg"):
-            raise UsageError(
-                f"{field} has no fixed size, and an array of images has: make them equal with --connectors"
-            )
+            raise UsageError(f"{field} has no fixed size, but arrays of images do: resize the images with --connectors")
         elif None in field.shape:
             left_out[field.path] = NO_SHAPE
         else:
@@ -131,47 +129,47 @@ def columns_of(fields: Iterable[Field], left_out: dict[str, str]) -> Leaves:
 
 
 def is_text(field: Field) -> bool:
-    """Whether a field is one text a step."""
+    """Whether a field is one string per step."""
     return field.dtype == "string" and not field.shape
 
 
 def text_values(column: Column, path: str) -> list[bytes]:
-    """The text of each step. Raises BadEpisode where it is something else."""
+    """The text of each step. Raises BadEpisode for other values."""
     return [text_bytes(value, path) for value in column]
 
 
 def scalar(leaf: LeafColumn, role: str, to: str) -> LeafColumn:
-    """The column, which is one number a step; raises UsageError where it is not."""
+    """Returns the column, which must be one number per step. Raises UsageError if not."""
     if leaf.field.known_size != 1 or leaf.is_image:
-        raise UsageError(f"--to={to}: the {role} is one number a step, and {leaf.field} is not")
+        raise UsageError(f"--to={to}: the {role} must be one number per step, not {leaf.field}")
     return leaf
 
 
 def single(leaves: Leaves, role: str, to: str) -> LeafColumn:
-    """The only column; raises UsageError where there is none, or another number."""
+    """The only column. Raises UsageError if there are none or several."""
     if len(leaves) == 1:
         return leaves[0]
     if not leaves:
-        raise UsageError(f"--to={to}: the dataset has no {role} of numbers")
+        raise UsageError(f"--to={to}: the dataset has no numeric {role}")
     names = ", ".join(leaf.path for leaf in leaves)
     raise UsageError(
-        f"--to={to}: the {role} is one array, and the dataset has {names}: join them, or leave some out, with "
+        f"--to={to}: the {role} must be one array, but the dataset has {names}: join them, or leave some out, with "
         "--connectors"
     )
 
 
 def representable(values: Array, dtype: Any, path: str) -> Array:
-    """The values in the dtype that a format stores. Raises BadEpisode (not_representable) if one would change."""
+    """The values in the dtype that a format stores. Raises BadEpisode (not_representable) if a value would change."""
     return exact_cast(values, np.dtype(dtype), path, "not_representable")
 
 
 def not_representable(detail: str, field: str | None = None) -> BadEpisode:
-    """An episode that the format cannot hold."""
+    """The error for an episode that the format cannot hold."""
     return BadEpisode(Violation("not_representable", detail, field))
 
 
 def field_json(field: Field) -> dict[str, Any]:
-    """A field, as files of ours keep it for those who read them back."""
+    """A field as JSON, stored in outputs so that they can be read back."""
     return {"path": field.path, **field.to_json()}
 
 
@@ -186,7 +184,7 @@ _FIELD = {
 
 
 def field_from_json(content: Any, where: str) -> Field:
-    """`field_json` read back; raises UsageError if it is not a field, which names the file (`where`)."""
+    """The inverse of `field_json`. Raises UsageError, with the file (`where`), if it is not a field."""
     check_json(content, _FIELD, where)
     shape = tuple(content["shape"])
     return Field(content["path"], content["dtype"], shape, content["encoding"], content["feature"])

@@ -1,4 +1,4 @@
-"""What outputs have in common that are one file for each split: ranges write parts, and `complete` merges them."""
+"""Base class of outputs with a few large files: ranges write parts, and `complete` merges them."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from rlds_beam.output.shards import ShardInfo, ShardWriter
 from rlds_beam.reading.plan import WorkRange
 
 PARTS = "parts"
-"""The directory that holds parts until they are merged."""
+"""Directory of parts that are not yet merged."""
 
 
 class MergedOutput(MergesRanges, MetadataFiles, SizePrediction):
     """An output of a few large files.
 
     Attributes:
-      splits: names of the dataset's splits.
+      splits: the names of the dataset's splits.
     """
 
     splits: tuple[str, ...]
@@ -45,14 +45,14 @@ class MergedOutput(MergesRanges, MetadataFiles, SizePrediction):
         """
 
     def note(self, about: dict[str, Any], values: Sequence[Array]) -> None:
-        """Adds to what is to be known of a part when it is merged."""
+        """Adds what merging will need to know about this part."""
 
     @abc.abstractmethod
     def merge(self, split: str, parts: Sequence[Part]) -> Iterator[MergedFile]:
-        """Writes the files of a split; parts of no episode are left out."""
+        """Writes the files of a split. Empty parts are not passed."""
 
     def describe_merged(self, parts: Mapping[str, Sequence[Part]]) -> dict[str, Any]:
-        """Writes what is to be written beside the files; returns the manifest's entry."""
+        """Writes other files; returns the manifest's entry."""
         del parts
         return {}
 
@@ -61,13 +61,13 @@ class MergedOutput(MergesRanges, MetadataFiles, SizePrediction):
         for episode in (episode for batch in batches for episode in batch.episodes):
             try:
                 size += sum(rows.nbytes for rows in self.encode(episode)) + self.overhead
-            except BadEpisode:  # it is going to be rejected, and kept as it was read
+            except BadEpisode:  # it will be rejected and kept as read
                 size += len(frame(episode.payload))
         return size
 
     @property
     def overhead(self) -> int:
-        """Bytes of an episode besides its values."""
+        """Overhead of an episode, in bytes."""
         return 0
 
     def file(self, work: WorkRange) -> str:
@@ -96,7 +96,7 @@ class PartRangeWriter:
 
     def write(self, batch: Batch) -> None:
         encoded = [self._output.encode(episode) for episode in batch.episodes]
-        for episode, values in zip(batch.episodes, encoded, strict=True):  # all that can fail has not
+        for episode, values in zip(batch.episodes, encoded, strict=True):  # nothing can fail after encoding
             self._output.note(self._about, values)
             self._part.add(values, episode.key)
             self.predicted += 1
@@ -109,7 +109,7 @@ class PartRangeWriter:
 
 
 def write_merged(directory: str, name: str, split: str, episodes: int, pieces: Iterable[bytes]) -> MergedFile:
-    """Writes a file of these bytes, under its name once it is whole."""
+    """Writes these bytes to a file, which gets its name when complete."""
     with ShardWriter(storage.below(directory, name)) as writer:
         writer.write(pieces, episodes)
         return MergedFile(name, split, dataclasses.replace(writer.commit(), records=episodes))

@@ -1,6 +1,6 @@
-"""Arrays by name as bytes, in NumPy's `.npz` format: the payload of an episode that no file holds as one record.
+"""An episode's arrays as `.npz` bytes: the payload of sources whose files have no records.
 
-`np.load(io.BytesIO(payload))` reads it, also where it is kept in `rejected/`.
+`np.load(io.BytesIO(payload))` reads it, also from `rejected/`.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ Array: TypeAlias = "np.ndarray[Any, Any]"
 _LOCAL = struct.Struct("<4s5H3I2H")
 _CENTRAL = struct.Struct("<4s6H3I5H2I")
 _END = struct.Struct("<4s4H2IH")
-_DATE = 0x21  # 1 January 1980, the first that the format has
+_DATE = 0x21  # 1 January 1980, the format's earliest date
 _MOST = 0xFFFFFFFF
 LENGTHS = " lengths"
 
 
 def pack(arrays: Mapping[str, Array]) -> bytes:
-    """The arrays as `.npz` bytes. Text is an object array of bytes, of any shape: it is stored as its bytes, and
-    their lengths in that shape.
+    """The arrays as `.npz` bytes. Text, an object array of bytes of any shape, is stored as its bytes and their
+    lengths.
 
     Raises:
       ValueError: they are larger than 4 GB, or an object is not text.
@@ -42,7 +42,7 @@ def pack(arrays: Mapping[str, Array]) -> bytes:
         data = np.ascontiguousarray(array).tobytes()
         size, crc = len(header) + len(data), zlib.crc32(data, zlib.crc32(header))
         if at + size > _MOST - 4096:
-            raise ValueError("an episode of more than 4 GB")
+            raise ValueError("the episode is larger than 4 GB")
         parts += [_LOCAL.pack(b"PK\3\4", 20, 0x800, 0, 0, _DATE, crc, size, size, len(file), 0), file, header, data]
         central += [
             _CENTRAL.pack(b"PK\1\2", 20, 20, 0x800, 0, 0, _DATE, crc, size, size, len(file), 0, 0, 0, 0, 0, at),
@@ -55,10 +55,10 @@ def pack(arrays: Mapping[str, Array]) -> bytes:
 
 
 def unpack(payload: bytes) -> dict[str, Array]:
-    """What was packed: views of the payload.
+    """The packed arrays, as views of the payload.
 
     Raises:
-      ValueError: it is something else.
+      ValueError: the payload was not written by `pack`.
     """
     arrays: dict[str, Array] = {}
     at = 0
@@ -102,7 +102,7 @@ def _text(name: str, value: Any) -> bytes:
     if isinstance(value, str):
         return value.encode()
     if not isinstance(value, bytes):
-        raise ValueError(f"{name} holds a {type(value).__name__}, where text is expected")
+        raise ValueError(f"{name} holds a {type(value).__name__}, expected text")
     return value
 
 
@@ -118,7 +118,7 @@ def _with_text(arrays: dict[str, Array]) -> dict[str, Array]:
 
 
 def split_bytes(data: bytes, lengths: Array) -> Array:
-    """Bytes one after another as an object array of them."""
+    """Splits concatenated bytes into an object array."""
     ends = np.cumsum(lengths).tolist()
     starts = [0, *ends[:-1]]
     return np.fromiter((data[start:end] for start, end in zip(starts, ends, strict=True)), object, len(ends))

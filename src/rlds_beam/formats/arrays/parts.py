@@ -1,12 +1,12 @@
-"""Part files: the columns of the episodes of one range, until all ranges are merged into the files of a format.
+"""Part files: the episodes of one range, by column, until all ranges are merged.
 
-A part holds blocks of episodes. In a block the rows of each column lie together, episode after episode:
+A part holds blocks of episodes. In a block, each column's rows are contiguous, episode after episode:
 
     block 0                                             block 1                            index
     [observations e0 e1 e2][actions e0 e1 e2][...] [observations e3 e4][actions e3 e4] ... [rows, blocks][JSON]
 
-So an episode's rows of a column are one stretch of bytes, a column is a few large stretches, and neither writing nor
-merging holds more than a block in memory. Values of any length take two columns: their bytes, and their lengths.
+So an episode's rows of a column are contiguous, a column is a few large pieces, and neither writing nor merging holds
+more than a block in memory. Values of varying length take two columns: their bytes, and their lengths.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class PartColumn(NamedTuple):
 
 
 def sized_columns(name: str) -> tuple[PartColumn, PartColumn]:
-    """The columns of values of any length: their bytes one after another, and the length of each."""
+    """The columns of values of varying length: their concatenated bytes, and the length of each."""
     return PartColumn(name, 1), PartColumn(f"{name} lengths", 8)
 
 
@@ -48,7 +48,7 @@ def sized_rows(values: Sequence[bytes]) -> tuple[Array, Array]:
 
 
 class PartWriter:
-    """Writes a part (temporary name, checksum and commit as of a `ShardWriter`)."""
+    """Writes a part (with a `ShardWriter`: temporary name, checksum, commit)."""
 
     def __init__(self, path: str, columns: Sequence[PartColumn]):
         self._columns, self._shard = columns, ShardWriter(path)
@@ -58,7 +58,7 @@ class PartWriter:
         self._blocks: list[list[int]] = []
 
     def add(self, values: Sequence[Array], key: object) -> None:
-        """Adds an episode: the rows of each of the columns."""
+        """Adds an episode, given the rows of each column."""
         self._held.append((values, key))
         self._rows.append([len(rows) for rows in values])
         self._held_bytes += sum(rows.nbytes for rows in values)
@@ -86,7 +86,7 @@ class PartWriter:
         """Completes the part.
 
         Args:
-          about: more to be known of it when it is merged, JSON.
+          about: further facts that merging needs, JSON.
         """
         self._flush()
         rows = np.array(self._rows, "<i8").reshape(-1, len(self._columns))
@@ -98,16 +98,16 @@ class PartWriter:
         return self._shard.commit()
 
     def abort(self) -> None:
-        """Removes what was written so far; nothing is done after `commit`."""
+        """Removes what was written so far. Does nothing after `commit`."""
         self._shard.abort()
 
 
 class Stretch(NamedTuple):
-    """Rows of a column that lie together in a part.
+    """Contiguous rows of a column in a part.
 
     Attributes:
-      offset: in the part.
-      rows: int64, of each episode.
+      offset: the offset in the part.
+      rows: the number of rows of each episode, int64.
     """
 
     offset: int
@@ -115,12 +115,12 @@ class Stretch(NamedTuple):
 
 
 class Part:
-    """A part that is read: its index is in memory, 8 bytes for each episode and column."""
+    """A part opened for reading. Its index is in memory: 8 bytes for each episode and column."""
 
     def __init__(self, path: str):
         """
         Raises:
-          UsageError: it is no part.
+          UsageError: the file is not a part.
         """
         self.path = path
         size = storage.size(path)
@@ -128,7 +128,7 @@ class Part:
             file.seek(max(0, size - _TRAILER.size))
             magic, length = _TRAILER.unpack(file.read(_TRAILER.size).rjust(_TRAILER.size, b"\0"))
             if magic != _MAGIC:
-                raise UsageError(f"{path} is not a part of an output of rlds-beam")
+                raise UsageError(f"{path} is not a part file of rlds-beam")
             file.seek(size - _TRAILER.size - length)
             content = json.loads(file.read(length))
             self.body: int = content["body"]
@@ -145,13 +145,13 @@ class Part:
         return len(self.rows)
 
     def stretches(self, column: int) -> Iterator[Stretch]:
-        """Where the rows of a column are, block by block."""
+        """The location of a column's rows, block by block."""
         ends = [*self._blocks[1:, 0], len(self)]
         for (first, *offsets), end in zip(self._blocks.tolist(), ends, strict=True):
             yield Stretch(offsets[column], self.rows[first:end, column])
 
     def episodes(self) -> Iterator[tuple[Array, ...]]:
-        """uint8 (rows, bytes of a row) of each column, episode by episode; one block is in memory."""
+        """Each episode's columns as uint8 (rows, row bytes); one block is in memory."""
         ends = [*self._blocks[1:, 0].tolist(), len(self)]
         with storage.open_read(self.path) as file:
             for (first, *offsets), end in zip(self._blocks.tolist(), ends, strict=True):
@@ -164,14 +164,14 @@ class Part:
                 yield from zip(*columns, strict=True)
 
     def column_bytes(self, column: int) -> Iterator[bytes]:
-        """The rows of a column, of all episodes, in order."""
+        """A column's rows of all episodes, in order."""
         row_bytes = self.columns[column].row_bytes
         with storage.open_read(self.path) as file:
             for offset, rows in self.stretches(column):
                 yield from _read(file, offset, int(rows.sum()) * row_bytes)
 
     def blocks(self, column: int) -> Iterator[tuple[bytes, Array]]:
-        """The rows of a column block by block, and the number of rows of each episode."""
+        """A column's rows block by block, with the number of rows of each episode."""
         row_bytes = self.columns[column].row_bytes
         with storage.open_read(self.path) as file:
             for offset, rows in self.stretches(column):

@@ -1,4 +1,4 @@
-"""Finding the files of a dataset that has no metadata of its own: one file, several, or a directory of them."""
+"""Find the files of a dataset without metadata: one file, several, or a directory."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from rlds_beam.reading.splits import selected_splits, slice_split
 
 @dataclasses.dataclass(frozen=True)
 class FoundFiles:
-    """Files of a dataset.
+    """The files of a dataset.
 
     Attributes:
-      name: of the dataset.
+      name: the name of the dataset.
       splits: the paths of each split.
-      where: what was named, for messages.
+      where: the input as given, for messages.
     """
 
     name: str
@@ -33,7 +33,7 @@ class FoundFiles:
 
 @dataclasses.dataclass(frozen=True)
 class SourceOfFiles(Source):
-    """Files that are read record by record, and have no TFDS metadata. Attributes: as of `Source`."""
+    """Files that are read record by record, and have no TFDS metadata. Attributes: see `Source`."""
 
     dataset: str
     schema: Schema
@@ -44,10 +44,10 @@ class SourceOfFiles(Source):
 
 
 def find_files(input: str | Sequence[str], endings: tuple[str, ...], source: str) -> FoundFiles:
-    """The files that are named: paths, globs, or a directory; those of a finished output of ours by split.
+    """The files of an input: paths, globs, or a directory; the files of a finished rlds-beam output by split.
 
     Raises:
-      UsageError: there are none.
+      UsageError: no files were found.
     """
     where = input if isinstance(input, str) else ",".join(input)
     if isinstance(input, str) and storage.isdir(input):
@@ -66,7 +66,7 @@ def find_files(input: str | Sequence[str], endings: tuple[str, ...], source: str
         paths = [path for one in (input.split(",") if isinstance(input, str) else input) for path in _glob(one)]
         name = storage.split(paths[0])[1].rpartition(".")[0] if paths else ""
     if not paths:
-        raise UsageError(f"{where}: there is no {' or '.join(endings)} file there, as --from={source} reads")
+        raise UsageError(f"{where} has no {' or '.join(endings)} file, which --from={source} reads")
     return FoundFiles(naming.to_name(name), {"train": tuple(paths)}, where)
 
 
@@ -78,7 +78,7 @@ def _glob(pattern: str) -> list[str]:
 
 
 def shards_of(files: ArrayFormat, paths: Sequence[str]) -> tuple[Shard, ...]:
-    """The files as shards, with their numbers of episodes (a file that cannot be read has none that is known)."""
+    """The files as shards, with their episode counts (unknown if a file cannot be read)."""
     shards = []
     for i, path in enumerate(paths):
         try:
@@ -90,7 +90,7 @@ def shards_of(files: ArrayFormat, paths: Sequence[str]) -> tuple[Shard, ...]:
 
 
 def splits_of_files(files: ArrayFormat, input_files: FoundFiles, split: str | None) -> tuple[Split, ...]:
-    """The selected splits of files that were found."""
+    """The selected splits of the files."""
     shards = {name: shards_of(files, paths) for name, paths in input_files.splits.items()}
     return splits_of(shards, split, input_files.name)
 
@@ -102,6 +102,6 @@ def splits_of(splits: Mapping[str, tuple[Shard, ...]], split: str | None, datase
 
 
 def no_features(source: str, features: str | None) -> None:
-    """Raises UsageError where `--features` is given."""
+    """Raises UsageError if `--features` is given."""
     if features is not None:
-        raise UsageError(f"--features={features}: --from={source} reads no features.json, the files say what they hold")
+        raise UsageError(f"--features={features}: --from={source} takes no features.json; the files have it all")

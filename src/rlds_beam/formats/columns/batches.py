@@ -1,4 +1,4 @@
-"""Batches of rows from Parquet files of columns, in numpy."""
+"""Read batches of rows from Parquet files of columns, as NumPy arrays."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Rows: TypeAlias = "dict[str, np.ndarray[Any, Any]]"
 
 
 def row_groups(files: Sequence[str]) -> Iterator[Rows]:
-    """The row groups of files, one after another: one of them is in memory at a time."""
+    """The row groups of files in order, one in memory at a time."""
     import pyarrow.parquet
 
     for path in files:
@@ -28,9 +28,9 @@ def row_groups(files: Sequence[str]) -> Iterator[Rows]:
 
 
 def numeric_columns(table: pa.Table) -> Rows:
-    """The columns of numbers, (rows, ...) in the shape of their nested lists; float64 as float32.
+    """The numeric columns, (rows, ...) in the shape of their nested lists; float64 as float32.
 
-    Text and encoded images, which a learner cannot take, are left out, and so are lists of no fixed length.
+    Text and encoded images, which a learner cannot take, and lists of varying length are left out.
     """
     arrays = ((name, _array(column)) for name, column in zip(table.column_names, table.columns, strict=True))
     return {name: values for name, values in arrays if values is not None}
@@ -40,7 +40,7 @@ def _array(column: Any) -> np.ndarray[Any, Any] | None:
     import pyarrow as pa
 
     array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-    if isinstance(array, pa.ChunkedArray):  # of more than a chunk can hold
+    if isinstance(array, pa.ChunkedArray):  # more data than fits a chunk
         array = pa.concat_arrays(array.chunks)
     shape = [len(array)]
     while pa.types.is_fixed_size_list(array.type):
@@ -53,7 +53,7 @@ def _array(column: Any) -> np.ndarray[Any, Any] | None:
 
 
 def batches(groups: Iterable[Rows], rows: int) -> Iterator[Rows]:
-    """The rows of groups, in order, in batches of `rows`; the last one may be smaller."""
+    """Batches of `rows` rows, in order; the last one may be smaller."""
     held: list[Rows] = []
     missing = rows
     for group in groups:
@@ -71,7 +71,7 @@ def batches(groups: Iterable[Rows], rows: int) -> Iterator[Rows]:
 
 
 def shuffled(groups: Iterable[Rows], rows: int, rng: np.random.Generator) -> Iterator[Rows]:
-    """Groups of at least `rows` rows (the last one may have fewer), each in a random order."""
+    """Groups of at least `rows` rows (the last one may be smaller), each shuffled."""
     held: list[Rows] = []
     for group in groups:
         held.append(group)

@@ -1,4 +1,4 @@
-"""How columns are written: the options."""
+"""Options of the columns output."""
 
 from __future__ import annotations
 
@@ -13,6 +13,6 @@ FORMATS: tuple[ColumnsFormat, ...] = get_args(ColumnsFormat)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ColumnsOptions(Options):
-    """How records are written."""
+    """Columns output."""
 
-    format: ColumnsFormat = option("tfrecord", "format of the files")
+    format: ColumnsFormat = option("tfrecord", "file format")

@@ -1,4 +1,4 @@
-"""Columns for a learner, as connectors make them: one dataset for each module, in a directory of its own."""
+"""Columns for a learner, computed by connectors: a dataset for each module, in its own directory."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ Modules = Mapping[str, tuple[Field, ...]]
 
 @dataclasses.dataclass(frozen=True)
 class ColumnsOutput(LearnerColumns, SeveralFiles, MetadataFiles, ItemCounts, CostHints, SizePrediction):
-    """`MODULE/`: a dataset with a record for each row of the module's columns, a transition or a sequence of them.
+    """A dataset in `MODULE/` for each module: a record is a row of its columns, a transition or a sequence.
 
     Attributes:
       directory: where the files go.
       name: the name of the dataset.
-      format: of the files.
+      format: the file format.
       modules: the columns of each module.
-      description: of the dataset, for TFDS.
+      description: the dataset's description, for TFDS.
     """
 
     directory: str
@@ -73,8 +73,8 @@ class ColumnsOutput(LearnerColumns, SeveralFiles, MetadataFiles, ItemCounts, Cos
         probed = connectors.probed.modules
         if not probed:
             raise UsageError(
-                "--to=columns: the connectors add no columns; AddObservationsFromEpisodesToBatch and "
-                "AddColumnsFromEpisodesToTrainBatch add the usual ones"
+                "--to=columns: the connectors add no columns; add the usual ones with "
+                "AddObservationsFromEpisodesToBatch and AddColumnsFromEpisodesToTrainBatch"
             )
         for module in probed:
             _check_name(module)
@@ -83,7 +83,7 @@ class ColumnsOutput(LearnerColumns, SeveralFiles, MetadataFiles, ItemCounts, Cos
             check_writable(directory)
         modules = {module: tuple(fields.values()) for module, fields in probed.items()}
         for fields in modules.values():
-            features_json({field.path: row_field(field) for field in fields})  # raises where TFDS cannot nest them
+            features_json({field.path: row_field(field) for field in fields})  # raises if TFDS cannot nest them
         return cls(directory, source.name, kind, modules, f"Columns of {source.dataset}, made by rlds-beam.")
 
     @property
@@ -115,12 +115,12 @@ class ColumnsOutput(LearnerColumns, SeveralFiles, MetadataFiles, ItemCounts, Cos
         for module, fields in self.modules.items():
             try:
                 size += measure_rows(self.format, fields, parts[module])
-            except BadEpisode:  # one of them is going to be rejected, and kept as it was read
+            except BadEpisode:  # one of them will be rejected and kept as read
                 size += sum(len(frame(episode.payload)) for batch in batches for episode in batch.episodes)
         return size
 
     def _rows(self, batch: Batch) -> dict[str, tuple[Columns, int]]:
-        """The columns and the number of rows of each module that has some."""
+        """The columns and row count of each module that has rows."""
         tables = {}
         for module, columns in by_module(batch).items():
             if columns:
@@ -147,7 +147,7 @@ class ColumnsOutput(LearnerColumns, SeveralFiles, MetadataFiles, ItemCounts, Cos
         return {"format": self.format, "modules": {m: fields_json(fields) for m, fields in self.modules.items()}}
 
     def _complete_module(self, module: str, fields: Sequence[Field], files: Sequence[tuple[str, WrittenFile]]) -> None:
-        """Writes the metadata of a module; a split without rows is left out, and its empty files are removed."""
+        """Writes a module's metadata. Splits without rows are left out, and their empty files removed."""
         splits = split_infos(self.directory, files)
         if self.format != "parquet":
             write_tfds_metadata(
@@ -158,10 +158,10 @@ class ColumnsOutput(LearnerColumns, SeveralFiles, MetadataFiles, ItemCounts, Cos
 
 
 class ColumnsWriter:
-    """Writes the rows of batches to one file for each module (`output.base.FileRangeWriter`).
+    """Writes the rows of batches to a file for each module (`output.base.FileRangeWriter`).
 
     Attributes:
-      predicted: rows of the batches so far, by the lengths of their columns.
+      predicted: the rows of the batches so far, from the lengths of their columns.
     """
 
     def __init__(self, output: ColumnsOutput, work: WorkRange):
@@ -184,7 +184,7 @@ class ColumnsWriter:
     def write(self, batch: Batch) -> None:
         tables = self._output._rows(batch)
         prepared = [(m, rows, self._files[m].prepare(columns, rows)) for m, (columns, rows) in tables.items() if rows]
-        for module, rows, content in prepared:  # all that can fail has not
+        for module, rows, content in prepared:  # nothing can fail after preparing
             self._files[module].add(content, batch.episodes[0].key)
             self._predicted[module] += rows
 
@@ -198,25 +198,25 @@ class ColumnsWriter:
 
 
 def _length(columns: Mapping[str, Column], where: str) -> int:
-    """The number of rows; raises RldsBeamError where columns differ in it."""
+    """The number of rows. Raises RldsBeamError if columns differ."""
     lengths = {path: len(column) for path, column in columns.items()}
     first, rows = next(iter(lengths.items()))
     for path, length in lengths.items():
         if length != rows:
-            raise RldsBeamError(f"{where}: the column {path} has {length} rows, and {first} has {rows}")
+            raise RldsBeamError(f"{where}: the column {path} has {length} rows, but {first} has {rows}")
     return rows
 
 
 def _check_name(module: str) -> None:
-    """Raises UsageError where a module cannot be a directory of the output."""
+    """Raises UsageError if a module's name cannot be a directory of the output."""
     taken = module in (*RESERVED, PLAN, MANIFEST) or OutputPlan({}).names(module)
     if not naming.is_file_name(module) or module[0] in "._" or taken:
         raise UsageError(
-            f"--to=columns: {module!r} cannot be the name of a directory in the output: give the module another name, "
-            "of letters, digits, `_` and `-` (AgentToModuleMapping)"
+            f"--to=columns: {module!r} cannot be the name of a directory in the output: rename the module "
+            "(AgentToModuleMapping) with letters, digits, `_` and `-`"
         )
 
 
 def fields_json(fields: Iterable[Field]) -> list[dict[str, Any]]:
-    """The columns of a row, as the manifest has them."""
+    """The columns of a row, as in the manifest."""
     return [{"path": f.path, "dtype": f.dtype, "shape": list(f.shape), "encoding": f.encoding} for f in fields]

@@ -1,4 +1,4 @@
-"""What the manifest of an output says of its columns."""
+"""Read the columns of an output from its manifest."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class ColumnsManifest:
     """The columns of an output.
 
     Attributes:
-      format: of the files.
+      format: the file format.
       modules: the columns of each module.
     """
 
@@ -41,10 +41,10 @@ class ColumnsManifest:
 
     @classmethod
     def of(cls, manifest: Mapping[str, Any], path: str) -> ColumnsManifest:
-        """That of the output at `path`.
+        """Reads the columns of the output at `path`.
 
         Raises:
-          UsageError: it is not as rlds-beam writes it.
+          UsageError: the manifest is not one that rlds-beam writes.
         """
         check_json(dict(manifest), _SCHEMA, storage.join(path, MANIFEST))
         check_json([*manifest["modules"]], [FILE], storage.join(path, MANIFEST))
@@ -55,14 +55,14 @@ class ColumnsManifest:
         return cls(manifest["format"], modules)
 
     def choose(self, module: str | None, path: str) -> str:
-        """The module of this name, or the only one.
+        """The module with this name; by default the only one.
 
         Raises:
-          UsageError: there is no such module, or there are several and none is named.
+          UsageError: there is no such module, or none is named and there are several.
         """
         known = ", ".join(self.modules)
         if module is None and len(self.modules) != 1:
-            raise UsageError(f"{path} holds the columns of {known}: name one of them, module=...")
+            raise UsageError(f"{path} holds the columns of {known}: choose one with module=...")
         if module is not None and module not in self.modules:
             raise UsageError(f"{path} has no module {module}{did_you_mean(module, self.modules)}; it has {known}")
         return next(iter(self.modules)) if module is None else module

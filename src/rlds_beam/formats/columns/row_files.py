@@ -1,4 +1,4 @@
-"""Files of rows, one class for each format. A file has its name only when it is complete."""
+"""Writers of row files, one class for each format. A file gets its name when it is complete."""
 
 from __future__ import annotations
 
@@ -21,36 +21,36 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 ROW_GROUP_BYTES = 4 << 20
-"""Bytes of values in a row group of a Parquet file: what a read of one row has to decode."""
+"""Size of a Parquet row group, which a reader must decode to read one row."""
 
 
 class RowFile(abc.ABC):
-    """Writes rows to one file. `prepare` finds all that can be wrong with them; `add` writes what it returned."""
+    """Writes rows to one file. `prepare` raises every error in them; `add` writes its result."""
 
     @abc.abstractmethod
     def prepare(self, columns: Mapping[str, Column], rows: int) -> Any:
-        """The rows as they will be written.
+        """Encodes rows.
 
         Raises:
-          BadEpisode: they cannot be.
-          ValueError: a column is not of its field's dtype and shape.
+          BadEpisode: they cannot be written.
+          ValueError: a column does not have its field's dtype and shape.
         """
 
     @abc.abstractmethod
     def add(self, prepared: Any, key: object) -> None:
-        """Writes rows that come from the episode `key`."""
+        """Writes prepared rows of the episode `key`."""
 
     @abc.abstractmethod
     def commit(self) -> ShardInfo:
-        """Completes the file and gives it its name; what is in it, as counted when it was written."""
+        """Completes the file and gives it its name. Returns what was counted while writing."""
 
     @abc.abstractmethod
     def abort(self) -> None:
-        """Removes what was written so far; nothing is done after `commit`."""
+        """Removes what was written so far. Does nothing after `commit`."""
 
 
 def open_row_file(kind: ColumnsFormat, path: str, fields: Sequence[Field]) -> RowFile:
-    """The writer of a file with these columns."""
+    """Opens a writer of a file with these columns."""
     kinds: dict[str, type[TFRecordRows | ArrayRecordRows | ParquetRows]] = {
         "tfrecord": TFRecordRows,
         "array_record": ArrayRecordRows,
@@ -145,12 +145,12 @@ class ParquetRows(RowFile):
 
     def abort(self) -> None:
         self._shard.abort()
-        self._sink.discards = True  # the writer adds a footer when it is closed
+        self._sink.discards = True  # the writer writes a footer when closed
         self._writer.close()
 
 
 def _leaf(path: str, schema: pa.Schema) -> str:
-    """The name of a column's values in a Parquet file, below its lists."""
+    """The path of a column's values in a Parquet file, inside its lists."""
     import pyarrow as pa
 
     kind, name = schema.field(path).type, path
@@ -160,7 +160,7 @@ def _leaf(path: str, schema: pa.Schema) -> str:
 
 
 class ShardSink(io.RawIOBase):
-    """A shard as a file that is written to."""
+    """A shard as a writable file."""
 
     def __init__(self, shard: ShardWriter):
         super().__init__()
@@ -183,9 +183,9 @@ class ShardSink(io.RawIOBase):
 def measure_rows(
     kind: ColumnsFormat, fields: Sequence[Field], parts: Sequence[tuple[Mapping[str, Column], int]]
 ) -> int:
-    """The bytes of a file with these rows; it is written to a directory for temporary files, and removed.
+    """The size of a file with these rows, in bytes. Writes it to a temporary directory, then removes it.
 
-    Raises: as `RowFile.prepare`.
+    Raises the errors of `RowFile.prepare`.
     """
     with tempfile.TemporaryDirectory() as directory:
         file = open_row_file(kind, storage.below(directory, "rows"), fields)

@@ -1,8 +1,8 @@
 """d3rlpy's HDF5 files (version 2.1): `ReplayBuffer.load(open("name-train.h5", "rb"), InfiniteBuffer())`.
 
-An RLDS episode of N steps has N - 1 transitions. d3rlpy stores an observation, an action and a reward for each step,
-and gives an episode that terminated as many transitions as it has steps (the observation after the last one is taken
-for zeros and never used), and any other one transition less:
+An RLDS episode of N steps has N - 1 transitions. d3rlpy stores an observation, an action and a reward for each step. An
+episode that terminated has as many transitions as steps in d3rlpy (the observation after the last is assumed to be
+zeros and never used), any other has one fewer:
 
     RLDS, terminal     o0 a0 r0   o1 a1 r1   o2 (void)       d3rlpy   o0 a0 r0   o1 a1 r1            terminated
     RLDS, truncated    o0 a0 r0   o1 a1 r1   o2 (void)       d3rlpy   o0 a0 r0   o1 a1 r1   o2 -- --
@@ -42,7 +42,7 @@ from rlds_beam.reading.base import Source
 
 VERSION = "2.1"
 SCHEMA = "rlds_beam"
-"""A dataset beside d3rlpy's own: which RLDS fields they are, JSON."""
+"""An extra dataset in the file: the RLDS fields of d3rlpy's datasets, JSON."""
 
 _COLUMNS = ("observations", "actions", "rewards", "terminated")
 _NOT_HELD = "d3rlpy has no such field"
@@ -53,10 +53,10 @@ class D3rlpyOutput(MergedOutput):
     """One HDF5 file for each split.
 
     Attributes:
-      directory, name, splits: as of `MergedOutput`.
-      observations: one array, or (where there are several) a tuple of arrays; images have their channels first.
-      action, reward: of a step.
-      left_out: other fields, and why.
+      directory, name, splits: see `MergedOutput`.
+      observations: one array, or a tuple of several; images have channels first.
+      action, reward: the columns of a step.
+      left_out: the fields not written, with the reasons.
     """
 
     directory: str
@@ -73,16 +73,14 @@ class D3rlpyOutput(MergedOutput):
         schema, fields, left_out = connectors.schema, connectors.configuration.fields, dict[str, str]()
         observations = leaves_below(schema, fields.obs, left_out)
         if not observations:
-            raise UsageError("--to=d3rlpy: the dataset has no observation of numbers")
+            raise UsageError("--to=d3rlpy: the dataset has no numeric observation")
         action = single(leaves_below(schema, fields.actions, left_out), "action", "d3rlpy")
         if len(action.shape) > 1 or action.is_image:
-            raise UsageError(f"--to=d3rlpy: an action is a vector or an integer, and {action.field} is not")
+            raise UsageError(f"--to=d3rlpy: an action must be a vector or an integer, not {action.field}")
         reward = scalar(single(leaves_below(schema, fields.rewards, {}), "reward", "d3rlpy"), "reward", "d3rlpy")
         held = {leaf.path for leaf in (*observations, action, reward)} | {*FLAGS} | left_out.keys()
         left_out |= {path: _NOT_HELD for path in schema.steps if path not in held}
-        left_out[f"{fields.obs} (last step, where it is terminal)"] = (
-            "d3rlpy takes it for zeros, and uses it for nothing"
-        )
+        left_out[f"{fields.obs} (last step, if terminal)"] = "d3rlpy assumes zeros and does not use it"
         left_out |= dict.fromkeys(schema.metadata, "of the episode: d3rlpy has no such field")
         splits = tuple(split.name for split in source.splits)
         return cls(directory, source.name, splits, observations, action, reward, left_out)
@@ -141,7 +139,7 @@ class D3rlpyOutput(MergedOutput):
     def encode(self, episode: Episode) -> Sequence[Array]:
         terminated = bool(episode.steps["is_terminal"][-1])
         if len(episode) < 2:
-            raise not_representable("an episode of one step has no transition, and d3rlpy holds transitions")
+            raise not_representable("an episode of one step has no transition, which d3rlpy needs")
         rows = len(episode) - 1 if terminated else len(episode)
         observations = []
         for leaf in self.observations:

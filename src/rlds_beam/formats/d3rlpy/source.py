@@ -1,9 +1,9 @@
 """d3rlpy's HDF5 files as a source: `--from=d3rlpy`.
 
-What the RLDS fields were is known of files that `--to=d3rlpy` wrote. Of others, the observation is `observation` (of
-several arrays `observation/0`, ...), and one integer a step is a scalar action. d3rlpy does not store the observation
-after the last action of an episode that terminated, and uses none: here it is zeros. Of an episode that did not
-terminate, the last observation is that of the last step, whose action and reward are void.
+Files that `--to=d3rlpy` wrote name the original RLDS fields. In other files, the observation is `observation` (several
+arrays: `observation/0`, ...), and one integer per step is a scalar action. d3rlpy neither stores nor uses the
+observation after the last action of an episode that terminated: here it is zeros. If an episode did not terminate, its
+last observation is the last step's, whose action and reward are void.
 """
 
 from __future__ import annotations
@@ -63,10 +63,10 @@ class D3rlpyFormat(ArrayFormat):
 
 def _count(file: Any, path: str) -> int:
     if "num_episodes" not in file or "version" not in file:
-        raise OSError(f"{path} is no file of a d3rlpy ReplayBuffer: it has no num_episodes")
+        raise OSError(f"{path} is not a d3rlpy ReplayBuffer file: it has no num_episodes")
     count = read_array(file["num_episodes"])
     if count.shape != () or count.dtype.kind not in "iu" or not 0 <= count <= len(file):
-        raise OSError(f"{path} says num_episodes is {shortened(count)}, and it has {len(file):,} arrays")
+        raise OSError(f"{path} has {len(file):,} arrays, but num_episodes is {shortened(count)}")
     return int(count)
 
 
@@ -84,13 +84,13 @@ def _arrays(file: Any, i: int) -> dict[str, Array]:
 
 @dataclasses.dataclass(frozen=True)
 class D3rlpyDecoder(ArrayDecoder):
-    """Makes episodes of d3rlpy's arrays.
+    """Decodes d3rlpy's arrays into episodes.
 
     Attributes:
-      schema: as of `ArrayDecoder`.
-      observations: by the name of an array, the path of the field.
-      action, reward: paths.
-      own: whether `--to=d3rlpy` wrote the file: images have their channels first then.
+      schema: see `ArrayDecoder`.
+      observations: the field path of each observation array.
+      action, reward: the field paths.
+      own: whether `--to=d3rlpy` wrote the file, with the channels of images first.
     """
 
     observations: Mapping[str, str]
@@ -118,13 +118,13 @@ class D3rlpyDecoder(ArrayDecoder):
         return {**steps, **marks, "discount": discounts(marks["is_terminal"])}, {}
 
     def _cast(self, path: str, column: Array) -> Array:
-        """The column in the field's dtype: that of the first episode, or the one before `--to=d3rlpy` wrote it."""
+        """The column in the field's dtype: the first episode's, or the one that `--to=d3rlpy` was given."""
         return exact_cast(column, self.schema.steps[path].numpy_dtype, path)
 
 
 @dataclasses.dataclass(frozen=True)
 class D3rlpySource(SourceOfFiles):
-    """Files of d3rlpy's replay buffers. Attributes: as of `Source`."""
+    """Files of d3rlpy's replay buffers. Attributes: see `Source`."""
 
     @classmethod
     def open(cls, input: str | Sequence[str], *, split: str | None = None, features: str | None = None) -> D3rlpySource:
@@ -163,7 +163,7 @@ def _decoder(path: str) -> D3rlpyDecoder:
 
 
 def _shapes(file: Any) -> dict[str, tuple[str, tuple[int, ...]]]:
-    """The dtype and shape of a row of each array of the first episode."""
+    """The dtype and row shape of each array of the first episode."""
     shapes = {}
     for name in file:
         match = re.fullmatch(r"(observations|actions|rewards)_0(?:_(\d+))?", name)
@@ -192,7 +192,7 @@ def _own_decoder(content: Any, path: str) -> D3rlpyDecoder:
 
 
 def _pixels(field: Field) -> Field:
-    """The field, its images no longer encoded."""
+    """The field with decoded images."""
     if field.encoding not in ("png", "jpeg"):
         return field
     return dataclasses.replace(field, encoding="none", feature="Tensor" if field.shape else "Scalar")

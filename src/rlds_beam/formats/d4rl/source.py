@@ -1,14 +1,14 @@
 """D4RL's HDF5 files as a source: `--from=d4rl`.
 
-All steps of all episodes lie in a few flat arrays. An episode ends where `terminals` or `timeouts` says so, and, in
-files that hold `next_observations`, also where these are not the observation of the next row: some files have no
-timeouts, and in others some are missing. What D4RL does not store decides how the last row is read:
+All steps of all episodes are in a few flat arrays. An episode ends if `terminals` or `timeouts` says so. In files with
+`next_observations`, it also ends if these differ from the next row's observation: in some files timeouts are missing.
+How the last row is read depends on what D4RL stored:
 
     terminals                 the observation after it is that of next_observations, or zeros, which no learner uses
     timeouts, next known      the observation after it is that of next_observations
     timeouts, next not known  the last row is the last step: its action and reward are void
 
-Rows after the last end are an episode that does not end: it is rejected as `missing_is_last`;
+Rows after the last end are an episode without an end: it is rejected as `missing_is_last`;
 --repair=missing_is_last makes it a truncated one.
 """
 
@@ -51,8 +51,8 @@ _NAMES = {
 _REQUIRED = ("observations", "actions", "rewards", "terminals")
 _NEXT = "next_observations"
 _WRONG = "wrong flags"
-_ROWS = 65536  # compared at a time
-_NOISE = 0.5  # where more next observations than that are other ones, they are no sign of an end
+_ROWS = 65536  # rows compared at a time
+_NOISE = 0.5  # if a larger fraction of next observations differ, they do not mark ends
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,9 +60,9 @@ class Boundaries:
     """The episodes of a file.
 
     Attributes:
-      starts: int64 [episodes + 1], the first row of each; the last one is the number of rows.
-      terminal, ended: bool [episodes], whether an episode terminated; whether it ended at all.
-      wrong: by episode, a flag in it that is neither 0 nor 1: it says nothing about an end.
+      starts: int64 [episodes + 1], the first row of each, then the number of rows.
+      terminal, ended: bool [episodes], whether each terminated, and whether it ended at all.
+      wrong: for some episodes, the first flag that is neither 0 nor 1, so does not mark an end.
     """
 
     starts: Array
@@ -72,7 +72,7 @@ class Boundaries:
 
 
 def boundaries(path: str) -> Boundaries:
-    """Where the episodes of a file begin and end. What is raised: as by `ArrayFormat.count`."""
+    """The episodes of a file. Raises the errors of `ArrayFormat.count`."""
     status = os.stat(path)
     return _boundaries(path, status.st_mtime_ns, status.st_size)
 
@@ -81,14 +81,14 @@ def boundaries(path: str) -> Boundaries:
 def _boundaries(path: str, changed: int, size: int) -> Boundaries:
     with open_hdf5(path) as file:
         if missing := [name for name in _REQUIRED if name not in file]:
-            raise OSError(f"{path} is no file of D4RL: it has no {missing[0]}")
+            raise OSError(f"{path} is not a D4RL file: it has no {missing[0]}")
         for name in (*_REQUIRED, *(name for name in ("timeouts", _NEXT) if name in file)):
             if not check_stored(file[name]).shape:
                 raise OSError(f"{path}: {name} has no rows")
         rows = len(file["rewards"])
         for name in ("observations", "actions", "terminals"):
             if len(file[name]) < rows:
-                raise OSError(f"{path}: {name} has {len(file[name])} rows, and rewards has {rows}")
+                raise OSError(f"{path}: {name} has {len(file[name])} rows, but rewards has {rows}")
         wrong: list[tuple[str, Array, Array]] = []
         terminal = _flag(file, "terminals", rows, wrong)
         cut = _flag(file, "timeouts", rows, wrong) | _jumps(file, rows) if rows else terminal
@@ -104,16 +104,16 @@ def _boundaries(path: str, changed: int, size: int) -> Boundaries:
 
 
 def _flag(file: Any, name: str, rows: int, wrong: list[tuple[str, Array, Array]]) -> Array:
-    """bool [rows]; D4RL has it as bools, bytes or floats, sometimes with an axis of 1.
+    """A flag of each row, bool [rows]. D4RL stores bools, bytes or floats, sometimes with an axis of size 1.
 
     Args:
-      wrong: is given the name, the rows whose flag is neither 0 nor 1 (they are False), and their flags.
+      wrong: a list to append to: the name, the rows with a flag other than 0 or 1 (read as False), and these flags.
     """
     if name not in file or not rows:
         return np.zeros(rows, bool)
     values: Array = np.asarray(file[name][()]).reshape(len(file[name]), -1)[:rows, 0]
     if not is_number(values.dtype):
-        raise OSError(f"{name} holds {values.dtype.name} values, expected 0 and 1")
+        raise OSError(f"{name} holds {values.dtype.name} values, expected 0 or 1")
     flags = values.astype(bool)
     bad = np.flatnonzero(changed(values, flags))
     if len(bad):
@@ -123,7 +123,7 @@ def _flag(file: Any, name: str, rows: int, wrong: list[tuple[str, Array, Array]]
 
 
 def _jumps(file: Any, rows: int) -> Array:
-    """bool [rows]: where the next observation is not that of the next row."""
+    """bool [rows]: whether the next observation differs from the next row's observation."""
     jumps = np.zeros(rows, bool)
     if _NEXT not in file or file[_NEXT].shape != file["observations"].shape:
         return jumps
@@ -136,7 +136,7 @@ def _jumps(file: Any, rows: int) -> Array:
 
 @dataclasses.dataclass(frozen=True)
 class D4rlFormat(ArrayFormat):
-    """D4RL's files."""
+    """D4RL's HDF5 files."""
 
     name = "d4rl"
 
@@ -167,7 +167,7 @@ def read_array_rows(dataset: Any, start: int, stop: int) -> Array:
 
 
 def _columns(file: Any) -> Iterator[tuple[str, Any]]:
-    """The arrays with a row for each step, but for the flags."""
+    """The arrays with a row for each step, except the flags."""
     rows = len(file["rewards"])
     for name, dataset in datasets_of(file):
         is_step = name in ("observations", "actions", "rewards") or name.startswith("infos/")
@@ -177,7 +177,7 @@ def _columns(file: Any) -> Iterator[tuple[str, Any]]:
 
 @dataclasses.dataclass(frozen=True)
 class D4rlDecoder(ArrayDecoder):
-    """Makes episodes of rows. Attributes: as of `ArrayDecoder`."""
+    """Decodes rows into episodes. Attributes: see `ArrayDecoder`."""
 
     def convert(self, arrays: Arrays) -> tuple[Mapping[str, Column], Mapping[str, Any]]:
         if _WRONG in arrays:
@@ -200,13 +200,13 @@ class D4rlDecoder(ArrayDecoder):
 
 
 def path_of(name: str) -> str:
-    """The step field of an array: `info/qpos` of `infos/qpos`."""
+    """The step field of an array: `info/qpos` for `infos/qpos`."""
     return _NAMES.get(name) or name.replace("infos/", "info/", 1)
 
 
 @dataclasses.dataclass(frozen=True)
 class D4rlSource(SourceOfFiles):
-    """D4RL's files. Attributes: as of `Source`."""
+    """D4RL's files. Attributes: see `Source`."""
 
     @classmethod
     def open(cls, input: str | Sequence[str], *, split: str | None = None, features: str | None = None) -> D4rlSource:
@@ -218,7 +218,7 @@ class D4rlSource(SourceOfFiles):
         try:
             with open_hdf5(path) as file:
                 if missing := [name for name in _REQUIRED if name not in file]:
-                    raise UsageError(f"{path} is no file of D4RL: it has no {missing[0]}")
+                    raise UsageError(f"{path} is not a D4RL file: it has no {missing[0]}")
                 fields = [_field(name, dataset) for name, dataset in _columns(file)]
         except UsageError:
             raise

@@ -1,4 +1,4 @@
-"""HighwayHash, 64 bits, with Riegeli's key: https://github.com/google/highwayhash (portable version)."""
+"""64-bit HighwayHash with Riegeli's key: https://github.com/google/highwayhash (portable version)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _PACKET = struct.Struct("<4Q")
 
 
 def highway_hash(data: bytes) -> int:
-    """The hash of bytes, as Riegeli's headers hold it."""
+    """The hash of bytes, as in Riegeli's headers."""
     state = _State()
     whole = len(data) // 32 * 32
     for lanes in _PACKET.iter_unpack(data[:whole]):
@@ -41,7 +41,7 @@ class _State:
                 into[i], into[i + 1] = (into[i] + low) & _MASK, (into[i + 1] + high) & _MASK
 
     def update_rest(self, rest: bytes) -> None:
-        """Takes in the last 1 to 31 bytes."""
+        """Adds the last 1 to 31 bytes."""
         count, short = len(rest), len(rest) % 4
         self.v0 = [(v + (count << 32) + count) & _MASK for v in self.v0]
         self.v1 = [_rotated(v & _LOW, count) | _rotated(v >> 32, count) << 32 for v in self.v1]
@@ -70,7 +70,7 @@ def _rotated(half: int, count: int) -> int:
 
 
 def _zipped(v0: int, v1: int) -> tuple[int, int]:
-    """The bytes of two lanes, mixed: what is added to the lower and to the higher lane."""
+    """Mixes the bytes of two lanes: the terms to add to the lower and the higher lane."""
     low = (
         ((v0 & 0xFF000000) | (v1 & 0xFF00000000)) >> 24
         | ((v0 & 0xFF0000000000) | (v1 & 0xFF000000000000)) >> 16

@@ -1,13 +1,12 @@
-"""The frame of Riegeli record files: where their chunks are, without what is in them; and files of a few records.
+"""Find the chunks of Riegeli record files without decoding them, and write files of a few records.
 
-EnvLogger's reader reads the records of a log, but only through index files. Where these are missing or damaged, the
-places of the records are found here, and the index files are written anew. The format is that of Riegeli's
-`doc/riegeli_records_file_format.md`:
+EnvLogger's reader finds records only through index files. If these are missing or damaged, the records are located
+here and the index files rebuilt. The format is described in Riegeli's `doc/riegeli_records_file_format.md`:
 
     file    chunk | chunk | chunk ...        a block header of 24 bytes lies at every multiple of 64 KiB, within a chunk
     chunk   hash, size of the data, hash of the data, type, number of records, size when decoded (40 bytes) | data
 
-The place of a record is the sum of where its chunk begins and its number in that.
+A record's position is the offset of its chunk plus its number in the chunk.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ BLOCK = 1 << 16
 _BLOCK_HEADER, _CHUNK_HEADER = struct.Struct("<QQQ"), struct.Struct("<QQQB7sQ")
 _USABLE = BLOCK - _BLOCK_HEADER.size
 _RECORDS = b"rt"
-"""Types of chunks that hold records: simple and transposed."""
+"""Chunk types that hold records: simple and transposed."""
 _SIGNATURE, _SIMPLE, _PADDING = ord("s"), ord("r"), ord("p")
 
 
@@ -31,8 +30,8 @@ class RiegeliChunk(NamedTuple):
     """A chunk of records.
 
     Attributes:
-      begin: where it begins in the file.
-      records: how many it has.
+      begin: the offset in the file.
+      records: the number of records.
     """
 
     begin: int
@@ -40,10 +39,10 @@ class RiegeliChunk(NamedTuple):
 
 
 class Gap(NamedTuple):
-    """Bytes in which no chunk was found.
+    """Bytes without a valid chunk.
 
     Attributes:
-      begin, end: in the file.
+      begin, end: the offsets in the file.
     """
 
     begin: int
@@ -51,9 +50,9 @@ class Gap(NamedTuple):
 
 
 def scan(file: IO[bytes]) -> Iterator[RiegeliChunk | Gap]:
-    """The chunks of records in a file, by their headers; after a damaged header it goes on as the next block says.
+    """The chunks of records in a file, by their headers. After a damaged header it continues with the next block.
 
-    What is in a chunk may be damaged nevertheless. A chunk that was not written to its end is a gap.
+    A chunk's data may still be damaged. A chunk that was not fully written is a gap.
     """
     size = file.seek(0, 2)
     place = 0
@@ -72,7 +71,7 @@ def scan(file: IO[bytes]) -> Iterator[RiegeliChunk | Gap]:
 
 
 def _chunk_header(file: IO[bytes], place: int) -> tuple[int, int, int] | None:
-    """Size of the data, type and number of records; None where there is no header at that place."""
+    """Data size, type and number of records; None if there is no valid header at this offset."""
     content = _read(file, place, _CHUNK_HEADER.size)
     if len(content) < _CHUNK_HEADER.size:
         return None
@@ -83,7 +82,7 @@ def _chunk_header(file: IO[bytes], place: int) -> tuple[int, int, int] | None:
 
 
 def _next_chunk(file: IO[bytes], place: int, size: int) -> int:
-    """Where the first chunk after `place` begins that a block header names; the end of the file, if none does."""
+    """The offset of the first chunk after `place` that a block header names, or the end of the file."""
     for block in range((place // BLOCK + 1) * BLOCK, size, BLOCK):
         file.seek(block)
         content = file.read(_BLOCK_HEADER.size)
@@ -97,7 +96,7 @@ def _next_chunk(file: IO[bytes], place: int, size: int) -> int:
 
 
 def _read(file: IO[bytes], place: int, count: int) -> bytes:
-    """Bytes of a chunk from `place` on, without the block headers between them."""
+    """Bytes of a chunk starting at `place`, without the block headers."""
     content = b""
     while len(content) < count:
         if place % BLOCK == 0:
@@ -112,7 +111,7 @@ def _read(file: IO[bytes], place: int, count: int) -> bytes:
 
 
 def _end(begin: int, data: int, records: int) -> int:
-    """Where a chunk ends that has so many bytes of data and records."""
+    """The end of a chunk with this many bytes of data and records."""
     size = _CHUNK_HEADER.size + data
     blocks = (size + (begin + _USABLE - 1) % BLOCK) // _USABLE
     least = begin + records
@@ -121,15 +120,15 @@ def _end(begin: int, data: int, records: int) -> int:
 
 
 def bridge(gap: Gap) -> Iterator[tuple[int, bytes]]:
-    """What makes a chunk without records of a gap: bytes, each with its place in the file.
+    """The bytes, with their offsets in the file, that turn a gap into a chunk without records.
 
-    A reader that looks for the chunk after a damaged one looks at the damaged one's header first.
+    To find the chunk after a damaged one, a reader first reads the damaged one's header.
     """
     blocks = -(-gap.end // BLOCK) - -(-gap.begin // BLOCK)
     data = gap.end - gap.begin - blocks * _BLOCK_HEADER.size - _CHUNK_HEADER.size
     if data < 0 or _end(gap.begin, data, 0) != gap.end:
         return
-    rest = _CHUNK_HEADER.pack(0, data, 0, _PADDING, bytes(7), 0)[8:]  # the hash of what is not read may be any
+    rest = _CHUNK_HEADER.pack(0, data, 0, _PADDING, bytes(7), 0)[8:]  # padding is not read, so its hash does not matter
     place = gap.begin
     for byte in highway_hash(rest).to_bytes(8, "little") + rest:
         place += _BLOCK_HEADER.size if place % BLOCK == 0 else 0
@@ -138,7 +137,7 @@ def bridge(gap: Gap) -> Iterator[tuple[int, bytes]]:
 
 
 def riegeli_file(*chunks: Sequence[bytes]) -> bytes:
-    """A file of a few records, in chunks that are not compressed."""
+    """A file of a few records, in uncompressed chunks."""
     file = bytearray()
     _write_chunk(file, _SIGNATURE, 0, 0, b"")
     for records in filter(None, chunks):
@@ -153,7 +152,7 @@ def _write_chunk(file: bytearray, kind: int, records: int, decoded: int, data: b
     rest = _CHUNK_HEADER.pack(0, len(data), highway_hash(data), kind, records.to_bytes(7, "little"), decoded)[8:]
     content = highway_hash(rest).to_bytes(8, "little") + rest + data
     end = _end(begin, len(data), records)
-    content += bytes(end - begin - len(content))  # more than the padding: it is cut below
+    content += bytes(end - begin - len(content))  # longer than the padding; cut below
     used = 0
     while len(file) < end:
         if len(file) % BLOCK == 0:

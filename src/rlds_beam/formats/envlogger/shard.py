@@ -1,13 +1,12 @@
-"""One shard of an EnvLogger log: its reader, and what takes the place of index files that are missing or damaged.
+"""Read one shard of an EnvLogger log, and rebuild its index files if they are missing or damaged.
 
-    steps.riegeli              the steps, whose first says that an episode begins
-    step_offsets.riegeli       where in it each step is
-    episode_index.riegeli      of each episode: the number of its first step, and where its metadata is (-1: nowhere)
+    steps.riegeli              the steps; a step's type says whether an episode begins
+    step_offsets.riegeli       the position of each step in it
+    episode_index.riegeli      for each episode: the number of its first step, and its metadata's position (-1: none)
     episode_metadata.riegeli   the metadata
 
-A writer that was killed leaves an index of fewer episodes than there are, or none; of a damaged index EnvLogger's
-reader takes what lies before the damage, and says nothing. So the index is held against the steps, and made anew if
-needed.
+A writer that was killed leaves an incomplete index, or none. EnvLogger's reader silently reads a damaged index up to
+the damage. So the index is checked against the steps, and rebuilt if needed.
 """
 
 from __future__ import annotations
@@ -33,28 +32,28 @@ EPISODES, METADATA = "episode_index.riegeli", "episode_metadata.riegeli"
 FILES = (STEPS, OFFSETS, EPISODES, METADATA)
 _NOTHING = -1
 UNREADABLE = (RuntimeError, TypeError, ValueError)
-"""What the reader raises: it gives None for a step that it cannot read, and takes the length of it."""
+"""Raised by the reader, which returns None for a step that it cannot read, then takes its length."""
 
 
 @dataclasses.dataclass(frozen=True)
 class ShardIndex:
-    """What is in a shard.
+    """The contents of a shard.
 
     Attributes:
-      episodes: their number.
-      anew: the index files that were made anew, by name.
-      damage: what was wrong with them, and what could not be read; "" where nothing was.
-      bridged: a directory with a copy of the steps without damaged headers of chunks, where there are any.
+      episodes: the number of episodes.
+      rebuilt: the index files that were rebuilt, by name.
+      damage: what was wrong with them, and what could not be read; "" if nothing.
+      bridged: a directory with a copy of the steps without damaged chunk headers, if there are any.
     """
 
     episodes: int
-    anew: Mapping[str, bytes] = dataclasses.field(default_factory=dict)
+    rebuilt: Mapping[str, bytes] = dataclasses.field(default_factory=dict)
     damage: str = ""
     bridged: tempfile.TemporaryDirectory[str] | None = None
 
 
 def index_of(shard: str) -> ShardIndex:
-    """What is in the directory of a shard; raises OSError where no step can be read."""
+    """The contents of a shard's directory. Raises OSError if no step can be read."""
     sizes = []
     for name in FILES:
         with contextlib.suppress(FileNotFoundError):
@@ -64,20 +63,20 @@ def index_of(shard: str) -> ShardIndex:
 
 
 @contextlib.contextmanager
-def opened(shard: str, anew: Mapping[str, bytes], bridged: Any = None) -> Iterator[Any]:
-    """EnvLogger's reader of one shard, with some of its files made anew; raises OSError where it cannot be read."""
+def opened(shard: str, rebuilt: Mapping[str, bytes], bridged: Any = None) -> Iterator[Any]:
+    """EnvLogger's reader of a shard, with some files rebuilt. Raises OSError if the shard cannot be read."""
     with needs("envlogger", f"reading {shard} needs the package envlogger"):
         from envlogger.backends.python import riegeli_dataset_reader
     with tempfile.TemporaryDirectory() as alone:  # a damaged shard makes the whole log unreadable
         inside = os.path.join(alone, "shard")
         os.mkdir(inside)
         for name in FILES:
-            if name in anew:
-                _write(os.path.join(inside, name), anew[name])
+            if name in rebuilt:
+                _write(os.path.join(inside, name), rebuilt[name])
             else:
                 folder = bridged.name if bridged is not None and name == STEPS else os.path.abspath(shard)
                 os.symlink(os.path.join(folder, name), os.path.join(inside, name))
-        _write(os.path.join(alone, LOG_METADATA), riegeli_file([b""]))  # that of the log is not read
+        _write(os.path.join(alone, LOG_METADATA), riegeli_file([b""]))  # the log's metadata are not read
         reader = riegeli_dataset_reader.RiegeliDatasetReader()
         try:
             reader.init(alone)
@@ -98,42 +97,42 @@ def _write(path: str, content: bytes) -> None:
 def _index(shard: str, files: tuple[tuple[str, int, int], ...]) -> ShardIndex:
     there = [name for name, _, _ in files]
     if STEPS not in there:
-        raise OSError(f"{shard}: there is no {STEPS}")
-    anew = {name: riegeli_file([]) for name in (EPISODES, METADATA) if name not in there}
+        raise OSError(f"{shard} has no {STEPS}")
+    rebuilt = {name: riegeli_file([]) for name in (EPISODES, METADATA) if name not in there}
     wrong = [f"{name} is missing" for name in FILES if name not in there]
     offsets, gaps = _records(os.path.join(shard, STEPS))
     after_gaps: set[int] = set()
-    known = _steps_of_index(shard, anew) if OFFSETS in there else 0
+    known = _steps_of_index(shard, rebuilt) if OFFSETS in there else 0
     if len(offsets) > known:
-        anew[OFFSETS] = riegeli_file([_datum(np.array(offsets, np.int64))])
+        rebuilt[OFFSETS] = riegeli_file([_datum(np.array(offsets, np.int64))])
         if known:
-            wrong.append(f"{OFFSETS} names {known:,} of {len(offsets):,} steps")
+            wrong.append(f"{OFFSETS} lists {known:,} of {len(offsets):,} steps")
         elif OFFSETS in there:
-            wrong.append(f"{OFFSETS} names no steps")
-        if gaps:  # the numbers of the steps after a gap are others than they were
-            anew[EPISODES] = riegeli_file([])
+            wrong.append(f"{OFFSETS} lists no steps")
+        if gaps:  # steps after a gap get other numbers
+            rebuilt[EPISODES] = riegeli_file([])
             after_gaps = set(gaps)
-            wrong += [f"bytes {g.begin:,} to {g.end:,} of {STEPS} hold no step that can be read" for g in gaps.values()]
+            wrong += [f"bytes {g.begin:,} to {g.end:,} of {STEPS} hold no readable step" for g in gaps.values()]
     bridged = _bridged(os.path.join(shard, STEPS), [gap for after, gap in gaps.items() if after < len(offsets)])
-    begins = _Begins(shard, anew, bridged, after_gaps)
+    begins = _Begins(shard, rebuilt, bridged, after_gaps)
     if begins.lost:
         kept = np.delete(np.array(offsets, np.int64), begins.lost)
-        anew[OFFSETS] = riegeli_file([_datum(kept)])
+        rebuilt[OFFSETS] = riegeli_file([_datum(kept)])
     if begins.found:
-        anew[EPISODES], unknown = begins.index()
+        rebuilt[EPISODES], unknown = begins.index()
         if EPISODES in there and not after_gaps:
-            wrong.append(f"{EPISODES} names {len(begins.known)} of {begins.count} episodes")
+            wrong.append(f"{EPISODES} lists {len(begins.known)} of {begins.count} episodes")
         if unknown:
-            wrong.append(f"which metadata belongs to {unknown} of the episodes is not known")
+            wrong.append(f"the metadata of {unknown} episodes are unknown")
     if not wrong:
         return ShardIndex(begins.count, bridged=bridged)
-    return ShardIndex(begins.count, anew, begins.damage(wrong), bridged)
+    return ShardIndex(begins.count, rebuilt, begins.damage(wrong), bridged)
 
 
 def _bridged(path: str, gaps: Sequence[Gap]) -> tempfile.TemporaryDirectory[str] | None:
-    """A copy of the steps whose gaps are chunks without records; None where there are none.
+    """A copy of the steps with gaps replaced by chunks without records; None if there are no gaps.
 
-    Riegeli's reader finds a chunk by the headers of those before it in its block of 64 KiB, and stops at a damaged one.
+    Riegeli's reader finds a chunk by the headers before it in its block of 64 KiB, and stops at a damaged one.
     """
     if not gaps:
         return None
@@ -149,7 +148,7 @@ def _bridged(path: str, gaps: Sequence[Gap]) -> tempfile.TemporaryDirectory[str]
 
 
 def _records(path: str) -> tuple[list[int], dict[int, Gap]]:
-    """The places of the records of a file; and the gaps between them, by the number of the record after each."""
+    """The positions of the records of a file, and the gaps, by the number of the record after each."""
     offsets: list[int] = []
     gaps: dict[int, Gap] = {}
     with open(path, "rb") as file:
@@ -162,32 +161,32 @@ def _records(path: str) -> tuple[list[int], dict[int, Gap]]:
     return offsets, gaps
 
 
-def _steps_of_index(shard: str, anew: Mapping[str, bytes]) -> int:
-    """The number of steps that the index names; 0 where it cannot be read."""
+def _steps_of_index(shard: str, rebuilt: Mapping[str, bytes]) -> int:
+    """The number of steps in the index; 0 if it cannot be read."""
     try:
-        with opened(shard, anew) as reader:
+        with opened(shard, rebuilt) as reader:
             return int(reader.num_steps)
     except OSError:
         return 0
 
 
 class _Begins:
-    """The steps with which episodes begin.
+    """The first steps of episodes.
 
     Attributes:
-      known: what the index says of each episode: its first step, and whether it has metadata.
-      found: the first steps of those that it does not name.
-      lost: steps between a gap and the next beginning: of an episode whose beginning is lost.
+      known: for each episode in the index, its first step and whether it has metadata.
+      found: the first steps of episodes that are not in the index.
+      lost: the steps between a gap and the next beginning, in episodes whose beginning is lost.
     """
 
-    def __init__(self, shard: str, anew: Mapping[str, bytes], bridged: Any, after_gaps: Set[int]):
-        self._shard, self._anew, self._bridged, self._after_gaps = shard, anew, bridged, after_gaps
+    def __init__(self, shard: str, rebuilt: Mapping[str, bytes], bridged: Any, after_gaps: Set[int]):
+        self._shard, self._rebuilt, self._bridged, self._after_gaps = shard, rebuilt, bridged, after_gaps
         self.known: list[tuple[int, bool]] = []
-        with opened(shard, anew, bridged) as reader:
+        with opened(shard, rebuilt, bridged) as reader:
             self.steps = int(reader.num_steps)
             for i in range(int(reader.num_episodes)):
                 info = reader.episode(i, True)
-                if int(info.start) >= self.steps:  # of steps that were not written
+                if int(info.start) >= self.steps:  # its steps were not written
                     break
                 self.known.append((int(info.start), info.metadata is not None))
         self.found: list[int] = []
@@ -197,16 +196,16 @@ class _Begins:
 
     @property
     def count(self) -> int:
-        """Episodes."""
+        """The number of episodes."""
         return len(self.known) + len(self.found)
 
     def _look(self, start: int) -> None:
-        """Reads the types of the steps from the last episode that is known on."""
+        """Reads the step types, starting at the last episode in the index."""
         step, lost = start, False
         while step < self.steps:
-            with opened(self._shard, self._anew, self._bridged) as reader:
+            with opened(self._shard, self._rebuilt, self._bridged) as reader:
                 kind: int | None = FIRST
-                while step < self.steps and kind is not None:  # a reader that failed reads nothing more
+                while step < self.steps and kind is not None:  # after an error, a reader reads nothing more
                     kind = _step_type(reader, step)
                     lost = (lost or step in self._after_gaps) and kind != FIRST
                     if lost:
@@ -217,12 +216,12 @@ class _Begins:
                     step += 1
 
     def index(self) -> tuple[bytes, int]:
-        """The index of all episodes, and the number of those whose metadata is not known."""
+        """The index of all episodes, and the number of episodes with unknown metadata."""
         path = os.path.join(self._shard, METADATA)
-        places = _records(path)[0] if METADATA not in self._anew else []
+        places = _records(path)[0] if METADATA not in self._rebuilt else []
         of_known = [places.pop(0) if has and places else _NOTHING for _, has in self.known]
         unfinished = self._last != LAST
-        if len(places) == len(self.found) - unfinished:  # written when the next episode begins
+        if len(places) == len(self.found) - unfinished:  # metadata is written when the next episode begins
             of_found, unknown = places + [_NOTHING] * unfinished, 0
         else:
             of_found, unknown = [_NOTHING] * len(self.found), len(self.found) if places else 0
@@ -230,16 +229,16 @@ class _Begins:
         return riegeli_file([_datum(np.stack([starts, of_known + of_found], axis=1).astype(np.int64))]), unknown
 
     def damage(self, wrong: Sequence[str]) -> str:
-        """What is said of a shard in whose index something is wrong."""
+        """The message about a shard with a damaged index."""
         first = min([*self.found[:1], *(start for start, _ in self.known[:1])], default=self.steps)
         without = len(self.lost) + first
-        lost = [f"{without:,} more are of episodes whose beginning is lost"] if without else []
-        recovered = f"{self.count:,} episodes of {self.steps - without:,} steps were found in {STEPS}"
-        return f"{self._shard}: {'; '.join([*wrong, recovered, *lost])}; what its writer had not yet written is lost"
+        lost = [f"{without:,} more belong to episodes whose beginning is lost"] if without else []
+        recovered = f"found {self.count:,} episodes with {self.steps - without:,} steps in {STEPS}"
+        return f"{self._shard}: {'; '.join([*wrong, recovered, *lost])}; steps that were not yet written are lost"
 
 
 def _step_type(reader: Any, step: int) -> int | None:
-    """Of a step; None if it cannot be read."""
+    """The type of a step; None if it cannot be read."""
     from envlogger.converters import codec
     from envlogger.proto import storage_pb2
 
@@ -252,7 +251,7 @@ def _step_type(reader: Any, step: int) -> int | None:
 
 
 def _datum(values: Any) -> bytes:
-    """An array as the index files hold it."""
+    """An array as stored in index files."""
     from envlogger.converters import codec
 
     content: bytes = codec.encode(values).datum.SerializeToString()

@@ -3,15 +3,15 @@
     LOG/metadata.riegeli
     LOG/<timestamp>/steps.riegeli  step_offsets.riegeli  episode_metadata.riegeli  episode_index.riegeli
 
-Each directory of a timestamp is a shard. EnvLogger stores with a step the action, reward and discount that led to it;
-in RLDS they are those that lead out of it, and the last step's are zeros:
+Each timestamp's directory is a shard. EnvLogger stores with a step the action, reward and discount that led to it; RLDS
+stores those that lead out of it, with zeros at the last step:
 
     logged   o0 --   o1 a0 r0 d0   o2 a1 r1 d1        RLDS   o0 a0 r0 d0   o1 a1 r1 d1   o2 (void)
 
-A log that was damaged, or whose writer was killed, is read as far as it can be: an episode whose steps cannot be read
-is `corrupt_record`. Where index files are missing or damaged, the episodes are found by scanning the steps
-(`envlogger.shard`), and one record more is `corrupt_record`, which says what was wrong. An episode without a last step
-is `missing_is_last`.
+A log that is damaged, or whose writer was killed, is read if possible: an episode with unreadable steps is
+`corrupt_record`. If index files are missing or damaged, the episodes are found by scanning the steps
+(`envlogger.shard`), and one extra `corrupt_record` reports the damage. An episode without a last step is
+`missing_is_last`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ Array: TypeAlias = "np.ndarray[Any, Any]"
 
 @dataclasses.dataclass(frozen=True)
 class EnvLoggerFormat(ArrayFormat):
-    """One shard of a log; its path is that of `steps.riegeli`. A payload holds the steps as EnvLogger stored them."""
+    """One shard of a log; its path is `steps.riegeli`. A payload holds the steps as EnvLogger stored them."""
 
     name = "envlogger"
 
@@ -55,8 +55,8 @@ class EnvLoggerFormat(ArrayFormat):
         shard = os.path.dirname(path)
         index = index_of(shard)
         position, last = start, min(stop, index.episodes)
-        while position < last:  # a reader that failed once reads nothing more: another one goes on
-            with opened(shard, index.anew, index.bridged) as reader:
+        while position < last:  # after an error, a reader reads nothing more: continue with another one
+            with opened(shard, index.rebuilt, index.bridged) as reader:
                 while position < last:
                     episode = _read(reader, position)
                     yield episode
@@ -88,7 +88,7 @@ def _objects(values: Sequence[bytes]) -> Array:
 
 @dataclasses.dataclass(frozen=True)
 class EnvLoggerDecoder(ArrayDecoder):
-    """Makes episodes of logged steps. Attributes: as of `ArrayDecoder`."""
+    """Decodes logged steps into episodes. Attributes: see `ArrayDecoder`."""
 
     def convert(self, arrays: Arrays) -> tuple[Mapping[str, Column], Mapping[str, Any]]:
         steps, metadata = _columns(arrays)
@@ -96,7 +96,7 @@ class EnvLoggerDecoder(ArrayDecoder):
 
 
 def _columns(arrays: Arrays) -> tuple[dict[str, Column], dict[str, Any]]:
-    """The RLDS columns of logged steps, and the fields of the episode."""
+    """The RLDS columns of logged steps, and the episode's own fields."""
     logged = [_decoded(step) for step in arrays["steps"]]
     if not logged:
         return {}, {}
@@ -124,7 +124,7 @@ def _decoded(data: bytes) -> Any:
 
 
 def _named(custom: Any) -> Mapping[str, Any]:
-    """What the environment's step function added to a step."""
+    """The custom data that the step function of the log added."""
     if custom is None:
         return {}
     return custom if isinstance(custom, Mapping) else {"custom": custom}
@@ -144,23 +144,23 @@ def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
 
 
 def _by_path(value: Any, path: str) -> dict[str, Any]:
-    """The leaves by path. Raises ValueError where two have the same one."""
+    """The leaves by path. Raises ValueError if two have the same path."""
     leaves = [*_leaves(value, path)]
     by_path = dict(leaves)
     if len(by_path) < len(leaves):
         names = [name for name, _ in leaves]
-        raise ValueError(f"two fields are both named {next(name for name in names if names.count(name) > 1)}")
+        raise ValueError(f"two fields are named {next(name for name in names if names.count(name) > 1)}")
     return by_path
 
 
 def _stacked(values: Sequence[Any], path: str) -> dict[str, Column]:
-    """The values of all steps, leaf by leaf. Raises ValueError where they differ in their leaves."""
+    """The values of all steps, by leaf. Raises ValueError if steps have different leaves."""
     rows = [_by_path(value, path) for value in values]
     if not rows:
         return {}
     for row in rows:
         if row.keys() != rows[0].keys():
-            raise ValueError(f"the steps have other fields than the first: {sorted(row.keys() ^ rows[0].keys())[:3]}")
+            raise ValueError(f"steps differ in their fields: {sorted(row.keys() ^ rows[0].keys())[:3]}")
     return {name: _column([row[name] for row in rows], name) for name in rows[0] if rows[0][name] is not None}
 
 
@@ -168,7 +168,7 @@ def _column(values: Sequence[Any], path: str) -> Column:
     if isinstance(values[0], (str, bytes)):
         return _objects([_value(value) for value in values])
     arrays = [np.asarray(value) for value in values]
-    if len({array.dtype for array in arrays}) > 1:  # Python's numbers, of which some are whole
+    if len({array.dtype for array in arrays}) > 1:  # Python numbers, some int and some float
         dtype = np.result_type(*arrays)
         arrays = [exact_cast(array, dtype, path) for array in arrays]
     stacked: Array = np.stack(arrays)
@@ -183,7 +183,7 @@ def _value(value: Any) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class EnvLoggerSource(SourceOfFiles):
-    """A log, or several. Attributes: as of `Source`."""
+    """One log, or several. Attributes: see `Source`."""
 
     def companions(self, shard: Shard) -> list[str]:
         return [path for path in files_in([storage.split(shard.path)[0]]) if path != shard.path]
@@ -204,7 +204,7 @@ class EnvLoggerSource(SourceOfFiles):
 
 
 def _shards(log: str) -> list[str]:
-    """The files of steps of a log; raises UsageError where there are none."""
+    """The step files of a log. Raises UsageError if there are none."""
     if storage.scheme(log) is not None:
         raise UsageError(f"cannot read {log}: EnvLogger's logs are read from local disks only; copy it first")
     folders = [storage.join(log, name) for name in storage.listdir(log)] if storage.isdir(log) else []
@@ -214,9 +214,9 @@ def _shards(log: str) -> list[str]:
         if storage.isdir(folder) and any(storage.exists(storage.join(folder, name)) for name in FILES)
     ]
     if not shards and not storage.exists(storage.join(log, LOG_METADATA)):
-        raise UsageError(f"{log} is no log of EnvLogger's Riegeli backend: there is no {LOG_METADATA} in it")
+        raise UsageError(f"{log} is not a log of EnvLogger's Riegeli backend: it has no {LOG_METADATA}")
     if not shards:
-        raise UsageError(f"{log}: there are no steps in it (DIRECTORY/{STEPS}): was its environment closed?")
+        raise UsageError(f"{log} has no steps (DIRECTORY/{STEPS}): was its environment closed?")
     return shards
 
 
@@ -232,7 +232,7 @@ def _count(files: EnvLoggerFormat, path: str) -> int | None:
 
 
 def _schema(files: EnvLoggerFormat, paths: Sequence[str]) -> Schema:
-    """Of the first episode that can be read."""
+    """The schema of the first readable episode."""
     for path in paths:
         for record in files.read(path):
             if isinstance(record, Record):
@@ -245,7 +245,7 @@ def _schema(files: EnvLoggerFormat, paths: Sequence[str]) -> Schema:
                     fields | FLAG_FIELDS,
                     {name: _field(name, _column([value], name)) for name, value in metadata.items()},
                 )
-    raise UsageError(f"{paths[0]}: there is no episode that can be read in it: was its environment closed?")
+    raise UsageError(f"{paths[0]} has no readable episode: was its environment closed?")
 
 
 def _field(path: str, column: Any) -> Field:

@@ -1,4 +1,4 @@
-"""Where a robot moves: the options."""
+"""Options of the keep_ranges output."""
 
 from __future__ import annotations
 
@@ -9,13 +9,11 @@ from rlds_beam.options import Options, option
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class KeepRangesOptions(Options):
-    """Where a robot moves."""
+    """keep_ranges output."""
 
-    velocity: str = option(
-        "action_dict/joint_velocity", "the field of the joint velocities that were commanded", metavar="FIELD"
-    )
+    velocity: str = option("action_dict/joint_velocity", "field of the commanded joint velocities", metavar="FIELD")
     episode_name: str = option(
         "{episode_metadata/recording_folderpath}--{episode_metadata/file_path}",
-        "the name of an episode in the file: a text with fields of the episode, or key, in braces",
+        "name of an episode in the file: a template with episode fields, or key, in braces",
         metavar="TEXT",
     )

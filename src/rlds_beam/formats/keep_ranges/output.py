@@ -1,4 +1,4 @@
-"""The steps of each episode in which a robot moves, as openpi reads them: `keep_ranges.json`."""
+"""openpi's `keep_ranges.json`: the steps of each episode in which the robot moves."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ RANGES = "keep_ranges.json"
 
 @dataclasses.dataclass(frozen=True)
 class KeepRangesOutput(MetadataFiles, CostHints):
-    """A line of JSON for each episode in a file for each range, and all of them in `keep_ranges.json`.
+    """A JSON line for each episode, in a file for each range, and all of them in `keep_ranges.json`.
 
     Attributes:
       directory: where the files go.
       name: the name of the dataset.
-      rule: what is idle.
-      key: the name of an episode.
+      rule: decides which steps are idle.
+      key: names an episode.
     """
 
     directory: str
@@ -61,7 +61,7 @@ class KeepRangesOutput(MetadataFiles, CostHints):
         return Description([f"the steps of {self.key} in which {self.rule.field} changes"])
 
     def line(self, episode: Episode) -> bytes:
-        """The record of an episode."""
+        """The JSON line of an episode."""
         return json.dumps([episode_name(episode, self.key), self.rule.ranges(episode)]).encode() + b"\n"
 
     def file(self, work: WorkRange) -> str:
@@ -71,7 +71,7 @@ class KeepRangesOutput(MetadataFiles, CostHints):
         return EpisodeWriter(storage.below(self.directory, self.file(work)), self.line)
 
     def complete(self, commits: Sequence[RangeCommit]) -> dict[str, Any]:
-        """Writes the file.
+        """Writes `keep_ranges.json`.
 
         Raises:
           UsageError: two episodes have the same name.
@@ -81,7 +81,7 @@ class KeepRangesOutput(MetadataFiles, CostHints):
             for line in storage.read_text(storage.below(self.directory, commit.files[0].file)).splitlines():
                 name, ranges = json.loads(line)
                 if name in kept:
-                    raise UsageError(f"--to=keep_ranges: two episodes are called {name!r}: --episode_name names others")
+                    raise UsageError(f"--to=keep_ranges: two episodes are named {name!r}: change --episode_name")
                 kept[name] = ranges
         content = {"metadata": {"filter_last_n_in_ranges": self.rule.trim}, "keep_ranges": kept}
         storage.write_text(storage.below(self.directory, RANGES), json.dumps(content) + "\n")
@@ -91,5 +91,5 @@ class KeepRangesOutput(MetadataFiles, CostHints):
 def _check(schema: Schema, velocity: str) -> None:
     if velocity not in schema.steps:
         raise UsageError(
-            f"--velocity={velocity}: there is no such field of the steps; they have {', '.join(schema.steps)}"
+            f"--velocity={velocity}: there is no such step field; the dataset has {', '.join(schema.steps)}"
         )

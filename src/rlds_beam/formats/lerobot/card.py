@@ -19,9 +19,9 @@ configs:
 
 # {name}
 
-{episodes} episodes, {frames} frames at {fps} frames a second, {tasks} tasks. Converted from RLDS by rlds-beam:
-`plan.json` says from which files and how, `meta/rlds_beam.json` which field each feature was, and `report.json` what
-was read, repaired and rejected.
+{episodes} episodes, {frames} frames at {fps} frames per second, {tasks} tasks. Converted from RLDS by rlds-beam:
+`plan.json` lists the source files and options, `meta/rlds_beam.json` the original field of each feature, and
+`report.json` what was read, repaired and rejected.
 
 ```json
 {features}

@@ -1,4 +1,4 @@
-"""A record of a LeRobot dataset as an `Episode`."""
+"""Decode records of a LeRobot dataset into episodes."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ _IMAGES = ("png", "jpeg")
 
 @dataclasses.dataclass(frozen=True)
 class LerobotDecoder:
-    """Makes episodes of records (`reading.base.Decoder`).
+    """Decodes records into episodes (`reading.base.Decoder`).
 
     Attributes:
-      fields: what they hold.
-      root: of the dataset: for its videos.
-      fps: frames a second.
+      fields: the fields of the episodes.
+      root: the directory of the dataset, for its videos.
+      fps: frames per second.
     """
 
     fields: EpisodeFields
@@ -50,16 +50,16 @@ class LerobotDecoder:
             table = pa.ipc.open_stream(payload).read_all()
             about = json.loads((table.schema.metadata or {})[EPISODE])
         except (pa.ArrowException, KeyError, ValueError) as error:
-            raise BadEpisode(Violation("not_an_example", f"it is no record of a LeRobot dataset: {error!r}")) from None
+            raise BadEpisode(Violation("not_an_example", f"not a record of a LeRobot dataset: {error!r}")) from None
         rows = table.num_rows
         if not rows:
-            raise BadEpisode(Violation("empty_episode", "it has no frames"))
+            raise BadEpisode(Violation("empty_episode", "the episode has no frames"))
         steps: dict[str, Column] = {}
         for feature in self.fields.features:
             try:
                 steps |= self._columns(feature, table, about)
-            except (AttributeError, LookupError, OverflowError, TypeError, ValueError) as error:  # pyarrow's, too
-                detail = f"{feature.name} is not what info.json says: {error}"
+            except (AttributeError, LookupError, OverflowError, TypeError, ValueError) as error:  # also from pyarrow
+                detail = f"{feature.name} does not match info.json: {error}"
                 raise BadEpisode(Violation("wrong_dtype_or_shape", detail, feature.fields[0].path)) from None
         metadata: dict[str, Any] = {}
         for name, field in self.fields.columns.items():
@@ -83,7 +83,7 @@ class LerobotDecoder:
             return {first.path: self._frames(first, video, rows)}
         column = table[feature.name].combine_chunks()
         if column.null_count:
-            raise ValueError(f"{column.null_count} frames have none")
+            raise ValueError(f"{column.null_count} frames have no value")
         if feature.kind == "image":
             images = EncodedImages(objects(_image_bytes(column)), first.shape, first.dtype, first.encoding)
             return {first.path: images if first.encoding in _IMAGES else images.decode(first.path)}
@@ -110,7 +110,7 @@ class LerobotDecoder:
 
 
 def _only_last(flags: Any) -> Any:
-    """`next.done` of the last frame only: in RLDS only the last step of an episode is terminal."""
+    """`next.done` for the last frame only: in RLDS only the last step of an episode can be terminal."""
     last = np.zeros(len(flags), bool)
     last[-1:] = flags[-1:]
     return last
@@ -119,12 +119,12 @@ def _only_last(flags: Any) -> Any:
 def _image_bytes(column: Any) -> list[bytes]:
     content: list[bytes] = column.field("bytes").to_pylist()
     if any(image is None for image in content):
-        raise ValueError("its images are in files of their own, not in the data file")
+        raise ValueError("its images are in separate files, not in the data file")
     return content
 
 
 def _value(field: Field, value: Any) -> Any:
-    """A value of the episode; nothing is zeros, or an empty text. Raises BadEpisode if it is no such value."""
+    """A value of the episode; None becomes zeros or an empty string. Raises BadEpisode if it does not fit the field."""
     if field.dtype == "string":
         if not field.shape:
             return text_bytes(value or "", field.path)
@@ -137,13 +137,13 @@ def _value(field: Field, value: Any) -> Any:
         array = np.asarray(value)
     except ValueError as error:
         raise BadEpisode(Violation("wrong_dtype_or_shape", str(error), field.path)) from None
-    if value == [] and None in field.shape:  # also of the shape (0, 2)
+    if value == [] and None in field.shape:  # also for the shape (0, 2)
         return np.zeros(field.closed_shape, field.numpy_dtype)
     return exact_cast(array, field.numpy_dtype, field.path)[()]
 
 
 def _complete(steps: dict[str, Column], missing: tuple[str, ...], rows: int) -> None:
-    """Adds the fields that no feature gives; FLAGS come before the discount in `missing`."""
+    """Adds the fields that have no feature. FLAGS come before the discount in `missing`."""
     flags: dict[str, Any] = {path: np.zeros(rows, bool) for path in FLAGS}
     flags["is_first"][0] = flags["is_last"][-1] = True
     for path in missing:

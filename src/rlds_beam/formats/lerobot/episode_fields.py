@@ -1,14 +1,14 @@
-"""Which field of an episode each feature of a LeRobot dataset becomes: the inverse of `features.py`.
+"""Map the features of a LeRobot dataset to episode fields: the inverse of `features.py`.
 
     observation.images.top     observation/images/top
     observation.state          observation/state
     action                     action
-    next.reward                reward; 0 where there is none
+    next.reward                reward; 0 if there is none
     next.done                  is_terminal, on the last frame
     the frame's task           language_instruction
 
-What rlds-beam wrote becomes what it was (`meta/rlds_beam.json`). `is_first`, `is_last`, and `discount` are added if
-they are missing; the discount is 1, and 0 on a terminal step and the step that leads into it.
+Datasets written by rlds-beam get their original fields (`meta/rlds_beam.json`). `is_first`, `is_last`, and `discount`
+are added if missing; the discount is 1, but 0 at a terminal step and the step before it.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ _INFO = "meta/info.json"
 
 @dataclasses.dataclass(frozen=True)
 class FeatureFields:
-    """A feature, and the fields that it becomes: several, if it is vectors that were joined.
+    """A feature and its fields: several, if it is joined vectors.
 
     Attributes:
-      name: of the feature.
+      name: the name of the feature.
       kind: `number`, `text`, `image` or `video`.
-      shape: of a frame, as LeRobot has it.
-      fields: what it becomes.
+      shape: LeRobot's shape of a frame.
+      fields: the fields that it becomes.
     """
 
     name: str
@@ -52,14 +52,14 @@ class FeatureFields:
 
 @dataclasses.dataclass(frozen=True)
 class EpisodeFields:
-    """What the episodes of a dataset hold.
+    """The fields of a dataset's episodes.
 
     Attributes:
-      features: those that are read.
-      task: the path of the instruction; None where the data had none.
-      task_of_episode: whether that is one value for the episode.
-      columns: the field of the episode that each column of meta/episodes becomes.
-      made: fields that no feature gives.
+      features: the features that are read.
+      task: the path of the instruction; None if the data had none.
+      task_of_episode: whether the instruction is one value for the episode.
+      columns: the episode field of each column of meta/episodes.
+      made: the fields that have no feature.
     """
 
     features: tuple[FeatureFields, ...]
@@ -84,7 +84,7 @@ class EpisodeFields:
 
 
 def episode_fields(meta: Meta) -> EpisodeFields:
-    """The fields of a dataset's episodes.
+    """Maps a dataset's features to the fields of its episodes.
 
     Raises:
       UsageError: a feature cannot be read.
@@ -127,14 +127,14 @@ _KNOWN = {
 
 
 def _of_video(field: Field) -> Field:
-    """The field of the images that are read from a video: frames that were JPEGs are encoded again, as PNGs."""
+    """The field of images read from a video: frames that were JPEGs are re-encoded as PNGs."""
     if field.dtype != "uint8" or len(field.shape) != 3 or field.encoding not in ("none", "png", "jpeg"):
-        raise UsageError(f"meta/rlds_beam.json: {field} cannot be a video")
+        raise UsageError(f"meta/rlds_beam.json: {field} cannot be stored as a video")
     return field if field.encoding == "none" else dataclasses.replace(field, encoding="png", feature="Image")
 
 
 def _paths(names: Iterable[str]) -> dict[str, str]:
-    """The path of each name: `observation/state`. Dots stay where a name goes through another one, which is a value."""
+    """The path of each name: `observation/state`. Dots stay if another name is a prefix, since that is a value."""
     every = list(names)
     known = {"next.reward": "reward", "next.done": "is_terminal"}
     known = {name: path for name, path in known.items() if path not in every}
@@ -148,7 +148,7 @@ def _paths(names: Iterable[str]) -> dict[str, str]:
 def _conventional(name: str, path: str, kind: str, shape: tuple[int, ...], info: Mapping[str, Any]) -> Field:
     if kind in ("image", "video"):
         if len(shape) != 3:
-            raise UsageError(f"info.json: {name} has the shape {list(shape)}, and images have three dimensions")
+            raise UsageError(f"info.json: {name} has the shape {list(shape)}, but images have three dimensions")
         names = info.get("names")
         if isinstance(names, list) and names and str(names[0]).startswith("channel"):
             shape = (*shape[1:], shape[0])
@@ -170,5 +170,5 @@ def _columns(meta: Meta) -> dict[str, Field]:
 
 
 def sizes(feature: FeatureFields) -> list[int]:
-    """Numbers of each field in a joined vector."""
+    """The number of values of each field in a joined vector."""
     return [math.prod(field.closed_shape) for field in feature.fields]

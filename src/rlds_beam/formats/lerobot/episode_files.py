@@ -1,13 +1,13 @@
-"""The files of episodes, as v2.1 has them: a Parquet file of each, and a video of each camera.
+"""The files of episodes in v2.1: a Parquet file of each, and a video of each camera.
 
-Their names have the number of the episode, which is known only when all ranges are finished. Until then the files of a
-range lie one after another in packs, one of the frames and one of each camera:
+Their names contain the episode number, which is known only when all ranges are finished. Until then the files of a
+range are concatenated in packs, one for frames and one for each camera:
 
     _ranges/train-00003-of-00008.data     [ Parquet ][ Parquet ][ Parquet ]
-                                                    ^          ^          ^   `ends`, kept in the facts of the range
+                                                    ^          ^          ^   `ends`, in the facts of the range
 
-`unpack` writes them under their names, with the true numbers in them. The packs stay until the commit of the range
-names these files, so it can be killed at any point.
+`unpack` writes them under their final names, with the final numbers. The packs stay until the commit of the range names
+these files, so the job may be killed at any point.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ class EpisodeFiles:
     """Writes the packs of a range.
 
     Args:
-      directory: of the dataset.
-      frame_format: how the frames are stored.
-      names: the names of the pack of the frames, and of those of the videos.
+      directory: the directory of the dataset.
+      frame_format: how frames are stored.
+      names: the names of the frames pack and the video packs.
     """
 
     def __init__(self, directory: str, frame_format: FrameFormat, names: tuple[str, ...]):
@@ -52,7 +52,7 @@ class EpisodeFiles:
         self._places: dict[str, list[Array]] = {}
 
     def add(self, frames: LerobotFrames, videos: Videos, key: object) -> None:
-        """Takes an episode."""
+        """Adds an episode."""
         starts = self._ends[-1]
         file = FramesFile(self._shards[0], self._columns)
         file.add(frames, key)
@@ -71,7 +71,7 @@ class EpisodeFiles:
         self._frames += frames.length
 
     def commit(self) -> tuple[list[WrittenFile], dict[str, Array]]:
-        """Completes the packs; they, and where the episodes and the numbers of the range are in them."""
+        """Completes the packs. Returns them, and the positions of episodes and range numbers in them."""
         written = [
             WrittenFile(name, shard.commit(), self._frames, role="part" if place else "items")
             for place, (name, shard) in enumerate(zip(self._names, self._shards, strict=True))
@@ -80,13 +80,13 @@ class EpisodeFiles:
         return written, {**places, _ENDS: np.array(self._ends, np.int64)}
 
     def abort(self) -> None:
-        """Removes what was written so far; does nothing after `commit`."""
+        """Removes what was written so far. Does nothing after `commit`."""
         for shard in self._shards:
             shard.abort()
 
 
 def file_names(videos: Sequence[LerobotFeature], episode: int) -> list[str]:
-    """The names of the files of an episode: of its frames, and of its videos."""
+    """The names of an episode's files: its frames, then its videos."""
     place = layout.place_of_episode(episode)
     paths = [layout.EPISODE_VIDEO_PATH.format(video_key=feature.name, **place) for feature in videos]
     return [layout.EPISODE_DATA_PATH.format(**place), *paths]
@@ -100,18 +100,18 @@ def unpack(
     first: int,
     numbers: Mapping[str, Array],
 ) -> list[WrittenFile]:
-    """Writes the files of the episodes of a range, however often; they in the order of the episodes.
+    """Writes the episode files of a range and returns them in episode order. Can be repeated.
 
     Args:
-      directory: of the dataset.
+      directory: the directory of the dataset.
       videos: the features that are videos.
       packs: the names of the packs.
-      facts: of the range.
+      facts: the facts of the range.
       first: the number of its first episode.
-      numbers: of its frames (`edits_of`).
+      numbers: the numbers of its frames (`edits_of`).
 
     Raises:
-      NotVerifiedError: a pack is not there, or cut short.
+      NotVerifiedError: a pack is missing or cut short.
     """
     episodes = zip(
         *(_contents(storage.below(directory, name), facts, i, numbers) for i, name in enumerate(packs)), strict=True
@@ -126,7 +126,7 @@ def unpack(
 
 
 def _contents(path: str, facts: RangeFacts, place: int, numbers: Mapping[str, Array]) -> Iterator[bytes | bytearray]:
-    """The file of each episode in a pack, with the true numbers."""
+    """The file of each episode in a pack, with the final numbers."""
     ends = facts.places[_ENDS][:, place].tolist()
     edits = edits_of(facts.places, numbers) if not place else []
     at = 0
@@ -135,7 +135,7 @@ def _contents(path: str, facts: RangeFacts, place: int, numbers: Mapping[str, Ar
             for start, stop in itertools.pairwise(ends):
                 content = file.read(stop - start)
                 if len(content) < stop - start:
-                    raise OSError(f"it has {start + len(content)} bytes, where {ends[-1]} were written")
+                    raise OSError(f"it has {start + len(content)} bytes, expected {ends[-1]}")
                 own = []
                 while at < len(edits) and edits[at][0] < stop:
                     own.append((edits[at][0] - start, edits[at][1]))
@@ -143,5 +143,5 @@ def _contents(path: str, facts: RangeFacts, place: int, numbers: Mapping[str, Ar
                 yield edited(content, own) if own else content
     except OSError as error:
         raise NotVerifiedError(
-            f"{path} is not there, or damaged ({error}): remove the commit of its part, and run the same command again"
+            f"{path} is missing or damaged ({error}): remove the commit of its part, and run the same command again"
         ) from error

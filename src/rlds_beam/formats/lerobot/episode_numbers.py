@@ -1,4 +1,4 @@
-"""What the episodes of a range are in the dataset, and their statistics with it."""
+"""Number a range's episodes within the dataset, and compute their statistics."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ Array = np.ndarray[Any, Any]
 
 
 class EpisodeNumbers(NamedTuple):
-    """What a range does not know itself.
+    """Numbers that a range does not know itself.
 
     Attributes:
-      episode, frame: of the dataset, that its first ones are.
-      tasks: of each of its tasks, the number in the dataset.
+      episode, frame: the numbers of its first episode and frame in the dataset.
+      tasks: the number of each of its tasks in the dataset.
     """
 
     episode: int
@@ -32,10 +32,10 @@ class FeatureStatistics(NamedTuple):
     """The statistics of a feature in each of E episodes.
 
     Attributes:
-      name: of the feature.
-      values: (E, statistics, D).
-      shape: of a statistic in one episode.
-      counts: of the values that they are of, (E,).
+      name: the name of the feature.
+      values: the statistics, (E, statistics, D).
+      shape: the shape of a statistic in one episode.
+      counts: the number of values behind each, (E,).
     """
 
     name: str
@@ -47,7 +47,7 @@ class FeatureStatistics(NamedTuple):
 def features_statistics(
     features: Sequence[LerobotFeature], facts: RangeFacts, numbers: EpisodeNumbers
 ) -> Iterator[FeatureStatistics]:
-    """The statistics of the episodes of a range, feature by feature."""
+    """The statistics of a range's episodes, by feature."""
     named = {feature.name: feature for feature in features}
     every = {**facts.statistics, **_of_indices(facts, numbers)}
     for name in (n for n in (*named, *INDEX_FEATURES) if n in every):
@@ -62,7 +62,7 @@ def features_statistics(
 
 
 def _of_indices(facts: RangeFacts, numbers: EpisodeNumbers) -> dict[str, Array]:
-    """Of what the dataset numbers: (E, statistics, 1)."""
+    """The statistics of the index features, (E, statistics, 1)."""
     ends = np.cumsum(facts.lengths)
     std = statistics.STATISTICS.index("std")
     of_index = statistics.range_statistics(facts.lengths)

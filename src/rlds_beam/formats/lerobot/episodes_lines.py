@@ -1,4 +1,4 @@
-"""meta/*.jsonl of v2.1: the length and the tasks of each episode, its statistics, and the tasks.
+"""meta/*.jsonl of v2.1: the length, tasks and statistics of each episode, and the tasks.
 
 episodes.jsonl         {"episode_index": 0, "tasks": ["push"], "length": 41, "episode_key": ..., fields of the episode}
 episodes_stats.jsonl   {"episode_index": 0, "stats": {"action": {"min": [...], "max": ..., "mean", "std", "count"}}}
@@ -19,11 +19,11 @@ from rlds_beam.formats.lerobot.range_facts import RangeFacts
 from rlds_beam.output.shards import ShardWriter
 
 _STATISTICS = ("min", "max", "mean", "std", "count")
-"""Those of v2.1."""
+"""The statistics of v2.1."""
 
 
 class EpisodesLines:
-    """Writes them (`metadata.EpisodesFiles`)."""
+    """Writes the JSON lines (`metadata.EpisodesFiles`)."""
 
     def __init__(self, directory: str, frame_format: FrameFormat):
         self._directory, self._features = directory, frame_format.features
@@ -57,7 +57,7 @@ class EpisodesLines:
 
 
 def _is_known(feature: FeatureStatistics) -> bool:
-    """LeRobot 0.3 refuses statistics of a feature with `image` in its name that are not of three channels."""
+    """Whether LeRobot 0.3 accepts the statistics: a feature with `image` in its name must have three channels."""
     return "image" not in feature.name or feature.shape == (3, 1, 1)
 
 

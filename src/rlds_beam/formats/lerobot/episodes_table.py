@@ -1,4 +1,4 @@
-"""meta/episodes and meta/tasks.parquet of v3.0: where each episode is, its tasks, its statistics, its fields."""
+"""meta/episodes and meta/tasks.parquet of v3.0: the location, tasks, statistics and fields of each episode."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ Array = np.ndarray[Any, Any]
 
 
 ROW_GROUP_BYTES = 64 << 20
-"""Bytes of the tables of ranges that are in memory at once: these become a row group."""
+"""Bytes of range tables to hold in memory before writing them as a row group."""
 
 
 class EpisodesTables:
-    """Writes them (`metadata.EpisodesFiles`)."""
+    """Writes the tables (`metadata.EpisodesFiles`)."""
 
     def __init__(self, directory: str, frame_format: FrameFormat):
         self._directory, self._format, self._place = directory, frame_format, 0
@@ -52,7 +52,7 @@ class EpisodesTables:
         _write_parquet(storage.below(self._directory, layout.TASKS), tasks_table(tasks))
 
     def _write(self) -> None:
-        """Writes the tables in memory as a row group of the file."""
+        """Writes the tables in memory as a row group."""
         import pyarrow as pa
         import pyarrow.parquet
 
@@ -75,7 +75,7 @@ class EpisodesTables:
 
 
 def episodes_table(frame_format: FrameFormat, number: int, facts: RangeFacts, numbers: EpisodeNumbers) -> pa.Table:
-    """The episodes of the range whose files have this number, without the place of these rows themselves."""
+    """The episodes of the range with this file number, without the location of these rows themselves."""
     import pyarrow as pa
 
     count = len(facts.lengths)
@@ -87,7 +87,7 @@ def episodes_table(frame_format: FrameFormat, number: int, facts: RangeFacts, nu
     }
     columns |= {f"data/{name}": pa.array(np.full(count, n)) for name, n in layout.place(number).items()}
     columns |= {"dataset_from_index": pa.array(stops - facts.lengths), "dataset_to_index": pa.array(stops)}
-    ends = np.cumsum(facts.lengths)  # of the range, whose videos begin with its first frame
+    ends = np.cumsum(facts.lengths)  # in the range, whose videos begin with its first frame
     for feature in frame_format.videos:
         place = layout.place(number).items()
         columns |= {f"videos/{feature.name}/{name}": pa.array(np.full(count, n)) for name, n in place}
@@ -112,7 +112,7 @@ def _statistics(features: Sequence[LerobotFeature], facts: RangeFacts, numbers: 
 
 
 def tasks_table(tasks: Sequence[str]) -> pa.Table:
-    """`tasks.parquet`: a table of pandas with the index `task`."""
+    """`tasks.parquet`: a pandas table with the index `task`."""
     import pyarrow as pa
 
     def column(name: str, kind: str, numpy: str) -> Mapping[str, Any]:

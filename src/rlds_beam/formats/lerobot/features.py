@@ -1,4 +1,4 @@
-"""The features of a LeRobot dataset, and the fields of an episode that they are made of (`mapping.map_features`)."""
+"""The features of a LeRobot dataset, and the episode fields that each holds (`mapping.map_features`)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ INDEX_FEATURES = ("timestamp", "frame_index", "episode_index", "index", "task_in
 """The features that every LeRobot dataset has."""
 
 _MOST_NAMES = 64
-"""Of the numbers of a vector; a longer one is an embedding."""
+"""Maximum length of a vector; a longer one is an embedding."""
 
 
 def _field_json(field: Field) -> dict[str, Any]:
@@ -25,11 +25,11 @@ class LerobotFeature:
     """A column of a LeRobot dataset.
 
     Attributes:
-      name: LeRobot's: `observation.state`.
-      fields: what it is made of: one field of the steps, or vectors that are joined.
+      name: LeRobot's name: `observation.state`.
+      fields: the fields that it holds: one field of the steps, or several vectors to join.
       kind: `number`, `text` or `image`.
-      dtype: LeRobot's: a numpy name, `string` or `image`.
-      shape: of a frame, () for a single value; of an image (height, width, channels).
+      dtype: LeRobot's dtype: a NumPy name, `string` or `image`.
+      shape: the shape of a frame: () for a single value, (height, width, channels) for an image.
     """
 
     name: str
@@ -44,27 +44,27 @@ class LerobotFeature:
 
     @property
     def size(self) -> int:
-        """Numbers in a frame."""
+        """Number of values in a frame."""
         return math.prod(self.shape)
 
     def describe(self) -> str:
-        """For a person: `observation.state: float32(7) of observation/state`."""
+        """A readable line: `observation.state: float32(7) of observation/state`."""
         shape = ", ".join(map(str, self.shape))
         return f"{self.name}: {self.dtype}({shape}) of {' + '.join(field.path for field in self.fields)}"
 
     @property
     def is_video(self) -> bool:
-        """Whether it can be a video: of colours, 8 bits each."""
+        """Whether it can be a video: color images with 8 bits per channel."""
         (field, *_) = self.fields
         return self.kind == "image" and field.dtype == "uint8" and self.shape[-1] == 3
 
     @property
     def is_sized(self) -> bool:
-        """Whether it is images whose size the schema leaves open, and which all have to be of the shape."""
+        """Whether it is images whose size is unknown in the schema, so that each must be checked against the shape."""
         return self.kind == "image" and None in self.fields[0].shape[:2]
 
     def info(self) -> dict[str, Any]:
-        """The entry in `info.json`; a single value has the shape [1] there."""
+        """The entry in `info.json`; the shape of a single value is [1] there."""
         return {"dtype": self.dtype, "shape": list(self.shape) or [1], "names": self._names()}
 
     def _names(self) -> list[str] | None:
@@ -79,7 +79,7 @@ class LerobotFeature:
         return names
 
     def to_json(self) -> dict[str, Any]:
-        """What the episodes' fields were, to read them back."""
+        """The original fields, to read them back."""
         fields = [_field_json(field) for field in self.fields]
         size = {"shape": list(self.shape)} if self.is_sized else {}
         return {"fields": fields, "kind": self.kind, **size}
@@ -87,14 +87,14 @@ class LerobotFeature:
 
 @dataclasses.dataclass(frozen=True)
 class FeatureMap:
-    """What becomes of all fields of a dataset.
+    """How each field of a dataset is stored.
 
     Attributes:
-      features: of the frames, images first; without `INDEX_FEATURES`.
-      task: the field of the steps or of the episode that holds the instruction; None where there is none.
+      features: the features of the frames, images first; without `INDEX_FEATURES`.
+      task: the step or episode field with the instruction; None if there is none.
       task_of_episode: whether it is a field of the episode.
-      columns: of meta/episodes, by name: the field of the episode that each is.
-      left_out: fields that are not written, with the reasons.
+      columns: the episode field of each column of meta/episodes, by name.
+      left_out: the fields that are not written, with the reasons.
     """
 
     features: tuple[LerobotFeature, ...]
@@ -112,7 +112,7 @@ class FeatureMap:
         return tuple(feature for feature in self.features if feature.kind == "number")
 
     def to_json(self) -> dict[str, Any]:
-        """For the plan, and for `meta/rlds_beam.json`."""
+        """JSON for the plan and `meta/rlds_beam.json`."""
         columns = {name: _field_json(field) for name, field in self.columns.items()}
         return {
             "features": {f.name: f.to_json() for f in self.features}, "task": self.task,
@@ -120,7 +120,7 @@ class FeatureMap:
         }  # fmt: skip
 
     def describe(self) -> list[str]:
-        """A line for each feature."""
+        """A readable line for each feature."""
         lines = [feature.describe() for feature in self.features]
         lines.append(f"task: text of {self.task}" if self.task else "task: none (an empty text)")
         return [*lines, *(f"meta/episodes {name}: {field}" for name, field in self.columns.items())]

@@ -1,4 +1,4 @@
-"""The episodes in the data files of a LeRobot dataset, as records."""
+"""Read the data files of a LeRobot dataset: one record per episode."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 EPISODE = b"rlds_beam_episode"
-"""In the schema of a record: what meta/ says of the episode, as JSON."""
+"""Schema key of a record: the episode's metadata from meta/, as JSON."""
 
 _NUMBERED = ("index", "episode_index")
-"""Left out of a record, so that two episodes are equal where only their place differs."""
+"""Left out of a record, so that episodes that differ only in their position are equal."""
 
 
 @functools.lru_cache(maxsize=4)
 def meta_of(root: str, digest: str) -> Meta:
-    """The metadata of a dataset; read once a process, and again where they are others (`Meta.digest`)."""
+    """The metadata of a dataset, read once per process, and again if they change (`Meta.digest`)."""
     del digest
     return Meta.open(root)
 
@@ -45,13 +45,13 @@ def _rows_of_files(root: str, digest: str) -> dict[str, list[EpisodeRow]]:
 
 @dataclasses.dataclass(frozen=True)
 class LerobotFiles:
-    """Data files: a record is an episode, and its position is its number in the file (`encoding.base.RecordFormat`).
+    """Data files with a record for each episode, at its number in the file (`encoding.base.RecordFormat`).
 
-    The payload is an Arrow stream: the frames, their task as text, and what meta/ says of the episode.
+    The payload is an Arrow stream: the frames, their task as text, and the episode's metadata from meta/.
 
     Attributes:
-      root: of the dataset.
-      digest: of its metadata.
+      root: the directory of the dataset.
+      digest: the digest of its metadata.
     """
 
     root: str
@@ -66,7 +66,7 @@ class LerobotFiles:
         return "episodes"
 
     def rows(self, path: str) -> list[EpisodeRow]:
-        """The episodes in a file, by meta/."""
+        """The episodes in a file, according to meta/."""
         return _rows_of_files(self.root, self.digest).get(path[len(self.root.rstrip("/")) + 1 :], [])
 
     def read(self, path: str, start: int = 0, stop: int | None = None) -> Iterator[Record | Damage]:
@@ -95,7 +95,7 @@ class LerobotFiles:
         return low, high
 
     def _tables(self, path: str, start: int, stop: int | None, images: bool) -> Iterator[tuple[int, pa.Table | str]]:
-        """The frames of each episode with its position; or what is wrong with them."""
+        """The frames of each episode, or an error message, with its position."""
         rows = self.rows(path)
         wanted = range(start, len(rows) if stop is None else min(stop, len(rows)))
         if not wanted:
@@ -125,11 +125,11 @@ class LerobotFiles:
 
         table = frames.of(row.index)
         if table.num_rows != row.length:
-            return f"{table.num_rows} frames, where meta/ says {row.length} of episode {row.index}"
+            return f"{table.num_rows} frames, but meta/ says {row.length} for episode {row.index}"
         tasks = meta_of(self.root, self.digest).tasks
         numbers = table["task_index"].to_pylist()
         if not all(number in tasks for number in numbers):
-            return f"a task that meta/ does not name, in episode {row.index}"
+            return f"episode {row.index} has a task that is not in meta/"
         texts = pa.array([tasks[number] for number in numbers], pa.string())
         about = {
             "columns": row.columns,
@@ -140,7 +140,7 @@ class LerobotFiles:
 
 
 class _Frames:
-    """The row groups of a file; the last one that was read is kept."""
+    """The row groups of a file, with the last one cached."""
 
     def __init__(self, file: Any, size: int, images: bool):
         import pyarrow as pa
@@ -167,7 +167,7 @@ class _Frames:
         self._held: tuple[int, Any] = (-1, None)
 
     def of(self, episode: int) -> pa.Table:
-        """The frames of an episode; none, where the file does not have it."""
+        """The frames of an episode; an empty table if the file does not have it."""
         import pyarrow as pa
 
         start, stop = self._places.get(episode, (0, 0))

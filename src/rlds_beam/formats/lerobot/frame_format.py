@@ -1,4 +1,4 @@
-"""How the frames of a LeRobot dataset are stored: what its writers need to know."""
+"""How the frames of a LeRobot dataset are stored."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ class FrameFormat:
     """The features of the frames, and how their images are stored.
 
     Attributes:
-      features: what each field becomes.
-      fps: frames a second.
-      image_samples: frames of each camera and episode that are decoded for the statistics
+      features: the features, with their fields.
+      fps: frames per second.
+      image_samples: the number of frames of each camera and episode decoded for the statistics
         (`statistics.sample_places`).
-      encoding: of videos; None if images are copied.
+      encoding: the encoding of videos; None if images are copied.
     """
 
     features: FeatureMap

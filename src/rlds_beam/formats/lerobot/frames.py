@@ -1,4 +1,4 @@
-"""The frames of episodes on their way into a Parquet file."""
+"""Frames of episodes, ready to be written to Parquet."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 Values: TypeAlias = "Array | Sequence[str] | Sequence[bytes | memoryview]"
-"""Of a column: numbers (T, ...), texts, or images."""
+"""The values of a column: numbers (T, ...), text, or images."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,8 +26,8 @@ class LerobotFrames:
     """The frames of an episode.
 
     Attributes:
-      columns: by name, all that the Parquet file has.
-      length: how many frames there are.
+      columns: all columns of the Parquet file, by name.
+      length: the number of frames.
     """
 
     columns: Mapping[str, Values]
@@ -35,7 +35,7 @@ class LerobotFrames:
 
     @functools.cached_property
     def bytes(self) -> int:
-        """How much is in them."""
+        """The size of the columns."""
         return sum(
             values.nbytes if isinstance(values, np.ndarray) else sum(map(len, values))
             for values in self.columns.values()
@@ -47,7 +47,7 @@ class FrameColumns:
     """The columns of a Parquet file of frames.
 
     Attributes:
-      features: in the file, before LeRobot's own columns.
+      features: the features in the file, before LeRobot's own columns.
     """
 
     features: tuple[LerobotFeature, ...]
@@ -57,7 +57,7 @@ class FrameColumns:
         return tables.frames_schema(self.features)
 
     def table(self, episodes: Sequence[LerobotFrames]) -> pa.Table:
-        """The frames of these episodes, one after another."""
+        """The frames of these episodes, concatenated."""
         import pyarrow as pa
 
         columns = {feature.name: _joined(feature, [one.columns[feature.name] for one in episodes])

@@ -1,4 +1,4 @@
-"""The statistics of many episodes, worked out at once for as many of them as fit into a little memory."""
+"""Compute statistics of episodes in small batches."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from rlds_beam.formats.lerobot import statistics
 Array = np.ndarray[Any, Any]
 
 _MOST_EPISODES = 64
-"""Held at once: each has a histogram of every camera."""
+"""Episodes in a batch: each has a histogram for every camera."""
 
 _MOST_VALUES = 1 << 19
-"""Held at once, where all episodes count as the longest."""
+"""Padded values in a batch."""
 
 
 class GatheredStatistics:
-    """Takes episodes one after another; what it makes of one does not depend on the others."""
+    """Computes statistics of one episode after another; each result depends on its episode only."""
 
     def __init__(self) -> None:
         self._numbers: list[Mapping[str, Array]] = []
@@ -29,11 +29,11 @@ class GatheredStatistics:
         self._made: dict[str, list[Array]] = {}
 
     def add(self, numbers: Mapping[str, Array], histograms: Mapping[str, Array]) -> None:
-        """Takes an episode.
+        """Adds an episode.
 
         Args:
-          numbers: by feature, (T, ...), T > 0.
-          histograms: by image feature, (C, statistics.LEVELS).
+          numbers: the values of each feature, (T, ...), T > 0.
+          histograms: the histogram of each image feature, (C, statistics.LEVELS).
         """
         longest = max(self._longest, len(next(iter(numbers.values()))))
         width = sum(math.prod(values.shape[1:]) for values in numbers.values())
@@ -46,7 +46,7 @@ class GatheredStatistics:
         self._longest = longest
 
     def finish(self) -> dict[str, Array]:
-        """By feature, the statistics of all episodes: (E, len(STATISTICS), D); nothing where there is none."""
+        """The statistics of all episodes by feature, (E, len(STATISTICS), D); empty if there are no episodes."""
         self._end()
         return {name: np.concatenate(parts) for name, parts in self._made.items()}
 

@@ -1,4 +1,4 @@
-"""The size of images that the schema leaves open: that of the first ones, which the others have to have as well."""
+"""Find the image sizes that the schema does not give: those of the first images, which all others must have."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from rlds_beam.reading.plan import plan_ranges
 from rlds_beam.reading.reader import EpisodeReader
 
 Sizes = dict[str, tuple[int, int]]
-"""By path, height and width."""
+"""Height and width by path."""
 
 _EPISODES = 8
-"""That are read at most, to find one with images."""
+"""Maximum number of episodes to read, to find one with images."""
 
 
 def image_sizes(source: Source, connecting: ConnectorRunner, schema: Schema, entries: Sequence[str]) -> Sizes:
-    """The sizes of the images whose size the schema leaves open, as far as the first episodes have them.
+    """The sizes of images whose size is not in the schema, if the first episodes have such images.
 
     Args:
-      source: what is read.
-      connecting: what is made of its episodes.
-      schema: of those.
-      entries: of `--map`; fields that it leaves out are not looked at.
+      source: the dataset to read.
+      connecting: runs the connectors on its episodes.
+      schema: the schema after the connectors.
+      entries: the entries of `--map`; fields that they leave out are ignored.
     """
     wanted = {
         path
@@ -50,7 +50,7 @@ def image_sizes(source: Source, connecting: ConnectorRunner, schema: Schema, ent
 
 
 def _size_of(images: EncodedImages) -> tuple[int, int] | None:
-    """Of the first image that is sound."""
+    """The size of the first valid image."""
     for image in images:
         with contextlib.suppress(UndecodableImageError):
             if image != ZERO_IMAGE:
@@ -60,7 +60,7 @@ def _size_of(images: EncodedImages) -> tuple[int, int] | None:
 
 
 def _episodes(source: Source, connecting: ConnectorRunner) -> Iterator[Episode]:
-    """The first episodes without faults, as the connectors return them."""
+    """The first valid episodes, as returned by the connectors."""
     reader, connecting = EpisodeReader(source), connecting.as_probed() if connecting.connectors else connecting
     segments = ((work.split, segment) for work in plan_ranges(source) for segment in work.segments)
     read = (episode for split, segment in segments for episode in reader.read(split, segment))

@@ -1,4 +1,4 @@
-"""The names of the files of a LeRobot dataset: of v3.0, and of v2.1, where each episode has files of its own."""
+"""File names in a LeRobot dataset: of v3.0, and of v2.1, which has files for each episode."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ V3, V21 = "v3.0", "v2.1"
 Version = Literal["3.0", "2.1"]
 
 CHUNK = 1000
-"""Files in a directory, at most; of v2.1, episodes."""
+"""Maximum number of files in a directory; of episodes in v2.1."""
 
 DATA_MB, VIDEO_MB = 100, 200
-"""At which size LeRobot begins another file of v3.0. A range is smaller."""
+"""Size at which LeRobot begins another file in v3.0. A range is smaller."""
 
 DATA_PATH = "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
 VIDEO_PATH = "videos/{video_key}/chunk-{chunk_index:03d}/file-{file_index:03d}.mp4"
@@ -24,22 +24,22 @@ EPISODE_VIDEO_PATH = "videos/chunk-{episode_chunk:03d}/{video_key}/episode_{epis
 EPISODES_JSONL, TASKS_JSONL = "meta/episodes.jsonl", "meta/tasks.jsonl"
 EPISODES_STATS_JSONL = "meta/episodes_stats.jsonl"
 MODALITY = "meta/modality.json"
-"""What GR00T reads besides."""
+"""Additional file that GR00T reads."""
 
 INFO, STATS = "meta/info.json", "meta/stats.json"
 CARD = "README.md"
 FIELDS = "meta/rlds_beam.json"
-"""What the fields of the episodes were: for reading them back."""
+"""The original fields of the episodes, to read them back."""
 
 RANGES_IN_EPISODES = 256
-"""Ranges whose episodes share a file of meta/episodes."""
+"""Number of ranges that share a file of meta/episodes."""
 
 
 def place(number: int) -> dict[str, int]:
-    """Where the file of this number is."""
+    """The location of the file with this number."""
     return {"chunk_index": number // CHUNK, "file_index": number % CHUNK}
 
 
 def place_of_episode(index: int, chunk: int = CHUNK) -> dict[str, int]:
-    """Where the files of this episode are (v2.1)."""
+    """The location of an episode's files (v2.1)."""
     return {"episode_chunk": index // chunk, "episode_index": index}

@@ -1,4 +1,4 @@
-"""Which LeRobot feature each field of an episode becomes.
+"""Map the fields of episodes to LeRobot features.
 
 RLDS                                LeRobot
 observation/image_0   (png, jpeg)   observation.images.image_0
@@ -25,7 +25,7 @@ from rlds_beam.formats.lerobot.features import INDEX_FEATURES, FeatureMap, Lerob
 from rlds_beam.text import did_you_mean
 
 RESERVED = (*INDEX_FEATURES, "task")
-"""Names that no field can have: `task` is the text that LeRobot adds to each frame."""
+"""Names that no feature can have: `task` is the text that LeRobot adds to each frame."""
 
 TASK_FIELDS = (
     "language_instruction",
@@ -39,30 +39,30 @@ TASK_FIELDS = (
     "episode_metadata/instruction",
     "episode_metadata/task",
 )
-"""Fields that hold the instruction; the first that there is counts."""
+"""Fields that may hold the instruction; the first one present is used."""
 
 _WIDER = {"float16": "float32", "bfloat16": "float32"}
 _DTYPES = {"bool", "float32", "float64", "string", *(f"{u}int{n}" for u in ("", "u") for n in (8, 16, 32, 64))}
 
 _LEAST_IMAGE = 16
-"""Pixels that a side of uint8 numbers has at least, to be taken for an image."""
+"""Minimum side of a uint8 array to be considered an image, in pixels."""
 
 
 def map_features(
     schema: Schema, entries: Sequence[str] = (), sizes: Mapping[str, tuple[int, int]] | None = None
 ) -> FeatureMap:
-    """The features of a dataset.
+    """Maps a dataset's fields to features.
 
     Args:
-      schema: of its episodes.
-      entries: of `--map`.
-      sizes: height and width of images whose size the schema leaves open, by path.
+      schema: the schema of its episodes.
+      entries: the entries of `--map`.
+      sizes: height and width, by path, of images whose size is not in the schema.
 
     Raises:
-      UsageError: a field cannot be held, two have one name, or an entry names what is not there.
+      UsageError: LeRobot cannot hold a field, two features have one name, or an entry names an unknown field.
     """
     named, task, dropped = _parse(entries, schema)
-    left_out = dict.fromkeys(dropped, "--map leaves it out")
+    left_out = dict.fromkeys(dropped, "left out by --map")
     if task is None:
         known = {**schema.steps, **schema.metadata}
         task = next((p for p in TASK_FIELDS if p in known and _is_text(known[p]) and p not in dropped), None)
@@ -77,8 +77,8 @@ def map_features(
         if name in taken:
             other = next((p for n, p in named.items() if n == name), ("another field",))
             raise UsageError(
-                f"--to=lerobot: {field.path} and {'+'.join(other)} would both be the feature {name}: name one of them "
-                f"otherwise (--map=NAME={field.path}), or leave it out (--map=-{field.path})"
+                f"--to=lerobot: {field.path} and {'+'.join(other)} would both become the feature {name}: rename one "
+                f"(--map=NAME={field.path}), or leave it out (--map=-{field.path})"
             )
         taken.append(name)
         named[name] = (field.path,)
@@ -90,7 +90,7 @@ def map_features(
 
 
 def _parse(entries: Iterable[str], schema: Schema) -> tuple[dict[str, tuple[str, ...]], str | None, set[str]]:
-    """The paths of each name, the field of the task, and the fields to leave out."""
+    """The paths of each feature, the field of the task, and the fields to leave out."""
     named: dict[str, tuple[str, ...]] = {}
     task, dropped = None, set()
     every = {**schema.steps, **schema.metadata}
@@ -108,10 +108,10 @@ def _parse(entries: Iterable[str], schema: Schema) -> tuple[dict[str, tuple[str,
             dropped.add(paths[0])
         elif name == "task":
             if len(paths) > 1 or not _is_text(every[paths[0]]):
-                raise UsageError(f"--map={entry}: the task is one field of text")
+                raise UsageError(f"--map={entry}: the task must be one text field")
             task = paths[0]
         elif name in named or name in RESERVED or not name or "/" in name:
-            why = "it is named twice" if name in named else "LeRobot has no such name for a field"
+            why = "it is named twice" if name in named else "LeRobot reserves this name"
             raise UsageError(f"--map={entry}: {why}")
         else:
             named[name] = paths
@@ -133,11 +133,11 @@ def is_image(field: Field) -> bool:
 
 
 def _conventional(field: Field, fields: Sequence[Field], named: Container[str]) -> str:
-    """The name of a field that `--map` does not name.
+    """The default name of a field.
 
     Args:
-      fields: all of these.
-      named: the names that others have already.
+      fields: all fields.
+      named: the names already taken.
     """
     path = field.path
     if path == "reward":
@@ -164,7 +164,7 @@ def _is_vector(field: Field) -> bool:
 
 
 def _feature(name: str, fields: Sequence[Field], sizes: Mapping[str, tuple[int, int]]) -> LerobotFeature:
-    """Raises UsageError where LeRobot holds no such field."""
+    """The feature of these fields. Raises UsageError if LeRobot cannot hold them."""
     (first, *more) = fields
     if more:
         return _joined(name, fields)
@@ -175,25 +175,25 @@ def _feature(name: str, fields: Sequence[Field], sizes: Mapping[str, tuple[int, 
             shape = (*sizes[first.path], shape[-1])
         if len(shape) != 3 or None in shape:
             raise UsageError(
-                f"--to=lerobot: {first} has images of unknown size, or several a step, and LeRobot's have one size: "
-                f"resize them with a connector, or {drop}"
+                f"--to=lerobot: {first} has images of unknown size, or several a step; LeRobot needs one image of "
+                f"a fixed size: resize them with a connector, or {drop}"
             )
         return LerobotFeature(name, (first,), "image", "image", tuple(d or 0 for d in shape))
     if None in first.shape:
         raise UsageError(
-            f"--to=lerobot: {first} differs in shape from step to step, which LeRobot does not hold: pad it with a "
+            f"--to=lerobot: {first} varies in shape from step to step, which LeRobot cannot hold: pad it with a "
             f"connector, or {drop}"
         )
     text = first.dtype == "string"
     if len(first.shape) > (1 if text else 5):
-        raise UsageError(f"--to=lerobot: {first} has more dimensions than LeRobot holds: {drop}")
+        raise UsageError(f"--to=lerobot: {first} has more dimensions than LeRobot supports: {drop}")
     return LerobotFeature(name, (first,), "text" if text else "number", _dtype(first, drop), first.closed_shape)
 
 
 def _joined(name: str, fields: Sequence[Field]) -> LerobotFeature:
     for field in fields:
         if len(field.shape) > 1 or None in field.shape or field.dtype == "string" or is_image(field):
-            raise UsageError(f"--map={name}=...: {field} is no vector of numbers, so it cannot be joined with others")
+            raise UsageError(f"--map={name}=...: {field} is not a numeric vector, so it cannot be joined")
     dtype = np.result_type(*(_dtype(field, "leave it out") for field in fields))
     return LerobotFeature(name, tuple(fields), "number", dtype.name, (sum(math.prod(f.closed_shape) for f in fields),))
 
@@ -201,7 +201,7 @@ def _joined(name: str, fields: Sequence[Field]) -> LerobotFeature:
 def _dtype(field: Field, instead: str) -> str:
     dtype = _WIDER.get(field.dtype, field.dtype)
     if dtype not in _DTYPES:
-        raise UsageError(f"--to=lerobot: {field}: LeRobot holds no {field.dtype}: {instead}")
+        raise UsageError(f"--to=lerobot: {field}: LeRobot does not support {field.dtype}: {instead}")
     return dtype
 
 
@@ -209,7 +209,7 @@ _EPISODE_COLUMNS = ("episode_index", "tasks", "length", "dataset_from_index", "d
 
 
 def _columns(fields: Iterable[Field]) -> dict[str, Field]:
-    """The columns of meta/episodes by name: `file_path` of `episode_metadata/file_path`, where that is one field's."""
+    """The columns of meta/episodes: `file_path` for `episode_metadata/file_path`, if no other field is named so."""
     columns: dict[str, Field] = {}
     for field in fields:
         name = field.path.removeprefix("episode_metadata/")

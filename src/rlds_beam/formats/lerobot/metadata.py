@@ -1,4 +1,4 @@
-"""What `meta/` of a LeRobot dataset says of all its episodes."""
+"""Write `meta/` of a LeRobot dataset: totals and statistics of all episodes."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, Any]
 
 _AT_ONCE = 64
-"""Files of single episodes that are read at a time."""
+"""Number of single-episode files to read at a time."""
 
 
 class EpisodesFiles(Protocol):
-    """Writes what `meta/` says of the episodes, and the tasks."""
+    """Writes the episodes and tasks in `meta/`."""
 
     def add(self, place: int, number: int, facts: RangeFacts, numbers: EpisodeNumbers) -> None:
-        """Takes the episodes of a range: the `place`th of the plan, whose files have this number."""
+        """Adds the episodes of a range, the `place`th of the plan, whose files have this number."""
 
     def finish(self, tasks: Sequence[str]) -> None:
         """Completes the files."""
@@ -37,7 +37,7 @@ class EpisodesFiles(Protocol):
 
 @dataclasses.dataclass
 class Totals:
-    """What is known of the dataset so far."""
+    """Totals of the dataset so far."""
 
     tasks: dict[str, int] = dataclasses.field(default_factory=dict)
     task_frames: list[int] = dataclasses.field(default_factory=list)
@@ -50,7 +50,7 @@ class Totals:
     episodes: int = 0
 
     def add(self, split: str, facts: RangeFacts) -> EpisodeNumbers:
-        """Adds a range; the numbers of its episodes."""
+        """Adds a range. Returns the numbers of its episodes."""
         own = np.array([self.tasks.setdefault(text, len(self.tasks)) for text in facts.tasks], np.int64)
         self.task_frames += [0] * (len(self.tasks) - len(self.task_frames))
         for task, frames in zip(own.tolist(), np.bincount(facts.frame_tasks, minlength=len(own)).tolist(), strict=True):
@@ -66,7 +66,7 @@ class Totals:
         return numbers
 
     def add_numbers(self, files: Sequence[str], features: FeatureMap) -> None:
-        """Reads the numbers in a range's Parquet files, for their statistics."""
+        """Adds the values in a range's Parquet files to the statistics."""
         shapes = {feature.name: feature.shape for feature in features.numbers}
         shapes |= {"timestamp": (), "frame_index": ()}
         for table in _row_groups(files, list(shapes)):
@@ -76,7 +76,7 @@ class Totals:
 
 
 def _row_groups(files: Sequence[str], columns: list[str]) -> Iterator[pa.Table]:
-    """The row groups of Parquet files, in order: of one large file one at a time, of small ones some files at once."""
+    """The row groups of Parquet files in order: single row groups of a large file, or several small files at once."""
 
     def read(path: str) -> Iterator[pa.Table]:
         import pyarrow.parquet
@@ -95,7 +95,7 @@ def _row_groups(files: Sequence[str], columns: list[str]) -> Iterator[pa.Table]:
 
 
 def flat_values(column: Any) -> Array:
-    """All numbers of a column, however nested."""
+    """All numbers of a nested column, flattened."""
     import pyarrow as pa
 
     array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
@@ -105,7 +105,7 @@ def flat_values(column: Any) -> Array:
 
 
 def dataset_statistics(features: FeatureMap, totals: Totals) -> dict[str, Any]:
-    """`stats.json`."""
+    """The content of `stats.json`."""
     lengths, frames = np.concatenate(totals.lengths), totals.frames
     by_feature: dict[str, Any] = {}
     for feature in features.images:
@@ -125,7 +125,7 @@ def dataset_statistics(features: FeatureMap, totals: Totals) -> dict[str, Any]:
 
 
 def features_info(frame_format: FrameFormat) -> dict[str, Any]:
-    """The `features` of info.json."""
+    """The `features` of `info.json`."""
     features: dict[str, Any] = {feature.name: feature.info() for feature in frame_format.features.features}
     for feature in frame_format.videos:
         assert frame_format.encoding is not None

@@ -1,4 +1,4 @@
-"""`meta/modality.json`, which GR00T reads beside a LeRobot dataset of v2.1: what the parts of its vectors are.
+"""`meta/modality.json`, which GR00T reads from LeRobot v2.1 datasets: the parts of each vector.
 
 {"state":      {"arm": {"start": 0, "end": 7}, "gripper": {"start": 7, "end": 8}},
  "action":     {"action": {"start": 0, "end": 7}},
@@ -20,20 +20,20 @@ from rlds_beam.text import did_you_mean
 
 AUTO = "auto"
 _VECTORS = {"state": "observation.state", "action": "action"}
-"""The feature that a part is of, unless `original_key` says otherwise."""
+"""The feature of a part, unless `original_key` names another."""
 _TASK = "human.task_description"
 
 
 def modality_text(modality: str, features: FeatureMap, videos: Sequence[LerobotFeature]) -> str:
-    """The text of modality.json.
+    """The text of `modality.json`.
 
     Args:
       modality: `auto`, or the path of a file.
-      features: of the dataset.
-      videos: those that are videos.
+      features: the features of the dataset.
+      videos: the features that are videos.
 
     Raises:
-      UsageError: the features do not give it, or the file is not of these features.
+      UsageError: it cannot be derived from the features, or the file does not match them.
     """
     if modality == AUTO:
         return json.dumps(auto_modality(features, videos), indent=4) + "\n"
@@ -41,7 +41,7 @@ def modality_text(modality: str, features: FeatureMap, videos: Sequence[LerobotF
         text = storage.read_text(modality)
         content = parse_json(text, modality)
     except (OSError, UsageError) as error:
-        raise UsageError(f"--modality={modality}: it cannot be read as JSON: {error} ({AUTO} makes one)") from None
+        raise UsageError(f"--modality={modality}: not valid JSON: {error} ({AUTO} generates one)") from None
     problem = _problem(content, features, videos)
     if problem is not None:
         raise UsageError(f"--modality={modality}: {problem}")
@@ -49,18 +49,18 @@ def modality_text(modality: str, features: FeatureMap, videos: Sequence[LerobotF
 
 
 def auto_modality(features: FeatureMap, videos: Sequence[LerobotFeature]) -> dict[str, Any]:
-    """The modalities by the names of the fields: vectors that `--map` joined are parts of it."""
+    """The modalities by field name. The fields of a vector joined by `--map` are its parts."""
     named = {feature.name: feature for feature in features.numbers}
     for part, name in _VECTORS.items():
         if name not in named or len(named[name].shape) > 1:
             raise UsageError(
-                f"--modality={AUTO}: GR00T reads its {part} from one vector, {name}, and the dataset has none: join "
+                f"--modality={AUTO}: GR00T reads its {part} from one vector, {name}, which the dataset lacks: join "
                 f"its fields, --map={name}=PATH+PATH"
             )
     pictures = [feature for feature in features.images if feature.is_video and feature not in videos]
     if pictures:
         raise UsageError(
-            f"--modality={AUTO}: GR00T reads cameras from videos, and {pictures[0].name} is copied: add "
+            f"--modality={AUTO}: GR00T reads cameras from videos, but {pictures[0].name} is copied: add "
             f"--images=video, or leave it out (--map=-{pictures[0].path})"
         )
     modality: dict[str, Any] = {part: _parts(named[name]) for part, name in _VECTORS.items()}
@@ -72,7 +72,7 @@ def auto_modality(features: FeatureMap, videos: Sequence[LerobotFeature]) -> dic
 
 
 def _parts(feature: LerobotFeature) -> dict[str, Any]:
-    """Each field of a vector, and the numbers in it that the field is."""
+    """The range of each field in a vector."""
     leaves = [field.path.rpartition("/")[2] for field in feature.fields]
     names = leaves if len(set(leaves)) == len(leaves) else [field.path.replace("/", ".") for field in feature.fields]
     parts, start = {}, 0
@@ -83,7 +83,7 @@ def _parts(feature: LerobotFeature) -> dict[str, Any]:
 
 
 def _problem(content: Any, features: FeatureMap, videos: Sequence[LerobotFeature]) -> str | None:
-    """What a file says that the features are not."""
+    """How a modality file contradicts the features; None if it does not."""
     sections = (*_VECTORS, "video", "annotation")
     if not isinstance(content, dict) or not all(isinstance(part, dict) for part in content.values()):
         return f"expected an object with {', '.join(sections)}, each an object"
@@ -112,11 +112,11 @@ def _wrong_entry(
     if section == "annotation":
         key = entry.get("original_key", f"annotation.{name}")
         known = [*INDEX_FEATURES, *(n for n, feature in numbers.items() if "int" in feature.dtype)]
-        return None if key in known else f"there is no feature {key} of whole numbers; {_TASK} is that of task_index"
+        return None if key in known else f"there is no integer feature {key}; {_TASK} uses task_index"
     key = entry.get("original_key", _VECTORS[section])
     if key not in numbers:
         return f"there is no feature {key}{did_you_mean(str(key), numbers)}; there are {', '.join(numbers)}"
     size, start, end = numbers[key].size, entry.get("start"), entry.get("end")
     if type(start) is not int or type(end) is not int or not 0 <= start < end <= size:
-        return f"start {start} and end {end} are no part of {key}, which has {size} numbers"
+        return f"start {start} and end {end} are outside {key}, which has {size} numbers"
     return None

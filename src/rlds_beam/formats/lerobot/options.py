@@ -1,4 +1,4 @@
-"""How a LeRobot dataset is written: the options."""
+"""Options of the LeRobot output."""
 
 from __future__ import annotations
 
@@ -14,54 +14,52 @@ Codec = Literal["av1", "h264"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LerobotOptions(Options):
-    """How a LeRobot dataset is written."""
+    """LeRobot output."""
 
-    lerobot_version: Version = option("3.0", "3.0, or 2.1, with files for each episode, which GR00T and openpi read")
-    fps: float | None = option(None, "frames a second of the recording, if the data does not say")
-    round_fps: bool = option(False, "round --fps to a whole number (it is refused otherwise)")
+    lerobot_version: Version = option("3.0", "3.0, or 2.1 (one file per episode; read by GR00T and openpi)")
+    fps: float | None = option(None, "recorded frames per second, if not in the data")
+    round_fps: bool = option(False, "round a fractional --fps instead of refusing it")
     map: tuple[str, ...] = option(
-        (), "NAME=PATH: the feature that a field becomes (PATH+PATH joins vectors, task=PATH names the instruction); "
+        (), "NAME=PATH: store a field as feature NAME (PATH+PATH joins vectors, task=PATH sets the instruction); "
         "-PATH leaves a field out (comma separated)", metavar="NAME=PATH"
     )  # fmt: skip
     image_samples: int | None = option(
         None,
-        "images of each camera and episode that are decoded for the image statistics (one of 50, 4 at most)",
+        "images to decode per camera and episode for statistics (default: 1 in 50, at most 4)",
         least=1,
     )
-    images: Literal["copy", "video"] = option("copy", "copy them as they are, or encode them as videos")
-    vcodec: Codec = option("av1", "codec of --images=video")
-    crf: int = option(30, "quality of videos: lower is better and larger", least=0)
-    gop: int = option(
-        2, "frames from one key frame to the next: more make smaller videos that are slower to read at random", least=1
-    )
-    encoder_preset: str | None = option(None, "speed of the encoder (12 for av1, medium for h264)")
-    robot_type: str | None = option(None, "the name of the robot, for info.json")
+    images: Literal["copy", "video"] = option("copy", "copy images unchanged, or encode them as videos")
+    vcodec: Codec = option("av1", "video codec")
+    crf: int = option(30, "video quality: lower is better, with larger files", least=0)
+    gop: int = option(2, "frames between key frames: more make videos smaller, but slower to read at random", least=1)
+    encoder_preset: str | None = option(None, "encoder speed preset (default: 12 for av1, medium for h264)")
+    robot_type: str | None = option(None, "robot name in info.json")
     modality: str | None = option(
         None,
-        "modality.json for GR00T, with --lerobot_version=2.1: auto, or a file that is checked and copied",
+        "modality.json for GR00T, with --lerobot_version=2.1: auto, or a file to check and copy",
         metavar="FILE",
     )
 
 
 def whole_fps(options: LerobotOptions, recorded: float | None = None) -> int:
-    """The frames a second.
+    """The frames per second.
 
     Args:
       recorded: the rate of the data, if known.
 
     Raises:
-      UsageError: nothing says it, or it is not a whole number.
+      UsageError: it is unknown, or not a whole number.
     """
     fps = options.fps if options.fps is not None else recorded
     if fps is None:
-        raise UsageError("--to=lerobot: nothing says how many frames a second were recorded; name it: --fps=10")
+        raise UsageError("--to=lerobot: the data does not say its frames per second; pass --fps, for example --fps=10")
     if not 0 < fps < 1e6:
         raise UsageError(f"--fps={fps:g}: expected a number above 0")
     if float(fps).is_integer():
         return int(fps)
     if not options.round_fps or round(fps) < 1:
         raise UsageError(
-            f"--fps={fps:g}: LeRobot's videos and tools need a whole number of frames a second; give one, or "
-            "--round_fps to take the nearest (the timestamps are then those of the rounded rate)"
+            f"--fps={fps:g}: LeRobot's videos and tools need a whole number of frames per second; pass one, or "
+            "--round_fps to use the nearest (timestamps then follow the rounded rate)"
         )
     return round(float(fps))

@@ -47,7 +47,7 @@ from rlds_beam.reading.base import Source
 from rlds_beam.reading.plan import WorkRange
 
 if TYPE_CHECKING:
-    from typing_extensions import Self  # of typing from Python 3.11 on
+    from typing_extensions import Self  # in typing since Python 3.11
 
     from rlds_beam.output.commits import RangeCommit
 
@@ -56,19 +56,19 @@ Array = np.ndarray[Any, Any]
 
 @dataclasses.dataclass(frozen=True)
 class LerobotOutput(GlobalIndices, SeveralFiles, MetadataFiles, StoredNames, ItemCounts, CostHints, SizePrediction):
-    """A dataset that LeRobot opens, of v3.0: a Parquet file of frames for each range, and `meta/`.
+    """A LeRobot v3.0 dataset: a Parquet file of frames for each range, and `meta/`.
 
     Attributes:
       directory: where the files go.
       name: the name of the dataset.
       frames: how the frames are stored.
-      robot_type: for info.json.
+      robot_type: the robot's name in info.json.
       modality: the text of modality.json (v2.1); None if there is none.
-      first: by split, the number of its first file.
-      ranges: how many there are in all.
-      version: of LeRobot's format.
+      first: the number of each split's first file.
+      ranges: the number of ranges.
+      version: the version of LeRobot's format.
       files_class: writes the files of a range.
-      episodes_class: writes the metadata of the episodes, and the tasks.
+      episodes_class: writes the metadata of episodes and tasks.
     """
 
     directory: str
@@ -96,19 +96,19 @@ class LerobotOutput(GlobalIndices, SeveralFiles, MetadataFiles, StoredNames, Ite
         as_video = options.images == "video"
         for name in options_given(options, LerobotOptions) if not as_video else ():
             if name in ("vcodec", "crf", "gop", "encoder_preset"):
-                raise UsageError(f"--{name} is for --images=video")
+                raise UsageError(f"--{name} needs --images=video")
         frames = FrameFormat(features, fps, options.image_samples, Encoding.of(options) if as_video else None)
         kind = LerobotV21Output if options.lerobot_version == "2.1" else LerobotOutput
         for feature in frames.videos:
             if feature.shape[0] % 2 or feature.shape[1] % 2:
                 raise UsageError(
-                    f"--images=video: {feature.describe()} has an odd number of pixels, which {PIXELS} cannot hold: "
+                    f"--images=video: {feature.describe()} has an odd height or width, which {PIXELS} cannot hold: "
                     "resize it with a connector, or copy the images (--images=copy)"
                 )
         return kind(directory, source.name, frames, options.robot_type).with_modality(options.modality)
 
     def with_modality(self, modality: str | None) -> LerobotOutput:
-        """The output, with what `--modality` says; raises UsageError where it cannot be used."""
+        """The output with `--modality` applied. Raises UsageError if it cannot be used."""
         if modality is not None:
             raise UsageError(
                 "--modality: modality.json is for GR00T, which reads LeRobot 2.1: add --lerobot_version=2.1, or leave "
@@ -132,12 +132,12 @@ class LerobotOutput(GlobalIndices, SeveralFiles, MetadataFiles, StoredNames, Ite
 
     @property
     def metadata_of_all(self) -> tuple[str, ...]:
-        """Files that every version has."""
+        """Metadata files of every version."""
         return (layout.STATS, layout.FIELDS, layout.CARD, layout.INFO)
 
     @property
     def episodes_files(self) -> int:
-        """How many files of meta/episodes there are."""
+        """The number of files in meta/episodes."""
         return max(1, -(-self.ranges // layout.RANGES_IN_EPISODES))
 
     @property
@@ -166,7 +166,7 @@ class LerobotOutput(GlobalIndices, SeveralFiles, MetadataFiles, StoredNames, Ite
 
     def measure(self, batches: Sequence[Batch]) -> int | None:
         if self.frames.videos:
-            return None  # a sample would have to be encoded
+            return None  # needs encoding a sample
         with tempfile.TemporaryDirectory() as directory:
             work = WorkRange("sample", 0, 1, ())
             output = dataclasses.replace(self, directory=directory).with_ranges([work])
@@ -177,14 +177,14 @@ class LerobotOutput(GlobalIndices, SeveralFiles, MetadataFiles, StoredNames, Ite
                 for batch in batches:
                     try:
                         writer.write(batch)
-                    except BadEpisode:  # it is going to be rejected, and kept as it was read
+                    except BadEpisode:  # it will be rejected and kept as read
                         size += sum(len(episode.payload) for episode in batch.episodes)
                 return size + sum(one.shard.bytes for one in writer.finish())
             finally:
                 writer.abort()
 
     def number_of(self, work: WorkRange) -> int:
-        """The number of a range among those of all splits, and of its file."""
+        """The number of a range across all splits, which is also its file's number."""
         return dict(self.first)[work.split] + work.index
 
     def files(self, work: WorkRange) -> tuple[str, ...]:
@@ -198,7 +198,7 @@ class LerobotOutput(GlobalIndices, SeveralFiles, MetadataFiles, StoredNames, Ite
         return LerobotWriter(self.directory, self.frames, files, facts)
 
     def facts(self, commit: RangeCommit) -> RangeFacts:
-        """What a range kept until all were finished."""
+        """The facts that a finished range kept."""
         return RangeFacts.read(storage.join(self.directory, facts_file(commit.range)))
 
     def global_indices(self, commits: Sequence[RangeCommit]) -> list[Any]:
@@ -222,7 +222,7 @@ class LerobotOutput(GlobalIndices, SeveralFiles, MetadataFiles, StoredNames, Ite
         return dataclasses.replace(commit, files=(data, *others))
 
     def paths(self, episodes: int) -> dict[str, Any]:
-        """What info.json says of the files."""
+        """The entries of info.json about files."""
         del episodes
         return {
             "chunks_size": layout.CHUNK,
@@ -237,9 +237,9 @@ class LerobotOutput(GlobalIndices, SeveralFiles, MetadataFiles, StoredNames, Ite
         return statistics
 
     def complete(self, commits: Sequence[RangeCommit]) -> dict[str, Any]:
-        """Writes all of `meta/`, info.json last.
+        """Writes all of `meta/`, with info.json last.
 
-        The files of ranges without a frame are removed: LeRobot has no empty ones.
+        Files of ranges without frames are removed: LeRobot has no empty files.
         """
         totals, episodes = Totals(), self.episodes_class(self.directory, self.frames)
         for place, commit in enumerate(commits):
@@ -279,7 +279,7 @@ class LerobotOutput(GlobalIndices, SeveralFiles, MetadataFiles, StoredNames, Ite
 
 
 def numbers_of(facts: RangeFacts, numbers: Any) -> dict[str, Array]:
-    """The true numbers of the frames of a range (`parquet_file.edits_of`)."""
+    """The final numbers of a range's frames (`parquet_file.edits_of`)."""
     episodes = numbers["first_episode"] + np.arange(len(facts.lengths))
     return {
         "index": numbers["first_frame"] + np.arange(facts.frames),

@@ -1,4 +1,4 @@
-"""A LeRobot dataset of v2.1 as an output: `convert --to=lerobot --lerobot_version=2.1`."""
+"""LeRobot v2.1 datasets as an output: `convert --to=lerobot --lerobot_version=2.1`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class LerobotV21Output(LerobotOutput):
-    """As `LerobotOutput`, with a Parquet file and a video of each camera for each episode; `meta/` holds JSON lines."""
+    """A `LerobotOutput` with a Parquet file and a video per camera for each episode; `meta/` holds JSON lines."""
 
     version: ClassVar[str] = layout.V21
     files_class = EpisodeFiles
@@ -31,7 +31,7 @@ class LerobotV21Output(LerobotOutput):
         for field in self.frames.features.columns.values():
             if field.encoding in IMAGES:
                 raise UsageError(
-                    f"--lerobot_version=2.1: {field} is an image of the episode, which episodes.jsonl cannot hold: "
+                    f"--lerobot_version=2.1: {field} is an image per episode, which episodes.jsonl cannot hold: "
                     f"leave it out: --map=-{field.path}"
                 )
         if modality is None:
@@ -66,7 +66,7 @@ class LerobotV21Output(LerobotOutput):
         return dataclasses.replace(commit, files=(*files, *kept))
 
     def stats(self, statistics: dict[str, Any]) -> dict[str, Any]:
-        """Without counts: GR00T takes a part of the vector of each statistic that it finds."""
+        """The statistics without counts: GR00T slices the vector of every statistic that it finds."""
         return {
             name: {statistic: value for statistic, value in of_feature.items() if statistic != "count"}
             for name, of_feature in statistics.items()

@@ -1,4 +1,4 @@
-"""Whether pyarrow writes the numbers of a Parquet file where `parquet_file` looks for them."""
+"""Check that pyarrow writes the numbers of a Parquet file where `parquet_file` looks for them."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from rlds_beam.formats.lerobot.parquet_file import BOUNDED, MARKS, FramesFile, e
 
 @functools.cache
 def check_pages() -> None:
-    """Writes a small file, numbers it and reads it back.
+    """Writes a small file, renumbers it and reads it back.
 
     Raises:
-      RldsBeamError: the version of pyarrow that is installed writes the numbers, or their bounds, elsewhere.
+      RldsBeamError: the installed version of pyarrow writes the numbers or their bounds elsewhere.
     """
     import pyarrow.parquet
 
@@ -55,7 +55,7 @@ class _Memory:
 
 
 def _bounds(metadata: Any, name: str) -> list[tuple[int, int]]:
-    """The smallest and the largest value of a column, by row group."""
+    """The minimum and maximum of a column, by row group."""
     bounds = []
     for group in (metadata.row_group(i) for i in range(metadata.num_row_groups)):
         (column,) = (c for c in (group.column(i) for i in range(group.num_columns)) if c.path_in_schema == name)

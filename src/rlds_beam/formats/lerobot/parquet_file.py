@@ -1,15 +1,14 @@
-"""The Parquet file of a range's frames, and the numbers in it that are written when all ranges are finished.
+"""Write a range's frames to Parquet, and fill in the final numbers when all ranges are finished.
 
 `index`, `episode_index` and `task_index` count from the first frame of the dataset. A range knows only its own, so it
-writes them with a mark in the upper half of each number, plain and not compressed:
+writes them with a mark in the upper half of each number, unencoded and uncompressed:
 
     index, of the range    7AC391E5 00000000    7AC391E5 00000001    ...
     index, in the end      00000000 0001E240    00000000 0001E241    ...
 
-Where these numbers are is kept: the values themselves are the end of their page; the smallest and the largest of each
-row group, by which readers skip row groups, are in the page's header and in the footer. `renumber` writes the true
-numbers there: into the finished file, which keeps its size, as often as need be. `pages.check_pages`
-holds pyarrow to that.
+The positions of these numbers are kept: values are at the end of their page; the minimum and maximum of each row group,
+by which readers skip row groups, are in the page header and the footer. `renumber` writes the final numbers into the
+finished file, which keeps its size; it can be repeated. `pages.check_pages` checks that pyarrow writes files this way.
 """
 
 from __future__ import annotations
@@ -33,34 +32,34 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, Any]
 
 MARKS = {"index": 0x7AC391E5 << 32, "episode_index": 0x7AC391E6 << 32, "task_index": 0x7AC391E7 << 32}
-"""Added to the numbers of a range."""
+"""Mark added to the numbers of a range."""
 
 BOUNDED = ("index", "episode_index")
-"""Their true numbers rise as those of the range do, so the bounds of a row group stay its first and last."""
+"""Columns in rising order, in the range and the dataset: a row group's bounds are its first and last value."""
 
 ROW_GROUP_BYTES = 1 << 20
-"""A row group ends after the episode that makes it so large: long episodes have their own, as LeRobot writes them."""
+"""Row group size: a group ends after the episode that reaches it, so long episodes get their own, as in LeRobot."""
 
 _MOST_ROWS = 1 << 14
-"""Of a row group: more may be several pages."""
+"""Maximum rows of a row group: more might take several pages."""
 
 _MOST_BYTES = 64 << 20
 
 _MOST_GROUP_BYTES = 1 << 30
-"""Of the episodes that are held at once, where they are several: a column of Arrow holds twice that."""
+"""Maximum bytes of several episodes held at once: an Arrow column holds twice as much."""
 
 _HEADER = 4096
-"""Bytes of a page's header, at most."""
+"""Maximum size of a page header."""
 
 
 class Destination(Protocol):
-    """What a file is written to: a `ShardWriter`."""
+    """Where a file is written: a `ShardWriter`."""
 
     def write(self, buffers: Iterable[bytes | memoryview], records: int, key: object = None) -> None: ...
 
 
 class FramesFile:
-    """Writes frames as a Parquet file, to the end of a shard."""
+    """Appends frames to a shard as a Parquet file."""
 
     def __init__(self, shard: Destination, columns: FrameColumns):
         import pyarrow.parquet
@@ -79,7 +78,7 @@ class FramesFile:
         self._bytes = self._rows = 0
 
     def add(self, frames: LerobotFrames, key: object) -> None:
-        """Takes the frames of an episode."""
+        """Adds the frames of an episode."""
         if self._bytes + frames.bytes > _MOST_GROUP_BYTES:
             self.end_group()
         self._held.append((frames, key))
@@ -100,7 +99,7 @@ class FramesFile:
         self._held, self._bytes, self._rows = [], 0, 0
 
     def close(self) -> tuple[dict[str, Array], int]:
-        """Completes the file: where the numbers of the range are in it, for `edits_of`, and its bytes."""
+        """Completes the file. Returns the positions of its numbers, for `edits_of`, and its size."""
         self.end_group()
         self._sink.footer = self._sink.tell()
         self._writer.close()
@@ -108,13 +107,13 @@ class FramesFile:
         return self._sink.places(), self._sink.tell()
 
     def abort(self) -> None:
-        """Writes no more; does nothing after `close`."""
-        self._sink.discards = True  # the writer adds a footer when it is closed
+        """Stops writing. Does nothing after `close`."""
+        self._sink.discards = True  # the writer writes a footer when closed
         self._writer.close()
 
 
 def _leaves(name: str, kind: pa.DataType) -> list[str]:
-    """The names of a column's values in a Parquet file."""
+    """The paths of a column's values in a Parquet file."""
     import pyarrow as pa
 
     if pa.types.is_struct(kind):
@@ -125,7 +124,7 @@ def _leaves(name: str, kind: pa.DataType) -> list[str]:
 
 
 class _Sink(io.RawIOBase):
-    """A shard as a file that is written to; keeps the small pieces, which the headers of pages are."""
+    """A shard as a writable file; keeps small pieces, which are page headers."""
 
     def __init__(self, shard: Destination):
         super().__init__()
@@ -139,7 +138,7 @@ class _Sink(io.RawIOBase):
         return True
 
     def write(self, data: Any) -> int:
-        piece = bytes(data)  # of `bytes`, which pyarrow gives, these themselves
+        piece = bytes(data)  # no copy: pyarrow passes `bytes`
         self._waiting.append(piece)
         if len(piece) <= _HEADER or self.footer is not None:
             self._kept[self._at] = piece
@@ -149,7 +148,7 @@ class _Sink(io.RawIOBase):
         return len(piece)
 
     def pass_on(self) -> None:
-        """Writes what has come since the last time."""
+        """Writes what was received since the last call."""
         waiting, self._waiting = self._waiting, []
         if not self.discards:
             self._shard.write(waiting, 0)
@@ -158,10 +157,10 @@ class _Sink(io.RawIOBase):
         return self._at
 
     def places(self) -> dict[str, Array]:
-        """By column, (offset, count) of the values of each row group; `bounds`: (offset, column, number).
+        """By column, the (offset, count) of each row group's values; `bounds`: (offset, column, number).
 
         Raises:
-          RldsBeamError: the numbers are not where this version of pyarrow should have written them.
+          RldsBeamError: this version of pyarrow wrote the numbers elsewhere.
         """
         import pyarrow.parquet
 
@@ -182,7 +181,7 @@ class _Sink(io.RawIOBase):
                     raise other_pages()
                 bounds += _marked(header, start)
                 end = start + column.total_compressed_size
-                if end not in pages:  # some versions repeat there what the footer says
+                if end not in pages:  # some versions repeat the footer's bounds here
                     bounds += _marked(self._kept.get(end, b""), end)
                 values[name].append((start + size, group.num_rows))
         arrays = {name: np.array(places, np.int64).reshape(-1, 2) for name, places in values.items()}
@@ -190,7 +189,7 @@ class _Sink(io.RawIOBase):
 
 
 def _marked(data: bytes, offset: int) -> list[tuple[int, int, int]]:
-    """Where numbers with a mark are: (offset, which of `NUMBERED`, the number of the range)."""
+    """The marked numbers: (offset, which of `NUMBERED`, number in the range)."""
     marks = []
     for name in BOUNDED:
         mark = struct.pack("<q", MARKS[name])[4:]
@@ -202,12 +201,12 @@ def _marked(data: bytes, offset: int) -> list[tuple[int, int, int]]:
 
 
 def edits_of(places: Mapping[str, Array], numbers: Mapping[str, Array]) -> list[tuple[int, bytes]]:
-    """The edits that write the final numbers: (offset, bytes), in order.
+    """The edits that write the final numbers, (offset, bytes) in order.
 
     Args:
-      places: as `FramesFile.close` gave them.
-      numbers: for each of `NUMBERED`, the number of each frame; for the bounded ones, that within the range plus a
-        constant.
+      places: the positions from `FramesFile.close`.
+      numbers: for each of `NUMBERED`, the number of each frame; for the bounded ones, the number within the range plus
+        a constant.
     """
     edits: list[tuple[int, bytes]] = []
     for name in NUMBERED:
@@ -223,7 +222,7 @@ def edits_of(places: Mapping[str, Array], numbers: Mapping[str, Array]) -> list[
 
 
 def edited(content: bytes, edits: Iterable[tuple[int, bytes]]) -> bytearray:
-    """The content with these edits."""
+    """The content with these edits applied."""
     whole = bytearray(content)
     for offset, part in edits:
         whole[offset : offset + len(part)] = part
@@ -231,7 +230,7 @@ def edited(content: bytes, edits: Iterable[tuple[int, bytes]]) -> bytearray:
 
 
 def renumber(path: str, places: Mapping[str, Array], numbers: Mapping[str, Array]) -> str:
-    """Writes the true numbers into a finished file, however often; returns its checksum. Args: as for `edits_of`."""
+    """Writes the final numbers into a finished file and returns its checksum. Can be repeated. Args: see `edits_of`."""
     edits = edits_of(places, numbers)
     if storage.scheme(path) is None:
         with storage.open_update(path) as file:
@@ -246,10 +245,10 @@ def renumber(path: str, places: Mapping[str, Array], numbers: Mapping[str, Array
 
 
 def other_pages() -> RldsBeamError:
-    """Of a version of pyarrow that writes files in another way."""
+    """The error for a version of pyarrow that writes pages in another way."""
     import pyarrow as pa
 
     return RldsBeamError(
-        f"--to=lerobot: pyarrow {pa.__version__} writes the pages of Parquet files in a way that rlds-beam does not "
-        "know: install another version"
+        f"--to=lerobot: pyarrow {pa.__version__} writes Parquet pages in a way that rlds-beam does not "
+        "support: install another version"
     )

@@ -1,4 +1,4 @@
-"""One episode as frames of a LeRobot dataset, with all that can be wrong with it found."""
+"""Convert an episode to LeRobot frames, and find every problem before anything is written."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ Array = np.ndarray[Any, Any]
 
 
 class PreparedEpisode:
-    """What is written of an episode, and gathered.
+    """An episode's frames and what is gathered from them.
 
     Attributes:
-      key, length: of the episode.
-      columns: of its frames, by name, without the numbers that only the range knows.
-      numbers: of those, the numbers: (T, ...).
-      texts: of its task, one of the episode or one of each frame.
-      histograms, samples: by image feature.
-      metadata: of the episode, an array of one value for each column of meta/episodes.
-      pixels: by feature, the frames of videos.
+      key, length: the key and length of the episode.
+      columns: the columns of its frames by name, without the numbers that only the range knows.
+      numbers: the numeric columns, (T, ...).
+      texts: the text of its task: one for the episode, or one for each frame.
+      histograms, samples: the histogram and the number of sampled frames of each image feature.
+      metadata: an array of one value for each column of meta/episodes.
+      pixels: the video frames by feature.
 
     Raises:
-      BadEpisode: it cannot be written.
+      BadEpisode: the episode cannot be written.
     """
 
     def __init__(self, frame_format: FrameFormat, episode: Episode):
@@ -72,7 +72,7 @@ class PreparedEpisode:
         self.texts = _task_texts(mapped.task, episode)
 
     def _sample(self, feature: LerobotFeature, column: Column, samples: int | None) -> None:
-        """Counts the pixels of some frames, but not of `ZERO_IMAGE`; where there is no other, as if it were one."""
+        """Counts the pixels of sampled frames, except `ZERO_IMAGE`. If all are, counts one zero pixel."""
         places = statistics.sample_places(self.length, samples)
         if isinstance(column, EncodedImages):
             some: Column = column.with_data(objects([image for image in map(column.image, places) if image]))
@@ -87,12 +87,12 @@ class PreparedEpisode:
         self.samples[feature.name] = max(1, len(some))
 
     def release(self) -> None:
-        """Forgets the frames."""
+        """Frees the frames."""
         self.columns, self.numbers, self.texts, self.pixels, self.histograms = {}, {}, [], {}, {}
 
 
 def metadata_column(field: Any, values: list[Any]) -> pa.Array:
-    """Values of a field of the episodes as Arrow holds them."""
+    """An Arrow array of an episode field's values."""
     if field.encoding in ("png", "jpeg"):
         return to_arrow(field, EncodedImages(objects(values), field.shape, field.dtype), len(values))
     if field.dtype == "string" or None in field.shape:
@@ -110,7 +110,7 @@ def _task_texts(task: str | None, episode: Episode) -> list[str]:
 
 
 def _check_size(feature: LerobotFeature, column: Column) -> None:
-    """Raises BadEpisode for an image of another size, where the schema leaves that open."""
+    """Raises BadEpisode if an image has another size and the schema does not fix it."""
     if feature.is_sized and isinstance(column, EncodedImages):
         there = column.data != ZERO_IMAGE
         images = EncodedImages(column.data[there], feature.shape, column.dtype, column.encoding)

@@ -1,7 +1,7 @@
-"""What a range keeps beside its frames until all ranges are finished: `_ranges/<range>.npz`.
+"""Facts about a range that are kept until all ranges are finished: `_ranges/<range>.npz`.
 
-Numbers of its episodes and frames, its texts of tasks, the statistics of each episode, and where the numbers are that
-the range does not know yet.
+The lengths of its episodes, its task texts, the statistics of each episode, and the positions of numbers that are not
+yet known to the range.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, Any]
 
 DIRECTORY = "_ranges"
-"""It is removed with all that is in it when the dataset is complete."""
+"""Directory of the facts, removed when the dataset is complete."""
 
 
 @dataclasses.dataclass
 class RangeFacts:
-    """Of E episodes with N frames in all.
+    """Facts about E episodes with N frames in total.
 
     Attributes:
-      keys: of the episodes.
-      lengths: int64 (E,).
-      tasks: the texts, in the order in which they first appear.
-      frame_tasks: which of them each frame has, int32 (N,).
-      statistics: by feature, (E, statistics, D): of each episode.
-      histograms: by image feature, (C, 256): of the frames that were decoded.
-      samples: by image feature, how many frames of each episode those are, (E,).
-      columns: a row of each episode, for meta/episodes.
-      places: where the numbers of the range are (`parquet_file.edits_of`); of v2.1, also where the files of its
-        episodes end (`episode_files.EpisodeFiles`).
+      keys: the keys of the episodes.
+      lengths: the lengths of the episodes, int64 (E,).
+      tasks: the task texts, in order of first appearance.
+      frame_tasks: the task of each frame, an index into `tasks`, int32 (N,).
+      statistics: the statistics of each episode by feature, (E, statistics, D).
+      histograms: the histogram of the decoded frames by image feature, (C, 256).
+      samples: the number of decoded frames of each episode by image feature, (E,).
+      columns: a row for each episode, for meta/episodes.
+      places: the positions of the range's numbers (`parquet_file.edits_of`); in v2.1, also the ends of the episodes'
+        files (`episode_files.EpisodeFiles`).
     """
 
     keys: Sequence[str]
@@ -59,12 +59,12 @@ class RangeFacts:
         return int(self.lengths.sum())
 
     def episode_tasks(self) -> list[list[int]]:
-        """The tasks of each episode, in the order in which they first appear."""
+        """The tasks of each episode, in order of first appearance."""
         ends = np.cumsum(self.lengths)
         return [list(dict.fromkeys(part.tolist())) for part in np.split(self.frame_tasks, ends[:-1])]
 
     def write(self, path: str, key: object) -> ShardInfo:
-        """Writes the file; its records are the episodes."""
+        """Writes the file, with a record for each episode."""
         arrays: dict[str, Array] = {"lengths": self.lengths, "frame_tasks": self.frame_tasks}
         for group in _GROUPS:
             arrays |= {f"{group}/{name}": values for name, values in getattr(self, group).items()}
@@ -82,7 +82,7 @@ class RangeFacts:
         """Reads a file that `write` wrote.
 
         Raises:
-          NotVerifiedError: it is not there, or damaged.
+          NotVerifiedError: the file is missing or damaged.
         """
         import pyarrow as pa
 
@@ -101,19 +101,18 @@ class RangeFacts:
             )
         except (OSError, ValueError, KeyError, pa.ArrowException) as error:
             raise NotVerifiedError(
-                f"{path} is not there, or damaged ({error}): remove the commit of its part, and run the same command "
-                "again"
+                f"{path} is missing or damaged ({error}): remove the commit of its part, and run the same command again"
             ) from error
 
 
 def facts_file(work: object) -> str:
-    """The name of the file of a range."""
+    """The name of a range's file."""
     return f"{DIRECTORY}/{work}.npz"
 
 
 _GROUPS = ("statistics", "histograms", "samples", "places")
 _SLASH = "\u2044"
-"""In place of the slash, which a name within the file cannot have."""
+"""Replaces the slash, which a name in the file cannot contain."""
 
 
 def _table_bytes(table: pa.Table) -> bytes:

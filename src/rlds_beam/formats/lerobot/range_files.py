@@ -1,4 +1,4 @@
-"""The files of a range in v3.0: one of its frames, and a video of each camera, with all of its episodes."""
+"""The files of a range in v3.0: frames, and a video of each camera, each with all episodes."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from rlds_beam.output.shards import ShardWriter, WrittenFile
 
 Array = np.ndarray[Any, Any]
 Videos = Mapping[str, Iterable[Array]]
-"""By feature, the frames of an episode."""
+"""The video frames of an episode by feature."""
 
 
 class RangeFiles:
-    """Writes them.
+    """Writes the files of a range.
 
     Args:
-      directory: of the dataset.
-      frame_format: how the frames are stored.
-      names: the names of the file of the frames, and of those of the videos.
+      directory: the directory of the dataset.
+      frame_format: how frames are stored.
+      names: the names of the frames file and the video files.
     """
 
     def __init__(self, directory: str, frame_format: FrameFormat, names: tuple[str, ...]):
@@ -40,14 +40,14 @@ class RangeFiles:
             self._videos[feature.name] = VideoFile(path, encoding, frame_format.fps, height, width)
 
     def add(self, frames: LerobotFrames, videos: Videos, key: object) -> None:
-        """Takes an episode."""
+        """Adds an episode."""
         self._file.add(frames, key)
         for name, pixels in videos.items():
             self._videos[name].add(pixels, key)
         self._frames += frames.length
 
     def commit(self) -> tuple[list[WrittenFile], dict[str, Array]]:
-        """Completes the files; they, and where the numbers of the range are in the first."""
+        """Completes the files. Returns them, and the positions of the range's numbers in the first."""
         places, _ = self._file.close()
         written = [WrittenFile(self._names[0], self._shard.commit(), self._frames)]
         for name, video in zip(self._names[1:], self._videos.values(), strict=True):
@@ -55,7 +55,7 @@ class RangeFiles:
         return written, places
 
     def abort(self) -> None:
-        """Removes what was written so far; does nothing after `commit`."""
+        """Removes what was written so far. Does nothing after `commit`."""
         self._shard.abort()
         self._file.abort()
         for video in self._videos.values():

@@ -26,16 +26,16 @@ Array = np.ndarray[Any, Any]
 
 
 class LerobotWriter:
-    """`output.base.FileRangeWriter` of a LeRobot dataset.
+    """The `output.base.FileRangeWriter` of a LeRobot dataset.
 
     Args:
-      directory: of the dataset.
-      frame_format: how the frames are stored.
-      files: writes them.
-      facts: the name of the file of the range's facts.
+      directory: the directory of the dataset.
+      frame_format: how frames are stored.
+      files: writes the files of the range.
+      facts: the name of the facts file.
 
     Attributes:
-      predicted: frames of the episodes so far.
+      predicted: the number of frames so far.
     """
 
     def __init__(self, directory: str, frame_format: FrameFormat, files: RangeFiles | EpisodeFiles, facts: str):
@@ -50,7 +50,7 @@ class LerobotWriter:
 
     def write(self, batch: Batch) -> None:
         prepared = [PreparedEpisode(self._format, episode) for episode in batch.episodes if len(episode)]
-        for one in prepared:  # all that can fail has not
+        for one in prepared:  # nothing can fail after preparing
             self._files.add(self._numbered(one), one.pixels, one.key)
             self._statistics.add(one.numbers, one.histograms)
             for name, histogram in one.histograms.items():
@@ -60,7 +60,7 @@ class LerobotWriter:
             self.predicted += one.length
 
     def _numbered(self, one: PreparedEpisode) -> LerobotFrames:
-        """The frames, numbered as the next ones of the range; adds to the tasks."""
+        """The frames, numbered as the next ones of the range. Adds new tasks."""
         tasks = [self._tasks.setdefault(text, len(self._tasks)) for text in one.texts]
         self._frame_tasks.append(np.repeat(np.array(tasks, np.int32), one.length // len(tasks)))
         own = {

@@ -1,4 +1,4 @@
-"""What `meta/` of a LeRobot dataset says, v3.0 and v2.1 alike."""
+"""Read `meta/` of a LeRobot dataset, v3.0 or v2.1."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _POSITIONS = ("episode_index", "tasks", "length", "dataset_from_index", "dataset
 
 @dataclasses.dataclass(frozen=True)
 class Video:
-    """Where the frames of an episode and camera are: the file, and the seconds at which they begin there."""
+    """The video of an episode and camera: the file, and the start in seconds."""
 
     file: str
     start: float
@@ -49,14 +49,14 @@ class Video:
 
 @dataclasses.dataclass(frozen=True)
 class EpisodeRow:
-    """What meta/ says of one episode.
+    """An episode's entry in meta/.
 
     Attributes:
-      index: `episode_index`.
-      length: its frames.
-      file: its data file, below the root.
-      videos: by feature.
-      columns: more that is known of it.
+      index: the `episode_index`.
+      length: the number of frames.
+      file: the data file, relative to the root.
+      videos: the videos by feature.
+      columns: further columns.
     """
 
     index: int
@@ -70,10 +70,9 @@ class EpisodeRow:
 class Meta:
     """A dataset's metadata.
 
-    Attributes:
-      root: its directory.
-      info: `info.json`.
-      fields: `rlds_beam.json`, where rlds-beam wrote the dataset.
+    root: the directory.
+    info: the content of `info.json`.
+    fields: the content of `rlds_beam.json`, if rlds-beam wrote the dataset.
     """
 
     root: str
@@ -82,14 +81,14 @@ class Meta:
 
     @staticmethod
     def open(root: str) -> Meta:
-        """Raises UsageError where there is no LeRobot dataset that can be read."""
+        """Reads the metadata. Raises UsageError if there is no readable LeRobot dataset."""
         path = storage.join(root, layout.INFO)
         if not storage.exists(path):
             raise UsageError(f"{root} has no {layout.INFO}, so it is not a LeRobot dataset")
         info = check_json(parse_json(storage.read_small(path), path), _INFO, path)
         if info["codebase_version"] not in (V3, V21):
             raise UsageError(
-                f"{path}: a dataset of version {info['codebase_version']}; {V21} and {V3} can be read "
+                f"{path}: the dataset has version {info['codebase_version']}; {V21} and {V3} are supported "
                 "(LeRobot converts older ones)"
             )
         fields = storage.join(root, layout.FIELDS)
@@ -117,12 +116,12 @@ class Meta:
 
     @property
     def _numbers(self) -> tuple[str, ...]:
-        """The placeholders in the names of files."""
+        """The placeholders in file names."""
         return tuple(layout.place_of_episode(0) if self.version == V21 else layout.place(0))
 
     @functools.cached_property
     def tasks(self) -> Mapping[int, str]:
-        """The text of each task, by its number."""
+        """The text of each task by its number."""
         if self.version == V21:
             path = self.path(layout.TASKS_JSONL)
             check_json(lines := self._lines(layout.TASKS_JSONL), [{"task_index": COUNT, "task": TEXT}], path)
@@ -150,7 +149,7 @@ class Meta:
         rows.sort(key=lambda row: row.index)
         if len(rows) != self.info["total_episodes"]:
             raise UsageError(
-                f"{self.root}: meta/ describes {len(rows)} episodes, where info.json says "
+                f"{self.root}: meta/ describes {len(rows)} episodes, but info.json says "
                 f"{self.info['total_episodes']}: some of its files are missing"
             )
         return rows
@@ -196,7 +195,7 @@ class Meta:
         return [parse_json(line, f"{path}: line {i}") for i, line in enumerate(lines, 1) if line.strip()]
 
     def episode_schema(self) -> dict[str, tuple[str, tuple[int | None, ...]]]:
-        """The dtype and shape of each further column of the episodes."""
+        """The dtype and shape of each further episode column."""
         kinds: dict[str, tuple[str, tuple[int | None, ...]]] = {}
         for row in self.episodes:
             for name, value in row.columns.items():
@@ -206,7 +205,7 @@ class Meta:
         return {name: kind for name, kind in kinds.items() if kind[0]}
 
     def digest(self) -> str:
-        """Of all metadata that an episode depends on, and of the names and sizes of the videos."""
+        """The digest of all metadata that episodes depend on, and of the videos' names and sizes."""
         numbers = sorted(self.tasks)
         dense = numbers == [*range(len(numbers))]
         tasks = [self.tasks[i] if dense else [i, self.tasks[i]] for i in numbers]
@@ -221,7 +220,7 @@ def _size(path: str) -> int | None:
 
 
 def _read_table(path: str, wanted: Any = None) -> Any:
-    """A Parquet file; raises UsageError where it is damaged."""
+    """Reads a Parquet file. Raises UsageError if it is damaged."""
     try:
         with storage.open_read(path) as file:
             data = file.read()
@@ -235,7 +234,7 @@ def _read_table(path: str, wanted: Any = None) -> Any:
 
 
 def _kind(value: Any) -> tuple[str, tuple[int | None, ...]] | None:
-    """The dtype and shape of a value; None of no value."""
+    """The dtype and shape of a value; None if there is no value."""
     if value is None:
         return None
     if isinstance(value, str):

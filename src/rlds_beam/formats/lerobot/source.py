@@ -1,4 +1,4 @@
-"""A LeRobot dataset (v3.0 or v2.1) as a source: `--from=lerobot`."""
+"""LeRobot datasets (v3.0 or v2.1) as a source: `--from=lerobot`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from rlds_beam.reading.splits import selected_splits, slice_of
 from rlds_beam.text import shortened
 
 _SECONDS_A_PIXEL = 5e-8
-"""To decode a pixel of a video, and to encode it as a PNG."""
+"""Seconds to decode a pixel of a video and encode it as PNG."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,10 +32,10 @@ class LerobotSource(Source):
     """A LeRobot dataset.
 
     Attributes:
-      root: its directory.
-      fields: what its episodes hold.
-      digest: of its metadata.
-      The others: as of `Source`.
+      root: the directory.
+      fields: the fields of its episodes.
+      digest: the digest of its metadata.
+      The others: see `Source`.
     """
 
     dataset: str
@@ -52,7 +52,7 @@ class LerobotSource(Source):
         cls, input: str | Sequence[str], *, split: str | None = None, features: str | None = None
     ) -> LerobotSource:
         if features is not None:
-            raise UsageError("--features is for RLDS: info.json says what a LeRobot dataset holds")
+            raise UsageError("--features is for RLDS; a LeRobot dataset has info.json")
         (given,) = [input] if isinstance(input, str) else input
         root = given if storage.scheme(given) else os.path.abspath(given)
         meta = Meta.open(root)
@@ -91,7 +91,7 @@ class LerobotSource(Source):
 
 
 def _shards(meta: Meta) -> tuple[list[Shard], tuple[Violation, ...]]:
-    """The data files, in the order of their episodes; one that is missing is a violation."""
+    """The data files in episode order, and a violation for each missing one."""
     records: dict[str, int] = {}
     for row in meta.episodes:
         records[row.file] = records.get(row.file, 0) + 1
@@ -101,13 +101,13 @@ def _shards(meta: Meta) -> tuple[list[Shard], tuple[Violation, ...]]:
         if storage.exists(path):
             shards.append(Shard(index, path, storage.size(path), count))
         else:
-            violations.append(Violation("missing_shard", f"{path} is not there; {count} episodes were to be in it"))
+            violations.append(Violation("missing_shard", f"{path} is missing; it should have {count} episodes"))
             shards.append(Shard(index, path, 0, count))
     return shards, tuple(violations)
 
 
 def _splits(meta: Meta, shards: Sequence[Shard], wanted: str | None) -> tuple[Split, ...]:
-    """The splits of info.json, each a slice of the episodes."""
+    """The splits in info.json, each a slice of the episodes."""
     total = len(meta.episodes)
     ranges: dict[str, tuple[int, int]] = {}
     for name, text in (meta.info.get("splits") or {"train": f"0:{total}"}).items():
@@ -118,7 +118,7 @@ def _splits(meta: Meta, shards: Sequence[Shard], wanted: str | None) -> tuple[Sp
                 f"{meta.path('meta/info.json')}: the split {name} is {shortened(text)}, expected FIRST:END"
             )
         start = min(int(match[1]), total)
-        ranges[name] = (start, max(start, min(int(match[2]), total)))  # of a split of nothing, both are equal
+        ranges[name] = (start, max(start, min(int(match[2]), total)))  # equal for an empty split
     splits = []
     for name, low, high in selected_splits(wanted, ranges, storage.split(meta.root.rstrip("/"))[1]):
         start, stop = ranges[name]
@@ -133,19 +133,19 @@ def _splits(meta: Meta, shards: Sequence[Shard], wanted: str | None) -> tuple[Sp
 
 
 def _check_order(meta: Meta, split: str) -> None:
-    """Raises UsageError if some file does not hold consecutive episodes: then a part of them is no run of records."""
+    """Raises UsageError if a file's episodes are not consecutive: a slice of them is then not a run of records."""
     last: dict[str, int] = {}
     for number, row in enumerate(meta.episodes):
         if last.get(row.file, number - 1) != number - 1:
             raise UsageError(
                 f"{meta.path(row.file)} holds the episodes {last[row.file]} and {number} but not those between them, "
-                f"so the split {split} cannot be cut from the files. Read all episodes (one split, without a slice)"
+                f"so the split {split} cannot be sliced. Read all episodes (one split, without a slice)"
             )
         last[row.file] = number
 
 
 def _files_of(shards: Sequence[Shard], start: int, stop: int) -> tuple[tuple[Shard, ...], int, int | None]:
-    """The files with episodes start to stop, and the slice of those that they are; (0, None) of all."""
+    """The files with the episodes start to stop, and their slice of these files; (0, None) for all."""
     if start == stop:
         return (), 0, None
     own, first, skipped = [], 0, 0

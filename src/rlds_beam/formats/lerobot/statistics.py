@@ -1,9 +1,9 @@
-"""The statistics of LeRobot: of each episode, and of the whole dataset.
+"""LeRobot's statistics of each episode and of the whole dataset.
 
     {feature: {min, max, mean, std, count, q01, q10, q50, q90, q99}}
 
-Quantiles are those of `np.quantile`, of all values: not means or bounds of the quantiles of episodes. Images are 0 to
-1, channel by channel, of a sample of the frames, which are decoded for it.
+Quantiles are those of `np.quantile` over all values, not means or bounds of episode quantiles. Image statistics are per
+channel, in 0 to 1, from a sample of decoded frames.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ STATISTICS = ("min", "max", "mean", "std", *QUANTILES)
 LEVELS = 256
 _JPEG = b"\xff\xd8\xff"
 _SIDE = 100
-"""JPEGs are decoded at a half, a quarter or an eighth of their size, as long as each side keeps so many pixels."""
+"""Minimum side of an image: larger JPEGs are decoded at 1/2, 1/4 or 1/8 of their size."""
 
 _PIXELS = 4096
-"""Of a larger image, every second (third, ...) row and column is counted, as long as so many pixels are."""
+"""Minimum number of pixels to count: in larger images, only every second (third, ...) row and column counts."""
 
 FRAMES_OF_A_SAMPLE, MOST_SAMPLES = 50, 4
-"""An image is decoded for so many frames of an episode, or a part of them; so many at most."""
+"""Frames for each decoded one, and the maximum number of decoded frames per episode."""
 
 
 def episodes_statistics(episodes: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
-    """Of the numbers of E episodes: by feature, (E, len(STATISTICS), D) of its D dimensions.
+    """The statistics of E episodes by feature, (E, len(STATISTICS), D) for D dimensions.
 
     Args:
-      episodes: the columns of each, all with the same names: (T, ...), T > 0, of any length.
+      episodes: the columns of each episode, all with the same names: (T, ...), T > 0, of any length.
     """
     names = tuple(episodes[0])
     columns = [np.concatenate([episode[name] for episode in episodes]) for name in names]
@@ -51,11 +51,11 @@ def episodes_statistics(episodes: Sequence[Mapping[str, Array]]) -> dict[str, Ar
 
 
 def _statistics_of_parts(values: Array, lengths: Array) -> Array:
-    """Of values (N, D), of which the first `lengths[0]` rows are one part, and so on: (E, len(STATISTICS), D)."""
+    """The statistics of consecutive parts of values (N, D), of E lengths: (E, len(STATISTICS), D)."""
     starts, count = np.cumsum(lengths) - lengths, lengths[:, None]
     mean = np.add.reduceat(values, starts) / count
     std = np.sqrt(np.add.reduceat(np.square(values - np.repeat(mean, lengths, axis=0)), starts) / count)
-    ordered = np.full((len(lengths), values.shape[1], lengths.max()), np.nan)  # which sorts last
+    ordered = np.full((len(lengths), values.shape[1], lengths.max()), np.nan)  # NaN sorts last
     ordered.transpose(0, 2, 1)[np.arange(lengths.max()) < count] = values
     ordered.sort(axis=2)
     places = np.array(list(QUANTILES.values())) * (count - 1)
@@ -67,13 +67,13 @@ def _statistics_of_parts(values: Array, lengths: Array) -> Array:
 
 
 def _between(pairs: Array, shares: Array) -> Array:
-    """Linear interpolation along axis 1: the values below each quantile, then those above, by the share of these."""
+    """Interpolates linearly between the values below each quantile and those above (axis 1), by the latter's share."""
     below, above = np.split(pairs, 2, axis=1)
     return cast(Array, below + (above - below) * shares)
 
 
 def counted_statistics(values: Array, counts: Array) -> Array:
-    """Of sorted values (N,), each of which there are so many: (len(STATISTICS),)."""
+    """The statistics of sorted values (N,) with these counts: (len(STATISTICS),)."""
     there = counts > 0
     values, counts = np.asarray(values, np.float64)[there], counts[there]
     ends = np.cumsum(counts)
@@ -88,14 +88,14 @@ def counted_statistics(values: Array, counts: Array) -> Array:
 
 
 def range_statistics(count: Array) -> Array:
-    """Of 0, 1, ..., n - 1, for each of E counts n: (E, len(STATISTICS))."""
+    """The statistics of 0, 1, ..., n - 1, for each of E counts n: (E, len(STATISTICS))."""
     last = np.asarray(count, np.float64) - 1
     std = np.sqrt((np.square(last + 1) - 1) / 12)
     return np.stack([np.zeros_like(last), last, last / 2, std, *(q * last for q in QUANTILES.values())], axis=-1)
 
 
 def image_statistics(histograms: Array, levels: int = LEVELS) -> Array:
-    """Of histograms (..., C, levels), those of E episodes, say: (..., len(STATISTICS), C), in 0 to 1."""
+    """The statistics of histograms (..., C, levels): (..., len(STATISTICS), C), scaled to 0 to 1."""
     rows = histograms.reshape(-1, levels)
     values, ends = np.arange(levels) / (levels - 1), np.cumsum(rows, axis=1)
     total = ends[:, -1:]
@@ -104,7 +104,7 @@ def image_statistics(histograms: Array, levels: int = LEVELS) -> Array:
     places = np.array(list(QUANTILES.values())) * (total - 1)
     low = np.floor(places).astype(np.int64)
     ranks = np.concatenate([np.zeros_like(total), total - 1, low, np.minimum(low + 1, total - 1)], axis=1)
-    # The value of a rank is the first whose end is beyond it; all rows one after another are one sorted list.
+    # The value at a rank is the first whose cumulative count exceeds it; the concatenated rows are one sorted list.
     before = np.cumsum(total, axis=0) - total
     at = (ends + before).reshape(-1).searchsorted(ranks + before, side="right")
     picked = values[at - levels * np.arange(len(rows))[:, None]]
@@ -113,17 +113,17 @@ def image_statistics(histograms: Array, levels: int = LEVELS) -> Array:
 
 
 def leaf_statistics(leaf: LeafStatistics) -> Array:
-    """Of numbers: (len(STATISTICS), D)."""
+    """The statistics of numbers: (len(STATISTICS), D)."""
     quantiles = leaf.distribution.quantiles(list(QUANTILES.values()))
     return np.stack([leaf.low, leaf.high, leaf.mean, leaf.std, *quantiles])
 
 
 def to_json(statistics: Array, count: int, shape: Sequence[int]) -> dict[str, Any]:
-    """The entry of a feature in `stats.json`; each statistic has at least one axis.
+    """A feature's entry in `stats.json`; each statistic has at least one axis.
 
     Args:
-      statistics: (len(STATISTICS), D).
-      shape: of each.
+      statistics: the statistics, (len(STATISTICS), D).
+      shape: the shape of each.
     """
     values = {name: row.reshape(shape).tolist() for name, row in zip(STATISTICS, statistics, strict=True)}
     return {**values, "count": [count]}
@@ -131,17 +131,17 @@ def to_json(statistics: Array, count: int, shape: Sequence[int]) -> dict[str, An
 
 @functools.lru_cache(maxsize=1024)
 def sample_places(length: int, samples: int | None = None) -> list[int]:
-    """The frames of an episode that are decoded, each in the middle of its part of the episode.
+    """The frames of an episode to decode, each in the middle of its part of the episode.
 
     Args:
-      samples: how many; by default one of `FRAMES_OF_A_SAMPLE`, `MOST_SAMPLES` at most.
+      samples: the number of frames; by default one in `FRAMES_OF_A_SAMPLE`, at most `MOST_SAMPLES`.
     """
     count = min(length, samples or min(MOST_SAMPLES, -(-length // FRAMES_OF_A_SAMPLE)))
     return [(2 * i + 1) * length // (2 * count) for i in range(count)]
 
 
 def histogram_of(images: Column, channels: int, path: str) -> Array:
-    """How many pixels of each channel have each value: int64 (channels, LEVELS); of 16 bits, the upper 8.
+    """The number of pixels with each value, int64 (channels, LEVELS); of 16-bit values, the upper 8 bits.
 
     Large images are sampled (`_SIDE`, `_PIXELS`).
 

@@ -1,10 +1,10 @@
-"""The Parquet columns of the frames, in the types that Hugging Face `datasets` gives to LeRobot's features.
+"""The Parquet columns of frames, with the types that Hugging Face `datasets` uses for LeRobot's features.
 
 single number, or a vector of one   the number
 vector of n                         fixed_size_list<number>[n]
-matrix and more                     list<list<number>>, which `datasets` calls Array2D
+matrix and above                    list<list<number>>, which `datasets` calls Array2D
 text                                string
-image                               struct<bytes: binary, path: string>: the PNG or JPEG as it came
+image                               struct<bytes: binary, path: string>: the PNG or JPEG unchanged
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, Any]
 
 NUMBERED = ("index", "episode_index", "task_index")
-"""Columns of which a range knows its own numbers only: the first frame is 0, until all ranges are finished."""
+"""Columns numbered within a range, from 0, until all ranges are finished."""
 
 _PNG_LEVEL = 3
-"""Of the pixels that came as arrays: a compromise between the size and the time."""
+"""PNG compression of pixel arrays: a compromise between size and time."""
 
 
 def is_single(feature: LerobotFeature) -> bool:
-    """Whether a frame holds a value, not a list."""
+    """Whether a frame holds a single value, not a list."""
     return feature.shape in ((), (1,))
 
 
@@ -68,7 +68,7 @@ def arrow_type(feature: LerobotFeature) -> pa.DataType:
 
 
 def _hugging_face(features: Iterable[LerobotFeature]) -> bytes:
-    """What `datasets` reads from the file's metadata. `Sequence`, and not `List`, is known to all of its versions."""
+    """File metadata for `datasets`. All of its versions know `Sequence`, but not `List`."""
     kinds = {feature.name: _hugging_face_type(feature) for feature in features}
     kinds["timestamp"] = _value("float32")
     kinds |= {name: _value("int64") for name in ("frame_index", *NUMBERED)}
@@ -90,7 +90,7 @@ def _value(dtype: str) -> dict[str, Any]:
 
 
 def numbers_of(feature: LerobotFeature, steps: Mapping[str, Column]) -> Array:
-    """The values of a feature of numbers (T, *shape), in its dtype.
+    """The values of a numeric feature, (T, *shape), in its dtype.
 
     Raises:
       BadEpisode: a value would change: vectors of several dtypes were joined.
@@ -103,7 +103,7 @@ def numbers_of(feature: LerobotFeature, steps: Mapping[str, Column]) -> Array:
 
 
 def numbers_array(feature: LerobotFeature, values: Array) -> pa.Array:
-    """Those values as Arrow holds them."""
+    """Numeric values as an Arrow array."""
     import pyarrow as pa
 
     flat = pa.array(np.ascontiguousarray(values).reshape(-1))
@@ -115,7 +115,7 @@ def numbers_array(feature: LerobotFeature, values: Array) -> pa.Array:
 
 
 def lists(flat: pa.Array, shape: tuple[int, ...]) -> pa.Array:
-    """Values of a shape as nested lists."""
+    """Flat values as nested lists of this shape."""
     import pyarrow as pa
 
     for depth in range(len(shape) - 1, 0, -1):
@@ -126,10 +126,10 @@ def lists(flat: pa.Array, shape: tuple[int, ...]) -> pa.Array:
 
 
 def texts(column: Column, path: str) -> list[str]:
-    """The texts of a field, one after another.
+    """The strings of a text field.
 
     Raises:
-      BadEpisode: one is not UTF-8.
+      BadEpisode: a string is not UTF-8.
     """
     try:
         return [text.decode() for row in texts_of(cast(Array, column), path) for text in row]
@@ -139,7 +139,7 @@ def texts(column: Column, path: str) -> list[str]:
 
 
 def texts_array(feature: LerobotFeature, values: Sequence[str]) -> pa.Array:
-    """Texts as Arrow holds them."""
+    """Strings as an Arrow array."""
     import pyarrow as pa
 
     flat = pa.array(values, pa.string())
@@ -147,11 +147,11 @@ def texts_array(feature: LerobotFeature, values: Sequence[str]) -> pa.Array:
 
 
 def images_of(feature: LerobotFeature, column: Column) -> list[bytes]:
-    """The PNG or JPEG of each frame: as it came, or a PNG of pixels that came as an array."""
+    """The PNG or JPEG of each frame, unchanged, or a PNG of its pixel array."""
     if not isinstance(column, EncodedImages):
         return [_png(image) for image in np.asarray(column)]
     images: list[bytes] = column.data.tolist()
-    if ZERO_IMAGE in images:  # of a step that a repair or a connector added
+    if ZERO_IMAGE in images:  # a step added by a repair or a connector
         dtype = np.uint16 if column.dtype == "uint16" else np.uint8
         zeros = _png(np.zeros(feature.shape, dtype))
         images = [image or zeros for image in images]
@@ -165,14 +165,14 @@ def _png(pixels: Array) -> bytes:
 
 
 def image_parts(feature: LerobotFeature, column: Column) -> Sequence[bytes | memoryview]:
-    """The same, and images within a record as its parts: they are not copied."""
+    """Like `images_of`, but without copying images from a record."""
     if isinstance(column, StoredImages) and (column.stops > column.starts).all():
         return column.pieces()
     return images_of(feature, column)
 
 
 def images_array(images: Sequence[bytes | memoryview]) -> pa.Array:
-    """Images as Arrow holds them."""
+    """Images as an Arrow array."""
     import pyarrow as pa
 
     ends = np.cumsum([0, *map(len, images)]).astype(np.int32)

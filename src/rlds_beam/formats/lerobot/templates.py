@@ -1,4 +1,4 @@
-"""`data_path` and `video_path` of a LeRobot dataset's info.json, which another person wrote, as names of files."""
+"""Fill in `data_path` and `video_path` from a LeRobot dataset's info.json, which is not trusted."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from rlds_beam.errors import UsageError
 from rlds_beam.text import shortened
 
 _NUMBER = re.compile(r"\{(\w+)(?::0?(?:1?\d|20)d)?\}")
-"""A placeholder as LeRobot writes them: `{chunk_index:03d}`; up to 20 digits."""
+"""A placeholder of LeRobot: `{chunk_index:03d}`, with up to 20 digits."""
 _KEY = "{video_key}"
 
 
 @dataclasses.dataclass(frozen=True)
 class PathTemplate:
-    """A template whose files are all in the dataset's directory.
+    """A template that only gives files in the dataset's directory.
 
     Attributes:
       text: the template; `str.format` can fill it in safely.
@@ -30,13 +30,13 @@ class PathTemplate:
         """Checks a template.
 
         Args:
-          text: `data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet`.
-          numbers: the placeholders of numbers.
-          where: the file and the field that hold it, for the error.
-          keys: the values of `{video_key}`; none for data files.
+          text: the template: `data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet`.
+          numbers: the names of numeric placeholders.
+          where: the file and field with the template, for the error.
+          keys: the values of `{video_key}`; empty for data files.
 
         Raises:
-          UsageError: it has other placeholders or formats, or its files could be outside of the dataset.
+          UsageError: it has other placeholders or formats, or its files could be outside the dataset.
         """
         known, keys = tuple(numbers), tuple(keys)
         template = text if isinstance(text, str) else ""
@@ -46,13 +46,13 @@ class PathTemplate:
             if foreign or not naming.is_file_path(sample):
                 expected = [*(f"{{{name}:03d}}" for name in known), *([_KEY] if keys else [])]
                 raise UsageError(
-                    f"{where} is {shortened(repr(text), 80)}: expected a path below the dataset's directory, with "
-                    f"{', '.join(expected)}" + ("" if foreign else f"; {shortened(repr(sample), 80)} is none")
+                    f"{where} is {shortened(repr(text), 80)}: expected a path in the dataset's directory, with "
+                    f"{', '.join(expected)}" + ("" if foreign else f"; got {shortened(repr(sample), 80)}")
                 )
         return cls(template)
 
     def fill(self, numbers: dict[str, int], key: str = "") -> str:
-        """The path of a file below the dataset's directory; raises ValueError if a number is none."""
+        """The path of a file in the dataset's directory. Raises ValueError if a number is not a number."""
         for name, value in numbers.items():
             if type(value) is not int:
                 raise ValueError(f"{name} is {shortened(repr(value), 80)}, which is not a number")

@@ -1,6 +1,6 @@
-"""The videos of a LeRobot dataset: a file for each camera and range, with all of its episodes one after another.
+"""Write and read the videos of a LeRobot dataset: a file for each camera and range, with all of its episodes.
 
-The frame rate is constant and the first frame is at 0, so frame i of the file is at i / fps exactly; LeRobot looks a
+The frame rate is constant and the first frame is at 0, so frame i of the file is exactly at i / fps. LeRobot looks a
 frame up by its time, with a tolerance of 1e-4 s.
 
     file-003.mp4      episode 7                episode 8
@@ -35,23 +35,23 @@ PIXELS = "yuv420p"
 _PRESETS: dict[str, str] = {"av1": "12", "h264": "medium"}
 _ENCODERS = {"av1": "libsvtav1", "h264": "libx264"}
 _HELD = 256 << 20
-"""Bytes of the pixels of an episode and camera that are held at most."""
+"""Maximum bytes of pixels held for an episode and camera."""
 
 _PNG_LEVEL = 1
 
 _OWN_FILE = {"format_whitelist": "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi", "protocol_whitelist": "none"}
-"""FFmpeg options: only formats with the frames in the file. Playlists make FFmpeg read other files, or the network."""
+"""FFmpeg options: only formats that contain their frames. Playlists read other files, or the network."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Encoding:
-    """How videos are encoded; the defaults are LeRobot's.
+    """Video encoder settings; the defaults are LeRobot's.
 
     Attributes:
       codec: `av1` (SVT-AV1) or `h264` (x264).
-      crf: the quality: lower is better and larger.
-      gop: a key frame every so many frames.
-      preset: of the encoder: its speed.
+      crf: the quality; lower is better, with larger files.
+      gop: the number of frames between key frames.
+      preset: the encoder's speed preset.
     """
 
     codec: Codec = "av1"
@@ -61,7 +61,7 @@ class Encoding:
 
     @staticmethod
     def of(options: LerobotOptions) -> Encoding:
-        """Raises UsageError where the settings cannot be used, or PyAV is not installed."""
+        """The settings of a job. Raises UsageError if they cannot be used, or PyAV is not installed."""
         with needs("lerobot", "--images=video needs PyAV"):
             import av  # noqa: F401
         if not 0 <= options.crf <= 63 or options.gop < 1:
@@ -70,16 +70,16 @@ class Encoding:
         return Encoding(options.vcodec, options.crf, options.gop, preset)
 
     def options(self) -> dict[str, str]:
-        """The encoder's options. One thread, for the same bytes everywhere; workers share the cores.
+        """The encoder's options. It uses one thread, so that bytes are the same everywhere; workers share the cores.
 
-        x264's macroblock tree (`mbtree`) uses memory that it never wrote, for frames of most sizes: with it, the bytes
-        depend on what was in memory before.
+        x264's macroblock tree (`mbtree`) reads uninitialized memory for most frame sizes, so the bytes would depend on
+        previous memory contents.
         """
         own = {"svtav1-params": "fast-decode=0:lp=1"} if self.codec == "av1" else {"threads": "1", "mbtree": "0"}
         return {"g": str(self.gop), "crf": str(self.crf), "preset": self.preset, **own}
 
     def info(self, height: int, width: int, fps: int) -> dict[str, Any]:
-        """The `info` of a feature in info.json."""
+        """The feature's `info` in info.json."""
         return {
             "video.height": height, "video.width": width, "video.codec": self.codec, "video.pix_fmt": PIXELS,
             "video.fps": fps, "video.channels": 3, "has_audio": False, "video.g": self.gop, "video.crf": self.crf,
@@ -89,13 +89,13 @@ class Encoding:
 
 
 class Pixels:
-    """The frames of an episode, decoded one after another, of images that are known to be sound.
+    """The frames of an episode, decoded one at a time, from images checked beforehand.
 
-    Those of a long episode are decoded twice, so that they need not be held.
+    Long episodes are decoded twice instead of being held in memory.
     """
 
     def __init__(self, images: Sequence[bytes], feature: LerobotFeature):
-        """Raises BadEpisode where an image is damaged, or of another size."""
+        """Raises BadEpisode if an image is damaged, or has another size."""
         self._images, self._feature = images, feature
         self._held: list[Array] | None = []
         holds = len(images) * feature.size <= _HELD
@@ -118,16 +118,16 @@ class Pixels:
 
 
 class VideoFile:
-    """Writes frames to a video; it has its file name when it is complete.
+    """Writes frames to a video, which gets its file name when complete.
 
     Attributes:
-      frames: so far.
+      frames: the number of frames so far.
     """
 
     def __init__(self, path: str, encoding: Encoding, fps: int, height: int, width: int):
         with needs("lerobot", "writing videos needs PyAV"):
             import av
-        os.environ.setdefault("SVT_LOG", "1")  # it tells of errors, and not of its settings
+        os.environ.setdefault("SVT_LOG", "1")  # log errors, not settings
         self._av, self._local, self.frames = av, LocalFile(path), 0
         self._container: Any = av.open(self._local.name, "w", format="mp4", options={"movflags": "faststart"})
         self._stream: Any = self._container.add_stream(_ENCODERS[encoding.codec], fps, options=encoding.options())
@@ -135,7 +135,7 @@ class VideoFile:
         self._keys: list[str] = []
 
     def add(self, pixels: Iterable[Array], key: object) -> None:
-        """Takes the frames of an episode, uint8 (height, width, 3)."""
+        """Adds the frames of an episode, uint8 (height, width, 3)."""
         for image in pixels:
             frame = self._av.VideoFrame.from_ndarray(np.ascontiguousarray(image), "rgb24")
             frame.pts = self.frames
@@ -144,21 +144,21 @@ class VideoFile:
         self._keys[1:] = [str(key)]
 
     def content(self) -> bytes:
-        """All of the video, in place of the file: `abort` is to follow."""
+        """Returns the complete video instead of a file. Call `abort` afterward."""
         self._complete()
         with open(self._local.name, "rb") as file:
             return file.read()
 
     def commit(self) -> ShardInfo:
-        """Completes the file; what is in it."""
+        """Completes the file and returns its counts."""
         self._complete()
         first, last = (self._keys[0], self._keys[-1]) if self._keys else (None, None)
         return self._local.commit(self.frames, first, last)
 
     def abort(self) -> None:
-        """Removes what was written so far; does nothing after `commit`."""
+        """Removes what was written so far. Does nothing after `commit`."""
         if self._container is not None:
-            with contextlib.suppress(Exception):  # an encoder that has no frame yet cannot be closed
+            with contextlib.suppress(Exception):  # an encoder without frames cannot be closed
                 self._close()
         self._local.abort()
 
@@ -166,8 +166,8 @@ class VideoFile:
         if self.frames:
             self._container.mux(self._stream.encode())
             self._close()
-        else:  # of a range without an episode: an empty file, which is removed in the end
-            with contextlib.suppress(Exception):  # an encoder that has no frame yet cannot be closed
+        else:  # a range without episodes: an empty file, removed at the end
+            with contextlib.suppress(Exception):  # an encoder without frames cannot be closed
                 self._close()
             storage.open_write(self._local.name).close()
 
@@ -177,7 +177,7 @@ class VideoFile:
 
 
 def encoded_video(path: str, encoding: Encoding, fps: int, height: int, width: int, pixels: Iterable[Array]) -> bytes:
-    """The video of one episode, made in a temporary file beside `path`."""
+    """The video of one episode, encoded in a temporary file next to `path`."""
     video = VideoFile(path, encoding, fps, height, width)
     try:
         video.add(pixels, "")
@@ -199,12 +199,12 @@ def read_frames(
     """The frames of an episode.
 
     Args:
-      start: the time of the first one in the file.
-      count: how many there are.
-      convert: what to do with each one, uint8 (height, width, 3), so that only its result is held.
+      start: the time of the first frame in the file, in seconds.
+      count: the number of frames.
+      convert: called with each frame, uint8 (height, width, 3); only its results are held.
 
     Raises:
-      BadEpisode: the video is not there, damaged, or too short.
+      BadEpisode: the video is missing, damaged, or too short.
     """
     with needs("lerobot", "reading videos needs PyAV"):
         import av
@@ -215,7 +215,7 @@ def read_frames(
             frames.append(convert(image))
             if len(frames) == count:
                 return frames
-        detail = f"{path} has {len(frames)} frames from {start} s on, where the episode has {count}"
+        detail = f"{path} has {len(frames)} frames from {start} s on, but the episode has {count}"
     except (OSError, ValueError, av.FFmpegError) as error:
         detail = f"{path} cannot be read: {error}"
     raise BadEpisode(Violation("undecodable_image", detail, field.path))
@@ -226,15 +226,15 @@ def _frames(path: str, start: float, fps: float) -> Iterator[Array]:
 
     with storage.open_read(path) as file, av.open(file, options=_OWN_FILE) as container:
         if not container.streams.video:
-            raise ValueError("it holds no video")
+            raise ValueError("it has no video stream")
         stream = container.streams.video[0]
         stream.thread_type = "NONE"
         codec = stream.codec_context
         if codec.width * codec.height > MOST_PIXELS:
-            raise ValueError(f"its frames have {codec.width}x{codec.height} pixels, and {MOST_PIXELS:,} is the limit")
-        codec.options = {"max_pixels": str(MOST_PIXELS)}  # a later frame may be of another size
+            raise ValueError(f"its frames have {codec.width}x{codec.height} pixels; the limit is {MOST_PIXELS:,}")
+        codec.options = {"max_pixels": str(MOST_PIXELS)}  # a later frame may have another size
         if start > 0:
-            container.seek(int(start / stream.time_base), stream=stream)  # to the key frame before
+            container.seek(int(start / stream.time_base), stream=stream)  # to the previous key frame
         for frame in container.decode(stream):
             if frame.time is not None and frame.time > start - 0.5 / fps:
                 yield frame.to_ndarray(format="rgb24")

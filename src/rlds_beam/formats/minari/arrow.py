@@ -1,10 +1,10 @@
-"""Minari's datasets in Arrow and Parquet: a directory for each episode.
+"""Read Minari's datasets in Arrow and Parquet: a directory for each episode.
 
     data/metadata.json
     data/0/part-0.arrow  metadata.json        rows 0 .. T: the last one holds the last observation, and nulls or zeros
     data/1/...
 
-What is read of an episode has the names that it has in Minari's HDF5, so both go the same way from there on.
+Episodes are read into the array names of Minari's HDF5 files, so both share the rest of the code.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ from rlds_beam.text import shortened
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
 ARROW = ("arrow", "parquet")
-"""Minari's `data_format`s of this kind."""
+"""The `data_format`s of Minari that are read here."""
 
 _OF_TRANSITIONS = ("actions", "rewards", "terminations", "truncations")
 _IGNORED = "episode_id"
 _MOST_ROWS = 8
-"""For each byte of a file: each row has two flags at least."""
+"""Maximum rows per byte of a file: each row has at least two flags."""
 _MOST_MISSING = 10_000
-"""The most directories of episodes that may be missing: each is a rejected episode."""
+"""Maximum number of missing episode directories: each is a rejected episode."""
 
 
 @dataclasses.dataclass(frozen=True)
 class MinariArrowFormat(ArrayFormat):
-    """A Minari dataset of directories; its path is that of `metadata.json`.
+    """A Minari dataset of directories; its path is `metadata.json`.
 
     Attributes:
       kind: `arrow` or `parquet`.
-      spaces: the space of each array by its place, as `minari.source` names them.
+      spaces: the space of each array, by its place (see `minari.source`).
     """
 
     kind: str
@@ -55,10 +55,10 @@ class MinariArrowFormat(ArrayFormat):
         content = read_json(path)
         total = content.get("total_episodes") if isinstance(content, dict) else None
         if type(total) is not int or total < 0:
-            raise UsageError(f"{path} is not as Minari writes it: total_episodes is {shortened(total)}")
+            raise UsageError(f"{path} is not valid Minari metadata: total_episodes is {shortened(total)}")
         there = len(storage.listdir(storage.split(path)[0]))
         if total - there > _MOST_MISSING:
-            raise UsageError(f"{path}: total_episodes is {total:,}, and there are {there:,} files and directories")
+            raise UsageError(f"{path}: total_episodes is {total:,}, but there are {there:,} files and directories")
         return total
 
     def episodes(self, path: str, start: int, stop: int) -> Iterator[Arrays | Damage]:
@@ -66,20 +66,20 @@ class MinariArrowFormat(ArrayFormat):
         for i in range(start, stop):
             try:
                 yield self.read_episode(storage.join(folder, str(i)))
-            except (AttributeError, LookupError, OSError, TypeError, ValueError) as error:  # pyarrow's, too
+            except (AttributeError, LookupError, OSError, TypeError, ValueError) as error:  # also from pyarrow
                 yield Damage(i, i + 1, f"episode {i} cannot be read: {' '.join(str(error).split())}", b"")
 
     def shard(self, path: str) -> Shard:
-        """The dataset as one shard, of the size of all of its files. Raises UsageError where nothing says how many."""
+        """The dataset as one shard, with the size of all files. Raises UsageError if its episode count is unknown."""
         folder, count = storage.split(path)[0], self.count(path)
         there = [place for i in range(count) if storage.isdir(place := storage.join(folder, str(i)))]
         return Shard(0, path, sum(sum(storage.sizes(place).values()) for place in there), count)
 
     def read_episode(self, folder: str) -> dict[str, Array]:
-        """The arrays of one episode by place. Raises OSError, ValueError, KeyError or TypeError where it cannot."""
+        """The arrays of an episode by place. Raises OSError, ValueError, KeyError or TypeError for damaged data."""
         files = [storage.join(folder, name) for name in storage.listdir(folder) if name.endswith(f".{self.kind}")]
         if not files:
-            raise OSError(f"there is no .{self.kind} file in {folder}")
+            raise OSError(f"{folder} has no .{self.kind} file")
         table = _read(files, self.kind)
         arrays: dict[str, Array] = {}
         for field, column in zip(table.schema, table.columns, strict=True):
@@ -92,7 +92,7 @@ class MinariArrowFormat(ArrayFormat):
         import pyarrow as pa
 
         if values.null_count:
-            raise ValueError(f"{place} has {values.null_count} steps without a value")
+            raise ValueError(f"{place} has no value at {values.null_count} steps")
         if pa.types.is_struct(field.type):
             of_tuple = isinstance(self.spaces.get(place, {}).get("subspaces"), list)
             for i, below in enumerate(field.type):
@@ -109,7 +109,7 @@ class MinariArrowFormat(ArrayFormat):
 
 
 def _plain(values: Any) -> Array:
-    """Values without nulls; text and bytes as an object array of bytes."""
+    """Values without nulls, as an array; text and bytes as an object array of bytes."""
     import pyarrow as pa
 
     if not (pa.types.is_binary(values.type) or pa.types.is_string(values.type)):
@@ -129,9 +129,9 @@ def _read(files: list[str], kind: str) -> Any:
     else:
         tables = [pa.ipc.open_file(pa.memory_map(file)).read_all() for file in files]
     table, size = pa.concat_tables(tables), sum(map(storage.size, files))
-    if len(table) > _MOST_ROWS * size:  # rows of nulls take nothing
-        raise OSError(f"it promises {len(table):,} rows in {size:,} bytes")
-    table.validate(full=True)  # offsets of a damaged file may lead anywhere in memory
+    if len(table) > _MOST_ROWS * size:  # rows of nulls take no space
+        raise OSError(f"it claims {len(table):,} rows in {size:,} bytes")
+    table.validate(full=True)  # offsets in a damaged file may point anywhere in memory
     return table
 
 

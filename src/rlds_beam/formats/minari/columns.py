@@ -1,4 +1,4 @@
-"""A column of a Minari episode: a dataset of its group."""
+"""A column of a Minari episode: a dataset in its group."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from rlds_beam.formats.minari import gym_spaces
 from rlds_beam.images.encoding import encode_jpeg
 
 EPISODE = "episode_{}"
-"""The group of an episode, by its number."""
+"""The group of an episode, with its number to fill in."""
 
 
 @dataclasses.dataclass(frozen=True)
 class MinariColumn:
-    """Where a field goes.
+    """Where a field is stored.
 
     Attributes:
-      field: of a step, or of the episode.
-      place: in the group of an episode: `observations/state`.
-      of: whether it has a value for each step, each transition (all steps but the last), or one for the episode.
+      field: a field of the steps, or of the episode.
+      place: the path in the episode's group: `observations/state`.
+      of: whether it has a value for each step, for each transition (all steps but the last), or for the episode.
       jpeg: whether its values are JPEGs.
     """
 
@@ -45,7 +45,7 @@ class MinariColumn:
 
     @functools.cached_property
     def dataset(self) -> EpisodeDataset:
-        """Its dataset in a file."""
+        """The dataset in a file."""
         path = f"{EPISODE}/{self.place}"
         if self.is_text or self.jpeg:
             return EpisodeDataset(path, "text" if self.is_text else "bytes")
@@ -53,23 +53,23 @@ class MinariColumn:
 
     @functools.cached_property
     def width(self) -> int:
-        """The number of its columns in a part."""
+        """The number of columns in a part."""
         return len(self.dataset.part_columns)
 
     @property
     def _stored(self) -> np.dtype[Any]:
         dtype = LeafColumn(self.field).dtype
         is_space = dtype.kind == "b" and self.place.startswith(("observations", "actions"))
-        return np.dtype(np.int8) if is_space else dtype  # Gymnasium has no Box of bools
+        return np.dtype(np.int8) if is_space else dtype  # Gymnasium has no bool Box
 
     @property
     def is_discrete(self) -> bool:
-        """Whether it is one integer a step, of a space whose size is that of what was recorded."""
+        """Whether it is one integer per step, in a space with the recorded range."""
         is_space = self.place.startswith(("observations", "actions"))
         return is_space and not self.is_text and self._stored.kind in "iu" and not self.field.shape
 
     def rows(self, episode: Episode) -> Sequence[Array]:
-        """Its rows, for each of the columns of a part.
+        """The rows of each of its part columns.
 
         Raises:
           BadEpisode: an image cannot be decoded.
@@ -90,7 +90,7 @@ class MinariColumn:
         return sized_rows(leaf.jpegs(episode)[:stop])
 
     def extend_range(self, known: Any, rows: Sequence[Array]) -> Any:
-        """What `space` takes: the range of the values so far (`known`, None at first) and of more rows."""
+        """Extends the range of values so far (`known`, None at first) with more rows, for `space`."""
         if self.is_discrete:
             low, high = int(rows[0].min()), int(rows[0].max())
             return [min(low, known[0]), max(high, known[1])] if known else [low, high]
@@ -100,7 +100,7 @@ class MinariColumn:
         return None
 
     def space(self, about: Sequence[Any]) -> gym_spaces.JsonSpace:
-        """Its space; `about` is the range of its values in each part."""
+        """The space of the values, given their range in each part (`about`)."""
         known = [one for one in about if one is not None]
         if self.is_discrete:
             return gym_spaces.discrete(min(low for low, _ in known), max(high for _, high in known))
@@ -111,7 +111,7 @@ class MinariColumn:
 
 
 def text_range(rows: Iterable[bytes], known: list[Any] | None) -> list[Any]:
-    """The length of the longest text so far, and the characters of all of them."""
+    """The length of the longest text so far, and all characters used."""
     longest, characters = known or (0, "")
     texts = [row.decode("utf-8", "replace") for row in {*rows}]
     return [max(longest, *map(len, texts)), "".join(sorted({*characters}.union(*texts)))]

@@ -1,4 +1,4 @@
-"""Gymnasium spaces of what was recorded, as Minari stores them: JSON."""
+"""Gymnasium spaces of recorded values, in Minari's JSON."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ JsonSpace = dict[str, Any]
 
 
 def box(dtype: np.dtype[Any], shape: tuple[int, ...]) -> JsonSpace:
-    """All values of a dtype: without bounds, where it is of floats."""
+    """A Box of all values of a dtype: unbounded for floats."""
     low: Any
     high: Any
     if dtype.kind == "b":
@@ -37,19 +37,19 @@ def _full(shape: tuple[int, ...], value: Any) -> Any:
 
 
 def discrete(low: int, high: int) -> JsonSpace:
-    """The integers from the smaller of 0 and `low` to `high`."""
+    """The integers from min(0, `low`) to `high`."""
     start = min(0, low)
     return {"type": "Discrete", "dtype": "int64", "start": start, "n": max(1, high - start + 1)}
 
 
 def text(longest: int, characters: Sequence[str]) -> JsonSpace:
-    """Text of these characters."""
+    """Text with these characters."""
     charset = "".join(sorted(characters)) or " "
     return {"type": "Text", "max_length": max(1, longest), "min_length": 0, "charset": charset}
 
 
 def nested(spaces: Mapping[str, JsonSpace]) -> JsonSpace:
-    """The space of values by path: a Dict of Dicts; or the space itself, where its path is empty."""
+    """Spaces by path as a Dict of Dicts; a space with an empty path stays itself."""
     if "" in spaces:
         return spaces[""]
     return _dict(nest(spaces))
@@ -61,5 +61,5 @@ def _dict(content: Mapping[str, Any]) -> JsonSpace:
 
 
 def is_image(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bool:
-    """Whether Minari takes such values for images, which it encodes as JPEG."""
+    """Whether Minari treats such values as images, which it encodes as JPEG."""
     return dtype == np.uint8 and len(shape) in (2, 3) and shape[0] >= 32 and shape[1] >= 32

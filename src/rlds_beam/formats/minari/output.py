@@ -1,12 +1,12 @@
 """Minari datasets (HDF5): `minari.MinariDataset("OUTPUT/data")`.
 
-An RLDS episode of N steps has N observations, as a Minari episode of N - 1 steps has:
+An RLDS episode of N steps has N observations, like a Minari episode of N - 1 steps:
 
     RLDS      o0 a0 r0   o1 a1 r1   o2 (void)
     Minari    observations o0 o1 o2   actions a0 a1   rewards r0 r1   terminations / truncations of the 2 steps
 
-Step fields that Minari has no place for go to its infos, N values each, and what belongs to the episode to a group that
-Minari does not look at; `--from=minari` reads both.
+Other step fields go to Minari's infos, N values each. Episode fields go to a group that Minari ignores; `--from=minari`
+reads both.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from rlds_beam.reading.base import Source
 METADATA, MAIN = "metadata.json", "main_data.hdf5"
 VERSION = "0.5.4"
 OWN = "rlds_beam"
-"""In metadata.json, and in the group of an episode: what is for `--from=minari` only."""
+"""Key in metadata.json, and in an episode's group, of data for `--from=minari` only."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,11 +58,11 @@ class MinariOutput(MergedOutput, StoredNames, CostHints):
     """A Minari dataset for each split.
 
     Attributes:
-      directory, name, splits: as of `MergedOutput`.
-      columns: what is stored of an episode.
-      fields: which RLDS fields are the observation, the action and the reward.
-      jpeg: whether images of the observation are JPEGs.
-      left_out: other fields, and why.
+      directory, name, splits: see `MergedOutput`.
+      columns: the columns of an episode.
+      fields: the RLDS fields of the observation, the action and the reward.
+      jpeg: whether images in observations are JPEGs.
+      left_out: the fields not written, with the reasons.
     """
 
     directory: str
@@ -88,18 +88,18 @@ class MinariOutput(MergedOutput, StoredNames, CostHints):
         ]
         for role, name in (("observation", "observations"), ("action", "actions")):
             if not any(below(column.place, name) for column in columns):
-                raise UsageError(f"--to=minari: the dataset has no {role} that Minari could hold")
+                raise UsageError(f"--to=minari: the dataset has no {role} that Minari can hold")
         roles = (fields.obs, fields.actions, fields.rewards, *FLAGS)
         for path, field in schema.steps.items():
             if not any(below(path, role) for role in roles):
                 columns += _info(field, left_out)
         columns += [column for field in schema.metadata.values() for column in _of_episode(field, left_out)]
         splits = tuple(split.name for split in source.splits)
-        left_out[f"{fields.actions}, {fields.rewards} (last step)"] = "RLDS says nothing by them, and Minari has none"
+        left_out[f"{fields.actions}, {fields.rewards} (last step)"] = "void in RLDS, and absent in Minari"
         return cls(directory, source.name, splits, tuple(columns), fields, jpeg, left_out)
 
     def folder(self, split: str) -> str:
-        """The directory of a split's dataset: Minari's own name for it, where there is one split only."""
+        """The directory of a split's dataset: Minari's own name if there is only one split."""
         return "data" if len(self.splits) == 1 else split
 
     @property
@@ -113,7 +113,7 @@ class MinariOutput(MergedOutput, StoredNames, CostHints):
         return {"minari": {"version": VERSION, "images": "jpeg" if self.jpeg else "raw", **self._about()}}
 
     def _about(self) -> dict[str, Any]:
-        """What `--from=minari` has to know."""
+        """Facts for `--from=minari`."""
         columns = [
             {"place": column.place, "of": column.of, "jpeg": column.jpeg, **field_json(column.field)}
             for column in self.columns
@@ -143,7 +143,7 @@ class MinariOutput(MergedOutput, StoredNames, CostHints):
 
     def encode(self, episode: Episode) -> Sequence[Array]:
         if len(episode) < 2:
-            raise not_representable("an episode of one step has no transition, and a Minari episode has one at least")
+            raise not_representable("an episode of one step has no transition, which Minari needs")
         values = [rows for column in self.columns for rows in column.rows(episode)]
         ends = np.zeros((2, len(episode) - 1), bool)
         ends[0 if episode.steps["is_terminal"][-1] else 1, -1] = True
@@ -214,7 +214,7 @@ def _info(field: Field, left_out: dict[str, str]) -> Iterator[MinariColumn]:
 
 def _of_episode(field: Field, left_out: dict[str, str]) -> Iterator[MinariColumn]:
     if field.encoding in ("png", "jpeg"):
-        left_out[field.path] = "an image of the episode"
+        left_out[field.path] = "an image per episode"
     else:
         yield from _column(field, f"{OWN}/{field.path}", "episode", left_out, jpeg=False)
 
@@ -228,11 +228,11 @@ def _column(field: Field, place: str, of: Any, left_out: dict[str, str], jpeg: b
 
 
 def _check_jpeg(leaf: LeafColumn) -> bool:
-    """Whether Minari reads the column as JPEGs, if it reads any."""
+    """Whether Minari reads the column as JPEGs. Raises UsageError if it would fail."""
     if not gym_spaces.is_image(leaf.dtype, leaf.shape):
         return False
     if len(leaf.shape) == 3 and leaf.shape[-1] != 3:
         raise UsageError(
-            f"--images=jpeg: Minari reads JPEGs of 3 channels, and {leaf.field} has {leaf.shape[-1]}: leave it out"
+            f"--images=jpeg: Minari needs JPEGs with 3 channels, but {leaf.field} has {leaf.shape[-1]}: leave it out"
         )
     return True

@@ -1,9 +1,9 @@
 """Minari datasets (HDF5, Arrow, Parquet) as a source: `--from=minari`.
 
-It reads a dataset's directory, or one that `--to=minari` wrote.
+The input is a dataset's directory, or one that `--to=minari` wrote.
 
-A Minari episode of T steps is an RLDS episode of T + 1: the observations as they are, the actions and rewards with a
-void last step. JPEGs stay as they are. Infos are step fields `info/...`, unless `--to=minari` says what they were.
+A Minari episode of T steps is an RLDS episode of T + 1: the observations unchanged, and the actions and rewards with a
+void last step. JPEGs stay as they are. Infos become step fields `info/...`, unless `--to=minari` stored other names.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ Array: TypeAlias = "np.ndarray[Any, Any]"
 
 _ROLES = {"observations": "observation", "actions": "action", "rewards": "reward", "infos": "info"}
 _JPEG = b"\xff\xd8\xff"
-_DTYPE = Kind("a dtype of numbers", lambda dtype: isinstance(dtype, str) and dtype in DTYPES)
+_DTYPE = Kind("a numeric dtype", lambda dtype: isinstance(dtype, str) and dtype in DTYPES)
 _SPACE = {"type?": TEXT, "dtype?": Maybe(_DTYPE), "shape?": Maybe([COUNT]), "*": ANY}
 
 
@@ -81,12 +81,12 @@ class MinariFormat(ArrayFormat):
 
 @dataclasses.dataclass(frozen=True)
 class MinariField:
-    """Where a field is.
+    """Where a field is stored.
 
     Attributes:
-      field: of a step, or of the episode.
-      place: in the group of an episode: `observations/state`.
-      of: whether it has a value for each step, each transition, or one for the episode.
+      field: a field of the steps, or of the episode.
+      place: the path in the episode's group: `observations/state`.
+      of: whether it has a value for each step, for each transition, or for the episode.
     """
 
     field: Field
@@ -94,11 +94,11 @@ class MinariField:
     of: Literal["step", "transition", "episode"]
 
     def column(self, arrays: Arrays, steps: int) -> Column:
-        """Its values, one for each step.
+        """The values, one for each step.
 
         Raises:
-          KeyError: there are none.
-          BadEpisode: they are not of the field's dtype.
+          KeyError: there are no values.
+          BadEpisode: the values do not fit the field's dtype.
         """
         array = arrays[self.place]
         column: Column
@@ -111,11 +111,11 @@ class MinariField:
 
 @dataclasses.dataclass(frozen=True)
 class MinariDecoder(ArrayDecoder):
-    """Makes episodes of the arrays of a Minari episode.
+    """Decodes Minari's arrays into episodes.
 
     Attributes:
-      schema: as of `ArrayDecoder`.
-      fields: where each field is.
+      schema: see `ArrayDecoder`.
+      fields: the location of each field.
     """
 
     fields: tuple[MinariField, ...]
@@ -136,7 +136,7 @@ class MinariDecoder(ArrayDecoder):
 
 @dataclasses.dataclass(frozen=True)
 class MinariSource(SourceOfFiles):
-    """A Minari dataset. Attributes: as of `Source`."""
+    """A Minari dataset. Attributes: see `Source`."""
 
     def companions(self, shard: Shard) -> list[str]:
         if not isinstance(self.files, MinariArrowFormat):
@@ -149,14 +149,14 @@ class MinariSource(SourceOfFiles):
     def open(cls, input: str | Sequence[str], *, split: str | None = None, features: str | None = None) -> MinariSource:
         no_features("minari", features)
         if not isinstance(input, str):
-            raise UsageError("--from=minari takes one directory: that of a dataset")
+            raise UsageError("--from=minari takes one dataset directory")
         if storage.scheme(input) is not None:
             raise UsageError(f"cannot read {input}: Minari's files are read from local disks only; copy it first")
         folders = _folders(input)
         abouts = {folder: _metadata(folder) for folder in folders}
         named = {_split(about, folder): folder for folder, about in abouts.items()}
         if len(named) < len(folders):
-            raise UsageError(f"{input} holds {len(folders)} datasets: name one of {', '.join(folders)}")
+            raise UsageError(f"{input} holds {len(folders)} datasets: choose one of {', '.join(folders)}")
         first = next(iter(named.values()))
         about = abouts[first]
         kind = about.get("data_format", "hdf5")
@@ -180,13 +180,13 @@ class MinariSource(SourceOfFiles):
 
 
 def _folders(input: str) -> list[str]:
-    """The directories that hold metadata.json and the data: `input` itself, or those in it."""
+    """The directories with metadata.json and the data: `input` itself, or its subdirectories."""
     if not storage.isdir(input):
-        raise UsageError(f"{input}: there is no such directory")
+        raise UsageError(f"{input}: no such directory")
     folders = [input, *(storage.join(input, name) for name in storage.listdir(input))]
     datasets = [f for f in folders if storage.isdir(f) and storage.exists(storage.join(f, METADATA))]
     if not datasets:
-        raise UsageError(f"{input} is no Minari dataset: there is no {METADATA} in it, or in its directory data")
+        raise UsageError(f"{input} is not a Minari dataset: there is no {METADATA} in it, or in its data directory")
     return datasets[:1] if datasets[0] == input else datasets
 
 
@@ -194,19 +194,19 @@ def _metadata(folder: str) -> dict[str, Any]:
     path = storage.join(folder, METADATA)
     content = read_json(path)
     if not isinstance(content, dict):
-        raise UsageError(f"{path} is not as Minari writes it: fetch the dataset again")
+        raise UsageError(f"{path} is not valid Minari metadata: fetch the dataset again")
     kind = content.get("data_format", "hdf5")
     if kind not in ("hdf5", *ARROW):
         known = ", ".join(("hdf5", *ARROW))
-        raise UsageError(f"{folder}: its data are stored as {kind}, and --from=minari reads {known}")
+        raise UsageError(f"{folder}: its data is stored as {kind}, but --from=minari reads {known}")
     if kind == "hdf5" and not storage.exists(storage.join(folder, MAIN)):
-        raise UsageError(f"{folder}: there is no {MAIN} in it: fetch the dataset again")
+        raise UsageError(f"{folder} has no {MAIN}: fetch the dataset again")
     check_json(content.get(OWN, {}), {"*": ANY}, f"{path}: {OWN}")
     return content
 
 
 def _split(about: Mapping[str, Any], folder: str) -> str:
-    """The split that a directory holds: one that `--to=minari` wrote says so."""
+    """The split in a directory, if `--to=minari` wrote it, or `train`."""
     where = storage.join(folder, METADATA)
     with parsing(where):
         return naming.check_name(about.get(OWN, {}).get("split", "train"), f"{where}: {OWN}.split")
@@ -226,7 +226,7 @@ def _own_fields(about: Any, where: str) -> tuple[MinariField, ...]:
 
 
 def _fields(path: str, files: MinariFormat | MinariArrowFormat, about: Mapping[str, Any]) -> tuple[MinariField, ...]:
-    """What the first episode holds, for a dataset that another program wrote."""
+    """The fields of the first episode, for datasets of other programs."""
     where = storage.join(storage.split(path)[0], METADATA)
     jpeg, spaces = bool(about.get("jpeg_encoding", True)), _spaces(about, where)
     try:
@@ -262,7 +262,7 @@ def _field(place: str, dataset: Any, jpeg: bool, spaces: Mapping[str, Any]) -> M
 
 
 def _spaces(about: Mapping[str, Any], where: str, *, whole: bool = False) -> dict[str, Any]:
-    """The space of each array, by its place; of all places above them, too, where the `whole` is asked for."""
+    """The space of each array by its place; with `whole`, also the spaces that contain them."""
     spaces: dict[str, Any] = {}
     for role, name in (("observations", "observation_space"), ("actions", "action_space")):
         if isinstance(about.get(name), str):

@@ -11,7 +11,7 @@ import numpy as np
 
 @functools.lru_cache(maxsize=1024)
 def npy_header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
-    """What a `.npy` file of an array in C order begins with."""
+    """The header of a `.npy` file with an array in C order."""
     file = io.BytesIO()
     formats: Any = np.lib.format
     content = {"descr": formats.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}

@@ -1,11 +1,11 @@
-"""NumPy arrays: one `.npy` file for each field, all steps of all episodes one after another.
+"""NumPy arrays: one `.npy` file for each field, with all steps of all episodes.
 
-    OUTPUT/train/observation.state.npy    (steps, ...)      np.load(..., mmap_mode="r") reads it from the disk
+    OUTPUT/train/observation.state.npy    (steps, ...)      np.load(..., mmap_mode="r") reads it from disk
     OUTPUT/train/episode_offsets.npy      (episodes + 1,)   episode i is the steps offsets[i]:offsets[i + 1]
 
-Text, and images that are to be JPEGs (`--images=jpeg`), are bytes one after another, `observation.image.npy`, with
-`observation.image.offsets.npy`: value i is the bytes offsets[i]:offsets[i + 1]. Fields of the episode are arrays with a
-value for each episode. Nothing is left out but what has no fixed shape.
+Text and JPEGs (`--images=jpeg`) are concatenated bytes, `observation.image.npy`, with `observation.image.offsets.npy`:
+value i is the bytes offsets[i]:offsets[i + 1]. Episode fields are arrays with a value for each episode. Only fields
+without a fixed shape are left out.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ class NumpyColumn:
     """A field, and how it is stored.
 
     Attributes:
-      field: of a step, or of the episode.
-      of_episode: which of both.
-      as_bytes: whether its values are bytes of any length.
+      field: a field of the steps, or of the episode.
+      of_episode: whether it is a field of the episode.
+      as_bytes: whether its values are bytes of varying length.
     """
 
     field: Field
@@ -48,7 +48,7 @@ class NumpyColumn:
 
     @property
     def file(self) -> str:
-        """The name of its file, without `.npy`."""
+        """The file name, without `.npy`."""
         return self.field.path.replace("/", ".")
 
     @property
@@ -56,14 +56,14 @@ class NumpyColumn:
         return LeafColumn(self.field)
 
     def part_columns(self) -> tuple[PartColumn, ...]:
-        """Of a part."""
+        """The part columns that hold its values."""
         if self.as_bytes:
             return sized_columns(self.field.path)
         size = int(np.prod(self._leaf.shape, dtype=np.int64)) * self._leaf.dtype.itemsize
         return (PartColumn(self.field.path, size),)
 
     def rows(self, episode: Episode) -> Sequence[Array]:
-        """For each of `part_columns`."""
+        """The rows of each of `part_columns`."""
         if self.as_bytes:
             return sized_rows(self._bytes(episode))
         if not self.of_episode:
@@ -84,9 +84,9 @@ class NumpyOutput(MergedOutput, StoredNames, CostHints):
     """A directory of arrays for each split.
 
     Attributes:
-      directory, name, splits: as of `MergedOutput`.
-      columns: what is stored.
-      left_out: other fields, and why.
+      directory, name, splits: see `MergedOutput`.
+      columns: the stored fields.
+      left_out: the fields not written, with the reasons.
     """
 
     directory: str
@@ -188,7 +188,7 @@ def _bytes(parts: Sequence[Part], column: int) -> Iterator[bytes]:
 
 
 def _offsets(lengths: Iterable[bytes]) -> Iterator[bytes]:
-    """int64 lengths as offsets, from 0 on."""
+    """Converts int64 lengths to offsets, from 0."""
     yield bytes(8)
     last = 0
     for piece in lengths:

@@ -1,4 +1,4 @@
-"""Arrays that `convert --to=numpy` wrote, as a source: `--from=numpy`."""
+"""Arrays written by `convert --to=numpy` as a source: `--from=numpy`."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ class NumpyField:
     """A field and its file.
 
     Attributes:
-      field: of a step, or of the episode; as it is read.
-      file: without `.npy`.
-      of_episode: which of both.
-      as_bytes: whether its values are bytes of any length.
+      field: a field of the steps, or of the episode, as it is read.
+      file: the file name, without `.npy`.
+      of_episode: whether it is a field of the episode.
+      as_bytes: whether its values are bytes of varying length.
     """
 
     field: Field
@@ -54,16 +54,16 @@ class NumpyField:
             field = dataclasses.replace(field, encoding=encoding, feature="Image" if as_bytes else "Tensor")
         file = content["file"]
         if not naming.is_file_name(file):
-            raise ValueError(f"{file!r} is not the name of a file in its directory")
+            raise ValueError(f"{file!r} is not a plain file name")
         return cls(field, file, bool(content["of_episode"]), as_bytes)
 
 
 @dataclasses.dataclass(frozen=True)
 class NumpyFormat(ArrayFormat):
-    """The directory of arrays of a split; its path is that of `episode_offsets.npy`.
+    """The directory of arrays of a split; its path is `episode_offsets.npy`.
 
     Attributes:
-      fields: what is there.
+      fields: the stored fields.
     """
 
     fields: tuple[NumpyField, ...]
@@ -88,7 +88,7 @@ class NumpyFormat(ArrayFormat):
         for one in self.fields:
             wanted = len(offsets) - 1 if one.of_episode else int(offsets[-1])
             if rows[one.file] < wanted:
-                raise OSError(f"{one.file}.npy has {rows[one.file]} rows, and the episodes have {wanted}")
+                raise OSError(f"{one.file}.npy has {rows[one.file]} rows, but the episodes have {wanted}")
         for i in range(start, stop):
             part = {True: (i, i + 1), False: (int(offsets[i]), int(offsets[i + 1]))}
             yield {one.file: _rows(arrays[one.file], ends.get(one.file), *part[one.of_episode]) for one in self.fields}
@@ -100,21 +100,21 @@ def _load(path: str) -> Array:
         array: Array = np.load(path, mmap_mode="r", allow_pickle=False)
     except OSError:
         raise
-    except Exception as error:  # numpy has Python parse the header: of a damaged one it raises almost anything
+    except Exception as error:  # the header is parsed as Python, so a damaged one can raise almost anything
         raise OSError(f"{path} is not an array: {type(error).__name__}") from error
-    if not isinstance(array, np.ndarray) or not array.ndim:  # an .npz file of another name, or one number
+    if not isinstance(array, np.ndarray) or not array.ndim:  # a renamed .npz file, or a single number
         raise OSError(f"{path} is not an array of rows")
     return array
 
 
 def _offsets(path: str, last: int | None = None) -> Array:
-    """Where each of some rows begins, and the end of the last one, which is at most `last`."""
+    """The start of each row, then the end of the last one, which is at most `last`."""
     array = _load(path)
     offsets: Array = np.asarray(array)
     if offsets.ndim != 1 or offsets.dtype.kind not in "iu" or not len(offsets):
         raise OSError(f"{path} holds {offsets.dtype}{list(offsets.shape)}, not offsets")
     if offsets[0] != 0 or (offsets[1:] < offsets[:-1]).any() or (last is not None and offsets[-1] > last):
-        raise OSError(f"{path}: the offsets are not those of consecutive rows")
+        raise OSError(f"{path}: the offsets do not describe consecutive rows")
     return offsets
 
 
@@ -127,11 +127,11 @@ def _rows(array: Array, ends: Array | None, start: int, stop: int) -> Array:
 
 @dataclasses.dataclass(frozen=True)
 class NumpyDecoder(ArrayDecoder):
-    """Makes episodes of the rows of the arrays.
+    """Decodes rows of the arrays into episodes.
 
     Attributes:
-      schema: as of `ArrayDecoder`.
-      fields: what is there.
+      schema: see `ArrayDecoder`.
+      fields: the stored fields.
     """
 
     fields: tuple[NumpyField, ...]
@@ -156,7 +156,7 @@ class NumpyDecoder(ArrayDecoder):
 
 @dataclasses.dataclass(frozen=True)
 class NumpySource(Source):
-    """A finished output of `convert --to=numpy`. Attributes: as of `Source`; `checksums` of its files."""
+    """A finished output of `convert --to=numpy`. Attributes: see `Source`; `checksums` by file."""
 
     dataset: str
     schema: Schema
@@ -170,7 +170,7 @@ class NumpySource(Source):
     def open(cls, input: str | Sequence[str], *, split: str | None = None, features: str | None = None) -> NumpySource:
         no_features("numpy", features)
         if not isinstance(input, str):
-            raise UsageError("--from=numpy takes one directory: what convert --to=numpy wrote")
+            raise UsageError("--from=numpy takes one directory, the output of convert --to=numpy")
         if storage.scheme(input) is not None:
             raise UsageError(f"cannot read {input}: arrays are read from local disks only; copy it first")
         manifest = read_manifest(input)

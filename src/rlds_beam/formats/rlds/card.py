@@ -1,4 +1,4 @@
-"""Where a dataset comes from, and what was done to it: provenance.json, and README.md for people."""
+"""Provenance of a written dataset: provenance.json, and README.md for people."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ def provenance(
     source: Mapping[str, Any],
     fitted: Sequence[Any] | None = None,
 ) -> dict[str, Any]:
-    """The content of provenance.json: nothing in it is of this machine, so equal plans give equal bytes.
+    """The content of provenance.json. It has nothing about this machine, so equal plans give equal bytes.
 
     Args:
       plan: the content of plan.json.
-      report: that of report.json.
-      splits: of dataset_info.json.
-      source: what is known of the dataset that was read: its dataset_info.json (`info`), the names of its files with
-        licences (`licences`), and its own provenance, if rlds-beam wrote it (`provenance`).
-      fitted: what connectors were fitted to, the statistics of the dataset.
+      report: the content of report.json.
+      splits: the splits in dataset_info.json.
+      source: facts about the input: its dataset_info.json (`info`), the names of its license files (`licences`), and
+        its own provenance, if rlds-beam wrote it (`provenance`).
+      fitted: the results of fitting connectors, the statistics of the dataset.
     """
     content = plan.get("content", {})
     shards = {
@@ -46,7 +46,7 @@ def provenance(
     facts = {
         "written_by": f"rlds-beam {rlds_beam.__version__}",
         "source": {
-            "dataset": plan["dataset"], **read, "info": info, "licences": list(source["licences"]),
+            "dataset": plan["dataset"], **read, "info": info, "licences": list(source["licences"]),  # english: quoted
             "shards": shards, **({"slices": slices} if slices else {}),
         },
         "check": plan["check"],
@@ -60,7 +60,7 @@ def provenance(
 
 
 def card(name: str, version: str, facts: Mapping[str, Any]) -> str:
-    """README.md: the same for people."""
+    """README.md: the provenance for people."""
     source, counts = facts["source"], facts["counts"]
     files = sum(len(shards) for shards in source["shards"].values())
     size = sum(shard["bytes"] for shards in source["shards"].values() for shard in shards)
@@ -69,13 +69,13 @@ def card(name: str, version: str, facts: Mapping[str, Any]) -> str:
         f"# {name} {version}",
         "",
         f"RLDS, written by {facts['written_by']} from `{source['dataset']}`{read}.",
-        "Everything here is also in `provenance.json`, for programs.",
+        "`provenance.json` has the same facts for programs.",
         "",
         *_section("Splits", [f"- `{one['name']}`: {count(one['episodes'], 'episode')}" for one in facts["splits"]]),
-        *_section("What was done", [*_check_lines(facts), *map(_connector_line, facts["connectors"]["connectors"])]),
-        *_section("What became of each record", _count_lines(counts, facts["rules"])),
-        *_section("Statistics", ["`fitted.json` has what connectors were fitted to."] if "statistics" in facts else []),
-        *_section("Licence and citation of the source", _licence_lines(source)),
+        *_section("Processing", [*_check_lines(facts), *map(_connector_line, facts["connectors"]["connectors"])]),
+        *_section("Records", _count_lines(counts, facts["rules"])),
+        *_section("Statistics", ["`fitted.json` has the connectors' fitted values."] if "statistics" in facts else []),
+        *_section("License and citation of the source", _license_lines(source)),
         *_section("About the source", [source["info"].get("description", "")]),
     ]
     return "\n".join(lines).rstrip() + "\n"
@@ -89,7 +89,7 @@ def _section(title: str, lines: Sequence[str]) -> list[str]:
 def _check_lines(facts: Mapping[str, Any]) -> list[str]:
     policies = {name: facts["check"][name] for name in ("repair", "accept") if facts["check"].get(name)}
     said = [f"{name} {', '.join(rules)}" for name, rules in policies.items()]
-    return [f"- checked by rlds-beam's rules{': ' + '; '.join(said) if said else ''}"]
+    return [f"- checked against rlds-beam's rules{': ' + '; '.join(said) if said else ''}"]
 
 
 def _connector_line(connector: Mapping[str, Any]) -> str:
@@ -108,15 +108,15 @@ def _count_lines(counts: Mapping[str, Any], rules: Mapping[str, Any]) -> list[st
     return lines
 
 
-def _licence_lines(source: Mapping[str, Any]) -> list[str]:
+def _license_lines(source: Mapping[str, Any]) -> list[str]:
     info = source["info"]
     redistribution = info.get("redistributionInfo")
-    licence = redistribution.get("license") if isinstance(redistribution, dict) else None
-    lines = [f"Licence: {licence}", ""] if licence else []
-    lines += [f"The licence text of the source: {', '.join(f'[{n}]({n})' for n in source['licences'])}"] * bool(
-        source["licences"]
-    )
+    license_ = redistribution.get("license") if isinstance(redistribution, dict) else None
+    lines = [f"License: {license_}", ""] if license_ else []
+    files = source["licences"]  # english: quoted
+    if files:
+        lines.append(f"License text of the source: {', '.join(f'[{name}]({name})' for name in files)}")
     if not lines:
-        lines = ["The source does not state a licence."]
+        lines = ["The source does not state a license."]
     citation = info.get("citation")
     return [*lines, "```", str(citation), "```"] if citation else lines

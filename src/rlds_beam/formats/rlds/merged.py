@@ -1,4 +1,4 @@
-"""Several RLDS datasets read as one: `--from=merged A,B,C`. Their schemas are made one, or refused field by field."""
+"""Read several RLDS datasets as one: `--from=merged A,B,C`. Their schemas are merged, or refused by field."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.reading.base import Decoder, Source, Split
 
 FROM = Field("source_dataset", "string", encoding="text", feature="Text")
-"""The field of the episode that names the dataset it comes from, `name/version`."""
+"""The episode field with the original dataset, `name/version`."""
 
 _IMAGES = ("png", "jpeg")
 
 
 @dataclasses.dataclass(frozen=True)
 class MergedSource(Source):
-    """Several RLDS datasets, end to end, split by split; each episode says in `source_dataset` where it is from.
+    """Several RLDS datasets, concatenated by split. Each episode's `source_dataset` names its dataset.
 
-    What fields may differ in: integers, or floats, of another width become the wider one; images of another size or
-    encoding become images of any size. Everything else is refused by name, also a field that one of them has not.
+    Fields may differ in integer or float width: the wider one is used; or in image size or encoding: images become
+    images of any size. All other differences are refused by name, including fields that a dataset lacks.
     """
 
     dataset: str
@@ -49,13 +49,13 @@ class MergedSource(Source):
     def open(cls, input: str | Sequence[str], *, split: str | None = None, features: str | None = None) -> MergedSource:
         paths = [path for path in (input.split(",") if isinstance(input, str) else input) if path]
         if len(paths) < 2:
-            raise UsageError(f"--from=merged: {input}: name two datasets or more, with commas between them")
+            raise UsageError(f"--from=merged: {input}: expected two or more datasets, separated by commas")
         if features is not None or (split is not None and "[" in split):
-            raise UsageError("--from=merged takes no --features, and no slices in --split: write the slices first")
+            raise UsageError("--from=merged takes neither --features nor slices in --split: convert the slices first")
         sources = tuple(RldsSource.open(path, split=split) for path in paths)
         kinds = {source.files.name for source in sources}
         if len(kinds) > 1:
-            raise UsageError(f"--from=merged: files of {' and '.join(sorted(kinds))}: convert one of them first")
+            raise UsageError(f"--from=merged: cannot mix {' and '.join(sorted(kinds))} files: convert one first")
         schema = _merged_schema(sources, cls.common)
         starts, splits = _merged_splits(sources)
         decoder = MergedDecoder(starts, sources, schema)
@@ -68,16 +68,16 @@ class MergedSource(Source):
 
 
 class MergedCommonSource(MergedSource):
-    """The same, with the fields that all of them have (`--from=merged_common`)."""
+    """Like `MergedSource`, with only the fields that all datasets have (`--from=merged_common`)."""
 
     common = True
 
 
 class MergedDecoder:
-    """Decodes a record by the dataset that its shard is of, and gives it the merged schema. Pickles.
+    """Decodes a record with its dataset's decoder, and casts it to the merged schema. Pickles.
 
     Args:
-      starts: by split, the index of the first shard of each dataset.
+      starts: the index of each dataset's first shard, by split.
     """
 
     def __init__(self, starts: Mapping[str, Sequence[int]], sources: Sequence[RldsSource], schema: Schema):
@@ -104,12 +104,12 @@ def _cast(column: Column, field: Field) -> Column:
 
 
 def _merged_splits(sources: Sequence[RldsSource]) -> tuple[dict[str, list[int]], tuple[Split, ...]]:
-    """The first shard of each dataset by split, and the splits, whose shards are numbered anew."""
+    """The first shard of each dataset by split, and the splits with renumbered shards."""
     starts: dict[str, list[int]] = {}
     splits = []
     for name in dict.fromkeys(split.name for source in sources for split in source.splits):
         parts = [next((s.shards for s in source.splits if s.name == name), ()) for source in sources]
-        # A shard that is missing leaves a gap in the numbers of its dataset.
+        # A missing shard leaves a gap in its dataset's numbers.
         sizes = [max((shard.index + 1 for shard in shards), default=0) for shards in parts]
         starts[name] = [0, *itertools.accumulate(sizes)][:-1]
         shards = [dataclasses.replace(shard, index=start + shard.index)
@@ -119,10 +119,10 @@ def _merged_splits(sources: Sequence[RldsSource]) -> tuple[dict[str, list[int]],
 
 
 def _merged_schema(sources: Sequence[RldsSource], common: bool) -> Schema:
-    """One schema for all.
+    """Merges the schemas.
 
     Raises:
-      UsageError: with each field that cannot be merged, and why.
+      UsageError: fields cannot be merged; lists each with the reason.
     """
     wrong: list[str] = []
     parts = []
@@ -135,15 +135,13 @@ def _merged_schema(sources: Sequence[RldsSource], common: bool) -> Schema:
                 continue
             try:
                 if without:
-                    raise _DifferError(
-                        f"{' and '.join(without)} have no such field (--from=merged_common leaves it out)"
-                    )
+                    raise _DifferError(f"missing in {' and '.join(without)} (--from=merged_common leaves it out)")
                 merged[path] = _merged_field([own[path] for own in fields], sources)
             except _DifferError as error:
                 wrong.append(f"{path}: {error}")
         parts.append(merged)
     if wrong:
-        raise UsageError("--from=merged: these datasets cannot be one:\n  " + "\n  ".join(wrong))
+        raise UsageError("--from=merged: these datasets cannot be merged:\n  " + "\n  ".join(wrong))
     return Schema(parts[0], {**parts[1], FROM.path: FROM})
 
 
@@ -155,12 +153,12 @@ def _merged_field(fields: Sequence[Field], sources: Sequence[RldsSource]) -> Fie
     first = fields[0]
     slow = next((field for field in fields if not field.fast), None)
     if slow is not None:
-        raise _DifferError(f"a {slow.feature} is not read by itself")
+        raise _DifferError(f"a {slow.feature} cannot be decoded without TFDS")
     if any(field.feature == "ClassLabel" for field in fields) and len({str(s.texts) for s in sources}) > 1:
-        raise _DifferError("the names of the classes differ, or are not there")
+        raise _DifferError("the class names differ or are missing")
     images = {field.encoding in _IMAGES for field in fields}
     if len(images) > 1:
-        raise _DifferError("images in one, and no images in another")
+        raise _DifferError("images in only some of the datasets")
     said = " and ".join(dict.fromkeys(f"{field.dtype}{field.shape}" for field in fields))
     if images == {True}:
         if len({field.dtype for field in fields}) > 1 or len({field.shape[-1] for field in fields}) > 1:

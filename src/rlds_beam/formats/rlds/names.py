@@ -1,4 +1,4 @@
-"""The name and the version of a dataset that is written, and what of the source's metadata goes on with it."""
+"""The name and version of a written dataset, and the metadata to copy from the source."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from rlds_beam.reading.base import Source
 
 _VERSION = re.compile(r"\d+\.\d+\.\d+")
 _NAME = re.compile(r"[a-z][a-z0-9_]*", re.IGNORECASE)
-_LICENCE = re.compile(r"(LICEN[CS]E|COPYING|NOTICE)[\w.-]*")
+_LICENSE = re.compile(r"(LICEN[CS]E|COPYING|NOTICE)[\w.-]*")
 
 CARRIED = (
     "description", "citation", "location", "redistributionInfo", "releaseNotes", "moduleName", "configName",
     "configDescription", "configTags", "supervisedKeys", "disableShuffling",
 )  # fmt: skip
-"""What of a dataset_info.json is as true of the edited dataset."""
+"""Keys of dataset_info.json that still hold for the edited dataset."""
 
 
 def name_and_version(source: Source, directory: str) -> tuple[str, str]:
-    """Those of the directory, `…/NAME/1.0.0` as TFDS looks for it, or of the dataset."""
+    """The name and version of the directory, if it is `…/NAME/1.0.0` as in TFDS, or else of the source."""
     parent, last = storage.split(directory.rstrip("/"))
     above = storage.split(parent)[1]
     own = source.dataset.split("/")[-1]
@@ -30,6 +30,6 @@ def name_and_version(source: Source, directory: str) -> tuple[str, str]:
     return (above if named else source.name), version
 
 
-def is_licence(name: str) -> bool:
-    """Whether a file beside a dataset holds a licence."""
-    return _LICENCE.fullmatch(name) is not None
+def is_license(name: str) -> bool:
+    """Whether a file next to a dataset is a license."""
+    return _LICENSE.fullmatch(name) is not None

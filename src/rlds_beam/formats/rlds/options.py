@@ -1,4 +1,4 @@
-"""How RLDS is written: the options."""
+"""Options of the RLDS output."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from rlds_beam.options import Options, option
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RldsOptions(Options):
-    """How RLDS is written."""
+    """RLDS output."""
 
-    format: Literal["tfrecord", "array_record"] = option("tfrecord", "format of the files")
+    format: Literal["tfrecord", "array_record"] = option("tfrecord", "file format")
     array_record_beside: bool = option(
-        False, "also write the records as ArrayRecord, next to the TFRecords: TFDS reads the directory as either"
+        False, "also write ArrayRecord files next to the TFRecords; TFDS can read either"
     )

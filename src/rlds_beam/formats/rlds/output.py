@@ -1,4 +1,4 @@
-"""RLDS again: the episodes that the check and the connectors let through, as TFDS stores them."""
+"""Write RLDS as TFDS stores it, with the episodes that passed the checks and connectors."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from rlds_beam.episodes.schema import Schema
 from rlds_beam.errors import BadEpisode, RldsBeamError, UsageError
 from rlds_beam.formats.columns.options import ColumnsFormat
 from rlds_beam.formats.rlds.card import CARD, PROVENANCE, card, provenance
-from rlds_beam.formats.rlds.names import CARRIED, is_licence, name_and_version
+from rlds_beam.formats.rlds.names import CARRIED, is_license, name_and_version
 from rlds_beam.formats.rlds.options import RldsOptions
 from rlds_beam.formats.rlds.records import RecordEncoder
 from rlds_beam.output.base import Description
@@ -49,21 +49,21 @@ from rlds_beam.reading.plan import WorkRange
 
 @dataclasses.dataclass(frozen=True)
 class RldsOutput(SeveralFiles, SeveralSplits, MetadataFiles, CostHints, SizePrediction):
-    """A dataset of episodes in TFDS's layout, a record for each.
+    """An RLDS dataset in TFDS's layout, with a record for each episode.
 
     Attributes:
       directory: where the files go.
       name: the name of the dataset, or of the directory if it is called `NAME/1.0.0`.
-      version: of the dataset, or of the directory.
-      format: of the files.
-      schema: of the episodes that are written.
-      stored: how the records that are read hold their fields; None where they are not RLDS.
+      version: the version of the dataset, or of the directory.
+      format: the file format.
+      schema: the schema of written episodes.
+      stored: how input records store their fields; None if they are not RLDS.
       features: the text of features.json.
-      info: the content of the dataset_info.json that was read.
-      files_beside: the bytes of files that belong to the data, by file name.
-      earlier: the provenance of the dataset that was read.
-      splits: those that episodes are divided among; where there are none, they stay in their own.
-      beside_as: a second format, in which the same records are written beside the first.
+      info: the content of the input's dataset_info.json.
+      files_beside: the bytes of other files that belong to the data, by file name.
+      earlier: the provenance of the input dataset.
+      splits: the splits to divide episodes among; if empty, episodes stay in their split.
+      beside_as: a second file format, to which the same records are also written.
     """
 
     directory: str
@@ -88,17 +88,17 @@ class RldsOutput(SeveralFiles, SeveralSplits, MetadataFiles, CostHints, SizePred
         kind = options.format
         beside_as: ColumnsFormat | None = "array_record" if options.array_record_beside else None
         if beside_as and kind != "tfrecord":
-            raise UsageError(f"--array_record_beside is for TFRecords, and --format={kind} writes none")
+            raise UsageError(f"--array_record_beside needs --format=tfrecord, not --format={kind}")
         if "array_record" in (kind, beside_as):
             check_writable(directory)
         if splits and len(source.splits) > 1:
             known = ", ".join(split.name for split in source.splits)
-            raise UsageError(f"--connectors: SplitEpisodes divides one split: name it, --split=NAME; there are {known}")
+            raise UsageError(f"--connectors: SplitEpisodes divides one split: use --split=NAME; there are {known}")
         tfds = source.tfds or TfdsMetadata("")
         if tfds.outside:
             raise UsageError(
-                f"--to=rlds copies {tfds.outside[0]} into the output, and in {source.dataset} it is a link to a file "
-                "outside of the dataset: replace the link with the file"
+                f"--to=rlds copies {tfds.outside[0]} into the output, but in {source.dataset} it is a link to a file "
+                "outside the dataset: replace the link with the file"
             )
         stored = None if source.tfds is None else source.schema
         if stored is not None and _unchanged(schema, stored):
@@ -113,7 +113,7 @@ class RldsOutput(SeveralFiles, SeveralSplits, MetadataFiles, CostHints, SizePred
 
     @property
     def formats(self) -> tuple[ColumnsFormat, ...]:
-        """Of the files: each record is in one of each."""
+        """The file formats; each record is written in every one."""
         return (self.format, *([self.beside_as] if self.beside_as else []))
 
     @property
@@ -144,21 +144,21 @@ class RldsOutput(SeveralFiles, SeveralSplits, MetadataFiles, CostHints, SizePred
             for episode in batch.episodes:
                 try:
                     size += len(encoder.encode(episode, batch.read)) + OVERHEAD
-                except BadEpisode:  # it is going to be rejected, and kept as it was read
+                except BadEpisode:  # it will be rejected and kept as read
                     size += len(episode.payload) + OVERHEAD
-                except RldsBeamError:  # which is for a worker to say
+                except RldsBeamError:  # a worker will report it
                     return None
         return size
 
     def encoder(self) -> RecordEncoder:
-        """Episodes as records."""
+        """Encodes episodes as records."""
         return RecordEncoder(self.schema, self.stored)
 
     def verify(self, record: bytes, episode: Episode) -> None:
-        """Decodes a record by the features.json that is going to be written, as TFDS will.
+        """Decodes a record with the features.json that will be written, as TFDS will.
 
         Raises:
-          RldsBeamError: it is not what features.json says, so that nobody could read the dataset.
+          RldsBeamError: it does not match features.json, so nobody could read the dataset.
         """
         declared = parse_features(self.features, FEATURES)
         steps, metadata = (
@@ -169,12 +169,12 @@ class RldsOutput(SeveralFiles, SeveralSplits, MetadataFiles, CostHints, SizePred
             EpisodeDecoder(Schema(steps, metadata)).decode(record, episode.key)
         except BadEpisode as bad:
             raise RldsBeamError(
-                f"--to=rlds: the record of {episode.key} is not what {FEATURES} would say: {bad}. Nothing could read "
-                "it. Its source or a connector returns other values than declared, or this is a bug: please report it"
+                f"--to=rlds: the record of {episode.key} does not match {FEATURES}, so nobody could read it: {bad}. "
+                "Its source or a connector returns other values than declared, or this is a bug: please report it"
             ) from bad
 
     def files(self, work: WorkRange) -> tuple[str, ...]:
-        """The names that TFDS expects: one, or one for each split that episodes are divided among, in each format."""
+        """The names that TFDS expects: one for each output split and format."""
         splits = self.splits or (work.split,)
         return tuple(
             naming.shard_name(self.name, split, kind, work.number) for kind in self.formats for split in splits
@@ -184,7 +184,7 @@ class RldsOutput(SeveralFiles, SeveralSplits, MetadataFiles, CostHints, SizePred
         return RldsWriter(self, work)
 
     def complete(self, commits: Sequence[RangeCommit]) -> dict[str, Any]:
-        """Writes the metadata; a split without episodes is left out, and its empty files are removed."""
+        """Writes the metadata. Splits without episodes are left out, and their empty files removed."""
         files: dict[str, list[tuple[str, WrittenFile]]] = {kind: [] for kind in self.formats}
         for commit in commits:
             places = itertools.product(self.formats, self.splits or (commit.split,))
@@ -207,12 +207,12 @@ class RldsOutput(SeveralFiles, SeveralSplits, MetadataFiles, CostHints, SizePred
 
     def _provenance(self, splits: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         plan = read_plan(self.directory)
-        assert plan is not None  # the output is of a plan, which stands until the end
+        assert plan is not None  # the plan stays in the directory until the end
         fitted = storage.join(self.directory, FITTED)
         results = (read_json(fitted) or {}).get("results") if storage.exists(fitted) else None
         source = {
             "info": self.info,
-            "licences": [name for name in self.files_beside if is_licence(name)],
+            "licences": [name for name in self.files_beside if is_license(name)],  # english: quoted
             "provenance": self.earlier,
         }
         return provenance(plan.content, read_json(storage.join(self.directory, REPORT)), splits, source, results)
@@ -222,10 +222,10 @@ class RldsOutput(SeveralFiles, SeveralSplits, MetadataFiles, CostHints, SizePred
 
 
 class RldsWriter:
-    """Writes episodes to one file, or to one for each split (`output.base.FileRangeWriter`).
+    """Writes episodes to one file, or one for each split (`output.base.FileRangeWriter`).
 
     Attributes:
-      predicted: episodes so far.
+      predicted: the number of episodes so far.
     """
 
     def __init__(self, output: RldsOutput, work: WorkRange):
@@ -248,11 +248,11 @@ class RldsWriter:
         read = batch.read
         if not self._verified:
             for _, episode, record in records:
-                if read is None or record is not read.payload:  # which was decoded when it was read
+                if read is None or record is not read.payload:  # already decoded when read
                     self._verified = True
                     self._output.verify(record, episode)
                     break
-        for place, episode, record in records:  # all that can fail has not
+        for place, episode, record in records:  # nothing can fail after encoding
             crc = read.payload_crc if read is not None and record is read.payload else None
             for i in range(place, len(self._files), self._places):
                 self._files[i].add(record, episode.key, crc)
@@ -260,7 +260,7 @@ class RldsWriter:
         self.predicted += len(records)
 
     def _place(self, episode: Episode) -> int:
-        """Which of the files the episode goes to."""
+        """The index of the episode's file."""
         if not self._splits:
             return 0
         split = episode.metadata[OUTPUT_SPLIT]
@@ -278,7 +278,7 @@ class RldsWriter:
 
 
 def _planned(content: bytes) -> str:
-    """What the plan says of a file: its text, or its digest if it is not UTF-8."""
+    """A file's entry in the plan: its text, or its digest if it is not UTF-8."""
     try:
         return content.decode("utf-8")
     except UnicodeDecodeError:
@@ -286,9 +286,9 @@ def _planned(content: bytes) -> str:
 
 
 def _written(schema: Schema) -> Schema:
-    """What is written of what connectors return.
+    """The schema to write, given the schema of what connectors return.
 
-    They may have changed a discount that records do not hold: it is written. Which split an episode goes to is not.
+    A discount that input records lack is written, since connectors may have changed it. The output split is not.
     """
     steps = {p: dataclasses.replace(f, optional=False, feature="Scalar") if f.optional else f
              for p, f in schema.steps.items()}  # fmt: skip
@@ -296,7 +296,7 @@ def _written(schema: Schema) -> Schema:
 
 
 def _unchanged(schema: Schema, stored: Schema) -> bool:
-    """Whether all fields are stored as they were, and no others."""
+    """Whether the fields, and how they are stored, are the same."""
     pairs = ((schema.steps, stored.steps), (schema.metadata, stored.metadata))
     return all(
         new.keys() == old.keys() and all(same_storage(field, old[path]) for path, field in new.items())

@@ -1,4 +1,4 @@
-"""Episodes as RLDS records; what was not edited is copied from the record that was read, byte for byte."""
+"""Encode episodes as RLDS records. Unedited fields are copied from the input record byte for byte."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class _Leaf(NamedTuple):
     """A field of a record.
 
     Attributes:
-      name: its key in the tf.Example.
+      name: the key in the tf.Example.
       field: how it is stored.
-      in_steps: or of the episode.
-      stored_alike: in the records that are read, where these are RLDS.
+      in_steps: whether it is a field of the steps, or of the episode.
+      stored_alike: whether input records store it the same way.
     """
 
     name: str
@@ -36,16 +36,16 @@ class _Leaf(NamedTuple):
     stored_alike: bool
 
     def of(self, episode: Episode) -> Any:
-        """The column, or the value of the episode."""
+        """The step column, or the episode's value."""
         return (episode.steps if self.in_steps else episode.metadata).get(self.field.path)
 
 
 class RecordEncoder:
-    """Episode -> serialised tf.Example, as TFDS stores RLDS.
+    """Encodes an episode as a serialized tf.Example, as TFDS stores RLDS.
 
     Args:
-      schema: of the episodes.
-      stored: how their fields are stored in the records that they were read from; None where these are not RLDS.
+      schema: the schema of the episodes.
+      stored: how input records store the fields; None if they are not RLDS.
     """
 
     def __init__(self, schema: Schema, stored: Schema | None):
@@ -65,11 +65,11 @@ class RecordEncoder:
         """The record of an episode.
 
         Args:
-          read: what was read, of which connectors and repairs made the episode.
+          read: the episode as read, before repairs and connectors.
 
         Raises:
-          BadEpisode: it cannot be written: an image to be filled in has no known size.
-          RldsBeamError: a field that is only copied as it is was changed.
+          BadEpisode: the episode cannot be written: the size of a blank image to fill in is unknown.
+          RldsBeamError: a field that can only be copied was changed.
         """
         if self._copies and read is not None and episode.steps is read.steps and episode.metadata is read.metadata:
             return read.payload
@@ -91,11 +91,11 @@ class RecordEncoder:
         value, field = leaf.of(episode), leaf.field
         if not field.fast:
             raise RldsBeamError(
-                f"--to=rlds: {episode.key}: {field.path} is a {field.feature}, which is copied as it is and not "
-                "written anew, and a repair or a connector changed it, or the steps: leave that out, or drop the field"
+                f"--to=rlds: {episode.key}: {field.path} is a {field.feature}, which can only be copied, but a "
+                "repair or a connector changed it, or the steps: undo the change, or drop the field"
             )
         if value is None:
-            raise BadEpisode(Violation("missing_field", "there is no such value", field.path))
+            raise BadEpisode(Violation("missing_field", "the value is missing", field.path))
         column = value if leaf.in_steps else _of_episode(value)
         if isinstance(column, EncodedImages):
             column = _filled(column, field)
@@ -103,14 +103,14 @@ class RecordEncoder:
 
 
 def _names(spans: Mapping[str, Any], leaf: _Leaf) -> list[str]:
-    """The entries of a leaf that there are: of a ragged one, several."""
+    """The entries of a leaf that are present; a ragged leaf has several."""
     if leaf.field.fast:
         return [leaf.name] if leaf.name in spans else []
     return all_below(spans, leaf.name)
 
 
 def _of_episode(value: Any) -> Column:
-    """A value of the episode as a column of one step."""
+    """An episode's value as a column of one step."""
     if isinstance(value, str | bytes):
         return as_column([value])
     array = np.asarray(value)
@@ -118,13 +118,13 @@ def _of_episode(value: Any) -> Column:
 
 
 def _filled(images: EncodedImages, field: Field) -> EncodedImages:
-    """With an image of zeros for each that is `ZERO_IMAGE`, as large as declared, or as the first one is."""
+    """Replaces each `ZERO_IMAGE` by a blank image, of the declared size or the first image's size."""
     empty = [step for step, data in enumerate(images.data) if data == ZERO_IMAGE]
     if not empty:
         return images
     shape = tuple(_shape(images, field))
     if None in shape:
-        detail = "an image of zeros is to be added, and neither the schema nor another image says of which size"
+        detail = "cannot add a blank image: neither the schema nor another image gives its size"
         raise BadEpisode(Violation("undecodable_image", detail, field.path, empty[0]))
     data = images.data.copy()
     zeros = encode_zeros(tuple(d or 0 for d in shape), field.dtype, field.encoding)

@@ -1,4 +1,4 @@
-"""The splits and shards of an RLDS dataset, found and compared with its metadata."""
+"""Find the splits and shards of an RLDS dataset, and compare them with its metadata."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from rlds_beam.reading.splits import selected_splits, slice_split
 from rlds_beam.text import count
 
 _FORMATS: dict[str, RecordFormat] = {"tfrecord": TFRecordFormat(), "array_record": ArrayRecordFormat()}
-"""By their names in dataset_info.json."""
+"""File formats by their names in dataset_info.json."""
 
 _TEXTS = re.compile(r"[\w.-]+\.labels\.txt|(LICEN[CS]E|COPYING|NOTICE)[\w.-]*|provenance\.json")
-"""Files that go with the data. TFDS writes `*.labels.txt` for a ClassLabel: a name of a class in each line."""
+"""Files that belong to the data. TFDS writes `*.labels.txt` for a ClassLabel, with a class name per line."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,11 +35,11 @@ class RldsSource(Source):
     """An RLDS dataset in TFDS's layout.
 
     Attributes:
-      features: the text of features.json (for TFDS's decoder where ours does not do).
-      info: the text of dataset_info.json; None of shard files that were named.
+      features: the text of features.json (for TFDS's decoder, if ours cannot decode a field).
+      info: the text of dataset_info.json; None for shard files given by name.
       texts: the bytes of text files that belong to the data, by file name (`TfdsMetadata.files`).
-      outside: as of `TfdsMetadata`.
-      The others: as of `Source`.
+      outside: see `TfdsMetadata`.
+      The others: see `Source`.
     """
 
     dataset: str
@@ -79,17 +79,17 @@ class RldsSource(Source):
 
 
 def _dataset_directory(path: str) -> str:
-    """`path` itself, or its only version directory, as TFDS users write `~/data/name`."""
+    """`path` itself, or its only version directory, since TFDS users write `~/data/name`."""
     if storage.exists(storage.join(path, FEATURES)):
         return path
     inner = [d for d in storage.listdir(path) if storage.exists(storage.join(path, d, FEATURES))]
     if len(inner) == 1:
         return storage.join(path, inner[0])
     if inner:
-        raise UsageError(f"{path} holds {len(inner)} datasets: name one of {', '.join(sorted(inner))}")
+        raise UsageError(f"{path} holds {len(inner)} datasets: choose one of {', '.join(sorted(inner))}")
     raise UsageError(
-        f"{path} has no features.json, so it is not a TFDS dataset. Give the directory that holds features.json and "
-        "dataset_info.json (…/name/version), or the shard files themselves with --features=features.json"
+        f"{path} has no features.json, so it is not a TFDS dataset. Pass the directory with features.json and "
+        "dataset_info.json (…/name/version), or the shard files with --features=features.json"
     )
 
 
@@ -97,7 +97,7 @@ def _open_directory(directory: str, split: str | None, features: str | None) -> 
     info_path = storage.join(directory, DATASET_INFO)
     if not storage.exists(info_path):
         raise UsageError(
-            f"{info_path} is missing, so nothing says which shards belong to the dataset. Restore it, or name the "
+            f"{info_path} is missing, so the dataset's shards are unknown. Restore it, or pass the "
             f"shard files: '{storage.join(directory, '*.tfrecord*')}'"
         )
     info_text = storage.read_text(info_path)
@@ -121,7 +121,7 @@ def _open_directory(directory: str, split: str | None, features: str | None) -> 
 
 def _features(path: str) -> tuple[str, Schema]:
     if not storage.exists(path):
-        raise UsageError(f"{path} is missing: it says what the records hold. Name it with --features=PATH")
+        raise UsageError(f"{path} is missing, so the fields of records are unknown. Pass it with --features=PATH")
     text = storage.read_text(path)
     return text, parse_features(text, path)
 
@@ -129,7 +129,7 @@ def _features(path: str) -> tuple[str, Schema]:
 def _shards(
     directory: str, there: Mapping[str, int], info: DatasetInfo, split: SplitInfo
 ) -> tuple[tuple[Shard, ...], list[Violation]]:
-    """The shards of `split` that exist, and a violation for each that is missing or too many."""
+    """The shards of `split` that exist, and a violation for each missing or unexpected one."""
     shards, violations = [], []
     expected = [split.filename(info.name, info.file_format, i) for i in range(len(split.shard_lengths))]
     for index, (name, records) in enumerate(zip(expected, split.shard_lengths, strict=True)):
@@ -138,12 +138,12 @@ def _shards(
             shards.append(Shard(index, path, there[name], records))
         elif records:
             violations.append(
-                Violation("missing_shard", f"{path} is not there; {count(records, 'episode')} were to be in it")
+                Violation("missing_shard", f"{path} is missing; it should have {count(records, 'episode')}")
             )
     named, prefix = set(expected), f"{info.name}-{split.name}.{info.file_format}"
     for name in sorted(n for n in there if n.startswith(prefix) and not n.endswith(".spec")):
         if name not in named:
-            detail = f"{storage.join(directory, name)} is not one of the shards that dataset_info.json names"
+            detail = f"{storage.join(directory, name)} is not a shard listed in dataset_info.json"
             violations.append(Violation("extra_shard", detail))
     return tuple(shards), violations
 
@@ -155,20 +155,20 @@ def _expand(input: str | Sequence[str]) -> list[str]:
         files = storage.glob(pattern)
         if not files:
             if storage.isdir(pattern):
-                raise UsageError(f"{pattern} is a directory: give one directory, or several files")
+                raise UsageError(f"{pattern} is a directory: pass one directory, or several files")
             raise UsageError(f"{pattern}: no such file or directory")
         paths += [path for path in files if not path.endswith((".json", ".spec"))]
     return paths
 
 
 def _open_files(paths: list[str], split: str | None, features: str | None) -> RldsSource:
-    """Shard files by name: their order is the order given, and nothing says how many records each holds."""
+    """Opens shard files in the given order. Their record counts are unknown."""
     if not paths:
-        raise UsageError("no shard files among what was given")
+        raise UsageError("no shard files given")
     directory, first = storage.split(paths[0])
     text, schema = _features(features or storage.join(directory, FEATURES))
     if split is not None and not re.fullmatch(r"[\w-]+", split):
-        raise UsageError(f"--split={split}: shard files given by name cannot be sliced; give the dataset's directory")
+        raise UsageError(f"--split={split}: shard files given by name cannot be sliced; pass the dataset's directory")
     sizes = storage.at_once(storage.size, paths, paths[0])
     shards = tuple(Shard(i, path, size, None) for i, (path, size) in enumerate(zip(paths, sizes, strict=True)))
     name = naming.to_name(first.split("-")[0].split(".")[0])
@@ -177,7 +177,7 @@ def _open_files(paths: list[str], split: str | None, features: str | None) -> Rl
 
 
 def _least_step_bytes(schema: Schema) -> int:
-    """What a step takes in a tf.Example at least: 4 bytes a float, 1 an integer, 2 a string (its tag and length)."""
+    """Minimum bytes of a step in a tf.Example: 4 for a float, 1 for an integer, 2 for a string (tag and length)."""
     least = 0
     for field in schema.steps.values():
         if field.encoding != "none" or field.dtype == "string":

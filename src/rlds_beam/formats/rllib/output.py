@@ -1,7 +1,7 @@
-"""RLlib's recorded episodes: what `config.offline_data(input_="OUTPUT/train", input_read_episodes=True)` reads.
+"""RLlib's recorded episodes, for `config.offline_data(input_="OUTPUT/train", input_read_episodes=True)`.
 
-A row of a Parquet file, `item`, is the state of a `SingleAgentEpisode`, packed with msgpack. RLlib needs episodes that
-are done; an episode of N steps has N - 1 actions and rewards, and N observations:
+A row of a Parquet file has one column, `item`: the state of a `SingleAgentEpisode`, packed with msgpack. RLlib needs
+finished episodes; an episode of N steps has N observations, and N - 1 actions and rewards:
 
     RLDS     o0 a0 r0   o1 a1 r1   o2 (void)        RLlib    observations o0 o1 o2   actions a0 a1   rewards r0 r1
 """
@@ -36,7 +36,7 @@ from rlds_beam.reading.base import Source
 from rlds_beam.reading.plan import WorkRange
 
 _NOT_HELD = "RLlib has no such field in an episode"
-_OVERHEAD = 700  # bytes of an episode besides its arrays
+_OVERHEAD = 700  # bytes per episode
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,11 +46,11 @@ class RllibOutput(SizePrediction):
     Attributes:
       directory: where the files go.
       name: the name of the dataset.
-      observations, actions: one array, or a dict of them.
-      reward: of a step.
-      extras: further outputs of the behaviour policy's model, by their names.
-      fields: where they are in the steps.
-      left_out: other fields, and why.
+      observations, actions: one array, or a dict of arrays.
+      reward: the reward of a step.
+      extras: further outputs of the behavior policy's model, by name.
+      fields: the paths of these in the steps.
+      left_out: the fields not written, with the reasons.
     """
 
     directory: str
@@ -68,7 +68,7 @@ class RllibOutput(SizePrediction):
         observations = leaves_below(schema, fields.obs, left_out)
         actions = leaves_below(schema, fields.actions, left_out)
         if not observations or not actions:
-            raise UsageError("--to=rllib: the dataset has no observation or no action of numbers")
+            raise UsageError("--to=rllib: the dataset has no numeric observation or action")
         reward = (scalar(single(leaves_below(schema, fields.rewards, {}), "reward", "rllib"), "reward", "rllib"),)
         roles = {**{name: name for name in fields.extras}, "state_in": fields.state_in, "state_out": fields.state_out}
         by_role = ((name, leaves_below(schema, path, left_out)) for name, path in roles.items())
@@ -88,18 +88,18 @@ class RllibOutput(SizePrediction):
         for episode in (episode for batch in batches for episode in batch.episodes):
             try:
                 size += len(self.pack(episode))
-            except BadEpisode:  # it is going to be rejected, and kept as it was read
+            except BadEpisode:  # it will be rejected and kept as read
                 size += len(frame(episode.payload))
         return size + _OVERHEAD
 
     def pack(self, episode: Episode) -> bytes:
-        """The episode's state.
+        """Packs the episode's state.
 
         Raises:
-          BadEpisode: RLlib cannot read such an episode.
+          BadEpisode: RLlib cannot read the episode.
         """
         if len(episode) < 2:
-            raise not_representable("an episode of one step has no transition, and RLlib samples transitions")
+            raise not_representable("an episode of one step has no transition, which RLlib needs")
         end, terminated = len(episode) - 1, bool(episode.steps["is_terminal"][-1])
         nested = ((name, _nested(leaves, self._path(name), episode, end)) for name, leaves in self.extras)
         extras = {name: _buffer(values, finalized=True) for name, values in nested}
@@ -138,7 +138,7 @@ class RllibOutput(SizePrediction):
         return RllibWriter(self, storage.below(self.directory, self.file(work)))
 
     def complete(self, commits: Sequence[RangeCommit]) -> dict[str, Any]:
-        """There is nothing to write. Empty files are removed: RLlib would read them."""
+        """Removes empty files, which RLlib would read."""
         storage.remove_files(self.directory, [commit.files[0].file for commit in commits if not commit.items])
         return {"rllib": {"fields": self.describe().fields}}
 
@@ -160,7 +160,7 @@ def _nested(leaves: Leaves, role: str, episode: Episode, stop: int) -> Any:
 
 
 def episode_id(key: EpisodeKey) -> str:
-    """The id of an episode: RLlib takes `_` for the mark of a part of an episode."""
+    """The id of an episode, without `_`, which marks parts of episodes in RLlib."""
     part = f".{key.part}" if key.part else ""
     return f"{key.split}:{key.shard:05d}@{key.position}{part}".replace("_", "-")
 
@@ -203,5 +203,5 @@ class RllibWriter:
 
     def abort(self) -> None:
         self._shard.abort()
-        self._sink.discards = True  # the writer adds a footer when it is closed
+        self._sink.discards = True  # the writer writes a footer when closed
         self._writer.close()

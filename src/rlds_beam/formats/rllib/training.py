@@ -1,12 +1,12 @@
-"""RLlib trains from columns in Parquet files (`rlds-beam convert --to=columns --format=parquet`), as they are.
+"""Train RLlib directly from Parquet columns (`rlds-beam convert --to=columns --format=parquet`).
 
     from rlds_beam.rllib import offline_data
 
     config = BCConfig().environment(observation_space=..., action_space=...)
     config.offline_data(**offline_data("columns"))
 
-RLlib's own way makes episodes of what it reads, and runs the learner's connectors over them for each batch. Here the
-columns are made already: a batch is read, and handed to the learner.
+RLlib itself rebuilds episodes from what it reads, and runs the learner's connectors on every batch. Here the columns
+are already computed: batches are read and handed to the learner.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ with needs("rllib", "training with RLlib needs Ray and PyTorch"):
 
 
 def offline_data(path: str, split: str = "train", *, modules: Sequence[str] = ()) -> dict[str, Any]:
-    """The arguments of `AlgorithmConfig.offline_data` for columns of ours.
+    """The arguments of `AlgorithmConfig.offline_data` to train from converted columns.
 
     Args:
       path: the output of `rlds-beam convert --to=columns --format=parquet`.
-      split: which of the dataset's splits.
-      modules: those to train, by default all that there are.
+      split: the split to read.
+      modules: the modules to train; all by default.
 
     Raises:
-      UsageError: it is no such output, or is not finished; or there is no such module or split.
+      UsageError: it is not such an output, or is not finished; or there is no such module or split.
     """
     path = path if storage.scheme(path) else os.path.abspath(path)  # learners may run in another directory
     manifest = read_manifest(path)
@@ -51,7 +51,7 @@ def offline_data(path: str, split: str = "train", *, modules: Sequence[str] = ()
     written = [s["file"] for s in manifest["shards"] if s["split"] == split and s["records"]]
     for name in chosen:
         if not any(_module_of(file) == name for file in written):
-            raise UsageError(f"{path} has no rows of the module {name} in the split {split}")
+            raise UsageError(f"{path} has no rows for the module {name} in the split {split}")
     files = [storage.join(path, file) for file in written if _module_of(file) in chosen]
     return {
         "input_": files,
@@ -63,21 +63,21 @@ def offline_data(path: str, split: str = "train", *, modules: Sequence[str] = ()
 
 
 def _module_of(file: str) -> str:
-    """The name of the directory that it is in."""
+    """The name of the file's directory, which is the module."""
     return storage.split(storage.split(file)[0])[1]
 
 
 class ColumnsPreLearner(OfflinePreLearner):
-    """Takes the place of RLlib's OfflinePreLearner in a Ray Data pipeline: hands columns on, and runs no connector.
+    """Replaces RLlib's OfflinePreLearner in a Ray Data pipeline: passes columns on, and runs no connectors.
 
-    For the columns of one module. Columns that hold no numbers are left out.
+    Supports one module. Non-numeric columns are left out.
     """
 
     def __init__(self, *, config: Any, spaces: Any = None, module_state: Any = None, **kwargs: Any):
         self.config = config
         names = sorted(config.policies) if config.is_multi_agent else [DEFAULT_MODULE_ID]
         if len(names) > 1:
-            raise UsageError(f"a table holds the columns of one module, not of {', '.join(names)}")
+            raise UsageError(f"expected one module, not {', '.join(names)}: a table holds the columns of one module")
         self._module = names[0]
 
     def __call__(self, batch: Any) -> dict[str, np.ndarray[Any, Any]]:
@@ -87,14 +87,14 @@ class ColumnsPreLearner(OfflinePreLearner):
 
 
 class ColumnsOfflineData(OfflineData):
-    """Takes the place of RLlib's OfflineData: reads Parquet files of columns, of any number of modules, batch by batch.
+    """Replaces RLlib's OfflineData: reads Parquet files of columns, of any number of modules, batch by batch.
 
-    The files of a module are in a directory of the module's name. Each row is sampled once in an epoch: in order, or,
-    with `iter_batches_kwargs={"local_shuffle_buffer_size": rows}`, shuffled within as many rows. The data stay in
-    memory where `materialize_data` or `materialize_mapped_data` says so; otherwise one row group of a file does.
+    A module's files are in a directory with its name. Each row is sampled once per epoch: in order, or shuffled within
+    `rows` rows with `iter_batches_kwargs={"local_shuffle_buffer_size": rows}`. With `materialize_data` or
+    `materialize_mapped_data` the data stays in memory; otherwise only one row group of a file does.
 
-    Learners in processes of their own (`num_learners`), and those that take several batches in one iteration, are given
-    Ray Data's iterators, as by RLlib's own class; that works for one module.
+    Learners in their own processes (`num_learners`), and those that take several batches per iteration, get Ray Data's
+    iterators, as from RLlib's own class; that works for one module.
     """
 
     def __init__(self, config: Any):
@@ -109,7 +109,7 @@ class ColumnsOfflineData(OfflineData):
         unknown = [name for name in self._files if name not in known]
         if unknown:
             raise UsageError(
-                f"there are columns of the module {unknown[0]}, and the configuration has {', '.join(known)}: "
+                f"there are columns of the module {unknown[0]}, but the configuration has {', '.join(known)}: use "
                 f"config.multi_agent(policies=...), or offline_data(..., modules=...)"
             )
         self._rng = np.random.default_rng(config.seed)
@@ -135,7 +135,7 @@ class ColumnsOfflineData(OfflineData):
             self._batches[module] = self._epoch(module, rows)
             batch = next(self._batches[module], None)
         if batch is None:
-            raise UsageError(f"there are no rows of the module {module} in {', '.join(self._files[module])}")
+            raise UsageError(f"there are no rows for the module {module} in {', '.join(self._files[module])}")
         return batch
 
     def _epoch(self, module: str, rows: int) -> Iterator[Rows]:
@@ -148,7 +148,7 @@ class ColumnsOfflineData(OfflineData):
     def _iterators(self, num_samples: int, num_shards: int, module_state: Any) -> Any:
         if len(self._files) > 1:
             raise UsageError(
-                f"columns of {len(self._files)} modules are for a local learner that takes one batch in an iteration: "
+                f"columns of {len(self._files)} modules need a local learner that takes one batch per iteration: "
                 "config.learners(num_learners=0), config.offline_data(dataset_num_iters_per_learner=1)"
             )
         if self._through_ray is None:

@@ -1,4 +1,4 @@
-"""Parts become a logged dataset of SCOPE-RL's: a pickle whose arrays have the same number of rows for each episode."""
+"""Merge parts into a SCOPE-RL logged dataset: a pickle whose arrays have as many rows for each episode."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _PADDED_BYTES = 4 << 20
 
 
 def trajectory_steps(output: ScopeRlOutput, parts: Sequence[Part]) -> int:
-    """The steps of each trajectory of a split, padding included."""
+    """The number of steps of each trajectory of a split, with padding."""
     return output.options.step_per_trajectory or max(part.about["steps"] for part in parts)
 
 
 def lengths_of(parts: Sequence[Part]) -> Array:
-    """The steps of each trajectory of a split, without padding."""
+    """The number of steps of each trajectory of a split, without padding."""
     column = [column.name for column in parts[0].columns].index("reward")
     return np.concatenate([part.rows[:, column] for part in parts])
 
@@ -53,7 +53,7 @@ def merge_logged_dataset(output: ScopeRlOutput, dataset_id: int, parts: Sequence
             return iter([pickled.plain(None)])
         if discrete:
             return numbers("pscore", _F8, pad=1.0)
-        copies = output.action_dim  # SCOPE-RL has the joint density once for each dimension
+        copies = output.action_dim  # SCOPE-RL repeats the joint density for each dimension
         data = (
             np.repeat(np.frombuffer(piece, _F8), copies).tobytes()
             for piece in _padded(parts, at["pscore"], _F8, steps, 1.0)
@@ -106,19 +106,19 @@ def merge_logged_dataset(output: ScopeRlOutput, dataset_id: int, parts: Sequence
 
 
 class _Lengths:
-    """Marks of steps that follow from the lengths of the episodes."""
+    """Step marks derived from episode lengths."""
 
     def __init__(self, parts: Sequence[Part], column: int, steps: int):
         self._parts, self._column, self._place = parts, column, np.arange(steps)
 
     def marks(self, mark: Callable[[Array, Array], Array]) -> Iterator[bytes]:
-        """float64: `mark` of the place in a trajectory, and of the episode's length."""
+        """float64: `mark`, given the position in the trajectory and the episode's length."""
         for part in self._parts:
             for _, counts in part.stretches(self._column):
                 yield mark(self._place, counts[:, None]).astype(_F8).tobytes()
 
     def ends(self, column: int, *, terminated: bool) -> Iterator[bytes]:
-        """float64: 1 where an episode that terminated (or one that did not) has its last step."""
+        """float64: 1 at the last step of each episode that terminated (or did not)."""
         for part in self._parts:
             flags = np.frombuffer(b"".join(part.column_bytes(column)), bool)
             ends = self._place == part.rows[:, self._column][:, None] - 1
@@ -126,7 +126,7 @@ class _Lengths:
 
 
 def _padded(parts: Sequence[Part], column: int, dtype: np.dtype[Any], steps: int, pad: float | None) -> Iterator[bytes]:
-    """The rows of a column, `steps` for each episode: padded with a number, or the last row once more."""
+    """A column's rows, `steps` per episode, padded with a number or by repeating the last row."""
     for part in parts:
         row_bytes = part.columns[column].row_bytes
         for rows, counts in part.blocks(column):
@@ -144,7 +144,7 @@ def _padded(parts: Sequence[Part], column: int, dtype: np.dtype[Any], steps: int
 
 
 def _padded_texts(parts: Sequence[Part], column: int, lengths: int, steps: int) -> Iterator[list[bytes]]:
-    """The texts of a column, `steps` for each episode, the last one once more where there are fewer."""
+    """A column's texts, `steps` per episode, padded by repeating the last one."""
     for part in parts:
         for (data, _), (sizes, counts) in zip(part.blocks(column), part.blocks(lengths), strict=True):
             texts = split_bytes(data, np.frombuffer(sizes, _I8))

@@ -1,4 +1,4 @@
-"""How logged datasets are written for SCOPE-RL: the options."""
+"""Options of the SCOPE-RL output."""
 
 from __future__ import annotations
 
@@ -10,13 +10,11 @@ from rlds_beam.options import Options, option
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ScopeRlOptions(Options):
-    """How logged datasets are written."""
+    """SCOPE-RL output."""
 
     step_per_trajectory: int | None = option(
-        None, "steps of a trajectory (by default, of the longest episode)", least=1, shared=True
+        None, "steps per trajectory (default: the longest episode)", least=1, shared=True
     )
-    ragged: Literal["pad", "reject"] = option("pad", "what is done with a shorter episode")
-    behavior_policy: str | None = option(None, "its name (by default, the `policy` of the episodes)")
-    n_actions: int | None = option(
-        None, "number of discrete actions (by default, up to the largest one recorded)", least=1
-    )
+    ragged: Literal["pad", "reject"] = option("pad", "what to do with shorter episodes")
+    behavior_policy: str | None = option(None, "name of the behavior policy (default: the episodes' `policy`)")
+    n_actions: int | None = option(None, "number of discrete actions (default: the largest recorded, plus 1)", least=1)

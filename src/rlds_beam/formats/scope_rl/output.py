@@ -2,13 +2,13 @@
 
     MultipleLoggedDataset("discrete", "OUTPUT").get("NAME", 0)
 
-SCOPE-RL takes it for granted that every trajectory has `step_per_trajectory` steps, and cuts the arrays so. A shorter
-episode is padded: the last state, action and info once more, reward 0, pscore 1, done 1. Beside SCOPE-RL's keys there
-are `mask` (1 for the steps that were recorded), `terminated` and `truncated`, since `done` is both:
+SCOPE-RL assumes that every trajectory has `step_per_trajectory` steps. A shorter episode is padded: the last state,
+action and info are repeated, with reward 0, pscore 1, done 1. Since `done` has both meanings, there are extra keys:
+`mask` (1 for recorded steps), `terminated` and `truncated`:
 
     RLDS         o0 a0 r0   o1 a1 r1   o2 (void)            S = 4
     state        o0   o1   o1   o1           done        0  1  1  1
-    action       a0   a1   a1   a1           terminal    0  0  0  0     1 where a trajectory has all S steps
+    action       a0   a1   a1   a1           terminal    0  0  0  0     1 at the end if there are S steps
     reward       r0   r1   0    0            mask        1  1  0  0
 """
 
@@ -56,14 +56,14 @@ class ScopeRlOutput(MergedOutput, Notes):
     """A logged dataset for each split.
 
     Attributes:
-      directory, name, splits: as of `MergedOutput`.
-      states: which are the dimensions of the state, one after another.
-      action, reward: of a step.
-      propensity: of the action, where it is recorded (`action_logp` is its logarithm).
-      info: by key: numbers, or text.
-      policy: the field of the episode that names its policy.
-      options: of the job.
-      left_out: other fields, and why.
+      directory, name, splits: see `MergedOutput`.
+      states: the fields that are concatenated to the state.
+      action, reward: the fields of a step.
+      propensity: the propensity of the action, if recorded (`action_logp` is its logarithm).
+      info: the fields of numbers or text by key.
+      policy: the episode field with the name of its policy.
+      options: the options of the job.
+      left_out: the fields not written, with the reasons.
     """
 
     directory: str
@@ -87,15 +87,15 @@ class ScopeRlOutput(MergedOutput, Notes):
         own, schema, fields = options, connectors.schema, connectors.configuration.fields
         left_out: dict[str, str] = {}
         if own.ragged == "reject" and own.step_per_trajectory is None:
-            raise UsageError("--ragged=reject: say how many steps a trajectory has, --step_per_trajectory=N")
+            raise UsageError("--ragged=reject needs --step_per_trajectory=N, the steps per trajectory")
         states = leaves_below(schema, fields.obs, left_out)
         if wrong := [leaf for leaf in states if len(leaf.shape) > 1 or leaf.is_image]:
-            raise UsageError(f"--to=scope_rl: a state is a vector, and {wrong[0].field} is not: leave it out")
+            raise UsageError(f"--to=scope_rl: states must be vectors, not {wrong[0].field}: leave it out")
         if not states:
-            raise UsageError("--to=scope_rl: the dataset has no observation of numbers")
+            raise UsageError("--to=scope_rl: the dataset has no numeric observation")
         action = single(leaves_below(schema, fields.actions, left_out), "action", "scope_rl")
         if len(action.shape) > 1 or (action.dtype.kind in "iub" and action.field.known_size != 1):
-            raise UsageError(f"--to=scope_rl: an action is an integer or a vector of floats, and {action.field} is not")
+            raise UsageError(f"--to=scope_rl: an action must be an integer or a vector of floats, not {action.field}")
         reward = scalar(single(leaves_below(schema, fields.rewards, {}), "reward", "scope_rl"), "reward", "scope_rl")
         propensity = next((LeafColumn(schema.steps[p]) for p in _PROPENSITIES if p in schema.steps), None)
         infos = [field for path, field in schema.steps.items() if below(path, fields.infos) and not field.shape]
@@ -105,7 +105,7 @@ class ScopeRlOutput(MergedOutput, Notes):
         held |= {*FLAGS, *([propensity.path] if propensity else [])} | left_out.keys()
         left_out |= {path: _NOT_HELD for path in schema.steps if path not in held}
         left_out |= {path: f"of the episode: {_NOT_HELD}" for path in schema.metadata if path != policy}
-        left_out[f"{fields.obs} (last step)"] = "SCOPE-RL has a state for each action only"
+        left_out[f"{fields.obs} (last step)"] = "SCOPE-RL has one state per action"
         splits = tuple(split.name for split in source.splits)
         return cls(
             directory, source.name, splits, states, action, reward, propensity, kept, policy, own, left_out
@@ -125,7 +125,7 @@ class ScopeRlOutput(MergedOutput, Notes):
         return tuple(self._file(split) for split in self.splits)
 
     def _file(self, split: str) -> str:
-        """The name that SCOPE-RL's `MultipleLoggedDataset` looks for."""
+        """The file name that SCOPE-RL's `MultipleLoggedDataset` looks for."""
         kind, policy = "discrete" if self.discrete else "continuous", self.options.behavior_policy or self.name
         return f"logged_dataset_{kind}_{re.sub(r'[^A-Za-z0-9_.-]', '_', policy)}_{self.splits.index(split)}.pickle"
 
@@ -155,9 +155,9 @@ class ScopeRlOutput(MergedOutput, Notes):
     def encode(self, episode: Episode) -> Sequence[Array]:
         end, steps = len(episode) - 1, self.options.step_per_trajectory
         if end < 1:
-            raise not_representable("an episode of one step has no action, and a logged dataset has one for each state")
+            raise not_representable("an episode of one step has no action, which SCOPE-RL needs")
         if steps is not None and (end > steps or (end < steps and self.options.ragged == "reject")):
-            raise not_representable(f"{end} actions, where --step_per_trajectory={steps}")
+            raise not_representable(f"{end} actions, but --step_per_trajectory={steps}")
         states = [
             representable(leaf.values(episode, end).reshape(end, -1), np.float64, leaf.path) for leaf in self.states
         ]
@@ -166,7 +166,7 @@ class ScopeRlOutput(MergedOutput, Notes):
         if self.discrete:
             action = representable(action[:, 0], np.int64, self.action.path)
             if self.options.n_actions is not None and action.max() >= self.options.n_actions:
-                raise not_representable(f"action {action.max()}, where --n_actions={self.options.n_actions}")
+                raise not_representable(f"action {action.max()}, but --n_actions={self.options.n_actions}")
         else:
             action = representable(action, np.float64, self.action.path)
         reward = representable(self.reward.values(episode, end).reshape(end), np.float64, self.reward.path)
@@ -207,8 +207,8 @@ class ScopeRlOutput(MergedOutput, Notes):
             return []
         rows = f"{padding['padded']:,} of {padding['rows']:,} rows are padding (their mask is 0)"
         return [
-            f"padding   {rows}: for off-policy evaluation, call rlds_beam.recording.mask_padding;",
-            "          for training, leave them out",
+            f"padding   {rows}: call rlds_beam.recording.mask_padding for off-policy evaluation,",
+            "          and leave these rows out for training",
         ]
 
     def merge(self, split: str, parts: Sequence[Part]) -> Iterator[MergedFile]:
@@ -218,7 +218,7 @@ class ScopeRlOutput(MergedOutput, Notes):
 
     @property
     def state_keys(self) -> list[str]:
-        """A name for each dimension of the state."""
+        """The name of each state dimension."""
         keys = []
         for leaf in self.states:
             name = leaf.path.partition("/")[2] or leaf.path

@@ -1,4 +1,4 @@
-"""Pickles of dicts with large arrays, written piece by piece: `pickle.load` reads them (Python 3.8 and later)."""
+"""Write pickles of dicts with large arrays piece by piece, for `pickle.load` (Python 3.8 and later)."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _NDARRAY = b"cnumpy\nndarray\n"
 
 
 def plain(value: Any) -> bytes:
-    """A value of Python's own types, to stand within a pickle."""
+    """The pickle of a built-in value, to embed in another pickle."""
     return pickle.dumps(value, protocol=2)[2:-1]
 
 
 def array(dtype: np.dtype[Any], shape: tuple[int, ...], data: Iterable[bytes]) -> Iterator[bytes]:
-    """An array whose bytes come in pieces; it can be written to when it is read."""
+    """The pickle of an array whose bytes come in pieces; it is writable when loaded."""
     size = dtype.itemsize * int(np.prod(shape, dtype=np.int64))
     yield _NDARRAY + plain(shape) + plain(dtype.str) + b"\x96" + struct.pack("<Q", size)
     yield from data
@@ -28,14 +28,14 @@ def array(dtype: np.dtype[Any], shape: tuple[int, ...], data: Iterable[bytes]) -
 
 
 def texts(blocks: Iterable[Sequence[bytes]]) -> Iterator[bytes]:
-    """A list of texts (UTF-8)."""
+    """The pickle of a list of strings (UTF-8)."""
     yield _EMPTY_LIST
     for block in blocks:
         yield _MARK + b"".join(b"X" + struct.pack("<I", len(text)) + text for text in block) + _APPENDS
 
 
 def mapping(items: Mapping[str, Iterable[bytes]]) -> Iterator[bytes]:
-    """A dict; each value is given as the pieces of its pickle."""
+    """The pickle of a dict, given the pickled pieces of each value."""
     yield _EMPTY_DICT + _MARK
     for name, pieces in items.items():
         yield plain(name)

@@ -1,11 +1,11 @@
-"""The output of a user's pipeline: parts that bundles wrote, named as shards when all are finished.
+"""The output of a user's pipeline: bundles write parts, which become shards when all are finished.
 
 A conversion knows its work ranges before it starts: each range has a name, writes its file under that name, and
-commits at once, so a killed job resumes. In a user's pipeline the runner forms bundles as it likes, and forms others on
-the next run. A bundle therefore writes parts with random names and commits nothing. When all bundles are finished, the
-parts that the runner kept are put in the order of their first episodes and become ranges; from there on the protocol is
-the same: a commit for each range (`commits.commit_range`), then the checks, the metadata, and the manifest
-(`manifest.commit_dataset`). Parts of bundles that failed are removed.
+commits at once, so a killed job resumes. In a user's pipeline the runner chooses the bundles, and may choose others on
+the next run. So a bundle writes parts with random names and commits nothing. When all bundles are finished, the parts
+that the runner kept are sorted by their first episodes and become ranges. From there on the protocol is the same: a
+commit for each range (`commits.commit_range`), then the checks, the metadata, and the manifest
+(`manifest.commit_dataset`). Parts of failed bundles are removed.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ _PART = re.compile(r".+-[0-9a-f]{32}(\.spec|\.tfrecord|\.jsonl)?")
 
 @dataclasses.dataclass(frozen=True)
 class BundleFile:
-    """A file that a bundle wrote.
+    """A file written by a bundle.
 
     Attributes:
-      split: of its episodes.
-      path: without the ending, for rejected records.
-      info: what is in it.
-      predicted: items that were to be in it.
+      split: the split of its episodes.
+      path: the path; without the ending, for rejected records.
+      info: what the file contains.
+      predicted: the number of items that it should contain.
     """
 
     split: str
@@ -55,22 +55,22 @@ class BundleFile:
 
     @property
     def first(self) -> EpisodeKey:
-        """Of the first record; what the order of the shards follows."""
+        """The key of the first record, which determines the order of shards."""
         return EpisodeKey.parse(self.info.first_key) if self.info.first_key else EpisodeKey("", self.split, 0, 0)
 
 
 class BundleWriter:
-    """Writes the items of the episodes of one bundle: a part for each split that it meets."""
+    """Writes the items of a bundle: a part for each split."""
 
     def __init__(self, output: TrajectoryOutput):
         self._output = output
         self._open: dict[str, tuple[str, TrajectoryWriter]] = {}
 
     def add(self, episode: Episode) -> None:
-        """Writes the items of one valid episode.
+        """Writes the items of a valid episode.
 
         Raises:
-          BadEpisode: it cannot be written; nothing of it was.
+          BadEpisode: it cannot be written; none of its items were.
         """
         split = episode.key.split
         if split not in self._open:
@@ -85,21 +85,21 @@ class BundleWriter:
         return parts
 
     def abort(self) -> None:
-        """Removes what was not finished."""
+        """Removes unfinished parts."""
         for _, part in self._open.values():
             part.abort()
         self._open = {}
 
 
 def _part_path(output: str, split: str, *directory: str) -> str:
-    """A path in `directory` of the output that no other bundle takes."""
+    """A unique path in `directory` of the output."""
     name = f"{naming.check_name(split, 'the split of an episode')}-{uuid.uuid4().hex}"
     storage.makedirs(storage.below(output, *directory, PARTS))
     return storage.below(output, *directory, PARTS, name)
 
 
 def write_rejections(output: str, rejections: Iterable[Rejection]) -> list[BundleFile]:
-    """Writes the rejected records of one bundle: a part for each split."""
+    """Writes the rejected records of a bundle: a part for each split."""
     writers: dict[str, tuple[str, RejectedWriter]] = {}
     for rejection in rejections:
         split = rejection.key.split
@@ -112,13 +112,13 @@ def write_rejections(output: str, rejections: Iterable[Rejection]) -> list[Bundl
 
 
 def commit_parts(output: TrajectoryOutput, parts: Sequence[BundleFile], plan: str) -> dict[str, Any]:
-    """Names the parts as shards and finishes the dataset; returns its manifest. May be run again.
+    """Names the parts as shards, finishes the dataset, and returns its manifest. Can be repeated.
 
     Args:
-      plan: `OutputPlan.digest` of the pipeline.
+      plan: the `OutputPlan.digest` of the pipeline.
 
     Raises:
-      NotVerifiedError: another number of items was written than predicted, or another pipeline replaced the output.
+      NotVerifiedError: the number of items differs from the prediction, or another pipeline replaced the output.
     """
     ranges = []
     for work, part in _numbered(parts):
@@ -135,9 +135,9 @@ def commit_parts(output: TrajectoryOutput, parts: Sequence[BundleFile], plan: st
 
 
 def commit_rejections(output: str, parts: Sequence[BundleFile]) -> dict[str, Any]:
-    """Names the parts of rejected records `rejected/<split>-00000-of-00003`, and lists them in `rejected.json`.
+    """Names parts of rejected records `rejected/<split>-00000-of-00003`, and lists them in `rejected.json`.
 
-    Those that an earlier pipeline listed there are replaced.
+    Replaces those that an earlier pipeline listed.
     """
     listed = []
     for work, part in _numbered(parts):
@@ -155,10 +155,10 @@ def commit_rejections(output: str, parts: Sequence[BundleFile]) -> dict[str, Any
 
 
 class RejectedList(NamedTuple):
-    """What `rejected.json` says.
+    """The content of `rejected.json`.
 
     Attributes:
-      id: another one each time that it is written; None where it does not exist.
+      id: changes each time the file is written; None if it does not exist.
       files: the names of the files in `rejected/` that it lists.
     """
 
@@ -167,10 +167,10 @@ class RejectedList(NamedTuple):
 
 
 def read_rejected_list(output: str) -> RejectedList:
-    """The `rejected.json` of an output.
+    """Reads the `rejected.json` of an output.
 
     Raises:
-      UsageError: it is not as rlds-beam writes it.
+      UsageError: it is not a list that rlds-beam writes.
     """
     path = storage.join(output, REJECTED, REJECTED_LIST)
     content = read_json(path) if storage.exists(path) else None
@@ -185,15 +185,15 @@ def read_rejected_list(output: str) -> RejectedList:
 
 
 def open_parts(output: str, plan: OutputPlan, *, overwrite: bool, rejected: str | None) -> None:
-    """Makes the output directory ready for parts, when the pipeline runs; may be run again.
+    """Prepares the output directory for parts when the pipeline runs. Can be repeated.
 
     Args:
-      plan: of the pipeline.
-      overwrite: as of `check_output`.
-      rejected: the `RejectedList.id` before the pipeline ran. Another one is the work of this pipeline, and stays.
+      plan: the plan of the pipeline.
+      overwrite: see `check_output`.
+      rejected: the `RejectedList.id` before the pipeline ran. A list with another id is from this run, and stays.
 
     Raises:
-      UsageError: something else came into the directory since it was checked.
+      UsageError: something was written to the directory since it was checked.
     """
     existing = read_plan(output)
     if existing is not None and existing.content != plan.content:
@@ -205,7 +205,7 @@ def open_parts(output: str, plan: OutputPlan, *, overwrite: bool, rejected: str 
 
 
 def _remove_parts(output: str, *directory: str) -> None:
-    """Removes what bundles that failed left in `directory` of the output."""
+    """Removes parts of failed bundles from `directory` of the output."""
     parts = "/".join((*directory, PARTS))
     names = listdir(storage.below(output, parts))
     ours = [name for name in names if _PART.fullmatch(storage.temporary_of(name) or name)]
@@ -222,6 +222,6 @@ def _numbered(parts: Sequence[BundleFile]) -> list[tuple[WorkRange, BundleFile]]
 
 
 def _rename(source: str, destination: str) -> None:
-    """Moves a file; one that an earlier attempt moved already is where it should be."""
+    """Moves a file, unless an earlier attempt already did."""
     if storage.exists(source):
         storage.rename(source, destination)

@@ -1,4 +1,4 @@
-"""Reading a converted dataset back: as numpy arrays, or as `tf.data` of TF-Agents `Trajectory`.
+"""Load a converted dataset as NumPy arrays, or as a `tf.data` dataset of TF-Agents `Trajectory`.
 
 TensorFlow is imported when `load_trajectories` is called.
 """
@@ -23,33 +23,33 @@ from rlds_beam.trajectories.spec_file import is_tuple
 if TYPE_CHECKING:
     import tensorflow as tf
 
-_PARSED_AT_ONCE = 256  # one parse of many records costs little more than one of one
+_PARSED_AT_ONCE = 256  # parsing many records at once costs little more than parsing one
 
 
 def load_items(path: str | os.PathLike[str], split: str | None = None) -> Iterator[dict[str, np.ndarray[Any, Any]]]:
-    """The items of a dataset that `rlds-beam convert` wrote, one after the other; needs no TensorFlow.
+    """Iterates over the items of a dataset that `rlds-beam convert` wrote, without TensorFlow.
 
         for item in load_items("pairs"):
-            print(item["observation/position"].shape)  # (2, 2): two frames of a position
+            print(item["observation/position"].shape)  # (2, 2): two frames, two coordinates
 
     Args:
       path: the output directory.
-      split: `train`, `train+test`; None for all.
+      split: `train` or `train+test`; None for all.
 
     Yields:
-      The arrays of an item by the paths of its leaves, each [L, ...] with L frames in the item: `step_type`,
-      `observation/...`, `action`, `reward`, `discount`, `next_step_type`, `policy_info/...`. Images are uint8 pixels.
-      Items of `--items=frames` have no axis L.
+      The arrays of an item by leaf path, [L, ...] for L frames: `step_type`, `observation/...`, `action`, `reward`,
+      `discount`, `next_step_type`, `policy_info/...`. Images are uint8 pixels. Items of `--items=frames` have no axis
+      L.
 
     Raises:
-      UsageError: the dataset is not finished or not rlds-beam's, or the split is unknown or empty.
-      RldsBeamError: a file is damaged; raised before an item of it is given.
+      UsageError: the dataset is unfinished or not from rlds-beam, or the split is unknown or empty.
+      RldsBeamError: a file is damaged; raised before any of its items.
     """
     converted = open_converted(os.fspath(path), split)
     single = converted.spec.item_shape == ()
     for work in converted.ranges:
         for items in converted.read_items(work):
-            columns = cast("dict[str, np.ndarray[Any, Any]]", items.frames.columns)  # no JPEGs: they are decoded
+            columns = cast("dict[str, np.ndarray[Any, Any]]", items.frames.columns)  # JPEGs are already decoded
             length = items.windows.length
             for start in range(0, len(items.frames), length):
                 rows: Any = start if single else slice(start, start + length)
@@ -59,34 +59,34 @@ def load_items(path: str | os.PathLike[str], split: str | None = None) -> Iterat
 def load_trajectories(
     path: str, split: str | None = None, *, batch_size: int | None = None, kept: bool = False
 ) -> tf.data.Dataset:
-    """The items of a dataset that `rlds-beam convert` wrote, in an order that is the same every time.
+    """The items of a dataset that `rlds-beam convert` wrote, always in the same order.
 
         dataset = load_trajectories(path, batch_size=256).shuffle(100).repeat()
         agent.train(next(iter(dataset)))
 
     Args:
       path: the output directory.
-      split: its name; not needed where there is only one.
-      batch_size: items in a batch, [B, L, ...], as `agent.train` wants them; the last batch may be
-        smaller. None gives single items, [L, ...]. Batches are much the faster way. Not for whole
+      split: the split; optional if there is only one.
+      batch_size: the number of items in a batch, [B, L, ...], as `agent.train` expects; the last batch may be
+        smaller. None gives single items, [L, ...]. Batches are much faster. Not for whole
         episodes, whose lengths differ: use `padded_batch`, or batch_size=None.
-      kept: give pairs (`Trajectory`, dict): what the items carry beside the trajectory (`--keep`), by path. Text is a
-        string tensor; a field of the episode has no axis L.
+      kept: return pairs (`Trajectory`, dict), with the extra fields of items (`--keep`) by path. Text is a
+        string tensor; an episode field has no axis L.
 
     Returns:
-      A dataset of `Trajectory`. `policy_info` is () where there is none; images are uint8 pixels
+      A dataset of `Trajectory`. `policy_info` is () if there is none; images are uint8 pixels
       [L, H, W, C], however they are stored. Items of `--items=frames` have no axis L.
 
     Raises:
-      UsageError: the dataset is not finished or not rlds-beam's, the split is unknown or empty, or
-        `batch_size` is asked for episodes.
+      UsageError: the dataset is unfinished or not from rlds-beam, the split is unknown or empty, or
+        `batch_size` is set for whole episodes.
       MissingExtraError: TensorFlow or TF-Agents is not installed.
     """
     manifest = read_manifest(path)
     fields, more = read_fields(manifest, path), read_kept_fields(manifest, path) if kept else None
     episodes = any(None in field.shape for field in fields)
     if episodes and batch_size is not None:
-        raise UsageError("whole episodes are of different lengths: load them one by one, then use padded_batch")
+        raise UsageError("whole episodes differ in length: pass batch_size=None, then use padded_batch")
     files = _files(path, manifest, split)
     with needs("agents", "load_trajectories needs TensorFlow and TF-Agents"):
         import tensorflow as tf
@@ -110,32 +110,32 @@ def load_trajectories(
 
 
 def decoder(path: str) -> Callable[[Any], Any]:
-    """For `load_tfrecord_dataset(files, decoder=decoder(path))`: a serialised record to its `Trajectory`.
+    """A function from a record to its `Trajectory`, for `load_tfrecord_dataset(files, decoder=decoder(path))`.
 
-    TF-Agents' own decoder takes no whole episodes, and gives the frames of a JPEG leaf one by one.
+    TF-Agents' own decoder supports no whole episodes, and returns the frames of a JPEG leaf one by one.
 
     Raises:
-      UsageError: the dataset is not finished, or not rlds-beam's.
+      UsageError: the dataset is unfinished, or not from rlds-beam.
       MissingExtraError: TensorFlow or TF-Agents is not installed.
     """
     return _decoder(read_fields(read_manifest(path), path), batched=False)
 
 
 def _files(path: str, manifest: dict[str, Any], split: str | None) -> list[str]:
-    """The shards of the split that hold anything."""
+    """The non-empty shards of the split."""
     shards = [shard for shard in manifest["shards"] if shard["records"]]
     splits = sorted({shard["split"] for shard in shards})
     if not splits:
-        raise UsageError(f"{path} holds no items; its report.json says what became of the episodes")
+        raise UsageError(f"{path} holds no items; see its report.json for the reasons")
     if split is None and len(splits) > 1:
-        raise UsageError(f"{path} has the splits {', '.join(splits)}: name one of them")
+        raise UsageError(f"{path} has the splits {', '.join(splits)}: choose one with split=...")
     if split is not None and split not in splits:
-        raise UsageError(f"{path} has no items of a split {split}; it has {', '.join(splits)}")
+        raise UsageError(f"{path} has no items in a split {split}; it has {', '.join(splits)}")
     return [storage.join(path, shard["file"]) for shard in shards if shard["split"] in (split or splits[0],)]
 
 
 def _decoder(fields: Sequence[Field], kept: Sequence[Field] | None = None, *, batched: bool) -> Callable[[Any], Any]:
-    """A function from a serialised Example (of a batch of them) to a `Trajectory`, with `kept` to a pair."""
+    """A function from a serialized Example (or a batch) to a `Trajectory`; with `kept`, to a pair."""
     with needs("agents", "reading trajectories needs TensorFlow and TF-Agents"):
         import tensorflow as tf
         from tf_agents.trajectories import trajectory
@@ -169,7 +169,7 @@ def _feature(field: Field) -> Any:
 
 
 def _value(field: Field, value: Any, batched: bool) -> Any:
-    """The tensor of a parsed feature: [L, ...], or [B, L, ...] of a batch."""
+    """The tensor of a parsed feature: [L, ...], or [B, L, ...] for a batch."""
     import tensorflow as tf
 
     if field.encoding == "none":
@@ -190,7 +190,7 @@ def _image(data: Any, field: Field) -> Any:
 
 
 def _stacked(node: Any, path: str, fields: Sequence[Field], batched: bool) -> Any:
-    """The nest with the JPEGs of each item's frames put together along the item's axis."""
+    """The nest with the JPEGs of each item's frames stacked along the item's axis."""
     import tensorflow as tf
 
     if not isinstance(node, dict):

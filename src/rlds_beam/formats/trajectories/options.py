@@ -1,4 +1,4 @@
-"""How trajectories are written: the options."""
+"""Options of the trajectories output."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from rlds_beam.trajectories.options import FrameOptions, ItemOptions
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrajectoryOptions(FrameOptions, ItemOptions, ImageOptions):
-    """What an item carries besides the trajectory."""
+    """What an item stores besides the trajectory."""
 
     keep: tuple[str, ...] = option(
-        (), "text, fields of the episode and episode_key, to carry in each item (comma separated)", metavar="FIELDS"
+        (), "text, episode fields, or episode_key to store in each item (comma separated)", metavar="FIELDS"
     )

@@ -1,4 +1,4 @@
-"""Trajectory TFRecords, which TF-Agents and TFDS read."""
+"""Write trajectory TFRecords for TF-Agents and TFDS."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ SPEC = ".spec"
 
 @dataclasses.dataclass(frozen=True)
 class TrajectoryOutput(MetadataFiles, Sidecars, ItemCounts, WholeShards, IgnoresValues, CostHints, SizePrediction):
-    """A dataset of trajectory TFRecords in TFDS's layout, each with the `.spec` that TF-Agents wants beside it.
+    """A dataset of trajectory TFRecords in TFDS's layout, each with the `.spec` that TF-Agents needs.
 
     Attributes:
       directory: where the files go.
       name: the name of the dataset.
       conversion: how episodes become items.
-      description: of the dataset, for TFDS.
+      description: the dataset's description, for TFDS.
     """
 
     directory: str
@@ -73,7 +73,7 @@ class TrajectoryOutput(MetadataFiles, Sidecars, ItemCounts, WholeShards, Ignores
         spec = trajectory_spec(schema, frames, items)
         keep = keep_fields(options.keep, schema, (leaf.path for leaf in spec.leaves))
         conversion = Conversion(frames, items, spec, options.images, keep)
-        _ = conversion.fields  # raises where the format cannot hold a leaf
+        _ = conversion.fields  # raises if the format cannot hold a leaf
         return cls(directory, source.name, conversion, f"Trajectories of {source.dataset}, made by rlds-beam.")
 
     @property
@@ -96,22 +96,22 @@ class TrajectoryOutput(MetadataFiles, Sidecars, ItemCounts, WholeShards, Ignores
     def describe(self) -> Description:
         records, left_out = self.conversion.describe()
         for path, why in left_out.items():
-            if why.startswith(("text", "of the episode")):  # which a trajectory cannot hold, but a record can
-                left_out[path] = f"{why}; --keep={path} carries it beside the trajectory"
+            if why.startswith(("text", "of the episode")):  # a record can hold it, a trajectory cannot
+                left_out[path] = f"{why}; --keep={path} stores it next to the trajectory"
         return Description(records, left_out, "frame")
 
     def predict(self, batches: Iterable[Batch]) -> int:
         return self.conversion.predict(len(episode) for batch in batches for episode in batch.episodes)
 
     def measure(self, batches: Sequence[Batch]) -> int:
-        conversion = self.conversion.without_user_code()  # which is run by workers only
+        conversion = self.conversion.without_user_code()  # only workers run user code
         converter = Converter(conversion, record_encoder(conversion))
         size = 0
         for episode in (episode for batch in batches for episode in batch.episodes):
             try:
-                for encoded in converter.encode([episode]):  # its buffers share one room: counted before the next
+                for encoded in converter.encode([episode]):  # buffers are reused: count before the next item
                     size += sum(map(len, encoded.buffers))
-            except BadEpisode:  # it is going to be rejected, and kept as it was read
+            except BadEpisode:  # it will be rejected and kept as read
                 size += len(frame(episode.payload))
         return size + sum(len(buffer) for encoded in converter.finish() for buffer in encoded.buffers)
 
@@ -163,15 +163,15 @@ class TrajectoryWriter(ReportsUnusedSteps):
 
 
 def fields_json(fields: Iterable[Field]) -> list[dict[str, Any]]:
-    """The fields of a record, as the manifest has them."""
+    """The fields of a record, as in the manifest."""
     return [{"path": f.path, "dtype": f.dtype, "shape": list(f.shape), "encoding": f.encoding} for f in fields]
 
 
 def read_fields(manifest: Mapping[str, Any], path: str) -> list[Field]:
-    """`fields_json` read back from the manifest of the output at `path`.
+    """Reads `fields_json` from the manifest of the output at `path`.
 
     Raises:
-      UsageError: it is another output's, or is not as rlds-beam writes it.
+      UsageError: the output has another format, or the manifest is not one that rlds-beam writes.
     """
     fields = manifest.get("fields")
     of_objects = isinstance(fields, list) and all(isinstance(field, dict) for field in fields)
@@ -182,10 +182,10 @@ def read_fields(manifest: Mapping[str, Any], path: str) -> list[Field]:
 
 
 def read_kept_fields(manifest: Mapping[str, Any], path: str) -> list[Field]:
-    """What the records of the output at `path` carry beside the trajectory.
+    """The extra fields in the records of the output at `path`.
 
     Raises:
-      UsageError: the manifest is not as rlds-beam writes it.
+      UsageError: the manifest is not one that rlds-beam writes.
     """
     kept = check_json(manifest.get("kept", []), [_KEPT_FIELD], storage.join(path, MANIFEST))
     return [Field(f["path"], f["dtype"], tuple(f["shape"]), f["encoding"]) for f in kept]

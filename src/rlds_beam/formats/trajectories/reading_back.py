@@ -1,4 +1,4 @@
-"""Converted trajectories read back as items: what `rlds-beam convert` wrote, pushed without converting it again."""
+"""Read the items of a converted dataset back, to push them without another conversion."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ from rlds_beam.trajectories.record_decoding import TrajectoryDecoder
 from rlds_beam.trajectories.spec import Shape, SpecLeaf, TrajectorySpec
 
 _BATCH_ITEMS, _BATCH_BYTES = 256, 4 << 20
-"""Items read at a time, at most; fewer of large ones. Changing these changes the address of every item."""
+"""Maximum items to read at a time, fewer if they are large. Changing these changes the address of every item."""
 
 
 @dataclasses.dataclass(frozen=True)
 class ConvertedRange:
-    """A shard of the dataset: what one worker reads in one go.
+    """A shard of the dataset, read by one worker.
 
     Attributes:
-      path: of the file.
-      split, index: the shard's split, and its number there.
-      items, bytes, checksum: what the manifest says of it.
+      path: the path of the file.
+      split, index: the shard's split, and its number in the split.
+      items, bytes, checksum: the file's facts in the manifest.
     """
 
     path: str
@@ -56,15 +56,15 @@ class ConvertedRange:
 
 @dataclasses.dataclass(frozen=True)
 class ConvertedDataset:
-    """A converted dataset, ready to be read. Pickles.
+    """A converted dataset, opened for reading. Pickles.
 
     Attributes:
       dataset: `name/version`.
-      fingerprint: hex digest of what all of its records are. Two conversions of one dataset have the
-        same names and positions, and are told apart by this.
+      fingerprint: hex digest of what all records are. It tells two conversions of a dataset apart, which have
+        the same names and positions.
       spec: the leaves, in the order in which `tf.nest` flattens a `Trajectory`. Images are pixels.
-      ranges: one for each shard that holds items.
-      jpegs: of each leaf that is stored as JPEGs, the names that these have in a record.
+      ranges: one for each shard with items.
+      jpegs: the record keys of each leaf that is stored as JPEGs.
     """
 
     dataset: str
@@ -75,12 +75,12 @@ class ConvertedDataset:
 
     @property
     def items(self) -> int:
-        """Number of items in all ranges."""
+        """The number of items in all ranges."""
         return sum(work.items for work in self.ranges)
 
     @functools.cached_property
     def batch(self) -> int:
-        """Items in one `Items`: follows from the spec alone, so that it is the same on every run."""
+        """The number of items in one `Items`. Depends only on the spec, so it is the same in every run."""
         if self.spec.item_shape == (None,):
             return 1
         frame = sum(leaf.numpy_dtype.itemsize * math.prod(leaf.shape) for leaf in self.spec.leaves)
@@ -88,15 +88,15 @@ class ConvertedDataset:
         return max(1, min(_BATCH_ITEMS, _BATCH_BYTES // item))
 
     def read_items(self, work: ConvertedRange) -> Iterator[Items]:
-        """The items of a range in their order, bit for bit those that were written (JPEGs are decoded).
+        """The items of a range in order, bit for bit as written (JPEGs are decoded).
 
         Each `Items` holds `batch` items (the last one of a range may hold fewer), side by side: frames
-        [B * L, ...], and windows of L frames, L apart. Frames that several items share were written, and are read,
+        [B * L, ...], and windows of L frames, L apart. Frames that several items share are stored and read
         with each of them. Its key is the shard and the byte offset of its first record.
 
         Raises:
-          RldsBeamError: the file is not what was written. Every record is checked before it is given,
-            and the file as a whole (its checksum, its number of items) at its end.
+          RldsBeamError: the file is not what was written. Every record is checked before it is returned,
+            and the whole file (checksum, number of items) at its end.
         """
         checksum, decoder = Checksum(), TrajectoryDecoder(self.spec, self.jpegs)
         try:
@@ -111,8 +111,8 @@ class ConvertedDataset:
             raise RldsBeamError(f"{work.path} cannot be read: {error}") from error
         if (reader.records, str(checksum)) != (work.items, work.checksum):
             raise RldsBeamError(
-                f"{work.path} is not the file that was written: it holds {reader.records} items where the manifest "
-                f"says {work.items}, or others; fetch it again, or convert the dataset again"
+                f"{work.path} is not the file that was written: it has {reader.records} items, the manifest "
+                f"{work.items}, or its checksum differs; fetch it again, or convert the dataset again"
             )
 
     def _items(self, rows: list[Bytes], decoder: TrajectoryDecoder, key: EpisodeKey, work: ConvertedRange) -> Items:
@@ -121,7 +121,7 @@ class ConvertedDataset:
             columns = {path: _pixels(column, path) for path, column in decoded.items()}
         except (MalformedError, BadEpisode) as error:
             raise RldsBeamError(
-                f"{work.path}, in the {sum(map(len, rows))} records from byte {key.position} on: {error}; the manifest "
+                f"{work.path}, in the {sum(map(len, rows))} records from byte {key.position}: {error}; the manifest "
                 "describes other records: convert the dataset again"
             ) from error
         count = sum(map(len, rows))
@@ -131,21 +131,21 @@ class ConvertedDataset:
 
 
 def is_converted(path: str) -> bool:
-    """Whether `path` is a directory of items that `rlds-beam convert` wrote, finished or not."""
+    """Whether `path` is an output of `rlds-beam convert` with items, finished or not."""
     return is_output(path) and not is_rlds(path)
 
 
 def open_converted(path: str, split: str | None = None) -> ConvertedDataset:
-    """Opens the output directory of a conversion; its shards are looked at, but not read.
+    """Opens the output directory of a conversion. Checks that its shards exist, but does not read them.
 
     Args:
       path: the directory.
-      split: `train`, `train+test`; None for all.
+      split: `train` or `train+test`; None for all.
 
     Raises:
-      UsageError: the conversion is not finished, or this is no output of rlds-beam; there is no such split, or
-        nothing in it; a shard is missing or of another size than it was written, or its checksum is of an
-        algorithm that this version does not know.
+      UsageError: the conversion is unfinished, or this is not an output of rlds-beam; the split is unknown or
+        empty; a shard is missing or has another size than written, or its checksum uses an algorithm that
+        this version does not know.
     """
     manifest = read_manifest(path)
     spec, jpegs = spec_of(read_fields(manifest, path))
@@ -164,12 +164,12 @@ def open_converted(path: str, split: str | None = None) -> ConvertedDataset:
 def _ranges(path: str, shards: list[dict[str, Any]], split: str | None) -> tuple[ConvertedRange, ...]:
     splits = sorted({shard["split"] for shard in shards if shard["records"]})
     if not splits:
-        raise UsageError(f"{path} holds no items; its report.json says what became of the episodes")
+        raise UsageError(f"{path} holds no items; see its report.json for the reasons")
     wanted = splits if split is None else split.split("+")
     for name in wanted:
         if name not in splits:
             slices = "; converted items have no episodes to slice: slice when converting" if "[" in name else ""
-            raise UsageError(f"{path} has no items of a split {name}; it has {', '.join(splits)}{slices}")
+            raise UsageError(f"{path} has no items in a split {name}; it has {', '.join(splits)}{slices}")
     ranges = []
     for name in wanted:
         own = [shard for shard in shards if shard["split"] == name]
@@ -185,14 +185,14 @@ def _ranges(path: str, shards: list[dict[str, Any]], split: str | None) -> tuple
 def _check(work: ConvertedRange) -> None:
     again = "fetch it again, or convert the dataset again"
     if not storage.exists(work.path):
-        raise UsageError(f"{work.path} is missing, but the manifest names it: {again}")
+        raise UsageError(f"{work.path} is missing, but the manifest lists it: {again}")
     size = storage.size(work.path)
     if size != work.bytes:
-        raise UsageError(f"{work.path} has {size} bytes, but {work.bytes} were written: {again}")
+        raise UsageError(f"{work.path} has {size} bytes, expected {work.bytes}: {again}")
 
 
 def spec_of(fields: list[Field]) -> tuple[TrajectorySpec, dict[str, tuple[str, ...]]]:
-    """The spec whose `record_fields` these are, and the names of its JPEGs."""
+    """The spec with these `record_fields`, and the record keys of its JPEGs."""
     item_shape: Shape = next(field.shape for field in fields if field.path == "step_type")
     leaves: dict[str, SpecLeaf] = {}
     jpegs: dict[str, tuple[str, ...]] = {}
@@ -207,7 +207,7 @@ def spec_of(fields: list[Field]) -> tuple[TrajectorySpec, dict[str, tuple[str, .
 
 
 def _rows(reader: RowReader, count: int) -> list[Bytes]:
-    """The next `count` records, fewer at the end of the file."""
+    """The next `count` records, or fewer at the end of the file."""
     blocks: list[Bytes] = []
     while count and (rows := reader.read(count)) is not None:
         blocks.append(rows)
@@ -216,7 +216,7 @@ def _rows(reader: RowReader, count: int) -> list[Bytes]:
 
 
 def _pixels(column: Column, path: str) -> Column:
-    """A column without JPEGs; one that several items share is decoded once."""
+    """A column with JPEGs decoded; one that several items share is decoded once."""
     if not isinstance(column, EncodedImages):
         return column
     number = {jpeg: i for i, jpeg in enumerate(dict.fromkeys(column))}

@@ -1,15 +1,14 @@
-"""TF-Agents trajectory TFRecords as a source: `--from=trajectories`, of `TFRecordObserver` or of `--to=trajectories`.
+"""TF-Agents trajectory TFRecords as a source: `--from=trajectories`, for `TFRecordObserver` and `--to=trajectories`.
 
-A record holds one frame, and what it holds is in the `.spec` beside the file (or in the manifest of
-`--to=trajectories`, with --items=frames or --items=episodes). An episode is the frames from a FIRST to the next LAST;
-its payload is their records, as they were framed. In a frame, reward and discount belong to the step after it, as in
-RLDS:
+A record holds one frame, described by the `.spec` next to the file (or by the manifest of `--to=trajectories` with
+--items=frames or --items=episodes). An episode is the frames from a FIRST to the next LAST; its payload is their framed
+records. In a frame, reward and discount belong to the step after it, as in RLDS:
 
     frame   step_type  FIRST MID   LAST          RLDS    is_first    T F F
             reward     r0    r1    (void)                is_last     F F T
-            discount   d0    d1    (void)                is_terminal F F T   where d1 is 0
+            discount   d0    d1    (void)                is_terminal F F T   if d1 is 0
 
-Items that are cut out of episodes (pairs, sequences) hold frames several times, and are refused.
+Items cut from episodes (pairs, sequences) repeat frames, and are refused.
 """
 
 from __future__ import annotations
@@ -52,12 +51,12 @@ _OWN = ("step_type", "next_step_type", "reward", "discount")
 
 @dataclasses.dataclass(frozen=True)
 class EpisodesOfFrames:
-    """TFRecord files whose records are frames (`encoding.base.RecordFormat`): a record here is an episode.
+    """TFRecord files of frames, read as records of episodes (`encoding.base.RecordFormat`).
 
-    Files are read whole: where an episode begins is known only from the frames before it.
+    Files are not splittable: an episode's beginning is known only from the frames before it.
 
     Attributes:
-      whole: whether each record of a file is an episode already.
+      whole: whether each record of a file is already an episode.
     """
 
     whole: bool
@@ -75,7 +74,7 @@ class EpisodesOfFrames:
                 yield record
                 continue
             kind = None if self.whole else step_type(record.payload)
-            if held and kind == FIRST:  # the one before has no end
+            if held and kind == FIRST:  # the previous episode has no end
                 yield Record(first, b"".join(held))
                 held = []
             first = first if held else record.position
@@ -96,11 +95,11 @@ class EpisodesOfFrames:
         return size
 
     def positions(self, path: str, low: int, high: int) -> tuple[int, int | None]:
-        raise UsageError(f"{path}: nothing says how many episodes it holds, so that it cannot be sliced")
+        raise UsageError(f"{path}: its number of episodes is unknown, so it cannot be sliced")
 
 
 def step_type(payload: bytes) -> int | None:
-    """Of a frame; None where there is none that can be read."""
+    """The step type of a frame; None if it cannot be read."""
     try:
         values = _step_types(parse_example(payload).get("step_type", Feature(None)))
     except MalformedError:
@@ -109,7 +108,7 @@ def step_type(payload: bytes) -> int | None:
 
 
 def _step_types(feature: Feature) -> Array:
-    """int32, which TF-Agents writes as bytes."""
+    """Step types as int32, which TF-Agents writes as bytes."""
     if feature.kind == "int64":
         return feature.ints()
     if feature.kind != "bytes":
@@ -119,7 +118,7 @@ def _step_types(feature: Feature) -> Array:
 
 
 def payloads_of(framed: bytes) -> Iterator[bytes]:
-    """The payloads of records that were framed. Raises MalformedError where they are not."""
+    """The payloads of framed records. Raises MalformedError if the framing is invalid."""
     at, (before, after) = 0, _FRAMING
     while at < len(framed):
         size = int.from_bytes(framed[at : at + 8], "little")
@@ -131,12 +130,12 @@ def payloads_of(framed: bytes) -> Iterator[bytes]:
 
 @dataclasses.dataclass(frozen=True)
 class FramesDecoder:
-    """Makes episodes of frames (`reading.base.Decoder`).
+    """Decodes frames into episodes (`reading.base.Decoder`).
 
     Attributes:
-      schema: what an episode holds.
-      spec: of the frames.
-      jpegs: as of `TrajectoryDecoder`.
+      schema: the fields of an episode.
+      spec: the spec of the frames.
+      jpegs: see `TrajectoryDecoder`.
     """
 
     schema: Schema
@@ -160,7 +159,7 @@ class FramesDecoder:
 
 @dataclasses.dataclass(frozen=True)
 class TrajectoriesSource(SourceOfFiles):
-    """Trajectory TFRecords. Attributes: as of `Source`."""
+    """Trajectory TFRecords. Attributes: see `Source`."""
 
     @classmethod
     def open(
@@ -181,7 +180,7 @@ class TrajectoriesSource(SourceOfFiles):
             name = naming.to_name(storage.split(paths[0])[1].split(".")[0])
         if spec.item_shape not in ((), (None,)):
             raise UsageError(
-                f"{where} holds items of {spec.item_shape[0]} frames, cut out of episodes: --from=trajectories reads "
+                f"{where} holds items of {spec.item_shape[0]} frames, cut from episodes: --from=trajectories reads "
                 "--items=frames and --items=episodes"
             )
         schema = _schema(spec, jpegs)
@@ -200,26 +199,26 @@ def _files(input: str | Sequence[str]) -> list[str]:
         names = storage.files_below(pattern, "*") if storage.isdir(pattern) else storage.glob(pattern)
         files += [path for path in names if storage.exists(path + SPEC)]
     if not files:
-        raise UsageError(f"{','.join(patterns)}: there is no file there with its {SPEC} beside it")
+        raise UsageError(f"{','.join(patterns)}: there is no file with its {SPEC} next to it")
     return files
 
 
 def _spec(path: str) -> TrajectorySpec:
-    """What the `.spec` beside a file says of its records."""
+    """The spec of a file's records, from the `.spec` next to it."""
     try:
         (record,) = TFRecordFormat().read(path + SPEC)
         leaves = [*signature_leaves(Message(record.payload))]
     except (MalformedError, ValueError) as error:
-        raise UsageError(f"{path}{SPEC} is no spec of TF-Agents: {error}") from error
+        raise UsageError(f"{path}{SPEC} is not a TF-Agents spec: {error}") from error
     shapes = {leaf.path: leaf.shape for leaf in leaves}
     missing = [name for name in _OWN if shapes.get(name) is None]
     if missing:
-        raise UsageError(f"{path}{SPEC} is no spec of a trajectory: it has no {missing[0]}")
+        raise UsageError(f"{path}{SPEC} is not a trajectory spec: it has no {missing[0]}")
     item = shapes["step_type"] or ()
     for leaf in leaves:
         if leaf.shape is None or None in leaf.shape[len(item) :] or leaf.dtype in ("unknown", "string"):
             raise UsageError(
-                f"{path}{SPEC}: {leaf.path} is {leaf.dtype} of the shape {leaf.shape}, which cannot be read"
+                f"{path}{SPEC}: {leaf.path} is {leaf.dtype} with shape {leaf.shape}, which is not supported"
             )
     own = (
         SpecLeaf(leaf.path, leaf.dtype, tuple(size or 0 for size in (leaf.shape or ())[len(item) :])) for leaf in leaves
