@@ -236,7 +236,7 @@ def test_scope_rl_rejects_actions_above_n_actions(tmp_path):
     data = write_dataset(tmp_path / "data", [logged(6, terminal=True, seed=seed) for seed in range(6)])
     report = export(data, tmp_path / "out", "scope_rl", n_actions=1)
     assert report.rejected > 0
-    assert "where --n_actions=1" in read_rejected(tmp_path / "out")[0][0]["detail"]
+    assert "but --n_actions=1" in read_rejected(tmp_path / "out")[0][0]["detail"]
     assert export(data, tmp_path / "all", "scope_rl", n_actions=9).rejected == 0
 
 

@@ -122,7 +122,7 @@ def test_files_with_episodes_out_of_order_cannot_be_sliced(source: Path, tmp_pat
         open_source(str(tmp_path / "out"), from_="lerobot")
 
 
-def test_empty_splits_among_others_are_reported(dataset: Path, tmp_path: Path, capsys) -> None:
+def test_splits_without_episodes_are_reported(dataset: Path, tmp_path: Path, capsys) -> None:
     made = shutil.copytree(dataset, tmp_path / "made")
     change_info(made, splits={"train": "0:4", "val": "5:5", "test": "500:900"})
     command = ["convert", str(made), str(tmp_path / "out"), "--from=lerobot", "--to=rlds", "--workers=1"]

@@ -302,7 +302,7 @@ def test_a_manifest_that_describes_other_records(converted):
             field["shape"] = [2, 4]
     path.write_text(json.dumps(content))
     replay = open_converted(str(converted))
-    with pytest.raises(RldsBeamError, match=r"from byte 0 on: observation .*the manifest describes other records"):
+    with pytest.raises(RldsBeamError, match=r"from byte 0: observation .*the manifest describes other records"):
         list(replay.read_items(replay.ranges[0]))
 
 
