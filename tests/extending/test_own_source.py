@@ -343,7 +343,7 @@ class StrangeDtype(JsonSource):
         ("OpenRaises", 2, "OpenRaises: its open raised JSONDecodeError: Expecting value"),
         ("OpenGivesNothing", 2, "OpenGivesNothing: its open returned None, not a Source"),
         ("NoSplits", 2, "NoSplits: NoSplits has no splits"),
-        ("StrangeDtype", 2, "action has the dtype 'complex64'"),
+        ("StrangeDtype", 2, "action has dtype 'complex64'"),
     ],
 )
 def test_a_source_with_a_mistake_is_named_in_one_line(data, source, code, said):

@@ -125,5 +125,5 @@ def open_for_job(options: InputOptions) -> Source:
     """
     source = open_input(options)
     if not source.splits:
-        raise UsageError(f"{options.input}: the input has no splits, so no episodes")
+        raise UsageError(f"{options.input}: the input has no episodes: it has no splits")
     return source

@@ -95,7 +95,7 @@ def test_ranges_are_written_as_openpi_writes_them(tmp_path):
     assert content["keep_ranges"] == {f"{i}.h5": [[0, 20], [29, 49]] for i in range(3)}
     piece = c.KeepRanges(str(tmp_path / "out/keep_ranges.json"), "{episode_metadata/path}")
     assert [len(e) for e in edited(piece, records[0].replace(metadata={"episode_metadata/path": b"0.h5"}))] == [10, 10]
-    with pytest.raises(UsageError, match=r"--velocity=speed: there is no such field"):
+    with pytest.raises(UsageError, match=r"--velocity=speed: there is no such step field"):
         rlds_beam.convert(path, tmp_path / "no", to="keep_ranges", velocity="speed")
     with pytest.raises(UsageError, match=r"two episodes are named ''"):
         rlds_beam.convert(path, tmp_path / "same", episode_name="", **options)
