@@ -5,6 +5,7 @@
 `make docs` runs it, and a test fails if the table differs from what it writes.
 """
 
+import os
 import re
 from pathlib import Path
 
@@ -45,8 +46,16 @@ def short_table() -> str:
     rows = ["| format | reads | writes | opens in |", "|---|:-:|:-:|---|"]
     for name, known in FORMATS.items():
         reads, writes = ("\N{CHECK MARK}" if kind else "" for kind in (known.source, known.output))
-        rows.append(f"| `{name}`: {known.about} | {reads} | {writes} | {known.opens} |".replace("|  ", "| "))
+        about = f"{linked(name, README.parent)}: {known.about}"
+        rows.append(f"| {about} | {reads} | {writes} | {known.opens} |".replace("|  ", "| "))
     return "\n".join(rows)
+
+
+def linked(name: str, folder: Path) -> str:
+    """The name of a format, with a link from a page in `folder` if the format has a page."""
+    if name not in PAGES:
+        return f"`{name}`"
+    return f"[`{name}`]({os.path.relpath(PAGE.parent / PAGES[name], folder)})"
 
 
 def table() -> str:
@@ -55,10 +64,9 @@ def table() -> str:
 
 
 def row(name: str, known: Format) -> str:
-    link = f"[`{name}`]({PAGES[name]})" if name in PAGES else f"`{name}`"
     extra = f"`{known.extra}`" if known.extra else ""
     cells = [
-        link,
+        linked(name, PAGE.parent),
         "yes" if known.source else "",
         "yes" if known.output else "",
         known.about,
