@@ -1,9 +1,8 @@
-"""The jobs, a module each: a frozen config, `define_pipeline(root, config)`, and a function that runs the job.
+"""The jobs, one per module: a frozen config, `define_pipeline(root, config)`, and a function that runs the job.
 
     from rlds_beam.pipelines.convert import ConvertConfig, convert
 
-The modules are the public names of this package, and their content stays in them: `rlds_beam.pipelines.convert` could
-not be the module and the function at once.
+Only the modules are public names of this package: `rlds_beam.pipelines.convert` cannot be both a module and a function.
 """
 
 import importlib
@@ -13,7 +12,7 @@ __all__ = ["convert", "doctor", "example", "inspect", "push", "record", "serve",
 
 
 def __getattr__(name: str) -> Any:
-    """A job's module, imported when it is first used: the command line imports one job, not all."""
+    """Imports a job's module on first use, so the command line imports one job, not all."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return importlib.import_module(f"{__name__}.{name}")

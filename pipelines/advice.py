@@ -1,4 +1,4 @@
-"""The command that repairs what a job rejected, whole: to be copied and run as it is."""
+"""The complete command that repairs what a job rejected, ready to copy and run."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from rlds_beam.user_functions import ByValue
 
 
 def repair_lines(job: str, config: Any, report: Report) -> list[str]:
-    """The line of a summary that gives the command; none where no rejected record can be repaired.
+    """The summary line with the command; empty if no rejected record can be repaired.
 
     Args:
-      job: the name of the command: `convert`.
-      config: of the job that rejected records.
-      report: of that job.
+      job: the command's name: `convert`.
+      config: the config of the job that rejected records.
+      report: the report of that job.
     """
     repaired = with_preset(config).repair
     rules = [r for r in REPAIRABLE if r in report.rules and report.rules[r].rejected and r not in repaired]
@@ -27,13 +27,13 @@ def repair_lines(job: str, config: Any, report: Report) -> list[str]:
         return []
     changes: dict[str, Any] = {"repair": (*config.repair, *rules)}
     if hasattr(config, "overwrite"):
-        changes["overwrite"] = True  # the output holds the accepted episodes already, of another plan
+        changes["overwrite"] = True  # the output already has the accepted episodes, written by another plan
     arguments = flags_of(dataclasses.replace(config, **changes))
     return [] if arguments is None else [f"repair    {shlex.join(['rlds-beam', job, *arguments])}"]
 
 
 def flags_of(config: Any) -> list[str] | None:
-    """A config as arguments of its command; None where it holds a function that has no name."""
+    """A config as command-line arguments; None if it holds a function that has no name."""
     own = [(field, getattr(config, field.name)) for field in dataclasses.fields(config)]
     arguments = [value for field, value in own if field.metadata.get("positional")]
     for group in config.groups(vars(config)):

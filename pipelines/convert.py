@@ -1,4 +1,4 @@
-"""`rlds-beam convert`: episodes in, checked training data out."""
+"""`rlds-beam convert`: checks episodes and writes them as training data."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ Config: TypeAlias = "ConvertConfig | RecordConfig"
 
 @dataclasses.dataclass(frozen=True)
 class ConvertConfig(RunOptions, ReportOptions, ConvertOptions):
-    """Checks the episodes of a dataset, and writes what a learner reads: trajectories, unless --to says otherwise."""
+    """Check the episodes of a dataset and write training data: trajectories, or the format given by --to."""
 
     command = "convert"
 
     _: dataclasses.KW_ONLY
-    dry_run: bool = option(False, "check everything, print the plan, write nothing")
+    dry_run: bool = option(False, "check everything and print the plan, but write nothing")
 
 
 class ConvertResult(NamedTuple):
     """The outputs of the job.
 
     Attributes:
-      written: PCollection of `RangeCommit`, one for each output shard that this run wrote.
-      report: PCollection of one `Report` on the whole dataset, when it is committed.
+      written: a PCollection of `RangeCommit`, one for each output shard that this run wrote.
+      report: a PCollection of one `Report` on the whole dataset, once it is committed.
     """
 
     written: Any
@@ -58,27 +58,27 @@ def define_pipeline(root: Any, config: Config, job: ConvertJob | None = None) ->
 
     Args:
       root: a Beam pipeline.
-      config: the job.
-      job: the job, where it is prepared already.
+      config: the job's config.
+      job: the job, if already prepared.
 
     Raises:
-      UsageError: the input or the output cannot be used as it is. Nothing was read or written yet.
+      UsageError: the input or the output cannot be used; nothing was written.
     """
     from rlds_beam.jobs.convert import prepare
     from rlds_beam.transforms.ranges import OpenOutput
 
     job = job or prepare(config)
-    # When the pipeline runs: nothing is written or removed while the graph is built, which may never run.
+    # The output is opened when the pipeline runs: building the graph, which may never run, writes nothing.
     return _define(config, job, root, root | OpenOutput(functools.partial(job.open, config.overwrite)))
 
 
 def _define(config: Config, job: ConvertJob, root: Any, ranges: Any) -> ConvertResult:
-    """Converts a PCollection of ranges, those of the job that are still to do."""
+    """Converts a PCollection of the job's pending ranges."""
     from rlds_beam.transforms import FindDuplicateEpisodes
     from rlds_beam.transforms.fitting import FitConnectors
     from rlds_beam.transforms.ranges import CommitDataset, ConvertRanges
 
-    # Duplicates are known only when the framing of the whole dataset was read (not its episodes).
+    # Finding duplicates needs the framing of the whole dataset, but not its episodes.
     duplicates = root | FindDuplicateEpisodes(job.source, job.framing) if job.finds_duplicates else None
     job, fitted = job.fitted(), None
     if job.connecting.unfitted:
@@ -88,12 +88,12 @@ def _define(config: Config, job: ConvertJob, root: Any, ranges: Any) -> ConvertR
 
 
 def convert(config: Config) -> ConvertOutcome:
-    """Runs the job to its end; what an earlier run of it finished is not done again.
+    """Runs the job, or resumes an earlier run.
 
     Raises:
-      UsageError: the input or the output cannot be used as it is.
-      FailedRuleError: a rule whose policy is `fail` was broken.
-      NotVerifiedError: what was written is not what was predicted.
+      UsageError: the input or the output cannot be used.
+      FailedRuleError: a rule of `fail` was broken.
+      NotVerifiedError: the output differs from the prediction.
       RldsBeamError: the pipeline failed.
     """
     from rlds_beam.console.progress import planning
@@ -120,10 +120,10 @@ class ConvertOutcome:
     """A finished job.
 
     Attributes:
-      job: what was done.
-      report: on the whole dataset, earlier runs included.
-      metrics: what this run measured of itself.
-      seconds: that this run took, start-up included.
+      job: the job.
+      report: the report on the whole dataset, including earlier runs.
+      metrics: the metrics of this run.
+      seconds: the duration of this run, including start-up.
     """
 
     job: ConvertJob
@@ -135,20 +135,20 @@ class ConvertOutcome:
         return f"<ConvertOutcome: {self.report.line()}; {self.job.directory}>"
 
     def __str__(self) -> str:
-        """What the command prints."""
+        """The text that the command prints."""
         return "\n".join([self.report.summary(self.job.check.repair), *self.lines()])
 
     def lines(self) -> list[str]:
-        """What the command prints after the report."""
+        """The lines printed after the report."""
         from rlds_beam.pipelines import outcome
 
         nothing_to_do = not self.metrics and self.job.ranges
-        lines = ["nothing was left to do: an earlier run had finished it"] if nothing_to_do else []
+        lines = ["nothing to do: an earlier run finished this job"] if nothing_to_do else []
         lines += [outcome.timing_line(self.figures()), f"output    {self.job.directory}"]
         return [*lines, *self.job.notes()]
 
     def figures(self) -> dict[str, Any]:
-        """For `--json`: steps of this run, and how fast it did them once it had started."""
+        """The figures for `--json`: the steps of this run and its speed."""
         from rlds_beam.pipelines import outcome
 
         return {
@@ -159,7 +159,7 @@ class ConvertOutcome:
 
 
 def main(config: Config) -> int:
-    """The command: runs the job, prints its summary, returns the exit code."""
+    """Runs the command: prints the summary and returns the exit code."""
     from rlds_beam.console import terminal
     from rlds_beam.console.progress import planning
     from rlds_beam.jobs.convert import prepare

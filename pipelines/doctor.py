@@ -1,4 +1,4 @@
-"""`rlds-beam doctor`: what this machine has of what the jobs need, and what to do about the rest."""
+"""`rlds-beam doctor`: checks whether this machine can run the jobs, and says what to fix."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ EXAMPLES = """
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DoctorConfig(Options):
-    """Looks for what keeps jobs from running: packages, extras, Reverb, Java, disk space, limits of the system."""
+    """Check what jobs need on this machine: packages, extras, Reverb, Java, disk space, and system limits."""
 
     json: bool = option(False, "print JSON instead of text")
 
 
 def doctor(config: DoctorConfig | None = None) -> list[Finding]:
-    """Runs all checks; installs and fetches nothing.
+    """Runs all checks; installs and downloads nothing.
 
     Returns:
-      What each check found. Its `status` is `ok`, `absent` (something optional) or `problem`.
+      The finding of each check. Its `status` is `ok`, `absent` (optional), or `problem`.
     """
     from rlds_beam.runners.diagnosis import diagnose
 
@@ -39,7 +39,7 @@ def doctor(config: DoctorConfig | None = None) -> list[Finding]:
 
 
 def main(config: DoctorConfig) -> int:
-    """The command: prints the findings; the exit code is 1 if one of them is a problem."""
+    """Runs the command: prints the findings; the exit code is 1 if there is a problem."""
     from rlds_beam.text import count
 
     findings = doctor(config)

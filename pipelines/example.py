@@ -24,16 +24,16 @@ EXAMPLES = """
 
 @dataclasses.dataclass(frozen=True)
 class ExampleConfig(Options):
-    """Writes a small RLDS dataset in TFDS layout: simulated episodes of a point pushed to a goal."""
+    """Write a small RLDS dataset in TFDS layout: simulated episodes of a point mass pushed to a goal."""
 
     directory: str = option(
-        dataclasses.MISSING, "where to write: the dataset is DIRECTORY/point_mass/1.0.0", positional=True
+        dataclasses.MISSING, "directory to write to; the dataset is DIRECTORY/point_mass/1.0.0", positional=True
     )
     _: dataclasses.KW_ONLY
     episodes: int = option(32, "number of episodes", least=1)
-    broken: int = option(0, "how many episodes have no last step, as if the recording was interrupted", least=0)
+    broken: int = option(0, "number of episodes without a last step, as if the recording was interrupted", least=0)
     shards: int = option(2, "number of TFRecord files", least=1)
-    seed: int = option(0, "seed of the simulation; the same options write the same files")
+    seed: int = option(0, "seed of the simulation; the same options give the same files")
     camera: bool = option(
         False, "add a 96x96 camera image, an instruction, and idle steps at the start; "
         "the dataset is DIRECTORY/point_mass_camera/1.0.0",
@@ -56,7 +56,7 @@ def example(config: ExampleConfig) -> str:
       The dataset directory.
 
     Raises:
-      UsageError: the dataset exists already or cannot be written.
+      UsageError: the dataset already exists or cannot be written.
     """
     from rlds_beam import worker_status
     from rlds_beam.console.progress import Total, in_this_process
@@ -68,7 +68,7 @@ def example(config: ExampleConfig) -> str:
     name = CAMERA_NAME if config.camera else NAME
     path = os.path.join(config.directory, name, VERSION)
     if os.path.exists(path):
-        raise UsageError(f"{path} exists already; remove it, or name another directory")
+        raise UsageError(f"{path} already exists: remove it, or name another directory")
     schema = schema_of(next(make_episodes(1, seed=config.seed, camera=config.camera)))
 
     def records() -> Iterator[bytes]:

@@ -1,4 +1,4 @@
-"""The jobs as functions of a path and options: `rlds_beam.convert("data/point_mass/1.0.0", "pairs", items="pairs")`."""
+"""The jobs as functions: `rlds_beam.convert("data/point_mass/1.0.0", "pairs", items="pairs")`."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 Config = TypeVar("Config", bound=Options)
 
 _OF_THE_COMMAND = {
-    "dry_run": "rlds_beam.inspect says what a job would do",
-    "json": "the result of the function has the same numbers (`to_json`)",
-    "keep_serving": "rlds_beam.reverb.serving.EmbeddedServer runs as long as you like",
-    "max_rejected": "it decides the command's exit code; look at `rejected` in the report",
+    "dry_run": "use rlds_beam.inspect to see what a job would do",
+    "json": "the function's result has the same numbers (`to_json`)",
+    "keep_serving": "use rlds_beam.reverb.serving.EmbeddedServer, which runs until you stop it",
+    "max_rejected": "it sets the command's exit code; check `rejected` in the report",
 }
-"""Options that would do nothing here, and what to use in their place."""
+"""Options of the command that have no effect here, and what to use instead."""
 
 
 def _takes(config_class: type[Any]) -> Callable[[Function], Function]:
-    """Gives a function the options of a job as its signature, for `help` and completion; it runs quietly."""
+    """Puts a job's options into a function's signature, for `help` and completion, and silences Beam's logs."""
 
     def decorate(function: Function) -> Function:
         positional = introspection.signature(function).parameters.values()
@@ -57,7 +57,7 @@ def _takes(config_class: type[Any]) -> Callable[[Function], Function]:
 
 
 def _all_options(config_class: type[Options]) -> Iterable[dataclasses.Field[Any]]:
-    """Those of the job and of all formats; one that several formats have, once."""
+    """The options of the job and of all formats, without repeats."""
     own = [
         field
         for field in dataclasses.fields(config_class)
@@ -69,10 +69,10 @@ def _all_options(config_class: type[Options]) -> Iterable[dataclasses.Field[Any]
 
 
 def _config(config_class: type[Config], *paths: Any, **options: Any) -> Config:
-    """The job's config; raises UsageError if there is no such option."""
+    """The job's config; raises UsageError for an unknown option."""
     for name in options:
         if name in _OF_THE_COMMAND and name in names_of(config_class):
-            raise UsageError(f"{name} is an option of the command alone: {_OF_THE_COMMAND[name]}")
+            raise UsageError(f"{name} is an option of the command only: {_OF_THE_COMMAND[name]}")
     return config_class.create(*paths, **options)
 
 
@@ -83,21 +83,20 @@ def convert(input: Path | Sequence[Path], output: Path, **options: Any) -> Conve
         outcome = rlds_beam.convert("data/point_mass/1.0.0", "pairs", repair="missing_is_last")
         print(outcome.report.summary())
 
-    Rejected episodes raise nothing: their number is `outcome.report.rejected`, and their records are in
-    `output/rejected`.
+    Rejected episodes do not raise: `outcome.report.rejected` counts them, and `output/rejected` has their records.
 
     Args:
       input: a TFDS or EnvLogger dataset directory, or shard files.
-      output: directory to write to.
-      options: as in `ConvertConfig`, and those of the formats that `from_` and `to` name. A function
-        (`policy_info_fn`, a source, an output) may be given itself or as `module:function`; one that is not in a
-        module, as in a notebook, has to pickle.
+      output: the directory to write to.
+      options: the fields of `ConvertConfig` and of the options of the `from_` and `to` formats. Pass a function
+        (`policy_info_fn`, a source, an output) as an object or as `module:function`. A function defined outside a
+        module, for example in a notebook, must be picklable.
 
     Raises:
-      UsageError: an option, the input or the output cannot be used; nothing was done.
+      UsageError: an option, the input, or the output cannot be used; nothing was done.
       FailedRuleError: a rule of `fail` was broken.
-      NotVerifiedError: what was written is not what was predicted.
-      RldsBeamError: the pipeline failed; the same call again resumes it.
+      NotVerifiedError: the output differs from the prediction.
+      RldsBeamError: the pipeline failed; the same call resumes it.
     """
     from rlds_beam.pipelines.convert import convert as run
 
@@ -112,8 +111,8 @@ def validate(input: Path | Sequence[Path], **options: Any) -> Report:
         print(report.rejected, list(report.rules))
 
     Args:
-      input: as of `convert`.
-      options: as in `ValidateConfig`.
+      input: as in `convert`.
+      options: the fields of `ValidateConfig`.
 
     Raises:
       UsageError: an option or the input cannot be used.
@@ -127,14 +126,14 @@ def validate(input: Path | Sequence[Path], **options: Any) -> Report:
 
 @_takes(InspectConfig)
 def inspect(input: Path | Sequence[Path], **options: Any) -> Survey:
-    """Reads the metadata of a dataset and a sample of its episodes, as `rlds-beam inspect` does.
+    """Reads a dataset's metadata and a sample of its episodes, as `rlds-beam inspect` does.
 
         survey = rlds_beam.inspect("data/point_mass/1.0.0", items="sequences", sequence_length=8)
         print(survey.items, survey.steps)
 
     Args:
-      input: as of `convert`.
-      options: as in `InspectConfig`: those of the conversion whose items are predicted.
+      input: as in `convert`.
+      options: the fields of `InspectConfig`: the options of the conversion to predict.
 
     Raises:
       UsageError: an option or the input cannot be used.
@@ -146,15 +145,15 @@ def inspect(input: Path | Sequence[Path], **options: Any) -> Survey:
 
 @_takes(StatsConfig)
 def stats(input: Path | Sequence[Path], **options: Any) -> StatsOutcome:
-    """Computes the mean, deviation, range and quantiles of each field of a dataset, as `rlds-beam stats` does.
+    """Computes each field's mean, standard deviation, range, and quantiles, as `rlds-beam stats` does.
 
         outcome = rlds_beam.stats("data/point_mass/1.0.0", by="language_instruction")
         print(outcome)
         print(outcome.statistics["fields"]["action"]["mean"])
 
     Args:
-      input: as of `convert`.
-      options: as in `StatsConfig`. With `output`, the statistics are also written to a file.
+      input: as in `convert`.
+      options: the fields of `StatsConfig`. With `output`, the statistics are also written to a file.
 
     Raises:
       UsageError: an option or the input cannot be used.
@@ -168,19 +167,19 @@ def stats(input: Path | Sequence[Path], **options: Any) -> StatsOutcome:
 
 @_takes(PushConfig)
 def push(input: Path | Sequence[Path], **options: Any) -> PushOutcome:
-    """Fills tables of Reverb servers with the items of a dataset, as `rlds-beam push` does.
+    """Fills Reverb tables with a dataset's items, as `rlds-beam push` does.
 
-    Rejected episodes raise nothing: their number is `outcome.report.rejected`.
+    Rejected episodes do not raise: `outcome.report.rejected` counts them.
 
     Args:
-      input: as of `convert`, or a directory that `convert` wrote.
-      options: as in `PushConfig`; `reverb` (the servers) and `table` are needed.
+      input: as in `convert`, or a directory that `convert` wrote.
+      options: the fields of `PushConfig`; `reverb` (the servers) and `table` are required.
 
     Raises:
-      UsageError: an option, the input or the tables cannot be used; nothing was written.
+      UsageError: an option, the input, or the tables cannot be used; nothing was written.
       FailedRuleError: a rule of `fail` was broken.
-      NotVerifiedError: the tables do not hold what was predicted.
-      RldsBeamError: the pipeline failed; the same call again writes nothing twice (`writer="stream"`).
+      NotVerifiedError: the tables' content differs from the prediction.
+      RldsBeamError: the pipeline failed; the same call writes no item twice (`writer="stream"`).
     """
     from rlds_beam.pipelines.push import push as run
 
@@ -189,19 +188,19 @@ def push(input: Path | Sequence[Path], **options: Any) -> PushOutcome:
 
 @_takes(RecordConfig)
 def record(output: Path, **options: Any) -> ConvertOutcome:
-    """Rolls out behaviour policies in environments, and writes RLDS or another format, as `rlds-beam record` does.
+    """Rolls out behavior policies in environments and writes RLDS or another format, as `rlds-beam record` does.
 
         outcome = rlds_beam.record("cartpole", env="gymnasium:CartPole-v1", policy="random", episodes=100)
 
     Args:
-      output: directory to write to.
-      options: as in `RecordConfig`; `env`, `policy` and one of `episodes` and `steps` are needed. A policy, or several,
-        and an environment may be given themselves.
+      output: the directory to write to.
+      options: the fields of `RecordConfig`; `env`, `policy`, and either `episodes` or `steps` are required. The
+        environment and the policies can be passed as objects.
 
     Raises:
-      UsageError: an option, the environment or a policy cannot be used; nothing was done.
-      NotVerifiedError: a propensity is not that of the stored action.
-      RldsBeamError: the job failed; the same call again resumes it.
+      UsageError: an option, the environment, or a policy cannot be used; nothing was done.
+      NotVerifiedError: a recorded propensity does not match the stored action.
+      RldsBeamError: the job failed; the same call resumes it.
     """
     from rlds_beam.pipelines.record import record as run
 
@@ -216,14 +215,14 @@ def example(directory: Path, **options: Any) -> str:
         print(rlds_beam.inspect(dataset))
 
     Args:
-      directory: where to write.
-      options: as in `ExampleConfig`.
+      directory: the directory to write to.
+      options: the fields of `ExampleConfig`.
 
     Returns:
       The dataset directory: `directory/point_mass/1.0.0`, or `point_mass_camera/1.0.0` with `camera=True`.
 
     Raises:
-      UsageError: the dataset exists already or cannot be written.
+      UsageError: the dataset already exists or cannot be written.
     """
     from rlds_beam.pipelines.example import example as run
 

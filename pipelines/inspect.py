@@ -1,4 +1,4 @@
-"""`rlds-beam inspect`: what a dataset holds, and what a plan would make of it."""
+"""`rlds-beam inspect`: describes a dataset, and the items that a conversion would write."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ EXAMPLES = """
 
 @dataclasses.dataclass(frozen=True)
 class InspectConfig(PlanOptions):
-    """Shows the schema, shards, episodes and bytes of a dataset, and the items that a plan predicts."""
+    """Show a dataset's schema, shards, episodes, and bytes, and the items that a conversion would write."""
 
     _: dataclasses.KW_ONLY
     sample_bytes: int = option(
-        64 << 20, "bytes to read at most; of a larger dataset, predictions are estimates", least=1
+        64 << 20, "most bytes to read; the predictions for a larger dataset are estimates", least=1
     )
     json: bool = option(False, "print JSON instead of text")
 
 
 def inspect(config: InspectConfig) -> Survey:
-    """Reads the metadata and a sample of the episodes, in this process.
+    """Reads the metadata and a sample of the episodes in this process.
 
     Raises:
       UsageError: the dataset cannot be opened.
@@ -51,14 +51,14 @@ def inspect(config: InspectConfig) -> Survey:
 
 
 def main(config: InspectConfig) -> int:
-    """The command: prints what was found, returns the exit code."""
+    """Runs the command: prints the description and returns the exit code."""
     survey = inspect(config)
     print(json.dumps(survey.to_json(), indent=2) if config.json else survey)
     return 0
 
 
 def _plan(config: InspectConfig) -> str:
-    """The plan as flags: `--items=sequences --sequence_length=8`."""
+    """The options of the items as flags: `--items=sequences --sequence_length=8`."""
     items = config.to_options
     if not isinstance(items, ItemOptions):
         return f"--to={config.to}"

@@ -1,4 +1,4 @@
-"""What counts as success, and what a command prints: the options."""
+"""Options for what a command prints and what counts as success."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from rlds_beam.options import Options, option
 
 
 def parse_max_rejected(text: str) -> int | float:
-    """Reads `--max_rejected`: `12` is a count; `0.05` and `5%` are a fraction of the records read.
+    """Parses `--max_rejected`: `12` is a count; `0.05` and `5%` are fractions of the records read.
 
     Raises:
-      UsageError: it is neither, or is negative, or a fraction above 1.
+      UsageError: the text is neither, or the number is negative, or the fraction is above 1.
     """
     try:
         if text.strip().isdecimal():
@@ -22,17 +22,17 @@ def parse_max_rejected(text: str) -> int | float:
     except ValueError:
         fraction = -1.0
     if not 0 <= fraction <= 1:
-        raise UsageError(f"--max_rejected={text}: expected a count (12) or a share of the records (0.05 or 5%)")
+        raise UsageError(f"--max_rejected={text}: expected a count (12) or a fraction of the records (0.05 or 5%)")
     return fraction
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PrintOptions(Options):
-    """What is printed."""
+    """Output on the terminal."""
 
-    json: bool = option(False, "print the report, and errors, as JSON")
+    json: bool = option(False, "print the report and errors as JSON")
     progress: Literal["auto", "plain", "none"] = option(
-        "auto", "on standard error: a live line on a terminal, or a plain line every 30 seconds"
+        "auto", "progress on stderr: a live line on a terminal, or a plain line every 30 seconds"
     )
 
 
@@ -41,6 +41,6 @@ class ReportOptions(PrintOptions):
     """What counts as success."""
 
     max_rejected: int | float = option(
-        0, "episodes that may be rejected without exit code 3: a count, or a fraction (0.01)",
+        0, "rejected episodes to allow before exiting with code 3: a count or a fraction (0.01)",
         parse=parse_max_rejected,
     )  # fmt: skip

@@ -18,16 +18,16 @@ from rlds_beam.text import count
 from rlds_beam.trajectories.options import ItemOptions
 
 REJECTED = 3
-"""The exit code of a job that rejected more than it may."""
+"""The exit code if more was rejected than allowed."""
 
 
 def exit_code(report: Report, options: ReportOptions) -> int:
-    """0, or 3: more was rejected than allowed, a shard is not what the dataset says, or no items were produced."""
+    """0, or 3 if too much was rejected, a shard does not match the metadata, or no items were produced."""
     return REJECTED if failure(report, options) else 0
 
 
 def failure(report: Report, options: ReportOptions) -> str | None:
-    """Why the exit code is 3, and which option accepts that; None if it is 0."""
+    """Why the exit code is 3, and which option accepts that; None if the exit code is 0."""
     broken = {
         rule: report.rules[rule] for rule in DATASET_RULES if rule in report.rules and report.rules[rule].rejected
     }
@@ -40,20 +40,20 @@ def failure(report: Report, options: ReportOptions) -> str | None:
 
 
 def _too_many(report: Report, options: ReportOptions) -> str:
-    """How many were rejected, and what can be done about it."""
+    """How many records were rejected, and which options allow or repair that."""
     broken = [r for r, counts in report.rules.items() if counts.rejected and r not in DATASET_RULES]
     given = getattr(with_preset(options), "repair", ())
     repaired = [rule for rule in broken if rule in REPAIRABLE and rule not in given]
     accepted = [rule for rule in broken if "accept" in POLICIES[rule]]
     ways = [f"--max_rejected={report.rejected} accepts that"]
-    ways += [f"--repair={','.join(repaired)} repairs what can be repaired"] if repaired else []
+    ways += [f"--repair={','.join(repaired)} repairs what it can"] if repaired else []
     ways += [f"--accept={','.join(accepted)} writes such episodes as they are"] if accepted else []
     rejected = f"{report.rejected:,} of {count(report.records, 'record')} {'was' if report.rejected == 1 else 'were'}"
     return f"{rejected} rejected, more than --max_rejected={options.max_rejected} ({'; '.join(ways)})"
 
 
 def empty_reason(report: Report, options: Any) -> str | None:
-    """Why nothing was produced, and what to do; None if something was, or if `--allow_empty` is set."""
+    """Why nothing was produced, and what to do; None if items were produced or `--allow_empty` is set."""
     if report.items_written or getattr(options, "allow_empty", True):
         return None
     output = getattr(options, "to_options", options if isinstance(options, ItemOptions) else None)
@@ -72,15 +72,15 @@ def empty_reason(report: Report, options: Any) -> str | None:
         size = f"{count(steps.longest, 'step')}" + (" at most" if steps.episodes > 1 else "")
         what = f"an item has {count(length, 'frame')}" if length else REASONS[reason][0]
         reasons.append(f"{count(steps.episodes, 'episode')} of {size}, and {what}: {REASONS[reason][1]}")
-    why = "; ".join(reasons) or f"none came of {count(report.episodes, 'episode')}"
+    why = "; ".join(reasons) or f"{count(report.episodes, 'episode')} gave none"
     return f"no item was written: {why} (--allow_empty accepts that)"
 
 
 def figures(metrics: Mapping[str, Any], seconds: float) -> dict[str, Any]:
-    """How fast a run was, with start-up and without it, from what it measured of itself (`runners.run_pipeline`)."""
+    """A run's speed with and without start-up, from its metrics (`runners.run_pipeline`)."""
     steps, working, memory = metrics.get("steps", 0), 0.0, metrics.get("peak_memory_kb")
     if "range_ended_msec" in metrics:
-        # By the clocks of the workers, which may be on several machines, and may be set meanwhile.
+        # The clocks of workers on several machines may differ, and may be set during the run.
         working = (metrics["range_ended_msec"].max - metrics["range_began_msec"].min) / 1000
         if not 0 <= working <= seconds:
             working = seconds
@@ -95,17 +95,17 @@ def figures(metrics: Mapping[str, Any], seconds: float) -> dict[str, Any]:
 
 
 def check_writable(path: str | None, flag: str) -> None:
-    """Writes an empty file next to one that is going to be written when all work is done, and removes it.
+    """Checks before a job that its report can be written at the end. Paths in buckets are not checked.
 
     Raises:
-      UsageError: that is not possible, or the path is a directory or a device. A bucket is not looked at.
+      UsageError: the file cannot be written, or the path is a directory or a device.
     """
     if path is None or storage.scheme(path) is not None:
         return
     if storage.isdir(path):
         raise UsageError(f"{flag}={path} is a directory: name a file")
     if storage.is_special(path):
-        raise UsageError(f"{flag}={path} is not a regular file: name one")
+        raise UsageError(f"{flag}={path} is not a regular file: name a file")
     beside = storage.temporary_name(path)
     try:
         with storage.open_write(beside):
@@ -116,10 +116,10 @@ def check_writable(path: str | None, flag: str) -> None:
 
 
 def write_report(content: Mapping[str, Any], path: str | None) -> None:
-    """Writes a report as JSON, where `--report` asks for that: this process does it, not a worker.
+    """Writes a report as JSON to the path of `--report`, from this process rather than a worker.
 
     Raises:
-      RldsBeamError: it cannot be written there.
+      RldsBeamError: the file cannot be written.
     """
     if path is None:
         return
@@ -130,13 +130,13 @@ def write_report(content: Mapping[str, Any], path: str | None) -> None:
 
 
 def timing_line(figures: Mapping[str, Any]) -> str:
-    """The line of a summary that says how long it took."""
-    speed = f", {figures['steps_per_second']:,} steps/s at work" if figures["steps_per_second"] else ""
+    """The summary line with the duration and the speed."""
+    speed = f", {figures['steps_per_second']:,} steps/s while working" if figures["steps_per_second"] else ""
     return f"took      {figures['seconds']:.1f} s with start-up{speed}"
 
 
 def print_report(report: Report, options: ReportOptions, extra: dict[str, Any], lines: list[str]) -> None:
-    """Prints the report: as JSON (with `extra`), or as a summary followed by `lines`, and why the exit code is 3."""
+    """Prints the report as JSON (with `extra`) or as a summary followed by `lines`, and why the exit code is 3."""
     if (why := failure(report, options)) is not None:
         lines = [*lines, f"failed    with exit code {REJECTED}: {why}"]
         if (empty := empty_reason(report, options)) is not None:

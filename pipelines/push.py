@@ -1,4 +1,4 @@
-"""`rlds-beam push`: checked RLDS, or what convert wrote, into Reverb tables."""
+"""`rlds-beam push`: fills Reverb tables with a dataset, or with the output of `convert`."""
 
 from __future__ import annotations
 
@@ -33,32 +33,34 @@ EXAMPLES = """
 """
 
 EMBEDDED = "embedded"
-"""In place of a server's address: a server of our own that runs as long as the job."""
+"""Given instead of a server's address: a server that runs inside the job."""
 
 _LOOK_SECONDS = 0.2
 
 
 @dataclasses.dataclass(frozen=True)
 class PushConfig(RunOptions, ReportOptions, PushOptions):
-    """Pushes an RLDS dataset, or what convert wrote, into tables of Reverb servers, each item once."""
+    """Push a dataset, or the output of convert, into Reverb tables, each item once."""
 
     _: dataclasses.KW_ONLY
     report: str | None = option(None, "file to write the report to, as JSON", metavar="FILE")
     checkpoint: str | None = option(
-        None, "directory for the checkpoint that an embedded server writes at the end", metavar="DIR"
+        None, "directory for the embedded server's checkpoint, written at the end", metavar="DIR"
     )
-    dry_run: bool = option(False, "check everything, tables included, print the plan, write nothing")
-    keep_serving: bool = option(False, "keep an embedded server running until Ctrl-C when all is pushed")
+    dry_run: bool = option(False, "check everything, including the tables, and print the plan, but write nothing")
+    keep_serving: bool = option(False, "keep the embedded server running after the push, until Ctrl-C")
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.embedded and not (self.checkpoint or self.keep_serving):
             raise UsageError(
-                "--reverb=embedded ends with the job, and what it holds with it: --checkpoint=DIR leaves that on the "
-                "disk, --keep_serving keeps it running"
+                "--reverb=embedded: the server ends with the job and its items are lost: add --checkpoint=DIR to save "
+                "them, or --keep_serving to keep the server running"
             )
         if not self.embedded and (self.checkpoint or self.keep_serving):
-            raise UsageError("--checkpoint and --keep_serving are for --reverb=embedded; other servers are not ours")
+            raise UsageError(
+                "--checkpoint and --keep_serving need --reverb=embedded: rlds-beam does not control other servers"
+            )
 
     @property
     def embedded(self) -> bool:
@@ -70,14 +72,14 @@ def define_pipeline(root: Any, config: PushConfig, job: PushJob | None = None) -
 
     Args:
       root: a Beam pipeline.
-      config: the job; its servers are up.
-      job: the job, where it is prepared already.
+      config: the job's config; its servers are running.
+      job: the job, if already prepared.
 
     Returns:
-      PCollection of one `Verified`: what was predicted, acknowledged, and found in the tables at the end.
+      PCollection of one `Verified`: the items predicted, acknowledged, and found in the tables at the end.
 
     Raises:
-      UsageError: the input or the tables cannot be used as they are. Nothing was written yet.
+      UsageError: the input or the tables cannot be used; nothing was written.
     """
     import apache_beam as beam
 
@@ -85,7 +87,7 @@ def define_pipeline(root: Any, config: PushConfig, job: PushJob | None = None) -
     from rlds_beam.transforms.reverb import PushRanges, VerifyTables
 
     job = job or prepare(config, open_input(config))
-    # What is spread over the workers is the list of ranges; no episode is ever shuffled.
+    # Only the list of ranges is spread over the workers; episodes are never shuffled.
     ranges = root | "Ranges" >> beam.Create(job.open(config.rejected), reshuffle=True)
     duplicates = _duplicates(root, config, job)
     pushed = ranges | PushRanges(job.pusher, job.target, duplicates, _fitted(root, job, duplicates))
@@ -123,10 +125,10 @@ class PushOutcome:
 
     Attributes:
       verified: what was pushed, and what the tables hold.
-      report: on the dataset.
-      metrics: what this run measured of itself.
-      seconds: that this run took, start-up included.
-      checkpoint: of the embedded server, if it was to leave one.
+      report: the report on the dataset.
+      metrics: the metrics of this run.
+      seconds: the duration of this run, including start-up.
+      checkpoint: the path of the embedded server's checkpoint, if it wrote one.
     """
 
     verified: Verified
@@ -139,11 +141,11 @@ class PushOutcome:
         return f"<PushOutcome: {self.report.line()}; {'; '.join(map(str, self.verified.checks))}>"
 
     def __str__(self) -> str:
-        """What the command prints."""
+        """The text that the command prints."""
         return "\n".join([self.report.summary(), *self.lines()])
 
     def lines(self) -> list[str]:
-        """What the command prints after the report."""
+        """The lines printed after the report."""
         from rlds_beam.pipelines import outcome
 
         lines = [*self.verified.lines(), outcome.timing_line(self.to_json())]
@@ -153,7 +155,7 @@ class PushOutcome:
         return lines
 
     def to_json(self) -> dict[str, Any]:
-        """For `--json` and `--report`."""
+        """The content of `--json` and `--report`."""
         from rlds_beam.pipelines import outcome
 
         tables = [check.to_json() for check in self.verified.checks]
@@ -162,19 +164,19 @@ class PushOutcome:
 
 
 def push(config: PushConfig) -> PushOutcome:
-    """Runs the job to its end; running it again writes nothing twice (`writer=stream`).
+    """Runs the job; running it again writes no item twice (`writer=stream`).
 
     Raises:
-      UsageError: the input, the options or the tables cannot be used as they are; nothing was written.
-      FailedRuleError: a rule whose policy is `fail` was broken.
-      NotVerifiedError: what the tables hold is not what was predicted.
+      UsageError: the input, the options, or the tables cannot be used; nothing was written.
+      FailedRuleError: a rule of `fail` was broken.
+      NotVerifiedError: the tables' content differs from the prediction.
       RldsBeamError: the pipeline failed.
     """
     return _push(config, _end)
 
 
 def _push(config: PushConfig, filled: Callable[[EmbeddedServer, Verified], None]) -> PushOutcome:
-    """Runs the job; `filled` is called when all items are in the embedded server, before it ends."""
+    """Runs the job; calls `filled` once the embedded server has all items, before it ends."""
     from rlds_beam.console.progress import planning
     from rlds_beam.jobs.push import open_input
     from rlds_beam.pipelines import outcome
@@ -196,13 +198,13 @@ def _push(config: PushConfig, filled: Callable[[EmbeddedServer, Verified], None]
         checkpoint = None if config.checkpoint is None else server.checkpoint()
         filled(server, verified)
     if checkpoint is not None:
-        # By another server that loads it, after the first one has freed its memory.
+        # A second server loads it, after the first one has freed its memory.
         verify_checkpoint(checkpoint, {check.table: check.size for check in verified.checks})
     return _keep(config, PushOutcome(verified, report, metrics, time.monotonic() - began, checkpoint))
 
 
 def _keep(config: PushConfig, done: PushOutcome) -> PushOutcome:
-    """Writes the report, if that was asked for."""
+    """Writes the report if `--report` is given."""
     from rlds_beam.pipelines import outcome
 
     outcome.write_report(done.to_json(), config.report)
@@ -210,7 +212,7 @@ def _keep(config: PushConfig, done: PushOutcome) -> PushOutcome:
 
 
 def _fill(config: PushConfig, source: PushInput) -> tuple[Verified, Report, dict[str, Any]]:
-    """Fills the tables of servers that are up; what they hold, what was read, what the run measured of itself."""
+    """Fills the tables of running servers; returns the tables' content, the report, and the metrics."""
     from rlds_beam.checking.dataset import check_counts
     from rlds_beam.console.progress import Progress, Total
     from rlds_beam.jobs.push import prepare
@@ -220,7 +222,7 @@ def _fill(config: PushConfig, source: PushInput) -> tuple[Verified, Report, dict
 
     job = prepare(config, source, on_wait=_on_wait)
     if not job.fits:
-        # The tables might not hold all items that the input may give, so the items are counted first.
+        # The tables may be too small for all items, so count them first.
         with Progress(Total("count", bytes=source.size), config.progress).shown() as progress:
             counted, _ = run_for_result(lambda root: _define_count(root, config, job), config, source.seconds, progress)
         job = prepare(config, source, Pushed.from_json(counted).predicted)
@@ -241,7 +243,7 @@ def _fill(config: PushConfig, source: PushInput) -> tuple[Verified, Report, dict
 
 
 def main(config: PushConfig) -> int:
-    """The command: runs the job, prints its summary, returns the exit code."""
+    """Runs the command: prints the summary and returns the exit code."""
     from rlds_beam.pipelines import outcome
     from rlds_beam.pipelines.advice import repair_lines
 
@@ -255,7 +257,7 @@ def main(config: PushConfig) -> int:
 
 
 def _plan(config: PushConfig) -> int:
-    """Prints what would be done; an embedded server is not started for it."""
+    """Prints the plan, without starting an embedded server."""
     from rlds_beam.console import terminal
     from rlds_beam.jobs.push import open_input, prepare
     from rlds_beam.runners import check
@@ -270,7 +272,7 @@ def _plan(config: PushConfig) -> int:
 
 
 def _on_wait(text: str) -> None:
-    """Tells the user what cannot wait until the job's end."""
+    """Prints a message that cannot wait until the job's end."""
     print(f"rlds-beam: {text}", file=sys.stderr, flush=True)
 
 
@@ -279,8 +281,8 @@ def _end(server: EmbeddedServer, verified: Verified) -> None:
 
 
 def _serve_on(server: EmbeddedServer, verified: Verified) -> None:
-    """Keeps the embedded server up until Ctrl-C."""
-    lines = [*verified.lines(), f"serving   {server.address}, for this machine alone; Ctrl-C ends it"]
+    """Keeps the embedded server running until Ctrl-C."""
+    lines = [*verified.lines(), f"serving   {server.address}, for this machine only; press Ctrl-C to stop"]
     print("\n".join(lines), file=sys.stderr, flush=True)
     with contextlib.suppress(KeyboardInterrupt):
         while True:

@@ -1,4 +1,4 @@
-"""`rlds-beam record`: behaviour policies rolled out in environments, into RLDS with propensities or another format."""
+"""`rlds-beam record`: rolls out behavior policies and writes RLDS with propensities, or another format."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ EXAMPLES = """
 
 @dataclasses.dataclass(frozen=True)
 class RecordConfig(RunOptions, ReportOptions, RecordOptions):
-    """Rolls out behaviour policies in environments, and writes what they did, with the propensity of each action."""
+    """Roll out behavior policies in environments, and write the episodes with the propensity of each action."""
 
     command = "record"
 
     _: dataclasses.KW_ONLY
-    dry_run: bool = option(False, "check everything, print the plan, write nothing")
+    dry_run: bool = option(False, "check everything and print the plan, but write nothing")
 
 
 def define_pipeline(root: Any, config: RecordConfig, job: ConvertJob | None = None) -> convert.ConvertResult:
@@ -40,27 +40,27 @@ def define_pipeline(root: Any, config: RecordConfig, job: ConvertJob | None = No
 
     Args:
       root: a Beam pipeline.
-      config: the job.
-      job: the job, if it is prepared already.
+      config: the job's config.
+      job: the job, if already prepared.
 
     Raises:
-      UsageError: the environment, a policy or the output cannot be used as it is. Nothing was written yet.
+      UsageError: the environment, a policy, or the output cannot be used; nothing was written.
     """
     return convert.define_pipeline(root, config, job)
 
 
 def record(config: RecordConfig) -> convert.ConvertOutcome:
-    """Runs the job to its end; what an earlier run of it finished is not done again.
+    """Runs the job, or resumes an earlier run.
 
     Raises:
-      UsageError: the environment, a policy or the output cannot be used as it is.
-      FailedRuleError: a rule whose policy is `fail` was broken.
-      NotVerifiedError: a propensity is not that of the action, or what was written is not what was planned.
+      UsageError: the environment, a policy, or the output cannot be used.
+      FailedRuleError: a rule of `fail` was broken.
+      NotVerifiedError: a propensity does not match its action, or the output differs from the plan.
       RldsBeamError: the pipeline failed.
     """
     return convert.convert(config)
 
 
 def main(config: RecordConfig) -> int:
-    """The command: runs the job, prints its summary, returns the exit code."""
+    """Runs the command: prints the summary and returns the exit code."""
     return convert.main(config)

@@ -1,4 +1,4 @@
-"""What jobs share: `convert` and `record` run the ranges that are not finished, `validate` and `stats` check."""
+"""Shared by the jobs: `run_ranges` for `convert` and `record`, `run_checks` for `validate` and `stats`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def _disk(text: str, directory: str) -> str:
-    """What is wrong with a disk, with the output in place of a file in it."""
+    """A disk error's text, naming the output directory instead of a file in it."""
     path = re.escape(storage.join(directory, ""))
     return re.sub(rf"{path}[^ ]*", directory, text)
 
@@ -26,19 +26,19 @@ def _disk(text: str, directory: str) -> str:
 def run_ranges(
     define: Callable[[Any, Any], object], config: Any, job: ConvertJob, pending: Sequence[WorkRange]
 ) -> dict[str, Any]:
-    """Runs the ranges that are not finished.
+    """Runs the unfinished ranges.
 
     Args:
       define: builds the pipeline under a root, for a PCollection of ranges.
       config: the job's config.
       job: the job.
-      pending: the ranges.
+      pending: the unfinished ranges.
 
     Returns:
-      What the run measured of itself.
+      The run's metrics.
 
     Raises:
-      RldsBeamError: the pipeline failed; the message says how far it came.
+      RldsBeamError: the pipeline failed; the message gives its progress.
     """
     import apache_beam as beam
 
@@ -51,13 +51,13 @@ def run_ranges(
 
     def build(root: Any) -> None:
         job.make_ready(config.overwrite)
-        # What is spread over the workers is the list of ranges still to do; no episode is ever shuffled.
+        # Only the list of pending ranges is spread over the workers; episodes are never shuffled.
         define(root, root | "Ranges" >> beam.Create(pending, reshuffle=True))
 
     try:
         with Progress(total, config.progress, job.committed_since(finished)).shown() as progress:
             if not config.json and (size := job.bytes_of(pending)):
-                progress.say(f"about {format_size(size)} to be written to {job.directory}")
+                progress.say(f"writing about {format_size(size)} to {job.directory}")
             return run_pipeline(build, config, job.seconds(pending), progress)
     except DiskError as error:
         left = len(pending) - job.committed_since(finished)().ranges
@@ -78,18 +78,18 @@ def run_checks(
     """Runs a job that checks a dataset and writes no items.
 
     Args:
-      command: the job's, for the progress.
-      config: of the job.
+      command: the command's name, shown in the progress line.
+      config: the job's config.
       source: the dataset.
-      seconds: about as long as one core takes.
+      seconds: the estimated duration on one core.
       define: builds the pipeline under a root; returns a PCollection of one result.
-      key: where the result holds the report on the records; None if it is that report.
+      key: the key of the records' report in the result; None if the result is that report.
 
     Returns:
-      The whole report, and the result as JSON.
+      The complete report, and the result as JSON.
 
     Raises:
-      NotVerifiedError: an input file changed meanwhile, or the counts do not add up.
+      NotVerifiedError: an input file changed during the run, or the counts do not add up.
       RldsBeamError: the dataset cannot be read at all, or the pipeline failed.
     """
     from rlds_beam.checking.dataset import check_counts, check_source

@@ -1,4 +1,4 @@
-"""`rlds-beam serve`: a Reverb server with tables that fit a dataset."""
+"""`rlds-beam serve`: a Reverb server whose tables match a dataset."""
 
 from __future__ import annotations
 
@@ -32,44 +32,44 @@ _LOOK_SECONDS = 0.2
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ServeConfig(FrameOptions):
-    """Serves Reverb tables whose signatures fit the trajectories of a dataset, until it is interrupted."""
+    """Serve Reverb tables whose signatures match a dataset's trajectories, until interrupted."""
 
     like: str | None = option(
-        None, "what the tables are for: an RLDS dataset, or a directory that convert wrote", metavar="DIR"
+        None, "dataset that the tables are for: RLDS, or a directory that convert wrote", metavar="DIR"
     )
-    features: str | None = option(
-        None, "path of a features.json, if it is not in the input's directory", metavar="FILE"
-    )
+    features: str | None = option(None, "features.json, if it is not in the dataset directory", metavar="FILE")
     tables: tuple[str, ...] = option(
         (),
-        "NAME[:KIND[:MAX_SIZE]], comma separated (uniform_table:uniform:1000000000). Kinds: "
-        "uniform (what TF-Agents' ReverbReplayBuffer is used with) and prioritized: an item is sampled as often as "
-        "wanted, and the oldest is dropped when the table is full; queue and stack: each item is sampled once, and "
-        "inserting waits when the table is full",
+        "NAME[:KIND[:MAX_SIZE]], comma separated (default: uniform_table:uniform:1000000000). Kinds: "
+        "uniform (for TF-Agents' ReverbReplayBuffer) and prioritized sample an item any number of times, and drop "
+        "the oldest item when the table is full; queue and stack sample each item once, and block inserts when the "
+        "table is full",
         metavar="NAMES",
     )
-    priority_exponent: float = option(1.0, "of prioritized tables: 1 samples in proportion to priorities, 0 uniformly")
+    priority_exponent: float = option(
+        1.0, "priority exponent of prioritized tables: 1 samples in proportion to priority, 0 uniformly"
+    )
     host: str = option(
         "127.0.0.1",
-        "127.0.0.1 for this machine alone; 0.0.0.0 for every client that can reach it: Reverb has no passwords, and "
-        "each of them can read and destroy all tables",
+        "address to listen on: 127.0.0.1 for this machine only; 0.0.0.0 for every client that can reach it. Reverb has "
+        "no passwords: every client can read and delete all tables",
     )
-    port: int | None = option(None, "port to listen on (a free one)", least=0)
+    port: int | None = option(None, "port to listen on (default: a free one)", least=0)
     checkpoint: str | None = option(
         None,
-        "directory for checkpoints: the latest one there is loaded, and one is written and verified at the end",
+        "directory for checkpoints: load the latest one at the start, write and verify one at the end",
         metavar="DIR",
     )
     load: str | None = option(
-        None, "checkpoint to start from, or a directory of them; its tables need not be named again", metavar="DIR"
+        None, "checkpoint, or directory of checkpoints, to start from; it defines the tables", metavar="DIR"
     )
 
 
 def serve(config: ServeConfig) -> EmbeddedServer:
-    """The server, not yet started: enter its context.
+    """Creates the server; enter its context to start it.
 
     Raises:
-      UsageError: the dataset, the tables or the directories cannot be used as they are.
+      UsageError: the dataset, the tables, or the directories cannot be used.
     """
     from rlds_beam.reverb.serving.served_tables import parse_tables
     from rlds_beam.reverb.serving.server import EmbeddedServer
@@ -86,10 +86,10 @@ def serve(config: ServeConfig) -> EmbeddedServer:
 
 
 def spec_of(like: str, options: FrameOptions, features: str | None = None) -> TrajectorySpec:
-    """What the frames of a dataset look like, converted or yet to be.
+    """The frames' spec of an RLDS dataset, or of the output of `convert`.
 
     Raises:
-      UsageError: it cannot be opened; or it is converted already, so that the options would do nothing.
+      UsageError: the dataset cannot be opened, or is already converted and so cannot take the options.
     """
     from rlds_beam.formats.sources import open_source
     from rlds_beam.formats.trajectories.reading_back import is_converted, open_converted
@@ -99,12 +99,14 @@ def spec_of(like: str, options: FrameOptions, features: str | None = None) -> Tr
         return trajectory_spec(open_source(like, None, features).schema, options, ItemOptions())
     for field in dataclasses.fields(FrameOptions):
         if getattr(options, field.name) != field.default:
-            raise UsageError(f"--{field.name}: {like} is converted already, with the options of that conversion")
+            raise UsageError(
+                f"--{field.name}: {like} is already converted, with the options of that conversion: remove this flag"
+            )
     return open_converted(like).spec
 
 
 def main(config: ServeConfig) -> int:
-    """The command: serves until SIGINT or SIGTERM, returns the exit code."""
+    """Runs the command: serves until SIGINT or SIGTERM, and returns the exit code."""
     from rlds_beam.reverb.serving.checkpoints import read_tables, sizes_of
     from rlds_beam.reverb.serving.server import verify_checkpoint
 
@@ -128,7 +130,7 @@ def main(config: ServeConfig) -> int:
 
 
 def _ends_with_signal() -> threading.Event:
-    """Set by the first SIGINT or SIGTERM; another one is a KeyboardInterrupt."""
+    """An event set by the first SIGINT or SIGTERM; a second one raises KeyboardInterrupt."""
     ended = threading.Event()
 
     def end(*_: Any) -> None:
@@ -142,15 +144,15 @@ def _ends_with_signal() -> threading.Event:
 
 
 def _text(config: ServeConfig, server: EmbeddedServer, info: ServerInfo) -> str:
-    """What is served where, for a terminal."""
+    """The address and the tables, for a terminal."""
     from rlds_beam.reverb.serving.loopback import EVERYWHERE
     from rlds_beam.reverb.serving.served_tables import kind_of
 
     port = server.address.rpartition(":")[2]
     if config.host in EVERYWHERE:
-        lines = [f"serving   0.0.0.0:{port}, for every client that can reach this machine; there is no password"]
+        lines = [f"serving   0.0.0.0:{port}, for every client that can reach this machine (no password)"]
     else:
-        lines = [f"serving   {server.address}, for this machine alone"]
+        lines = [f"serving   {server.address}, for this machine only"]
     if server.loaded_from is not None:
         lines.append(f"loaded    {server.loaded_from}")
     lines.append("tables")

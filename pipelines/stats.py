@@ -35,11 +35,11 @@ EXAMPLES = """
 
 @dataclasses.dataclass(frozen=True)
 class StatsOutcome:
-    """What a run of `stats` found.
+    """The result of a `stats` run.
 
     Attributes:
-      report: on all that was read.
-      statistics: of the accepted episodes, as JSON (`DatasetStatistics.to_json`).
+      report: the report on all records read.
+      statistics: the statistics of the accepted episodes, as JSON (`DatasetStatistics.to_json`).
     """
 
     report: Report
@@ -49,11 +49,11 @@ class StatsOutcome:
         return f"<StatsOutcome: {self.report.line()}>"
 
     def __str__(self) -> str:
-        """What the command prints."""
+        """The text that the command prints."""
         return "\n".join([self.report.summary(), *self.lines()])
 
     def lines(self) -> list[str]:
-        """The table that the command prints after the report."""
+        """The table printed after the report."""
         from rlds_beam.console.statistics import statistics_lines
 
         return statistics_lines(self.statistics)
@@ -61,21 +61,21 @@ class StatsOutcome:
 
 @dataclasses.dataclass(frozen=True)
 class StatsConfig(RunOptions, ReportOptions, ConnectorOptions, CheckOptions, InputOptions):
-    """Computes the mean, standard deviation, range and quantiles of each field, after connectors if there are any."""
+    """Compute the mean, standard deviation, range, and quantiles of each field, after any connectors."""
 
     _: dataclasses.KW_ONLY
-    output: str | None = option(None, "file to write the statistics to, as JSON, if there are any", metavar="FILE")
-    format: Format = option("own", "whose format the output has")
-    action: str = option("action", "field of the action, for the formats of other projects", metavar="FIELD")
-    proprio: str | None = option(None, "field of the robot's state, for the formats of other projects", metavar="FIELD")
-    allow_empty: bool = option(False, "no accepted episode is a success too (otherwise the exit code is 3)")
+    output: str | None = option(None, "file to write the statistics to, as JSON", metavar="FILE")
+    format: Format = option("own", "format of the output file")
+    action: str = option("action", "action field, for the formats of other projects", metavar="FIELD")
+    proprio: str | None = option(None, "robot state field, for the formats of other projects", metavar="FIELD")
+    allow_empty: bool = option(False, "exit with 0, not 3, even if no episode is accepted")
     by: str | None = option(
-        None, "field whose values get statistics of their own: language_instruction", metavar="FIELD"
+        None, "also compute statistics for each value of this field, e.g. language_instruction", metavar="FIELD"
     )
     target_propensity_fn: str | None = option(
         None,
-        "module:function, called with the steps of an episode (columns by name), which gives the propensity of each "
-        "recorded action under the policy to be evaluated: for its support and effective sample size",
+        "module:function that takes the steps of an episode (columns by name) and returns the propensity of each "
+        "recorded action under the policy to evaluate; adds its support and effective sample size",
         metavar="FUNCTION",
     )
 
@@ -83,13 +83,13 @@ class StatsConfig(RunOptions, ReportOptions, ConnectorOptions, CheckOptions, Inp
 def define_pipeline(
     root: Any, config: StatsConfig, source: Source | None = None, connecting: ConnectorRunner | None = None
 ) -> Any:
-    """Reads and checks the dataset under `root`, and computes the statistics of what is accepted.
+    """Reads and checks the dataset under `root`, and computes statistics of the accepted episodes.
 
     Args:
       root: a Beam pipeline.
-      config: what to read, and how to check and group it.
-      source: the dataset, if it is open already.
-      connecting: the connectors, if they were made ready already.
+      config: the job's config.
+      source: the dataset, if already open.
+      connecting: the connectors, if already prepared.
 
     Returns:
       PCollection of one `CheckedStatistics`.
@@ -106,10 +106,10 @@ def define_pipeline(
 
 
 def stats(config: StatsConfig) -> StatsOutcome:
-    """Runs the job to its end.
+    """Runs the job.
 
     Raises:
-      NotVerifiedError: an input file changed meanwhile.
+      NotVerifiedError: an input file changed during the run.
       RldsBeamError: the dataset cannot be read at all, the pipeline failed, or the output cannot be written.
     """
     from rlds_beam.connectors.cleaning.presets import with_preset
@@ -140,7 +140,7 @@ def stats(config: StatsConfig) -> StatsOutcome:
 
 
 def _connecting(config: StatsConfig, source: Source) -> ConnectorRunner:
-    """The connectors; raises UsageError if they add columns, of which there are no statistics."""
+    """The connectors; raises UsageError if they add columns, which have no statistics."""
     from rlds_beam.connectors.runner import ConnectorRunner
 
     connecting = ConnectorRunner.for_options(config, source.schema)
@@ -149,11 +149,11 @@ def _connecting(config: StatsConfig, source: Source) -> ConnectorRunner:
 
 
 def _check_format(config: StatsConfig, schema: Schema) -> None:
-    """Refuses what `statistics_in` could not write, before the dataset is read."""
+    """Raises UsageError for options that `statistics_in` cannot write, before the dataset is read."""
     if config.format == "own":
         return
     if config.output is None:
-        raise UsageError(f"--format={config.format} is the format of a file: name it with --output=FILE")
+        raise UsageError(f"--format={config.format} is a file format: name the file with --output=FILE")
     fields = schema.steps.values()
     numbers = {f.path: {"mean": [0.0] if f.shape else 0.0} for f in fields if f.numpy_dtype.kind in "fiuV"}
     named = (config.action, "--action"), (config.proprio, "--proprio")
@@ -161,11 +161,11 @@ def _check_format(config: StatsConfig, schema: Schema) -> None:
         if path is not None:
             leaf_of({"fields": numbers}, path, flag)
     if config.format == "openpi" and config.proprio is None:
-        raise UsageError("--format=openpi: norm_stats.json has the robot's state; name its field: --proprio=PATH")
+        raise UsageError("--format=openpi: norm_stats.json needs the robot's state: name its field with --proprio=PATH")
 
 
 def main(config: StatsConfig) -> int:
-    """The command: prints the statistics, returns the exit code."""
+    """Runs the command: prints the statistics and returns the exit code."""
     from rlds_beam.pipelines import outcome
     from rlds_beam.pipelines.advice import repair_lines
 

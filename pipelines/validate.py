@@ -1,4 +1,4 @@
-"""`rlds-beam validate`: check every episode of a dataset; write nothing."""
+"""`rlds-beam validate`: checks every episode of a dataset and writes nothing."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ EXAMPLES = """
 
 @dataclasses.dataclass(frozen=True)
 class ValidateConfig(RunOptions, ReportOptions, ConnectorOptions, CheckOptions, InputOptions):
-    """Checks every episode of an RLDS dataset against the rules, and tries connectors on those that are accepted."""
+    """Check every episode of a dataset against the rules, and run connectors on the accepted ones."""
 
     _: dataclasses.KW_ONLY
     report: str | None = option(None, "file to write the report to, as JSON", metavar="FILE")
@@ -43,9 +43,9 @@ def define_pipeline(
 
     Args:
       root: a Beam pipeline.
-      config: what to check, and where to write the report.
-      source: the dataset, if it is open already.
-      connecting: the connectors, if they were made ready already.
+      config: the job's config.
+      source: the dataset, if already open.
+      connecting: the connectors, if already prepared.
 
     Returns:
       PCollection of one `Report`, written to `config.report` if that is set.
@@ -63,10 +63,10 @@ def define_pipeline(
 
 
 def validate(config: ValidateConfig) -> Report:
-    """Runs the job to its end.
+    """Runs the job.
 
     Raises:
-      NotVerifiedError: an input file changed meanwhile.
+      NotVerifiedError: an input file changed during the run.
       RldsBeamError: the dataset cannot be read at all, the pipeline failed, or the report cannot be written.
     """
     from rlds_beam.connectors.cleaning.presets import with_preset
@@ -82,7 +82,7 @@ def validate(config: ValidateConfig) -> Report:
     config = with_preset(config)
     source = open_input(config)
     connecting = ConnectorRunner.for_options(config, source.schema)
-    job = dataclasses.replace(config, report=None)  # which is of the workers; this process writes the whole one
+    job = dataclasses.replace(config, report=None)  # workers would write a partial one; this process writes it
     report, _ = run_checks(
         "validate", config, source, validate_seconds(source, config),
         lambda root: define_pipeline(root, job, source, connecting),
@@ -92,7 +92,7 @@ def validate(config: ValidateConfig) -> Report:
 
 
 def main(config: ValidateConfig) -> int:
-    """The command: prints the report, returns the exit code."""
+    """Runs the command: prints the report and returns the exit code."""
     from rlds_beam.pipelines import outcome
     from rlds_beam.pipelines.advice import repair_lines
 

@@ -1,4 +1,4 @@
-"""Where a job runs: this machine, or a runner that Beam knows by name."""
+"""Runners: this machine, Flink, Dataflow, or any other Beam runner."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def find_runner(options: RunOptions, watcher: Watcher | None = None) -> Runner:
-    """The runner of a job; `watcher` is told how far the job is."""
+    """The runner of a job; `watcher` receives the progress."""
     if options.runner in ("local", "FnApiRunner"):
         from rlds_beam.runners.local import LocalRunner
 
@@ -31,10 +31,10 @@ def find_runner(options: RunOptions, watcher: Watcher | None = None) -> Runner:
 
 
 def check(options: RunOptions) -> None:
-    """Refuses what the runner of a job could not do, before anything is read or written.
+    """Checks that the job's runner can run it, before anything is read or written.
 
     Raises:
-      UsageError: the message says what to do.
+      UsageError: it cannot; the message says what to do.
     """
     find_runner(options).check()
 
@@ -42,16 +42,16 @@ def check(options: RunOptions) -> None:
 def run_pipeline(
     define: Callable[[Any], Any], options: RunOptions, seconds: float, watcher: Watcher | None = None
 ) -> dict[str, Any]:
-    """Builds a pipeline with `define(root)`, runs it to its end, and raises where it fails.
+    """Builds a pipeline with `define(root)` and runs it.
 
     Args:
-      define: builds the pipeline under the root it is given.
-      options: the runner, the worker processes and Beam's own flags.
-      seconds: what the work takes one core, about (`cost`): it decides whether worker processes pay.
-      watcher: is told how far the job is.
+      define: builds the pipeline under a given root.
+      options: the runner, the worker processes, and Beam's own flags.
+      seconds: the estimated duration on one core (`cost`), which decides whether to start worker processes.
+      watcher: receives the progress.
 
     Returns:
-      What the job measured of itself, by name (`runners.metrics`).
+      The job's metrics, by name (`runners.metrics`).
 
     Raises:
       RldsBeamError: the job failed; the message says why.

@@ -1,4 +1,4 @@
-"""A runner: where a job runs, and the one loop that runs it."""
+"""The base class of runners, and the loop that runs a job."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ from rlds_beam.runners.options import RunOptions
 from rlds_beam.worker_status import Done
 
 _LOOK_SECONDS = 0.5
-"""Between two looks at whether there is something to tell."""
+"""Seconds between two checks for something to report."""
 
 Define = Callable[[Any], Any]
-"""Builds a job's pipeline under the root that it is given."""
+"""Builds a job's pipeline under a given root."""
 
 
 class Watcher(Protocol):
-    """Is told how far a job is, while it runs."""
+    """Receives the progress of a running job."""
 
     def started(self, place: str) -> None:
-        """The job was handed to a cluster or a service; `place` is its name there, with a URL."""
+        """Called when a cluster or service has accepted the job; `place` is its name there, with a URL."""
 
     def tick(self, done: Done | None) -> None:
-        """So much is done by now, if the runner knows; called every second or so, from a thread of its own."""
+        """Called every second or so from a separate thread; `done` is None if the runner does not report progress."""
 
 
 class Runner:
-    """Where a job runs.
+    """Runs a job in some place.
 
     Args:
-      options: of the job.
-      watcher: is told how far it is; None where nothing is to be told.
+      options: the job's options.
+      watcher: receives the progress; None for none.
     """
 
     tick_seconds = 1.0
-    """Between two looks at how far the job is."""
+    """Seconds between two progress updates."""
 
     def __init__(self, options: RunOptions, watcher: Watcher | None = None):
         self.options = options
@@ -45,18 +45,18 @@ class Runner:
         self.result: Any = None
 
     def check(self) -> None:
-        """Refuses what the runner could not do, before anything is read or written.
+        """Checks that the runner can run the job, before anything is read or written.
 
         Raises:
-          UsageError: the message says what to do.
+          UsageError: it cannot; the message says what to do.
         """
 
     def scratch(self) -> contextlib.AbstractContextManager[str | None]:
-        """A directory that workers write to and this process reads from, gone at the end; None where none is needed."""
+        """A temporary directory that workers write to and this process reads; None if not needed."""
         return contextlib.nullcontext()
 
     def run(self, define: Define, seconds: float) -> dict[str, Any]:
-        """Runs a job to its end, and tells the watcher how far it is; see `runners.run_pipeline`."""
+        """Runs a job and reports its progress to the watcher; see `runners.run_pipeline`."""
         ended = threading.Event()
         if self.watcher is not None:
             threading.Thread(target=self._tick, args=(self.watcher, ended), name="progress", daemon=True).start()
@@ -66,11 +66,11 @@ class Runner:
             ended.set()
 
     def run_job(self, define: Define, seconds: float) -> dict[str, Any]:
-        """Makes a pipeline, has `complete` run it, and words its errors."""
+        """Creates a pipeline, runs it with `complete`, and translates its errors."""
         raise NotImplementedError
 
     def complete(self, pipeline: Any, define: Define) -> dict[str, Any]:
-        """Builds the pipeline, runs it and waits for its end; what it measured of itself."""
+        """Builds and runs the pipeline, waits for its end, and returns its metrics."""
         from rlds_beam.runners.metrics import read_metrics
 
         self.result = self.submit(pipeline, define)
@@ -78,35 +78,35 @@ class Runner:
         return read_metrics(self.result)
 
     def submit(self, pipeline: Any, define: Define) -> Any:
-        """Builds the pipeline and starts it; Beam's `PipelineResult`."""
+        """Builds and starts the pipeline; returns Beam's `PipelineResult`."""
         from rlds_beam.runners.notebooks import build
 
         build(pipeline, define)
         return pipeline.run()
 
     def place(self) -> str | None:
-        """Where to look at a job that was handed over; None as long as that is not known, and on this machine."""
+        """The job's name and URL on a cluster or service; None until known, and for local jobs."""
         return None
 
     def wait(self) -> None:
-        """Returns when the job has ended well.
+        """Waits until the job has succeeded.
 
         Raises:
-          Exception: it failed, in Beam's words or in ours.
+          Exception: the job failed; one of Beam's errors or ours.
         """
         self.result.wait_until_finish()
 
     def done(self) -> Done | None:
-        """How far the job is; None where the runner does not know.
+        """The progress of the job; None if the runner does not report it.
 
-        Beam's portable runners give metrics of finished work only, and keep the first that they are asked for.
+        Beam's portable runners return metrics of finished work only, and cache the first result.
         """
         return None
 
     def _tick(self, watcher: Watcher, ended: threading.Event) -> None:
         told, looked = False, time.monotonic()
         while not ended.wait(_LOOK_SECONDS):
-            with contextlib.suppress(Exception):  # a cluster that does not answer at the moment
+            with contextlib.suppress(Exception):  # the cluster may not answer at the moment
                 place = None if told else self.place()
                 if place is not None:
                     told = True

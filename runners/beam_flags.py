@@ -1,4 +1,4 @@
-"""Beam's own flags, parsed once for a job."""
+"""Beam's own flags, parsed once per job."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from apache_beam.options.pipeline_options import PipelineOptions
 
 
 class JobOptions(PipelineOptions):  # type: ignore[misc, unused-ignore]
-    """Beam's options, each group of which is parsed once.
+    """Beam's options, with each group parsed once.
 
-    Beam asks a pipeline for its groups of options more than a hundred times while it builds and runs one, and makes a
-    parser each time: a third of what a small job takes. All views of one object share its values, so one is enough.
+    Beam requests groups of options more than a hundred times per pipeline and creates a parser each time, which takes a
+    third of a small job's time. All views of one object share its values, so one view per group is enough.
     """
 
     def view_as(self, cls: Any) -> Any:

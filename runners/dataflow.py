@@ -1,4 +1,4 @@
-"""Google Cloud Dataflow: what a job needs there is checked first, then Beam's own runner submits it."""
+"""Runs jobs on Google Cloud Dataflow: checks the requirements, then submits with Beam's own runner."""
 
 from __future__ import annotations
 
@@ -24,46 +24,48 @@ _PATHS = {
     "output": ("", "give a gs:// path"),
     "rejected": ("--rejected=", "give a gs:// path"),
 }
-"""The fields of a job's config whose paths workers open. (A report is written by this process.)"""
+"""The config fields whose paths workers open. (This process writes the report.)"""
 
 _DIRECTORY = re.compile(r"gs://[a-z0-9][-_a-z0-9.]+[a-z0-9]/[^\n\r]+")
 
 _THREADS = 2
-"""Of a worker process, where Beam's own number is not given: one waits for the store while the other one computes."""
+"""Threads per worker process by default: one waits for the bucket while the other computes."""
 
 _SUPPLIES = ("setup_file", "extra_packages", "requirements_file", "prebuild_sdk_container_engine")
-"""Beam's flags that bring a package to workers whose image does not hold it."""
+"""Beam's flags that install a package on workers whose image does not contain it."""
 
 
 def check(options: RunOptions) -> None:
-    """Refuses what cannot run on Dataflow; touches neither the network nor a file.
+    """Checks that a job can run on Dataflow, without network or file access.
 
     Raises:
-      UsageError: something is missing, or cannot work on a worker; the message says what to do.
+      UsageError: something is missing or cannot work on a worker; the message says what to do.
     """
     if options.workers is not None:
-        raise _refused("--workers", "is for this machine; -- --num_workers and --max_num_workers are Dataflow's")
+        raise _refused("--workers", "sets local processes; use -- --num_workers=N or --max_num_workers=N")
     _check_paths(options)
     _check_servers(getattr(options, "reverb", ()))
     flags = _parse(options)
     if not flags.get("project"):
-        raise _refused("--project", "is needed: the Google Cloud project that pays for the job")
+        raise _refused("--project", "is missing: name the Google Cloud project of the job")
     if not flags.get("region"):
-        raise _refused("--region", "is needed: where the job runs, best where its buckets are (us-central1)")
+        raise _refused("--region", "is missing: name a region, best that of the buckets, for example us-central1")
     for name in ("temp_location", "staging_location"):
-        # If Beam cannot use the given location, it silently makes a bucket of its own.
+        # If Beam cannot use the given location, it silently creates another bucket.
         if not _DIRECTORY.fullmatch(flags.get(name) or ""):
-            raise _refused(f"--{name}", "is needed: gs://BUCKET/DIRECTORY that the job and its workers can write to")
+            raise _refused(
+                f"--{name}", "is missing: give a gs://BUCKET/DIRECTORY that the job and its workers can write to"
+            )
     if not flags.get("sdk_container_image") and not any(flags.get(name) for name in _SUPPLIES):
         raise _refused(
             "--worker_container",
-            "is needed: an image that holds rlds-beam (examples/dataflow says how it is built), or, to try something "
-            "out from a checkout, -- --setup_file=./setup.py",
+            "is missing: name an image that contains rlds-beam (examples/dataflow shows how to build it) or, to try a "
+            "checkout, add -- --setup_file=./setup.py",
         )
     if flags.get("setup_file") == "setup.py":
         raise _refused("--setup_file=setup.py", "fails in Beam: write ./setup.py")
     if flags.get("template_location"):
-        raise _refused("--template_location", "is not possible: what is still to do is known when the job starts")
+        raise _refused("--template_location", "is not supported: the pending work is known only when the job starts")
     _check_installed()
 
 
@@ -71,7 +73,7 @@ def _check_paths(options: RunOptions) -> None:
     for name, (flag, what_to_do) in _PATHS.items():
         for path in filter(None, (getattr(options, name, None) or "").split(",")):
             if not _in_store(path):
-                raise _refused(f"{flag}{path}", f"is a path of this machine, where its workers are not; {what_to_do}")
+                raise _refused(f"{flag}{path}", f"is a path on this machine, which workers cannot read; {what_to_do}")
 
 
 def _check_servers(servers: tuple[str, ...]) -> None:
@@ -79,14 +81,14 @@ def _check_servers(servers: tuple[str, ...]) -> None:
         if server == "embedded":
             raise _refused(
                 "--reverb=embedded",
-                "is a server on this machine, which the workers do not reach; start `rlds-beam serve --host=0.0.0.0` "
+                "starts a server on this machine, which workers cannot reach; start `rlds-beam serve --host=0.0.0.0` "
                 "on a machine in their network, and give its address",
             )
         if _is_loopback(server):
             raise _refused(
                 f"--reverb={server}",
-                "is the loopback address, which on a worker is the worker itself; give the address that the server has "
-                "in the workers' network",
+                "is a loopback address, which on a worker is the worker itself; give the server's address in the "
+                "workers' network",
             )
 
 
@@ -107,7 +109,7 @@ def _check_installed() -> None:
         except ModuleNotFoundError:  # not even google.cloud is installed
             spec = None
         if spec is None:
-            # Not apache-beam[gcp], which cannot be installed with TensorFlow 2.15.
+            # Our extra, because apache-beam[gcp] cannot be installed with TensorFlow 2.15.
             raise missing("gcp", f"--runner=dataflow needs {module}")
 
 
@@ -120,20 +122,20 @@ def _in_store(path: str | None) -> bool:
 
 
 def beam_flags(options: RunOptions) -> list[str]:
-    """The job as flags of Beam's: ours, what suits our jobs, and last what was given after `--`, which wins."""
+    """The job as Beam flags: from our options, then our defaults, then those given after `--`, which win."""
     ours = {
         "project": options.project,
         "region": options.region,
         "temp_location": options.temp_location or options.staging_location,
         "staging_location": options.staging_location or options.temp_location,
         "sdk_container_image": options.worker_container,
-        # The image holds Beam; nothing is installed when a worker starts.
+        # The image contains Beam, so nothing is installed when a worker starts.
         "sdk_location": options.worker_container and "container",
         "number_of_worker_harness_threads": str(_THREADS),
         "job_name": f"rlds-beam-{_job(options)}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}",
     }
     flags = [f"--{name}={value}" for name, value in ours.items() if value]
-    # What workers call is imported from rlds-beam: nothing of the process that submits the job goes along.
+    # Workers import all code from rlds-beam, so the main session is not needed.
     return [*flags, "--no_save_main_session", *options.beam_options]
 
 
@@ -149,7 +151,7 @@ def _parse(options: RunOptions) -> dict[str, Any]:
 
 
 class DataflowRunner(Runner):
-    """Submits a job to Dataflow and waits for its end; Ctrl-C cancels it."""
+    """Submits a job to Dataflow and waits for it; Ctrl-C cancels it."""
 
     tick_seconds = 15.0
 
@@ -158,20 +160,20 @@ class DataflowRunner(Runner):
 
     @contextlib.contextmanager
     def scratch(self) -> Iterator[str]:
-        """A directory below the temp location, for what workers have to tell this process; gone at the end."""
+        """A temporary directory below the temp location, for results that workers return to this process."""
         directory = storage.join(_parse(self.options)["temp_location"], f"rlds-beam-{time.time_ns()}")
         try:
             yield directory
         finally:
-            with contextlib.suppress(OSError):  # the leftovers are small, and no reason to fail a job
+            with contextlib.suppress(OSError):  # small leftovers must not fail a job
                 storage.rmtree(directory)
 
     def run_job(self, define: Define, seconds: float) -> dict[str, Any]:
         """Runs the job.
 
         Raises:
-          UsageError: it cannot be submitted.
-          RldsBeamError: it failed.
+          UsageError: the job cannot be submitted.
+          RldsBeamError: the job failed.
         """
         import apache_beam as beam
         from apache_beam.options.pipeline_options import PipelineOptions
@@ -203,7 +205,7 @@ class DataflowRunner(Runner):
         try:
             self.result.wait_until_finish()
         except KeyboardInterrupt:
-            # Or it would continue, beside the one that the same command starts.
+            # Otherwise it would continue next to the job that a rerun of the command starts.
             self.result.cancel()
             raise
         except Exception as error:
@@ -221,7 +223,7 @@ def _submitting() -> Iterator[None]:
 
 
 def _reason(error: Exception) -> str:
-    """The error in one line, with the remedy where there is one."""
+    """The error in one line, with a remedy if known."""
     text = " ".join(f"{type(error).__name__}: {error}".split())
     if "DefaultCredentialsError" in text or "RefreshError" in text:
         text += "; log in with gcloud auth application-default login"

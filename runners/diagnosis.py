@@ -1,4 +1,4 @@
-"""What this machine has of what the jobs need: each check says what it found, and what to do about it."""
+"""Checks what the jobs need on this machine; each check returns a finding and a remedy."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ _LEAST_PROCESSES = 256
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """What one check found.
+    """The result of one check.
 
     Attributes:
-      check: its name.
-      status: `ok`; `absent`, of something optional; or `problem`.
+      check: the name of the check.
+      status: `ok`, `absent` (for something optional), or `problem`.
       detail: what was found.
-      remedy: what to do, empty where there is nothing to do.
+      remedy: what to do; empty if nothing.
     """
 
     check: str
@@ -53,7 +53,7 @@ class Finding:
 
 
 def diagnose() -> Iterator[Finding]:
-    """Runs all checks, one after the other. Nothing is installed, fetched or written, but for a temporary file."""
+    """Runs all checks. Installs, downloads, and writes nothing, except temporary files."""
     yield python()
     yield packages()
     yield imports()
@@ -73,11 +73,11 @@ def python() -> Finding:
     detail = f"{version} ({sys.executable})"
     if _PYTHONS[0] <= sys.version_info[:2] <= _PYTHONS[1]:
         return Finding("python", "ok", detail)
-    return Finding("python", "problem", detail, "make an environment with Python 3.10 to 3.14")
+    return Finding("python", "problem", detail, "create an environment with Python 3.10 to 3.14")
 
 
 def packages() -> Finding:
-    """The versions of the packages that rlds-beam always needs, against those that it asks for."""
+    """Compares the installed versions of the base packages with the required ones."""
     wrong = _unmet(_PACKAGE)
     names = (_PACKAGE, "apache-beam", "numpy", "protobuf")
     detail = ", ".join(f"{name} {_version(name) or 'not installed'}" for name in names)
@@ -87,15 +87,15 @@ def packages() -> Finding:
 
 
 def imports() -> Finding:
-    """Packages that are installed can still fail to import, for want of a shared library for example."""
+    """Imports the base packages, which may fail even if installed, for example without a shared library."""
     failed = []
     for name in _IMPORTED:
         try:
             importlib.import_module(name)
-        except Exception as error:  # whatever a broken installation raises
+        except Exception as error:  # a broken installation may raise anything
             failed.append(f"{name} ({type(error).__name__}: {' '.join(str(error).split())})")
     if failed:
-        remedy = f"pip install --force-reinstall {_PACKAGE}, in an environment of its own"
+        remedy = f"pip install --force-reinstall {_PACKAGE}, in a fresh environment"
         return Finding("imports", "problem", "; ".join(failed), remedy)
     crc32c = importlib.import_module("google_crc32c").implementation
     if crc32c != "c":
@@ -116,16 +116,16 @@ def extras() -> Iterator[Finding]:
 
 
 def reverb() -> Finding:
-    """Reverb's server library, imported in a process of its own: one that does not fit TensorFlow may crash it."""
+    """Imports Reverb's server library in a separate process, because it may crash with another TensorFlow."""
     name = "reverb"
     version = _version("dm-reverb")
     if version is None:
-        detail = "dm-reverb is not installed; push needs no library, serve and --reverb=embedded do"
+        detail = "dm-reverb is not installed; serve and --reverb=embedded need it, push does not"
         return Finding(name, "absent", detail, f"pip install '{_PACKAGE}[agents]'")
     failure = _import_failure("reverb")
     if failure is None:
         return Finding(name, "ok", f"dm-reverb {version} with TensorFlow {_version('tensorflow')}")
-    remedy = f"pip install --force-reinstall '{_PACKAGE}[agents]', in an environment of its own"
+    remedy = f"pip install --force-reinstall '{_PACKAGE}[agents]', in a fresh environment"
     return Finding(name, "problem", f"dm-reverb {version} does not import: {failure}", remedy)
 
 
@@ -134,7 +134,7 @@ def java() -> Finding:
     from rlds_beam.runners.flink_preflight import find_java
 
     if shutil.which("java") is None:
-        detail = "there is no java on the PATH; --runner=flink needs it"
+        detail = "no java on the PATH; --runner=flink needs it"
         return Finding(
             "java", "absent", detail, "install Java 11 or later (Debian: apt install openjdk-17-jre-headless)"
         )
@@ -145,7 +145,7 @@ def java() -> Finding:
 
 
 def flink_jar() -> Finding:
-    """Beam's job server for Flink, as `--runner=flink` caches it."""
+    """Looks for Beam's Flink job server in the cache of `--runner=flink`."""
     import apache_beam
     from apache_beam.utils.subprocess_server import JavaJarServer
 
@@ -154,26 +154,26 @@ def flink_jar() -> Finding:
     if jars:
         return Finding("flink jar", "ok", ", ".join(jars))
     detail = f"no job server of Beam {apache_beam.__version__} in {JavaJarServer.JAR_CACHE}"
-    remedy = "--runner=flink fetches it (200 MB); without a connection to Maven Central: --flink_job_server_jar=PATH"
+    remedy = "--runner=flink downloads it (200 MB); without access to Maven Central use --flink_job_server_jar=PATH"
     return Finding("flink jar", "absent", detail, remedy)
 
 
 def disk(path: str) -> Finding:
-    """Room in a directory, and whether files can be made in it."""
+    """Checks the free space of a directory, and that files can be created in it."""
     name = f"disk {path}"
     try:
         with tempfile.TemporaryFile(dir=path):
             free = shutil.disk_usage(path).free
     except OSError as error:
-        return Finding(name, "problem", f"it cannot be written to: {error}", "use another directory, or TMPDIR")
+        return Finding(name, "problem", f"cannot be written to: {error}", "use another directory, or set TMPDIR")
     if free < _LEAST_DISK:
-        remedy = "make room: pairs take twice the bytes of the frames (`rlds-beam inspect` counts the items)"
+        remedy = "free some space: pairs take twice the bytes of the frames (`rlds-beam inspect` counts the items)"
         return Finding(name, "problem", f"{format_size(free)} free", remedy)
     return Finding(name, "ok", f"{format_size(free)} free")
 
 
 def shared_memory(path: str = "/dev/shm") -> Finding:
-    """Where Python's multiprocessing keeps its locks."""
+    """Checks the directory where Python's multiprocessing keeps its locks."""
     name = "shared memory"
     remedy = f"mount a tmpfs at {path} (docker run --shm-size=256m)"
     try:
@@ -195,7 +195,7 @@ def open_files() -> Finding:
 
 
 def processes() -> Finding:
-    """Processes and threads that may be started: worker processes and gRPC take dozens of them."""
+    """Checks the limit of processes and threads: worker processes and gRPC need dozens."""
     limits = [resource.getrlimit(resource.RLIMIT_NPROC)[0]]
     try:
         with open("/sys/fs/cgroup/pids.max") as file:
@@ -205,12 +205,12 @@ def processes() -> Finding:
     least = min((limit for limit in limits if limit != resource.RLIM_INFINITY), default=resource.RLIM_INFINITY)
     detail = f"{_limit(least)} at a time, on {len(os.sched_getaffinity(0))} cores"
     if least != resource.RLIM_INFINITY and least < _LEAST_PROCESSES:
-        return Finding("processes", "problem", detail, "ulimit -u, or a higher limit of the container (--pids-limit)")
+        return Finding("processes", "problem", detail, "raise ulimit -u, or the container's --pids-limit")
     return Finding("processes", "ok", detail)
 
 
 def loopback() -> Finding:
-    """Beam's parts, and servers of our own, talk over 127.0.0.1."""
+    """Checks 127.0.0.1, which Beam and our servers use."""
     try:
         with socket.create_server(("127.0.0.1", 0)) as server:
             socket.create_connection(server.getsockname(), timeout=5).close()
@@ -231,14 +231,14 @@ def _version(name: str) -> str | None:
 
 
 def _unmet(package: str, extra: str = "", seen: frozenset[str] = frozenset()) -> list[str]:
-    """What an extra (of `""`, the package itself) needs and does not have: `numpy 2.1.0 is installed, <2 is needed`."""
+    """Unmet requirements of an extra (`""` for the package itself): `numpy 2.1.0 is installed, <2 is needed`."""
     from packaging.requirements import Requirement
 
     wrong = []
     for need in map(Requirement, importlib.metadata.requires(package) or ()):
         marker = need.marker
         if extra and (marker is None or marker.evaluate({"extra": ""})):
-            continue  # needed without the extra too
+            continue  # also needed without the extra
         if marker is not None and not marker.evaluate({"extra": extra}):
             continue
         version = _version(need.name)
@@ -253,7 +253,7 @@ def _unmet(package: str, extra: str = "", seen: frozenset[str] = frozenset()) ->
 
 
 def _import_failure(module: str) -> str | None:
-    """Why a module does not import in a new process; None where it does."""
+    """Why a module fails to import in a new process; None if it imports."""
     command = [sys.executable, "-c", f"import {module}"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_IMPORT_SECONDS, check=False)

@@ -1,4 +1,4 @@
-"""A Flink cluster: Beam's Flink runner, with checks before it is started."""
+"""Runs jobs on a Flink cluster: Beam's Flink runner, with checks before the start."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from rlds_beam.runners.base import Define, Runner
 from rlds_beam.runners.flink_errors import plain
 
 _STARTS = 3
-"""Times that the job server is started before the job fails."""
+"""Attempts to start the job server before the job fails."""
 
 
 class FlinkRunner(Runner):
     """Runs a job on `options.flink_master`.
 
-    Ending this process ends the job on the cluster too, except by SIGKILL.
+    Ending this process also ends the job on the cluster, except by SIGKILL.
     """
 
     tick_seconds = 5.0
@@ -41,8 +41,8 @@ class FlinkRunner(Runner):
         """Runs the job.
 
         Raises:
-          UsageError: Java, the job server, the cluster or the workers cannot be used as they are; nothing was done.
-          RldsBeamError: the job failed, after as many restarts as the cluster allows; the message is the cause.
+          UsageError: Java, the job server, the cluster, or the workers cannot be used; nothing was done.
+          RldsBeamError: the job failed after all restarts that the cluster allows; the message is the cause.
         """
         self._name = f"rlds-beam-{uuid.uuid4().hex[:12]}"
         self._submission = flink_preflight.preflight(self.options)
@@ -59,14 +59,14 @@ class FlinkRunner(Runner):
             runner.stop()
 
     def _find(self) -> str | None:
-        """Flink's id of the job, once the cluster has it."""
+        """Flink's ID of the job, once the cluster has it."""
         if self._job is None and self.result is not None:
             jobs = self._submission.master.get("/jobs/overview")["jobs"]
             self._job = next((job["jid"] for job in jobs if job["name"] == self._name), None)
         return self._job
 
     def _cancel(self) -> None:
-        """Ends a job that is still running, straight at the cluster: Ctrl-C at a terminal has ended the job server."""
+        """Cancels a running job at the cluster itself, because Ctrl-C in a terminal also ends the job server."""
         with contextlib.suppress(OSError):
             for job in self._submission.master.get("/jobs/overview")["jobs"]:
                 if job["name"] == self._name and job["state"] not in ("FINISHED", "FAILED", "CANCELED"):
@@ -74,12 +74,12 @@ class FlinkRunner(Runner):
 
 
 class _Runner(flink_runner.FlinkRunner):  # type: ignore[misc, unused-ignore]
-    """Beam's, but we end its job server: Beam's own way installs a signal handler and waits for the exit."""
+    """Beam's runner, except that we end its job server: Beam installs a signal handler and waits for the exit."""
 
     _job_server: Any = None
 
     def default_job_server(self, options: Any) -> Any:
-        # Not needed, and it would load any Java class for each client that reaches its port.
+        # Not needed, and any client that reaches its port could load any Java class.
         options.view_as(JobServerOptions).expansion_port = -1
         self._job_server = _JobServer(options)
         return self._job_server
@@ -95,7 +95,7 @@ class _Runner(flink_runner.FlinkRunner):  # type: ignore[misc, unused-ignore]
 
 
 class _JobServer:
-    """Beam's job server. It is given a port that was free a moment ago; if it cannot start, another one is tried."""
+    """Beam's job server. Its port was free a moment ago; if it fails to start, another port is tried."""
 
     def __init__(self, options: Any):
         self._options = options
@@ -110,7 +110,7 @@ class _JobServer:
             except RuntimeError as error:  # its process has ended
                 self.stop()
                 if attempt == _STARTS:
-                    raise RldsBeamError(f"Beam's job server does not start ({error}); -v shows what it says") from error
+                    raise RldsBeamError(f"Beam's job server does not start ({error}); -v shows its output") from error
                 attempt += 1
 
     def stop(self) -> None:
@@ -120,6 +120,6 @@ class _JobServer:
 
 
 def _until_lost(messages: Any) -> Iterator[Any]:
-    """The messages of a job server until it ends: a thread of Beam's reads them, and would print a stack then."""
+    """The job server's messages until it ends; without this, Beam's reading thread would print a stack trace then."""
     with contextlib.suppress(grpc.RpcError):
         yield from messages

@@ -1,4 +1,4 @@
-"""The checks before a job is submitted to Flink: Java, a job server, a cluster that answers, workers."""
+"""Checks before a job is submitted to Flink: Java, the job server, the cluster, and the workers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _SECONDS = 15.0
 """Seconds that a server may take to answer."""
 
 _MAVEN_SECONDS = 1800.0
-"""Seconds that Maven may take for a jar of 200 MB, over a slow line."""
+"""Seconds that Maven may take for a jar of 200 MB on a slow connection."""
 
 _LEAST_JAVA = 11
 
@@ -39,17 +39,17 @@ class Master:
     """The REST interface of a JobManager.
 
     Attributes:
-      url: such as `http://flink:8081`.
+      url: the URL, for example `http://flink:8081`.
     """
 
     url: str
 
     def get(self, path: str) -> Any:
-        """What it answers, from JSON; OSError where it does not."""
+        """The parsed JSON of an answer; raises OSError if there is no valid answer."""
         return self._ask(urllib.request.Request(self.url + path))
 
     def cancel(self, job: str) -> None:
-        """Cancels a job by Flink's id of it."""
+        """Cancels a job by Flink's ID."""
         self._ask(urllib.request.Request(f"{self.url}/jobs/{job}?mode=cancel", method="PATCH"))
 
     def _ask(self, request: urllib.request.Request) -> Any:
@@ -57,7 +57,7 @@ class Master:
             with urllib.request.urlopen(request, timeout=_SECONDS) as answer:
                 return json.load(answer)
         except (ValueError, http.client.HTTPException) as error:
-            raise OSError(f"what answers there is not Flink's REST interface ({type(error).__name__})") from error
+            raise OSError(f"the server there is not Flink's REST interface ({type(error).__name__})") from error
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,9 +65,9 @@ class Submission:
     """How to submit a job to a cluster.
 
     Attributes:
-      master: of the cluster.
-      version: of Flink (`1.19`).
-      flags: for Beam.
+      master: the cluster's master.
+      version: the Flink version (`1.19`).
+      flags: the flags for Beam.
     """
 
     master: Master
@@ -76,10 +76,10 @@ class Submission:
 
 
 def preflight(options: RunOptions) -> Submission:
-    """Looks at everything that can be known before the job is built, and fetches the job server where it is not there.
+    """Checks everything that can be known before the job is built, and downloads the job server if missing.
 
     Raises:
-      UsageError: something is missing, or does not fit; the message says what to do.
+      UsageError: something is missing or incompatible; the message says what to do.
     """
     submission = check(options)
     job_server = PipelineOptions(list(options.beam_options)).view_as(JobServerOptions)
@@ -91,20 +91,22 @@ def preflight(options: RunOptions) -> Submission:
 
 
 def check(options: RunOptions) -> Submission:
-    """Looks at the same, and fetches nothing: the flags name no job server.
+    """Checks the same without downloading anything; the flags do not name a job server.
 
     Raises:
-      UsageError: as above.
+      UsageError: as in `preflight`.
     """
     if options.workers is not None:
-        raise UsageError("--workers is for --runner=local; on Flink it is --parallelism, over all of its TaskManagers")
+        raise UsageError(
+            "--workers needs --runner=local; use --parallelism on Flink, which counts slots of all TaskManagers"
+        )
     beam_options = PipelineOptions(list(options.beam_options))
     java = find_java(beam_options.view_as(JobServerOptions).job_server_java_launcher)
     master, version, slots = _master(options.flink_master)
     parallelism = options.parallelism or slots
     if parallelism > slots:
         raise UsageError(
-            f"--parallelism={parallelism}: {master.url} has {slots} task slots; start TaskManagers, or ask for less"
+            f"--parallelism={parallelism}: {master.url} has only {slots} task slots; start TaskManagers, or lower it"
         )
     workers = _workers(options, master)
     if options.flink_job_server_jar:
@@ -119,17 +121,16 @@ def check(options: RunOptions) -> Submission:
 
 
 def find_java(launcher: str) -> str:
-    """The `java` to start the job server with.
+    """Finds the `java` for the job server.
 
     Raises:
-      UsageError: there is none on the PATH, or it is too old.
+      UsageError: no Java is on the PATH, or it is too old.
     """
     path = shutil.which(launcher)
     if path is None:
         raise UsageError(
-            f"there is no {launcher} on the PATH, which Beam's job server for Flink needs: install a Java runtime of "
-            f"version {_LEAST_JAVA} or later (Debian: apt install openjdk-17-jre-headless), or name one after --: "
-            "--job_server_java_launcher=PATH"
+            f"no {launcher} on the PATH, which Beam's job server for Flink needs: install Java {_LEAST_JAVA} or later "
+            "(Debian: apt install openjdk-17-jre-headless), or name one with -- --job_server_java_launcher=PATH"
         )
     said = subprocess.run([path, "-version"], capture_output=True, text=True, check=False).stderr
     match = re.search(r'version "(?:1\.)?(\d+)', said)
@@ -144,8 +145,7 @@ def _master(address: str | None) -> tuple[Master, str, int]:
     """The cluster, its version (`1.19`) as Beam names it, and its task slots."""
     if not address:
         raise UsageError(
-            "--runner=flink needs --flink_master=HOST:PORT, the REST address of the JobManager (rest.port, "
-            "by default 8081)"
+            "--runner=flink needs --flink_master=HOST:PORT, the JobManager's REST address (rest.port, 8081 by default)"
         )
     url = address if re.match("https?://", address) else f"http://{address}"
     master = Master(url.rstrip("/"))
@@ -155,8 +155,8 @@ def _master(address: str | None) -> tuple[Master, str, int]:
     except (OSError, ValueError, KeyError, TypeError) as error:
         reason = getattr(error, "reason", error)
         raise UsageError(
-            f"--flink_master={address}: no JobManager of Flink answers at {master.url}/overview ({reason}); is the "
-            "cluster up, and is this the port of its REST interface (by default 8081)?"
+            f"--flink_master={address}: no Flink JobManager answers at {master.url}/overview ({reason}); check that "
+            "the cluster is up and that this is its REST port (8081 by default)"
         ) from error
     known = FlinkRunnerOptions.PUBLISHED_FLINK_VERSIONS
     minor = ".".join(version.split(".")[:2])
@@ -170,25 +170,25 @@ def _master(address: str | None) -> tuple[Master, str, int]:
 
 
 def _workers(options: RunOptions, master: Master) -> list[str]:
-    """Where Python runs; a pool on this machine's loopback must accept a connection."""
+    """The flags for where Python runs; a pool on this machine's loopback must accept a connection."""
     kind, config = options.environment_type or "EXTERNAL", options.environment_config
     if kind != "EXTERNAL" and config is None:
         raise UsageError(
             f"--environment_type={kind} needs --environment_config: "
-            + {"DOCKER": "an image with rlds-beam in it (examples/flink/Dockerfile)"}.get(kind, "see Beam's manual")
+            + {"DOCKER": "an image that contains rlds-beam (examples/flink/Dockerfile)"}.get(kind, "see Beam's manual")
         )
     config = config or POOL
     host, _, port = config.rpartition(":")
     if kind == "EXTERNAL" and not (host and port.isdecimal()):
-        raise UsageError(f"--environment_config={config}: expected HOST:PORT of the worker pool beside a TaskManager")
+        raise UsageError(f"--environment_config={config}: expected HOST:PORT of the worker pool next to a TaskManager")
     if kind == "EXTERNAL" and _is_loopback(host) and _is_loopback(urllib.parse.urlsplit(master.url).hostname or ""):
         try:
             socket.create_connection((host, int(port)), _SECONDS).close()
         except OSError as error:
             raise UsageError(
-                f"no worker pool answers at {config} ({error}), where the TaskManagers will look for one; start it "
-                f"beside each of them: python -m rlds_beam.runners.worker_pool --port={port} (or name another place: "
-                "--environment_config=HOST:PORT)"
+                f"no worker pool answers at {config} ({error}), where the TaskManagers will look for one; start one "
+                f"next to each TaskManager: python -m rlds_beam.runners.worker_pool --port={port} (or name another "
+                "address with --environment_config=HOST:PORT)"
             ) from error
     return [f"--environment_type={kind}", f"--environment_config={config}"]
 
@@ -203,22 +203,20 @@ def _is_loopback(host: str) -> bool:
 
 def _check_jar(path: str) -> None:
     if re.match(r"\w+://", path):
-        return  # Beam fetches it.
+        return  # Beam downloads it.
     if not os.path.exists(path):
         raise UsageError(f"--flink_job_server_jar={path}: there is no such file")
     try:
         with zipfile.ZipFile(path) as jar:
             runs = b"Main-Class" in jar.read("META-INF/MANIFEST.MF")
     except (OSError, KeyError, zipfile.BadZipFile) as error:
-        raise UsageError(f"{path} is not a readable jar ({error}); remove it, and run again") from error
+        raise UsageError(f"{path} is not a readable jar ({error}); remove it and run again") from error
     if not runs:
-        raise UsageError(
-            f"{path} has no main class: it is not a job server, whose name is beam-runners-flink-…-job-server-….jar"
-        )
+        raise UsageError(f"{path} has no main class: a job server's jar is named beam-runners-flink-…-job-server-….jar")
 
 
 def _job_server(version: str, cache: str) -> str:
-    """The jar of the job server of this Beam: cached, or by Beam's own download, or by this machine's Maven client."""
+    """The job server's jar for this Beam: from the cache, by Beam's own download, or by the local Maven client."""
     beam, artifact = apache_beam.__version__, f"beam-runners-flink-{version}-job-server"
     path = os.path.join(cache, f"{artifact}-{beam}.jar")
     if os.path.exists(path):
@@ -240,18 +238,18 @@ def _job_server(version: str, cache: str) -> str:
         socket.setdefaulttimeout(before)
     if said is not None:
         raise UsageError(
-            f"the job server of Beam {beam} for Flink {version} could not be fetched, neither by Beam itself nor by "
-            f"Maven ({said}); fetch org.apache.beam:{artifact}:{beam} where that can be reached, and name it: "
+            f"the job server of Beam {beam} for Flink {version} could not be downloaded, neither by Beam nor by Maven "
+            f"({said}); download org.apache.beam:{artifact}:{beam} elsewhere, and name it with "
             "--flink_job_server_jar=PATH"
         )
     return path
 
 
 def _by_maven(artifact: str, path: str) -> str | None:
-    """Fetches a jar to `path` by the Maven client, as its user has set it up; returns what went wrong, if anything."""
+    """Downloads a jar to `path` with the user's Maven client; returns the error, or None."""
     maven = shutil.which("mvn")
     if maven is None:
-        return "there is no mvn on the PATH"
+        return "no mvn on the PATH"
     os.makedirs(os.path.dirname(path), exist_ok=True)
     with tempfile.TemporaryDirectory(dir=os.path.dirname(path)) as scratch:
         command = [maven, "-q", "-B", _COPY, f"-Dartifact={artifact}", f"-DoutputDirectory={scratch}"]

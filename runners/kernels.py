@@ -1,7 +1,8 @@
-"""Which of its kernels OpenBLAS takes, the library in numpy that multiplies matrices.
+"""Chooses the kernels of OpenBLAS, the library in numpy that multiplies matrices.
 
-That of numpy 1.26, which TensorFlow 2.15 needs, does not know Intel's latest processors, and takes kernels of 2004 for
-them, which are five to ten times slower (https://github.com/OpenMathLib/OpenBLAS/issues/4267). Numpy 2 has a later one.
+The OpenBLAS in numpy 1.26, which TensorFlow 2.15 needs, does not know Intel's latest processors. It uses kernels from
+2004 for them, which are five to ten times slower (https://github.com/OpenMathLib/OpenBLAS/issues/4267). Numpy 2 has a
+newer one.
 """
 
 from __future__ import annotations
@@ -15,16 +16,16 @@ _KERNELS = {
     "SkylakeX": {"avx512f", "avx512cd", "avx512bw", "avx512dq", "avx512vl"},
     "Haswell": {"avx2", "fma"},
 }
-"""Kernels, the fastest first, and what the processor has to know for them."""
+"""Kernels, the fastest first, and the processor features that they need."""
 
 
 def choose_kernels(cpuinfo: Path = Path("/proc/cpuinfo")) -> None:
-    """Tells OpenBLAS by an environment variable, if need be, what later ones find out by themselves.
+    """Sets OpenBLAS's environment variable if this numpy would choose slow kernels; keeps a value set by the user.
 
-    It counts for this process, if numpy is not imported yet, and for those that it starts. What the user set stays.
+    Affects this process, if numpy is not imported yet, and its child processes.
 
     Args:
-      cpuinfo: what Linux says of the processors.
+      cpuinfo: Linux's description of the processors.
     """
     if _VARIABLE in os.environ or not importlib.metadata.version("numpy").startswith("1."):
         return

@@ -1,6 +1,6 @@
-"""This machine: Beam's in-process runner, with worker processes where the job is large enough.
+"""Runs jobs on this machine: Beam's in-process runner, with worker processes if the job is large enough.
 
-Beam is imported when a job runs: what is refused before that is refused at once.
+Beam is imported only when a job runs, so usage errors are reported at once.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from rlds_beam.runners.worker_processes import worker_processes
 from rlds_beam.worker_status import Done
 
 START_SECONDS = 2.0
-"""Seconds that a job of two workers takes longer to start: two more processes import Beam and connect."""
+"""Extra start-up seconds of a job with two workers: two more processes import Beam and connect."""
 
 EFFICIENCY = 0.8
 """Efficiency of n workers on n cores, which share a memory bus and a disk."""
@@ -33,7 +33,7 @@ _OURS = re.compile(r"rlds_beam\.errors\.(?P<name>\w+): (?P<message>[^\n]*?)(?: \
 _ERRNO = re.compile(r"Error: \[Errno (?P<number>\d+)\] [^\n']*: '(?P<path>[^']+)'")
 """An OSError that names a file, in a worker's traceback."""
 _STEP = re.compile(r" \[while running '[^']*'\]$")
-"""What Beam adds to the message of an error in a step."""
+"""The suffix that Beam adds to an error message in a step."""
 
 
 class LocalRunner(Runner):
@@ -44,7 +44,7 @@ class LocalRunner(Runner):
     def check(self) -> None:
         if self.options.beam_options and _running_mode(self.options.beam_options) != "in_memory":
             raise UsageError(
-                "--direct_running_mode opens Beam's services to every network; --workers=N starts worker processes"
+                "--direct_running_mode opens Beam's services to every network; use --workers=N to start workers"
             )
 
     def run_job(self, define: Define, seconds: float) -> dict[str, Any]:
@@ -58,7 +58,7 @@ class LocalRunner(Runner):
         except RldsBeamError as error:
             raise type(error)(_STEP.sub("", str(error))) from error
         except Exception as error:
-            if "KeyboardInterrupt [while running" in str(error):  # Beam's wording of one that met a step at work
+            if "KeyboardInterrupt [while running" in str(error):  # Beam's wording for Ctrl-C during a step
                 raise KeyboardInterrupt from error
             raise plain(error) from error
 
@@ -98,7 +98,7 @@ class LocalRunner(Runner):
         return metrics
 
     def _complete_in(self, home: str | None, pipeline: Any, define: Define) -> dict[str, Any]:
-        """Completes a pipeline whose temporary files are in `home`: Beam removes its directory only after a success."""
+        """Completes a pipeline with its temporary files in `home`: Beam removes its directory only after a success."""
         if home is not None:
             os.rmdir(pipeline.local_tempdir)
             pipeline.local_tempdir = tempfile.mkdtemp(dir=home)
@@ -115,7 +115,7 @@ def _running_mode(flags: tuple[str, ...]) -> str:
 
 
 def paying_workers(seconds: float, cores: int) -> int:
-    """How many processes are best for a job that takes one core so many seconds: one, or one for each core."""
+    """The best number of processes for a job of this duration on one core: one, or one per core."""
     if cores < 2:
         return 1
     saved = seconds * (1 - 1 / (cores * EFFICIENCY))
@@ -123,12 +123,12 @@ def paying_workers(seconds: float, cores: int) -> int:
 
 
 def _cores() -> int:
-    """The cores that this process may use, which in a container may be fewer than the machine has."""
+    """The number of cores that this process may use, which a container may limit."""
     return len(os.sched_getaffinity(0))
 
 
 def plain(error: Exception) -> RldsBeamError:
-    """The error as the user needs it: ours by its own class, others by their last line."""
+    """The error for the user: our own errors by their class, others by their last line."""
     ours = _ours(error)
     if ours is not None:
         return ours
@@ -142,7 +142,7 @@ def plain(error: Exception) -> RldsBeamError:
 
 
 def _ours(error: Exception) -> RldsBeamError | None:
-    """The error of this package's that a worker met, if `error` is about one."""
+    """Our own error that a worker raised, if `error` contains one."""
     match = _OURS.search(str(error))
     if match is not None:
         kind: type[RldsBeamError] = getattr(rlds_beam.errors, match["name"], RldsBeamError)

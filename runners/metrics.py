@@ -1,4 +1,4 @@
-"""What a finished job measured of itself."""
+"""Reads the metrics of a finished job."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from rlds_beam.transforms.metrics import METRICS_NAMESPACE
 
 
 def read_metrics(result: Any) -> dict[str, Any]:
-    """Counters (int), distributions (`.min`, `.max`, `.sum`) and sets of strings of this package, over all steps."""
+    """This package's counters (int), distributions (`.min`, `.max`, `.sum`), and string sets, over all steps."""
     values: dict[str, Any] = {}
     metrics = result.metrics().query()
     for kind in ("counters", "distributions", "string_sets"):

@@ -1,4 +1,4 @@
-"""Jobs in IPython and Jupyter, without what Beam does there."""
+"""Runs jobs in IPython and Jupyter without Beam's interactive runner."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from apache_beam.utils.interactive_utils import is_in_ipython
 def build(pipeline: Any, define: Callable[[Any], Any]) -> None:
     """Adds a job's transforms to a Beam pipeline.
 
-    In an IPython session Beam imports its interactive runner for each transform at the top level of a pipeline, to put
-    the number of the cell into the transform's name. That runner needs pandas, and a version before 3. It is of no use
-    to a job, so here no transform is at the top level: there is another root above the pipeline's own.
+    In an IPython session, Beam imports its interactive runner for each top-level transform of a pipeline, to put the
+    cell's number into the transform's name. That runner needs pandas before version 3. Jobs do not need it, so an extra
+    root above the pipeline's own keeps all transforms off the top level.
 
     Args:
       pipeline: a `beam.Pipeline`.
-      define: adds the transforms to the pipeline that it is given.
+      define: adds the transforms to the given pipeline.
     """
     if not is_in_ipython():
         define(pipeline)

@@ -1,4 +1,4 @@
-"""Where a job runs: the options."""
+"""Options for where a job runs."""
 
 from __future__ import annotations
 
@@ -9,51 +9,51 @@ from rlds_beam.errors import UsageError
 from rlds_beam.options import Options, option
 
 DATAFLOW = ("dataflow", "DataflowRunner")
-"""The runner of `DataflowOptions`, by our name and by Beam's."""
+"""The Dataflow runner: our name and Beam's."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DataflowOptions(Options):
-    """Where on Google Cloud a job of --runner=dataflow runs; all its paths are gs:// paths."""
+    """Dataflow (--runner=dataflow); all paths must be gs:// paths."""
 
     shown_with: ClassVar[tuple[str, str]] = ("runner", "dataflow")
-    project: str | None = option(None, "project that owns the job")
-    region: str | None = option(None, "where its workers are (us-central1)")
+    project: str | None = option(None, "Google Cloud project of the job")
+    region: str | None = option(None, "region of the workers, e.g. us-central1")
     temp_location: str | None = option(None, "gs:// directory for temporary files", metavar="DIR")
     staging_location: str | None = option(
-        None, "gs:// directory for what workers are given at their start (--temp_location)", metavar="DIR"
+        None, "gs:// directory for files staged to the workers (default: --temp_location)", metavar="DIR"
     )
     worker_container: str | None = option(
-        None, "image of the workers, with rlds-beam in it (examples/dataflow)", metavar="NAME"
+        None, "worker image that contains rlds-beam (see examples/dataflow)", metavar="NAME"
     )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FlinkOptions(Options):
-    """Which Flink cluster a job of --runner=flink runs on, by the names of Beam's flags."""
+    """Flink (--runner=flink); the names are those of Beam's flags."""
 
     shown_with: ClassVar[tuple[str, str]] = ("runner", "flink")
     flink_master: str | None = option(None, "host:port of the JobManager's REST interface", metavar="HOST:PORT")
     flink_job_server_jar: str | None = option(
-        None, "Beam's job server for that Flink (fetched, where it is not there yet)", metavar="FILE"
+        None, "Beam's job server for that Flink version (default: downloaded if missing)", metavar="FILE"
     )
-    parallelism: int | None = option(None, "task slots to work in (all that the cluster has)", least=1)
+    parallelism: int | None = option(None, "task slots to use (default: all of the cluster)", least=1)
     environment_type: Literal["EXTERNAL", "DOCKER", "PROCESS"] | None = option(
-        None, "how TaskManagers get Python: a worker pool beside each (EXTERNAL), or as in Beam's manual"
+        None, "how TaskManagers run Python: EXTERNAL is a worker pool next to each; the others as in Beam's manual"
     )
     environment_config: str | None = option(
-        None, "host:port of the worker pool, as a TaskManager sees it (localhost:50000); of a container, the image"
+        None, "host:port of the worker pool as seen by a TaskManager (localhost:50000), or the container image"
     )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunOptions(FlinkOptions, DataflowOptions):
-    """Where the job runs; Beam's own flags go after --."""
+    """Where to run the job; Beam's own flags go after --."""
 
     runner: str = option(
-        "local", "local, flink, dataflow (--runner=flink --help lists its options), or a Beam runner", chooses=True
+        "local", "local, flink, dataflow, or a Beam runner (--runner=flink --help lists its options)", chooses=True
     )
-    workers: int | None = option(None, "worker processes here (one per core, if that pays)", least=1)
+    workers: int | None = option(None, "local worker processes (default: one per core if that is faster)", least=1)
     beam_options: tuple[str, ...] = option((), "Beam's own flags, as a list", hidden=True)
 
     def __post_init__(self) -> None:
@@ -61,10 +61,10 @@ class RunOptions(FlinkOptions, DataflowOptions):
         for flag in self.beam_options:
             if flag.startswith("--s3_"):
                 raise UsageError(
-                    f"{flag.partition('=')[0]}: s3:// paths are read with boto3's settings: set AWS_PROFILE, or "
+                    f"{flag.partition('=')[0]} has no effect: s3:// paths use boto3's settings. Set AWS_PROFILE, or "
                     "AWS_ACCESS_KEY_ID, AWS_ENDPOINT_URL, ... for the command and its workers"
                 )
         for group, runners in ((FlinkOptions, ("flink",)), (DataflowOptions, DATAFLOW)):
             for field in dataclasses.fields(group):
                 if self.runner not in runners and getattr(self, field.name) is not None:
-                    raise UsageError(f"--{field.name} is for --runner={runners[0]}, not --runner={self.runner}")
+                    raise UsageError(f"--{field.name} needs --runner={runners[0]}, not --runner={self.runner}")

@@ -1,4 +1,4 @@
-"""Jobs that are called from Python print nothing of Beam's, and leave the caller's logging as it was."""
+"""Hides Beam's logs in jobs called from Python, and restores the caller's logging afterward."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ ENVIRONMENT = {
     "GRPC_VERBOSITY": "NONE",
     "PYTHONWARNINGS": "ignore",
 }
-"""Keeps TensorFlow, gRPC and worker processes quiet, unless the user has set another value."""
+"""Silences TensorFlow, gRPC, and worker processes, unless the user has set other values."""
 
 _PACKAGES = r"(apache_beam|google|grpc|httplib2|tensorflow|tf_agents|tree)(\.|$)"
-"""Modules whose warnings are about their own dependencies."""
+"""Modules whose warnings concern only their own dependencies."""
 
 _OF_BEAM = f"{os.sep}apache_beam{os.sep}"
 _OF_BEAM_IN_A_WORKER = re.compile(r'^log_location: "[^"\n]*[/\\]apache_beam[/\\]', re.MULTILINE)
@@ -35,7 +35,7 @@ _restore = contextlib.ExitStack()
 
 
 def quiet(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
-    """A function that runs as in `without_logs_of_beam`."""
+    """Wraps a function in `without_logs_of_beam`."""
 
     @functools.wraps(function)
     def call(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
@@ -47,9 +47,9 @@ def quiet(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
 
 @contextlib.contextmanager
 def without_logs_of_beam() -> Iterator[None]:
-    """Hides what Beam logs, and warnings of Beam, Google's libraries and TensorFlow; all others are shown as ever.
+    """Hides logs of Beam, and warnings of Beam, Google's libraries, and TensorFlow; all others are still shown.
 
-    A user who sets the level of the logger `apache_beam` sees its logs. Threads may be in it at the same time.
+    Beam's logs are shown if the user has set the level of the logger `apache_beam`. Thread-safe.
     """
     global _running
     with _lock:
@@ -70,8 +70,8 @@ def _changed() -> Iterator[None]:
     root, beam = logging.getLogger(), logging.getLogger("apache_beam")
     new = [name for name in ENVIRONMENT if name not in os.environ]
     os.environ.update({name: ENVIRONMENT[name] for name in new})
-    # Beam logs by `logging.warning`, which gives the root logger a handler for good, unless it has one. This is the one
-    # that Python uses where there is none.
+    # Beam calls `logging.warning`, which permanently adds a handler to a root logger without one. So add the handler
+    # that Python uses by default.
     handler = None if root.handlers else logging.lastResort
     if handler is not None:
         root.addHandler(handler)
@@ -94,7 +94,7 @@ def _changed() -> Iterator[None]:
 
 
 def _is_not_of_beam(record: logging.LogRecord) -> bool:
-    """Whether a record that was logged by the root logger is not Beam's own; it also passes on those of workers."""
+    """Whether a record of the root logger is not Beam's own; records forwarded from workers count by their origin."""
     if _OF_BEAM not in record.pathname or record.levelno >= logging.CRITICAL:
         return True
     text = record.getMessage()

@@ -1,4 +1,4 @@
-"""Any runner that Beam knows by name, with Beam's own flags."""
+"""Runs jobs on any other Beam runner, with Beam's own flags."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class RemoteRunner(Runner):
 
     def check(self) -> None:
         if self.options.workers is not None:
-            raise UsageError(f"--workers is for --runner=local; {self.options.runner} has flags of its own, after --")
+            raise UsageError(f"--workers needs --runner=local; give the flags of {self.options.runner} after --")
         try:
             create_runner(self.options.runner)
         except (ImportError, ValueError) as error:
@@ -35,14 +35,14 @@ class RemoteRunner(Runner):
         """Runs the job.
 
         Raises:
-          UsageError: Beam knows no such runner, or its flags are not right for it.
+          UsageError: Beam has no such runner, or rejects its flags.
           RldsBeamError: the job failed.
         """
         self.check()
         flags = [f"--runner={self.options.runner}", *self.options.beam_options]
         try:
             pipeline = beam.Pipeline(options=PipelineOptions(flags))
-        except ValueError as error:  # of a flag that the runner does not take
+        except ValueError as error:  # a flag that the runner does not take
             raise UsageError(f"--runner={self.options.runner}: " + " ".join(str(error).split())) from error
         try:
             return self.complete(pipeline, define)
@@ -52,18 +52,20 @@ class RemoteRunner(Runner):
             raise self._plain(error) from error
 
     def _plain(self, error: Exception) -> RldsBeamError:
-        """The cause in a line. Beam's runners raise whatever the libraries raise that they are made of."""
+        """The cause in one line. Beam's runners pass on any error of their libraries."""
         name, text = self.options.runner, " ".join(str(error).split())
         if (fetched := _NOT_FETCHED.search(text)) is not None:
             kind, code = fetched["kind"].capitalize(), _HTTP.search(text)
             why = code[1] if code is not None else "no connection"
-            return UsageError(f"--runner={name}: Beam's job server for {kind} could not be fetched ({why}). {_TESTED}")
+            return UsageError(
+                f"--runner={name}: Beam's job server for {kind} could not be downloaded ({why}). {_TESTED}"
+            )
         cause = plain(error)
         if type(cause) is not RldsBeamError or cause is error:
-            return cause  # an error of ours, which a worker met
+            return cause  # our own error, raised in a worker
         return RldsBeamError(f"--runner={name}: {str(cause).rstrip('.')}. {_TESTED}")
 
     def wait(self) -> None:
         state = self.result.wait_until_finish()
         if state not in (None, "DONE"):
-            raise RldsBeamError(f"{self.options.runner} ended the job in state {state}; its log says why")
+            raise RldsBeamError(f"{self.options.runner} ended the job in state {state}; see its log")

@@ -1,4 +1,4 @@
-"""A job's result, returned to the process that started it."""
+"""Runs jobs that return a result to this process."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ def run_for_result(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Runs a pipeline that has one result.
 
-    It is returned as a metric: a worker on another machine may share no directory with this process that both could
-    write to. Where there is one (Dataflow's temp location, whose service keeps no such metrics), it is a file there.
+    The result is returned as a metric, because a worker on another machine may share no directory with this process. On
+    Dataflow, which does not keep such metrics, it is a file in the temp location.
 
     Args:
-      define: builds the pipeline under the root it is given; returns a PCollection of one result that has a `to_json`.
-      options, seconds, watcher: as of `runners.run_pipeline`.
+      define: builds the pipeline under a given root; returns a PCollection of one result that has a `to_json`.
+      options, seconds, watcher: as in `runners.run_pipeline`.
 
     Returns:
-      The result's JSON, and what the run measured of itself.
+      The result's JSON, and the run's metrics.
     """
     import apache_beam as beam
 

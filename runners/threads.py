@@ -1,4 +1,4 @@
-"""Errors of the threads that Beam starts, which nothing else would see."""
+"""Errors in threads that Beam starts, which would go unnoticed otherwise."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from rlds_beam.errors import NoMoreThreadsError, RldsBeamError
 from rlds_beam.worker_status import is_verbose
 
 NO_MORE_THREADS = "can't start new thread"
-"""What Python says where the system starts none."""
+"""Python's message if the system starts no more threads."""
 
 _JOIN_SECONDS = 1.0
 
 
 def no_more_threads() -> NoMoreThreadsError:
-    """The error for a system that starts no more threads or processes."""
+    """The error if the system starts no more threads or processes."""
     return NoMoreThreadsError(
-        "the system starts no more threads or processes for this user: raise the limit (ulimit -u, or the limit of the "
-        "container), or use fewer --workers; what is finished is kept"
+        "the system starts no more threads or processes for this user: raise the limit (ulimit -u, or the container's "
+        "limit), or use fewer --workers; finished work is kept"
     )
 
 
 @contextlib.contextmanager
 def thread_errors() -> Iterator[queue.SimpleQueue[RldsBeamError]]:
-    """While the block runs: receives what ends the job although it happens in a thread of a library.
+    """Collects errors in library threads that must end the job, while the block runs.
 
-    A lost connection does not: Beam's threads complain of it when a job ends.
+    Ignores lost connections, which Beam's threads report whenever a job ends.
     """
     before, previous = {*threading.enumerate()}, threading.excepthook
     fatal: queue.SimpleQueue[RldsBeamError] = queue.SimpleQueue()
@@ -52,7 +52,7 @@ def thread_errors() -> Iterator[queue.SimpleQueue[RldsBeamError]]:
 
 
 def _join(threads: list[threading.Thread]) -> None:
-    """Waits for threads that are about to end; those of a pool never do."""
+    """Waits for threads that are about to end; the threads of a pool never end."""
     deadline = time.monotonic() + _JOIN_SECONDS
     for thread in threads:
         if not thread.daemon and thread is not threading.current_thread():

@@ -1,4 +1,4 @@
-"""A job in a thread, watched: what Beam would wait for forever ends it."""
+"""Runs a job in a thread and ends it on errors that Beam would wait for forever."""
 
 from __future__ import annotations
 
@@ -14,20 +14,21 @@ from rlds_beam.runners.threads import NO_MORE_THREADS, no_more_threads
 
 _LOOK_SECONDS = 0.2
 _CAUSE_SECONDS = 1.0
-"""How long a failed job is looked at for its cause: a worker process that died."""
+"""Seconds to look for the cause of a failed job: a worker process that died."""
 
 Outcome = BaseException | dict[str, Any]
 
 
 def watched(job: Callable[[], dict[str, Any]], error: Callable[[], RldsBeamError | None]) -> dict[str, Any]:
-    """Runs `job` in a thread and stops waiting for it when it cannot end any more.
+    """Runs `job` in a thread and stops waiting once it can no longer end.
 
     Args:
-      job: what to run.
-      error: why the job cannot end; None while all is well.
+      job: the function to run.
+      error: returns why the job cannot end; None while it is running normally.
 
     Raises:
-      RldsBeamError: what `error` gave; and whatever `job` raises.
+      RldsBeamError: the error that `error` returned.
+      Exception: any error that `job` raised.
     """
     ended: queue.SimpleQueue[Outcome] = queue.SimpleQueue()
 
@@ -43,7 +44,7 @@ def watched(job: Callable[[], dict[str, Any]], error: Callable[[], RldsBeamError
         raise (no_more_threads() if NO_MORE_THREADS in str(raised) else raised) from raised
     outcome = _next(ended, error)
     if isinstance(outcome, Exception) and not isinstance(outcome, RldsBeamError):
-        outcome = _cause(error) or outcome  # Whatever Beam says of it.
+        outcome = _cause(error) or outcome  # Our cause explains more than Beam's error.
     if isinstance(outcome, BaseException):
         raise outcome
     return outcome

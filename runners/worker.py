@@ -1,4 +1,4 @@
-"""A worker process of the local runner: Beam's own, without its output on the terminal."""
+"""A worker process of the local runner: Beam's worker, without output on the terminal."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _WATCH_SECONDS = 0.2
 
 
 def main() -> None:
-    """Serves the runner that started this process, as long as the file `sys.argv[1]` and its process exist."""
+    """Serves the runner that started this process, while the file `sys.argv[1]` and the runner's process exist."""
     alive = sys.argv.pop(1)
-    # Ctrl-C goes to all processes at a terminal: only the runner handles it.
+    # Ctrl-C in a terminal reaches all processes, but only the runner handles it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     home = os.path.dirname(alive)
     try:
@@ -29,7 +29,7 @@ def main() -> None:
             _be_quiet(os.path.join(home, f"{os.getpid()}.log"))
         threading.Thread(target=_end_with, args=(alive, os.getppid()), daemon=True).start()
         keep_note(home)
-    except FileNotFoundError:  # The runner has ended already.
+    except FileNotFoundError:  # The runner has already ended.
         sys.exit(1)
     search_as_the_parent()
     _end_without_threads()
@@ -41,14 +41,14 @@ def main() -> None:
 
 
 def _end_without_threads() -> None:
-    """Ends this process at once where a thread cannot be started: what gRPC leaves behind then may wait for ever."""
+    """Makes this process exit if a thread cannot be started, because gRPC may then wait forever."""
     start = threading.Thread.start
 
     def start_or_end(thread: threading.Thread) -> None:
         try:
             start(thread)
         except RuntimeError as error:
-            print(error, file=sys.stderr, flush=True)  # the runner knows it (`threads.NO_MORE_THREADS`)
+            print(error, file=sys.stderr, flush=True)  # the runner recognizes it (`threads.NO_MORE_THREADS`)
             os._exit(1)
 
     threading.Thread.start = start_or_end  # type: ignore[assignment,method-assign]
@@ -57,13 +57,13 @@ def _end_without_threads() -> None:
 def _end_with(alive: str, parent: int) -> None:
     while os.path.exists(alive) and os.getppid() == parent:
         time.sleep(_WATCH_SECONDS)
-    if os.getppid() != parent:  # Killed, and the others with it or soon: no other process removes the directory.
+    if os.getppid() != parent:  # The runner was killed, so no other process removes the directory.
         shutil.rmtree(os.path.dirname(alive), ignore_errors=True)
     os._exit(1)
 
 
 def _be_quiet(log: str) -> None:
-    """The output of this process goes to a file, whose last line the runner shows if it dies."""
+    """Redirects this process's output to a file; if the process dies, the runner shows the last line."""
     # A handler on the root logger keeps Beam's imports from installing one that prints.
     logging.getLogger().addHandler(logging.NullHandler())
     with open(log, "w") as file:

@@ -1,8 +1,8 @@
-"""Workers beside a Flink TaskManager, without containers: `python -m rlds_beam.runners.worker_pool --port=50000`.
+"""Workers next to a Flink TaskManager, without containers: `python -m rlds_beam.runners.worker_pool --port=50000`.
 
-Flink's Beam runner asks a pool for a worker process wherever it has something to run (`--environment_type=EXTERNAL`).
-Beam has such a pool too; this one starts the workers with the interpreter that it runs itself, hands them the options
-of the job, passes what they log on to the TaskManager, and ends them when it ends.
+Beam's Flink runner asks a pool for worker processes (`--environment_type=EXTERNAL`). Beam also has such a pool; this
+one starts workers with its own interpreter, gives them the job's options, forwards their logs to the TaskManager, and
+ends them when it ends.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from google.protobuf import json_format, text_format
 from rlds_beam.worker_status import command
 
 _DEADLINE = 30.0
-"""Seconds that a worker may take to end when it is asked to, and a runner to answer."""
+"""Seconds that a worker may take to end, and a runner to answer."""
 
 
 class WorkerPool(beam_fn_api_pb2_grpc.BeamFnExternalWorkerPoolServicer):  # type: ignore[misc, unused-ignore]
-    """Starts and ends worker processes, as a runner asks for them.
+    """Starts and ends worker processes on request of a runner.
 
     Args:
-      home: a directory of the pool's own; the workers end when `home`/alive does.
+      home: the pool's private directory; the workers end when `home`/alive is removed.
     """
 
     def __init__(self, home: str):
@@ -46,7 +46,7 @@ class WorkerPool(beam_fn_api_pb2_grpc.BeamFnExternalWorkerPoolServicer):  # type
         self._workers: dict[str, subprocess.Popen[bytes]] = {}
 
     def StartWorker(self, request: Any, context: Any) -> Any:  # noqa: N802
-        """A worker for `request.worker_id`; an error is returned to the caller."""
+        """Starts a worker for `request.worker_id`; returns errors to the caller."""
         try:
             self._workers[request.worker_id] = subprocess.Popen(
                 command("rlds_beam.runners.worker", self._alive),
@@ -57,7 +57,7 @@ class WorkerPool(beam_fn_api_pb2_grpc.BeamFnExternalWorkerPoolServicer):  # type
         return beam_fn_api_pb2.StartWorkerResponse()
 
     def StopWorker(self, request: Any, context: Any) -> Any:  # noqa: N802
-        """Ends the worker, which has `_DEADLINE` to do so, without waiting for it."""
+        """Ends the worker within `_DEADLINE` seconds, without waiting for it."""
         worker = self._workers.pop(request.worker_id, None)
         if worker is not None:
             threading.Thread(target=_end, args=(worker,), daemon=True).start()
@@ -65,7 +65,7 @@ class WorkerPool(beam_fn_api_pb2_grpc.BeamFnExternalWorkerPoolServicer):  # type
 
 
 def _environment(request: Any) -> dict[str, str]:
-    """What Beam's worker reads from its environment, as a container's boot program would put it there."""
+    """The environment variables that Beam's worker reads, as a container's boot program sets them."""
     with grpc.insecure_channel(request.provision_endpoint.url) as channel:
         stub = beam_provision_api_pb2_grpc.ProvisionServiceStub(channel)
         info = stub.GetProvisionInfo(
@@ -92,19 +92,19 @@ def _end(worker: subprocess.Popen[bytes]) -> None:
 
 @contextlib.contextmanager
 def serving(host: str, port: int) -> Any:
-    """A pool that answers at host:port while the block runs (port 0 is any that is free); gives the port.
+    """Serves a pool at host:port (port 0 is any free one) during the block; yields the port.
 
     Raises:
-      OSError: the port is taken.
+      OSError: the port is in use.
     """
     with tempfile.TemporaryDirectory(prefix="rlds-beam-", ignore_cleanup_errors=True) as home:
-        # Without SO_REUSEPORT, a pool on a port that is taken fails, where grpc would share it.
+        # Without SO_REUSEPORT a pool fails on a port in use; by default grpc would share the port.
         server = grpc.server(futures.ThreadPoolExecutor(8), options=[("grpc.so_reuseport", 0)])
         beam_fn_api_pb2_grpc.add_BeamFnExternalWorkerPoolServicer_to_server(WorkerPool(home), server)
         try:
             bound = server.add_insecure_port(f"{host}:{port}")
         except RuntimeError as error:
-            raise OSError(f"{host}:{port} cannot be listened at: {error}") from error
+            raise OSError(f"cannot listen at {host}:{port}: {error}") from error
         server.start()
         try:
             yield bound
@@ -115,9 +115,11 @@ def serving(host: str, port: int) -> Any:
 def main(argv: Sequence[str] | None = None) -> None:
     """Serves until SIGTERM or Ctrl-C."""
     parser = argparse.ArgumentParser(prog="python -m rlds_beam.runners.worker_pool", description=__doc__)
-    parser.add_argument("--port", type=int, required=True, help="to listen at; the job names it")
-    # Any client that reaches the port can start workers, and run code in them.
-    parser.add_argument("--host", default="127.0.0.1", help="to listen at (%(default)s: the TaskManager beside it)")
+    parser.add_argument(
+        "--port", type=int, required=True, help="port to listen on; the job names it in --environment_config"
+    )
+    # Any client that reaches the port can start workers and run code in them.
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
     flags = parser.parse_args(argv)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with contextlib.suppress(KeyboardInterrupt), serving(flags.host, flags.port) as port:

@@ -1,4 +1,4 @@
-"""Worker processes of a local job: started, watched, ended; one that dies is named with what it was doing."""
+"""Starts, watches, and ends the worker processes of a local job; says what a worker that died was doing."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from rlds_beam.runners.threads import NO_MORE_THREADS, no_more_threads
 from rlds_beam.worker_status import Done, Note, command, read_notes
 
 GRACE_SECONDS = 30.0
-"""How long the job may continue when a worker has ended without an error, as all do at its end."""
+"""Seconds that the job may continue after a worker ended without an error, as all do at the end."""
 
 _END_SECONDS = 30.0
 _NO_THREAD = "thread creation failed"
-"""What the libraries below Arrow print; one ends the process then, another waits for ever."""
+"""Printed by libraries below Arrow; one then ends the process, another waits forever."""
 _PATH_BYTES = 80
-"""Of a directory, so that the path of a Unix socket in it stays below the kernel's limit of 107."""
+"""Maximum bytes of a directory, so that a Unix socket's path in it stays below the kernel's limit of 107."""
 
 
 class WorkerProcesses:
     """The worker processes of one job.
 
     Args:
-      home: a directory of the job, which only this user can enter; for notes (`worker_status`), logs and the socket.
+      home: the job's private directory for notes (`worker_status`), logs, and the socket.
     """
 
     def __init__(self, home: str):
         self.home = home
-        # A worker ends when this file does, or this process: Beam leaves workers waiting when a pipeline ends badly.
+        # Workers end with this file or this process, because Beam leaves them waiting after a pipeline fails.
         self._alive = os.path.join(home, "alive")
         open(self._alive, "x").close()
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
@@ -42,7 +42,7 @@ class WorkerProcesses:
         self._gone_since: float | None = None
 
     def start(self, name: str, services: str) -> None:
-        """Starts the worker `name`, which connects to Beam's services at an address.
+        """Starts the worker `name`, which connects to Beam's services at the address `services`.
 
         Raises:
           RldsBeamError: the system starts no more processes.
@@ -68,11 +68,11 @@ class WorkerProcesses:
         _wait(self._processes[name])
 
     def on_end(self, call: Callable[[], object]) -> None:
-        """Calls `call` when the workers are to end."""
+        """Registers a function to call when the workers end."""
         self._end.append(call)
 
     def end(self) -> None:
-        """Ends all workers; returns when none is left, so that nothing changes any more after the job."""
+        """Ends all workers and waits for them, so that nothing changes after the job."""
         with contextlib.suppress(FileNotFoundError):
             os.remove(self._alive)
         while self._end:
@@ -81,7 +81,7 @@ class WorkerProcesses:
             _wait(process)
 
     def error(self) -> RldsBeamError | None:
-        """Why the job cannot continue: a worker has died. None while all is well."""
+        """The error if a worker has died and the job cannot continue; else None."""
         ended = [process for process in list(self._processes.values()) if process.poll() is not None]
         failed = [process for process in ended if process.returncode]
         if failed:
@@ -95,19 +95,19 @@ class WorkerProcesses:
         return None
 
     def _lacks_threads(self) -> bool:
-        """Whether a library of a worker could not start its threads: some wait for them for ever."""
+        """Whether a library in a worker failed to start threads, which may leave it waiting forever."""
         return any(_NO_THREAD in (_last_line(log) or "") for log in Path(self.home).glob("*.log"))
 
     def done(self) -> Done:
-        """How far they are, together."""
+        """The total progress of the workers."""
         return sum((note.done for note in self.notes()), Done())
 
     def notes(self) -> list[Note]:
-        """What each of them is doing."""
+        """What each worker is doing."""
         return read_notes(self.home)
 
     def _last_words(self, dead: list[subprocess.Popen[bytes]], why: str) -> RldsBeamError:
-        """How a worker ended, what it was doing, and the last line that it printed."""
+        """The error for dead workers: how they ended, what they were doing, and the last line printed."""
         ids = {process.pid for process in dead}
         notes = [note for note in self.notes() if note.process in ids]
         at = "; ".join(", ".join(note.at) for note in notes if note.at)
@@ -116,12 +116,14 @@ class WorkerProcesses:
         if said is not None and (NO_MORE_THREADS in said or _NO_THREAD in said):
             return no_more_threads()
         why = ": ".join(filter(None, (why, said)))
-        return RldsBeamError(f"a worker process died{where} ({why}); what is finished is kept, run again")
+        return RldsBeamError(
+            f"a worker process died{where} ({why}); finished work is kept, run the same command to resume"
+        )
 
 
 @contextlib.contextmanager
 def worker_processes() -> Iterator[WorkerProcesses]:
-    """Those of a job, gone at the end together with their directory."""
+    """The worker processes of a job; ends them and removes their directory afterward."""
     short = len(os.fsencode(tempfile.gettempdir())) <= _PATH_BYTES
     with tempfile.TemporaryDirectory(
         prefix="rlds-beam-", dir=None if short else "/tmp", ignore_cleanup_errors=True
@@ -147,9 +149,9 @@ def _last_line(log: Path) -> str | None:
 
 
 def _cause(code: int) -> str:
-    """An exit code in words."""
+    """An exit code as text."""
     if code >= 0:
         return f"exit code {code}"
     if code == -signal.SIGKILL:
-        return "killed by SIGKILL, as a system that runs out of memory does: fewer --workers take less"
+        return "killed by SIGKILL, probably because the system ran out of memory: use fewer --workers"
     return f"killed by {signal.Signals(-code).name}"

@@ -1,8 +1,8 @@
-"""Beam's services for the worker processes of a local job, where only this user can reach them.
+"""Beam's services for the worker processes of a local job, reachable only by this user.
 
-Beam's own runner listens on every network interface and asks for no password: a client that reaches its ports reads the
-user's files (artifacts), and its bytes are unpickled in a worker (state). Here all services are on one Unix socket in a
-private directory, and the artifact service, which local workers do not use, is left out.
+Beam's own runner listens on every network interface without a password: a client that reaches its ports can read the
+user's files (artifacts), and send bytes that a worker unpickles (state). Here all services use one Unix socket in a
+private directory, and the artifact service, which local workers do not need, is left out.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from rlds_beam.runners.worker_processes import WorkerProcesses
 _URN = "rlds_beam:env:worker_process:v1"
 _STOP_SECONDS = 5.0
 _OPTIONS = [
-    # As Beam's: its clients send messages of any size, and pings at any time.
+    # The same as Beam's: its clients send messages of any size, and pings at any time.
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
     ("grpc.http2.max_pings_without_data", 0),
@@ -40,7 +40,7 @@ class WorkerRunner(FnApiRunner):  # type: ignore[misc, unused-ignore]
     """Beam's in-process runner, with its services on a Unix socket and its stages in worker processes.
 
     Args:
-      workers: what to run the stages in; its directory is for this job and this user alone.
+      workers: the worker processes; their directory is private to this job and this user.
     """
 
     def __init__(self, workers: WorkerProcesses):
@@ -48,7 +48,7 @@ class WorkerRunner(FnApiRunner):  # type: ignore[misc, unused-ignore]
         self._workers = workers
 
     def run_stages(self, stage_context: Any, stages: Any) -> Any:
-        """Beam's method, with a `WorkerHandlerManager` of ours; nothing that other runners see is replaced."""
+        """Beam's method, with our `WorkerHandlerManager`; other runners are not affected."""
         run = _with_global(
             FnApiRunner.run_stages, WorkerHandlerManager=functools.partial(_WorkerHandlerManager, self._workers)
         )
@@ -56,10 +56,10 @@ class WorkerRunner(FnApiRunner):  # type: ignore[misc, unused-ignore]
 
 
 def _with_global(function: Any, **names: Any) -> Any:
-    """A copy of a function that sees these objects under these global names.
+    """A copy of a function in which these global names refer to these objects.
 
     Raises:
-      RuntimeError: the function uses no such name: this version of Beam is another than the one this was written for.
+      RuntimeError: the function does not use such a name, because this version of Beam differs from the expected one.
     """
     for name in names:
         if name not in function.__code__.co_names or name not in function.__globals__:
@@ -75,7 +75,7 @@ def _with_global(function: Any, **names: Any) -> Any:
 
 
 class _WorkerHandlerManager(worker_handlers.WorkerHandlerManager):  # type: ignore[misc, unused-ignore]
-    """Beam's, which uses the services that it has, and would otherwise open ports."""
+    """Beam's manager with services set in advance; without them it would open ports."""
 
     def __init__(self, workers: WorkerProcesses, *args: Any):
         super().__init__(*args)
@@ -83,7 +83,7 @@ class _WorkerHandlerManager(worker_handlers.WorkerHandlerManager):  # type: igno
 
 
 class _Services:
-    """What Beam's handlers expect of its `GrpcServer`; in place of ports it has the address of a Unix socket."""
+    """The interface of Beam's `GrpcServer`, with the address of a Unix socket instead of ports."""
 
     def __init__(self, workers: WorkerProcesses, manager: _WorkerHandlerManager):
         self.workers = workers
@@ -100,24 +100,24 @@ class _Services:
         server.add_insecure_port(address)
         server.start()
         self._server = server
-        workers.on_end(self._cancel)  # of a job that fails; Beam closes only after one that does not
+        workers.on_end(self._cancel)  # Beam closes the services only after a job that succeeds
 
     def close(self) -> None:
-        """As Beam's: after all work is done."""
+        """Closes the services after all work is done, as Beam does."""
         self.control_handler.done()
         self._server.stop(_STOP_SECONDS).wait()
 
     def _cancel(self) -> None:
-        """Ends all calls. Waits for no longer than a moment: a server that could not start a thread never stops."""
+        """Ends all calls. Waits only a few seconds: a server that could not start a thread never stops."""
         stop = threading.Thread(target=self._server.stop, args=(None,), daemon=True)
-        with contextlib.suppress(RuntimeError):  # No thread can be started now: the server ends with this process.
+        with contextlib.suppress(RuntimeError):  # If no thread can be started, the server ends with this process.
             stop.start()
             stop.join(_STOP_SECONDS)
 
 
 @Environment.register_urn(_URN, bytes)
 class _WorkerEnvironment(Environment):  # type: ignore[misc, unused-ignore]
-    """Where the stages run, for Beam: in the runner's own worker processes."""
+    """Tells Beam to run the stages in the runner's own worker processes."""
 
     def to_runner_api_parameter(self, context: Any) -> tuple[str, bytes]:
         return _URN, b""
@@ -129,7 +129,7 @@ class _WorkerEnvironment(Environment):  # type: ignore[misc, unused-ignore]
 
 @worker_handlers.WorkerHandler.register_environment(_URN, bytes)
 class _WorkerHandler(worker_handlers.GrpcWorkerHandler):  # type: ignore[misc, unused-ignore]
-    """One worker process, for Beam."""
+    """Beam's handle of one worker process."""
 
     def __init__(self, payload: bytes, state: Any, provision_info: Any, services: _Services):
         if not isinstance(services, _Services):

@@ -1,7 +1,7 @@
-"""Beam transforms over episodes, for a pipeline of your own.
+"""Beam transforms over episodes, for your pipeline.
 
-Each transform is thin: a function or class of `rlds_beam` that does not need Beam does the work. The transforms of the
-jobs, which work on whole ranges, are private: `define_pipeline` of a job uses them.
+Each transform wraps a function or class of `rlds_beam` that works without Beam. The transforms of the jobs, which work
+on whole ranges, are private: use `define_pipeline` of a job.
 """
 
 from __future__ import annotations

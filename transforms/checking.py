@@ -1,4 +1,4 @@
-"""Checking episodes: good episodes are passed on, others are set aside, and all are counted."""
+"""Checks episodes: passes on the good ones, sets the others aside, and counts them all."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ class CheckResult(NamedTuple):
     """The outputs of `ValidateEpisodes`.
 
     Attributes:
-      accepted: PCollection of `Episode`, repaired where that was asked for.
-      rejected: PCollection of `Rejection`: the key, the violations and the original bytes.
-      report: PCollection of one `Report` on everything that was read.
+      accepted: a PCollection of `Episode`, repaired if requested.
+      rejected: a PCollection of `Rejection`: the key, the violations, and the original bytes.
+      report: a PCollection of one `Report` on all records read.
     """
 
     accepted: Any
@@ -47,13 +47,13 @@ class ValidateEpisodes(beam.PTransform):
     """Checks every episode against the rules, in one pass. Without Beam: `validate_episode`.
 
     Args:
-      options: the policy of each rule; None rejects whatever breaks one.
-      duplicates: what `FindDuplicateEpisodes` gives, to reject the second of two equal episodes.
-      connecting: connectors that run over accepted episodes; what they return is accepted.
-      fitted: what `FitConnectors` gives; None if no connector must be fitted.
+      options: the policy of each rule; None rejects every episode that breaks a rule.
+      duplicates: the result of `FindDuplicateEpisodes`, to reject the second of two equal episodes.
+      connecting: the connectors that run over accepted episodes; the result has what they return.
+      fitted: the result of `FitConnectors`; None if no connector needs fitting.
 
     Raises:
-      FailedRuleError: while running, at the first breach of a rule whose policy is `fail`.
+      FailedRuleError: while running, at the first violation of a rule whose policy is `fail`.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ def _merge(reports: Iterable[Report]) -> Report:
 
 
 class CheckDataset(beam.PTransform):
-    """Reads a dataset, checks every episode, and runs connectors over what is accepted: a `CheckResult`.
+    """Reads a dataset, checks every episode, and runs connectors over the accepted ones: a `CheckResult`.
 
     Args:
       source: the dataset.
@@ -131,5 +131,5 @@ class _CheckFn(beam.DoFn):
             yield TaggedOutput("rejected", verdict.rejected)
 
     def finish_bundle(self) -> Iterator[Any]:
-        # One report a bundle, not one an episode: what is merged stays small.
+        # One report per bundle, not per episode, keeps the merge small.
         yield TaggedOutput("report", WindowedValue(self._report, MIN_TIMESTAMP, [GlobalWindow()]))

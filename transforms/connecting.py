@@ -1,4 +1,4 @@
-"""Running connectors over checked episodes, in your own pipeline."""
+"""Runs connectors over checked episodes in your pipeline."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from rlds_beam.transforms.metrics import METRICS_NAMESPACE
 
 
 class ConnectEpisodes(beam.PTransform):
-    """Edits, splits or drops episodes: a PCollection of `Episode` to another. Without Beam: `connect`.
+    """Edits, splits, or drops episodes: a PCollection of `Episode` to another. Without Beam: `connect`.
 
-    The counters `dropped_by_NAME` say how many episodes each connector dropped.
+    The counters `dropped_by_NAME` count the episodes that each connector dropped.
 
     Args:
-      connectors: run one after another over each episode; the columns that they add are not used here.
+      connectors: the connectors, run in order over each episode. Columns that they add are ignored.
     """
 
     def __init__(self, connectors: Sequence[Connector]):

@@ -1,4 +1,4 @@
-"""Episodes to training items, for your own pipeline."""
+"""Converts episodes to training items in your pipeline."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class ConvertToTrajectoriesResult(NamedTuple):
     """The outputs of `ConvertToTrajectories`.
 
     Attributes:
-      items: PCollection of `Items`: the items of one episode, column by column
-        (`items.gather("observation")` is [K, L, ...]); none for an episode that gives none.
-      rejected: PCollection of `Rejection`: episodes too long for an item.
+      items: a PCollection of `Items`: the items of one episode, by column (`items.gather("observation")` is
+        [K, L, ...]). Episodes without items have no element.
+      rejected: a PCollection of `Rejection`: episodes too long for an item.
     """
 
     items: Any
@@ -30,7 +30,7 @@ class ConvertToTrajectoriesResult(NamedTuple):
 
 
 class ConvertToTrajectories(beam.PTransform):
-    """Turns checked episodes into step pairs, sequences, whole episodes or single frames.
+    """Converts checked episodes to step pairs, sequences, whole episodes, or single frames.
 
     Without Beam: `to_frames` and `windows`.
 
@@ -39,15 +39,15 @@ class ConvertToTrajectories(beam.PTransform):
       items: which frames make one item.
 
     Raises:
-      UsageError: on construction, for `across_episodes`: a PCollection has no order, so sequences
-        over the ends of episodes exist only in `pipelines.convert`, which reads shard by shard.
+      UsageError: on construction, for `across_episodes`: a PCollection has no order, so only `pipelines.convert`, which
+        reads shard by shard, writes sequences across episode boundaries.
     """
 
     def __init__(self, frames: FrameOptions | None = None, items: ItemOptions | None = None):
         super().__init__()
         self._frames, self._items = frames or FrameOptions(), items or ItemOptions()
         if self._items.across_episodes:
-            raise UsageError("across_episodes needs the order of a shard, which a PCollection does not have")
+            raise UsageError("across_episodes needs the order of a shard, but a PCollection is unordered")
 
     def expand(self, episodes: Any) -> ConvertToTrajectoriesResult:
         converted = episodes | "Convert" >> beam.ParDo(_ConvertFn(self._frames, self._items)).with_outputs(

@@ -1,4 +1,4 @@
-"""Finding episodes that are in a dataset twice."""
+"""Finds duplicate episodes in a dataset."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ Numbered = tuple[int, tuple[str, Segment]]
 
 
 class FindDuplicateEpisodes(beam.PTransform):
-    """A PCollection of one element: a mapping from each duplicate's key to the key of what it repeats.
+    """Finds duplicates: a PCollection of one dict from each duplicate's key to the key of the original.
 
-    Reads the framing of all records, and the payload of those only whose fingerprints agree. The framing of local files
-    is read when this is constructed, in this process; other files are read by the workers.
-    Give it to `ValidateEpisodes(duplicates=...)` as it is.
+    Reads the framing of all records, and the payload of records with equal fingerprints. The framing of local files is
+    read on construction, in this process; workers read other files. Pass the result to
+    `ValidateEpisodes(duplicates=...)`.
 
     Args:
-      source: the dataset, all of whose (selected) records are compared with each other.
-      framing: of the source, where it was looked at already.
+      source: the dataset, whose (selected) records are compared with each other.
+      framing: the framing of the source, if already read.
     """
 
     def __init__(self, source: Source, framing: Framing | None = None):
@@ -64,14 +64,14 @@ class FindDuplicateEpisodes(beam.PTransform):
             root
             | "Segments" >> beam.Create(list(enumerate(self._segments)), reshuffle=True)
             | "Scan" >> beam.Map(_scan, self._source.files).with_output_types(Fingerprints)
-            # 24 bytes a record, all in one place: 60 MB for the episodes of the whole of Open X-Embodiment.
+            # 24 bytes per record, all in one place: 60 MB for all episodes of Open X-Embodiment.
             | "Compare" >> beam.CombineGlobally(_ConcatenateFn())
             | "Suspects" >> beam.FlatMap(suspects_by_segment, self._segments)
         )
 
 
 def as_side_input(duplicates: Any) -> Any:
-    """What `FindDuplicateEpisodes` gives, as the argument of a ParDo; for None, no duplicates."""
+    """The result of `FindDuplicateEpisodes` as an argument of a ParDo; None means no duplicates."""
     return {} if duplicates is None else beam.pvalue.AsSingleton(duplicates)
 
 

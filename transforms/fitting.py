@@ -1,4 +1,4 @@
-"""Fitting connectors to the whole dataset, before it is converted."""
+"""Fits connectors to the whole dataset before it is converted."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from rlds_beam.transforms.duplicates import as_side_input
 from rlds_beam.worker_status import working_on
 
 Results = Sequence[Any]
-"""One for each connector that was fitted, in their order (`ConnectorRunner.fit`)."""
+"""One result per fitted connector, in order (`ConnectorRunner.fit`)."""
 
 
 class FitConnectors(beam.PTransform):
-    """Reads the dataset once for each connector that is to be fitted to it: a PCollection of one `Results`.
+    """Reads the dataset once for each connector that needs fitting: a PCollection of one `Results`.
 
-    The result does not depend on the number of workers: what was gathered is merged in the order of the ranges.
+    The result does not depend on the number of workers, because accumulators are merged in the order of the ranges.
 
     Args:
-      fitter: of the dataset.
-      ranges: all of them, whatever is converted already.
-      duplicates: what `FindDuplicateEpisodes` gives; None looks for none.
-      keep: is told of the results, to keep them for another run.
+      fitter: fits connectors to ranges.
+      ranges: all ranges, including those already converted.
+      duplicates: the result of `FindDuplicateEpisodes`; None skips the search for duplicates.
+      keep: called with the results, to save them for another run.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class FitConnectors(beam.PTransform):
 
 
 def as_results(fitted: Any) -> Any:
-    """What `FitConnectors` gives, as the argument of a ParDo; for None, no results."""
+    """The result of `FitConnectors` as an argument of a ParDo; None means no results."""
     return () if fitted is None else beam.pvalue.AsSingleton(fitted)
 
 

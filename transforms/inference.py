@@ -1,4 +1,4 @@
-"""Models over recorded episodes through Beam's RunInference, in your own pipeline."""
+"""Runs models over recorded episodes with Beam's RunInference."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from rlds_beam.images.encoded_images import EncodedImages
 
 
 class EpisodeModelHandler(ModelHandler[Episode, Episode, AddModelOutputs]):
-    """Runs a model over episodes, several at once, in Beam's RunInference:
+    """Runs a model over batches of episodes in Beam's RunInference:
 
         episodes | RunInference(EpisodeModelHandler(AddModelOutputs("my_models:Policy")))
 
-    The results are the episodes with the model's outputs in their steps, as `AddModelOutputs` gives them of each one. A
-    recurrent model is called once for each step of the longest episode of a batch, so it pays to give it many of them.
+    The results are the episodes with the model's outputs added to their steps, as `AddModelOutputs` does. A recurrent
+    model is called once per step of the longest episode of a batch, so large batches are faster.
 
     Args:
-      outputs: the model, and how it is called.
-      fields: where things are found in the steps; the default is RLDS's convention.
-      episodes: episodes in a batch, at least and at most.
+      outputs: the model, and how to call it.
+      fields: the names of the step fields; RLDS's names by default.
+      episodes: the minimum and maximum number of episodes in a batch.
     """
 
     def __init__(

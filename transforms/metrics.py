@@ -1,4 +1,4 @@
-"""The one namespace of every Beam metric of this package, and what a range reports of itself."""
+"""The namespace of this package's Beam metrics, and the metrics of a range."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _COUNTED = ("records", "bytes", "steps", "rejected")
 
 
 class RangeMetrics:
-    """What a DoFn that works on ranges measures: when, how much, how much memory. Pickles."""
+    """The metrics of a DoFn that works on ranges: time, amount of work, and memory. Picklable."""
 
     def __init__(self) -> None:
         self._ranges = Metrics.counter(METRICS_NAMESPACE, "ranges")
@@ -27,11 +27,11 @@ class RangeMetrics:
         self._memory = Metrics.distribution(METRICS_NAMESPACE, "peak_memory_kb")
 
     def begin(self) -> None:
-        """Before a range."""
+        """Call before a range."""
         self._began.update(int(time.time() * 1000))
 
     def end(self, report: Report) -> None:
-        """After a range, with its report."""
+        """Call after a range, with its report."""
         self._ended.update(int(time.time() * 1000))
         self._ranges.inc()
         for name, counter in self._counters.items():

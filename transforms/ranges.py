@@ -1,4 +1,4 @@
-"""One input range in, one finished output shard out."""
+"""Converts each input range to a finished output shard."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from rlds_beam.worker_status import working_on
 
 
 class OpenOutput(beam.PTransform):
-    """Makes the output of a conversion ready: a PCollection of the `WorkRange`s that are still to do.
+    """Prepares the output of a conversion: a PCollection of the pending `WorkRange`s.
 
     Args:
-      open_ranges: does it, and gives the ranges (`jobs.convert.ConvertJob.open`).
+      open_ranges: prepares the output and returns the ranges (`jobs.convert.ConvertJob.open`).
     """
 
     def __init__(self, open_ranges: Callable[[], Iterable[WorkRange]]):
@@ -43,17 +43,16 @@ def _open(start: None, open_ranges: Callable[[], Iterable[WorkRange]]) -> Iterab
 
 
 class ConvertRanges(beam.PTransform):
-    """Reads, checks, converts and writes whole ranges: a PCollection of `RangeCommit`.
+    """Reads, checks, converts, and writes whole ranges: a PCollection of `RangeCommit`.
 
-    Everything that happens to a range happens in one place, one episode after the other, because a
-    shard is finished only when all of its range is: it then takes its name at once, and a run that
-    is killed loses no more than the ranges it was on. No episode ever leaves the worker that read it.
-    Without Beam: `ranges.RangeConverter`.
+    One worker processes a whole range, episode by episode, because a shard is finished only when its range is. The
+    shard is then renamed atomically, so a killed run loses only the ranges in progress. Episodes never leave the worker
+    that read them. Without Beam: `range_conversion.RangeConverter`.
 
     Args:
-      converter: what to do with a range.
-      duplicates: what `FindDuplicateEpisodes` gives; None looks for none.
-      fitted: what `FitConnectors` gives; None where no connector is to be fitted.
+      converter: converts a range.
+      duplicates: the result of `FindDuplicateEpisodes`; None skips the search for duplicates.
+      fitted: the result of `FitConnectors`; None if no connector needs fitting.
     """
 
     def __init__(self, converter: RangeConverter, duplicates: Any = None, fitted: Any = None):
@@ -89,7 +88,7 @@ class CommitDataset(beam.PTransform):
 
     Args:
       committer: commits the dataset.
-      finisher: completes the files of the ranges before that, of an output that numbers them.
+      finisher: completes the ranges' files before the commit, for outputs that number their items.
     """
 
     def __init__(self, committer: DatasetCommitter, finisher: RangeFinisher | None = None):
@@ -97,7 +96,7 @@ class CommitDataset(beam.PTransform):
         self._committer, self._finisher = committer, finisher
 
     def expand(self, commits: Any) -> Any:
-        # Only the fact that a range is done travels here; what was written stays where it is.
+        # Only the number of finished ranges is passed on; the files stay in place.
         done = commits | "Done" >> beam.CombineGlobally(beam.combiners.CountCombineFn())
         if self._finisher is not None:
             done = done | "FinishRanges" >> _FinishRanges(self._finisher)
@@ -105,7 +104,7 @@ class CommitDataset(beam.PTransform):
 
 
 class _FinishRanges(beam.PTransform):
-    """Completes the files of all ranges, each in any worker: how many there were."""
+    """Completes the files of all ranges, on any worker: a PCollection of their number."""
 
     def __init__(self, finisher: RangeFinisher):
         super().__init__()

@@ -1,4 +1,4 @@
-"""Reading RLDS datasets in parallel."""
+"""Reads RLDS datasets in parallel."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ from rlds_beam.reading.reader import EpisodeReader, read_segment
 from rlds_beam.transforms.metrics import METRICS_NAMESPACE
 
 Piece = tuple[str, Segment]
-"""The element that is read: a split's name and a stretch of one of its shards."""
+"""The element that is read: a split's name and a segment of one of its shards."""
 
 
 class ReadFromRlds(beam.PTransform):
     """Reads the episodes of an RLDS dataset: a PCollection of `Episode`.
 
-    Every shard is read by as many workers as the runner gives it (a splittable DoFn over byte
-    ranges); each record comes out exactly once. Where the runner cuts a stretch that is being read, the
-    reader of the rest follows the framing from the start of the stretch to the cut. A record that cannot
-    be read comes out too, as an Episode with `faults` and no steps: `ValidateEpisodes` after this rejects it.
+    A splittable DoFn over byte ranges lets the runner use several workers per shard; each record is read exactly once.
+    If the runner splits a segment while it is read, the reader of the rest follows the framing from the start of the
+    segment to the split point. A record that cannot be read becomes an `Episode` with `faults` and no steps, which
+    `ValidateEpisodes` rejects.
 
     Args:
-      source: a dataset directory, shard files, or a `Source` that is open already.
-      split: TFDS's notation (`train[:10%]`); None reads every split.
-      features: path of a features.json, where it does not lie beside the input.
-      framing: of the source, where it was looked at already.
+      source: a dataset directory, shard files, or an open `Source`.
+      split: a split in TFDS's notation (`train[:10%]`); None reads every split.
+      features: the path of features.json, if it is not next to the input.
+      framing: the framing of the source, if already read.
 
     Raises:
-      UsageError: on construction, where the dataset cannot be opened.
+      UsageError: on construction, if the dataset cannot be opened.
     """
 
     def __init__(
@@ -58,14 +58,14 @@ class ReadFromRlds(beam.PTransform):
         pieces = [(work.split, segment) for work in ranges for segment in work.segments]
         return (
             root
-            # The list of stretches is shuffled, never the episodes: that is all the balancing there is to do.
+            # Only the list of segments is shuffled, never the episodes; that balances the workers.
             | "Stretches" >> beam.Create(pieces, reshuffle=True)
             | "Read" >> beam.ParDo(_ReadEpisodesFn(EpisodeReader(self.source))).with_output_types(Episode)
         )
 
 
 class _ReadEpisodesFn(beam.DoFn, RestrictionProvider):
-    """Reads one stretch of a shard; the runner may cut it further: by bytes, or by record index."""
+    """Reads one segment of a shard, which the runner may split further, by bytes or by record index."""
 
     def __init__(self, reader: EpisodeReader):
         self._reader = reader
@@ -75,7 +75,7 @@ class _ReadEpisodesFn(beam.DoFn, RestrictionProvider):
     def initial_restriction(self, piece: Piece) -> OffsetRange:
         segment, files = piece[1], self._reader.files
         if not files.is_splittable(segment.shard.path):
-            return OffsetRange(0, 1)  # One claim for the whole: reading cannot start in the middle of a gzip stream.
+            return OffsetRange(0, 1)  # One claim for the whole file: a gzip stream cannot be read from the middle.
         stop = files.end(segment.shard.path, segment.shard.size) if segment.stop is None else segment.stop
         return OffsetRange(segment.start, stop)
 
@@ -96,7 +96,7 @@ class _ReadEpisodesFn(beam.DoFn, RestrictionProvider):
             return
         claimed = not splittable
         for record in read_segment(self._reader.files, segment):
-            # What is damaged belongs to the reader of what stands before it: it needs no claim of its own.
+            # Damage belongs to the reader of the record before it, so it needs no claim.
             if not (claimed and isinstance(record, Damage)) and splittable and not tracker.try_claim(record.position):
                 return
             claimed = True
@@ -104,4 +104,4 @@ class _ReadEpisodesFn(beam.DoFn, RestrictionProvider):
             self._bytes.inc(len(record.payload))
             yield self._reader.episode(split, segment, record)
             del record  # not held while the next one is read
-        tracker.try_claim(restriction.stop)  # Tells the tracker that the stretch was read to its end.
+        tracker.try_claim(restriction.stop)  # Tells the tracker that the segment was read to its end.

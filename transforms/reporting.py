@@ -1,4 +1,4 @@
-"""Keeping a job's result, and passing it to the process that started the job."""
+"""Writes a job's report, and returns its result to the process that started the job."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HANDED_OVER = "handed_over"
 
 
 class WriteReport(beam.PTransform):
-    """Writes a PCollection of one `Report` to a file, as JSON; gives the report on."""
+    """Writes a PCollection of one `Report` to a file as JSON, and returns the PCollection."""
 
     def __init__(self, path: str):
         super().__init__()
@@ -37,10 +37,10 @@ def _write(report: Report, path: str) -> Report:
 
 
 class HandOver(beam.PTransform):
-    """Passes the one result of a job, which has a `to_json`, to the process that started the job, and on. It travels
+    """Returns a job's result, which has a `to_json`, to the process that started the job.
 
-    as a metric, which every runner returns: a worker on another machine may share no directory with
-    that process that both could write to. `handed_over` reads it.
+    The result travels as a metric, which every runner returns: a worker on another machine may share no directory with
+    that process. `handed_over` reads it.
     """
 
     def expand(self, result: Any) -> Any:
@@ -48,20 +48,20 @@ class HandOver(beam.PTransform):
 
 
 def _tell(result: Any) -> Any:
-    # Beam drops what is longer than 1 MB; the counts of 10,000 shards are a tenth of that when they are packed.
+    # Beam drops strings longer than 1 MB; the packed counts of 10,000 shards take a tenth of that.
     packed = base64.b85encode(zlib.compress(json.dumps(result.to_json()).encode())).decode()
     Metrics.string_set(METRICS_NAMESPACE, HANDED_OVER).add(packed)
     return result
 
 
 def handed_over(metrics: Mapping[str, Any]) -> dict[str, Any]:
-    """The JSON of the result, out of what `runners.run_pipeline` gives.
+    """The result's JSON, from the metrics that `runners.run_pipeline` returns.
 
     Raises:
-      RldsBeamError: there is none, or more than one: the runner keeps no such metrics.
+      RldsBeamError: there is not exactly one result: the runner does not support such metrics.
     """
     texts = sorted(metrics.get(HANDED_OVER, ()))
     if len(texts) != 1:
-        raise RldsBeamError(f"the job ended, but its runner returned {len(texts)} reports of it, not one")
+        raise RldsBeamError(f"the job ended, but its runner returned {len(texts)} reports instead of one")
     content: dict[str, Any] = json.loads(zlib.decompress(base64.b85decode(texts[0])))
     return content

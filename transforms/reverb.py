@@ -1,4 +1,4 @@
-"""Putting items into Reverb tables."""
+"""Writes items to Reverb tables."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ class WriteToReverbResult(NamedTuple):
     """The outputs of `WriteToReverb`.
 
     Attributes:
-      written: PCollection of one `Verified`: what was predicted, acknowledged and found, by server and table.
-      rejected: PCollection of `Rejection`: episodes that could not be written (too long for an item, an
-        image that cannot be decoded, a priority that is none).
+      written: a PCollection of one `Verified`: the items predicted, acknowledged, and found, by server and table.
+      rejected: a PCollection of `Rejection`: episodes that could not be written (too long for an item, with an image
+        that cannot be decoded, or with an invalid priority).
     """
 
     written: Any
@@ -49,25 +49,24 @@ class WriteToReverbResult(NamedTuple):
 
 
 class WriteToReverb(beam.PTransform):
-    """Puts the items of checked episodes into tables of Reverb servers, each item once.
+    """Writes the items of checked episodes to Reverb tables, each item once.
 
-    With the stream writer a bundle that is retried, a worker that is restarted or a pipeline that is run
-    again writes nothing twice, as long as the episodes are the same. With the observer writer (TF-Agents'
-    own observers) items are written at least once.
+    With the stream writer, a retried bundle, a restarted worker, or a rerun pipeline writes no item twice, if the
+    episodes are the same. With the observer writer (TF-Agents' own observers), items are written at least once.
 
     Args:
-      servers: `host:port`, or several of them: each episode goes to one.
-      tables: a table's name, or several: every item goes into each of them.
-      schema: of the episodes (`ReadFromRlds(...).source.schema`, and `schema.with_columns(...)` for columns that were
-        added).
+      servers: one or more `host:port`; each episode goes to one of them.
+      tables: one or more table names; every item goes into each table.
+      schema: the schema of the episodes (`ReadFromRlds(...).source.schema`, with `schema.with_columns(...)` for added
+        columns).
       frames: how steps become TF-Agents frames.
       items: which frames make one item.
       **options: the fields of `ReverbOptions`: `writer`, `priority`, `chunk_length`, `timeout`, ...
 
     Raises:
-      UsageError: on construction, where a server does not answer, a table is not there or of another
-        signature, or an option cannot be used.
-      NotVerifiedError: while running, where a server did not take what it was sent.
+      UsageError: on construction, if a server does not answer, a table is missing or has another signature, or an
+        option cannot be used.
+      NotVerifiedError: while running, if a server did not accept all items.
     """
 
     def __init__(
@@ -82,7 +81,7 @@ class WriteToReverb(beam.PTransform):
         super().__init__()
         frames, items = frames or FrameOptions(), items or ItemOptions()
         if items.across_episodes:
-            raise UsageError("across_episodes needs the order of a shard, which a PCollection does not have")
+            raise UsageError("across_episodes needs the order of a shard, but a PCollection is unordered")
         reverb = ReverbOptions(reverb=_several(servers), table=_several(tables), **options)
         self._schema = schema
         self._conversion = Conversion(frames, items, trajectory_spec(schema, frames, items))
@@ -98,16 +97,16 @@ class WriteToReverb(beam.PTransform):
 
 
 class PushRanges(beam.PTransform):
-    """Reads, checks, converts and writes whole ranges into Reverb tables: a PCollection of `Pushed`.
+    """Reads, checks, converts, and writes whole ranges to Reverb tables: a PCollection of `Pushed`.
 
-    A range is one element for the sake of order: sequences across episodes need all of a shard in one place.
-    Without Beam: `reverb.pushing`.
+    A range is one element because sequences across episodes need a whole shard in order. Without Beam:
+    `reverb.pushing`.
 
     Args:
-      pusher: what to do with a range.
-      target: where its items go.
-      duplicates: what `FindDuplicateEpisodes` gives; None looks for none.
-      fitted: what `FitConnectors` gives; None where no connector is to be fitted.
+      pusher: pushes a range.
+      target: the tables to write to.
+      duplicates: the result of `FindDuplicateEpisodes`; None skips the search for duplicates.
+      fitted: the result of `FitConnectors`; None if no connector needs fitting.
     """
 
     def __init__(self, pusher: Pusher, target: ReverbTarget, duplicates: Any = None, fitted: Any = None):
@@ -121,10 +120,10 @@ class PushRanges(beam.PTransform):
 
 
 class CountItems(beam.PTransform):
-    """How many items each server would be sent: a PCollection of one `Pushed`. Without Beam: `reverb.pushing`.
+    """Counts the items for each server: a PCollection of one `Pushed`. Without Beam: `reverb.pushing`.
 
     Args:
-      pusher, duplicates, fitted: as for `PushRanges`.
+      pusher, duplicates, fitted: as in `PushRanges`.
     """
 
     def __init__(self, pusher: Pusher, duplicates: Any = None, fitted: Any = None):
@@ -140,7 +139,7 @@ class CountItems(beam.PTransform):
 
 
 class VerifyTables(beam.PTransform):
-    """Waits until all is written and asks the servers what they hold: a PCollection of one `Verified`.
+    """Waits for all writes, then asks the servers for their items: a PCollection of one `Verified`.
 
     Without Beam: `reverb.verifying.verify`.
     """
@@ -163,7 +162,7 @@ def _count(work: Any, pusher: Pusher, duplicates: Mapping[EpisodeKey, EpisodeKey
 
 
 def _name(work: WorkRange | ConvertedRange) -> str:
-    """A range in words; of one of an RLDS dataset, the files follow as they are read."""
+    """A range as text, for errors; ranges of RLDS datasets name their files later, as they are read."""
     return f"{work}, {work.path}" if isinstance(work, ConvertedRange) else str(work)
 
 
@@ -176,7 +175,7 @@ def _several(names: str | Sequence[str]) -> tuple[str, ...]:
 
 
 class _WriterFn(beam.DoFn):
-    """A DoFn with a writer of its own."""
+    """A DoFn that owns a writer."""
 
     def __init__(self, target: ReverbTarget):
         self._target = target

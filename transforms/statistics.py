@@ -1,4 +1,4 @@
-"""Statistics of episodes, in one pass."""
+"""Computes statistics of episodes in one pass."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from rlds_beam.episodes.episode import Episode
 
 
 class ComputeStatistics(beam.PTransform):
-    """A PCollection of `Episode` to one of a single `DatasetStatistics`. Without Beam: `DatasetStatistics.of`.
+    """Computes one `DatasetStatistics` from a PCollection of `Episode`. Without Beam: `DatasetStatistics.of`.
 
-    The result is the same, to the last bit, for any number of workers, and however the episodes are bundled: sums are
-    exact (`connectors.statistics.exact_sums`).
+    The result is bit-identical for any number of workers and any bundling, because sums are exact
+    (`connectors.statistics.exact_sums`).
 
     Args:
-      by: a field whose values get statistics of their own (see `DatasetStatistics`).
-      target_propensity_fn: `module:function` that gives the propensities of a target policy, which take the place of
-        the step field `target_propensity`.
+      by: a field; each of its values gets its own statistics (see `DatasetStatistics`).
+      target_propensity_fn: a `module:function` that returns the propensities of a target policy. They replace the step
+        field `target_propensity`.
     """
 
     def __init__(self, by: str | None = None, target_propensity_fn: str | None = None):
@@ -42,7 +42,7 @@ class ComputeStatistics(beam.PTransform):
 
 
 class CheckedStatistics(NamedTuple):
-    """Statistics, and the report on what was read for them."""
+    """Statistics, and the report on the records read."""
 
     statistics: DatasetStatistics
     report: Report
@@ -52,10 +52,10 @@ class CheckedStatistics(NamedTuple):
 
 
 class WithReport(beam.PTransform):
-    """A PCollection of one `DatasetStatistics` to one of a `CheckedStatistics`.
+    """Combines one `DatasetStatistics` with its report into one `CheckedStatistics`.
 
     Args:
-      report: PCollection of one `Report`, of `ValidateEpisodes`.
+      report: a PCollection of one `Report`, from `ValidateEpisodes`.
     """
 
     def __init__(self, report: Any):

@@ -1,4 +1,4 @@
-"""Writing checked episodes, from a pipeline of one's own."""
+"""Writes checked episodes in your pipeline."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ class WriteToTrajectoryRecordsResult(NamedTuple):
     """The outputs of `WriteToTrajectoryRecords`.
 
     Attributes:
-      written: PCollection of one dict, the manifest of the finished dataset.
-      rejected: PCollection of `Rejection`: episodes that could not be written (too long for an item,
-        or an image that cannot be decoded).
+      written: a PCollection of one dict, the manifest of the finished dataset.
+      rejected: a PCollection of `Rejection`: episodes that could not be written (too long for an item, or with an image
+        that cannot be decoded).
     """
 
     written: Any
@@ -50,25 +50,24 @@ class WriteToTrajectoryRecordsResult(NamedTuple):
 
 
 class WriteToTrajectoryRecords(beam.PTransform):
-    """Writes checked episodes as trajectory TFRecords that TF-Agents and TFDS read.
+    """Writes checked episodes as trajectory TFRecords for TF-Agents and TFDS.
 
-    One shard for each bundle of episodes and split; no episode is shuffled. Which episodes share a
-    shard is up to the runner, so a pipeline that was killed starts again: nothing tells which bundles were finished.
-    `rlds_beam.pipelines.convert` cuts the input itself, so it writes the same shards on every run, commits each of
-    them, and resumes. Both end in the same way: commits with checksums and predicted counts, then the manifest.
-    Use this transform if your pipeline edits the episodes in a way that a connector cannot.
+    Writes one shard per bundle of episodes and split; episodes are not shuffled. The runner chooses the bundles, so a
+    pipeline that was killed starts over. `rlds_beam.pipelines.convert` cuts the input itself, so it writes the same
+    shards on every run, commits each of them, and resumes. Both end with commits that hold checksums and predicted
+    counts, and then the manifest. Use this transform if your pipeline edits episodes in a way that a connector cannot.
 
     Args:
-      output: a directory that is not there yet, or is empty.
-      schema: of the episodes (`ReadFromRlds(...).source.schema`, and `schema.with_columns(...)` for columns that were
-        added).
+      output: a new or empty directory.
+      schema: the schema of the episodes (`ReadFromRlds(...).source.schema`, with `schema.with_columns(...)` for added
+        columns).
       frames, items, images, keep: as in `ConvertConfig`.
-      name: of the dataset.
-      overwrite: replace what rlds-beam wrote there before.
+      name: the name of the dataset.
+      overwrite: replaces what rlds-beam wrote there before.
 
     Raises:
-      UsageError: on construction, where the output or an option cannot be used; while running, where an episode has a
-        column that the schema does not name.
+      UsageError: on construction, if the output or an option cannot be used; while running, if an episode has a column
+        that is not in the schema.
     """
 
     def __init__(
@@ -86,14 +85,14 @@ class WriteToTrajectoryRecords(beam.PTransform):
         super().__init__()
         frames, items = frames or FrameOptions(), items or ItemOptions()
         if items.across_episodes:
-            raise UsageError("across_episodes needs the order of a shard, which a PCollection does not have")
+            raise UsageError("across_episodes needs the order of a shard, but a PCollection is unordered")
         if not naming.is_file_name(name):
-            raise UsageError(f"name={name!r}: it becomes part of file names, and may hold no separator")
+            raise UsageError(f"name={name!r}: expected a name without path separators; it becomes part of file names")
         spec = trajectory_spec(schema, frames, items)
         kept = keep_fields(keep, schema, (leaf.path for leaf in spec.leaves))
         conversion = Conversion(frames, items, spec, images, kept)
         self._output, self._schema = TrajectoryOutput(output, name, conversion), schema
-        # What an earlier pipeline did to its episodes is not known, so every run is a plan of its own.
+        # The pipeline may change its episodes in unknown ways, so every run is a new plan.
         self._plan = OutputPlan.of({"to": "trajectories", "pipeline": uuid.uuid4().hex}, self._output.metadata, name)
         check_output(output, self._plan, overwrite=overwrite)
         self._open = functools.partial(
@@ -101,7 +100,7 @@ class WriteToTrajectoryRecords(beam.PTransform):
         )
 
     def expand(self, episodes: Any) -> WriteToTrajectoryRecordsResult:
-        # Nothing is removed while the graph is built, which may never run.
+        # Building the graph, which may never run, removes nothing.
         opened = episodes.pipeline | "Start" >> beam.Create([None]) | "Open" >> beam.Map(_open, self._open)
         parts = episodes | "Write" >> beam.ParDo(
             _WritePartsFn(self._output, self._schema), AsList(opened)
@@ -115,9 +114,9 @@ class WriteToTrajectoryRecords(beam.PTransform):
 
 
 class WriteRejected(beam.PTransform):
-    """Keeps rejected records in `output/rejected/`: their original bytes, and a JSON line for each.
+    """Writes rejected records to `output/rejected/`: their original bytes, and a JSON line for each.
 
-    Gives a PCollection of one dict, the content of `rejected/rejected.json`.
+    The result is a PCollection of one dict, the content of `rejected/rejected.json`.
     """
 
     def __init__(self, output: str):
@@ -139,11 +138,11 @@ class _WritePartsFn(beam.DoFn):
         self._writer: BundleWriter | None = None
 
     def start_bundle(self) -> None:
-        self.teardown()  # of a bundle that failed
+        self.teardown()  # if the last bundle failed
         self._writer = BundleWriter(self._output)
 
     def process(self, episode: Episode, opened: object) -> Iterator[TaggedOutput]:
-        del opened  # which only says that the directory is ready
+        del opened  # only a signal that the directory is ready
         assert self._writer is not None
         self._schema.check(episode)
         try:

@@ -170,4 +170,4 @@ def test_figures_of_a_run_during_which_the_clock_was_set(began: int, ended: int)
     }  # fmt: skip
     found = outcome.figures(metrics, 6.0)
     assert (found["working_seconds"], found["steps_per_second"]) == (6.0, 100)
-    assert outcome.timing_line(found) == "took      6.0 s with start-up, 100 steps/s at work"
+    assert outcome.timing_line(found) == "took      6.0 s with start-up, 100 steps/s while working"

@@ -169,7 +169,7 @@ def test_an_input_of_no_episodes_gives_no_item_and_exit_code_3(nothing, tmp_path
         assert main([*command, f"--from={source}", "--workers=1", *flags]) == 3
         out = capsys.readouterr().out
         assert "the input has no episodes (--allow_empty accepts that)" in out
-        assert ("an earlier run had finished it" in out) <= (name in ("rlds", "d4rl"))
+        assert ("an earlier run finished this job" in out) <= (name in ("rlds", "d4rl"))
     assert main([*convert, f"--from={source}", "--workers=1", *flags, "--allow_empty"]) == 0
 
 

@@ -97,7 +97,7 @@ def test_elsewhere_there_are_plain_lines(data, gate, convert, monkeypatch, eager
     ran = convert(data, *FLAGS, f"--workers={workers}")
     assert ran.code == 0
     first, *lines = ran.err.splitlines()
-    assert first.startswith("rlds-beam: about ") and first.endswith(f" to be written to {ran.output}")
+    assert first.startswith("rlds-beam: writing about ") and first.endswith(f" to {ran.output}")
     assert any(" of 8 parts, " in line for line in lines), ran.err
     assert all(line.startswith("rlds-beam: convert ") for line in lines)
     assert "\x1b" not in ran.err
@@ -137,8 +137,8 @@ def line(total: Total, *ticks: tuple[float, Done]) -> str:
 def test_the_line_of_a_conversion() -> None:
     total = Total("convert", ranges=100, finished=20, bytes=3_200_000_000)
     assert line(total, (1, Done())) == "convert starting, 0:01 so far"
-    assert line(total, (3, Done(scanned=7))) == "convert looking for duplicates (7 pieces of files), 0:03 so far"
-    planned = "convert planning, 2.5 GB of files looked at, 0:03 so far"
+    assert line(total, (3, Done(scanned=7))) == "convert looking for duplicates (7 file segments), 0:03 so far"
+    planned = "convert planning, 2.5 GB scanned, 0:03 so far"
     assert line(Total("convert"), (3, Done(framed=2_500_000_000))) == planned
     begun = (5.0, Done(records=1))
     working = (45.0, Done(ranges=20, records=4000, bytes=640_000_000, steps=400_000, rejected=3))
@@ -155,7 +155,7 @@ def test_all_of_the_files_is_counted_while_a_job_is_planned(tmp_path, monkeypatc
     monkeypatch.setattr(progress, "LOOK_SECONDS", 0.01)
     monkeypatch.setattr(progress, "EVERY_SECONDS", 0.0)
     size = sum(shard.stat().st_size for shard in shard_paths(source))
-    line = f"rlds-beam: convert planning, {format_size(size)} of files looked at, "
+    line = f"rlds-beam: convert planning, {format_size(size)} scanned, "
     before, said = worker_status.done().framed, io.StringIO()
     with planning("convert", "plain"):
         prepare(ConvertConfig.create(input=str(source), output=str(tmp_path / "out")))
@@ -165,7 +165,7 @@ def test_all_of_the_files_is_counted_while_a_job_is_planned(tmp_path, monkeypatc
 
 def test_the_size_of_the_output_is_said_before_the_work(data, convert, tmp_path) -> None:
     ran = convert(data, "--accept=duplicate_episode")
-    (said,) = re.findall(rf"^rlds-beam: about (\S+) kB to be written to {ran.output}$", ran.err)
+    (said,) = re.findall(rf"^rlds-beam: writing about (\S+) kB to {ran.output}$", ran.err)
     assert 1000 * float(said) == pytest.approx(sum(f.stat().st_size for f in ran.output.glob("*.tfrecord-*")), rel=0.01)
     assert convert(data, "--json", "--overwrite", "--items=frames").err == ""
 

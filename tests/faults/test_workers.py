@@ -117,8 +117,8 @@ def test_the_range_is_named(tmp_path, data, killer, convert, death):
     assert (ran.returncode, ran.stdout) == (1, "")
     said = re.fullmatch(
         r"rlds-beam: a worker process died at (?P<range>train-\d{5}-of-00008), (?P<file>\S+), bytes (?P<start>\d+) to "
-        r"(?P<stop>\d+|the end) \((?P<why>.+)\); what is finished is kept, run again \((?P<done>\d) of 8 parts are "
-        r"finished\)",
+        r"(?P<stop>\d+|the end) \((?P<why>.+)\); finished work is kept, run the same command to resume "
+        r"\((?P<done>\d) of 8 parts are finished\)",
         "\n".join(complaints(ran.stderr)),
     )
     assert said, ran.stderr

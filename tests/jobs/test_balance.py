@@ -80,14 +80,14 @@ def test_a_gzip_shard_is_named_as_what_cannot_be_cut(skewed, tmp_path, capsys):
     assert found.most >= huge.stat().st_size and str(huge) in found.unsplittable
     assert main(["convert", str(skewed), str(tmp_path / "out"), "--dry_run"]) == 0
     said = capsys.readouterr().out
-    assert "of the work, goes to one worker" in said and f"{huge} is gzip, which cannot be cut" in said
+    assert "of the work, goes to one worker" in said and f"{huge} is gzip-compressed, which cannot be cut" in said
     assert main(["inspect", str(skewed), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["ranges"] == found.to_json()
 
 
 def test_a_stream_over_episodes_is_named_as_what_is_kept_whole(skewed, capsys):
     assert main(["inspect", str(skewed), "--items=sequences", "--sequence_length=3", "--across_episodes"]) == 0
-    assert f"{shard_paths(skewed)[0]} is one stream, which --across_episodes keeps whole" in capsys.readouterr().out
+    assert f"{shard_paths(skewed)[0]} is read as one stream for --across_episodes" in capsys.readouterr().out
 
 
 def test_an_even_dataset_needs_no_word(skewed, tmp_path, capsys):

@@ -100,7 +100,7 @@ def test_a_disk_without_room_is_refused_before_any_work(source, tmp_path, capsys
             assert main(["convert", source, str(output), *flags]) == 2
             out, err = capsys.readouterr()
             assert out == ""
-            assert "needs about 1.7 MB, and its file system has room for 1.0 MB" in err
+            assert "needs about 1.7 MB, but its file system has only 1.0 MB free" in err
             assert len(err.splitlines()) == 1
             assert not list(disk.rglob("*.json"))
         frames = ["convert", source, str(output), "--items=frames"]

@@ -200,7 +200,7 @@ def test_push_columns(tmp_path):
     ("options", "message"),
     [
         ({}, "no connector adds columns"),
-        ({"connectors": COLUMNS, "items": "frames"}, "--items is for trajectories, not --columns"),
+        ({"connectors": COLUMNS, "items": "frames"}, "--items has no effect with --columns"),
         ({"connectors": COLUMNS, "module": "default_polcy"}, "did you mean default_policy"),
         ({"connectors": COLUMNS, "writer": "observer"}, "--writer=stream"),
     ],

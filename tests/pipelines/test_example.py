@@ -105,7 +105,7 @@ def test_impossible_options_are_refused(options: dict[str, int], message: str, t
 def test_an_existing_dataset_is_left_alone(tmp_path: Path) -> None:
     example(ExampleConfig(str(tmp_path)))
     before = files(tmp_path)
-    with pytest.raises(UsageError, match="exists already"):
+    with pytest.raises(UsageError, match="already exists"):
         example(ExampleConfig(str(tmp_path), seed=1))
     assert files(tmp_path) == before
 

@@ -54,11 +54,11 @@ def test_stats_and_example_are_functions_as_the_others(tmp_path: Path, capsys: p
     print(outcome)
     table = capsys.readouterr().out
     assert table.startswith("read      6 records") and "\nepisodes  6, " in table and "\naction[0] " in table
-    with pytest.raises(UsageError, match="exists already"):
+    with pytest.raises(UsageError, match="already exists"):
         rlds_beam.example(tmp_path / "data")
     with pytest.raises(UsageError, match="unknown option episode; did you mean episodes"):
         rlds_beam.example(tmp_path, episode=3)
-    with pytest.raises(UsageError, match="max_rejected is an option of the command alone"):
+    with pytest.raises(UsageError, match="max_rejected is an option of the command only"):
         rlds_beam.stats(directory, max_rejected=3)
 
 
@@ -83,8 +83,8 @@ def test_results_have_a_short_repr(dataset: Path, tmp_path: Path) -> None:
         ({"observation_fields": [3]}, "--observation_fields=3: expected text, not int"),
         ({"policy_info_fn": functools.partial(min, 1)}, "give a function or a class, or module:function"),
         ({"itmes": "pairs"}, "unknown option itmes; did you mean items"),
-        ({"dry_run": True}, "dry_run is an option of the command alone: rlds_beam.inspect"),
-        ({"max_rejected": 3}, "max_rejected is an option of the command alone"),
+        ({"dry_run": True}, "dry_run is an option of the command only: use rlds_beam.inspect"),
+        ({"max_rejected": 3}, "max_rejected is an option of the command only"),
     ],
 )
 def test_wrong_options_are_refused(options: dict[str, Any], message: str, dataset: Path, tmp_path: Path) -> None:

@@ -176,7 +176,7 @@ def test_an_empty_dataset_says_the_same_everywhere(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        ("--max_rejected=many", "--max_rejected=many: expected a count (12) or a share of the records (0.05 or 5%)"),
+        ("--max_rejected=many", "--max_rejected=many: expected a count (12) or a fraction of the records (0.05 or 5%)"),
         ("--workers=x", "--workers=x: expected a whole number"),
         ("--items=pair", "--items=pair: expected one of pairs, sequences, episodes, frames; did you mean pairs?"),
         ("--split", "--split: a value is missing (--split=...)"),
@@ -323,7 +323,7 @@ def test_a_job_server_that_cannot_be_fetched_is_one_line(tmp_path, capsys, monke
     source = str(write_dataset(tmp_path, [make_episode(5)]))
     assert main(["validate", source, "--runner=spark"]) == 2
     assert capsys.readouterr().err == (
-        f"rlds-beam: --runner=spark: Beam's job server for Spark could not be fetched ({why}). "
+        f"rlds-beam: --runner=spark: Beam's job server for Spark could not be downloaded ({why}). "
         "Tested runners: local, flink, dataflow. -v shows the traceback.\n"
     )
     assert main(["validate", source, "--runner=spark", "-v"]) == 2

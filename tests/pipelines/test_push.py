@@ -140,7 +140,7 @@ def test_what_was_converted_is_pushed_as_it_is(push, server, data, tmp_path, cap
     assert "episode" not in line, "Reverb counts batches of converted items as episodes"
     assert items_of(server) == expected
     code, _, said = push(tmp_path / "out", server, "--items=episodes")
-    assert (code, "is converted already" in said) == (2, True)
+    assert (code, "is already converted" in said) == (2, True)
 
 
 def test_pushing_again_writes_nothing_twice(push, server, data) -> None:
@@ -354,11 +354,11 @@ def test_embedded_leaves_a_checkpoint_that_a_server_takes_up(data, tmp_path) -> 
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--table=t"], "--reverb is needed"),
-        (["--reverb=a:1"], "--table is needed"),
+        (["--table=t"], "--reverb is missing"),
+        (["--reverb=a:1"], "--table is missing"),
         (["--reverb=a:1,a:1", "--table=t"], "named twice"),
-        (["--reverb=embedded", "--table=t"], "--checkpoint=DIR leaves that on the disk"),
-        (["--reverb=a:1", "--table=t", "--checkpoint=x"], "are for --reverb=embedded"),
+        (["--reverb=embedded", "--table=t"], "add --checkpoint=DIR to save"),
+        (["--reverb=a:1", "--table=t", "--checkpoint=x"], "need --reverb=embedded"),
         (["--reverb=a:1", "--table=t", "--timeout=0"], "more than 0 seconds"),
         (["--reverb=a:1", "--table=t", "--chunk_length=0"], "must be at least 1"),
         (["--reverb=nowhere", "--table=t"], "expected host:port"),

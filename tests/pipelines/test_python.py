@@ -105,4 +105,4 @@ def test_inspect_predicts_what_convert_writes_with_duplicates(tmp_path, capsys, 
 
 def test_inspect_says_that_it_did_not_look_for_duplicates_in_a_sample(source, capsys):
     assert main(["inspect", str(source), "--sample_bytes=1"]) == 0
-    assert "a sample was read; duplicates were not looked for" in capsys.readouterr().out
+    assert "a sample was read; duplicates were not checked" in capsys.readouterr().out

@@ -74,7 +74,7 @@ def test_the_same_bytes_with_workers_and_when_it_is_run_again(tmp_path, undistur
     assert bytes_of(tmp_path / "out") == bytes_of(undisturbed)
     capsys.readouterr()
     assert main(["record", str(tmp_path / "out"), *FLAGS]) == 0
-    assert "nothing was left to do" in capsys.readouterr().out
+    assert "nothing to do: " in capsys.readouterr().out
     (tmp_path / "out" / "manifest.json").unlink()
     lost = sorted((tmp_path / "out").glob("*.tfrecord-*"))[3]
     lost.write_bytes(lost.read_bytes()[:-1])
@@ -274,13 +274,13 @@ def test_a_limit_of_its_own_truncates(tmp_path):
         ({"env": "gymnasium:NoSuchThing-v9"}, "NoSuchThing"),
         ({"env": "recorded_environments:nothing"}, "nothing"),
         ({"env": "recorded_environments:q_function"}, "observations"),
-        ({"env": "recorded_environments:endless"}, "--step_per_trajectory or --max_episode_steps"),
-        ({"episodes": None}, "one of --episodes=N and --steps=N"),
-        ({"steps": 10}, "one of --episodes=N and --steps=N"),
+        ({"env": "recorded_environments:endless"}, "--max_episode_steps or --step_per_trajectory"),
+        ({"episodes": None}, "either --episodes=N or --steps=N"),
+        ({"steps": 10}, "either --episodes=N or --steps=N"),
         ({"episodes": None, "steps": 15}, "multiple of --step_per_trajectory=10"),
-        ({"single_interaction": True}, "--single_interaction is for --steps=N"),
-        ({"episodes": None, "steps": 20, "single_interaction": True, "shards": 2}, "one file for each"),
-        ({"policy": ()}, "no policy is named"),
+        ({"single_interaction": True}, "--single_interaction needs --steps=N"),
+        ({"episodes": None, "steps": 20, "single_interaction": True, "shards": 2}, "one file per policy"),
+        ({"policy": ()}, "--policy is missing"),
         ({"policy": ("random", "random")}, "2 policies are called random"),
         ({"policy": (Q,)}, "put a head around a function"),
         ({"policy": ("recorded_environments",)}, "expected random, module:name"),
@@ -288,10 +288,10 @@ def test_a_limit_of_its_own_truncates(tmp_path):
         ({"policy": (f"EpsilonGreedyHead({Q}, epsilom=1)",)}, "did you mean epsilon"),
         ({"policy": (f"EpsilonGreedyHead({Q}, epsilon=2)",)}, "expected 0 to 1"),
         ({"policy": (f"EpsilonGreedyHead({Q}, n_actions=2)",)}, "the environment has 3"),
-        ({"policy": (f"GaussianHead({Q})",)}, "is for an action that is a list of numbers"),
-        ({"policy": (GREEDY, f"OnlineHead({Q}, name=online)")}, "no propensity is known of online"),
+        ({"policy": (f"GaussianHead({Q})",)}, "needs an environment with one action that is a list of numbers"),
+        ({"policy": (GREEDY, f"OnlineHead({Q}, name=online)")}, "the propensities of online are unknown"),
         ({"obtain_info": True, "info_keys": ("depth",)}, "it has age, place, side"),
-        ({"env_config": "[1]"}, "expected an object"),
+        ({"env_config": "[1]"}, "expected a JSON object"),
         ({"seed": -1}, "at least 0"),
     ],
 )  # fmt: skip

@@ -54,7 +54,7 @@ def served(dataset) -> Iterator[Serve]:
 
 
 def test_says_what_is_served_and_to_whom(served):
-    assert "for this machine alone" in served.text
+    assert "for this machine only" in served.text
     for line in (
         "replay: uniform, 0 items of at most 1,000,000,000", "all: prioritized, 0 items of at most 1,000",
         "line: queue, 0 items of at most 100", "pile: stack, 0 items of at most 100",
@@ -110,7 +110,7 @@ def test_a_converted_dataset_says_the_same_of_its_tables(convert_only, dataset, 
     converted = convert_only(dataset, "--items=sequences", "--sequence_length=3").output
     assert signature_leaves(spec_of(str(converted), FrameOptions())) == signature_leaves(spec)
     text = refused(capsys, f"--like={converted}", "--last_step=absorbing")
-    assert "--last_step" in text and "converted already" in text
+    assert "--last_step" in text and "already converted" in text
 
 
 def test_frame_options_are_in_the_signature(dataset):

@@ -198,7 +198,7 @@ def test_a_truncated_gaussian_stays_within_its_bounds(tmp_path):
 
 
 def test_a_policy_with_a_state_is_found_out(tmp_path):
-    with pytest.raises(NotVerifiedError, match=r"propensity .* was recorded, and it is .* has to be a function of the"):
+    with pytest.raises(NotVerifiedError, match=r"with propensity .*, but .* gives .* must be a function of the"):
         recorded(tmp_path / "out", "EpsilonGreedyHead(recorded_environments:counting)", episodes=3, envs_per_worker=1)
     assert not (tmp_path / "out" / "manifest.json").exists()
     assert not [*(tmp_path / "out").glob("*.tfrecord-*")]
@@ -221,7 +221,7 @@ def test_an_online_head_has_no_propensity(tmp_path):
     environment = as_environment(walk(), "walk")
     head = OnlineHead(q_function)
     head.bind(environment.observation, environment.action)
-    with pytest.raises(UsageError, match="are not known"):
+    with pytest.raises(UsageError, match="are unknown"):
         head.calc_pscore_given_action(np.zeros((1, 2)), np.zeros(1))
 
 

@@ -65,10 +65,15 @@ def test_the_environment_is_given_the_actions_for_it(tmp_path):
     ("policy", "options", "error", "message"),
     [
         ("ModulePolicy(recorded_environments:Forgetful)", {}, NotVerifiedError, "has to be a function"),
-        ("ModulePolicy(recorded_environments:towards_names)", {}, UsageError, "gave a list, expected columns by name"),
-        ("ModulePolicy(recorded_environments:without_logits)", {}, UsageError, "gave vf_preds, expected action_dist"),
-        ("ModulePolicy(recorded_environments:of_walk)", {"episodes": None, "steps": 20}, UsageError, "looks at whole"),
-        ("ModulePolicy(d3rlpy:nothing)", {}, UsageError, "there is no nothing"),
+        (
+            "ModulePolicy(recorded_environments:towards_names)",
+            {},
+            UsageError,
+            "returned a list, expected a dict of columns",
+        ),
+        ("ModulePolicy(recorded_environments:without_logits)", {}, UsageError, "returned vf_preds, expected action_dist"),
+        ("ModulePolicy(recorded_environments:of_walk)", {"episodes": None, "steps": 20}, UsageError, "needs whole"),
+        ("ModulePolicy(d3rlpy:nothing)", {}, UsageError, "nothing does not exist"),
     ],
 )
 def test_what_cannot_be_a_module_policy(tmp_path, policy, options, error, message):

@@ -63,12 +63,12 @@ def test_windows_begin_with_the_state_that_they_find(tmp_path, options):
 
 def test_windows_of_several_policies_are_refused(tmp_path):
     given = {"env": WALK, "policy": (REMEMBERING, "random"), "steps": 20, "logger": "own"}
-    with pytest.raises(UsageError, match="remembering has a state, which it would not have seen begin"):
+    with pytest.raises(UsageError, match="remembering has a state, which is unknown at the start"):
         prepare(RecordOptions.create(tmp_path / "out", **given))
 
 
 def test_a_state_keeps_its_shape(tmp_path):
-    with pytest.raises(UsageError, match=r"Growing.*: the state was .* before a step, and .* after it"):
+    with pytest.raises(UsageError, match=r"Growing.*: the state must keep .* became .* in a step"):
         recorded(tmp_path / "out", "EpsilonGreedyHead(recorded_environments:Growing)")
 
 
@@ -78,7 +78,7 @@ def test_a_state_of_the_connectors_is_refused(tmp_path):
         "- AddStatesFromEpisodesToBatch: {initial_state: [0.0]}\n- BatchIndividualItems\n"
     )
     policy = f"ModulePolicy(recorded_environments:RememberingModule, env_to_module={tmp_path / 'states.yaml'})"
-    with pytest.raises(UsageError, match="the policy carries itself"):
+    with pytest.raises(UsageError, match="the policy carries them itself"):
         recorded(tmp_path / "out", policy, episodes=3)
 
 

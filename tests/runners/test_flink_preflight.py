@@ -107,14 +107,14 @@ def test_java(master, java, jar) -> None:
     assert "is not a working Java" in refusal(options(master, jar))
     java.unlink()
     said = refusal(options(master, jar))
-    assert "there is no java on the PATH" in said and "apt install" in said
+    assert "no java on the PATH" in said and "apt install" in said
 
 
 def test_the_master(master, java, jar) -> None:
     assert "--flink_master=HOST:PORT" in refusal(options(None, jar))
     closed = f"127.0.0.1:{free_port()}"
     said = refusal(options(closed, jar))
-    assert f"no JobManager of Flink answers at http://{closed}" in said and "refused" in said and "8081" in said
+    assert f"no Flink JobManager answers at http://{closed}" in said and "refused" in said and "8081" in said
     Rest.answer = b"<html>"
     assert "is not Flink's REST interface" in refusal(options(master, jar))
     overview("1.17.2", 1)
@@ -132,7 +132,7 @@ def test_the_workers(master, java, jar) -> None:
     assert f"no worker pool answers at {closed}" in said and "python -m rlds_beam.runners.worker_pool --port=" in said
     assert "expected HOST:PORT" in refusal(options(master, jar, environment_config="pool"))
     docker = options(master, jar, environment_type="DOCKER", environment_config=None)
-    assert "an image with rlds-beam in it" in refusal(docker)
+    assert "an image that contains rlds-beam" in refusal(docker)
     assert "it is --parallelism" in refusal(options(master, jar, workers=2))
 
 
@@ -172,7 +172,7 @@ def test_a_jar_by_maven(master, java, offline, tmp_path) -> None:
 
 def test_a_jar_that_cannot_be_had(master, java, offline) -> None:
     said = refusal(options(master))
-    assert "there is no mvn on the PATH" in said
+    assert "no mvn on the PATH" in said
     assert "--flink_job_server_jar=PATH" in said
     program(java.parent / "mvn", "echo '[ERROR] Could not find artifact x in central -> [Help 1]'; exit 1")
     said = refusal(options(master))
@@ -190,7 +190,7 @@ def test_maven_that_hangs(master, java, offline, monkeypatch) -> None:
 
 def test_flags_of_another_runner() -> None:
     for flag in ({"flink_master": "a:1"}, {"parallelism": 2}, {"environment_config": "a:1"}):
-        with pytest.raises(UsageError, match="is for --runner=flink, not --runner=local"):
+        with pytest.raises(UsageError, match="needs --runner=flink, not --runner=local"):
             RunOptions(**flag)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="at least 1"):
         RunOptions(runner="flink", parallelism=0)
@@ -203,7 +203,7 @@ def test_dry_run_looks_and_fetches_nothing(command, master, java, offline, tmp_p
     flags = ["--dry_run", "--runner=flink", "--environment_config=sdk-workers:50000"]
     closed = f"127.0.0.1:{free_port()}"
     assert main([command, source, *where, *flags, f"--flink_master={closed}"]) == 2
-    assert f"no JobManager of Flink answers at http://{closed}" in capsys.readouterr().err
+    assert f"no Flink JobManager answers at http://{closed}" in capsys.readouterr().err
     if command == "convert":  # the other one looks at the tables too, and there are none
         assert main([command, source, *where, *flags, f"--flink_master={master}"]) == 0
     assert not offline.exists()
@@ -211,4 +211,4 @@ def test_dry_run_looks_and_fetches_nothing(command, master, java, offline, tmp_p
 
 def test_nothing_is_done_before(convert, tmp_path) -> None:
     ran = convert(dataset(tmp_path), "--runner=flink", f"--flink_master=127.0.0.1:{free_port()}")
-    ran.assert_nothing_done("no JobManager of Flink answers")
+    ran.assert_nothing_done("no Flink JobManager answers")

@@ -19,7 +19,7 @@ from rlds_beam.runners.worker_pool import serving
 def test_a_port_that_is_taken() -> None:
     with serving("127.0.0.1", 0) as port:
         taken = serving("127.0.0.1", port)
-        with pytest.raises(OSError, match=f"127.0.0.1:{port} cannot be listened at"):
+        with pytest.raises(OSError, match=f"cannot listen at 127.0.0.1:{port}"):
             taken.__enter__()
 
 

@@ -1,4 +1,4 @@
-"""How far a job is: a live line on a terminal, a plain line now and then elsewhere."""
+"""The progress of a job: a live line on a terminal, or a plain line now and then."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from rlds_beam.text import count, format_size
 from rlds_beam.worker_status import Done
 
 EVERY_SECONDS = 30.0
-"""Until the first plain line, and from one to the next; a short job prints none."""
+"""Seconds before the first plain line and between two; a short job prints none."""
 
 LOOK_SECONDS = 1.0
-"""Between two looks at how far the planning of a job is."""
+"""Seconds between two updates while a job is planned."""
 
 Kind = Literal["auto", "plain", "none"]
 
 
 @dataclasses.dataclass(frozen=True)
 class Total:
-    """How much there is to do.
+    """The total amount of work.
 
     Attributes:
-      name: of the job: `convert`.
-      ranges: of the whole plan; None for a job that has none.
-      finished: of them by an earlier run.
-      bytes: of the input; None where it is not known.
-      episodes: to be written, by a job that reads none.
+      name: the job's name: `convert`.
+      ranges: the number of ranges of the plan; None for a job without ranges.
+      finished: the number of ranges that an earlier run finished.
+      bytes: the bytes of the input; None if unknown.
+      episodes: the number of episodes to write, for a job that reads none.
     """
 
     name: str
@@ -43,13 +43,13 @@ class Total:
 
 
 class Progress:
-    """Prints how far a job is, to `stream`; what a runner tells (`runners.base.Watcher`).
+    """Prints the progress that a runner reports (a `runners.base.Watcher`).
 
     Args:
-      total: how much there is to do.
-      kind: `auto` is a live line where the stream is a terminal, else plain lines; `none` prints nothing.
-      poll: finds out how far the job is, where its runner does not know.
-      stream: standard error, by default: standard output is for the result.
+      total: the total amount of work.
+      kind: `auto` prints a live line if the stream is a terminal, else plain lines; `none` prints nothing.
+      poll: returns the progress if the runner does not report it.
+      stream: the stream to print to; standard error by default, because standard output is for the result.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Progress:
 
     @contextlib.contextmanager
     def shown(self) -> Iterator[Progress]:
-        """While the block runs; the live line is gone after it."""
+        """Shows the progress during the block; removes the live line after it."""
         try:
             yield self
         finally:
@@ -79,11 +79,11 @@ class Progress:
                     self._live.stop()
 
     def started(self, place: str) -> None:
-        """A cluster or service has the job: says where to look at it."""
+        """Prints where to watch the job that a cluster or service accepted."""
         self.say(place)
 
     def say(self, text: str) -> None:
-        """Prints a line that stays."""
+        """Prints a permanent line."""
         with self._lock:
             if self._live is not None:
                 self._live.console.print(f"rlds-beam: {text}", soft_wrap=True, highlight=False, markup=False)
@@ -91,7 +91,7 @@ class Progress:
                 self._print(text)
 
     def tick(self, done: Done | None) -> None:
-        """So much is done by now; None where the runner does not know."""
+        """Updates the progress; `done` is None if the runner does not report it."""
         now = time.monotonic()
         done = self._poll() if done is None else done
         with self._lock:
@@ -104,9 +104,9 @@ class Progress:
                     self._print(line)
 
     def line(self, done: Done, now: float) -> str:
-        """How far the job is, in a line: `convert 12 of 71 parts, 40,000 steps, 21,000 steps/s, ...`."""
+        """The progress as a line: `convert 12 of 71 parts, 40,000 steps, 21,000 steps/s, ...`."""
         if self._start is None and (done.records or done.ranges):
-            # What was done before the first look took an unknown part of the time since the start of the command.
+            # It is unknown how long the work before the first update took, so the rate starts here.
             self._start = (now, done) if done.records else (self._began, Done())
         total, parts = self._total, []
         if total.ranges is not None and done.records + done.ranges:
@@ -129,11 +129,11 @@ class Progress:
         return f"{total.name} " + ", ".join(parts)
 
     def _by_bytes(self, done: Done) -> bool:
-        """Whether the size of the files tells how much there is to read; of compressed ones it does not."""
+        """Whether the files' size is the amount to read; it is not for compressed files."""
         return self._total.bytes is not None and 0 < done.bytes <= self._total.bytes
 
     def _seconds_left(self, done: Done, now: float) -> float | None:
-        """From what was done since the work began; None while that is too little."""
+        """An estimate from the work done so far; None until there is enough."""
         if self._start is None or now - self._start[0] < 1:
             return None
         began, first = self._start
@@ -147,7 +147,7 @@ class Progress:
         return (now - began) * left / part if part > 0 and left >= 0 else None
 
     def _print(self, line: str) -> None:
-        with contextlib.suppress(OSError):  # a log that is full is no reason to fail
+        with contextlib.suppress(OSError):  # a full log must not fail the job
             print(f"rlds-beam: {line}", file=self._stream, flush=True)
 
     def _show(self, line: str) -> None:
@@ -157,16 +157,16 @@ class Progress:
 
         if self._live is None:
             console = Console(file=self._stream, highlight=False)
-            # Drawn when there is something new, not by a thread of its own.
+            # Drawn on updates, without a refresh thread.
             self._live = Live(console=console, auto_refresh=False, transient=True, redirect_stdout=False)
             self._live.start()
-            console.show_cursor(True)  # a command that is killed could not bring it back
+            console.show_cursor(True)  # a killed command could not show it again
         self._live.update(Text(line, no_wrap=True, overflow="ellipsis"), refresh=True)
 
 
 @contextlib.contextmanager
 def in_this_process(total: Total, kind: Kind) -> Iterator[None]:
-    """Shows how far the work of the block is, which this process does and counts (`worker_status.count`)."""
+    """Shows the progress of work that this process does and counts in the block (`worker_status.count`)."""
     before, ended = worker_status.done(), threading.Event()
 
     def tick(progress: Progress) -> None:
@@ -182,15 +182,15 @@ def in_this_process(total: Total, kind: Kind) -> Iterator[None]:
 
 
 def planning(name: str, kind: Kind) -> contextlib.AbstractContextManager[None]:
-    """Shows how much of its input a job has gone through, while the block plans the job in this process."""
+    """Shows how much input was read while the block plans a job in this process."""
     return in_this_process(Total(name), kind)
 
 
 def _at_the_start(done: Done) -> str:
-    """What a job does before it reads episodes."""
+    """The text before the first episode is read."""
     if done.scanned:
-        return f"looking for duplicates ({done.scanned:,} pieces of files)"
-    return f"planning, {format_size(done.framed)} of files looked at" if done.framed else "starting"
+        return f"looking for duplicates ({done.scanned:,} file segments)"
+    return f"planning, {format_size(done.framed)} scanned" if done.framed else "starting"
 
 
 def _clock(seconds: float) -> str:

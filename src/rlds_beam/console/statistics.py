@@ -9,14 +9,14 @@ import numpy as np
 
 _COLUMNS = ("mean", "std", "min", "q01", "q50", "q99", "max")
 _DEVIATION = 4
-"""Deviations of the calibration up to this one are taken for chance: larger ones are, once in 750, for one action."""
+"""Calibration deviations up to this are attributed to chance; for one action, chance exceeds it once in 750 cases."""
 
 _MOST = 32
-"""Dimensions of a field that are printed; the JSON has all."""
+"""Maximum number of printed dimensions per field; the JSON has all."""
 
 
 def statistics_lines(content: Mapping[str, Any]) -> list[str]:
-    """A line for each dimension of each field, and for the lengths and returns of the episodes.
+    """The table: one line per dimension of each field, and for the lengths and returns of the episodes.
 
     Args:
       content: `DatasetStatistics.to_json()`.
@@ -61,7 +61,7 @@ def _exactness(content: Mapping[str, Any]) -> list[str]:
 
 
 def _propensity_lines(content: Mapping[str, Any] | None) -> list[str]:
-    """Whether off-policy evaluation on the data makes sense (`PropensityStatistics.to_json`)."""
+    """Lines on whether the data allows off-policy evaluation (`PropensityStatistics.to_json`)."""
     if content is None:
         return []
     lines = [f"propensity      of {content['transitions']:,} transitions, the smallest {content['smallest']:.4g}"]

@@ -1,4 +1,4 @@
-"""Plans and findings as text for a terminal."""
+"""Plans as text for a terminal."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from rlds_beam.jobs.describing import about, balance_lines, record_lines
 from rlds_beam.text import count, format_size
 
-if TYPE_CHECKING:  # of each job a command imports its own alone
+if TYPE_CHECKING:  # a command imports only its own job
     from rlds_beam.jobs.convert import ConvertJob
     from rlds_beam.jobs.push import PushInput
 
@@ -16,7 +16,7 @@ _NOTHING_WRITTEN = "nothing was written (--dry_run)"
 
 
 def convert_plan(job: ConvertJob) -> str:
-    """What a conversion would read and write."""
+    """The input and the output of a conversion."""
     return "\n".join(
         [
             f"input     {job.source.describe()}",
@@ -29,7 +29,7 @@ def convert_plan(job: ConvertJob) -> str:
 
 
 def push_plan(source: PushInput, servers: Sequence[str], tables: Sequence[str]) -> str:
-    """What a push would read, and where it would go."""
+    """The input and the tables of a push."""
     return "\n".join(
         [
             f"input     {source.dataset}: {format_size(source.size)}",

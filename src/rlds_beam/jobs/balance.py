@@ -1,4 +1,4 @@
-"""How even the ranges of a plan are, and why they are not."""
+"""The sizes of a plan's ranges, and why the largest could not be cut."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from rlds_beam.reading.base import Source
 from rlds_beam.reading.plan import RANGE_BYTES, WorkRange, left_whole, segment_bytes
 
 _LARGE = 2 * RANGE_BYTES
-"""A range of more is mentioned, if it could not be cut."""
+"""Bytes above which a range that could not be cut is mentioned."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Balance:
-    """The ranges of a plan by their size.
+    """The sizes of a plan's ranges.
 
     Attributes:
-      ranges: how many there are.
-      least, most, total: input bytes of the smallest, of the largest, and of all.
-      unsplittable: why the largest was not cut, and which file that is; None where it need not be.
+      ranges: the number of ranges.
+      least, most, total: input bytes of the smallest range, of the largest, and of all.
+      unsplittable: why the largest range was not cut, naming its file; None if it is small enough.
     """
 
     ranges: int
@@ -30,12 +30,12 @@ class Balance:
     unsplittable: str | None
 
     def to_json(self) -> dict[str, Any]:
-        """For programs."""
+        """The sizes as JSON."""
         return dataclasses.asdict(self)
 
 
 def balance_of(source: Source, ranges: Sequence[WorkRange], *, whole_shards: bool = False) -> Balance:
-    """Weighs the ranges that `plan_ranges` cut with these arguments."""
+    """The balance of the ranges from `plan_ranges` called with these arguments."""
     sizes = [range_bytes(source, work) for work in ranges]
     balance = balance_of_sizes(sizes)
     if balance.most <= _LARGE:
@@ -45,20 +45,17 @@ def balance_of(source: Source, ranges: Sequence[WorkRange], *, whole_shards: boo
 
 
 def balance_of_sizes(sizes: Sequence[int]) -> Balance:
-    """Weighs ranges that are files, each whole."""
+    """The balance of ranges that are whole files of these sizes."""
     return Balance(len(sizes), min(sizes, default=0), max(sizes, default=0), sum(sizes), None)
 
 
 def range_bytes(source: Source, work: WorkRange) -> int:
-    """Input bytes of a range."""
+    """The input bytes of a range."""
     return sum(segment_bytes(source, segment) for segment in work.segments)
 
 
 def largest_first(source: Source, ranges: Sequence[WorkRange]) -> list[WorkRange]:
-    """The ranges in the order in which they are best handed out: no large one is left for the end.
-
-    Those of the usual size stay in the order of the dataset.
-    """
+    """The ranges in scheduling order: large ones first, the others in the order of the dataset."""
     return sorted(ranges, key=lambda work: -(range_bytes(source, work) // _LARGE))
 
 
@@ -66,9 +63,9 @@ def _why_unsplittable(source: Source, work: WorkRange, whole_shards: bool) -> st
     segment = max(work.segments, key=lambda segment: segment_bytes(source, segment))
     path = segment.shard.path
     if whole_shards:
-        return f"{path} is one stream, which --across_episodes keeps whole"
+        return f"{path} is read as one stream for --across_episodes"
     if left_whole(source, segment.shard):
-        return f"{path} is in a bucket, where a shard of up to 1 GiB is cut for --shards only"
+        return f"{path} is in a bucket, where shards of up to 1 GiB are cut only for --shards"
     if not source.files.is_splittable(path):
-        return f"{path} is gzip, which cannot be cut"
-    return None  # it was asked for by --shards
+        return f"{path} is gzip-compressed, which cannot be cut"
+    return None  # requested by --shards

@@ -1,4 +1,4 @@
-"""A conversion, prepared: everything that can be known and checked before the first episode is read."""
+"""Prepares a conversion: everything that can be checked before the first episode is read."""
 
 from __future__ import annotations
 
@@ -50,15 +50,15 @@ from rlds_beam.reading.reader import EpisodeReader
 from rlds_beam.user_functions import version_of
 from rlds_beam.worker_status import Done
 
-_ADVICE = "once the file stays as it is, run the same command again with --overwrite"
+_ADVICE = "once the file no longer changes, run the same command again with --overwrite"
 
 
 class Status(NamedTuple):
-    """How far the output of a job is.
+    """The progress of a job's output.
 
     Attributes:
-      pending: the ranges that are not finished, the largest first.
-      complete: an earlier run did all of it, and committed the dataset.
+      pending: the unfinished ranges, the largest first.
+      complete: whether an earlier run finished and committed the dataset.
     """
 
     pending: list[WorkRange]
@@ -67,18 +67,18 @@ class Status(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class ConvertJob:
-    """The work of a conversion, and what of it is finished.
+    """The work of a conversion, and its progress.
 
     Attributes:
       source: the dataset.
-      ranges: all of the plan.
-      check: what is done with episodes that break a rule.
-      connecting: what is made of accepted ones.
-      output: what is written.
+      ranges: all ranges of the plan.
+      check: the policy of each rule.
+      connecting: the connectors that run over accepted episodes.
+      output: the output to write.
       dataset_report: the report on the dataset as a whole.
-      plan: what the output's bytes depend on, and its files.
-      framing: of the source.
-      snapshot: of the source's files.
+      plan: everything that the output's bytes depend on, and its files.
+      framing: the framing of the source.
+      snapshot: the snapshot of the source's files.
     """
 
     source: Source
@@ -92,10 +92,10 @@ class ConvertJob:
     snapshot: Snapshot
 
     def status(self, overwrite: bool = False) -> Status:
-        """Finds out what is still to do, and whether the disk has room for it; writes nothing.
+        """Finds the pending ranges and checks that the disk has room; writes nothing.
 
         Raises:
-          UsageError: the output holds something else, or there is no room.
+          UsageError: the output directory holds something else, or the disk has too little room.
         """
         finished = directory.status(self.directory, self.plan, overwrite=overwrite)
         if not finished.complete:
@@ -104,10 +104,10 @@ class ConvertJob:
         return Status(largest_first(self.source, pending), finished.complete)
 
     def make_ready(self, overwrite: bool = False) -> None:
-        """Makes the output ready to be written to, after a `status`.
+        """Prepares the output directory, after `status`.
 
         Raises:
-          UsageError: it cannot be written to.
+          UsageError: the directory cannot be written to.
         """
         try:
             directory.make_ready(self.directory, self.plan, overwrite=overwrite)
@@ -116,9 +116,9 @@ class ConvertJob:
             raise UsageError(str(disk or f"{self.directory} cannot be written to: {error}")) from error
 
     def convert_here(self, overwrite: bool = False) -> Report:
-        """Converts all that is pending in this process, one range after the other, without Beam.
+        """Converts all pending ranges in this process, one after the other, without Beam.
 
-        Duplicates are not looked for, and connectors must not need the whole dataset.
+        Does not find duplicates, and connectors must not need fitting.
         """
         with locked(self.directory):
             for work in self.open(overwrite):
@@ -126,11 +126,11 @@ class ConvertJob:
             return self.committer.commit()
 
     def remove_temporary(self) -> None:
-        """Removes what a run left that was killed after it had completed the dataset."""
+        """Removes temporary files of a run that was killed after it had committed the dataset."""
         remove_temporary(self.directory, self.plan, read_commits(self.directory).values())
 
     def open(self, overwrite: bool = False) -> list[WorkRange]:
-        """Makes the output ready; the ranges that are still to do. What is raised: as by `status` and `make_ready`."""
+        """Prepares the output and returns the pending ranges; raises as `status` and `make_ready` do."""
         status = self.status(overwrite)
         if not status.complete:
             self.make_ready(overwrite)
@@ -138,11 +138,11 @@ class ConvertJob:
 
     @functools.cached_property
     def size(self) -> int | None:
-        """The bytes of the output, from a sample of the input; None where the output does not say (`predict_size`)."""
+        """The predicted bytes of the output, from a sample of the input; None if unknown (`predict_size`)."""
         return predict_size(self.source, self.ranges, self.check, self.connecting, self.output)
 
     def bytes_of(self, pending: Sized) -> int | None:
-        """About how many bytes so many of the ranges will be; None where the output does not say."""
+        """The estimated output bytes of these ranges; None if unknown."""
         return None if self.size is None else self.size * len(pending) // max(1, len(self.ranges))
 
     def _check_room(self, finished: directory.Finished, overwrite: bool) -> None:
@@ -154,21 +154,21 @@ class ConvertJob:
 
     @property
     def finds_duplicates(self) -> bool:
-        """Whether equal records are looked for."""
+        """Whether the job looks for duplicate records."""
         return self.source.has_files and "duplicate_episode" not in self.check.accept
 
     @property
     def shards(self) -> int:
-        """The number of files that the ranges become."""
+        """The number of output files of the ranges."""
         return sum(len(files_of(self.output, work)) for work in self.ranges)
 
     @property
     def directory(self) -> str:
-        """Where the output goes."""
+        """The output directory."""
         return self.output.directory
 
     def to_json(self) -> dict[str, Any]:
-        """The plan, for programs."""
+        """The plan as JSON."""
         description = self.output.describe()
         return {
             "input": self.source.dataset,
@@ -184,19 +184,19 @@ class ConvertJob:
 
     @property
     def balance(self) -> Balance:
-        """How even the ranges are."""
+        """The sizes of the ranges."""
         return balance_of(self.source, self.ranges, whole_shards=needs_whole_shards(self.output))
 
     def seconds(self, pending: Sized) -> float:
-        """About as long one core takes for so many of the ranges (`cost`)."""
+        """The estimated seconds for these ranges on one core (`cost`)."""
         return convert_seconds(self.source, cost_of(self.output)) * len(pending) / max(1, len(self.ranges))
 
     def progress(self) -> str:
-        """How much of the work is done, for a person; reads all commits."""
+        """The number of finished ranges, as text; reads all commits."""
         return f"{len(read_commits(self.directory))} of {len(self.ranges)} parts are finished"
 
     def committed_since(self, before: int) -> Callable[[], Done]:
-        """Counts the ranges that are committed, `before` not included: how far a job is whose runner does not tell."""
+        """A function that counts the commits since `before`: the progress if the runner does not report it."""
         commits = storage.join(self.directory, COMMITS)
         return lambda: Done(ranges=sum(name.endswith(".json") for name in storage.listdir(commits)) - before)
 
@@ -214,13 +214,13 @@ class ConvertJob:
         return RangeFitter(self._reader, self.check, self.connecting, ignored)
 
     def fitted(self) -> ConvertJob:
-        """The job, its connectors fitted as an earlier run of it found; as it is, where none has come so far."""
+        """The job with connectors fitted by an earlier run; unchanged if no run has fitted them."""
         results = read_fitted(self.directory, self.plan) if self.connecting.unfitted else None
         return self if results is None else dataclasses.replace(self, connecting=self.connecting.fit(results))
 
     @property
     def keep_fitted(self) -> Callable[[Any], None]:
-        """Keeps what the connectors are fitted to for another run of the job."""
+        """Saves the connectors' fitted results for later runs of the job."""
         return functools.partial(write_fitted, self.directory, self.plan)
 
     @property
@@ -231,11 +231,11 @@ class ConvertJob:
 
     @property
     def finisher(self) -> RangeFinisher | None:
-        """What completes the files of ranges before the dataset is committed."""
+        """Completes the files of ranges before the dataset is committed."""
         return self.committer.finisher
 
     def notes(self) -> list[str]:
-        """What the user of the finished output has to know, line by line."""
+        """Notes for the user of the finished output, one per line."""
         empty = [f"empty     split {split.name} has no episodes" for split in self.source.splits if split.episodes == 0]
         several = len(self.source.splits) > 1
         manifest = load_manifest(self.directory) or {}
@@ -250,10 +250,10 @@ class ConvertJob:
 
 
 def prepare(options: ConvertOptions | RecordOptions) -> ConvertJob:
-    """Opens the source, plans the work, and checks all that can be checked; writes nothing.
+    """Opens the source, plans the work, and checks everything; writes nothing.
 
     Raises:
-      UsageError: the input, the options or the output cannot be used as they are.
+      UsageError: the input, the options, or the output cannot be used.
     """
     options = with_preset(options)
     source = options.open_source()
@@ -284,7 +284,7 @@ def _plan(
     own = source.plan()
     functions = {**own.pop("functions", {}), **_functions(options)}
     checked = dataclasses.asdict(check)
-    del checked["fail"]  # ends a job, but changes nothing of what it writes
+    del checked["fail"]  # it may end a job, but does not change what is written
     return {
         "format": OUTPUT_FORMAT,
         "from": options.from_,
@@ -309,14 +309,14 @@ def _plan(
 
 
 def _own_options(options: ConvertOptions | RecordOptions) -> dict[str, Any]:
-    """The options that users' sources and outputs declare, by field; our outputs say in their `plan` what matters."""
+    """The options of users' sources and outputs, by field. Our own outputs put theirs in their `plan`."""
     groups = [group for group in options.groups(vars(options)) if group.choice.partition("=")[2] not in FORMATS]
     own = {group.field: dataclasses.asdict(getattr(options, group.field)) for group in groups}
     return {field: values for field, values in own.items() if values}
 
 
 def _functions(options: ConvertOptions | RecordOptions) -> dict[str, str]:
-    """By name: versions of the user's functions and classes."""
+    """The versions of the user's functions and classes, by name."""
     named = {
         f"--{field.name}": getattr(group, field.name)
         for group in (*(getattr(options, group.field) for group in reversed(options.groups(vars(options)))), options)

@@ -1,4 +1,4 @@
-"""What was found, and what is planned, as text."""
+"""Descriptions of datasets and plans as text."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def survey_text(survey: Survey) -> str:
-    """What a dataset holds, and what a plan would make of it."""
+    """The text of `inspect`: the dataset, and the items that a conversion would write."""
     source = survey.source
     estimated = "" if survey.complete else "about "
     lines = [f"{source.dataset} ({source.files.name}, {format_size(source.size)})", "", "step"]
@@ -32,7 +32,7 @@ def survey_text(survey: Survey) -> str:
     lines += [
         *balance_lines(survey.balance),
         "",
-        "all episodes were read" if survey.complete else "a sample was read; duplicates were not looked for",
+        "all episodes were read" if survey.complete else "a sample was read; duplicates were not checked",
         survey.sampled.summary(survey.repair),
         "",
         f"{survey.plan} gives {estimated}{survey.items:,} items of {estimated}{survey.steps:,} steps"
@@ -52,7 +52,7 @@ def about(size: int | None) -> str:
 
 
 def balance_lines(balance: Balance) -> list[str]:
-    """How even the ranges of a plan are."""
+    """The sizes of a plan's ranges."""
     sizes = format_size(balance.least) + (f" to {format_size(balance.most)}" if balance.most > balance.least else "")
     lines = [f"parts     {balance.ranges:,} of {sizes}"]
     if balance.unsplittable is not None:
@@ -62,5 +62,5 @@ def balance_lines(balance: Balance) -> list[str]:
 
 
 def record_lines(records: Iterable[str], left_out: Mapping[str, str], record: str = "frame") -> list[str]:
-    """What a record holds, and what is left out."""
+    """The fields of a record, and the fields left out."""
     return [record, *(f"  {line}" for line in records), *(f"  left out: {line}" for line in left_out_lines(left_out))]

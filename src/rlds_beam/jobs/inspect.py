@@ -1,4 +1,4 @@
-"""What a dataset holds: its schema and shards, and how long its episodes are."""
+"""Surveys a dataset: its schema, shards, and episodes, and what a conversion would write."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ from rlds_beam.reading.reader import EpisodeReader
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Survey:
-    """What was found.
+    """A description of a dataset, and a prediction of its conversion.
 
     Attributes:
       source: the dataset.
-      output: what its episodes would be written as; None where they cannot.
-      error: why they cannot.
-      sampled: the report on the records that were read.
-      complete: whether that was all of them. Duplicates are looked for only then.
-      balance: of the ranges that a plan cuts the dataset into.
-      items: items that a plan predicts for the dataset: exact if `complete`, else scaled up.
-      steps: steps of the accepted episodes, likewise.
-      size: bytes of the output; None if they cannot be predicted.
+      output: the output that a conversion would write; None if the dataset cannot be converted.
+      error: why it cannot be converted.
+      sampled: the report on the records read.
+      complete: whether all records were read. Only then are duplicates found.
+      balance: the sizes of the ranges that the dataset is cut into.
+      items: the predicted number of items: exact if `complete`, else an estimate.
+      steps: the number of steps of the accepted episodes: exact if `complete`, else an estimate.
+      size: the predicted bytes of the output; None if unknown.
       plan: the plan as flags, `--items=sequences --sequence_length=8`.
-      repair: rules that the plan repairs.
+      repair: the rules that the plan repairs.
     """
 
     source: Source
@@ -65,7 +65,7 @@ class Survey:
         return f"<Survey of {self.source.dataset}: {about}{self.items:,} items of {about}{self.steps:,} steps>"
 
     def to_json(self) -> dict[str, Any]:
-        """All of it, for programs."""
+        """The survey as JSON."""
         source = self.source
         return {
             "dataset": source.dataset,
@@ -93,18 +93,21 @@ class Survey:
 
 
 def survey(source: Source, check: CheckOptions, options: Any, sample_bytes: int) -> Survey:
-    """Reads about `sample_bytes` of the records and predicts what a plan would give.
+    """Reads about `sample_bytes` of the records and predicts the conversion.
 
-    The sample is spread over the ranges of the dataset, so that an estimate is not one of its first
-    shard alone. Where all is read, duplicates are looked for as well, and the prediction is exact.
+    The sample is spread over the ranges of the dataset, so that an estimate does not depend on the first shard alone.
+    If all records are read, duplicates are found as well, and the prediction is exact.
 
     Args:
+      source: the dataset.
+      check: the policy of each rule.
       options: the job's config, with the options of the output.
+      sample_bytes: the most bytes to read.
     """
     connecting, output, error = _output(source, options)
     whole_shards = output is not None and needs_whole_shards(output)
     small, framing = source.size <= sample_bytes, Framing(source)
-    # Of a large dataset not even all of the framing is read: an estimate may well begin anywhere.
+    # For a large dataset even the framing is not read completely: an estimate may start anywhere.
     starts = framing.record_starts if small else _as_they_are
     ranges = plan_ranges(source, whole_shards=whole_shards, starts=starts)
     output = None if output is None else with_ranges(output, ranges)
@@ -118,7 +121,7 @@ def survey(source: Source, check: CheckOptions, options: Any, sample_bytes: int)
     for work in ranges:
         batches = sample.read(work)
         predicted += 0 if output is None else predict_items(output, batches)
-        for _ in batches:  # what the output did not look at
+        for _ in batches:  # those that the output did not read
             pass
     report, complete = sample.report, sample.complete
     scale = _scale(source, report) if not complete else 1.0
@@ -137,7 +140,7 @@ def survey(source: Source, check: CheckOptions, options: Any, sample_bytes: int)
 
 @dataclasses.dataclass
 class _Sample:
-    """Reads the first `most` bytes of each range, and reports on them."""
+    """Reads and checks the first `most` bytes of each range."""
 
     reader: EpisodeReader
     check: CheckOptions
@@ -149,7 +152,7 @@ class _Sample:
     complete: bool = True
 
     def read(self, work: WorkRange) -> Iterator[Batch]:
-        """The accepted episodes of a range, as the connectors return them; those of one record at least."""
+        """The accepted episodes of a range after connectors, from at least one record."""
         size, began = 0, False
         for episode in (e for segment in work.segments for e in self.reader.read(work.split, segment)):
             size += len(episode.payload)
@@ -164,7 +167,7 @@ class _Sample:
 
 
 def _as_they_are(shard: Shard, positions: Sequence[int]) -> Sequence[int]:
-    """In place of `Framing.record_starts`."""
+    """Replaces `Framing.record_starts`."""
     return positions
 
 
@@ -177,7 +180,7 @@ def _output(source: Source, options: Any) -> tuple[ConnectorRunner, Output | Non
 
 
 def _scale(source: Source, sampled: Report) -> float:
-    """The dataset's size in samples: by episodes where their number is known, else by bytes."""
+    """Ratio of dataset to sample: by episodes if their number is known, else by bytes."""
     if source.episodes is not None:
         return source.episodes / max(1, sampled.records)
     return source.size / max(1, sampled.bytes)

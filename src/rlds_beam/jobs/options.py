@@ -1,4 +1,4 @@
-"""The options of the jobs, each a mix of the groups that it needs."""
+"""The options of the jobs, composed from shared groups."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class PlanOptions(OutputOptions, ConnectorOptions, CheckOptions, InputOptions):
-    """What is read and written."""
+    """Input and output."""
 
 
 @dataclasses.dataclass(frozen=True)
 class ConvertOptions(PlanOptions):
-    """Files of the output."""
+    """Output files."""
 
     output: str = option(dataclasses.MISSING, "directory to write to", positional=True)
     _: dataclasses.KW_ONLY
-    shards: int | None = option(None, "output files of each split (chosen by size)", least=1)
-    overwrite: bool = option(False, "replace what an earlier job wrote to the output")
-    allow_empty: bool = option(False, "exit with 0, not 3, even if there are no items")
+    shards: int | None = option(None, "output files per split (default: by size)", least=1)
+    overwrite: bool = option(False, "replace the output of an earlier job")
+    allow_empty: bool = option(False, "exit with 0, not 3, even if no items are produced")
 
     def open_source(self) -> Source:
-        """The dataset to read; raises UsageError if there is none, or it cannot be read."""
+        """Opens the dataset; raises UsageError if it is missing or cannot be read."""
         from rlds_beam.formats.sources import open_for_job
 
         return open_for_job(self)
@@ -42,7 +42,7 @@ class ConvertOptions(PlanOptions):
 
 @dataclasses.dataclass(frozen=True)
 class RecordOptions(OutputOptions, ConnectorOptions, CheckOptions, RolloutOptions):
-    """Files of the output."""
+    """Output files."""
 
     from_: ClassVar[str] = "record"
 
@@ -50,13 +50,13 @@ class RecordOptions(OutputOptions, ConnectorOptions, CheckOptions, RolloutOption
     _: dataclasses.KW_ONLY
     to: str = to_option(RLDS)
     shards: int | None = option(
-        None, "files of each policy in each dataset (chosen by the number of trajectories)", least=1
+        None, "output files per policy and dataset (default: by the number of trajectories)", least=1
     )
-    overwrite: bool = option(False, "replace what an earlier job wrote to the output")
-    allow_empty: bool = option(False, "exit with 0, not 3, even if there are no items")
+    overwrite: bool = option(False, "replace the output of an earlier job")
+    allow_empty: bool = option(False, "exit with 0, not 3, even if no items are produced")
 
     def open_source(self) -> Source:
-        """The rollouts to read; raises UsageError if the environment or a policy cannot be used."""
+        """Opens the rollouts; raises UsageError if the environment or a policy cannot be used."""
         from rlds_beam.recording.source import open_recording
 
         return open_recording(self, self.shards)
@@ -64,8 +64,8 @@ class RecordOptions(OutputOptions, ConnectorOptions, CheckOptions, RolloutOption
 
 @dataclasses.dataclass(frozen=True)
 class PushOptions(ReverbOptions, ItemOptions, FrameOptions, ConnectorOptions, CheckOptions, InputOptions):
-    """What a push reads and writes."""
+    """Rejected records and empty inputs."""
 
     _: dataclasses.KW_ONLY
     rejected: str | None = option(None, "directory for the original bytes of rejected records", metavar="DIR")
-    allow_empty: bool = option(False, "exit with 0, not 3, even if there are no items")
+    allow_empty: bool = option(False, "exit with 0, not 3, even if no items are produced")

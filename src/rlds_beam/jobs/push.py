@@ -1,4 +1,4 @@
-"""A push, prepared: everything that can be known and checked before the first item is sent."""
+"""Prepares a push: everything that can be checked before the first item is sent."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from rlds_beam.trajectories.converter import Conversion
 from rlds_beam.trajectories.options import FrameOptions, ItemOptions
 from rlds_beam.trajectories.spec import TrajectorySpec, trajectory_spec
 
-_ADVICE = "the tables hold items of both versions; empty them, and push again once the file stays as it is"
+_ADVICE = "the tables hold items of both versions; empty them, and push again once the file no longer changes"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -46,19 +46,19 @@ class PushInput:
     """The input of a push.
 
     Attributes:
-      dataset: `name/version`.
-      size: bytes to read.
-      ranges: of work.
-      spec: of the items.
+      dataset: the dataset's `name/version`.
+      size: the bytes to read.
+      ranges: the work ranges.
+      spec: the spec of the items.
       items: which frames make an item.
-      salt: of the items' keys (`ReverbTarget.salt`).
-      most_items: an upper bound of their number.
+      salt: the salt of the items' keys (`ReverbTarget.salt`).
+      most_items: an upper bound of the number of items; None if unknown.
       dataset_report: the report on the dataset as a whole.
       source: the RLDS dataset; None for a converted one.
-      framing: of the source.
-      snapshot: of the source's files; None for a converted one.
-      fitter: of the connectors, where some are to be fitted.
-      pusher: of the ranges, given a target.
+      framing: the framing of the source.
+      snapshot: the snapshot of the source's files; None for a converted dataset.
+      fitter: fits the connectors; None if no connector needs it.
+      pusher: creates the pusher of ranges for a target.
     """
 
     dataset: str
@@ -77,14 +77,14 @@ class PushInput:
 
     @property
     def balance(self) -> Balance:
-        """How even the ranges are."""
+        """The sizes of the ranges."""
         if self.source is None:
             return balance_of_sizes([work.bytes for work in self.ranges if isinstance(work, ConvertedRange)])
         return balance_of(self.source, self.cut, whole_shards=self.items.across_episodes)
 
     @property
     def ordered(self) -> tuple[WorkRange | ConvertedRange, ...]:
-        """The ranges, as they are best handed out."""
+        """The ranges in scheduling order."""
         return self.ranges if self.source is None else tuple(largest_first(self.source, self.cut))
 
     @property
@@ -94,11 +94,11 @@ class PushInput:
 
     @property
     def seconds(self) -> float:
-        """What the work takes one core, about (`cost`)."""
+        """The estimated seconds on one core (`cost`)."""
         return converted_seconds(self.size) if self.source is None else push_seconds(self.source)
 
     def to_json(self) -> dict[str, Any]:
-        """The plan, for programs."""
+        """The plan as JSON."""
         return {
             "input": self.dataset,
             "bytes": self.size,
@@ -109,7 +109,7 @@ class PushInput:
 
 
 def open_input(options: PushOptions) -> PushInput:
-    """Opens an RLDS dataset, or the output of a conversion.
+    """Opens an RLDS dataset or the output of a conversion.
 
     Raises:
       UsageError: the input or an option cannot be used.
@@ -126,7 +126,7 @@ def _open_rlds(options: PushOptions) -> PushInput:
     conversion: Conversion | ColumnConversion
     if options.columns:
         for name in options_given(options, FrameOptions, ItemOptions):
-            raise UsageError(f"--{name} is for trajectories, not --columns: the connectors say what is in a row")
+            raise UsageError(f"--{name} has no effect with --columns: connectors define the rows")
         conversion = ColumnConversion.of(connecting.probed, options.module)
         items = conversion.items
     else:
@@ -155,11 +155,10 @@ def _open_rlds(options: PushOptions) -> PushInput:
 def _open_converted(options: PushOptions) -> PushInput:
     for name in options_given(options, ConnectorOptions, CheckOptions, FrameOptions, ItemOptions):
         raise UsageError(
-            f"--{name}: {options.input} is converted already; that is decided when an RLDS dataset is converted, or "
-            "pushed"
+            f"--{name}: {options.input} is already converted; remove the flag, or push the original RLDS dataset"
         )
     if options.columns:
-        raise UsageError(f"--columns: {options.input} is converted already: push the RLDS dataset")
+        raise UsageError(f"--columns: {options.input} is already converted; push the original RLDS dataset")
     converted = open_converted(options.input, options.split)
     length = converted.spec.item_shape[0] if converted.spec.item_shape else 1
     if not converted.spec.item_shape:
@@ -191,9 +190,9 @@ class PushJob:
 
     Attributes:
       input: the input.
-      target: where it goes.
-      baseline: the tables before it.
-      fits: whether the tables surely hold all of it.
+      target: the Reverb tables to write to.
+      baseline: the tables' content before the push.
+      fits: whether the tables certainly have room for all items.
     """
 
     input: PushInput
@@ -206,12 +205,12 @@ class PushJob:
         return self.input.pusher(self.target)
 
     def open(self, rejected: str | None) -> tuple[WorkRange | ConvertedRange, ...]:
-        """Makes the directory for rejected records ready, and gives the ranges; all of them, on every run.
+        """Prepares the directory for rejected records and returns all ranges.
 
-        What an earlier push left in the directory is replaced, and nothing else in it is touched.
+        Files of an earlier push in the directory are replaced; other files stay.
 
         Raises:
-          UsageError: it cannot be written to.
+          UsageError: the directory cannot be written to.
         """
         if rejected is not None:
             try:
@@ -226,22 +225,25 @@ class PushJob:
 
 
 def _most_frames(source: Source, frames: FrameOptions) -> int | None:
-    """The dataset gives no more frames, so items, than this; None where the files' sizes do not bound it."""
+    """An upper bound of the frames, and so of the items; None if the files' sizes give no bound."""
     steps = source.most_steps()
-    # A step may be added to each episode, which has one step or more.
+    # Each episode has at least one step and may get another one.
     return steps if steps is None or frames.last_step == "drop" else 2 * steps
 
 
 def prepare(
     options: PushOptions, source: PushInput, predicted: Mapping[str, int] | None = None, on_wait: OnWait | None = None
 ) -> PushJob:
-    """Looks at the tables; raises UsageError where they cannot take the items (`open_target`). Writes nothing.
+    """Checks the tables without writing to them.
 
     Args:
-      options: of the job.
-      source: `open_input(options)`.
-      predicted: items that each server is sent, where they were counted.
-      on_wait: is told of a server that does not answer at once, and is waited for.
+      options: the job's options.
+      source: the input from `open_input(options)`.
+      predicted: the number of items for each server, if counted.
+      on_wait: called with a message when a server is slow to answer.
+
+    Raises:
+      UsageError: the tables cannot take the items (`open_target`).
     """
     target, baseline = open_target(options, source.spec, source.items, source.salt, predicted, on_wait)
     if predicted is not None or options.allow_eviction:

@@ -1,4 +1,4 @@
-"""How large an output will be, from a sample of its input, and whether the disk has room for it."""
+"""Predicts the size of an output from a sample of its input, and checks that the disk has room."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from rlds_beam.reading.reader import EpisodeReader
 from rlds_beam.text import format_size
 
 SAMPLE_BYTES = 4 << 20
-"""Of the input, read for a prediction; at least one record."""
+"""Bytes of input read for a prediction; at least one record is read."""
 
 _RANGES = 16
-"""That the sample is spread over, at most."""
+"""Maximum number of ranges that the sample is spread over."""
 
 _STEPS = 32
-"""Of a large episode, that are measured at least."""
+"""Minimum number of steps to measure of a large episode."""
 
 _FRAMING = 16
-"""Bytes of a TFRecord beside its payload."""
+"""Bytes of a TFRecord in addition to its payload."""
 
 
 class _Record(NamedTuple):
-    """What was read, and what is accepted of it."""
+    """A record as read, and its accepted episodes."""
 
     read: Episode | None
     episodes: tuple[Episode, ...]
@@ -51,18 +51,18 @@ class _Sample:
 def predict_size(
     source: Source, ranges: Sequence[WorkRange], check: CheckOptions, connecting: ConnectorRunner, output: Output
 ) -> int | None:
-    """The bytes that a conversion writes: records, and rejected records as they were read.
+    """Predicts the bytes that a conversion writes: output records, and rejected records as read.
 
-    A sample is read, checked and encoded, and the result scaled to the dataset. Exact if the sample is all of it.
+    Reads, checks, and encodes a sample, and scales the result to the dataset. Exact if the sample is the whole dataset.
 
     Returns:
-      None if the size cannot be predicted (`SizePrediction`), if there are no files to sample, or if connectors are the
-      user's code, which only workers run.
+      The number of bytes; None if the output cannot predict it (`SizePrediction`), if there are no files to sample, or
+      if connectors are the user's code, which only workers run.
     """
     if connecting.user_code or not source.has_files or not isinstance(output, SizePrediction):
         return None
     connecting, ignored = connecting.as_probed(), connecting.ignored_values(ignored_values(output))
-    check = dataclasses.replace(check, fail=())  # which is for the job to say
+    check = dataclasses.replace(check, fail=())  # only the job itself raises on `fail`
     sample, complete = _Sample(), True
     step = -(-len(ranges) // _RANGES) or 1
     chosen = ranges[::step]
@@ -93,14 +93,14 @@ def predict_size(
 
 
 def _measure(output: SizePrediction, connecting: ConnectorRunner, records: Sequence[_Record]) -> int | None:
-    """`output.measure`; of an episode that is larger than a sample, the bytes that some of its steps add to others."""
+    """`output.measure`; for an episode larger than the sample, extrapolates from some of its steps."""
 
     def measure(records: Iterable[_Record]) -> int | None:
         size, batches = 0, []
         for read, episodes in records:
             try:
                 batches.append(connecting.connect(episodes).replace(read=read))
-            except BadEpisode:  # it is going to be rejected, and kept as it was read
+            except BadEpisode:  # will be rejected, and kept as read
                 size += _FRAMING + len(episodes[0].payload)
         measured = output.measure([batch for batch in batches if batch.episodes])
         return None if measured is None else size + measured
@@ -119,14 +119,15 @@ def _measure(output: SizePrediction, connecting: ConnectorRunner, records: Seque
 
 
 def check_room(directory: str, needed: int, freed: Iterable[int] = ()) -> None:
-    """Looks at the disk before any work is done; buckets are not looked at.
+    """Checks that the disk has room before any work is done. Buckets are not checked.
 
     Args:
-      needed: bytes that are still to be written.
-      freed: sizes of files that are removed first.
+      directory: the output directory.
+      needed: bytes still to be written.
+      freed: sizes of the files that are removed first.
 
     Raises:
-      UsageError: the file system of the directory has less room.
+      UsageError: the directory's file system has too little room.
     """
     if storage.scheme(directory) is not None:
         return
@@ -134,8 +135,8 @@ def check_room(directory: str, needed: int, freed: Iterable[int] = ()) -> None:
     free = shutil.disk_usage(existing).free + sum(freed)
     if needed > free:
         raise UsageError(
-            f"{directory} needs about {format_size(needed)}, and its file system has room for {format_size(free)}: "
-            "name a directory on another one, or write less (--split, --images=jpeg, --items=frames, a longer "
+            f"{directory} needs about {format_size(needed)}, but its file system has only {format_size(free)} free: "
+            "name a directory on another disk, or write less (--split, --images=jpeg, --items=frames, a longer "
             "--stride_length)"
         )
 
@@ -149,7 +150,7 @@ def _upwards(path: str) -> Iterator[str]:
 
 
 def _scale(source: Source, ranges: Sequence[WorkRange], sample: _Sample) -> float:
-    """The dataset's size in samples: by bytes, unless the files are compressed and the number of episodes is known."""
+    """Ratio of dataset to sample: by episodes if the files are compressed and their number is known, else by bytes."""
     segments = [segment for work in ranges for segment in work.segments]
     compressed = source.files.unit != "bytes" or not source.files.is_splittable(segments[0].shard.path)
     if compressed and source.episodes is not None:

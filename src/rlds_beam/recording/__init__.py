@@ -1,4 +1,4 @@
-"""Recording: behavior policies rolled out in environments, into RLDS, each action with its propensity."""
+"""Rolls out behavior policies in environments and records RLDS, with the propensity of each action."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What all heads have: a base policy, and the methods of SCOPE-RL's heads over a distribution of actions.
+"""The base class of heads: a base policy, and the methods of SCOPE-RL's heads.
 
-Random numbers come from the recording, or from the head's own `random_state` where it is called by hand; never from a
-global generator, as SCOPE-RL's do.
+Random numbers come from the recording, or from the head's `random_state` if you call it directly; never from a global
+generator, as in SCOPE-RL.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ Array: TypeAlias = "np.ndarray[Any, Any]"
 
 @dataclasses.dataclass
 class BaseHead(BehaviorPolicy):
-    """What all heads have.
+    """The base class of heads, which turn a deterministic policy into a stochastic one.
 
     Attributes:
-      base_policy: a function of observations (N, ...): of a discrete action it returns values (N, n), a Q function, or
-        the numbers of the greedy actions, int (N,); of a continuous one actions (N, A). Or an object with `predict`, as
-        d3rlpy's algorithms have; or the name of one (`bases.as_base`).
-      name: of the policy.
+      base_policy: a function of observations (N, ...). For discrete actions it returns Q values (N, n), or the numbers
+        of the greedy actions, int (N,); for continuous ones, actions (N, A). Or an object with `predict`, like d3rlpy's
+        algorithms, or the name of one (`bases.as_base`).
+      name: the name of the policy.
     """
 
     base_policy: Any
@@ -43,7 +43,7 @@ class BaseHead(BehaviorPolicy):
         self._generator: np.random.Generator | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_base": None, "_generator": None}  # each process loads the model, if it was named
+        return {**vars(self), "_base": None, "_generator": None}  # each process loads a named model itself
 
     @property
     def base(self) -> BasePolicy:
@@ -57,17 +57,17 @@ class BaseHead(BehaviorPolicy):
         kind = "discrete" if leaf is not None and leaf.kind == "discrete" else "continuous"
         of_one = leaf is not None and leaf.kind in ("discrete", "box") and len(leaf.shape) <= 1
         if leaf is None or not of_one or kind != self.action_type:
-            wanted = "one discrete action" if self.action_type == "discrete" else "an action that is a list of numbers"
-            raise UsageError(f"{type(self).__name__} is for {wanted}, and the environment takes another one")
+            wanted = "one discrete action" if self.action_type == "discrete" else "one action that is a list of numbers"
+            raise UsageError(f"{type(self).__name__} needs an environment with {wanted}")
         self._leaf = leaf
         self.check(leaf)
 
     def check(self, leaf: SpaceLeaf) -> None:
-        """Holds the arguments of the head against the action; raises UsageError."""
+        """Checks the head's arguments against the action; raises UsageError."""
 
     def of(self, base: BasePolicy, observations: Any) -> Distribution:
-        """The distribution of the actions for N observations, over a base policy."""
-        raise UsageError(f"{type(self).__name__} says with `of` what its distribution is, over a base policy")
+        """The distribution of actions for N observations, given a base policy."""
+        raise UsageError(f"{type(self).__name__} must implement `of`, which returns its distribution of actions")
 
     def distribution(self, observations: Any) -> Distribution:
         return self.of(self.base, observations)
@@ -85,7 +85,7 @@ class BaseHead(BehaviorPolicy):
 
         return self.of(self.base.given(replay(step, lengths, state)), observations)
 
-    # What SCOPE-RL's heads have besides.
+    # The other methods of SCOPE-RL's heads.
 
     def predict(self, x: Array) -> Array:
         """The greedy actions for observations (N, ...)."""
@@ -97,24 +97,24 @@ class BaseHead(BehaviorPolicy):
         return np.asarray(values.argmax(axis=1)) if discrete and values.ndim == 2 else values
 
     def sample_action(self, x: Array) -> Array:
-        """Actions for observations (N, ...), of the head's `random_state`."""
+        """Samples actions for observations (N, ...) with the head's `random_state`."""
         return self._sample(x)[1][0]
 
     def sample_action_and_output_pscore(self, x: Array) -> tuple[Array, Array]:
-        """Actions for observations (N, ...), and their propensities (N,)."""
+        """Samples actions for observations (N, ...); returns them and their propensities (N,)."""
         distribution, actions = self._sample(x)
         return actions[0], distribution.propensity(actions).value
 
     def calc_pscore_given_action(self, x: Array, action: Array) -> Array:
-        """The propensities (N,) of actions that are given."""
+        """The propensities (N,) of the given actions."""
         return self.distribution(x).propensity((np.asarray(action),)).value
 
     def sample_action_online(self, x: Array) -> Any:
-        """The action for one observation."""
+        """Samples an action for one observation."""
         return self.sample_action(np.asarray(x)[None])[0]
 
     def sample_action_and_output_pscore_online(self, x: Array) -> tuple[Any, float]:
-        """The action for one observation, and its propensity."""
+        """Samples an action for one observation; returns it and its propensity."""
         action, propensity = self.sample_action_and_output_pscore(np.asarray(x)[None])
         return action[0], float(propensity[0])
 

@@ -17,34 +17,34 @@ Array: TypeAlias = "np.ndarray[Any, Any]"
 
 @configurable
 class BasePolicy(abc.ABC):
-    """A deterministic policy, and the values of its actions where it has any."""
+    """A deterministic policy, with the values of its actions if known."""
 
     @abc.abstractmethod
     def greedy(self, observations: Any) -> Array:
         """The best actions: their numbers, int (N,), or the actions themselves (N, A)."""
 
     def values(self, observations: Any, n_actions: int | None) -> Array:
-        """Of all actions, (N, n); raises UsageError where they are not known."""
-        raise UsageError(f"{self!r} gives actions, and SoftmaxHead needs a Q function: values (N, number of actions)")
+        """The values of all actions, (N, n); raises UsageError if unknown."""
+        raise UsageError(f"{self!r} returns actions, but SoftmaxHead needs a Q function: values (N, number of actions)")
 
     def values_or_greedy(self, observations: Any, n_actions: int | None) -> Array:
-        """`values` where they are known, else `greedy`."""
+        """`values` if known, else `greedy`."""
         return self.greedy(observations)
 
     def initial_state(self) -> State | None:
-        """The state at the start of an episode; None of a policy without one."""
+        """The state at the start of an episode; None for a policy without a state."""
         return None
 
     def advance(self, observations: Any, state: State) -> tuple[Array, State]:
-        """What the policy gives for the observations of N environments (`given`), and their next states."""
+        """The policy's output for the observations of N environments (see `given`), and their next states."""
         raise UsageError(f"{self!r} has no state")
 
     def given(self, output: Array) -> BasePolicy:
-        """What `advance` gave, as a policy: of these observations only."""
+        """The output of `advance` as a policy for the same observations."""
         return Function(lambda observations: output, repr(self))
 
     def _needs_its_state(self) -> UsageError:
-        return UsageError(f"{self!r} has a state: it cannot be asked for one observation on its own")
+        return UsageError(f"{self!r} has a state, so it cannot act on an observation alone")
 
 
 class Function(BasePolicy):
@@ -60,8 +60,8 @@ class Function(BasePolicy):
         array = _as_numpy(self._function(observations))
         if array.ndim == 0 or array.ndim > 2 or array.dtype.kind not in "iuf":
             raise UsageError(
-                f"{self} returned {array.dtype} {array.shape}; expected values (N, number of actions), the numbers of "
-                "actions (N,), or actions (N, A)"
+                f"{self} returned {array.dtype} {array.shape}; expected values (N, number of actions), action numbers "
+                "(N,), or actions (N, A)"
             )
         return array
 
@@ -75,15 +75,17 @@ class Function(BasePolicy):
     def values_or_greedy(self, observations: Any, n_actions: int | None) -> Array:
         output = self._call(observations)
         if output.ndim == 1 and output.dtype.kind == "f":
-            raise UsageError(f"{self} returned {output.dtype} {output.shape}; the numbers of actions are integers")
+            raise UsageError(f"{self} returned {output.dtype} {output.shape}; action numbers must be integers")
         if output.ndim == 2 and n_actions not in (None, output.shape[1]):
-            raise UsageError(f"{self} returned {output.shape[1]} values, and there are {n_actions} actions")
+            raise UsageError(f"{self} returned {output.shape[1]} values for {n_actions} actions")
         return output
 
 
 class StatefulFunction(BasePolicy):
-    """An object with `get_initial_state()`, called with observations and state: it returns what a function does, and
-    the next state. A state is an array, or arrays nested in dicts, lists and tuples."""
+    """A stateful callable: takes observations and a state, returns an output and the next state.
+
+    It has `get_initial_state()`. A state is an array, or arrays nested in dicts, lists, and tuples.
+    """
 
     def __init__(self, model: Any, name: str):
         self._model, self._name = model, name
@@ -98,7 +100,7 @@ class StatefulFunction(BasePolicy):
     def advance(self, observations: Any, state: State) -> tuple[Array, State]:
         returned = self._model(observations, like(self._nested, state))
         if not isinstance(returned, tuple) or len(returned) != 2:
-            raise UsageError(f"{self} has get_initial_state, and returned no pair of an output and the next state")
+            raise UsageError(f"{self} has get_initial_state, so it must return a pair: an output and the next state")
         output, after = _as_numpy(returned[0]), leaves_of(returned[1])
         check_state(self, state, after)
         return output, after
@@ -108,7 +110,7 @@ class StatefulFunction(BasePolicy):
 
 
 class Predictor(BasePolicy):
-    """An object with `predict`, and perhaps `predict_value`: an algorithm of d3rlpy's."""
+    """An object with `predict`, and optionally `predict_value`, like d3rlpy's algorithms."""
 
     def __init__(self, algorithm: Any):
         self._algorithm = algorithm
@@ -128,14 +130,14 @@ class Predictor(BasePolicy):
 
 
 def as_base(base: Any) -> BasePolicy:
-    """A base policy of what a head was given.
+    """Converts a head's argument to a base policy.
 
     Args:
-      base: a `BasePolicy`; an object with `predict`; a function, or one with `get_initial_state`; or a name:
+      base: a `BasePolicy`; an object with `predict`; a function, which may have `get_initial_state`; or a name: the
         `module:name` of one of these or of a class without arguments, or a saved model (`models.load_model`).
 
     Raises:
-      UsageError: it is none of these.
+      UsageError: the argument is none of these.
     """
     name = base if isinstance(base, str) else getattr(base, "__qualname__", type(base).__name__)
     if isinstance(base, str):
@@ -152,11 +154,11 @@ def as_base(base: Any) -> BasePolicy:
         return Predictor(base)
     if callable(base):
         return Function(base, str(name))
-    raise UsageError(f"--policy: {name} is a {type(base).__name__}, which is neither a function nor has `predict`")
+    raise UsageError(f"--policy: {name} is a {type(base).__name__}, which is not a function and has no `predict`")
 
 
 def _as_numpy(value: Any) -> Array:
-    """An array of a tensor."""
+    """A tensor as an array."""
     if hasattr(value, "detach"):  # torch's
         value = value.detach().cpu()
     return np.asarray(value)

@@ -1,4 +1,4 @@
-"""A model between connector pipelines as a behaviour policy: RLlib's env-to-module and module-to-env."""
+"""A model between RLlib's env-to-module and module-to-env connector pipelines, as a behavior policy."""
 
 from __future__ import annotations
 
@@ -33,22 +33,23 @@ _STATE_IN, _STATE_OUT = "state_in", "state_out"
 
 @dataclasses.dataclass
 class ModulePolicy(HistoryPolicy):
-    """A model that gives the parameters of a distribution, between two connector pipelines.
+    """A model that returns the parameters of a distribution, between two connector pipelines.
 
         running episodes -> env_to_module -> model: {"obs": (N, ...)} -> {"action_dist_inputs": (N, K)} -> module_to_env
 
-    The action that is stored is `actions`; the environment is given `actions_for_env`, where the pipeline makes them.
+    The stored action is `actions`; the environment receives `actions_for_env` if the pipeline returns it.
 
-    A model with a state has `get_initial_state()`, which returns an array, or a dict of arrays by name. It is also
-    given `state_in` (or `state_in/NAME`) and returns `state_out` (or `state_out/NAME`), as of `AddModelOutputs`;
-    neither has an axis of time. The state is carried from step to step, and begins anew with each episode.
+    A model with a state has `get_initial_state()`, which returns an array, or a dict of arrays by name. It also takes
+    `state_in` (or `state_in/NAME`) and returns `state_out` (or `state_out/NAME`), as in `AddModelOutputs`, without a
+    time axis. The state is carried from step to step, and reset with each episode.
 
     Attributes:
       base_policy: the model: a function of columns by name that returns `action_dist_inputs`, or its name; or
         `rl_module:DIRECTORY`, an RLModule, whose `forward_exploration` is called.
-      name: of the policy.
-      env_to_module: connectors, or the name of a file or list of them (`--connectors`); by default observations alone.
-      module_to_env: the same; by default actions are drawn, and clipped for the environment.
+      name: the name of the policy.
+      env_to_module: connectors, or the name of a file or list of connectors (`--connectors`); by default only the
+        observations.
+      module_to_env: the same; by default samples actions and clips them for the environment.
     """
 
     base_policy: Any
@@ -69,11 +70,9 @@ class ModulePolicy(HistoryPolicy):
         self._action = action
         to_env = self._to_env()
         if not any(isinstance(connector, GetActions) for connector in to_env):
-            raise UsageError(
-                f"{self.name}: module_to_env has no GetActions, and so no propensity of an action is known"
-            )
+            raise UsageError(f"{self.name}: module_to_env needs GetActions, without which the propensities are unknown")
         if any(leaf.kind == "discrete" and leaf.start for leaf in action.leaves):
-            raise UsageError(f"{self.name}: the actions of the environment do not start at 0, and those of models do")
+            raise UsageError(f"{self.name}: the environment's actions must start at 0, as those of models do")
 
     def initial_state(self) -> State | None:
         named = self._initial()
@@ -90,15 +89,15 @@ class ModulePolicy(HistoryPolicy):
         assert self._action is not None, "bind comes first"
         batch = run(self._to_module(), Batch(tuple(episodes), running=True))
         if batch.modules is None:
-            raise UsageError(f"{self.name}: env_to_module has to end with BatchIndividualItems")
+            raise UsageError(f"{self.name}: env_to_module must end with BatchIndividualItems")
         outputs = {}
         for module, columns in batch.modules.items():
             outputs[module], state = self._outputs(columns, state)
         vector = run(self._to_env(), batch.replace(modules=outputs)).vector or {}
         if "actions" not in vector or "action_logp" not in vector:
             raise UsageError(
-                f"{self.name}: module_to_env gave {', '.join(vector) or 'nothing'}, expected actions and action_logp: "
-                "it has GetActions, which explores, and ends with ListifyDataForVectorEnv"
+                f"{self.name}: module_to_env returned {', '.join(vector) or 'nothing'}, expected actions and "
+                "action_logp: it must contain GetActions, which explores, and end with ListifyDataForVectorEnv"
             )
         leaves = self._action.leaves
         stored, for_env = (
@@ -121,7 +120,7 @@ class ModulePolicy(HistoryPolicy):
         return Propensity(np.exp(logs), logs)
 
     def _inputs(self, columns: Mapping[str, Any], lengths: Array) -> Array:
-        """The parameters of the distributions of all actions of episodes that lie end to end."""
+        """The distribution parameters of all actions of concatenated episodes."""
         initial = self.initial_state()
         if initial is None:
             return as_numpy(self._outputs(columns, None)[0]["action_dist_inputs"])
@@ -140,24 +139,26 @@ class ModulePolicy(HistoryPolicy):
         return self._model
 
     def _outputs(self, columns: Mapping[str, Any], state: State | None) -> tuple[Mapping[str, Any], State | None]:
-        """What the model gives for columns, and the state after it."""
+        """The model's outputs for columns, and the next state."""
         names = sorted(self._initial()) if state is not None else []
         if any(name.partition("/")[0] == _STATE_IN for name in columns):
-            raise UsageError(f"{self.name}: env_to_module adds states, which the policy carries itself: leave them out")
+            raise UsageError(f"{self.name}: env_to_module must not add states: the policy carries them itself")
         outputs = self._loaded({**columns, **dict(zip(names, state or (), strict=True))})
         if not isinstance(outputs, Mapping):
-            raise UsageError(f"{self.name}: the model gave a {type(outputs).__name__}, expected columns by name")
+            raise UsageError(f"{self.name}: the model returned a {type(outputs).__name__}, expected a dict of columns")
         others = {name: value for name, value in outputs.items() if name.partition("/")[0] != _STATE_OUT}
         if "action_dist_inputs" not in outputs or (state is None and len(others) < len(outputs)):
             raise UsageError(
-                f"{self.name}: the model gave {', '.join(outputs)}, expected action_dist_inputs, and a state only of a "
-                "model with get_initial_state"
+                f"{self.name}: the model returned {', '.join(outputs)}, expected action_dist_inputs, and state_out "
+                "only if it has get_initial_state"
             )
         if state is None:
             return outputs, None
         missing = [name for name in map(_out, names) if name not in outputs]
         if missing:
-            raise UsageError(f"{self.name}: the model gave {', '.join(outputs)}, but not {missing[0]}, its next state")
+            raise UsageError(
+                f"{self.name}: the model returned {', '.join(outputs)}, but not its next state, {missing[0]}"
+            )
         after = tuple(as_numpy(outputs[_out(name)]) for name in names)
         check_state(self.name, state, after)
         return others, after
@@ -179,10 +180,10 @@ def _out(name: str) -> str:
 
 
 def _default_actions(action: Structure, name: str) -> tuple[GetActions, NormalizeAndClipActions | None]:
-    """How actions are made of a model's outputs where nothing is said: those of RLlib for the kind of action."""
+    """RLlib's default connectors for this kind of action, from a model's outputs to actions."""
     leaf = action.alone
     if leaf is None or leaf.kind == "text":
-        raise UsageError(f"{name}: the environment takes several actions: say with module_to_env how they are made")
+        raise UsageError(f"{name}: the environment takes several actions: define them with module_to_env")
     if leaf.kind == "discrete":
         return GetActions("categorical"), None
     if leaf.kind == "multi_discrete":

@@ -1,4 +1,4 @@
-"""Distributions of actions given observations: what a head samples from, and the propensity of any action."""
+"""Distributions of actions given observations: sampling, and the propensity of any action."""
 
 from __future__ import annotations
 
@@ -15,36 +15,36 @@ Actions: TypeAlias = "tuple[Array, ...]"
 """N actions: an array (N, ...) for each leaf of the action."""
 
 TIED = 1e-5
-"""Values of a Q function that differ by less, relative to the largest, may change their order in another batch."""
+"""Relative tolerance below which Q values count as tied, because their order may change in another batch."""
 
 _LOG_SQRT_2PI = float(np.log(2 * np.pi) / 2)
 
 
 class Propensity(NamedTuple):
-    """Of N actions: probabilities, or densities where the action is continuous, and their logarithms; float64 (N,)."""
+    """Probabilities of N actions (densities for continuous actions) and their logarithms; float64 (N,)."""
 
     value: Array
     log: Array
 
 
 class Distribution(abc.ABC):
-    """Of the actions for N observations."""
+    """A distribution of actions for each of N observations."""
 
     @abc.abstractmethod
     def sample(self, uniform: Array, normal: Array) -> Actions:
-        """N actions, of random numbers: uniform in [0, 1) (N, U), and standard normal (N, V)."""
+        """Samples N actions from random numbers: uniform in [0, 1) (N, U), and standard normal (N, V)."""
 
     @abc.abstractmethod
     def propensity(self, actions: Actions) -> Propensity:
-        """Of N actions, whoever chose them."""
+        """The propensity of N actions, sampled or given."""
 
     def may_be(self, actions: Actions, recorded: Array) -> Array:
-        """Whether rounding in another batch may have given these propensities; bool (N,)."""
+        """Whether the recorded propensities match up to rounding in another batch; bool (N,)."""
         return np.isclose(self.propensity(actions).value, recorded, rtol=1e-4, atol=0)
 
 
 def log_of(value: Array) -> Array:
-    """The logarithm; -inf of 0."""
+    """The logarithm; -inf for 0."""
     with np.errstate(divide="ignore"):
         logs: Array = np.log(value)
     return logs
@@ -54,8 +54,11 @@ class EpsilonGreedy(Distribution):
     """Pr[a] = (1 - epsilon) [a is greedy] + epsilon / n.
 
     Args:
-      greedy: the greedy action of each observation, int (N,), from 0 on.
-      tied: bool (N, n), of a Q function: which actions are as good as the greedy one, up to rounding.
+      greedy: the greedy action for each observation, int (N,), counted from 0.
+      epsilon: the probability of a random action.
+      n: the number of actions.
+      start: the number of the first action.
+      tied: the actions as good as the greedy one up to rounding, bool (N, n); None without a Q function.
     """
 
     uniform = 2
@@ -90,7 +93,8 @@ class Categorical(Distribution):
     """Pr[a] = softmax(values)[a].
 
     Args:
-      values: Q(s, a) / tau of each action, float (N, n).
+      values: Q(s, a) / tau for each action, float (N, n).
+      start: the number of the first action.
     """
 
     uniform = 1
@@ -113,8 +117,8 @@ class Gaussian(Distribution):
     """Independent normal distributions: the density is the product over the dimensions of the action.
 
     Args:
-      mean: float64 (N, A).
-      sigma: standard deviations, (A,) or (N, A).
+      mean: the means, float64 (N, A).
+      sigma: the standard deviations, (A,) or (N, A).
     """
 
     def __init__(self, mean: Array, sigma: Array):
@@ -133,7 +137,7 @@ class Gaussian(Distribution):
 
 
 class TruncatedGaussian(Gaussian):
-    """Normal distributions between bounds: the density of each dimension is divided by its mass between them."""
+    """Normal distributions truncated to bounds: each dimension's density is divided by its mass between them."""
 
     def __init__(self, mean: Array, sigma: Array, low: Array, high: Array):
         super().__init__(mean, sigma)
@@ -141,7 +145,7 @@ class TruncatedGaussian(Gaussian):
             from scipy import special
         self._special, self._low, self._high = special, low, high
         a, b = (low - mean) / self._sigma, (high - mean) / self._sigma
-        self._right = a > 0  # computed as its mirror image: the logarithm of a mass on the right has no digits left
+        self._right = a > 0  # mirrored, because the logarithm of a mass on the right loses all digits
         a, b = np.where(self._right, -b, a), np.where(self._right, -a, b)
         self._log_a, log_b = special.log_ndtr(a), special.log_ndtr(b)
         self._log_mass = log_b + np.log1p(-np.exp(self._log_a - log_b))
@@ -155,16 +159,16 @@ class TruncatedGaussian(Gaussian):
     def propensity(self, actions: Actions) -> Propensity:
         action = np.asarray(actions[0], np.float64)
         inside = np.clip(action, self._low, self._high)
-        near = np.isclose(action, inside, rtol=1e-6, atol=1e-9)  # rounded to float32, a bound may lie beyond itself
+        near = np.isclose(action, inside, rtol=1e-6, atol=1e-9)  # rounding to float32 may move a value past its bound
         logs = np.where(near, self._logs(inside) - self._log_mass, -np.inf).sum(axis=1)
         return Propensity(np.exp(logs), logs)
 
 
 class Independent(Distribution):
-    """Leaves of an action, each with a distribution of its own.
+    """Independent distributions for the leaves of an action.
 
     Args:
-      parts: of each leaf, and how many uniform and normal random numbers it takes.
+      parts: the distribution of each leaf, with the number of uniform and normal random numbers that it takes.
     """
 
     def __init__(self, parts: Sequence[tuple[Distribution, int, int]]):

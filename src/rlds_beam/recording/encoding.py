@@ -1,4 +1,4 @@
-"""Recorded episodes as tf.Examples, and their schema."""
+"""Encodes recorded episodes as tf.Examples, and builds their schema."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from rlds_beam.recording.spaces import Structure, number_field
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
 _EPISODE = "episode_metadata/"
-"""`features_json` puts the fields of an episode below it."""
+"""The prefix of an episode's fields in `features_json`."""
 
 
 class RecordedPayload(bytes):
-    """A record's bytes, with the episode that they hold: what was just encoded need not be decoded again.
+    """A record's bytes together with the episode, so that it need not be decoded again.
 
     Attributes:
-      steps, metadata: as of `Episode`.
+      steps, metadata: as in `Episode`.
     """
 
     steps: Mapping[str, Column]
@@ -36,7 +36,7 @@ class RecordedPayload(bytes):
 
 
 class RecordedDecoder:
-    """A `Decoder` of `RecordedPayload`s."""
+    """A `Decoder` for `RecordedPayload`s."""
 
     def decode(self, payload: bytes, key: EpisodeKey) -> Episode:
         assert isinstance(payload, RecordedPayload)
@@ -47,7 +47,7 @@ class EpisodeEncoder:
     """Encodes recorded episodes as tf.Examples.
 
     Args:
-      schema: as `parse_features` reads it from the features.json of `recorded_schema`.
+      schema: the schema that `parse_features` reads from the features.json of `recorded_schema`.
     """
 
     def __init__(self, schema: Schema):
@@ -56,10 +56,10 @@ class EpisodeEncoder:
         self._metadata = [(delimited(1, path.encode()), path) for path in sorted(schema.metadata)]
 
     def encode(self, columns: Mapping[str, Array], metadata: Mapping[str, str | int]) -> RecordedPayload:
-        """The record of an episode.
+        """Encodes an episode as a record.
 
         Args:
-          columns: the columns of its steps; others than those of the schema are left out.
+          columns: the columns of its steps; columns outside the schema are ignored.
           metadata: the fields of the episode, by name.
         """
         values: dict[str, Any] = {}
@@ -82,7 +82,7 @@ class EpisodeEncoder:
 
 
 def _column(values: Array, field: Field) -> Column:
-    """A column as a decoder gives it: text as bytes, images encoded."""
+    """A column as a decoder returns it: text as bytes, images encoded."""
     if field.encoding == "png":
         return _as_png(values, field)
     return as_column(values.tolist()) if field.dtype == "string" else values
@@ -91,7 +91,7 @@ def _column(values: Array, field: Field) -> Column:
 def recorded_schema(
     observation: Structure, action: Structure, settings: Settings, *, propensity: bool, mixture: bool, images: bool
 ) -> Schema:
-    """The schema of what is recorded."""
+    """The schema of recorded episodes."""
     fields = [leaf.field("observation", images) for leaf in observation.leaves]
     fields += [leaf.field("action") for leaf in action.leaves]
     fields += [number_field("reward", settings.reward), number_field("discount", "float32")]

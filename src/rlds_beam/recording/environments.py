@@ -1,4 +1,4 @@
-"""Environments: gymnasium's, the old gym's, dm_env's and dm_control's, and the user's, in one form."""
+"""One interface for environments of gymnasium, the old gym, dm_env, dm_control, and users."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from rlds_beam.recording.spaces import Structure, from_space, from_spec
 from rlds_beam.user_functions import ByValue, called, resolve
 
 KINDS = ("gymnasium", "gym", "dm_control")
-"""What a name may begin with; otherwise it is `module:function`."""
+"""The known prefixes of a name; any other name is a `module:function`."""
 
 
 class Outcome(NamedTuple):
-    """What an environment made of an action.
+    """The outcome of a step.
 
     Attributes:
-      observation: the next one, nested as the environment has it.
-      reward: of the action.
-      terminated: the episode is over, and nothing comes after it.
-      truncated: the episode was cut off; a time limit, usually.
-      discount: of what comes next: 0 where terminated, 1 otherwise, or what dm_env says.
-      info: what the environment says besides.
+      observation: the next observation, nested as in the environment.
+      reward: the reward of the action.
+      terminated: whether the episode reached a terminal state.
+      truncated: whether the episode was cut off, usually by a time limit.
+      discount: the discount of the next state: 0 if terminated, else 1; or dm_env's discount.
+      info: the environment's info.
     """
 
     observation: Any
@@ -40,12 +40,12 @@ class Outcome(NamedTuple):
 
 
 class Environment(abc.ABC):
-    """One environment.
+    """An environment.
 
     Attributes:
-      observation, action: how these are made of leaves.
-      most_steps: after which it ends an episode, where it says so.
-      ends: whether its episodes end by themselves, though it does not say when: dm_env's do.
+      observation, action: the structures of observations and actions.
+      most_steps: the maximum number of steps of an episode; None if unknown.
+      ends: whether its episodes end by themselves, even if it does not declare when: dm_env's do.
     """
 
     observation: Structure
@@ -55,23 +55,23 @@ class Environment(abc.ABC):
 
     @abc.abstractmethod
     def reset(self, seed: int | None) -> Any:
-        """Starts an episode; returns the first observation.
+        """Starts an episode and returns the first observation.
 
         Args:
-          seed: of all that is random in it from now on; None goes on with the random numbers of the last seed.
+          seed: the seed of the environment's random numbers from now on; None continues those of the last seed.
         """
 
     @abc.abstractmethod
     def step(self, action: Any) -> Outcome:
-        """Takes an action, nested as the environment has it."""
+        """Takes an action, nested as in the environment."""
 
     @abc.abstractmethod
     def close(self) -> None:
-        """Frees what it holds."""
+        """Frees the environment's resources."""
 
 
 class GymEnvironment(Environment):
-    """An environment of gymnasium's, or of the old gym's, whose `reset` and `step` may return less."""
+    """An environment of gymnasium or of the old gym, whose `reset` and `step` may return fewer values."""
 
     def __init__(self, env: Any):
         self._env = env
@@ -110,7 +110,7 @@ def _takes_anything(function: Callable[..., Any]) -> bool:
 
 
 class DmEnvironment(Environment):
-    """An environment of dm_env's: an end with discount 0 is a terminal state, another one a truncation."""
+    """A dm_env environment: an end with discount 0 is a terminal state, any other end a truncation."""
 
     ends = True
 
@@ -137,7 +137,7 @@ class DmEnvironment(Environment):
 
 
 class NewEachEpisode(Environment):
-    """Environments of a factory that takes a seed: another one for each episode that is given a seed."""
+    """Environments from a factory that takes a seed: a new one for each seeded episode."""
 
     def __init__(self, make: Callable[[int], Environment]):
         self._make = make
@@ -159,13 +159,13 @@ class NewEachEpisode(Environment):
 
 
 def make_environment(name: str, config: Mapping[str, Any]) -> Environment:
-    """An environment by name.
+    """Creates an environment by name.
 
     Args:
-      name: `gymnasium:CartPole-v1`, `gym:CartPole-v1`, `dm_control:cheetah/run`, or `module:function`, a factory. A
-        factory that takes an argument `seed` is called for each episode; any other environment has to take a seed in
-        its `reset`. A module that registers environments with gymnasium: `gymnasium:module:Name-v0`.
-      config: keyword arguments for the environment.
+      name: `gymnasium:CartPole-v1`, `gym:CartPole-v1`, `dm_control:cheetah/run`, or a factory `module:function`. A
+        factory with an argument `seed` is called for each episode; any other environment must take a seed in its
+        `reset`. For a module that registers environments with gymnasium: `gymnasium:module:Name-v0`.
+      config: the keyword arguments of the environment.
 
     Raises:
       UsageError: there is no such environment, or it cannot be recorded or seeded.
@@ -180,8 +180,8 @@ def make_environment(name: str, config: Mapping[str, Any]) -> Environment:
             return GymEnvironment(gymnasium.make(rest, disable_env_checker=True, **config))
         if kind == "gym":
             with needs("record", f"--env={name} needs the package gym"):
-                import gym  # the old one, which the user brings
-            # Registered environments may share objects, as rtbgym's do.
+                import gym  # the old package, which the user installs
+            # Registered environments may share objects, as those of rtbgym do.
             return GymEnvironment(copy.deepcopy(gym.make(rest, **config)))
         return _dm_control(rest, config)
     except UsageError:
@@ -200,20 +200,18 @@ def _dm_control(name: str, config: Mapping[str, Any]) -> Environment:
 
 
 def _reseed_suite(env: Any, seed: int) -> None:
-    """The tasks of dm_control's suite draw from one RandomState."""
+    """Reseeds a dm_control task, all of whose random numbers come from one RandomState."""
     env.task.random.seed(seed)
 
 
 def _of_factory(name: str, config: Mapping[str, Any]) -> Environment:
-    """Of `module:function`, or of an environment that is given itself: then each is a copy of it."""
+    """Creates an environment with `module:function`, or copies one passed as an object."""
     factory: Any = resolve(name, "--env", callable_only=False)
     if isinstance(name, ByValue) and not callable(factory):
         return as_environment(copy.deepcopy(factory), name)
     if not callable(factory):
-        raise UsageError(
-            f"--env={name}: it is a {type(factory).__name__}; expected a function that makes an environment"
-        )
-    hint = "a factory takes what --env_config gives, and perhaps a seed"
+        raise UsageError(f"--env={name} is a {type(factory).__name__}; expected a function that creates an environment")
+    hint = "a factory takes the arguments of --env_config, and optionally a seed"
 
     def make(**more: int) -> Any:
         return called(factory, f"--env={name}", hint, **config, **more)
@@ -224,12 +222,12 @@ def _of_factory(name: str, config: Mapping[str, Any]) -> Environment:
 
 
 def as_environment(env: Any, name: str, *, seeded: bool = False) -> Environment:
-    """An environment of gymnasium's, gym's or dm_env's in our form; one of ours as it is.
+    """Wraps an environment of gymnasium, gym, or dm_env; returns an `Environment` unchanged.
 
     Args:
       env: the environment.
-      name: for messages.
-      seeded: it was made for one seed.
+      name: the environment's name, for messages.
+      seeded: whether it was created for one seed.
 
     Raises:
       UsageError: it is none of these, or cannot be seeded.
@@ -245,17 +243,17 @@ def as_environment(env: Any, name: str, *, seeded: bool = False) -> Environment:
         if isinstance(random, np.random.RandomState):
             return DmEnvironment(env, _reseed_suite)
         raise UsageError(
-            f"--env={name}: its episodes cannot be seeded; give the factory an argument `seed`, and it is called for "
-            "each episode"
+            f"--env={name}: its episodes cannot be seeded; add an argument `seed` to the factory, which is then called "
+            "for each episode"
         )
     raise UsageError(
-        f"--env={name}: it gave a {type(env).__name__}, which is neither an environment of gymnasium's (with "
-        "observation_space and action_space) nor of dm_env's (with observation_spec and action_spec)"
+        f"--env={name} returned a {type(env).__name__}, which is neither a gymnasium environment (with "
+        "observation_space and action_space) nor a dm_env one (with observation_spec and action_spec)"
     )
 
 
 def observed_dtypes(environment: Environment) -> tuple[str, ...]:
-    """The dtypes of the leaves of an observation: wider than declared where the environment gives wider floats."""
+    """The dtypes of the leaves of an observation: wider than declared if the environment returns wider floats."""
     values = environment.observation.flatten(environment.reset(0))
     dtypes = []
     for leaf, value in zip(environment.observation.leaves, values, strict=True):

@@ -1,4 +1,4 @@
-"""Heads, which make a stochastic policy of a deterministic one: with the names and the formulas of SCOPE-RL's."""
+"""Heads, which turn a deterministic policy into a stochastic one, with SCOPE-RL's names and formulas."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ class EpsilonGreedyHead(BaseHead):
     """Pr[a | s] = (1 - epsilon) [a is greedy] + epsilon / n_actions.
 
     Attributes:
-      n_actions: the environment's, by default.
-      epsilon: probability of an action at random, which may be the greedy one.
-      random_state: seed, where the head is called by hand.
+      n_actions: the number of actions; by default the environment's.
+      epsilon: the probability of a random action, which may be the greedy one.
+      random_state: the seed, if you call the head directly.
     """
 
     n_actions: int | None = None
@@ -68,12 +68,12 @@ class EpsilonGreedyHead(BaseHead):
 
 @dataclasses.dataclass
 class SoftmaxHead(BaseHead):
-    """Pr[a | s] = exp(Q(s, a) / tau) / sum over a' of exp(Q(s, a') / tau); the base policy has to be a Q function.
+    """Pr[a | s] = exp(Q(s, a) / tau) / sum over a' of exp(Q(s, a') / tau); needs a Q function as base policy.
 
     Attributes:
-      n_actions: the environment's, by default.
-      tau: temperature; the higher, the more even are the actions. Below 0, the worst actions are the likeliest.
-      random_state: seed, where the head is called by hand.
+      n_actions: the number of actions; by default the environment's.
+      tau: the temperature; higher values make actions more uniform. Below 0, the worst actions are the most likely.
+      random_state: the seed, if you call the head directly.
     """
 
     n_actions: int | None = None
@@ -83,7 +83,7 @@ class SoftmaxHead(BaseHead):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.tau == 0:
-            raise UsageError("SoftmaxHead: tau=0, expected another number")
+            raise UsageError("SoftmaxHead: tau must not be 0")
 
     def check(self, leaf: SpaceLeaf) -> None:
         self.n_actions = _number(self, leaf, self.n_actions)
@@ -104,11 +104,11 @@ class SoftmaxHead(BaseHead):
 
 @dataclasses.dataclass
 class GaussianHead(BaseHead):
-    """a ~ Normal(pi(s), sigma), each dimension on its own; the propensity is the product of their densities.
+    """a ~ Normal(pi(s), sigma), independently in each dimension; the propensity is the product of the densities.
 
     Attributes:
-      sigma: standard deviations, (A,), or one for all.
-      random_state: seed, where the head is called by hand.
+      sigma: the standard deviations, (A,), or one for all dimensions.
+      random_state: the seed, if you call the head directly.
     """
 
     sigma: Any = 1.0
@@ -119,7 +119,7 @@ class GaussianHead(BaseHead):
         super().__post_init__()
         self.sigma = np.asarray(self.sigma, np.float64)
         if not (self.sigma > 0).all():
-            raise UsageError(f"{type(self).__name__}: sigma={self.sigma}, expected more than 0")
+            raise UsageError(f"{type(self).__name__}: sigma={self.sigma}, expected positive numbers")
 
     def check(self, leaf: SpaceLeaf) -> None:
         _broadcast(self, "sigma", self.sigma, leaf)
@@ -138,12 +138,12 @@ class GaussianHead(BaseHead):
 
 @dataclasses.dataclass
 class TruncatedGaussianHead(BaseHead):
-    """a ~ TruncNorm(pi(s), sigma) between the bounds, each dimension on its own.
+    """a ~ TruncNorm(pi(s), sigma) between the bounds, independently in each dimension.
 
     Attributes:
-      sigma: standard deviations, (A,), or one for all.
-      minimum, maximum: the bounds, (A,); by default those of the action.
-      random_state: seed, where the head is called by hand.
+      sigma: the standard deviations, (A,), or one for all dimensions.
+      minimum, maximum: the bounds, (A,); by default those of the action space.
+      random_state: the seed, if you call the head directly.
     """
 
     sigma: Any = 1.0
@@ -156,7 +156,7 @@ class TruncatedGaussianHead(BaseHead):
         super().__post_init__()
         self.sigma = np.asarray(self.sigma, np.float64)
         if not (self.sigma > 0).all():
-            raise UsageError(f"{type(self).__name__}: sigma={self.sigma}, expected more than 0")
+            raise UsageError(f"{type(self).__name__}: sigma={self.sigma}, expected positive numbers")
 
     def check(self, leaf: SpaceLeaf) -> None:
         self.minimum = leaf.low if self.minimum is None else self.minimum
@@ -164,7 +164,7 @@ class TruncatedGaussianHead(BaseHead):
         for name in ("sigma", "minimum", "maximum"):
             _broadcast(self, name, np.asarray(getattr(self, name), np.float64), leaf)
         if not (np.asarray(self.minimum) < np.asarray(self.maximum)).all():
-            raise UsageError("TruncatedGaussianHead: the minimum has to be less than the maximum")
+            raise UsageError("TruncatedGaussianHead: the minimum must be less than the maximum")
 
     @property
     def randomness(self) -> tuple[int, int]:
@@ -185,13 +185,13 @@ class TruncatedGaussianHead(BaseHead):
 
 @dataclasses.dataclass
 class OnlineHead(BaseHead):
-    """The actions of the base policy as they are; no propensity is known, and none is recorded."""
+    """The actions of the base policy unchanged, without propensities."""
 
     has_propensity: ClassVar[bool] = False
 
     def bind(self, observation: Structure, action: Structure) -> None:
         if action.alone is None:
-            raise UsageError("OnlineHead is for one action, and the environment takes several")
+            raise UsageError("OnlineHead needs an environment with one action; this one takes several")
         self._leaf = action.alone
 
     def of(self, base: BasePolicy, observations: Any) -> Distribution:
@@ -209,23 +209,23 @@ class _Greedy(Distribution):
         return (self._actions,)
 
     def propensity(self, actions: Actions) -> Propensity:
-        raise UsageError("the propensities of OnlineHead are not known")
+        raise UsageError("the propensities of OnlineHead are unknown")
 
 
 def _number(head: BaseHead, leaf: SpaceLeaf, given: int | None) -> int:
     if given not in (None, leaf.choices):
-        raise UsageError(f"{type(head).__name__}: n_actions={given}, and the environment has {leaf.choices}")
+        raise UsageError(f"{type(head).__name__}: n_actions={given}, but the environment has {leaf.choices}")
     return leaf.choices
 
 
 def _known(head: BaseHead, n_actions: int | None) -> int:
     if n_actions is None:
-        raise UsageError(f"{type(head).__name__}: n_actions is not known; give it")
+        raise UsageError(f"{type(head).__name__}: n_actions is missing")
     return n_actions
 
 
 def _width(head: BaseHead) -> int:
-    """Dimensions of the action."""
+    """The number of dimensions of the action."""
     if head._leaf is not None:
         return max(1, head._leaf.size)
     return int(np.size(getattr(head, "sigma", 1)))
@@ -233,7 +233,7 @@ def _width(head: BaseHead) -> int:
 
 def _broadcast(head: BaseHead, name: str, value: Array, leaf: SpaceLeaf) -> None:
     if value.ndim > 1 or (value.ndim == 1 and value.shape != leaf.shape):
-        raise UsageError(f"{type(head).__name__}: {name} has shape {value.shape}, and the action {leaf.shape}")
+        raise UsageError(f"{type(head).__name__}: {name} has shape {value.shape}, but the action has {leaf.shape}")
 
 
 HEADS: dict[str, type[BaseHead]] = {

@@ -1,4 +1,4 @@
-"""Behaviour policies by name: `random`, `Head(base, argument=value)`, `module:name`, or a file of heads."""
+"""Loads behavior policies by name: `random`, `Head(base, argument=value)`, `module:name`, or a file of heads."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ _FILE = (".yaml", ".yml", ".json")
 
 
 def load_policies(names: Sequence[str]) -> tuple[BehaviorPolicy, ...]:
-    """The policies that `--policy` names, each with a name of its own.
+    """Loads the policies of `--policy`.
 
     Raises:
-      UsageError: there is no such policy, or two have the same name.
+      UsageError: a policy does not exist, or two have the same name.
     """
     policies = [policy for name in names for policy in _load(name)]
     if not policies:
-        raise UsageError("no policy is named: --policy=random, or another one")
+        raise UsageError("--policy is missing: name a policy, for example --policy=random")
     known = [policy.name for policy in policies]
     for name in known:
         if known.count(name) > 1:
@@ -41,7 +41,7 @@ def load_policies(names: Sequence[str]) -> tuple[BehaviorPolicy, ...]:
 
 
 def versions_of(names: Sequence[str]) -> dict[str, Any]:
-    """What tells the code and the models of policies from edits of them, as JSON: by the name of each."""
+    """The versions of the policies' code and models as JSON, by name, to detect edits."""
     versions: dict[str, Any] = {}
     for name in names:
         versions[str(name)] = "in the name" if isinstance(name, ByValue) else _version(name)
@@ -73,8 +73,8 @@ def _load(name: str) -> list[BehaviorPolicy]:
         return [_head(name, call["head"], _arguments(name, call["arguments"]))]
     if is_model(name) or ":" not in name:
         raise UsageError(
-            f"--policy={name}: expected random, module:name, a YAML file, or a head over a policy, such as "
-            f"EpsilonGreedyHead({name}, epsilon=0.1); heads are {', '.join(HEADS)}"
+            f"--policy={name}: expected random, module:name, a YAML file, or a head around a policy, for example "
+            f"EpsilonGreedyHead({name}, epsilon=0.1); the heads are {', '.join(HEADS)}"
         )
     policy_object: Any = resolve(name, "--policy", callable_only=False)
     if callable(policy_object) and not isinstance(policy_object, BehaviorPolicy):
@@ -83,10 +83,10 @@ def _load(name: str) -> list[BehaviorPolicy]:
 
 
 def as_policy(candidate: Any, name: str) -> BehaviorPolicy:
-    """A policy of an object: one of ours as it is; a head of SCOPE-RL's as the head of the same name.
+    """Converts an object to a policy: a head of SCOPE-RL to our head of the same name; a `BehaviorPolicy` is unchanged.
 
     Raises:
-      UsageError: it is neither.
+      UsageError: the object is neither.
     """
     if isinstance(candidate, BehaviorPolicy):
         return candidate
@@ -94,20 +94,18 @@ def as_policy(candidate: Any, name: str) -> BehaviorPolicy:
     if kind in HEADS and hasattr(candidate, "base_policy"):
         names = [field.name for field in dataclasses.fields(HEADS[kind]) if hasattr(candidate, field.name)]
         return HEADS[kind](**{field: getattr(candidate, field) for field in names})
-    raise UsageError(
-        f"--policy={name}: it is a {kind}, not a behaviour policy; put a head around it: {', '.join(HEADS)}"
-    )
+    raise UsageError(f"--policy={name} is a {kind}, not a behavior policy; put a head around it: {', '.join(HEADS)}")
 
 
 def _head(name: str, head: str, arguments: Mapping[str, Any]) -> BehaviorPolicy:
     if head not in _POLICIES:
         raise UsageError(
-            f"--policy={name}: there is no {head}{did_you_mean(head, _POLICIES)}; there are {', '.join(_POLICIES)}"
+            f"--policy={name}: no head {head}{did_you_mean(head, _POLICIES)}; the heads are {', '.join(_POLICIES)}"
         )
     for argument in arguments:
         fields = [field.name for field in dataclasses.fields(_POLICIES[head])]
         if argument not in fields:
-            raise UsageError(f"--policy={name}: {head} has no {argument}{did_you_mean(argument, fields)}")
+            raise UsageError(f"--policy={name}: {head} has no argument {argument}{did_you_mean(argument, fields)}")
     return cast(BehaviorPolicy, _POLICIES[head](**arguments))
 
 
@@ -115,12 +113,14 @@ def _arguments(name: str, text: str) -> dict[str, Any]:
     """`my:q, epsilon=0.3` as arguments by name; the first one is the base policy."""
     parts = [part.strip() for part in re.split(r",(?![^\[(]*[\])])", text)]
     if not parts[0] or "=" in parts[0]:
-        raise UsageError(f"--policy={name}: a head is over a policy: EpsilonGreedyHead(module:function, epsilon=0.1)")
+        raise UsageError(
+            f"--policy={name}: a head needs a policy first: EpsilonGreedyHead(module:function, epsilon=0.1)"
+        )
     arguments: dict[str, Any] = {"base_policy": parts[0]}
     for part in parts[1:]:
         argument, equals, value = part.partition("=")
         if not equals:
-            raise UsageError(f"--policy={name}: {part!r}, expected argument=value")
+            raise UsageError(f"--policy={name}: expected argument=value, found {part!r}")
         try:
             arguments[argument.strip()] = ast.literal_eval(value.strip())
         except (ValueError, SyntaxError):
@@ -132,7 +132,7 @@ def _in_file(path: str) -> list[str]:
     """The policies of a YAML or JSON file: a list of names, or of `{Head: {argument: value}}`.
 
     Raises:
-      UsageError: it is not such a file, or it names something that a file may not name (`resolve_configurable`).
+      UsageError: the file is not valid, or names an object that files may not name (`resolve_configurable`).
     """
     try:
         content = parse_yaml(storage.read_text(path), f"--policy={path}")
@@ -148,14 +148,14 @@ def _in_file(path: str) -> list[str]:
             base = given.pop("base_policy", "")
             names.append(f"{head}({', '.join([base, *(f'{k}={v!r}' for k, v in given.items())])})")
         else:
-            raise UsageError(f"--policy={path}: {entry!r}, expected a name, or a head with its arguments by name")
+            raise UsageError(f"--policy={path}: expected a name, or a head with named arguments, found {entry!r}")
     for name in names:
         _check_named_in_file(name, path)
     return names
 
 
 def _check_named_in_file(name: str, path: str) -> None:
-    """Refuses a policy of a file before any of what it names is called."""
+    """Checks the objects that a policy of a file names, before any of them is called."""
     call = _CALL.fullmatch(name)
     arguments = _arguments(name, call["arguments"]) if call else {"base_policy": name}
     for argument in ("base_policy", "env_to_module", "module_to_env"):

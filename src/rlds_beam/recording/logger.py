@@ -1,10 +1,10 @@
-"""EnvLogger around an environment: it calls `step_fn` after each step, and hands the step to a backend of ours.
+"""EnvLogger around an environment: it calls `step_fn` after each step and passes the step to our backend.
 
-    Recorded          the environment as EnvLogger wants it (dm_env's form), from the first step that is to be recorded
-    EnvLogger         DeepMind's, where it is installed; where it is not, `Logger`, which makes the same calls
-    EpisodeBuffer     the backend: the steps of an episode as columns, aligned as RLDS has them
+    Recorded          the environment as EnvLogger expects it (dm_env), from the first step to record
+    EnvLogger         DeepMind's EnvLogger if installed, else `Logger`, which makes the same calls
+    EpisodeBuffer     the backend: the steps of an episode as columns, aligned as in RLDS
 
-What is recorded does not depend on which of the two loggers makes the calls; a test compares the bytes.
+Both loggers give the same recording; a test compares the bytes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Array: TypeAlias = "np.ndarray[Any, Any]"
 StepFn: TypeAlias = "Callable[[Any, Any, Any], Any]"
 
 _ROOM = 256
-"""Steps for which a buffer has room at first."""
+"""Initial capacity of a buffer, in steps."""
 
 
 class TimeStep(NamedTuple):
@@ -46,13 +46,14 @@ class TimeStep(NamedTuple):
 
 
 class Recorded:
-    """An environment in dm_env's form, while it is recorded.
+    """A dm_env view of an environment during recording.
 
-    Whoever steps the environment says what the first observation of the recording is (`begin`), and what an action that
-    is stored means to the environment (`for_env`).
+    The caller sets the first observation of the recording (`begin`), and before each step the environment's action for
+    the stored one (`for_env`).
 
     Attributes:
-      outcome: of the last step.
+      for_env: the environment's action for the next step.
+      outcome: the outcome of the last step.
     """
 
     def __init__(self, environment: Environment):
@@ -63,7 +64,7 @@ class Recorded:
         self.outcome: Outcome | None = None
 
     def begin(self, observation: Any, most_steps: int) -> None:
-        """The next episode starts with this observation, and is cut off after so many steps."""
+        """Starts the next episode at this observation, and cuts it off after this many steps."""
         self._first, self._left, self.outcome = observation, most_steps, None
 
     def reset(self) -> TimeStep:
@@ -97,7 +98,7 @@ class Recorded:
 
 
 class EpisodeBuffer:
-    """The steps of an episode as columns; a backend of EnvLogger's.
+    """The steps of an episode as columns; a backend of EnvLogger.
 
         call              record_step(reset)   record_step(a0)      record_step(a1, last)
         step              0                    1                    2
@@ -105,8 +106,8 @@ class EpisodeBuffer:
         action, reward    a0, r0               a1, r1               zeros                     as RLDS has it
 
     Attributes:
-      metadata: of the dataset, as EnvLogger completes it.
-      episode_metadata: of the episode.
+      metadata: the dataset's metadata, completed by EnvLogger.
+      episode_metadata: the episode's metadata.
     """
 
     def __init__(
@@ -124,7 +125,7 @@ class EpisodeBuffer:
         self.episode_metadata: Mapping[str, Any] = {}
 
     def __call__(self, metadata: Mapping[str, Any]) -> EpisodeBuffer:
-        """EnvLogger asks its backend for itself, with the metadata of the dataset."""
+        """Returns itself: EnvLogger calls its backend factory with the dataset's metadata."""
         self.metadata = metadata
         return self
 
@@ -139,7 +140,7 @@ class EpisodeBuffer:
         for column, value in zip(self._observations, of_observation.flatten(timestep.observation)):  # noqa: B905
             if column.unchecked:
                 column.check(value)
-            column.values[t] = value  # copied: the environment may write into its own again
+            column.values[t] = value  # a copy, because the environment may reuse its array
         self._steps = t + 1
         if is_new_episode:
             return
@@ -156,13 +157,13 @@ class EpisodeBuffer:
         self.episode_metadata = data
 
     def close(self) -> None:
-        """Nothing is held but memory."""
+        """Does nothing: the buffer holds only memory."""
 
     def columns(self) -> dict[str, Array]:
-        """The columns of the episode so far: T steps, of which the last one has no action.
+        """The columns of the episode so far: T steps, the last one without an action.
 
         Raises:
-          UsageError: a value does not have the shape or the dtype that the environment declares.
+          UsageError: a value does not have the shape or dtype that the environment declares.
         """
         steps = self._steps
         observed = _paths("observation", self._structures[0], self._observations)
@@ -186,11 +187,11 @@ class EpisodeBuffer:
 
 
 class _Column:
-    """Room for the observations of an episode.
+    """A buffer for the observations of an episode.
 
     Attributes:
-      values: [room, ...].
-      unchecked: whether no value was looked at yet.
+      values: the buffer, [room, ...].
+      unchecked: whether the next value must be checked.
     """
 
     def __init__(self, dtype: str, shape: tuple[int, ...]):
@@ -204,7 +205,7 @@ class _Column:
         self.values = values
 
     def check(self, value: Any) -> None:
-        """The first value, and all others if it is of another dtype: storing it may round it, and no more."""
+        """Checks the first value; if its dtype differs, checks all values, which storing may round but not change."""
         self.unchecked = False
         if self.dtype != object:
             array = np.asarray(value)
@@ -214,21 +215,21 @@ class _Column:
 
 
 class _Values(list[Any]):
-    """What was recorded besides, a value for each step with an action."""
+    """The recorded values of another field, one for each step with an action."""
 
     def __init__(self, dtype: str, shape: tuple[int, ...]):
         super().__init__()
         self._dtype, self._shape, self._text = np.dtype("O" if dtype == "string" else dtype), shape, dtype == "string"
 
     def column(self, path: str, steps: int) -> Array:
-        """As an array of so many steps, of which the last one is nothing."""
+        """The values as an array of this many steps, of which the last one is zero or empty."""
         if self._text:
             text = [v.encode() if isinstance(v, str) else v for v in self]
             return np.array([*text, b"", None], object)[:-1]
         column = np.zeros((steps, *self._shape), self._dtype)
         try:
             values = np.asarray(self)
-        except ValueError:  # of several shapes
+        except ValueError:  # different shapes
             values = np.asarray(self, object)
         if self:
             _check(
@@ -242,10 +243,10 @@ class _Values(list[Any]):
 
 
 def recorded_as(values: Array, dtype: np.dtype[Any], what: str) -> Array:
-    """The values in the dtype that is recorded, which may round them.
+    """Casts values to the recorded dtype, which may round them.
 
     Raises:
-      UsageError: a value would become another one: it is out of range, or its fraction would be lost.
+      UsageError: the cast would change a value: it is out of range, or its fraction would be lost.
     """
     if values.dtype == dtype:
         return values
@@ -261,7 +262,9 @@ def _check(array: Any, dtype: Any, shape: tuple[int, ...], what: str) -> None:
     array = np.asarray(array)
     kinds = {"b": "b", "i": "biu", "u": "biu", "f": "biuf"}[dtype.kind]
     if array.shape != shape or array.dtype.kind not in kinds:
-        raise UsageError(f"the environment gave {what} of {array.dtype} {array.shape}, and it declares {dtype} {shape}")
+        raise UsageError(
+            f"the environment returned {what} of {array.dtype} {array.shape}, but declares {dtype} {shape}"
+        )
 
 
 def _paths(name: str, structure: Structure, columns: Sequence[Any]) -> dict[str, Any]:
@@ -270,7 +273,7 @@ def _paths(name: str, structure: Structure, columns: Sequence[Any]) -> dict[str,
 
 
 class Logger:
-    """Makes EnvLogger's calls where it is not installed: `step_fn` and the backend after each step."""
+    """Replaces EnvLogger if it is not installed: calls `step_fn` and the backend after each step."""
 
     def __init__(self, env: Any, step_fn: StepFn, metadata: dict[str, Any], backend: Any):
         self._env, self._step_fn = env, step_fn
@@ -302,7 +305,7 @@ def has_envlogger() -> bool:
 def make_logger(
     env: Recorded, step_fn: StepFn, metadata: dict[str, Any], backend: EpisodeBuffer, *, envlogger: bool
 ) -> Any:
-    """EnvLogger around an environment, or what makes its calls."""
+    """Wraps an environment in EnvLogger, or in `Logger`, which makes the same calls."""
     if not envlogger:
         return Logger(env, step_fn, metadata, backend)
     from envlogger import environment_logger

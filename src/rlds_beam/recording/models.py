@@ -1,4 +1,4 @@
-"""Saved models as base policies: TF-Agents' `PolicySaver` directories, d3rlpy's files, RLlib's checkpoints."""
+"""Saved models as base policies: TF-Agents `PolicySaver` directories, d3rlpy files, RLlib checkpoints."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ _STATE_IN = "state_in"
 
 
 def is_model(name: str) -> bool:
-    """Whether a name is that of a saved model: `policy_saver:DIRECTORY`, and so on."""
+    """Whether a name refers to a saved model: `policy_saver:DIRECTORY`, and so on."""
     return name.partition(":")[0] in MODELS
 
 
 def load_model(name: str) -> BasePolicy:
-    """The saved model of a name, such as `d3rlpy:model.d3`.
+    """Loads the saved model of a name, for example `d3rlpy:model.d3`.
 
     Raises:
-      UsageError: there is none, or it cannot be loaded.
+      UsageError: the model is missing or cannot be loaded.
       MissingExtraError: the package that wrote it is not installed.
     """
     kind, _, path = name.partition(":")
     if not os.path.exists(path):
-        raise UsageError(f"--policy: {name}: there is no {path}")
+        raise UsageError(f"--policy: {name}: {path} does not exist")
     return MODELS[kind](path)
 
 
 def fingerprint(name: str) -> str:
-    """Of the files of a saved model."""
+    """A checksum of the files of a saved model."""
     path = name.partition(":")[2]
     checksum = Checksum()
     files = [path] if os.path.isfile(path) else [os.path.join(d, f) for d, _, names in os.walk(path) for f in names]
@@ -52,7 +52,7 @@ def fingerprint(name: str) -> str:
 
 
 class SavedPolicy(BasePolicy):
-    """A policy that TF-Agents' `PolicySaver` wrote: the action that it gives is the greedy one. It may have a state."""
+    """A policy saved by TF-Agents' `PolicySaver`, whose action is taken as the greedy one. It may have a state."""
 
     def __init__(self, directory: str):
         with needs("agents", "a saved policy needs TensorFlow"):
@@ -94,7 +94,7 @@ class SavedPolicy(BasePolicy):
         for name in self._names:
             spec = inputs[name]
             if name.endswith("step_type"):
-                value: Any = np.ones(rows, np.int32)  # neither first nor last: the state is begun anew by us
+                value: Any = np.ones(rows, np.int32)  # neither first nor last, because we reset the state ourselves
             elif name.endswith("reward"):
                 value = np.zeros(rows, np.float32)
             elif name.endswith("discount"):
@@ -110,16 +110,16 @@ class SavedPolicy(BasePolicy):
         leaves = _leaves(observations)
         path = name.partition("observation")[2].strip("/")
         if path not in leaves:
-            raise UsageError(f"{self}: it wants {name}, and the observation has {', '.join(leaves) or 'one array'}")
+            raise UsageError(f"{self}: it needs {name}, but the observation has {', '.join(leaves) or 'one array'}")
         return leaves[path]
 
 
 _OF_TIME_STEP = re.compile(r"(step_type|reward|discount)$|observation")
-"""Inputs of a saved policy that are of the time step; the others are its state."""
+"""Inputs of a saved policy that belong to the time step; the others are its state."""
 
 
 def _leaves(observations: Any) -> dict[str, Array]:
-    """The arrays of nested observations by path; one alone has the path ``."""
+    """The arrays of nested observations by path; a single array has the path ``."""
     if isinstance(observations, dict):
         return {
             f"{name}/{path}".rstrip("/"): leaf
@@ -132,7 +132,7 @@ def _leaves(observations: Any) -> dict[str, Array]:
 
 
 class RLModulePolicy(BasePolicy):
-    """A checkpoint of an RLModule of RLlib's: its logits are the values of discrete actions, its mean the action."""
+    """An RLModule checkpoint of RLlib: its logits are the values of discrete actions, its mean a continuous action."""
 
     def __init__(self, path: str):
         with needs("rllib", "an RLModule needs RLlib"):
@@ -147,7 +147,7 @@ class RLModulePolicy(BasePolicy):
         return self._path
 
     def explore(self, columns: Mapping[str, Any]) -> dict[str, Any]:
-        """What the module gives for columns, to explore."""
+        """The module's `forward_exploration` of columns."""
         state = {name: value for name, value in columns.items() if name.partition("/")[0] == _STATE_IN}
         with self._torch.no_grad():
             if not state:
@@ -160,7 +160,7 @@ class RLModulePolicy(BasePolicy):
         return {**last_outputs, **flatten(after, self._columns.STATE_OUT)}
 
     def get_initial_state(self) -> Any:
-        """What a state begins with, without the axis of environments; nothing for a module without one."""
+        """The initial state, without the axis of environments; empty for a module without a state."""
         return {} if self._initial is None else self._initial
 
     def _nested(self, state: State) -> Any:
@@ -182,7 +182,7 @@ class RLModulePolicy(BasePolicy):
         if self._columns.ACTION_DIST_INPUTS not in outputs:
             if self._columns.ACTIONS in outputs:
                 return np.asarray(outputs[self._columns.ACTIONS].numpy())
-            raise UsageError(f"{self}: the RLModule gave neither action_dist_inputs nor actions")
+            raise UsageError(f"{self}: the RLModule returned neither action_dist_inputs nor actions")
         return np.asarray(outputs[self._columns.ACTION_DIST_INPUTS].numpy())
 
     def initial_state(self) -> State | None:
@@ -219,7 +219,7 @@ class RLModulePolicy(BasePolicy):
 
 
 class Exploring:
-    """An RLModule as a function of columns, which gives `action_dist_inputs`; and its state, if it has one."""
+    """An RLModule as a function of columns that returns `action_dist_inputs`, and its next state if it has one."""
 
     def __init__(self, module: RLModulePolicy):
         self._module, self.get_initial_state = module, module.get_initial_state
@@ -229,14 +229,14 @@ class Exploring:
 
 
 def load_module(name: str) -> Exploring:
-    """A saved model as a function of columns.
+    """Loads an RLModule as a function of columns.
 
     Raises:
-      UsageError: it is no RLModule, or cannot be loaded.
+      UsageError: the model is not an RLModule, or cannot be loaded.
     """
     model = load_model(name)
     if not isinstance(model, RLModulePolicy):
-        raise UsageError(f"--policy: {name}: a ModulePolicy is of a function or of rl_module:DIRECTORY")
+        raise UsageError(f"--policy: {name}: a ModulePolicy needs a function or rl_module:DIRECTORY")
     return Exploring(model)
 
 
@@ -251,4 +251,4 @@ def _d3rlpy(path: str) -> BasePolicy:
 MODELS: dict[str, Callable[[str], BasePolicy]] = {
     "policy_saver": SavedPolicy, "d3rlpy": _d3rlpy, "rl_module": RLModulePolicy,
 }  # fmt: skip
-"""What loads a saved model, by what comes before its path."""
+"""The loaders of saved models, by the prefix of their names."""

@@ -1,4 +1,4 @@
-"""SCOPE-RL's estimators on trajectories that were padded to one length."""
+"""Prepares trajectories padded to one length for SCOPE-RL's estimators."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ Array: TypeAlias = "np.ndarray[Any, Any]"
 def mask_padding(
     logged_dataset: Mapping[str, Any], input_dict: Mapping[str, Mapping[str, Any]], bandwidth: float = 1.0
 ) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-    """Copies of a padded logged dataset and of SCOPE-RL's inputs for it, whose padded rows do not change an estimate.
+    """Copies a padded logged dataset and SCOPE-RL's inputs so that padded rows do not change an estimate.
 
         inputs = CreateOPEInput(env=env).obtain_whole_inputs(logged_dataset, evaluation_policies=[policy])
         logged_dataset, inputs = mask_padding(logged_dataset, inputs)
         OffPolicyEvaluation(logged_dataset, ope_estimators=[...]).estimate_policy_value(inputs)
 
-    SCOPE-RL multiplies the evaluation policy's probabilities over all rows of a trajectory. In a padded row of the
-    copies, the importance ratio is 1 and predicted values are 0. `done` is 0 everywhere: by default, SCOPE-RL drops the
-    reward of each row that is `done`, which is that of an episode's last step. For continuous actions, the first column
-    of `pscore` is the density of the action and the others are 1, because SCOPE-RL multiplies them.
+    SCOPE-RL multiplies the evaluation policy's probabilities over all rows of a trajectory. In the copies, the
+    importance ratio of a padded row is 1 and its predicted values are 0. `done` is 0 everywhere, because SCOPE-RL by
+    default drops the reward of rows with `done`, an episode's last step. For continuous actions, the first column of
+    `pscore` is the density of the action and the others are 1, because SCOPE-RL multiplies them.
 
     Args:
-      logged_dataset: what `--to=scope_rl` wrote, or `LoggedDataset.padded()`; it has a `mask`.
-      input_dict: what SCOPE-RL's `CreateOPEInput` returned for it, by evaluation policy.
-      bandwidth: for continuous actions, that of `OffPolicyEvaluation`, whose kernel is Gaussian.
+      logged_dataset: the output of `--to=scope_rl` or `LoggedDataset.padded()`, with a `mask`.
+      input_dict: the result of SCOPE-RL's `CreateOPEInput`, by evaluation policy.
+      bandwidth: the bandwidth of `OffPolicyEvaluation`, for continuous actions; its kernel is Gaussian.
 
     Raises:
-      UsageError: the logged dataset has no `mask`, or no propensities; or the inputs are of other rows.
+      UsageError: the logged dataset has no `mask` or no propensities, or the inputs have another number of rows.
     """
     for key in ("mask", "pscore"):
         if logged_dataset.get(key) is None:
@@ -59,7 +59,7 @@ def _masked(inputs: Mapping[str, Any], padding: Array, values: Mapping[str, Any]
     for key, value in values.items():
         if inputs.get(key) is not None and value is not None:
             if len(inputs[key]) != len(padding):
-                rows = f"{len(inputs[key]):,} rows, and the logged dataset {len(padding):,}"
+                rows = f"{len(inputs[key]):,} rows, but the logged dataset has {len(padding):,}"
                 raise UsageError(f"mask_padding: {key} has {rows}")
             masked[key] = _replaced(inputs[key], padding, value)
     return masked

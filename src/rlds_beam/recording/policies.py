@@ -1,4 +1,4 @@
-"""Behaviour policies: what chooses the actions that are recorded."""
+"""Behavior policies, which choose the recorded actions."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ Array: TypeAlias = "np.ndarray[Any, Any]"
 
 @configurable
 class BehaviorPolicy(abc.ABC):
-    """Chooses actions at random, by a distribution that depends on the observation alone, or also on a state.
+    """Samples actions from a distribution that depends on the observation alone, or also on a state.
 
-    It is pure: the same observations give the same distribution, in any process and in any batch, up to rounding. What
-    is random comes from outside, so an episode goes the same way whichever others run beside it. It pickles.
+    A policy is pure: the same observations give the same distribution in any process and batch, up to rounding. Its
+    random numbers come from outside, so an episode does not depend on those that run next to it. It must be picklable.
 
     Attributes:
-      name: of the policy, which the episodes state.
+      name: the name of the policy, stored in the episodes.
       has_propensity: whether the propensity of an action is known.
     """
 
@@ -35,31 +35,31 @@ class BehaviorPolicy(abc.ABC):
 
     @abc.abstractmethod
     def bind(self, observation: Structure, action: Structure) -> None:
-        """Is told what the environment observes and takes, before anything else.
+        """Binds the policy to an environment's observations and actions; called first.
 
         Raises:
-          UsageError: the policy cannot act there.
+          UsageError: the policy cannot act in this environment.
         """
 
     @property
     def randomness(self) -> tuple[int, int]:
-        """How many uniform and how many normal random numbers an action takes."""
+        """The number of uniform and of normal random numbers that an action takes."""
         return 0, 0
 
     @abc.abstractmethod
     def distribution(self, observations: Any) -> Distribution:
-        """Of the actions for N observations: an array (N, ...), or arrays nested as an observation is."""
+        """The distribution of actions for N observations: an array (N, ...), or arrays nested like an observation."""
 
     def initial_state(self) -> State | None:
-        """The state at the start of an episode of the environment; None of a policy without one."""
+        """The state at the start of an episode; None for a policy without a state."""
         return None
 
     def advance(self, observations: Any, state: State) -> tuple[Distribution, State]:
-        """`distribution` of a policy with a state: it is given that of the N environments, and returns the next one."""
+        """`distribution` for a policy with a state: takes the states of N environments and returns the next ones."""
         raise UsageError(f"{self.name} has no state")
 
     def replay(self, observations: Any, lengths: Array, state: State) -> Distribution:
-        """`advance` over episodes that lie end to end, each of which begins with its own state."""
+        """`advance` over concatenated episodes, each of which starts with its own state."""
         raise UsageError(f"{self.name} has no state")
 
 
@@ -67,10 +67,10 @@ class Acted(NamedTuple):
     """The actions of a policy for N running episodes.
 
     Attributes:
-      stored: by leaf, (N, ...) each: what is recorded.
-      propensity: of these.
-      for_env: what the environments are given.
-      state: after the step; as it was, of a policy without one.
+      stored: the actions to store, (N, ...) for each leaf.
+      propensity: the propensity of the stored actions.
+      for_env: the actions for the environments.
+      state: the state after the step; unchanged for a policy without a state.
     """
 
     stored: Actions
@@ -80,22 +80,22 @@ class Acted(NamedTuple):
 
 
 class HistoryPolicy(BehaviorPolicy):
-    """A policy that looks at the whole of an episode so far, with random numbers of its own for each of its steps."""
+    """A policy that depends on the whole episode so far, with its own random numbers for each step."""
 
     @abc.abstractmethod
     def act(self, episodes: Sequence[Episode], state: State | None = None) -> Acted:
-        """The next actions of running episodes, whose last step holds the last observation."""
+        """The next actions for running episodes, whose last step holds the current observation."""
 
     @abc.abstractmethod
     def propensity(self, episodes: Sequence[Episode]) -> Propensity:
-        """Of all actions that were recorded in finished episodes, end to end; a state starts as the initial one."""
+        """The propensity of all recorded actions of finished episodes, concatenated; starts from the initial state."""
 
     def distribution(self, observations: Any) -> Distribution:
-        raise UsageError(f"{self.name} is no function of the observation alone")
+        raise UsageError(f"{self.name} is not a function of the observation alone")
 
 
 class Random(BehaviorPolicy):
-    """`random`: uniform over the action space; as in gymnasium, normal or exponential where that has no bounds."""
+    """`random`: uniform over the action space; normal or exponential in unbounded dimensions, as in gymnasium."""
 
     def __init__(self, name: str = "random"):
         self.name = name
@@ -104,7 +104,7 @@ class Random(BehaviorPolicy):
     def bind(self, observation: Structure, action: Structure) -> None:
         for leaf in action.leaves:
             if leaf.kind == "text":
-                raise UsageError(f"--policy={self.name}: an action that is text cannot be chosen at random")
+                raise UsageError(f"--policy={self.name}: the action is text, which cannot be sampled")
         self._action = action
 
     @property
@@ -121,12 +121,12 @@ class Random(BehaviorPolicy):
 
 
 def _unbounded(leaf: SpaceLeaf) -> int:
-    """The normal random numbers of a leaf."""
+    """The number of normal random numbers that a leaf takes."""
     return leaf.size if leaf.kind == "box" and np.dtype(leaf.dtype).kind == "f" else 0
 
 
 class UniformOver(Distribution):
-    """Uniform over a leaf of an action space."""
+    """The uniform distribution over a leaf of an action space."""
 
     def __init__(self, leaf: SpaceLeaf):
         self._leaf = leaf

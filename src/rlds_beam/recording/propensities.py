@@ -1,4 +1,4 @@
-"""Propensities, computed anew from what is going to be stored."""
+"""Checks propensities by recomputing them from the data to be stored."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ MIXTURE = ("mixture_propensity", "log_mixture_propensity")
 
 
 class Together(NamedTuple):
-    """The steps of several episodes that have an action, end to end.
+    """The concatenated steps with an action of several episodes.
 
     Attributes:
-      observations: nested as a policy is given them.
-      actions: by leaf.
-      recorded: propensities; None where none are known.
-      lengths: steps of each episode that have an action.
-      episodes: as they are.
-      state: of the policy that acted, before each episode; None of a policy without one.
+      observations: the observations, nested as a policy takes them.
+      actions: the actions, by leaf.
+      recorded: the recorded propensities; None if unknown.
+      lengths: the number of steps with an action of each episode.
+      episodes: the columns of each episode.
+      state: the acting policy's state before each episode; None for a policy without a state.
     """
 
     observations: Any
@@ -41,10 +41,11 @@ class Together(NamedTuple):
     state: State | None = None
 
     def propensity(self, policy: BehaviorPolicy, *, acted: bool = False) -> Propensity:
-        """Of all actions, computed anew.
+        """The recomputed propensity of all actions.
 
         Args:
-          acted: whether this is the policy that chose them.
+          policy: the policy.
+          acted: whether this policy chose the actions.
         """
         if isinstance(policy, HistoryPolicy):
             key = EpisodeKey("recorded", "train", 0, 0)
@@ -52,7 +53,7 @@ class Together(NamedTuple):
         return self.distribution(policy, acted=acted).propensity(self.actions)
 
     def distribution(self, policy: BehaviorPolicy, *, acted: bool) -> Distribution:
-        """Of all actions; a policy with a state is given the observations in their order."""
+        """The distribution of all actions; a policy with a state gets the observations in order."""
         initial = policy.initial_state()
         if initial is None:
             return policy.distribution(self.observations)
@@ -66,7 +67,7 @@ def together(
     episodes: Sequence[Mapping[str, Array]],
     states: Sequence[State | None] = (),
 ) -> Together:
-    """The columns of episodes, each of T steps of which T - 1 have an action."""
+    """Concatenates the columns of episodes, each of T steps of which T - 1 have an action."""
 
     def joined(path: str) -> Array:
         return np.concatenate([columns[path][:-1] for columns in episodes])
@@ -84,13 +85,15 @@ def together(
 
 
 def check_propensities(policy: BehaviorPolicy, steps: Together, names: Sequence[str]) -> None:
-    """Computes the propensity of each stored action anew, from the stored observations, and compares.
+    """Recomputes the propensity of each stored action from the stored observations, and compares.
 
     Args:
-      names: of the episodes, for messages.
+      policy: the policy that acted.
+      steps: the steps of the episodes.
+      names: the names of the episodes, for messages.
 
     Raises:
-      NotVerifiedError: another propensity was recorded: the policy does not depend on the observation alone.
+      NotVerifiedError: a recorded propensity differs, so the policy does not depend on the observation alone.
     """
     if steps.recorded is None:
         return
@@ -105,15 +108,14 @@ def check_propensities(policy: BehaviorPolicy, steps: Together, names: Sequence[
         step = row - int(ends[episode] - steps.lengths[episode])
         recomputed = steps.propensity(policy, acted=True).value[row]
         raise NotVerifiedError(
-            f"{names[episode]}: at step {step} the propensity {steps.recorded[row]:.6g} was recorded, and it is "
-            f"{recomputed:.6g} when {policy.name} is given the same observation again: a behaviour policy has to be a "
-            "function of the observation (and of a state that begins with get_initial_state), without random numbers "
-            "of its own"
+            f"{names[episode]}: step {step} was recorded with propensity {steps.recorded[row]:.6g}, but {policy.name} "
+            f"gives {recomputed:.6g} for the same observation: a behavior policy must be a function of the observation "
+            "(and of a state that starts with get_initial_state), without its own random numbers"
         )
 
 
 def add_mixture(policies: Sequence[BehaviorPolicy], steps: Together, episodes: Sequence[dict[str, Array]]) -> None:
-    """Adds the propensity of each action under the mixture: the mean of those of all policies.
+    """Adds each action's propensity under the mixture of all policies: the mean of their propensities.
 
     mixture_propensity = sum of pi_k(a | s) over the K policies / K
     """

@@ -1,4 +1,4 @@
-"""Rolling out a policy in several environments at once, so that it sees a batch of observations at each step."""
+"""Rolls out a policy in several environments together, so that each step is one batch of observations."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Array: TypeAlias = "np.ndarray[Any, Any]"
 
 _NO_LIMIT = 1 << 60
 _AHEAD = 8
-"""Trajectories that are held until earlier ones are finished: at most so many for each environment."""
+"""Maximum number of trajectories per environment held until earlier ones are finished."""
 
 
 def roll_out(
@@ -36,14 +36,15 @@ def roll_out(
     *,
     envlogger: bool,
 ) -> Iterator[RecordedEpisode]:
-    """Rolls out trajectories, and gives what was recorded in their order.
+    """Rolls out trajectories and yields the recorded episodes in order.
 
     Args:
-      make: an environment; called for each that runs.
-      policy: bound to such an environment.
-      addresses: of the trajectories.
-      metadata: of the dataset, for EnvLogger.
-      envlogger: whether EnvLogger does the logging.
+      make: creates an environment.
+      policy: a policy bound to such an environment.
+      settings: the settings of the rollout.
+      addresses: the addresses of the trajectories.
+      metadata: the dataset's metadata, for EnvLogger.
+      envlogger: whether to log with EnvLogger.
     """
     count = 1 if settings.single_interaction else min(settings.environments, len(addresses))
     slots = [_Slot(make(), policy, settings, metadata, envlogger) for _ in range(count)]
@@ -91,7 +92,7 @@ class _Acting:
         self._uniform, self._normal = np.empty((rows, uniform)), np.empty((rows, normal))
 
     def act(self, slots: Sequence[_Slot]) -> None:
-        """One step of each environment."""
+        """Takes one step in each environment."""
         if isinstance(self._policy, HistoryPolicy):
             acted = self._policy.act([slot.running for slot in slots], _states(slots))
             _keep(slots, acted.state)
@@ -100,7 +101,7 @@ class _Acting:
             self._step(slots, *self._chosen(slots))
 
     def _chosen(self, slots: Sequence[_Slot]) -> tuple[Actions, Actions, Propensity | None]:
-        """The actions of a policy that looks at the last observation: stored, for the environments; propensities."""
+        """A memoryless policy's actions to store, its actions for the environments, and the propensities."""
         count = len(slots)
         for row, slot in enumerate(slots):
             for into, value in zip(self._rows, slot.observation):  # noqa: B905
@@ -126,8 +127,8 @@ class _Acting:
         for leaf, values in zip(self._action.leaves, actions, strict=True):
             if values.shape != (count, *leaf.shape):
                 raise UsageError(
-                    f"{self._policy.name} gave actions of shape {values.shape} for {count} observations, where the "
-                    f"environment takes {(count, *leaf.shape)}"
+                    f"{self._policy.name} returned actions of shape {values.shape} for {count} observations; expected "
+                    f"{(count, *leaf.shape)}"
                 )
 
     def _step(self, slots: Sequence[_Slot], stored: Actions, for_env: Actions, propensity: Propensity | None) -> None:
@@ -143,7 +144,7 @@ class _Acting:
 
 
 def _states(slots: Sequence[_Slot]) -> State | None:
-    """Of the policy in each environment; None of a policy without one."""
+    """The policy's state in each environment; None for a policy without a state."""
     states = [slot.state for slot in slots if slot.state is not None]
     return stacked(states) if states else None
 
@@ -155,29 +156,29 @@ def _keep(slots: Sequence[_Slot], state: State | None) -> None:
 
 
 def _rows(values: Array) -> Any:
-    """The actions one by one: integers as Python's, which every environment takes."""
+    """The actions one by one, with integers as Python's int, which every environment accepts."""
     return values.tolist() if values.ndim == 1 and values.dtype.kind in "iu" else values
 
 
 def _stored(leaf: SpaceLeaf, values: Array, *, clip: bool) -> Array:
-    """Actions as they are stored: in the dtype of the action, and within its bounds."""
+    """Actions in the dtype to store, clipped to the bounds if `clip`."""
     if clip and leaf.kind == "box":
         values = np.clip(values, leaf.low, leaf.high)
     return recorded_as(values, np.dtype(leaf.dtype), "an action of the policy")
 
 
 class _Slot:
-    """One environment, with what is recorded of it.
+    """One environment and its recording.
 
     Attributes:
       environment: the environment.
-      logger: EnvLogger around it.
+      logger: the EnvLogger around it.
       noise: the random numbers of its actions.
-      observation: the last one, by leaf.
-      state: of the policy, before its next action; None of a policy without one.
-      number: of the trajectory, among those that are rolled out.
-      recordings: of the trajectory, so far.
-      done: whether the trajectory is.
+      observation: the last observation, by leaf.
+      state: the policy's state before its next action; None for a policy without a state.
+      number: the index of the trajectory in this rollout.
+      recordings: the trajectory's recorded episodes so far.
+      done: whether the trajectory is finished.
     """
 
     def __init__(
@@ -205,7 +206,7 @@ class _Slot:
         self.recordings: list[RecordedEpisode] = []
 
     def start(self, number: int, address: Address) -> None:
-        """Begins a trajectory."""
+        """Starts a trajectory."""
         settings, first = self._settings, not (self._settings.single_interaction and self._began)
         self.number, self._address, self.recordings, self.done = number, address, [], False
         self._part = self._steps = 0
@@ -224,13 +225,13 @@ class _Slot:
 
     @property
     def running(self) -> Episode:
-        """The episode so far; its key is the same in every run."""
+        """The episode so far, with a key that is the same in every run."""
         policy, dataset, trajectory = self._address
         key = EpisodeKey(f"seed {self._settings.seed}/policy {policy}/dataset {dataset}", "train", 0, trajectory)
         return Episode(key, self._buffer.columns())
 
     def act(self, stored: Sequence[Any], for_env: Sequence[Any], custom: dict[str, Any]) -> None:
-        """Takes an action: one that is stored, and what it means to the environment."""
+        """Takes a step with an action: the stored one, and the one for the environment."""
         action = self._takes.build(for_env)
         if self._warm_up:
             outcome = self.environment.step(action)
@@ -256,7 +257,7 @@ class _Slot:
             self._finish("terminated" if outcome.terminated else "truncated" if truncated else "cut", full)
 
     def _finish(self, end: str, full: bool) -> None:
-        """Keeps what was recorded; the trajectory goes on if it is a window with steps left."""
+        """Saves the recorded part; the trajectory continues if it is a window with steps left."""
         columns = self._buffer.columns()
         self.recordings.append(
             RecordedEpisode(
@@ -270,7 +271,7 @@ class _Slot:
             self._begin()
 
     def _begin(self) -> None:
-        """Records from the observation at hand on."""
+        """Starts recording at the current observation."""
         limits = [self._settings.max_episode_steps, self._settings.step_per_trajectory]
         left = [limit - done for limit, done in zip(limits, (self._age, self._steps), strict=True) if limit is not None]
         self._age_at_begin, self._state_at_begin = self._age, self.state
@@ -286,7 +287,7 @@ class _Slot:
         self.observation = self._observes.flatten(nested)
 
     def _step_fn(self, timestep: Any, action: Any, env: Any) -> dict[str, Any] | None:
-        """What EnvLogger is to log besides: the propensity of the action, and the environment's info."""
+        """The custom data for EnvLogger: the action's propensity, and the environment's info."""
         if action is None:
             return None
         if not self._info:
@@ -296,6 +297,6 @@ class _Slot:
             return {**self._custom, **{f"{INFO}/{name}": info[name] for name in self._info}}
         except KeyError as error:
             raise RldsBeamError(
-                f"the environment's info has no {error} at a step, only {', '.join(map(str, info)) or 'nothing'}: "
-                "name those that it always has with --info_keys"
+                f"the environment's info lacks {error} at a step; it has {', '.join(map(str, info)) or 'nothing'}: "
+                "name the keys that it always has with --info_keys"
             ) from error

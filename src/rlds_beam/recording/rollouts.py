@@ -1,4 +1,4 @@
-"""The shards of a recording: reading one rolls a policy out, and gives the records of a TFRecord file of RLDS."""
+"""The shards of a recording: reading one rolls out a policy and yields the records of an RLDS TFRecord file."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from rlds_beam.recording.seeds import Address
 from rlds_beam.recording.settings import RecordedEpisode, Settings
 
 TARGET_FILES, MIN_PER_FILE, MAX_PER_FILE = 16, 16, 1000
-"""Of a policy in a dataset: about so many files, of at least and at most so many trajectories."""
+"""The target number of files per policy and dataset, and the minimum and maximum trajectories per file."""
 _STEPS_TOGETHER = 1024
-"""Steps whose propensities are checked together, so that the policies are called less often."""
+"""Number of steps whose propensities are checked together, to call the policies less often."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Rollout:
-    """What a shard of a recording holds: trajectories of one policy, in one dataset.
+    """The trajectories of a shard, all of one policy in one dataset.
 
     Attributes:
-      policy, dataset: their numbers.
-      first: number of the first trajectory.
-      count: number of trajectories.
+      policy, dataset: the numbers of the policy and the dataset.
+      first: the number of the first trajectory.
+      count: the number of trajectories.
     """
 
     policy: int
@@ -50,12 +50,12 @@ class Rollout:
 def plan_rollouts(
     policies: int, datasets: int, trajectories: int, shards: int | None = None
 ) -> dict[str, list[Rollout]]:
-    """Divides a recording into shards: the same ones for any number of workers.
+    """Divides a recording into shards, independently of the number of workers.
 
     Args:
-      policies, datasets: how many there are. Each dataset is a split, and holds trajectories of each policy.
-      trajectories: of each policy in each dataset.
-      shards: shards of each policy and dataset; None chooses.
+      policies, datasets: the number of policies and datasets. Each dataset is a split with trajectories of each policy.
+      trajectories: the number of trajectories per policy and dataset.
+      shards: the number of shards per policy and dataset; None chooses one.
 
     Returns:
       The shards of each split.
@@ -77,19 +77,19 @@ def plan_rollouts(
 
 @dataclasses.dataclass(frozen=True)
 class RolloutFormat:
-    """A `RecordFormat` whose files do not exist: reading one rolls its trajectories out. Pickles.
+    """A `RecordFormat` of virtual files: reading one rolls out its trajectories. Picklable.
 
     Positions are those of the records in the file that `--to=rlds` writes, so an episode has the same key in both.
 
     Attributes:
-      environment, config: as of `make_environment`.
-      policies: as of `load_policies`.
+      environment, config: as in `make_environment`.
+      policies: as in `load_policies`.
       settings: the settings of the rollout.
       schema: the schema of the episodes.
-      mixture: whether the propensity under the mixture of all policies is recorded too.
+      mixture: whether to also record the propensity under the mixture of all policies.
       metadata: the metadata of the dataset, for EnvLogger.
-      envlogger: whether EnvLogger does the logging.
-      rollouts: what each shard holds, by its path.
+      envlogger: whether to log with EnvLogger.
+      rollouts: the trajectories of each shard, by its path.
     """
 
     environment: str
@@ -106,16 +106,16 @@ class RolloutFormat:
     unit = "bytes"
 
     def make(self) -> Environment:
-        """An environment."""
+        """Creates an environment."""
         environment = make_environment(self.environment, self.config)
         environment.observation = environment.observation.with_dtypes(self.settings.observed)
         return environment
 
     def read(self, path: str, start: int = 0, stop: int | None = None) -> Iterator[Record]:
-        """Rolls the trajectories of a shard out, and gives a record for each episode of them.
+        """Rolls out the trajectories of a shard and yields a record for each episode.
 
         Raises:
-          NotVerifiedError: a propensity is not that of the stored action, or other steps were recorded than planned.
+          NotVerifiedError: a propensity does not match the stored action, or the number of steps differs from the plan.
         """
         position = 0
         for payload in _Recorder(self, self.rollouts[path]).payloads():
@@ -130,14 +130,14 @@ class RolloutFormat:
         return False
 
     def end(self, path: str, size: int) -> int:
-        raise TypeError(f"{path} is a rollout, which is not cut")
+        raise TypeError(f"{path} is a rollout, which cannot be cut")
 
     def positions(self, path: str, low: int, high: int) -> tuple[int, int | None]:
-        raise TypeError(f"{path} is a rollout, which is not cut")
+        raise TypeError(f"{path} is a rollout, which cannot be cut")
 
 
 class _Recorder:
-    """Rolls the trajectories of one shard out, and checks what was recorded."""
+    """Rolls out the trajectories of one shard and checks the recording."""
 
     def __init__(self, files: RolloutFormat, rollout: Rollout):
         self._files, self._rollout = files, rollout
@@ -162,7 +162,7 @@ class _Recorder:
         self._check_counts()
 
     def _checked(self, recordings: Sequence[RecordedEpisode]) -> Iterator[bytes]:
-        """The records of some episodes, whose propensities are checked."""
+        """Checks the propensities of some episodes and yields their records."""
         policy, rollout = self._policy, self._rollout
         names = [f"{policy.name}/{rollout.dataset}/{r.trajectory}{f'.{r.part}' * (r.part > 0)}" for r in recordings]
         episodes = [recording.columns for recording in recordings]
@@ -176,7 +176,7 @@ class _Recorder:
             yield self._encoder.encode(recording.columns, self._metadata(name, recording))
 
     def _metadata(self, name: str, recording: RecordedEpisode) -> dict[str, Any]:
-        """The fields of an episode."""
+        """The metadata of an episode."""
         return {
             "episode_id": name,
             "policy": self._policy.name,
@@ -189,18 +189,18 @@ class _Recorder:
         }
 
     def _check_counts(self) -> None:
-        """Raises NotVerifiedError if the shard does not hold what was planned."""
+        """Raises NotVerifiedError if the numbers of trajectories or steps differ from the plan."""
         settings, count = self._files.settings, self._rollout.count
         planned = count * (settings.step_per_trajectory or 0) if settings.windows else self._transitions
         if self._trajectories != count or self._transitions != planned:
             raise NotVerifiedError(
-                f"{self._policy.name}: {self._trajectories} trajectories of {self._transitions} steps were recorded, "
-                f"and {count} of {planned} were planned"
+                f"{self._policy.name}: recorded {self._trajectories} trajectories with {self._transitions} steps, "
+                f"expected {count} with {planned}"
             )
 
 
 def _grouped(recordings: Iterable[RecordedEpisode]) -> Iterator[list[RecordedEpisode]]:
-    """The recordings in groups of about `_STEPS_TOGETHER` steps."""
+    """Groups the recordings into about `_STEPS_TOGETHER` steps each."""
     group: list[RecordedEpisode] = []
     steps = 0
     for recording in recordings:

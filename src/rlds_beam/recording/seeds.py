@@ -1,4 +1,4 @@
-"""Random numbers of a recording: a stream for each policy, dataset and trajectory, whoever rolls it out."""
+"""Random numbers of a recording: one stream per policy, dataset, and trajectory, independent of the worker."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ Array: TypeAlias = "np.ndarray[Any, Any]"
 
 _ENVIRONMENT, _ACTIONS, _WARM_UP = range(3)
 _BLOCK = 64
-"""Steps whose random numbers are drawn at a time."""
+"""Number of steps whose random numbers are drawn together."""
 
 
 class Address(NamedTuple):
-    """Which trajectory: numbers of the policy, the dataset and the trajectory, each from 0 on."""
+    """Identifies a trajectory by the numbers of its policy, dataset, and trajectory, each counted from 0."""
 
     policy: int
     dataset: int
@@ -26,19 +26,19 @@ def _stream(seed: int, address: Address, of: int) -> np.random.SeedSequence:
 
 
 def environment_seed(seed: int, address: Address) -> int:
-    """What the environment is seeded with: less than 2**31."""
+    """The environment's seed, less than 2**31."""
     return int(_stream(seed, address, _ENVIRONMENT).generate_state(1)[0] >> 1)
 
 
 def warm_up(seed: int, address: Address, minimum: int, maximum: int) -> int:
-    """The steps before the first one that is recorded: from `minimum` on, below `maximum`."""
+    """The number of steps before the first recorded one: from `minimum` to below `maximum`."""
     if maximum <= minimum:
         return minimum
     return int(np.random.default_rng(_stream(seed, address, _WARM_UP)).integers(minimum, maximum))
 
 
 class Noise:
-    """The random numbers that the actions of a trajectory take, one step after the other."""
+    """The random numbers for the actions of a trajectory, step by step."""
 
     def __init__(self, seed: int, address: Address, uniform: int, normal: int):
         self._random = np.random.Generator(np.random.PCG64(_stream(seed, address, _ACTIONS)))
@@ -47,7 +47,7 @@ class Noise:
         self._used = _BLOCK
 
     def into(self, uniform: Array, normal: Array, row: int) -> None:
-        """Writes those of the next step into row `row` of (N, U) and (N, V)."""
+        """Writes the next step's random numbers into row `row` of arrays (N, U) and (N, V)."""
         used = self._used
         if used == _BLOCK:
             self._uniform = self._random.random((_BLOCK, self._widths[0])) if self._widths[0] else self._uniform

@@ -1,4 +1,4 @@
-"""What is recorded of a rollout: its settings, and what comes of it."""
+"""The settings of a rollout, and the episodes that it records."""
 
 from __future__ import annotations
 
@@ -18,21 +18,22 @@ INFO = "info"
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """What is recorded of a rollout.
+    """The settings of a rollout.
 
     Attributes:
-      seed: of all random numbers.
-      windows: whether a trajectory is a number of steps, whatever the environment does meanwhile (`obtain_steps`);
-        otherwise it is an episode.
-      step_per_trajectory: steps of a trajectory; of an episode the most, or None.
-      minimum_rollout_length, maximum_rollout_length: of windows, the steps before: from the one to below the other.
-      single_interaction: windows go on where the one before ended.
-      max_episode_steps: after which an episode is cut off, besides the environment's own limit; None for none.
-      record_unclipped_action: store actions as they were sampled; the environment is given them clipped.
-      info: of the environment's info, the fields to record: name -> (dtype, shape).
-      observed: dtypes of the leaves of an observation.
-      reward: dtype of the reward.
-      environments: that are rolled out side by side.
+      seed: the seed of all random numbers.
+      windows: whether a trajectory has a fixed number of steps, across episode boundaries (`obtain_steps`); otherwise
+        it is an episode.
+      step_per_trajectory: the steps of a window, or the maximum steps of an episode; None for no maximum.
+      minimum_rollout_length, maximum_rollout_length: the range of the number of steps skipped before a window; the
+        maximum is exclusive.
+      single_interaction: whether each window starts where the previous one ended.
+      max_episode_steps: truncates episodes after this many steps, in addition to the environment's limit; None never.
+      record_unclipped_action: stores actions as sampled; the environment still receives them clipped.
+      info: the fields of the environment's info to record: name -> (dtype, shape).
+      observed: the dtypes of the leaves of an observation.
+      reward: the dtype of the reward.
+      environments: the number of environments stepped together.
     """
 
     seed: int
@@ -50,15 +51,15 @@ class Settings:
 
 
 class RecordedEpisode(NamedTuple):
-    """An episode that was recorded.
+    """A recorded episode.
 
     Attributes:
-      trajectory: number of its trajectory.
-      part: of a window, which an end of the environment's episode cuts in parts: 0, 1, ...
-      age: steps of the environment's episode before the first one that is recorded.
-      end: `terminated`; `truncated` by the environment or `max_episode_steps`; `cut` where the recording ended first.
-      columns: of its T steps.
-      state: of the policy before its first action; None of a policy without one.
+      trajectory: the number of its trajectory.
+      part: the part of the window, which the ends of the environment's episodes cut into parts: 0, 1, ...
+      age: the steps of the environment's episode before the first recorded one.
+      end: `terminated`; `truncated` by the environment or `max_episode_steps`; `cut` if the recording ended first.
+      columns: the columns of its T steps.
+      state: the policy's state before the first action; None for a policy without a state.
     """
 
     trajectory: int
@@ -70,7 +71,7 @@ class RecordedEpisode(NamedTuple):
 
 
 def info_fields(info: Mapping[str, Any], wanted: Sequence[str] = ()) -> dict[str, tuple[str, tuple[int, ...]]]:
-    """Of an environment's info, the fields that can be recorded: numbers, arrays of them, and text."""
+    """The fields of an environment's info that can be recorded: numbers, arrays of numbers, and text."""
     fields: dict[str, tuple[str, tuple[int, ...]]] = {}
     for name, value in info.items():
         if wanted and name not in wanted:

@@ -1,4 +1,4 @@
-"""A recording as a source: its shards are rollouts, and reading one rolls it out."""
+"""A recording as a source: its shards are rollouts, and reading a shard rolls it out."""
 
 from __future__ import annotations
 
@@ -35,22 +35,22 @@ from rlds_beam.user_functions import ByValue, version_of
 METADATA = "metadata.json"
 
 _SECONDS_PER_STEP = 60e-6
-"""About what a step takes: of CartPole with a small network. Only the order of magnitude counts (`jobs.cost`)."""
+"""Typical seconds of a step: CartPole with a small network. Only the order of magnitude matters (`jobs.cost`)."""
 
 _STEPS_PER_TRAJECTORY = 100
-"""Of a trajectory whose length is not known."""
+"""Assumed steps of a trajectory of unknown length."""
 
 
 @dataclasses.dataclass(frozen=True)
 class RecordedSource(Source):
-    """Behaviour policies in an environment, as a source of RLDS: nothing is stored until an output writes it.
+    """Behavior policies in an environment as a source of RLDS: nothing is stored until an output writes it.
 
     Attributes:
-      dataset, schema, files, decoder, splits: as of `Source`.
+      dataset, schema, files, decoder, splits: as in `Source`.
       features: the text of the features.json that describes the records.
-      functions: versions of the user's code, by option.
-      images: how images are recorded.
-      most_steps_each: the most steps of a trajectory; None if not known.
+      functions: the versions of the user's code, by option.
+      images: the encoding of images.
+      most_steps_each: the maximum number of steps of a trajectory; None if unknown.
     """
 
     dataset: str
@@ -68,7 +68,7 @@ class RecordedSource(Source):
 
     @classmethod
     def open(cls, input: str | Sequence[str], *, split: str | None = None, features: str | None = None) -> Source:
-        raise UsageError("a recording has no files to open: rlds-beam record rolls policies out")
+        raise UsageError("a recording has no files to open: use rlds-beam record")
 
     def describe(self) -> str:
         trajectories = sum(rollout.count for rollout in self.files.rollouts.values())
@@ -91,14 +91,14 @@ class RecordedSource(Source):
 
 
 def open_recording(options: RolloutOptions, shards: int | None = None) -> RecordedSource:
-    """Makes an environment and the policies, and checks all that can be checked before a rollout.
+    """Creates an environment and the policies, and checks everything before a rollout.
 
     Args:
-      options: what is rolled out.
-      shards: shards of each policy in each dataset; None chooses.
+      options: the options of the rollout.
+      shards: the number of shards per policy and dataset; None chooses one.
 
     Raises:
-      UsageError: the environment, the policies or the options cannot be used as they are.
+      UsageError: the environment, the policies, or the options cannot be used.
     """
     config = _config(options)
     environment = make_environment(options.env, config)
@@ -136,13 +136,13 @@ def open_recording(options: RolloutOptions, shards: int | None = None) -> Record
 
 
 def _path(split: str, rollout: Rollout, policies: Sequence[BehaviorPolicy]) -> str:
-    """The name of a shard, in plans and messages."""
+    """The name of a shard in plans and messages."""
     last = rollout.first + rollout.count - 1
     return f"{split}: trajectories {rollout.first} to {last} of {policies[rollout.policy].name}"
 
 
 def _shard(index: int, path: str, rollout: Rollout, settings: Settings) -> Shard:
-    """A shard; a window may become several records."""
+    """The shard of a rollout; its number of records is unknown for windows, which may be cut into parts."""
     return Shard(index, path, 0, None if settings.windows else rollout.count)
 
 
@@ -152,9 +152,9 @@ def _config(options: RolloutOptions) -> dict[str, Any]:
     try:
         config = json.loads(options.env_config)
     except ValueError as error:
-        raise UsageError(f"--env_config={options.env_config}: it is not JSON: {error}") from error
+        raise UsageError(f"--env_config={options.env_config}: not valid JSON: {error}") from error
     if not isinstance(config, dict):
-        raise UsageError(f'--env_config={options.env_config}: expected an object, like {{"size": 4}}')
+        raise UsageError(f'--env_config={options.env_config}: expected a JSON object, for example {{"size": 4}}')
     return config
 
 
@@ -165,17 +165,16 @@ def _settings(options: RolloutOptions, environment: Environment, policies: Seque
     windows = options.steps is not None
     for policy in policies:
         if windows and isinstance(policy, HistoryPolicy):
-            raise UsageError(f"{policy.name} looks at whole episodes, and --steps records windows: use --episodes")
+            raise UsageError(f"{policy.name} needs whole episodes, but --steps records windows: use --episodes")
         if windows and len(policies) > 1 and policy.initial_state() is not None:
             raise UsageError(
-                f"{policy.name} has a state, which it would not have seen begin in the windows of the other policies, "
-                "so the mixture's propensity is not known: record --steps of it on its own, or --episodes"
+                f"{policy.name} has a state, which is unknown at the start of the other policies' windows, so the "
+                "mixture's propensity is unknown: record this policy separately, or use --episodes"
             )
     limits = (options.step_per_trajectory, options.max_episode_steps, environment.most_steps)
     if not windows and limits == (None, None, None) and not environment.ends:
         raise UsageError(
-            f"--env={options.env} does not say after how many steps an episode ends at the latest: give "
-            "--step_per_trajectory or --max_episode_steps"
+            f"--env={options.env} has no limit of steps per episode: add --max_episode_steps or --step_per_trajectory"
         )
     return Settings(
         seed=options.seed,
@@ -194,7 +193,7 @@ def _settings(options: RolloutOptions, environment: Environment, policies: Seque
 
 
 def _info(options: RolloutOptions, environment: Environment) -> dict[str, tuple[str, tuple[int, ...]]]:
-    """The fields of the environment's info, as its first step gives them."""
+    """The fields of the environment's info, from its first step."""
     environment.reset(0)
     anything = Random()
     anything.bind(environment.observation, environment.action)
@@ -215,7 +214,9 @@ def _propensity(policies: Sequence[BehaviorPolicy]) -> bool:
     known = {policy.has_propensity for policy in policies}
     if len(known) > 1:
         without = ", ".join(policy.name for policy in policies if not policy.has_propensity)
-        raise UsageError(f"no propensity is known of {without}, and it is of the other policies: record it on its own")
+        raise UsageError(
+            f"the propensities of {without} are unknown, unlike those of the other policies: record it separately"
+        )
     return known.pop()
 
 
@@ -223,16 +224,16 @@ def _shards(options: RolloutOptions, shards: int | None) -> int | None:
     if not options.single_interaction:
         return shards
     if shards not in (None, 1):
-        raise UsageError(f"--shards={shards}: a single interaction is one file for each policy and dataset")
+        raise UsageError(f"--shards={shards}: --single_interaction writes one file per policy and dataset")
     return 1
 
 
 def _name(options: RolloutOptions) -> str:
-    """A name that TFDS takes: letters, digits and underscores, in lower case."""
+    """A name that TFDS accepts: lowercase letters, digits, and underscores."""
     name = options.name or re.sub(r"\W+", "_", options.env.partition(":")[2].partition("#")[0]).strip("_").lower()
     name = name if name[:1].isalpha() else f"recorded_{name}".rstrip("_")
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
-        raise UsageError(f"--name={name}: a name is of small letters, digits and underscores")
+        raise UsageError(f"--name={name}: expected lowercase letters, digits, and underscores, starting with a letter")
     return name
 
 
@@ -258,7 +259,7 @@ def _metadata(options: RolloutOptions, config: Mapping[str, Any], policies: Sequ
 
 
 def _functions(options: RolloutOptions) -> dict[str, Any]:
-    """Versions of the user's environment and policies."""
+    """The versions of the user's environment and policies."""
     by_name = options.env.partition(":")[0] in KINDS or isinstance(options.env, ByValue)
     functions = {} if by_name else {"--env": version_of(options.env, "--env")}
     return {**functions, "--policy": versions_of(options.policy)}

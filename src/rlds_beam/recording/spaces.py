@@ -1,6 +1,6 @@
-"""What an environment observes and takes, as leaves: of gymnasium's and gym's spaces, and of dm_env's specs.
+"""Observations and actions as leaves, from gymnasium's and gym's spaces and dm_env's specs.
 
-Spaces and specs are known by the names of their classes, so none of these packages is imported.
+Spaces and specs are recognized by their class names, so none of these packages is imported.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ class SpaceLeaf:
     """One value of an observation or an action.
 
     Attributes:
-      path: names joined by `/` below the observation or action; empty where there is one value only.
+      path: the names below the observation or action, joined by `/`; empty for a single value.
       kind: `box` (numbers between bounds), `discrete` (one choice), `multi_discrete` (several), or `text`.
-      dtype: numpy's name of it; `string` of text.
-      shape: of one value.
-      low, high: the bounds of a box, of its shape; infinite where there is none.
-      sizes: of choices, how many there are: () of one choice, of the leaf's shape otherwise.
+      dtype: numpy's name of the dtype; `string` for text.
+      shape: the shape of one value.
+      low, high: the bounds of a box, in its shape; infinite if unbounded.
+      sizes: the number of choices: a scalar for one choice, else an array of the leaf's shape.
       start: the number of the first choice.
     """
 
@@ -48,14 +48,15 @@ class SpaceLeaf:
 
     @property
     def size(self) -> int:
-        """Numbers in one value."""
+        """The number of elements in one value."""
         return math.prod(self.shape)
 
     def field(self, name: str, images: bool = False) -> Field:
-        """The step field that holds the leaf of an observation or action `name`.
+        """The step field of this leaf.
 
         Args:
-          images: store arrays that can be a PNG as one.
+          name: `observation` or `action`.
+          images: stores arrays as PNG if possible.
         """
         path = f"{name}/{self.path}" if self.path else name
         if self.kind == "text":
@@ -66,18 +67,18 @@ class SpaceLeaf:
 
 
 def number_field(path: str, dtype: str, shape: tuple[int, ...] = ()) -> Field:
-    """A field of numbers that keeps each of them: a tf.Example has a list of float32 only, so wider ones are bytes."""
+    """A field of numbers, stored exactly: a tf.Example holds floats only as float32, so wider ones become bytes."""
     encoding = "bytes" if dtype in ("float64", "uint64") else "none"
     return Field(path, dtype, shape, encoding, "Tensor" if shape else "Scalar")
 
 
 @dataclasses.dataclass(frozen=True)
 class Structure:
-    """How an observation or an action is made of leaves.
+    """The tree of leaves of an observation or action.
 
     Attributes:
       tree: a leaf, or a dict or tuple of trees.
-      leaves: in the order of the tree.
+      leaves: the leaves, in the order of the tree.
     """
 
     tree: Any
@@ -85,28 +86,28 @@ class Structure:
 
     @classmethod
     def of(cls, tree: Any) -> Structure:
-        """The structure of a tree of leaves, which are given their paths."""
+        """Creates the structure of a tree, and sets the paths of its leaves."""
         named = _named(tree, ())
         return cls(named, tuple(_leaves(named)))
 
     @property
     def alone(self) -> SpaceLeaf | None:
-        """The leaf, where there is one without a name."""
+        """The only leaf, if the tree is a leaf; else None."""
         return self.tree if isinstance(self.tree, SpaceLeaf) else None
 
     def with_dtypes(self, dtypes: Sequence[str]) -> Structure:
-        """The same with other dtypes of the leaves, in their order."""
+        """A copy with these dtypes of the leaves, in order."""
         changed = [dataclasses.replace(leaf, dtype=d) for leaf, d in zip(self.leaves, dtypes, strict=True)]
         return Structure(self.build(changed), tuple(changed))
 
     def flatten(self, value: Any) -> tuple[Any, ...]:
-        """The values of the leaves, in their order."""
+        """The values of the leaves, in order."""
         if isinstance(self.tree, SpaceLeaf):
             return (value,)
         return tuple(_values(self.tree, value))
 
     def build(self, values: Sequence[Any]) -> Any:
-        """The nested value of the values of the leaves."""
+        """The nested value with these values of the leaves; the inverse of `flatten`."""
         if isinstance(self.tree, SpaceLeaf):
             return values[0]
         return _build(self.tree, iter(values))
@@ -142,13 +143,14 @@ def _build(tree: Any, values: Any) -> Any:
 
 
 def from_space(space: Any, what: str) -> Structure:
-    """The structure of a space of gymnasium's, or of the old gym's.
+    """The structure of a space of gymnasium or of the old gym.
 
     Args:
+      space: the space.
       what: `observation_space`, for messages.
 
     Raises:
-      UsageError: it holds a space that cannot be recorded.
+      UsageError: the space cannot be recorded.
     """
     return Structure.of(_space_tree(space, what))
 
@@ -163,8 +165,8 @@ def _space_tree(space: Any, what: str) -> Any:
         if name in names:
             return make(space)
     raise UsageError(
-        f"{what} is a {type(space).__name__}, which cannot be recorded; Box, Discrete, MultiDiscrete, MultiBinary, "
-        "Text, and Dict and Tuple of these can"
+        f"{what} is a {type(space).__name__}, which cannot be recorded; supported are Box, Discrete, MultiDiscrete, "
+        "MultiBinary, Text, and Dict and Tuple of these"
     )
 
 
@@ -204,13 +206,14 @@ _SPACES: dict[str, Callable[[Any], SpaceLeaf]] = {
 
 
 def from_spec(spec: Any, what: str) -> Structure:
-    """The structure of a dm_env spec: an array, or dicts, tuples and lists of arrays.
+    """The structure of a dm_env spec: an array, or dicts, tuples, and lists of arrays.
 
     Args:
+      spec: the spec.
       what: `observation_spec`, for messages.
 
     Raises:
-      UsageError: it holds something else.
+      UsageError: the spec cannot be recorded.
     """
     return Structure.of(_spec_tree(spec, what))
 
@@ -222,7 +225,7 @@ def _spec_tree(spec: Any, what: str) -> Any:
         return tuple(_spec_tree(part, f"{what}[{i}]") for i, part in enumerate(spec))
     names = {one.__name__ for one in type(spec).__mro__}
     if "Array" not in names:
-        raise UsageError(f"{what} is a {type(spec).__name__}, which cannot be recorded; expected dm_env's specs")
+        raise UsageError(f"{what} is a {type(spec).__name__}, which cannot be recorded; expected dm_env specs")
     dtype, shape = np.dtype(spec.dtype), tuple(map(int, spec.shape))
     if "StringArray" in names and not shape:
         return SpaceLeaf("", "text", "string")
@@ -236,12 +239,12 @@ def _spec_tree(spec: Any, what: str) -> Any:
         limits = np.iinfo(dtype)
         return SpaceLeaf("", "box", dtype.name, shape, np.full(shape, limits.min), np.full(shape, limits.max))
     if dtype.kind not in "fb":
-        raise UsageError(f"{what} is of {dtype}, which cannot be recorded")
+        raise UsageError(f"{what} has dtype {dtype}, which cannot be recorded")
     return SpaceLeaf("", "box", dtype.name, shape, np.full(shape, -np.inf), np.full(shape, np.inf))
 
 
 def to_spec(structure: Structure, name: str) -> Any:
-    """The structure as dm_env specs, which EnvLogger keeps in its metadata."""
+    """The structure as dm_env specs, which EnvLogger stores in its metadata."""
     from dm_env import specs
 
     def one(leaf: SpaceLeaf) -> Any:

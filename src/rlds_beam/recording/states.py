@@ -1,6 +1,6 @@
-"""States of recurrent policies: carried from step to step, for each environment on its own.
+"""States of recurrent policies, carried from step to step for each environment.
 
-A state is a tuple of arrays, its leaves. With a leading axis N it is that of N environments.
+A state is a tuple of arrays (leaves). With a leading axis N it holds the states of N environments.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ State: TypeAlias = "tuple[Array, ...]"
 
 
 def leaves_of(nested: Any) -> State:
-    """The arrays (or tensors) that are nested in dicts, lists and tuples, those of a dict by the order of its names."""
+    """The arrays (or tensors) nested in dicts, lists, and tuples; dicts are traversed in the order of their names."""
     if isinstance(nested, Mapping):
         return tuple(leaf for name in sorted(nested) for leaf in leaves_of(nested[name]))
     if isinstance(nested, (list, tuple)):
@@ -28,7 +28,7 @@ def leaves_of(nested: Any) -> State:
 
 
 def like(nested: Any, state: State) -> Any:
-    """A state nested as another one is."""
+    """The leaves of a state, nested like `nested`."""
     return _nest(nested, iter(state))
 
 
@@ -45,14 +45,16 @@ def _nest(nested: Any, leaves: Iterator[Array]) -> Any:
 
 
 def check_state(policy: object, before: State, after: State) -> None:
-    """Raises UsageError where the state after a step is not of the shapes of that before it."""
+    """Raises UsageError if the state's dtypes or shapes differ before and after a step."""
     shapes = [[(leaf.dtype.name, leaf.shape) for leaf in state] for state in (before, after)]
     if shapes[0] != shapes[1]:
-        raise UsageError(f"{policy}: the state was {shapes[0]} before a step, and {shapes[1]} after it")
+        raise UsageError(
+            f"{policy}: the state must keep its dtypes and shapes, but {shapes[0]} became {shapes[1]} in a step"
+        )
 
 
 def stacked(states: Sequence[State]) -> State:
-    """The states of several environments as one."""
+    """Stacks the states of several environments."""
     return tuple(np.stack(leaf) for leaf in zip(*states, strict=True))
 
 
@@ -62,7 +64,7 @@ def unstacked(state: State, count: int) -> list[State]:
 
 
 def taken(nested: Any, rows: Any) -> Any:
-    """Some rows of an array, or of arrays nested in dicts and tuples."""
+    """These rows of an array, or of arrays nested in dicts and tuples."""
     if isinstance(nested, dict):
         return {name: taken(part, rows) for name, part in nested.items()}
     if isinstance(nested, tuple):
@@ -71,15 +73,17 @@ def taken(nested: Any, rows: Any) -> Any:
 
 
 def replay(step: Callable[[Array, State], tuple[Array, State]], lengths: Array, state: State) -> Array:
-    """What a policy gives for episodes that lie end to end, one step after the other, for all episodes together.
+    """Runs a stateful policy over concatenated episodes, step by step for all episodes together.
 
     Args:
-      step: is given the numbers of rows, and the states before them; returns what the policy gives, and the states
-        after them.
-      lengths: of the episodes.
-      state: of each episode, before its first step.
+      step: takes row numbers and the states before them; returns the policy's outputs and the states after them.
+      lengths: the lengths of the episodes.
+      state: the state of each episode before its first step.
+
+    Returns:
+      The outputs of all rows.
     """
-    order = np.argsort(-lengths, kind="stable")  # the longest first: those that go on are the first so many
+    order = np.argsort(-lengths, kind="stable")  # longest first, so that running episodes come first
     starts, lengths = (np.cumsum(lengths) - lengths)[order], lengths[order]
     state = tuple(leaf[order] for leaf in state)
     outputs: Array | None = None
@@ -90,5 +94,5 @@ def replay(step: Callable[[Array, State], tuple[Array, State]], lengths: Array, 
         if outputs is None:
             outputs = np.zeros((int(lengths.sum()), *output.shape[1:]), output.dtype)
         outputs[rows] = output
-    assert outputs is not None, "an episode has a step"
+    assert outputs is not None, "every episode has a step"
     return outputs

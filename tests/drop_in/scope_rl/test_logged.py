@@ -110,7 +110,7 @@ def test_padded_rows_can_be_masked_for_estimators(logged):
     assert not masked["done"].any() and padded["done"].any() and (q == 1).all() and inputs["same"]["gamma"] == 1.0
     with pytest.raises(UsageError, match="the logged dataset has no mask"):
         mask_padding(logged, given)
-    with pytest.raises(UsageError, match="state_action_value_prediction has 5 rows, and the logged dataset"):
+    with pytest.raises(UsageError, match="state_action_value_prediction has 5 rows, but the logged dataset"):
         mask_padding(padded, {"same": {"state_action_value_prediction": q[:5]}})
 
 
@@ -226,7 +226,7 @@ def test_a_policy_without_propensity(dataset):
     [
         (Walk(), {}, "give max_episode_steps"),
         (walk(), {"max_episode_steps": 0}, "expected 1 or more"),
-        (object(), {}, "neither an environment of gymnasium's"),
+        (object(), {}, "neither a gymnasium environment"),
     ],
 )
 def test_what_it_cannot_be_made_of(env, arguments, message):
