@@ -137,7 +137,7 @@ def test_a_worker_that_dies_ends_the_job(workers, code, words):
     with pytest.raises(RldsBeamError) as raised:
         watched(hang, started.error)
     text = str(raised.value)
-    assert text.startswith("a worker process died at range, file (") and text.endswith("run again")
+    assert text.startswith("a worker process died at range, file (") and text.endswith("run the same command to resume")
     assert words in text
 
 

@@ -298,7 +298,7 @@ def test_a_stopped_server_ends_the_wait_and_gets_its_items_when_it_goes_on() -> 
         observer.flush()
         server.stop()
         observer.add_episode(run)
-        with pytest.raises(NotVerifiedError, match="no item acknowledged for 3 s"):
+        with pytest.raises(NotVerifiedError, match="no item was acknowledged for 3 s"):
             observer.flush()
         with pytest.raises(reverb.errors.DeadlineExceededError):
             ReverbAddEpisodeObserver(client, "a", 2, timeout=1).get_table_signature()

@@ -89,7 +89,7 @@ def test_a_checkpoint_is_served_by_the_next_run(dataset, tmp_path, checkpoint):
         os.kill(command.server, signal.SIGKILL)
         code, out, err = command.end()
     assert (code, out) == (1, "")
-    assert err.startswith("rlds-beam: the Reverb server ended, and what it held is gone: exit code -9")
+    assert err.startswith("rlds-beam: the Reverb server ended, and its items are lost: exit code -9")
 
 
 def test_the_parent_killed_the_server_gone(checkpoint):
@@ -126,7 +126,7 @@ def test_a_checkpoint_is_proved_or_not(checkpoint, tmp_path):
     damaged = shutil.copytree(checkpoint, tmp_path / checkpoint.name)
     chunks = damaged / "chunks.tfrecord"
     chunks.write_bytes(chunks.read_bytes()[:-20])
-    with pytest.raises(NotVerifiedError, match="cannot be relied on: the Reverb server did not start"):
+    with pytest.raises(NotVerifiedError, match="could not be verified: the Reverb server did not start"):
         verify_checkpoint(str(damaged), {"replay": 7})
 
 

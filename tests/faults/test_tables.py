@@ -28,7 +28,7 @@ class TestNoRoom:
     def test_25_too_small(self, push, table) -> None:
         address = table(tight(100))
         push(address).assert_refused(
-            address, f"'t' holds 100 items and has 0; with the {PAIRS:,} to come it would drop {PAIRS - 100:,}",
+            address, f"'t' has 0 of at most 100 items; {PAIRS:,} more would silently drop {PAIRS - 100:,}",
             f"serve --tables=t:uniform:{PAIRS}", "--allow_eviction",
         )  # fmt: skip
         assert look(address).limiter.inserts == 0
@@ -43,7 +43,7 @@ class TestNoRoom:
         address = table(tight(PAIRS, max_times_sampled=1))
         assert push(address).assert_clean()["size"] == PAIRS
         # The items exist already, which cannot be known before: --allow_eviction permits the push, and drops nothing.
-        push(address).assert_refused(f"--tables=t:uniform:{2 * PAIRS}", "these very items from an earlier run")
+        push(address).assert_refused(f"--tables=t:uniform:{2 * PAIRS}", "the same items from an earlier run")
         check = push(address, "--allow_eviction").assert_clean()
         assert (check["inserted"], check["already_there"]) == (0, PAIRS)
         assert held(address) == pairs
@@ -57,7 +57,7 @@ class TestNoRoom:
             ran.assert_refused(f"'{name}' lets {room} of the {PAIRS:,} items in", "--allow_blocking", "uniform")
             assert look(address, name).limiter.inserts == 0
             push(address, "--allow_blocking", "--timeout=1", table=name).assert_not_verified(
-                "no item acknowledged for 1 s", "rate limiter"
+                "no item was acknowledged for 1 s", "rate limiter"
             )
             assert size(address, name) == room
 
@@ -88,7 +88,7 @@ class TestNoRoom:
 
         with Proxy(address) as proxy:
             proxy.at_byte(STREAM_BYTES // 2, fill)
-            push(proxy.address).assert_not_verified("40 items left it: it is full, and has to be larger")
+            push(proxy.address).assert_not_verified("40 items left it: it is full and must be larger")
         assert size(address) == PAIRS + 10
 
 
@@ -124,10 +124,10 @@ class TestOtherTables:
     @pytest.mark.parametrize(
         ("table", "mentioned"),
         [
-            ("dtype", ("action: the table wants float64[2, 2], the dataset gives float32[2, 2]", "--cast=action=")),
-            ("shape", ("observation: the table wants float32[2, 9], the dataset gives float32[2, 128]",)),
-            ("length", ("step_type: the table wants int32[5]", "--items=sequences --sequence_length=5")),
-            ("more", ("it wants policy_info/log_prob", "--policy_info_fields=log_prob")),
+            ("dtype", ("action: the table has float64[2, 2], the dataset float32[2, 2]", "--cast=action=")),
+            ("shape", ("observation: the table has float32[2, 9], the dataset float32[2, 128]",)),
+            ("length", ("step_type: the table has int32[5]", "--items=sequences --sequence_length=5")),
+            ("more", ("it needs policy_info/log_prob", "--policy_info_fields=log_prob")),
             ("fewer", ("it has no reward",)),
             ("order", ("the table wants", "the dataset gives")),
         ],
@@ -135,7 +135,7 @@ class TestOtherTables:
     @pytest.mark.parametrize("writer", ["stream", "observer"])
     def test_26_another_signature(self, push, server, table, mentioned, writer) -> None:
         ran = push(server, f"--writer={writer}", table=table)
-        ran.assert_refused(server, f"table '{table}' does not take these items", *mentioned, "rlds-beam serve --like")
+        ran.assert_refused(server, f"table '{table}' does not match these items", *mentioned, "rlds-beam serve --like")
         assert look(server, table).limiter.inserts == 0
 
     def test_26_one_of_two_tables(self, push, server) -> None:
@@ -145,9 +145,9 @@ class TestOtherTables:
     @pytest.mark.parametrize("writer", ["stream", "observer"])
     def test_26_no_such_table(self, push, server, writer) -> None:
         ran = push(server, f"--writer={writer}", table="replays")
-        ran.assert_refused(server, "there is no table 'replays'; did you mean replay?")
+        ran.assert_refused(server, "no table 'replays'; did you mean replay?")
         ran = push(server, f"--writer={writer}", table="replay,nope")
-        ran.assert_refused("there is no table 'nope'. There are: dtype, fewer")
+        ran.assert_refused("no table 'nope'. It has: dtype, fewer")
         assert look(server, "replay").limiter.inserts == 0
 
     def test_26_the_remedy_is_one(self, push, server, data) -> None:

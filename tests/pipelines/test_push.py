@@ -272,7 +272,7 @@ class TestObserverWriter:
         running = reverb.Server([_once(name, signature=signature) for name, signature in tables.items()])
         server = f"127.0.0.1:{running.port}"
         code, _, said = push(data, server, "--writer=observer", "--items=frames", table="without")
-        assert code == 2 and "'without' wants single frames without a time axis" in said and "--writer=stream" in said
+        assert code == 2 and "'without' needs single frames without a time axis" in said and "--writer=stream" in said
         assert not drain(server, "without")
         for table in ("with", "any"):
             code, _, said = push(data, server, "--writer=observer", "--items=frames", table=table)

@@ -125,7 +125,7 @@ def test_frame_options_are_in_the_signature(dataset):
         (["--tables=replay:heap"], ["heap", "uniform, prioritized, queue, stack"]),
         (["--tables=replay:uniform:0"], ["replay:uniform:0", "1 item"]),
         (["--tables=replay:uniform:many"], ["replay:uniform:many"]),
-        (["--tables=replay:uniform,replay:queue"], ["table replay is named twice"]),
+        (["--tables=replay:uniform,replay:queue"], ["table replay is given twice"]),
         (["--tables=replay:prioritized", "--priority_exponent=-1"], ["--priority_exponent=-1"]),
         (["--host=10.0.0.1"], ["--host=10.0.0.1", "127.0.0.1", "0.0.0.0"]),
         (["--port=65536"], ["--port=65536"]),

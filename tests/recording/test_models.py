@@ -64,14 +64,19 @@ def test_the_environment_is_given_the_actions_for_it(tmp_path):
 @pytest.mark.parametrize(
     ("policy", "options", "error", "message"),
     [
-        ("ModulePolicy(recorded_environments:Forgetful)", {}, NotVerifiedError, "has to be a function"),
+        ("ModulePolicy(recorded_environments:Forgetful)", {}, NotVerifiedError, "must be a function"),
         (
             "ModulePolicy(recorded_environments:towards_names)",
             {},
             UsageError,
             "returned a list, expected a dict of columns",
         ),
-        ("ModulePolicy(recorded_environments:without_logits)", {}, UsageError, "returned vf_preds, expected action_dist"),
+        (
+            "ModulePolicy(recorded_environments:without_logits)",
+            {},
+            UsageError,
+            "returned vf_preds, expected action_dist",
+        ),
         ("ModulePolicy(recorded_environments:of_walk)", {"episodes": None, "steps": 20}, UsageError, "needs whole"),
         ("ModulePolicy(d3rlpy:nothing)", {}, UsageError, "nothing does not exist"),
     ],

@@ -77,7 +77,7 @@ def test_a_number_is_the_priority_of_every_item(text, value):
 
 @pytest.mark.parametrize("text", ["-1", "nan", "inf", "-inf", "1e999"])
 def test_a_number_that_is_no_priority(text):
-    with pytest.raises(UsageError, match=f"--priority={text}: a priority is a finite number that is not negative"):
+    with pytest.raises(UsageError, match=f"--priority={text}: expected a finite number, 0 or more"):
         resolve_priority(text)
 
 
@@ -151,11 +151,11 @@ def test_no_items_no_priorities():
 @pytest.mark.parametrize(
     ("path", "message"),
     [
-        ("policy_info/td_eror", r"there is no such leaf; did you mean policy_info/td_error\?"),
-        ("td_error", "--policy_info_fields=NAME carries a step field"),
-        ("observation/state", r"observation/state: float32\(3\) is not one number a frame; use module:function"),
-        ("observation/camera", r"\(jpeg in the dataset\) is not one number a frame"),
-        ("zzz", "There are: step_type, policy_info/td_error, next_step_type, reward, discount$"),
+        ("policy_info/td_eror", r"no such leaf; did you mean policy_info/td_error\?"),
+        ("td_error", "--policy_info_fields=NAME adds a step field"),
+        ("observation/state", r"observation/state: float32\(3\) is not one number per frame; use module:function"),
+        ("observation/camera", r"\(jpeg in the dataset\) is not one number per frame"),
+        ("zzz", "Available: step_type, policy_info/td_error, next_step_type, reward, discount$"),
     ],
 )
 def test_a_leaf_that_cannot_be_is_told_before_work(path, message):
@@ -225,7 +225,7 @@ def test_a_function_cannot_change_the_frames(function):
 @pytest.mark.parametrize("returned", ["1.0", "columns['reward']", "['a', 'b']", "np.zeros(7)", "None", "{}"])
 def test_a_function_that_returns_no_priorities_is_told_before_work(function, returned):
     name = function(f"return {returned}")
-    with pytest.raises(UsageError, match=f"--priority={name}: it returned .* for 2 items; return one number for each"):
+    with pytest.raises(UsageError, match=f"--priority={name}: returned .* for 2 items; expected one number each"):
         resolve_priority(name).check(spec_of())
 
 

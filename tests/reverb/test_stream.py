@@ -326,7 +326,7 @@ def test_a_stopped_server_is_waited_for_and_then_given_up() -> None:
         opened.flush()
         process.stop()
         opened.send(requests[1])
-        with pytest.raises(NotVerifiedError, match="no item acknowledged for 2 s"):
+        with pytest.raises(NotVerifiedError, match="no item was acknowledged for 2 s"):
             opened.flush()
         process.resume()
         opened.flush(timeout=30)

@@ -133,7 +133,7 @@ def test_the_workers(master, java, jar) -> None:
     assert "expected HOST:PORT" in refusal(options(master, jar, environment_config="pool"))
     docker = options(master, jar, environment_type="DOCKER", environment_config=None)
     assert "an image that contains rlds-beam" in refusal(docker)
-    assert "it is --parallelism" in refusal(options(master, jar, workers=2))
+    assert "use --parallelism" in refusal(options(master, jar, workers=2))
 
 
 def test_a_jar_that_is_named(master, java, tmp_path) -> None:

@@ -90,7 +90,7 @@ def arguments(source: Path, servers: Sequence[str], *flags: str, table: str = "t
 RUN_AGAIN = re.compile("run (the same command )?again", re.IGNORECASE)
 
 
-WAITING = re.compile(r"rlds-beam: \S+: no answer yet; waiting for a Reverb server there for up to \S+ s \(--timeout\)$")
+WAITING = re.compile(r"rlds-beam: \S+: no answer yet; waiting up to \S+ s for a Reverb server \(--timeout\)$")
 """The line that says so, before the wait."""
 
 

@@ -1,5 +1,5 @@
-"""Reverb without its client: connections, tables, and items on their way into them.
+"""Writes to Reverb without its client library.
 
-The protocol is spoken over grpcio (`reverb/protocol/inserts.py`, `reverb/protocol/info.py`), so nothing here needs
-TensorFlow, and what the client library leaves open is decided here: keys, deadlines, what is verified at the end.
+Speaks the protocol over grpcio (`reverb/protocol/inserts.py`, `reverb/protocol/info.py`), so it needs no TensorFlow,
+and it controls what the client library does not: keys, deadlines, and verification at the end.
 """

@@ -1,4 +1,4 @@
-"""The columns that connectors add, as items: one of each row, without a time axis before it."""
+"""Converts the columns that connectors add to items: one per row, without a time axis."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ _FLAG = "--columns"
 
 @dataclasses.dataclass(frozen=True)
 class ColumnConversion:
-    """How rows of columns become items. Pickles.
+    """How rows of columns become items. Picklable.
 
         obs (2, 20, 3), seq_lens (2,), state_in/h (2, 64)   ->   two items: [(20, 3), (), (64,)]
 
     Attributes:
-      module: whose columns.
-      spec: of an item: the columns in the order in which `tf.nest` flattens a dict of them.
+      module: the module whose columns are used.
+      spec: the spec of an item: the columns in the order of `tf.nest`.
     """
 
     module: str
@@ -48,17 +48,19 @@ class ColumnConversion:
         """The items of a module's columns.
 
         Raises:
-          UsageError: there are no columns, or no such module, or a table cannot hold a column.
+          UsageError: there are no columns, there is no such module, or a table cannot hold a column.
         """
         modules = probed.modules
         if not modules:
-            raise UsageError(f"{_FLAG}: no connector adds columns: --connectors=FILE names some")
+            raise UsageError(f"{_FLAG}: no connector adds columns: name some with --connectors=FILE")
         if module is None and len(modules) > 1:
-            raise UsageError(f"{_FLAG}: there are several modules, {', '.join(modules)}: choose one with --module=NAME")
+            raise UsageError(
+                f"{_FLAG}: the connectors have columns for {', '.join(modules)}: choose one with --module=NAME"
+            )
         chosen = next(iter(modules)) if module is None else module
         if chosen not in modules:
             raise UsageError(
-                f"--module={chosen}: the connectors have columns of {', '.join(modules)}{did_you_mean(chosen, modules)}"
+                f"--module={chosen}: connectors have columns for {', '.join(modules)}{did_you_mean(chosen, modules)}"
             )
         left_out = {f"module {name}": f"{_FLAG} pushes one module" for name in modules if name != chosen}
         fields = sorted(modules[chosen].items(), key=lambda one: one[0].split("/"))
@@ -68,7 +70,7 @@ class ColumnConversion:
 
     @property
     def items(self) -> ItemOptions:
-        """A row is written as a single frame is."""
+        """The item options: a row is written like a single frame."""
         return ItemOptions(items="frames")
 
     @property
@@ -80,21 +82,21 @@ class ColumnConversion:
         return {"module": self.module}
 
     def count(self, batch: Batch) -> int:
-        """Rows of the module."""
+        """The number of rows of the module."""
         columns = by_module(batch).get(self.module, {})
         return len(next(iter(columns.values()))) if columns else 0
 
 
 class ColumnConverter(Generic[T]):
-    """Converts the batches of one stretch of a dataset to what a sink takes (`trajectories.converter.Converter`).
+    """Converts the batches of one part of a dataset for a sink (like `trajectories.converter.Converter`).
 
     Args:
-      conversion: which columns.
-      encode: makes of items what the sink takes.
+      conversion: the columns to convert.
+      encode: encodes items for the sink.
 
     Attributes:
-      predicted: rows so far.
-      unused_steps: none: which steps are in a row is for the connectors to say.
+      predicted: the number of rows so far.
+      unused_steps: always empty, because connectors choose the steps of a row.
     """
 
     unused_steps: Mapping[str, UnusedSteps]
@@ -120,7 +122,7 @@ class ColumnConverter(Generic[T]):
         return [encoded]
 
     def finish(self) -> list[T]:
-        """Nothing is left over between batches."""
+        """Returns nothing: no items remain between batches."""
         return []
 
 
@@ -128,8 +130,8 @@ def _leaf(field: Field) -> SpecLeaf:
     shape = tuple(d for d in field.shape if d is not None)
     if len(shape) < len(field.shape):
         raise UsageError(
-            f"{_FLAG}: {field}: a table holds columns of one shape, and this one's differs from row to row: pad it "
-            "(AddTimeDimToBatchAndZeroPad), or leave it out"
+            f"{_FLAG}: {field}: its shape differs from row to row, but a table needs one shape: pad it "
+            "(AddTimeDimToBatchAndZeroPad), or remove it"
         )
     return SpecLeaf(field.path, field.dtype, shape)
 

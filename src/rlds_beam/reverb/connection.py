@@ -1,4 +1,4 @@
-"""A connection to one Reverb server: every answer has a deadline, every error names the address."""
+"""A connection to one Reverb server: every call has a deadline, and every error names the address."""
 
 from __future__ import annotations
 
@@ -16,33 +16,33 @@ from rlds_beam.reverb.protocol.info import CHECKPOINT, SERVER_INFO, ServerInfo, 
 Answer = TypeVar("Answer")
 
 _AT_ONCE = 0.5
-"""Seconds that a server that is up may take to answer; after these, it is being waited for."""
+"""Seconds after which the user is told that the server is slow to answer."""
 
 _LONGEST_DETAILS = 300
-"""Characters of a server's own words in an error."""
+"""Maximum characters of a server's message in an error."""
 
 _OPTIONS = (
     ("grpc.max_send_message_length", -1),
-    ("grpc.max_receive_message_length", 64 << 20),  # keys, or what some tables are like: never so much
-    # A connection of its own: otherwise grpc shares one, and how long it has been failing, with all of the process.
+    ("grpc.max_receive_message_length", 64 << 20),  # more than any list of keys or tables
+    # A separate connection: otherwise grpc shares one in the process, including its back-off after failures.
     ("grpc.use_local_subchannel_pool", 1),
-    # grpc would wait longer and longer before it tries again, up to two minutes: a server that comes back is found.
+    # By default grpc waits up to two minutes before it reconnects; find a restarted server sooner.
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1000),
-    ("grpc.min_reconnect_backoff_ms", 5000),  # despite its name: how long an attempt may take
+    ("grpc.min_reconnect_backoff_ms", 5000),  # despite its name, the timeout of an attempt
 )
 
 
 class ServerError(RldsBeamError):
-    """A server does not answer, or with an error, or is no Reverb server."""
+    """A server does not answer, answers with an error, or is not a Reverb server."""
 
 
 class Connection:
-    """A connection to the Reverb server at `address`, made when it is first needed. Does not pickle.
+    """A lazy connection to the Reverb server at `address`. Not picklable.
 
     Attributes:
-      address: `host:port`.
-      channel: of grpc; sends messages of any size.
+      address: the `host:port`.
+      channel: the grpc channel, which sends messages of any size.
 
     Raises:
       UsageError: `address` is not `host:port`.
@@ -50,31 +50,31 @@ class Connection:
 
     def __init__(self, address: str):
         if not re.fullmatch(r"\S+:\d+", address):
-            raise UsageError(f"{address!r} is not the address of a Reverb server; expected host:port")
+            raise UsageError(f"{address!r} is not a Reverb server's address; expected host:port")
         self.address = address
         self.channel = grpc.insecure_channel(address, options=_OPTIONS)
 
     def info(self, timeout: float, waiting: Callable[[], None] | None = None) -> ServerInfo:
-        """The server and its tables at this moment; a server that comes up within the deadline is waited for.
+        """The current state of the server and its tables; waits until the deadline for a server that is starting.
 
         Args:
-          timeout: seconds until ServerError.
+          timeout: the seconds until ServerError.
           waiting: called once if the server does not answer at once.
 
         Raises:
-          ServerError: no answer within the deadline, or not that of a Reverb server.
+          ServerError: no answer within the deadline, or not from a Reverb server.
         """
         ask = functools.partial(self._ask, waiting=waiting)
         return self._call(ask, parse_server_info, timeout)
 
     def checkpoint(self, timeout: float) -> str:
-        """Has the server write a checkpoint; its path on the server's disk.
+        """Makes the server write a checkpoint; returns its path on the server's disk.
 
         Args:
-          timeout: seconds until ServerError; the server may still finish then.
+          timeout: the seconds until ServerError; the server may still finish after that.
 
         Raises:
-          ServerError: no answer within the deadline, or the server could not write one.
+          ServerError: no answer within the deadline, or the server could not write it.
         """
         return self._call(self.channel.unary_unary(CHECKPOINT), parse_checkpoint, timeout)
 
@@ -93,14 +93,14 @@ class Connection:
         except grpc.RpcError as error:
             raise server_error(self.address, error, timeout) from error
         except ValueError as error:
-            raise ServerError(f"{self.address}: what listens there is not a Reverb server ({error})") from error
+            raise ServerError(f"{self.address}: the server there is not a Reverb server ({error})") from error
 
     def _ask(
         self, request: bytes, *, timeout: float, wait_for_ready: bool, waiting: Callable[[], None] | None
     ) -> bytes:
-        """ServerInfo, which may be asked as often as it takes."""
+        """Requests ServerInfo, repeatedly if needed."""
         call = self.channel.unary_unary(SERVER_INFO)
-        # The end of the deadline is for a second look, which tells why the connection does not come about.
+        # The end of the deadline is for a last attempt, whose error says why there is no connection.
         look = min(0.2, timeout / 10)
         deadline = time.monotonic() + timeout - look
         while (left := deadline - time.monotonic()) > 0:
@@ -108,7 +108,7 @@ class Connection:
             try:
                 return bytes(call(request, timeout=first, wait_for_ready=wait_for_ready))
             except grpc.RpcError as error:
-                # UNAVAILABLE: a connection that was there broke; the server may be on its way up again.
+                # UNAVAILABLE: an existing connection broke; the server may be restarting.
                 if error.code() not in (grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.UNAVAILABLE):
                     raise
             if waiting is not None:
@@ -118,30 +118,30 @@ class Connection:
 
 
 def details_of(error: grpc.RpcError) -> str:
-    """What a server says of an error, on one line that a terminal may print: it may say anything."""
+    """A server's message as one printable line, because its content is not trusted."""
     words = "".join(c if c.isprintable() else " " for c in str(error.details())).split()
     return " ".join(words)[:_LONGEST_DETAILS]
 
 
 def server_error(address: str, error: grpc.RpcError, timeout: float) -> ServerError:
-    """What an error of grpc means to a user.
+    """Translates a grpc error for the user.
 
     Args:
-      address: of the server.
-      error: of a call.
-      timeout: the deadline that the call had, seconds.
+      address: the server's address.
+      error: the error of a call.
+      timeout: the call's deadline in seconds.
     """
     code, details = error.code(), details_of(error)
     if code == grpc.StatusCode.DEADLINE_EXCEEDED:
         return ServerError(
-            f"{address}: no answer within {round(timeout, 1):g} s; is it a Reverb server, and is it stopped or very "
-            "busy?"
+            f"{address}: no answer within {round(timeout, 1):g} s: it may not be a Reverb server, or be stopped or "
+            "very busy"
         )
     if code == grpc.StatusCode.UNAVAILABLE:
         return ServerError(
-            f"{address}: no Reverb server is reached there ({details}); is it up, and is this its address? "
-            f"`rlds-beam serve` starts one"
+            f"{address}: no Reverb server answers ({details}): check that it is running and that this is its address "
+            "(`rlds-beam serve` starts one)"
         )
     if code == grpc.StatusCode.UNIMPLEMENTED:
-        return ServerError(f"{address}: what listens there is not a Reverb server ({details})")
-    return ServerError(f"{address}: the Reverb server says: {details} ({code.name})")
+        return ServerError(f"{address}: the server there is not a Reverb server ({details})")
+    return ServerError(f"{address}: the Reverb server failed: {details} ({code.name})")

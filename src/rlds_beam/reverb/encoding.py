@@ -1,4 +1,4 @@
-"""Frames and windows over them, as requests to a Reverb server."""
+"""Encodes frames and windows over them as requests to a Reverb server."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from rlds_beam.trajectories.items import Windows
 
 Array = np.ndarray[Any, Any]
 
-GOLDEN = 0x9E3779B97F4A7C15  # SplitMix64's step; odd, so that every number comes up before one comes again
-_ITEM_BYTES = 256  # of an item of some columns, about
+GOLDEN = 0x9E3779B97F4A7C15  # SplitMix64's step; odd, so that its multiples do not repeat
+_ITEM_BYTES = 256  # typical size of an item
 _CHUNK_FRAMES, _CHUNK_BYTES, _LONG_CHUNK_BYTES, _EPISODE_CHUNK_BYTES = 64, 64 << 10, 1 << 20, 16 << 20
 
 
 def chunk_length_of(frame_bytes: int, item_length: int | None) -> int:
-    """Frames in a chunk, unless an option sets them.
+    """The default number of frames per chunk.
 
-    A client that samples an item receives whole chunks, so they are short: 64 frames or 64 KB, or a quarter of a long
-    item. (A chunk of 1,000 frames is pushed no faster than one of 64, and pairs are sampled from it at a third to two
-    thirds of the rate.) Whole episodes are one chunk up to 16 MB, since nothing less is ever sampled.
+    A client that samples an item receives whole chunks, so chunks are short: 64 frames or 64 KB, or a quarter of a long
+    item. (Chunks of 1,000 frames are pushed no faster than chunks of 64, and pairs are sampled from them at a third to
+    two thirds of the rate.) A whole episode is one chunk up to 16 MB, because it is always sampled as a whole.
 
     Args:
-      frame_bytes: of all columns of one frame.
-      item_length: frames in an item; None for whole episodes.
+      frame_bytes: the bytes of all columns of one frame.
+      item_length: the frames in an item; None for whole episodes.
     """
     frame_bytes = max(1, frame_bytes)
     if item_length is None:
@@ -40,15 +40,15 @@ def chunk_length_of(frame_bytes: int, item_length: int | None) -> int:
 
 
 def digest(*parts: str) -> int:
-    """A uint64 that follows from some texts."""
+    """A uint64 hash of texts."""
     text = "\0".join(parts).encode()
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little")
 
 
 def mixed(seed: int | Keys, numbers: Array) -> Keys:
-    """uint64 [n]: keys that follow from a seed (or n of them), one for each number; different for each.
+    """Keys derived from a seed (or n seeds) and numbers, uint64 [n]; different numbers give different keys.
 
-    The finaliser of SplitMix64 (Steele, Lea and Flood 2014), which is a bijection.
+    Uses the finalizer of SplitMix64 (Steele, Lea, and Flood 2014), which is a bijection.
     """
     z = (numbers.astype(np.uint64) + np.uint64(1)) * np.uint64(GOLDEN) + np.asarray(seed, np.uint64)
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -58,13 +58,13 @@ def mixed(seed: int | Keys, numbers: Array) -> Keys:
 
 
 class Cut(NamedTuple):
-    """Items over one run of frames, whose frames are encoded.
+    """Items over one run of encoded frames.
 
     Attributes:
-      chunks: of the run.
-      windows: K of them, each an item.
-      priorities: float64 [K].
-      seeds: uint64, what the keys of the items follow from: one for each table.
+      chunks: the chunks of the run.
+      windows: the K windows, one per item.
+      priorities: the priorities, float64 [K].
+      seeds: the seeds of the items' keys, uint64, one per table.
     """
 
     chunks: list[Chunk]
@@ -74,7 +74,7 @@ class Cut(NamedTuple):
 
     @property
     def size(self) -> int:
-        """In bytes, about, when all of it is encoded."""
+        """The approximate encoded size in bytes."""
         return sum(chunk.size for chunk in self.chunks) + _ITEM_BYTES * self.windows.count * len(self.seeds)
 
 
@@ -82,10 +82,10 @@ class ItemEncoder:
     """Encodes items of one signature.
 
     Args:
-      leaves: dtype and shape of one frame of each column, in the order of the tables' signature.
-      tables: every item goes into each of them.
-      chunk_length: frames in a chunk.
-      squeeze: items are single frames without a time axis.
+      leaves: the dtype and shape of one frame of each column, in the order of the tables' signature.
+      tables: the tables; every item goes into each.
+      chunk_length: the frames per chunk.
+      squeeze: whether items are single frames without a time axis.
     """
 
     def __init__(
@@ -108,25 +108,25 @@ class ItemEncoder:
         chunk_seed: int,
         episode_id: int,
     ) -> Cut:
-        """The items that `windows` cut out of consecutive frames; `encode` makes requests of them.
+        """Cuts items out of consecutive frames; pass the result to `encode`.
 
         Args:
-          columns: [n, ...] each; n covers all windows (padding frames are part of the columns).
-          windows: K of them.
-          priorities: float64 [K].
-          seeds: uint64, one for each table; the keys of the items follow from it.
-          chunk_seed: uint64; the keys of the chunks follow from it, so other frames need another seed.
-          episode_id: uint64, for Reverb's count of episodes.
+          columns: the columns, [n, ...] each; n covers all windows (padding frames are part of the columns).
+          windows: the K windows.
+          priorities: the priorities, float64 [K].
+          seeds: the seeds of the items' keys, uint64, one per table.
+          chunk_seed: the seed of the chunks' keys, uint64; other frames need another seed.
+          episode_id: the ID of the episode, uint64, for Reverb's count of episodes.
 
         Raises:
-          ValueError: the columns are not of the dtypes and shapes that the items are to have, or too
-            short for the windows. The server would take them, and its clients would break on them.
+          ValueError: the columns have wrong dtypes or shapes, or are too short for the windows. The server would accept
+            them, but they would break its clients.
         """
         if not windows.count:
             return Cut([], windows, priorities, seeds)
         self._check(columns, windows)
         length, count = self._aligned(windows), len(columns[0])
-        skipped = windows.start // length * length  # frames that no window reaches
+        skipped = windows.start // length * length  # frames before the first window
         begins = range(skipped, count, length)
         keys = np.uint64(chunk_seed) + np.arange(len(begins), dtype=np.uint64) * np.uint64(GOLDEN)
         used = [column[skipped:] for column in columns] if skipped else columns
@@ -134,7 +134,7 @@ class ItemEncoder:
         return Cut([chunk.shifted(skipped) for chunk in chunks], windows, priorities, seeds)
 
     def encode(self, cuts: Sequence[Cut]) -> list[Request]:
-        """The items of all cuts, as if their runs lay end to end: few large requests cost less than many small ones."""
+        """Encodes all cuts as if their runs were concatenated: a few large requests cost less than many small ones."""
         cuts = [cut for cut in cuts if cut.windows.count]
         if not cuts:
             return []
@@ -167,7 +167,7 @@ class ItemEncoder:
                 )
 
     def _aligned(self, windows: Windows) -> int:
-        """The chunk length; where windows do not overlap, one whose chunks end with a window."""
+        """The chunk length; if windows do not overlap, rounded so that chunks end with a window."""
         length = self._chunk_length
         if windows.count > 1 and windows.stride >= windows.length and not windows.start:
             return max(1, length // windows.stride) * windows.stride

@@ -1,8 +1,8 @@
-"""Writing through TF-Agents' own observers: frame by frame, at least once.
+"""Writes through TF-Agents' own observers: frame by frame, at least once.
 
-Slower by two orders of magnitude than `writing.StreamWriter`, and a retry writes its items again: Reverb's
-TrajectoryWriter gives them random keys. It is for users who want TF-Agents' own code to fill the tables. Imports
-TensorFlow when a writer is made.
+Two orders of magnitude slower than `writing.StreamWriter`, and a retry writes its items again, because Reverb's
+TrajectoryWriter assigns random keys. For users who want TF-Agents' own code to fill the tables. Creating a writer
+imports TensorFlow.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from rlds_beam.trajectories.items import Items
 from rlds_beam.trajectories.options import ItemOptions
 
 _UNLIMITED = 1 << 20
-"""Frames that an episode's observer may keep where --max_sequence_length sets no limit."""
+"""Maximum frames of an episode observer without --max_sequence_length."""
 
 _FRAMES_PER_WAIT = 100
-"""Frames handed to an observer with one deadline: it takes some thousand a second."""
+"""Frames passed to an observer per deadline; it takes a few thousand per second."""
 
 
 class Observed(NamedTuple):
     """Frames for an observer.
 
     Attributes:
-      server: where to.
-      frames: one `Trajectory` each.
-      items: how many items the observer will make of them, in each table.
+      server: the server that they go to.
+      frames: the frames, one `Trajectory` each.
+      items: the number of items that the observer will write to each table.
     """
 
     server: str
@@ -47,21 +47,21 @@ class Observed(NamedTuple):
 
 
 class ObserverWriter:
-    """One TF-Agents observer for each server, chosen by the items; a `writing.Writer`.
+    """A `writing.Writer` with one TF-Agents observer per server, chosen by the kind of items.
 
-    The observers' own waits have no end (a dead server, a full queue), so they run in a thread of their own, and
-    every wait for them has a deadline.
+    Observers may wait forever (for a dead server or a full queue), so they run in a separate thread, and every wait for
+    that thread has a deadline.
     """
 
     def __init__(self, target: ReverbTarget):
         if not isinstance(target.priority, ConstantPriority):
-            raise UsageError("--writer=observer takes a constant --priority: an observer has one for all its items")
+            raise UsageError("--writer=observer needs a constant --priority: an observer uses one for all items")
         if target.chunk_length is not None:
-            raise UsageError("--writer=observer takes no --chunk_length: Reverb's writer cuts chunks as it likes")
+            raise UsageError("--chunk_length needs --writer=stream: TF-Agents' observers choose their own chunks")
         with needs("agents", "--writer=observer needs TensorFlow, TF-Agents and Reverb"):
             import tf_agents.replay_buffers.reverb_utils  # noqa: F401  (before anything is written)
         self.acknowledged: Counter[str] = Counter()
-        self.sent_bytes = 0  # TF-Agents' observers do not say
+        self.sent_bytes = 0  # TF-Agents' observers do not report it
         self._target, self._priority = target, target.priority.value
         self._observers: dict[str, Any] = {}
         self._sent: Counter[str] = Counter()
@@ -71,7 +71,7 @@ class ObserverWriter:
     def encode(self, items: Items) -> Observed:
         server = self._target.server_of(items.frames.key)
         self._target.spec.check(items.frames)
-        # A stream across episodes hands over what it kept of the episodes before, which the observer has seen.
+        # A stream across episodes starts with frames kept from earlier episodes, which the observer has already seen.
         seen, windows = self._carried, items.windows
         if self._target.items.across_episodes:
             self._carried = max(0, len(items.frames) - windows.start - windows.count * windows.stride)
@@ -98,7 +98,7 @@ class ObserverWriter:
             self.acknowledged[server] += self._sent.pop(server, 0)
 
     def close(self) -> None:
-        # Without a flush, which might wait forever: all items were there after the last one.
+        # No flush, which might wait forever: after the last flush all items were there.
         if not self._thread.stuck:
             for observer in self._observers.values():
                 self._thread.run(observer._get_writer().close)
@@ -115,12 +115,12 @@ class ObserverWriter:
 
     def _feed(self, observer: Any, frames: list[Any]) -> None:
         for frame in frames:
-            if self._thread.stuck:  # abandoned: nothing may be written late
+            if self._thread.stuck:  # abandoned; write nothing more
                 return
             observer(frame)
 
     def _trajectories(self, items: Items, seen: int) -> Any:
-        """The frames that the observer has not seen yet, one by one."""
+        """Yields the frames that the observer has not seen yet."""
         import tensorflow as tf
 
         spec = self._target.spec
@@ -150,10 +150,10 @@ def _make_observer(client: Any, tables: tuple[str, ...], items: ItemOptions, pri
 
 
 class _Thread:
-    """Runs calls one after another in a thread that may be abandoned.
+    """Runs calls one after another in a thread that can be abandoned.
 
     Attributes:
-      stuck: a call did not return in time, so no other will.
+      stuck: whether a call did not return in time, so that no further calls can run.
     """
 
     def __init__(self, timeout: float):
@@ -164,10 +164,10 @@ class _Thread:
         threading.Thread(target=self._loop, name="reverb-observer", daemon=True).start()
 
     def run(self, call: Callable[[], Any]) -> Any:
-        """The result of the call.
+        """Runs a call and returns its result.
 
         Raises:
-          NotVerifiedError: it failed, or took longer than allowed.
+          NotVerifiedError: the call failed or timed out.
         """
         self._calls.put(call)
         try:
@@ -176,12 +176,12 @@ class _Thread:
             self.stuck = True
             raise NotVerifiedError(
                 f"a TF-Agents observer did not return within {self._timeout:g} s: the server hangs or is gone, or its "
-                "table's rate limiter blocks. Items may have been written; run again and they are written twice"
+                "table's rate limiter blocks. Items may have been written, and running again writes them twice"
             ) from None
         if isinstance(result, Exception):
             raise NotVerifiedError(
-                f"a TF-Agents observer failed: {result}. Items may have been written; run again and they are "
-                "written twice"
+                f"a TF-Agents observer failed: {result}. Items may have been written, and running again writes them "
+                "twice"
             ) from result
         return result
 

@@ -1,4 +1,4 @@
-"""Episodes into Reverb tables, range by range."""
+"""Writes episodes to Reverb tables, range by range."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from rlds_beam.trajectories.converter import Conversion, Converter
 
 
 class ReverbRangeWriter:
-    """Writes the items of a range's episodes through a writer, which others use after it (`output.base.RangeWriter`).
+    """Writes the items of a range's episodes with a writer that ranges share (an `output.base.RangeWriter`).
 
     Attributes:
-      due: items that each server should have of what was written so far, in each table.
+      due: the number of items that each server should have received so far, in each table.
     """
 
     def __init__(self, conversion: Conversion | ColumnConversion, target: ReverbTarget, writer: Writer):
@@ -52,10 +52,10 @@ class ReverbRangeWriter:
         self.due[self._target.server_of(self._key)] += self._converter.predicted - before
 
     def finish(self) -> None:
-        """Writes what only the end of the range completes, and waits until the servers have all of it.
+        """Writes the items completed by the end of the range, and waits until the servers have confirmed all.
 
         Raises:
-          NotVerifiedError: a server did not confirm what it was sent.
+          NotVerifiedError: a server did not confirm all items.
         """
         before = self._converter.predicted
         for items in self._converter.finish():
@@ -66,4 +66,4 @@ class ReverbRangeWriter:
         self._writer.flush()
 
     def abort(self) -> None:
-        """Does nothing: what a server has been sent stays sent, and is not written a second time by another try."""
+        """Does nothing: items already sent stay, and a retry does not write them twice."""

@@ -1,10 +1,10 @@
-"""What priority an item gets in a table: a number, a leaf of its frames, or a user's function.
+"""Priorities of items: a number, a leaf of the frames, or a user's function.
 
-The value of an item that is taken from a leaf is the mean over the transitions that a learner trains on,
-since a TD error or a progress belongs to a transition: frame t for the step from t to t+1. So the last frame,
-which is only where the last transition leads, does not count, nor do boundary frames (step_type LAST,
-padding included), whose action leads nowhere. In a pair it is the value of the first frame. Where no frame
-is left (single frames, an item that begins with a boundary) it is the value of the first frame, too.
+A priority from a leaf is the mean over the item's transitions, because values such as a TD error belong to a
+transition: frame t holds the value of the step from t to t+1. So the last frame, which is only the end of the last
+transition, does not count, nor do boundary frames (step_type LAST, including padding). For a pair this is the value of
+the first frame. If no frame is left (single frames, or an item that starts with a boundary), it is also the value of
+the first frame.
 """
 
 from __future__ import annotations
@@ -32,25 +32,25 @@ _FLAG = "--priority"
 
 
 class Priority(Protocol):
-    """A rule that gives each item its priority. Pickles."""
+    """A rule that gives each item its priority. Picklable."""
 
     def check(self, spec: TrajectorySpec) -> None:
-        """Raises UsageError where items of this spec can have no such priority."""
+        """Raises UsageError if items of this spec cannot have such a priority."""
 
     def of(self, items: Items) -> Array:
-        """float64 [K]: the priorities of the items, finite and not negative.
+        """The priorities of the items, float64 [K], finite and not negative.
 
         Raises:
-          BadEpisode: bad_priority; a value of the data or of the function is negative, NaN or infinite.
-          UsageError: a function does not return one number an item.
+          BadEpisode: bad_priority: a value from the data or the function is negative, NaN, or infinite.
+          UsageError: a function does not return one number per item.
         """
 
 
 def resolve_priority(text: str) -> Priority:
-    """Reads `--priority`: `1.5`, a leaf (`policy_info/td_error`), or `module:function`.
+    """Parses `--priority`: `1.5`, a leaf (`policy_info/td_error`), or `module:function`.
 
     Raises:
-      UsageError: the number is negative or not finite. What only data can tell, `Priority.check` says.
+      UsageError: the number is negative or not finite. `Priority.check` finds other errors.
     """
     if ":" in text:
         return FunctionPriority(text)
@@ -59,18 +59,18 @@ def resolve_priority(text: str) -> Priority:
     except ValueError:
         return LeafPriority(text)
     if not 0 <= value < math.inf:
-        raise UsageError(f"{_FLAG}={text}: a priority is a finite number that is not negative")
+        raise UsageError(f"{_FLAG}={text}: expected a finite number, 0 or more")
     return ConstantPriority(value)
 
 
 @dataclasses.dataclass(frozen=True)
 class ConstantPriority:
-    """The same for every item."""
+    """The same priority for every item."""
 
     value: float
 
     def check(self, spec: TrajectorySpec) -> None:
-        """Any item can have it."""
+        """Accepts any spec."""
 
     def of(self, items: Items) -> Array:
         return np.full(len(items), self.value)
@@ -81,7 +81,7 @@ class LeafPriority:
     """The mean of a leaf over an item's transitions, as this module describes it.
 
     Attributes:
-      path: of a leaf that is one number a frame.
+      path: the path of a leaf with one number per frame.
     """
 
     path: str
@@ -92,42 +92,43 @@ class LeafPriority:
             return
         leaves = {leaf.path: leaf for leaf in spec.leaves}
         if self.path in leaves:
-            reason = f"{leaves[self.path]} is not one number a frame; use module:function to make one of it"
+            reason = f"{leaves[self.path]} is not one number per frame; use module:function to compute one"
         else:
             hint = did_you_mean(self.path, usable, most=3)
-            reason = f"there is no such leaf{hint} (--policy_info_fields=NAME carries a step field as policy_info/NAME)"
-        raise UsageError(f"{_FLAG}={self.path}: {reason}. There are: {', '.join(usable)}")
+            reason = f"no such leaf{hint} (--policy_info_fields=NAME adds a step field as policy_info/NAME)"
+        raise UsageError(f"{_FLAG}={self.path}: {reason}. Available: {', '.join(usable)}")
 
     def of(self, items: Items) -> Array:
         if not len(items):
             return np.zeros(0)
         values = cast(Array, _windowed(items, self.path)).reshape(len(items), -1).astype(np.float64)
-        if "step_type" not in items.frames.columns:  # a row of columns, which has one value
+        if "step_type" not in items.frames.columns:  # a row of columns has one value
             return _checked(values[:, 0], self.path)
         counts = cast(Array, _windowed(items, "step_type")) != LAST
         counts[:, -1] = False
         counts[:, 0] |= ~counts.any(axis=1)
-        with np.errstate(invalid="ignore", over="ignore"):  # NaN and infinity are refused below
+        with np.errstate(invalid="ignore", over="ignore"):  # NaN and infinity are rejected below
             means = np.where(counts, values, 0).sum(axis=1) / counts.sum(axis=1)
         return _checked(means, self.path)
 
 
 @dataclasses.dataclass(frozen=True)
 class FunctionPriority:
-    """What a function returns for the items of an episode.
+    """The priorities that a function returns for the items of an episode.
 
-    It is called once an episode with nested dicts of columns, `{"observation": {"state": [K, L, ...]}, ...}`,
-    padding frames included, and returns one number for each of the K items. Single frames have L = 1; encoded
-    images are `EncodedImages` whose `data` is [K, L]. The columns are views, which cannot be written to.
+    The function is called once per episode with nested dicts of columns,
+    `{"observation": {"state": [K, L, ...]}, ...}`, including padding frames, and returns one number for each of the K
+    items. Single frames have L = 1; encoded images are `EncodedImages` whose `data` is [K, L]. Columns are read-only
+    views.
 
     Attributes:
-      name: `module:function`, installed or in the current directory.
+      name: the `module:function`, installed or in the current directory.
     """
 
     name: str
 
     def check(self, spec: TrajectorySpec) -> None:
-        """Finds the function, and calls it with two items of zeros."""
+        """Loads the function and calls it with two items of zeros."""
         resolve(self.name, _FLAG)
         items = _zero_items(spec)
         try:
@@ -136,8 +137,8 @@ class FunctionPriority:
             raise
         except Exception as error:
             raise UsageError(
-                f"{_FLAG}={self.name}: called with {len(items)} items of zeros, to see what it returns, it raised "
-                f"{type(error).__name__}: {error}"
+                f"{_FLAG}={self.name}: a dry run with {len(items)} items of zeros raised {type(error).__name__}: "
+                f"{error}"
             ) from error
 
     def of(self, items: Items) -> Array:
@@ -148,14 +149,14 @@ class FunctionPriority:
         values = np.asarray(resolve(self.name, _FLAG)(columns))
         if values.dtype.kind not in "fiu" or values.shape != (len(items),):
             raise UsageError(
-                f"{_FLAG}={self.name}: it returned {values.dtype}{list(values.shape)} for {len(items)} items; "
-                f"return one number for each, float[{len(items)}]"
+                f"{_FLAG}={self.name}: returned {values.dtype}{list(values.shape)} for {len(items)} items; "
+                f"expected one number each, float[{len(items)}]"
             )
         return values.astype(np.float64)
 
 
 def _windowed(items: Items, path: str) -> Column:
-    """`items.gather(path)` without copying a frame for each item that it is in."""
+    """`items.gather(path)` as a view, without copying frames that several items share."""
     windows = items.windows
     column = padded(path, items.frames[path], windows.padding)
     if isinstance(column, EncodedImages):

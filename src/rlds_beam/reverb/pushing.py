@@ -1,4 +1,4 @@
-"""The work of a push: one range of input after another, into the tables."""
+"""Pushes ranges of input to tables."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ from rlds_beam.trajectories.items import item_count
 
 @dataclasses.dataclass(frozen=True)
 class Pushed:
-    """The result of a range, or of several.
+    """The result of one or more ranges.
 
     Attributes:
-      report: on the records.
-      predicted: items that the closed form gives each server, in each table.
-      acknowledged: items that each server confirmed, in each table.
+      report: the report on the records.
+      predicted: the computed number of items for each server, in each table.
+      acknowledged: the number of items that each server confirmed, in each table.
     """
 
     report: Report = dataclasses.field(default_factory=Report)
@@ -45,7 +45,7 @@ class Pushed:
     acknowledged: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
     def merge(self, *others: Pushed) -> Pushed:
-        """The sum; neither order nor grouping makes a difference."""
+        """The sum, independent of order and grouping."""
         all_of = (self, *others)
         return Pushed(
             Report().merge(*(pushed.report for pushed in all_of)),
@@ -64,15 +64,15 @@ class Pushed:
 
 @dataclasses.dataclass(frozen=True)
 class EpisodePusher:
-    """Pushes ranges of an RLDS dataset. Pickles.
+    """Pushes ranges of an RLDS dataset. Picklable.
 
     Attributes:
-      reader: of the dataset.
-      check: what is done with episodes that break a rule.
-      connecting: what is made of accepted ones.
+      reader: the reader of the dataset.
+      check: the policy of each rule.
+      connecting: the connectors that run over accepted episodes.
       conversion: how episodes become items.
-      target: where they go.
-      rejected: directory for the rejected records; None keeps none.
+      target: the tables to write to.
+      rejected: the directory for rejected records; None discards them.
     """
 
     reader: EpisodeReader
@@ -89,14 +89,17 @@ class EpisodePusher:
         writer: Writer,
         results: Sequence[Any] = (),
     ) -> Pushed:
-        """Reads, checks, converts and writes one range, and waits until the servers have it.
+        """Reads, checks, converts, and writes one range, and waits until the servers have confirmed it.
 
         Args:
-          results: what the connectors are fitted to (`FitConnectors`).
+          work: the range.
+          duplicates: the keys of duplicates, with those of the originals.
+          writer: the writer.
+          results: the fitted results of connectors (`FitConnectors`).
 
         Raises:
-          FailedRuleError: a rule whose policy is `fail` is broken.
-          NotVerifiedError: a server did not confirm what it was sent.
+          FailedRuleError: a rule of `fail` was broken.
+          NotVerifiedError: a server did not confirm all items.
         """
         before, sent = Counter(writer.acknowledged), writer.sent_bytes
         items = ReverbRangeWriter(self.conversion, self.target, writer)
@@ -118,7 +121,7 @@ class EpisodePusher:
     def count(
         self, work: WorkRange, duplicates: Mapping[EpisodeKey, EpisodeKey], results: Sequence[Any] = ()
     ) -> Pushed:
-        """How many items the range gives at most: reads and checks it, writes nothing."""
+        """Counts the range's maximum number of items: reads and checks it, but writes nothing."""
         connecting, ignored = (
             self.connecting.fit(results),
             self.connecting.ignored_values(self.conversion.ignored_values),
@@ -141,22 +144,22 @@ class EpisodePusher:
 
 @dataclasses.dataclass(frozen=True)
 class ItemPusher:
-    """Pushes ranges of a converted dataset, as they are. Pickles.
+    """Pushes ranges of a converted dataset unchanged. Picklable.
 
     Attributes:
       dataset: the dataset.
-      target: where its items go.
+      target: the tables to write to.
     """
 
     dataset: ConvertedDataset
     target: ReverbTarget
 
     def push(self, work: ConvertedRange, duplicates: object, writer: Writer, results: object = ()) -> Pushed:
-        """Reads and writes one range, and waits until the servers have it.
+        """Reads and writes one range, and waits until the servers have confirmed it.
 
         Raises:
-          RldsBeamError: the range's file is not what was written.
-          NotVerifiedError: a server did not confirm what it was sent.
+          RldsBeamError: the range's file differs from what was written.
+          NotVerifiedError: a server did not confirm all items.
         """
         del duplicates, results
         predicted, before, sent = Counter[str](), Counter(writer.acknowledged), writer.sent_bytes
@@ -164,7 +167,7 @@ class ItemPusher:
             try:
                 encoded = writer.encode(items)
             except BadEpisode as bad:  # converted items have no original records to keep
-                where = f"{work.path}, in the items from byte {items.frames.key.position} on"
+                where = f"{work.path}, in the items starting at byte {items.frames.key.position}"
                 raise RldsBeamError(f"{where}: {bad}") from bad
             writer.write(encoded)
             predicted[self.target.server_of(items.frames.key)] += len(items)
@@ -173,7 +176,7 @@ class ItemPusher:
         return _pushed(report, predicted, writer.acknowledged - before, self.target)
 
     def count(self, work: ConvertedRange, duplicates: object, results: object = ()) -> Pushed:
-        """How many items of the range each server is sent."""
+        """Counts the range's items for each server."""
         del duplicates, results
         predicted = Counter[str]()
         for items in self.dataset.read_items(work):
@@ -182,7 +185,7 @@ class ItemPusher:
 
 
 def _counted(batch: Batch, conversion: Conversion | ColumnConversion) -> tuple[int, int]:
-    """Items of a batch, and its frames; those of items across episodes are counted at the end of a shard."""
+    """The numbers of items and frames of a batch; items across episodes are counted at the end of a shard."""
     if isinstance(conversion, ColumnConversion):
         return conversion.count(batch), 0
     lengths = [frame_count(len(episode), conversion.frames) for episode in batch.episodes]

@@ -1,4 +1,4 @@
-"""Whether the items of a dataset fit a table's signature, and what to do where they do not."""
+"""Checks whether a dataset's items match a table's signature, and suggests flags if not."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from rlds_beam.trajectories.options import CASTS
 from rlds_beam.trajectories.spec import Shape, SpecLeaf, TrajectorySpec
 
 Misfit = tuple[SignatureLeaf, SpecLeaf]
-"""What the table wants, what the dataset gives."""
+"""The table's leaf and the dataset's leaf."""
 
-_AT_MOST = 4  # leaves that an error names one by one
+_AT_MOST = 4  # leaves named individually in an error
 
 
 def fitting_axes(table: TableInfo, spec: TrajectorySpec, where: str) -> tuple[Shape, ...]:
-    """The axes before the leaves' own shapes in an item for this table.
+    """The possible leading axes of the leaves in an item for this table.
 
-    Leaves are compared one by one in the order of `tf.nest`, which is that of an item's columns: by dtype and
-    shape (None in the table's shape fits any size), and by name where the signature is that of a `Trajectory`.
+    Leaves are compared in the order of `tf.nest`, which is the order of an item's columns: by dtype and shape (None in
+    the table's shape matches any size), and by name if the signature is a `Trajectory`.
 
     Args:
-      table: a table without a signature takes anything.
-      spec: of the items.
-      where: the table, for a person.
+      table: the table; one without a signature accepts any item.
+      spec: the spec of the items.
+      where: the table's name, for messages.
 
     Returns:
-      `(spec.item_shape,)`; for single frames one or both of () and (1,), the latter being what
+      `(spec.item_shape,)`; for single frames one or both of () and (1,), which is what
       ReverbAddTrajectoryObserver(sequence_length=1) writes.
 
     Raises:
-      UsageError: nothing fits; names each leaf that does not.
+      UsageError: the items do not match; the message names each mismatch.
     """
     axes: tuple[Shape, ...] = (spec.item_shape,) if spec.item_shape else ((), (1,))
     if table.signature is None:
@@ -45,39 +45,39 @@ def fitting_axes(table: TableInfo, spec: TrajectorySpec, where: str) -> tuple[Sh
     outer = min(axes, key=lambda outer: len(misfits[outer]))
     pairs = misfits[outer]
     told = [
-        f"{given.path}: the table wants {_text(wanted.dtype, wanted.shape)}, "
-        f"the dataset gives {_text(given.dtype, (*outer, *given.shape))}"
+        f"{given.path}: the table has {_text(wanted.dtype, wanted.shape)}, "
+        f"the dataset {_text(given.dtype, (*outer, *given.shape))}"
         for wanted, given in pairs[:_AT_MOST]
     ]
     if len(pairs) > _AT_MOST:
-        told.append(f"and {len(pairs) - _AT_MOST} leaves more")
+        told.append(f"and {len(pairs) - _AT_MOST} more leaves")
     remedy = _cast(pairs, outer) or _other_items(pairs)
-    raise UsageError(f"{where} does not take these items: {'; '.join(told)}. {_remedies(remedy, table.name)}")
+    raise UsageError(f"{where} does not match these items: {'; '.join(told)}. {_remedies(remedy, table.name)}")
 
 
 def _compare_names(wanted: Sequence[SignatureLeaf], spec: TrajectorySpec, where: str, name: str) -> None:
     table, dataset = [leaf.path for leaf in wanted], [leaf.path for leaf in spec.leaves]
-    if "step_type" not in table:  # no Trajectory: its names mean nothing to us
+    if "step_type" not in table:  # not a Trajectory, so its names cannot be compared
         if len(table) != len(dataset):
             raise UsageError(
-                f"{where} does not take these items: it wants {len(table)} leaves ({', '.join(table)}), "
-                f"the dataset gives {len(dataset)} ({', '.join(dataset)}). {_remedies('', name)}"
+                f"{where} does not match these items: it has {len(table)} leaves ({', '.join(table)}), "
+                f"the dataset {len(dataset)} ({', '.join(dataset)}). {_remedies('', name)}"
             )
         return
     if table == dataset:
         return
     lacking = [path for path in table if path not in dataset]
     extra = [path for path in dataset if path not in table]
-    told = [f"it wants {', '.join(lacking)}"] if lacking else []
+    told = [f"it needs {', '.join(lacking)}"] if lacking else []
     told += [f"it has no {', '.join(extra)}"] if extra else []
-    told = told or [f"its leaves come in another order ({', '.join(table)})"]
+    told = told or [f"its leaves are in another order ({', '.join(table)})"]
     remedy = ""
     if extra and not lacking and all(path.startswith("observation/") for path in extra):
         kept = [path.removeprefix("observation/") for path in table if path.startswith("observation/")]
         remedy = f"--observation_fields={','.join(kept)}"
     if lacking and not extra and all(path.startswith("policy_info/") for path in lacking):
         remedy = f"--policy_info_fields={','.join(path.removeprefix('policy_info/') for path in lacking)}"
-    raise UsageError(f"{where} does not take these items: {'; '.join(told)}. {_remedies(remedy, name)}")
+    raise UsageError(f"{where} does not match these items: {'; '.join(told)}. {_remedies(remedy, name)}")
 
 
 def _misfits(wanted: Sequence[SignatureLeaf], given: Sequence[SpecLeaf], outer: Shape) -> list[Misfit]:
@@ -95,7 +95,7 @@ def _fits(wanted: Shape | None, given: Shape) -> bool:
 
 
 def _cast(misfits: Sequence[Misfit], outer: Shape) -> str:
-    """The flag that resolves all of it, where only dtypes differ."""
+    """The flag that fixes all mismatches, if only dtypes differ."""
     for wanted, given in misfits:
         castable = given.encoding == "none" and given.path not in ("step_type", "next_step_type", "discount")
         if not castable or wanted.dtype not in CASTS or not _fits(wanted.shape, (*outer, *given.shape)):
@@ -104,7 +104,7 @@ def _cast(misfits: Sequence[Misfit], outer: Shape) -> str:
 
 
 def _other_items(misfits: Sequence[Misfit]) -> str:
-    """The flags that resolve all of it, where only the number of frames in an item differs."""
+    """The flags that fix all mismatches, if only the number of frames in an item differs."""
     if any(wanted.dtype != given.dtype for wanted, given in misfits):
         return ""
     if all(_fits(wanted.shape, given.shape) for wanted, given in misfits):
@@ -119,8 +119,8 @@ def _other_items(misfits: Sequence[Misfit]) -> str:
 
 
 def _remedies(remedy: str, name: str) -> str:
-    serve = f"`rlds-beam serve --like=INPUT --tables={name}` starts a server with a table that fits"
-    return f"Give {remedy}; or {serve}" if remedy else serve
+    serve = f"`rlds-beam serve --like=INPUT --tables={name}` starts a server with a matching table"
+    return f"Add {remedy}; or {serve}" if remedy else serve
 
 
 def _text(dtype: str, shape: Shape | None) -> str:

@@ -1,4 +1,4 @@
-"""Items over the chunks of an episode, as requests: which slices of which chunks make each of them."""
+"""Cuts items out of the chunks of an episode: the slices of chunks that make each item."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from rlds_beam.reverb.protocol.inserts import Chunk, Keys, Request, Slices
 Array = np.ndarray[Any, Any]
 
 REQUEST_BYTES = 2 << 20
-"""Chunks in a request, about: so many that the cost of a message does not matter."""
+"""Target size of a request's chunks, at which the cost of a message does not matter."""
 
 
 @dataclasses.dataclass(frozen=True)
 class SlicedItems:
-    """K items, in the order in which they are written to their tables.
+    """K items in the order in which they are written.
 
     Attributes:
-      starts: int64 [K], first frame of each; no start is before the one that precedes it.
-      lengths: int64 [K], frames of each.
-      priorities: float64 [K].
-      keys: uint64 [tables, K].
+      starts: the first frame of each item, int64 [K], ascending.
+      lengths: the frames of each item, int64 [K].
+      priorities: the priorities, float64 [K].
+      keys: the keys, uint64 [tables, K].
     """
 
     starts: Array
@@ -41,13 +41,13 @@ class SlicedItems:
 
 @dataclasses.dataclass(frozen=True)
 class Portion:
-    """Items that go in one message, and all the chunks that they need.
+    """Items for one message, and all chunks that they need.
 
     Attributes:
-      chunks: in order.
-      rows: the items, encoded.
-      keys: uint64 [K], of the items.
-      keep: the chunks that items to come need too, a key each.
+      chunks: the chunks, in order.
+      rows: the encoded items.
+      keys: the items' keys, uint64 [K].
+      keep: the keys of the chunks that later items also need.
     """
 
     chunks: Sequence[Chunk]
@@ -57,16 +57,16 @@ class Portion:
 
     @property
     def size(self) -> int:
-        """In bytes."""
+        """The size in bytes."""
         return sum(chunk.size for chunk in self.chunks) + sum(map(len, self.rows))
 
 
 def message(portions: Sequence[Portion], kept: Collection[int] = ()) -> Request:
-    """One request of several portions in a row; a chunk that more of them need is in it once.
+    """Joins consecutive portions into one request, with shared chunks only once.
 
     Args:
-      portions: in order.
-      kept: the keys of the chunks that the request before it has the server hold.
+      portions: the portions, in order.
+      kept: the keys of the chunks that the previous request asked the server to keep.
     """
     chunks = {chunk.key: chunk.parts for portion in portions for chunk in portion.chunks}
     there = [part for key in chunks if key in kept for part in chunks[key]]
@@ -86,16 +86,16 @@ def portions(
     horizon: int | None = None,
     squeeze: bool = False,
 ) -> Iterator[Portion]:
-    """The items, in portions of about REQUEST_BYTES of chunks.
+    """Splits items into portions with about REQUEST_BYTES of chunks.
 
     Args:
-      items: all within `chunks`.
-      chunks: a row of them without gaps.
-      tables: every item goes into each of them.
-      columns: how many columns a chunk has.
-      horizon: the first frame that items of later calls may need: the server keeps what reaches over it. None:
-        they need none.
-      squeeze: items are single frames without a time axis.
+      items: the items, all within `chunks`.
+      chunks: consecutive chunks without gaps.
+      tables: the tables; every item goes into each.
+      columns: the number of columns of a chunk.
+      horizon: the first frame that items of later calls may need, so that the server keeps chunks reaching past it;
+        None if they need none.
+      squeeze: whether items are single frames without a time axis.
     """
     places = _ChunkTable(chunks)
     first, last = places.index(items.starts), places.index(items.starts + items.lengths - 1)
@@ -122,11 +122,11 @@ class _ChunkTable:
         self._keys = np.array([chunk.key for chunk in chunks], np.uint64)
 
     def index(self, frames: Array) -> Array:
-        """The chunk that each of these frames is in."""
+        """The index of the chunk of each frame."""
         return self._ends.searchsorted(frames, side="right")
 
     def slices(self, items: SlicedItems, first: Array, spread: int) -> Slices:
-        """Where items lie that begin in chunks `first` and spread over `spread` of them each."""
+        """The slices of items that start in chunks `first` and span `spread` chunks each."""
         which = first[:, None] + np.arange(spread)
         begins = self._begins[which]
         offsets = np.maximum(items.starts[:, None] - begins, 0)
@@ -143,9 +143,9 @@ def _items(
     columns: int,
     squeeze: bool,
 ) -> Iterator[memoryview]:
-    """The items in their order; those that spread over the same number of chunks are made together."""
+    """Encodes the items in order; items that span the same number of chunks are encoded together."""
     spread = last - first + 1
-    if spread.min() == spread.max():  # which short episodes and whole ones are, and they are the ones that cost most
+    if spread.min() == spread.max():  # the most common and expensive case: short or whole episodes
         own = chunks.slices(items, first, int(spread[0]))
         for table, keys in zip(tables, items.keys, strict=True):
             rows = inserts.items(table, keys, items.priorities, own, columns, squeeze=squeeze)

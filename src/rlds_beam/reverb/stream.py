@@ -1,4 +1,4 @@
-"""A stream of items to one Reverb server, until every one of them is acknowledged."""
+"""Streams items to one Reverb server until all of them are acknowledged."""
 
 from __future__ import annotations
 
@@ -18,37 +18,37 @@ from rlds_beam.reverb.connection import Connection, ServerError, details_of
 from rlds_beam.reverb.protocol.inserts import METHOD, Keys, Request, acknowledged_keys, count_keys, decode_keys
 
 WINDOW_BYTES = 16 << 20
-"""What may be sent and not yet acknowledged; it is kept, to be sent again if the connection is lost."""
+"""Maximum unacknowledged bytes, which are kept to be sent again if the connection is lost."""
 
 MESSAGE_BYTES = 512 << 10
-"""Requests that wait to be sent are joined to messages of this size, about."""
+"""Target size of messages, into which waiting requests are joined."""
 
 _RETRY_SECONDS = 0.2
 _LOOK_SECONDS = 0.25
-"""How often what was acknowledged is looked at, while more is waited for."""
+"""Seconds between two checks of acknowledgements during a wait."""
 _LOST = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED, grpc.StatusCode.UNKNOWN)
-"""What a broken connection ends a call with; every other status is the server's answer."""
+"""Status codes of a broken connection; every other status is the server's answer."""
 
 
 class InsertStream:
-    """Sends requests to a server. Not for more than one thread, and not for pickling.
+    """Sends requests to a server. Not thread-safe, and not picklable.
 
-    A connection that breaks is made again and everything unacknowledged sent again: the server has each
-    item once, since the keys are the same. A server that was restarted is recognised by its `state_id`, and ends the
-    stream: the items that it had acknowledged are lost. What a server sends is not trusted: progress is an
-    item of ours that was not acknowledged before, and nothing else.
+    After a broken connection, reconnects and sends everything unacknowledged again; the keys are the same, so the
+    server has each item once. A restarted server, recognized by its `state_id`, ends the stream, because the items that
+    it had acknowledged are lost. The server is not trusted: only the first acknowledgement of an item that was sent
+    counts as progress.
 
     Args:
-      address: `host:port`.
-      timeout: seconds that any wait, and any attempt to connect again, may take without progress.
-      state_id: of the server when the job began; None asks it now.
+      address: the server's `host:port`.
+      timeout: the seconds that any wait, and any reconnection, may take without progress.
+      state_id: the server's state ID when the job began; None requests it now.
 
     Attributes:
-      acknowledged: items that the server has taken.
+      acknowledged: the number of items that the server has acknowledged.
 
     Raises (every method):
-      NotVerifiedError: the server was restarted, refused an item, was silent for `timeout`, or acknowledged
-        what it was not sent.
+      NotVerifiedError: the server was restarted, refused an item, was silent for `timeout`, or acknowledged an item
+        that it was not sent.
     """
 
     def __init__(self, address: str, *, timeout: float, state_id: int | None = None):
@@ -61,37 +61,37 @@ class InsertStream:
         self._call = _Call(self._connection.channel)
 
     def send(self, request: Request) -> None:
-        """Sends a request, after the one before it; waits where too much is unacknowledged."""
+        """Sends a request; waits if too much is unacknowledged."""
         self._count += 1
         self._pending.append(_Pending(request, self._count))
         self._pending_bytes += request.size
         self._missing += len(request.keys)
         self._call.send(request, self._count)
         while self._pending_bytes > WINDOW_BYTES and len(self._pending) > 1:
-            # Until half of it is acknowledged, so that few calls are needed.
+            # Wait for half of it, to need fewer calls.
             self._settle(self._newer_half(), self._timeout)
 
     def flush(self, timeout: float | None = None) -> None:
         """Waits until everything sent is acknowledged.
 
         Args:
-          timeout: seconds without progress; that of the stream by default.
+          timeout: the seconds without progress; by default the stream's.
         """
         if self._missing:
             self._settle(0, self._timeout if timeout is None else timeout)
 
     @property
     def idle(self) -> bool:
-        """Whether the server has acknowledged all that was sent (a look, not a proof: `flush` is one)."""
+        """Whether the server seems to have acknowledged everything; only `flush` verifies it."""
         return self._call.idle
 
     def close(self) -> None:
-        """Ends the stream and the connection; does not wait, so `flush` first."""
+        """Ends the stream and the connection without waiting; call `flush` first."""
         self._call.cancel()
         self._connection.close()
 
     def _newer_half(self) -> int:
-        """Unacknowledged items of the newer half of what is pending."""
+        """The number of unacknowledged items in the newer half of the pending bytes."""
         items, size = 0, 0
         for pending in reversed(self._pending):
             size += pending.request.size
@@ -101,7 +101,7 @@ class InsertStream:
         return items
 
     def _settle(self, leave: int, timeout: float) -> None:
-        """Waits until no more than `leave` items are unacknowledged, and one less than before at least."""
+        """Waits until at most `leave` items are unacknowledged, and at least one fewer than before."""
         leave = min(leave, self._missing - 1)
         deadline = time.monotonic() + timeout
         lost: Exception | None = None  # since the last progress
@@ -123,25 +123,25 @@ class InsertStream:
                 self._reconnect(failure, deadline, timeout)
 
     def _given_up(self, timeout: float, lost: Exception | None) -> NotVerifiedError:
-        """The error of a wait without progress; `lost` is what broke the connection meanwhile."""
+        """The error for a wait without progress; `lost` is the error that broke the connection, if any."""
         if isinstance(lost, grpc.RpcError):
             return NotVerifiedError(
                 f"{self._address}: the connection was lost and did not come back within {timeout:g} s, or broke again "
-                f"before an item was through ({details_of(lost)}); run again when the server is up: under the same "
-                "keys nothing is written twice"
+                f"before an item was acknowledged ({details_of(lost)}); run again when the server is up: no item is "
+                "written twice"
             )
         return NotVerifiedError(
-            f"{self._address}: no item acknowledged for {timeout:g} s, and {self._missing:,} are still to be. "
-            "The server hangs, or its table's rate limiter blocks until a client samples; remove the cause and run "
-            "again: under the same keys nothing is written twice"
+            f"{self._address}: no item was acknowledged for {timeout:g} s, and {self._missing:,} are missing. The "
+            "server hangs, or its table's rate limiter blocks until a client samples; remove the cause and run again: "
+            "no item is written twice"
         )
 
     def _take(self) -> int:
-        """Counts the acknowledgements since the last call; returns how many items are newly acknowledged.
+        """Processes acknowledgements; returns the number of newly acknowledged items.
 
         Raises:
           MalformedError: a key is not a number.
-          _ProtocolError: the server acknowledged what it was not sent.
+          _ProtocolError: the server acknowledged an item that it was not sent.
         """
         keys = self._call.take()
         if not len(keys):
@@ -158,17 +158,17 @@ class InsertStream:
         return before - self._missing
 
     def _reconnect(self, failure: Exception, deadline: float, timeout: float) -> None:
-        """Makes the call again, if the server is still the one that it was."""
+        """Repeats the call, if the server was not restarted."""
         if not isinstance(failure, grpc.RpcError):
             raise NotVerifiedError(
-                f"{self._address} does not keep to Reverb's protocol: {failure}. What it acknowledged cannot be relied "
-                "on. Look what listens there (a Reverb server of another version, a proxy in between?) and run again: "
-                "under the same keys nothing is written twice"
+                f"{self._address} violates Reverb's protocol: {failure}. Its acknowledgements cannot be trusted. Check "
+                "what runs there (another version of Reverb, or a proxy in between?) and run again: no item is written "
+                "twice"
             ) from failure
         if failure.code() not in _LOST:
             raise NotVerifiedError(
-                f"{self._address} refused an item: {details_of(failure)}; what was written before is there, "
-                "and under the same keys is not written twice when you run again"
+                f"{self._address} refused an item: {details_of(failure)}; earlier items were written, and running "
+                "again does not write them twice"
             )
         self._call.cancel()
         cause: Exception = failure
@@ -183,27 +183,28 @@ class InsertStream:
             raise self._given_up(timeout, failure) from cause
         if state_id != self._state_id:
             raise NotVerifiedError(
-                f"{self._address} was restarted while items were written: those that it had acknowledged are gone, "
-                "unless a checkpoint held them. Run again: under the same keys nothing is written twice"
+                f"{self._address} was restarted while items were written: items that it had acknowledged are lost, "
+                "unless a checkpoint held them. Run again: no item is written twice"
             )
         self._call = _Call(self._connection.channel)
         self._pending = deque(pending for pending in self._pending if len(pending.missing))
         for pending in self._pending:
-            pending.keys = pending.request.keys  # all of it is sent, and acknowledged, once more
+            pending.keys = pending.request.keys  # all items are sent and acknowledged again
             self._call.send(pending.request, pending.number)
 
 
 class _ProtocolError(Exception):
-    """A server sent what Reverb does not send; says what."""
+    """A server sent something that Reverb never sends."""
 
 
 class _Pending:
-    """A request that is not done with.
+    """A request with unacknowledged items.
 
     Attributes:
-      number: requests of the stream up to this one.
-      keys: of its items that the present call has not acknowledged yet.
-      missing: those that no call has acknowledged yet.
+      request: the request.
+      number: the request's number in the stream.
+      keys: the keys that the current call has not acknowledged yet.
+      missing: the keys that no call has acknowledged yet.
     """
 
     def __init__(self, request: Request, number: int):
@@ -212,7 +213,7 @@ class _Pending:
         self._held = request.size
 
     def acknowledge(self, which: np.ndarray[Any, np.dtype[np.bool_]]) -> int:
-        """Takes these of `keys` as acknowledged; returns how many of them no call had acknowledged before."""
+        """Marks these `keys` as acknowledged; returns how many are acknowledged for the first time."""
         before, known = len(self.missing), self.keys[which]
         again = self.missing is not self.keys
         self.keys = self.keys[~which]
@@ -220,23 +221,23 @@ class _Pending:
         return before - len(self.missing)
 
     def release(self) -> int:
-        """Bytes of the window that it takes no more."""
+        """Releases the request's bytes of the window, and returns their number."""
         held, self._held = self._held, 0
         return held
 
 
 def _matches(sent: Keys, keys: Keys) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """Which of the keys that were sent are acknowledged by `keys`, in whatever order; each of these stands for one.
+    """Which of the sent keys are acknowledged by `keys`, in any order; each of `keys` acknowledges one.
 
     Raises:
-      _ProtocolError: one of them was not sent, or is acknowledged already.
+      _ProtocolError: a key was not sent, or is already acknowledged.
     """
     count = len(keys)
-    if np.array_equal(sent[:count], keys):  # as they were sent, unless a table had to wait
+    if np.array_equal(sent[:count], keys):  # in the order sent, unless a table had to wait
         return np.arange(len(sent)) < count
     order, keys = np.argsort(sent, kind="stable"), np.sort(keys)
     ordered = sent[order]
-    # Of equal keys one after the other.
+    # Equal keys match one after the other.
     place = ordered.searchsorted(keys) + np.arange(count) - keys.searchsorted(keys)
     ours = place < len(sent)
     ours[ours] = ordered[place[ours]] == keys[ours]
@@ -248,17 +249,17 @@ def _matches(sent: Keys, keys: Keys) -> np.ndarray[Any, np.dtype[np.bool_]]:
 
 
 class _Call:
-    """One InsertStream call: requests out of a queue, acknowledgements into a list.
+    """One InsertStream call: sends requests from a queue and collects acknowledgements in a list.
 
-    Its thread reads answers as they come. What fails there, whatever it is, is found by `wait`.
+    A thread reads the responses; `wait` returns any error that it raised.
     """
 
     def __init__(self, channel: grpc.Channel):
         self._queue: queue.SimpleQueue[tuple[Request, bool] | None] = queue.SimpleQueue()
         self._last: int | None = None  # the number of the last request
         self._changed = threading.Condition()
-        self._due = 0  # items that were sent, and not acknowledged
-        self._untaken: list[bytes] = []  # their keys, when they were
+        self._due = 0  # items sent but not acknowledged
+        self._untaken: list[bytes] = []  # acknowledged keys not taken yet
         self._untaken_count = self._wanted = 0
         self._failure: Exception | None = None
         stream = channel.stream_stream(METHOD)
@@ -270,14 +271,14 @@ class _Call:
         return not self._due
 
     def send(self, request: Request, number: int) -> None:
-        """Sends a request, without what the server holds since the one before it, if that was sent on this call."""
+        """Sends a request, without chunks that the server kept from the previous one if that was on this call."""
         with self._changed:
             self._due += len(request.keys)
         self._queue.put((request, self._last is None or number != self._last + 1))
         self._last = number
 
     def wait(self, count: int, seconds: float) -> Exception | None:
-        """Until so many keys can be taken, the call fails, or time is up; returns what it failed with."""
+        """Waits until this many keys can be taken, the call fails, or time is up; returns the call's error."""
         with self._changed:
             self._wanted = count
             self._changed.wait_for(lambda: self._untaken_count >= count or self._failure is not None, max(0, seconds))
@@ -287,17 +288,17 @@ class _Call:
         """The keys acknowledged since the last `take`.
 
         Raises:
-          MalformedError: a key is no number.
+          MalformedError: a key is not a number.
         """
         with self._changed:
             packed, self._untaken, self._untaken_count = self._untaken, [], 0
         return decode_keys(packed)
 
     def fail(self, failure: Exception) -> None:
-        """Ends the call with this failure, which `wait` then returns.
+        """Ends the call with an error, which `wait` then returns.
 
-        The first failure is kept, except that a breach of the protocol replaces the end of the connection: a server
-        that sends nonsense and hangs up must not be called again.
+        Keeps the first error, except that a protocol violation replaces a lost connection: a server that sends invalid
+        data and hangs up must not be called again.
         """
         with self._changed:
             breach = not isinstance(failure, grpc.RpcError)
@@ -311,7 +312,7 @@ class _Call:
         self._rpc.cancel()
 
     def _requests(self) -> Iterator[bytes]:
-        """What is to be sent. Requests that wait go as one message, which costs what each of them would have."""
+        """Yields messages to send; joins waiting requests, because a message's cost hardly depends on its size."""
         while (taken := self._queue.get()) is not None:
             parts, size = list[bytes | memoryview](), 0
             while taken is not None:

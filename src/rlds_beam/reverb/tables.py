@@ -1,7 +1,7 @@
-"""Tables before and after: whether they will take what is to be written, and whether they have it.
+"""Checks tables before and after a push: whether they can take the items, and whether they have them.
 
-The server checks nothing. A full table drops items silently, a limiter lets a writer wait forever, and a restart
-loses what was acknowledged; so all of it is checked before anything is sent, and again at the end.
+The server checks nothing: a full table drops items silently, a rate limiter can block a writer forever, and a restart
+loses acknowledged items. So we check everything before sending, and again at the end.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from rlds_beam.text import did_you_mean
 from rlds_beam.trajectories.spec import Shape, TrajectorySpec
 
 OnWait = Callable[[str], None]
-"""Tells a person something that cannot wait until the end of the job."""
+"""Shows a message that cannot wait until the end of the job."""
 
-RUN_AGAIN = "run the same command again: items that the table has are not written twice"
+RUN_AGAIN = "run the same command again: no item is written twice"
 
 
 @dataclasses.dataclass(frozen=True)
 class Baseline:
-    """The tables before anything was written. Pickles.
+    """The state of the tables before the push. Picklable.
 
     Attributes:
-      servers: all that they said, by address.
-      tables: the names of those that are written to, on every server.
-      squeeze: single frames are to be written without a time axis.
-      allow_eviction: items may be dropped.
+      servers: the state of each server, by address.
+      tables: the names of the tables to write to, on every server.
+      squeeze: whether to write single frames without a time axis.
+      allow_eviction: whether tables may drop items.
     """
 
     servers: Mapping[str, ServerInfo]
@@ -44,11 +44,11 @@ class Baseline:
 
     @property
     def state_ids(self) -> dict[str, int]:
-        """By address: another one after each start of a server."""
+        """The servers' state IDs by address; a restart changes them."""
         return {server: info.state_id for server, info in self.servers.items()}
 
     def each(self) -> Iterator[tuple[str, TableInfo]]:
-        """Address and table of each table that is written to."""
+        """Yields each table to write to, with its server's address."""
         for server, info in self.servers.items():
             for name in self.tables:
                 yield server, info.tables[name]
@@ -56,18 +56,18 @@ class Baseline:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TableCheck:
-    """The result for one table. All numbers are items unless said otherwise.
+    """The result for one table. Numbers count items unless noted.
 
     Attributes:
-      server, table: which one.
-      predicted: to be written.
-      acknowledged: by the server.
-      inserted: since the table was made, by any client.
-      already_there: acknowledged without an insert: an earlier run had inserted them.
-      size: in the table now.
-      episodes: that Reverb counts in the table. Of converted items, which do not say what episode they are of, it
+      server, table: the server and the table.
+      predicted: the items to be written.
+      acknowledged: the items that the server acknowledged.
+      inserted: the items that any client inserted during the push.
+      already_there: the items acknowledged without an insert, because an earlier run had inserted them.
+      size: the items in the table now.
+      episodes: the episodes that Reverb counts in the table. Converted items do not know their episode, so for them it
         counts batches.
-      note: an oddity that is no error; mostly empty.
+      note: an observation that is not an error; usually empty.
     """
 
     server: str
@@ -93,20 +93,20 @@ class TableCheck:
 
 
 def ask(servers: Sequence[str], timeout: float, on_wait: OnWait | None = None) -> dict[str, ServerInfo]:
-    """What each server says of itself.
+    """Requests the state of each server.
 
     Args:
-      servers: `host:port`.
-      timeout: seconds for all of them together.
-      on_wait: is told of a server that does not answer at once, and is waited for.
+      servers: the servers as `host:port`.
+      timeout: the seconds for all servers together.
+      on_wait: called with a message when a server is slow to answer.
 
     Raises:
-      ServerError: one does not answer within it.
+      ServerError: a server does not answer in time.
     """
     deadline, infos = time.monotonic() + timeout, {}
     for server in servers:
         left = max(0.1, deadline - time.monotonic())
-        told = f"{server}: no answer yet; waiting for a Reverb server there for up to {round(left, 1):g} s (--timeout)"
+        told = f"{server}: no answer yet; waiting up to {round(left, 1):g} s for a Reverb server (--timeout)"
         with Connection(server) as connection:
             infos[server] = connection.info(left, None if on_wait is None else functools.partial(on_wait, told))
     return infos
@@ -124,22 +124,22 @@ def check_tables(
     time_axis: bool = False,
     on_wait: OnWait | None = None,
 ) -> Baseline:
-    """Asks the servers whether their tables will take the items. Writes nothing.
+    """Checks whether the servers' tables can take the items. Writes nothing.
 
     Args:
-      servers: `host:port`.
-      tables: each of them gets every item of its server.
-      spec: of the items.
-      predicted: items that each server is sent; None where that is not known: then room is not looked at.
-      timeout: seconds for all servers together.
-      allow_eviction: items may be dropped where they do not fit.
-      allow_blocking: tables may take items only while a client samples.
-      time_axis: even single frames are to be written with a time axis, since the writer knows no others.
-      on_wait: as for `ask`.
+      servers: the servers as `host:port`.
+      tables: the tables, each of which gets every item of its server.
+      spec: the spec of the items.
+      predicted: the number of items for each server; None if unknown, which skips the check for room.
+      timeout: the seconds for all servers together.
+      allow_eviction: whether tables may drop items that do not fit.
+      allow_blocking: whether tables may block until a client samples.
+      time_axis: whether single frames also have a time axis, because the writer supports no others.
+      on_wait: as in `ask`.
 
     Raises:
-      UsageError: a server does not answer or is named twice; a table is not there, is of another signature,
-        has no room, or would block.
+      UsageError: a server does not answer or is given twice; or a table is missing, has another signature, has no room,
+        or would block.
     """
     try:
         infos = ask(servers, timeout, on_wait)
@@ -148,7 +148,7 @@ def check_tables(
     states: dict[int, str] = {}
     for server, info in infos.items():
         if info.state_id in states:
-            raise UsageError(f"{server} and {states[info.state_id]} are one server; name it once")
+            raise UsageError(f"{server} and {states[info.state_id]} are the same server; name it once")
         states[info.state_id] = server
         for name in tables:
             if name not in info.tables:
@@ -165,7 +165,7 @@ def check_tables(
 
 
 def have_room(baseline: Baseline, items: Mapping[str, int]) -> bool:
-    """Whether so many items for each server fit without eviction, and without waiting for a client that samples."""
+    """Whether this many items for each server fit without eviction and without waiting for a client to sample."""
     return all(
         _holds(table, items.get(server, 0)) and _lets_in(table, items.get(server, 0))
         for server, table in baseline.each()
@@ -179,25 +179,25 @@ def compare_tables(
     acknowledged: Mapping[str, int],
     remedy: str = RUN_AGAIN,
 ) -> tuple[TableCheck, ...]:
-    """Compares the tables with what was sent.
+    """Compares the tables with the items sent.
 
     Args:
-      before: what `check_tables` returned.
-      after: what `ask` returns when all is written.
-      predicted: items that each server was to be sent, into each table.
-      acknowledged: items that each server acknowledged, in each table; each item counts once.
-      remedy: what to do where it is not so.
+      before: the result of `check_tables`.
+      after: the result of `ask` after the push.
+      predicted: the number of items for each server, in each table.
+      acknowledged: the number of items that each server acknowledged, in each table; each item counts once.
+      remedy: what to do if they differ.
 
     Raises:
-      NotVerifiedError: a server was restarted, items are not acknowledged, or have left a table that nothing
-        leaves by itself. Names every table that it is true of.
+      NotVerifiedError: a server was restarted, items were not acknowledged, or items have left a table unexpectedly.
+        The message names every such table.
     """
     checks, faults = [], []
     for server, old in before.each():
         restarted = after[server].state_id != before.servers[server].state_id
         new = after[server].tables.get(old.name)
         if restarted or new is None:
-            fault = f"{server} was restarted: what it had acknowledged before may be gone"
+            fault = f"{server} was restarted: items that it had acknowledged may be lost"
             faults += [fault] if fault not in faults else []
             continue
         check = _check(server, old, new, predicted.get(server, 0), acknowledged.get(server, 0))
@@ -205,7 +205,7 @@ def compare_tables(
         checks.append(dataclasses.replace(check, note=note))
         faults += [f"{server}, table {old.name!r}: {fault}"] if fault else []
     if faults:
-        raise NotVerifiedError(f"{'; '.join(faults)}. To repair it, {remedy}")
+        raise NotVerifiedError(f"{'; '.join(faults)}. To fix it, {remedy}")
     return tuple(checks)
 
 
@@ -224,10 +224,10 @@ def _check(server: str, old: TableInfo, new: TableInfo, predicted: int, acknowle
 
 
 def _judge(check: TableCheck, old: TableInfo, new: TableInfo, allow_eviction: bool) -> tuple[str, str]:
-    """What is wrong with a table, and what is odd; empty where nothing is."""
+    """A table's error and a note on oddities; each is empty if there is none."""
     if check.acknowledged != check.predicted:
         return f"{check.predicted:,} items predicted, {check.acknowledged:,} acknowledged", ""
-    # No item can be there without an insert, now or before; only a reset makes the server forget inserts.
+    # Every item has been inserted at some time; only a reset makes the server forget inserts.
     if check.inserted < 0 or check.already_there > old.current_size:
         return f"it was reset: {check.acknowledged:,} items acknowledged, {max(0, check.inserted):,} inserted", ""
     notes = []
@@ -237,7 +237,7 @@ def _judge(check: TableCheck, old: TableInfo, new: TableInfo, allow_eviction: bo
     elif left and allow_eviction:
         notes.append(f"{left:,} items were dropped (max_size {new.max_size:,}, remover {new.remover})")
     elif left:
-        why = "it is full, and has to be larger" if new.current_size >= new.max_size else "another client deleted them"
+        why = "it is full and must be larger" if new.current_size >= new.max_size else "another client deleted them"
         return f"{left:,} items left it: {why}", ""
     if check.inserted > check.acknowledged:
         notes.append(
@@ -247,36 +247,36 @@ def _judge(check: TableCheck, old: TableInfo, new: TableInfo, allow_eviction: bo
 
 
 def _squeeze(baseline: Baseline, spec: TrajectorySpec, time_axis: bool) -> bool:
-    """Whether single frames are to come without a time axis: as the spec has them, unless a table wants one."""
+    """Whether to write single frames without a time axis, as in the spec, unless a table requires one."""
     possible: set[Shape] = {(1,)} if time_axis and not spec.item_shape else {(), (1,), spec.item_shape}
     for server, table in baseline.each():
         fitting = possible & {*fitting_axes(table, spec, f"{server}: table {table.name!r}")}
         if not fitting and time_axis:
             raise UsageError(
-                f"{server}: table {table.name!r} wants single frames without a time axis, and --writer=observer "
-                "writes them with one ([1, ...]); use --writer=stream, which writes both"
+                f"{server}: table {table.name!r} needs single frames without a time axis, but --writer=observer "
+                "writes them with one ([1, ...]); use --writer=stream, which supports both"
             )
         if not fitting:
             raise UsageError(
-                f"{server}: table {table.name!r} wants single frames with a time axis where others want them "
-                "without; write to them one by one"
+                f"{server}: table {table.name!r} needs single frames with a time axis, but other tables need them "
+                "without; push to them separately"
             )
         possible = fitting
     return spec.item_shape == () and () in possible
 
 
 def _holds(table: TableInfo, items: int) -> bool:
-    """Whether nothing is dropped to make room for so many items."""
+    """Whether this many items fit without dropping others."""
     limiter = table.limiter
-    # Each sample takes an item out, and the limiter counts those that are in: a queue waits, and drops nothing.
+    # Each sample removes an item, and the limiter counts the items inside, so a queue waits and never drops any.
     is_queue = table.max_times_sampled == 1 and limiter.samples_per_insert >= 1 and limiter.max_diff <= table.max_size
     return is_queue or table.current_size + items <= table.max_size
 
 
 def _lets_in(table: TableInfo, items: int) -> bool:
-    """Whether the limiter lets so many items in while no client samples (RateLimiter::CanInsert, rate_limiter.cc)."""
+    """Whether the limiter admits this many items if no client samples (RateLimiter::CanInsert, rate_limiter.cc)."""
     limiter = table.limiter
-    size = min(table.current_size + items - 1, table.max_size) + 1  # when the last one comes in
+    size = min(table.current_size + items - 1, table.max_size) + 1  # when the last item is inserted
     return (
         not items
         or size <= limiter.min_size_to_sample
@@ -286,16 +286,16 @@ def _lets_in(table: TableInfo, items: int) -> bool:
 
 def _no_table(server: str, name: str, info: ServerInfo) -> str:
     hint = did_you_mean(name, info.tables) or "."
-    return f"{server}: there is no table {name!r}{hint} There are: {', '.join(info.tables)}"
+    return f"{server}: no table {name!r}{hint} It has: {', '.join(info.tables)}"
 
 
 def _no_room(server: str, table: TableInfo, items: int) -> str:
     kind = "prioritized" if table.sampler == "prioritized" else "uniform"
     return (
-        f"{server}: table {table.name!r} holds {table.max_size:,} items and has {table.current_size:,}; with the "
-        f"{items:,} to come it would drop {table.current_size + items - table.max_size:,} without a word. Make it "
-        f"larger (serve --tables={table.name}:{kind}:{table.current_size + items}), or give --allow_eviction, which "
-        "drops nothing where it holds these very items from an earlier run"
+        f"{server}: table {table.name!r} has {table.current_size:,} of at most {table.max_size:,} items; {items:,} "
+        f"more would silently drop {table.current_size + items - table.max_size:,}. Use a larger table (serve "
+        f"--tables={table.name}:{kind}:{table.current_size + items}), or add --allow_eviction, which drops nothing if "
+        "the table already has the same items from an earlier run"
     )
 
 
@@ -304,7 +304,7 @@ def _blocks(server: str, table: TableInfo, items: int) -> str:
     cursor = (limiter.max_diff + limiter.samples) / limiter.samples_per_insert - limiter.inserts
     room = max(0, math.floor(cursor), limiter.min_size_to_sample - table.current_size)
     return (
-        f"{server}: the rate limiter of table {table.name!r} lets {room:,} of the {items:,} items in and then waits "
-        f"for a client to sample. Use a table that does not wait (serve --tables={table.name}:uniform:"
-        f"{table.current_size + items}), or start a client that samples and give --allow_blocking"
+        f"{server}: the rate limiter of table {table.name!r} admits {room:,} of {items:,} items and then blocks until "
+        f"a client samples. Use a table that does not block (serve --tables={table.name}:uniform:"
+        f"{table.current_size + items}), or start a client that samples and add --allow_blocking"
     )

@@ -1,4 +1,4 @@
-"""Where items go: tables of Reverb servers, and which of them takes an episode."""
+"""The target of a push: tables of Reverb servers, and the server of each episode."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ from rlds_beam.trajectories.options import ItemOptions
 from rlds_beam.trajectories.spec import TrajectorySpec
 
 KEY_FORMAT = 1
-"""Format version of the items' keys; bump when they are made differently."""
+"""Format version of the items' keys; bump when their computation changes."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ReverbTarget:
-    """Where items go, and how they become Reverb's. Pickles.
+    """The tables to write to, and how. Picklable.
 
     Attributes:
-      servers: `host:port`; each episode goes to one of them (`server_of`).
-      tables: every item goes into each.
-      spec: of the items.
+      servers: the servers as `host:port`; each episode goes to one of them (`server_of`).
+      tables: the tables; every item goes into each.
+      spec: the spec of the items.
       items: which frames make an item.
-      salt: of the keys: what an item depends on besides its episode.
-      priority: of each item.
-      timeout: seconds that any wait may take without progress.
-      chunk_length: frames in a chunk; None chooses (`encoding.chunk_length_of`).
-      squeeze: single frames without a time axis, as the tables' signature has them.
-      state_ids: of the servers, when the job began.
-      writer: by what items are sent.
+      salt: the salt of the keys: what an item depends on besides its episode.
+      priority: the priority of items.
+      timeout: the seconds that any wait may take without progress.
+      chunk_length: the frames per chunk; None chooses (`encoding.chunk_length_of`).
+      squeeze: writes single frames without a time axis, to match the tables' signature.
+      state_ids: the state IDs of the servers when the job began.
+      writer: the kind of writer.
     """
 
     servers: tuple[str, ...]
@@ -54,9 +54,9 @@ class ReverbTarget:
     writer: WriterKind = "stream"
 
     def server_of(self, key: EpisodeKey) -> str:
-        """The server of an episode, whatever the order of `servers` (rendezvous hashing).
+        """The server of an episode, independent of the order of `servers` (rendezvous hashing).
 
-        All parts of a split record go to one, and with `across_episodes` all of a shard.
+        All parts of a split record go to one server, and with `across_episodes` all episodes of a shard.
         """
         if len(self.servers) == 1:
             return self.servers[0]
@@ -65,7 +65,7 @@ class ReverbTarget:
 
 
 def salt_of(conversion: Conversion | ColumnConversion, configuration: Configuration | None = None) -> str:
-    """What the keys of items depend on besides their episodes: how they are made."""
+    """What the keys of items depend on besides their episodes: the options of the conversion."""
     salt: dict[str, Any] = {"format": KEY_FORMAT}
     if isinstance(conversion, ColumnConversion):
         salt |= conversion.salt()
@@ -84,18 +84,18 @@ def open_target(
     predicted: Mapping[str, int] | None = None,
     on_wait: OnWait | None = None,
 ) -> tuple[ReverbTarget, Baseline]:
-    """Looks at the servers and their tables, and says where items go.
+    """Checks the servers and their tables, and creates the target.
 
     Args:
       options: the servers and tables.
-      spec, items: of what is to be written.
-      salt: of the items' keys.
-      predicted: how many each server is sent, where that is known: they have to fit.
-      on_wait: is told of a server that does not answer at once, and is waited for.
+      spec, items: the spec of the items, and which frames make an item.
+      salt: the salt of the items' keys.
+      predicted: the number of items for each server, if known; they must fit.
+      on_wait: called with a message when a server is slow to answer.
 
     Raises:
-      UsageError: a server does not answer; a table is not there, of another signature, or would not take
-        what is predicted; the priority cannot be had.
+      UsageError: a server does not answer; a table is missing, has another signature, or cannot take the predicted
+        items; or the priority is not available.
     """
     priority = resolve_priority(options.priority)
     priority.check(spec)

@@ -1,4 +1,4 @@
-"""What the tables hold when all is pushed, compared with what was sent."""
+"""Verifies a push: compares the tables' content with the items sent."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from rlds_beam.reverb.target import ReverbTarget
 
 _REMEDIES: dict[WriterKind, str] = {
     "stream": tables.RUN_AGAIN,
-    "observer": "empty the tables and run the same command again: observers write all items again",
+    "observer": "empty the tables and run the same command again: observers rewrite all items",
 }
 
 
 @dataclasses.dataclass(frozen=True)
 class Verified:
-    """A push that was compared with the servers.
+    """A verified push.
 
     Attributes:
-      pushed: what was sent.
-      checks: what was predicted, acknowledged and found, of each table of each server.
+      pushed: the items sent.
+      checks: the items predicted, acknowledged, and found in each table of each server.
     """
 
     pushed: Pushed
@@ -40,21 +40,21 @@ class Verified:
         return cls(Pushed.from_json(content["pushed"]), tuple(TableCheck(**check) for check in content["tables"]))
 
     def lines(self) -> list[str]:
-        """For a terminal: one for each table."""
+        """The lines for a terminal, one per table."""
         return [f"table     {check}" for check in self.checks]
 
 
 def verify(pushed: Pushed, target: ReverbTarget, baseline: Baseline) -> Verified:
-    """Asks the servers what they hold.
+    """Asks the servers for their items and compares.
 
     Raises:
-      NotVerifiedError: a server is gone, was restarted, or holds something else than was predicted.
+      NotVerifiedError: a server is gone or was restarted, or its items differ from the prediction.
     """
     remedy = _REMEDIES[target.writer]
     try:
         after = tables.ask(target.servers, target.timeout)
     except ServerError as error:
         raise NotVerifiedError(
-            f"all items were acknowledged, but what became of them is not known: {error}. When it is up, {remedy}"
+            f"all items were acknowledged, but cannot be verified: {error}. When the server is up, {remedy}"
         ) from error
     return Verified(pushed, tables.compare_tables(baseline, after, pushed.predicted, pushed.acknowledged, remedy))

@@ -1,4 +1,4 @@
-"""Items into Reverb tables: which keys, which requests; and the writer that sends them."""
+"""Encodes items as keyed requests, and writes them to Reverb tables."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ Array = np.ndarray[Any, Any]
 
 
 BATCH_BYTES = 1 << 20
-"""Episodes are encoded together up to this, about: the cost of a message is too high for few items."""
+"""Target size of the episodes encoded together, because messages with few items are expensive."""
 
 
 class CheckedItems(NamedTuple):
-    """Items of an episode that are checked, so they can be written.
+    """Checked items of an episode, ready to write.
 
     Attributes:
-      server: where they go.
+      server: the server that they go to.
       cut: the items.
     """
 
@@ -39,38 +39,38 @@ class CheckedItems(NamedTuple):
 
 
 class Writer(Protocol):
-    """Puts items into the tables of a target. One for each DoFn instance: never shared, never pickled.
+    """Writes items to the tables of a target. Each DoFn instance has its own writer, which is never pickled.
 
     Attributes:
-      acknowledged: items that each server has confirmed, in each of the tables.
-      sent_bytes: what went over the wire, where that is known.
+      acknowledged: the number of items that each server has confirmed in each table.
+      sent_bytes: the bytes sent, if known.
     """
 
     acknowledged: Counter[str]
     sent_bytes: int
 
     def encode(self, items: Items) -> Any:
-        """What `write` takes; nothing is sent. Raises BadEpisode where the items cannot be written."""
+        """Encodes items for `write` without sending them; raises BadEpisode if they cannot be written."""
 
     def write(self, encoded: Any) -> None:
-        """Sends items, or gives them to the thread that does."""
+        """Sends encoded items, or queues them."""
 
     def finish(self, key: EpisodeKey) -> None:
-        """Ends the ordered stream of items that `across_episodes` makes of the shard of `key`."""
+        """Ends the ordered stream of items of a shard with `across_episodes`."""
 
     def flush(self) -> None:
-        """Waits until the servers confirm all that was written.
+        """Waits until the servers have confirmed all items.
 
         Raises:
-          NotVerifiedError: they do not.
+          NotVerifiedError: a server did not confirm them.
         """
 
     def close(self) -> None:
-        """Closes the connections; does not wait."""
+        """Closes the connections without waiting."""
 
 
 def new_writer(target: ReverbTarget) -> Writer:
-    """A writer of the kind that the target names."""
+    """Creates the writer that the target names."""
     if target.writer == "stream":
         return StreamWriter(target)
     from rlds_beam.reverb.observing import ObserverWriter  # needs TF-Agents
@@ -79,7 +79,7 @@ def new_writer(target: ReverbTarget) -> Writer:
 
 
 class StreamWriter:
-    """Writes over Reverb's InsertStream: a retry, a restarted worker or a second run changes nothing."""
+    """Writes over Reverb's InsertStream; retries, restarted workers, and reruns write no item twice."""
 
     def __init__(self, target: ReverbTarget):
         self.acknowledged: Counter[str] = Counter()
@@ -102,7 +102,7 @@ class StreamWriter:
             self._send(encoded.server)
 
     def finish(self, key: EpisodeKey) -> None:
-        """Nothing to do: all items were made before they got here."""
+        """Does nothing: all items are complete before they get here."""
 
     def flush(self) -> None:
         for server in [*self._waiting]:
@@ -134,11 +134,11 @@ class StreamWriter:
 
 
 class RequestEncoder:
-    """Turns items into keyed requests. The same items give the same keys on every run.
+    """Encodes items as keyed requests. The same items get the same keys on every run.
 
-    A key is a hash of the episode's key, its frames as they are sent, the salt, the table, and the number of
-    the item. The frames are part of it because the server silently keeps the first item of a key: the items of a
-    dataset that was recorded again under its old name must not be dropped.
+    A key is a hash of the episode's key, its frames as sent, the salt, the table, and the item's number. It includes
+    the frames because the server silently keeps the first item of a key: if a dataset is recorded again under the same
+    name, its new items must not be dropped.
     """
 
     def __init__(self, target: ReverbTarget):
@@ -149,11 +149,11 @@ class RequestEncoder:
         self._encoder = ItemEncoder(self._leaves, target.tables, length, target.squeeze)
 
     def encode(self, items: Items) -> CheckedItems:
-        """The items, completely checked; `requests` makes requests of them.
+        """Checks and encodes items; pass the result to `requests`.
 
         Raises:
-          BadEpisode: an image cannot be decoded, or a priority is none.
-          UsageError: `policy_info_fn` gave other leaves than it is to.
+          BadEpisode: an image cannot be decoded, or a priority is invalid.
+          UsageError: `policy_info_fn` returned other leaves than in the dry run.
         """
         target, key, windows = self._target, items.frames.key, items.windows
         target.spec.check(items.frames)
@@ -172,11 +172,11 @@ class RequestEncoder:
         return CheckedItems(target.server_of(key), cut)
 
     def requests(self, cuts: Sequence[Cut]) -> list[Request]:
-        """The requests that carry all of the items; any of them can be sent again on its own."""
+        """The requests with all items; each request can be sent again independently."""
         return self._encoder.encode(cuts)
 
     def _column(self, items: Items, path: str) -> Array:
-        """A leaf of the frames, and of the padding frames that the windows need after them."""
+        """A leaf of the frames, followed by the padding frames that the windows need."""
         column = items.frames[path]
         values = pixels_of(column, self._target.spec[path]) if isinstance(column, EncodedImages) else column
         return padded(path, values, items.windows.padding)

@@ -238,7 +238,7 @@ def test_a_checkpoint_is_named_by_its_path(tmp_path):
         assert connection.checkpoint(20).startswith(str(directory))
         shutil.rmtree(directory)
         directory.write_text("in the way")
-        with pytest.raises(ServerError, match=f"{process.address}: the Reverb server says"):
+        with pytest.raises(ServerError, match=f"{process.address}: the Reverb server failed"):
             connection.checkpoint(20)
 
 
@@ -275,8 +275,8 @@ def test_a_stopped_server_does_not_answer():
 
 @pytest.mark.parametrize(("reply", "says"), [
     (None, "no answer within 1 s"),
-    (b"HTTP/1.1 400 Bad Request\r\n\r\n", "no Reverb server is reached there .*http1.x"),
-    (b"SSH-2.0-OpenSSH_9.2\r\n", "no Reverb server is reached there"),
+    (b"HTTP/1.1 400 Bad Request\r\n\r\n", "no Reverb server answers .*http1.x"),
+    (b"SSH-2.0-OpenSSH_9.2\r\n", "no Reverb server answers"),
 ])  # fmt: skip
 def test_something_else_listens(reply, says):
     with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -305,7 +305,7 @@ def test_another_grpc_service_listens(reply):
         name = "deepmind.reverb.ReverbService"
         service.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(name, {"ServerInfo": handler})])
     service.start()
-    unanswered(f"127.0.0.1:{port}", "what listens there is not a Reverb server")
+    unanswered(f"127.0.0.1:{port}", "the server there is not a Reverb server")
     service.stop(None)
 
 

@@ -1,9 +1,8 @@
-"""The tables of a Reverb checkpoint, read without loading it.
+"""Reads the tables of a Reverb checkpoint without loading it.
 
-A checkpoint is a directory: `tables.tfrecord`, `items.tfrecord` and `chunks.tfrecord`, and an empty file
-`DONE` written last. The files are TFRecords of Protobuf messages, compressed as one zlib stream each; those
-of old servers are not compressed. Source: reverb/cc/platform/tfrecord_checkpointer.cc,
-reverb/cc/checkpointing/checkpoint.proto (v0.14.0).
+A checkpoint is a directory with `tables.tfrecord`, `items.tfrecord`, `chunks.tfrecord`, and an empty file `DONE` that
+is written last. The files are TFRecords of Protobuf messages, each compressed as one zlib stream; old servers did not
+compress them. Source: reverb/cc/platform/tfrecord_checkpointer.cc, reverb/cc/checkpointing/checkpoint.proto (v0.14.0).
 """
 
 from __future__ import annotations
@@ -24,9 +23,9 @@ def parse_tables(content: bytes) -> dict[str, TableInfo]:
     """The tables by name, in alphabetical order, from the bytes of `tables.tfrecord`.
 
     Raises:
-      ValueError: these are not the bytes of such a file.
+      ValueError: the bytes are not those of such a file.
     """
-    with contextlib.suppress(zlib.error):  # an old server's, or none: the checksums tell
+    with contextlib.suppress(zlib.error):  # uncompressed (an old server), or not a checkpoint, which the checksums show
         content = zlib.decompress(content)
     try:
         tables = [parse_table_checkpoint(record) for record in _records(content)]

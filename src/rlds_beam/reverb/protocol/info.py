@@ -1,4 +1,4 @@
-"""A Reverb server's description of itself and its tables, read without TensorFlow.
+"""Reads a Reverb server's description of itself and its tables, without TensorFlow.
 
 Source: ServerInfoResponse and CheckpointResponse in reverb/cc/reverb_service.proto, TableInfo in
 reverb/cc/schema.proto (https://github.com/google-deepmind/reverb). Tests compare it with
@@ -18,14 +18,14 @@ CHECKPOINT = "/deepmind.reverb.ReverbService/Checkpoint"
 
 @dataclasses.dataclass(frozen=True)
 class Limiter:
-    """A table's rate limiter, and what went through it.
+    """A table's rate limiter and its counters.
 
-    An insert waits while `inserts * samples_per_insert - samples` would pass `max_diff`, a sample while it would
-    fall below `min_diff`; below `min_size_to_sample` items inserts are free and nothing is sampled.
+    An insert waits while `inserts * samples_per_insert - samples` would exceed `max_diff`, a sample while it would fall
+    below `min_diff`; below `min_size_to_sample` items, inserts never wait and nothing is sampled.
 
     Attributes:
-      inserts: items that were ever inserted. An existing item is not counted again.
-      samples: items that were ever sampled.
+      inserts: the total number of inserted items. Inserting an existing item does not count.
+      samples: the total number of sampled items.
     """
 
     samples_per_insert: float
@@ -38,19 +38,19 @@ class Limiter:
 
 @dataclasses.dataclass(frozen=True)
 class TableInfo:
-    """A table at one moment.
+    """The state of a table.
 
     Attributes:
-      name: of the table.
-      sampler: `uniform`, `prioritized`, `fifo`, `lifo`, `min_heap` or `max_heap`: which item is sampled.
-      remover: one of the same: which item is removed when a full table gets another.
-      max_size: items that it holds at most.
-      max_times_sampled: after how many times an item goes; not above 0: it stays.
-      current_size: items in it.
-      num_episodes: episodes that its items refer to.
-      num_deleted_episodes: episodes that items of it once referred to.
-      limiter: its rate limiter.
-      signature: its leaves in the order of `tf.nest`, which is that of an item's columns; None: it takes any item.
+      name: the name of the table.
+      sampler: `uniform`, `prioritized`, `fifo`, `lifo`, `min_heap`, or `max_heap`: chooses the item to sample.
+      remover: one of the same: chooses the item to remove when the table is full.
+      max_size: the maximum number of items.
+      max_times_sampled: the number of samples after which an item is removed; 0 or less means never.
+      current_size: the number of items.
+      num_episodes: the number of episodes that its items refer to.
+      num_deleted_episodes: the number of episodes that only deleted items referred to.
+      limiter: the rate limiter.
+      signature: the leaves in the order of `tf.nest`, which is the order of an item's columns; None accepts any item.
     """
 
     name: str
@@ -67,11 +67,11 @@ class TableInfo:
 
 @dataclasses.dataclass(frozen=True)
 class ServerInfo:
-    """A server at one moment.
+    """The state of a server.
 
     Attributes:
-      state_id: a random number of 128 bits: another one after each start.
-      tables: by name, in alphabetical order.
+      state_id: a random number of 128 bits, which changes with each start.
+      tables: the tables by name, in alphabetical order.
     """
 
     state_id: int
@@ -79,7 +79,7 @@ class ServerInfo:
 
 
 def parse_server_info(response: bytes) -> ServerInfo:
-    """Reads a serialised ServerInfoResponse; raises ValueError where it is none."""
+    """Parses a serialized ServerInfoResponse; raises ValueError if it is not one."""
     message = Message(response)
     state = message.message(1)
     tables = sorted((_table(table) for table in message.messages(2)), key=lambda table: table.name)
@@ -87,17 +87,17 @@ def parse_server_info(response: bytes) -> ServerInfo:
 
 
 def parse_checkpoint(response: bytes) -> str:
-    """The path in a serialised CheckpointResponse; raises ValueError where it is none."""
+    """Parses the path in a serialized CheckpointResponse; raises ValueError if it is not one."""
     return Message(response).text(1)
 
 
 def parse_table_checkpoint(record: bytes) -> TableInfo:
-    """Reads a serialised PriorityTableCheckpoint (reverb/cc/checkpointing/checkpoint.proto): a table in a checkpoint.
+    """Parses a serialized PriorityTableCheckpoint (reverb/cc/checkpointing/checkpoint.proto): a table in a checkpoint.
 
-    It holds what was inserted less what was deleted. Its episodes are not counted there (0).
+    Its size is the number of inserts minus deletes. It does not count episodes (0).
 
     Raises:
-      ValueError: it is none.
+      ValueError: the bytes are not such a message.
     """
     message = Message(record)
     limiter = message.message(3)
@@ -145,7 +145,7 @@ def _limiter(message: Message) -> Limiter:
 
 
 def _selector(message: Message) -> str:
-    """KeyDistributionOptions: a oneof."""
+    """The selector in KeyDistributionOptions, a oneof."""
     if 4 in message:
         return "min_heap" if message.message(4).integer(1) else "max_heap"
     names = {1: "fifo", 2: "uniform", 3: "prioritized", 6: "lifo"}

@@ -1,31 +1,29 @@
-"""Reverb's insert protocol: chunks of frames, and items that are slices of them, as bytes.
+"""Encodes Reverb's insert protocol: chunks of frames, and items that are slices of chunks.
 
-Source: reverb/cc/schema.proto, reverb/cc/reverb_service.proto and the server's reactor in
-reverb/cc/reverb_service_impl.cc (https://github.com/google-deepmind/reverb). Undocumented, and pinned by
-tests against dm-reverb 0.14: everything this project assumes of it is on this page.
+Source: reverb/cc/schema.proto, reverb/cc/reverb_service.proto, and the server's reactor in
+reverb/cc/reverb_service_impl.cc (https://github.com/google-deepmind/reverb). The protocol is undocumented; tests
+against dm-reverb 0.14 pin it, and all our assumptions about it are listed here.
 
-`/deepmind.reverb.ReverbService/InsertStream` is a stream of `InsertStreamRequest`s one way and of
-`InsertStreamResponse`s the other.
+`/deepmind.reverb.ReverbService/InsertStream` is a bidirectional stream of `InsertStreamRequest`s and
+`InsertStreamResponse`s.
 
-- A *chunk* (`ChunkData`) is a run of frames: one snappy-compressed tensor [n, ...] for each column, a key of
-  its own, and its place in an episode (`sequence_range`: episode id, first and last step, both included). The
-  table counts episodes by that id. `delta_encoded` stays unset: Reverb's TrajectoryWriter never sets it
-  (chunker.h, `delta_encode = false`), and snappy does the work.
-- An *item* (`PrioritizedItem`) names its table, its priority, and for each column (in the order of the
-  table's flattened signature) the slices of chunks that make it up. Its key is the client's choice. An item
-  whose key is in the table already only sets the priority again: that is what makes a retry harmless.
-- Chunks come before the items that use them, in the same request or in the one before it, if that named them
-  in `keep_chunk_keys`. A request of ours holds all that its items need, so that any of them can be sent again;
-  what the request before it kept is left out only where that was sent on the same call.
-- The response holds the keys of items that are in their tables now, each item of a call once. They may come
-  in any order, and late: a table whose rate limiter blocks acknowledges when the limiter lets the item in.
-- The server checks nothing but that tables and chunks exist. Slices that run over the end of their chunk, or
-  columns that are not those of the signature, are taken, acknowledged, and break the clients that sample them. So all
-  of it is checked before it is sent.
+- A *chunk* (`ChunkData`) is a run of frames: one snappy-compressed tensor [n, ...] per column, a key, and its place in
+  an episode (`sequence_range`: episode ID, first and last step, both inclusive). The table counts episodes by that ID.
+  `delta_encoded` stays unset: Reverb's TrajectoryWriter never sets it (chunker.h, `delta_encode = false`), and snappy
+  compresses enough.
+- An *item* (`PrioritizedItem`) has a table, a priority, and for each column (in the order of the table's flattened
+  signature) its slices of chunks. The client chooses its key. Inserting an item whose key is already in the table only
+  sets the priority again, so retries are harmless.
+- Chunks come before the items that use them, in the same request, or in the previous one if it named them in
+  `keep_chunk_keys`. Our requests hold everything that their items need, so any of them can be sent again; chunks that
+  the previous request kept are left out only if it was sent on the same call.
+- The response holds the keys of items now in their tables, each item of a call once. They may come in any order, and
+  late: a table whose rate limiter blocks acknowledges an item when it admits it.
+- The server checks only that tables and chunks exist. It accepts and acknowledges slices that reach past their chunk,
+  or columns that do not match the signature, and they break the clients that sample them. So we check this first.
 
-Wherever a number differs from item to item it is written as a varint of fixed width, with continuation bits
-on zeros where it is short (protobuf reads that): all items of a request are then rows of one matrix, filled
-column by column.
+Numbers that differ from item to item are varints of fixed width, padded with continuation bits (which protobuf
+accepts). So all items of a request are rows of one matrix, filled column by column.
 """
 
 from __future__ import annotations
@@ -60,18 +58,18 @@ Array = np.ndarray[Any, Any]
 Keys = np.ndarray[Any, np.dtype[np.uint64]]
 
 _KEY_WIDTH = LONGEST_VARINT
-_SMALL = 1024  # bytes of a column in a chunk up to which repeated columns are looked for
+_SMALL = 1024  # maximum bytes of a column in a chunk to look up in the cache
 _SNAPPY = pyarrow.Codec("snappy")
 
 
 class Chunk(NamedTuple):
-    """Frames begin..end of a run (`end` excluded), encoded: an element of a request.
+    """Encoded frames begin..end of a run (`end` excluded): an element of a request.
 
     Attributes:
-      key: a uint64; no other chunk in the server may have it, unless it is the same one.
-      begin, end: in frames.
-      parts: its bytes, end to end.
-      size: of all parts, in bytes.
+      key: the uint64 key, unique in the server except for identical chunks.
+      begin, end: the range of frames.
+      parts: the bytes, to be concatenated.
+      size: the total size of the parts, in bytes.
     """
 
     key: int
@@ -81,20 +79,20 @@ class Chunk(NamedTuple):
     size: int
 
     def shifted(self, frames: int) -> Chunk:
-        """The same chunk of a run that has so many frames more before it."""
+        """The same chunk in a run with this many more frames before it."""
         return Chunk(self.key, self.begin + frames, self.end + frames, self.parts, self.size)
 
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-    """One message of the stream: items, and all the chunks that they are slices of.
+    """One message of the stream: items, and all chunks that they are slices of.
 
     Attributes:
-      parts: end to end the serialised InsertStreamRequest, but for `keep`; joined once, when it is sent. Those of
-        several requests in a row are one request.
-      keys: uint64 [K], of its items: what the server acknowledges.
-      keep: its last field, the chunks that the server is to hold for the request that follows.
-      kept: more parts: the chunks that the request before it has the server hold.
+      parts: the serialized InsertStreamRequest without `keep`, concatenated once when it is sent. The concatenated
+        parts of consecutive requests are also a request.
+      keys: the keys of the items, uint64 [K], which the server acknowledges.
+      keep: the last field: the chunks that the server must keep for the next request.
+      kept: additional parts: the chunks that the previous request asked the server to keep.
     """
 
     parts: Sequence[bytes | memoryview]
@@ -104,18 +102,18 @@ class Request:
 
     @functools.cached_property
     def size(self) -> int:
-        """Of the parts, in bytes, without those that are kept."""
+        """The size of `parts`, in bytes, without `kept`."""
         return sum(map(len, self.parts))
 
 
 @dataclasses.dataclass(frozen=True)
 class Slices:
-    """Where items lie in chunks: all of these K items spread over m chunks each.
+    """The slices of K items that each span m chunks.
 
     Attributes:
-      chunk_keys: uint64 [K, m], of the chunks of each item, in order.
-      offsets: int [K, m]: the first frame taken of each chunk.
-      lengths: int [K, m]: how many frames are taken of it.
+      chunk_keys: the keys of each item's chunks, in order, uint64 [K, m].
+      offsets: the first frame in each chunk, int [K, m].
+      lengths: the number of frames in each chunk, int [K, m].
     """
 
     chunk_keys: Keys
@@ -124,14 +122,14 @@ class Slices:
 
 
 def chunks(keys: Keys, columns: Sequence[Array], length: int, episode_id: int, start: int) -> list[Chunk]:
-    """A run of frames in chunks of `length` (the last one is what is left).
+    """Encodes a run of frames as chunks of `length` frames (the last one may be shorter).
 
     Args:
-      keys: uint64, of the chunks.
-      columns: [n, ...] each, of the signature's dtypes.
-      length: frames in a chunk.
-      episode_id: uint64.
-      start: which frame of its episode the first one is.
+      keys: the keys of the chunks, uint64.
+      columns: the columns, [n, ...] each, with the signature's dtypes.
+      length: the frames per chunk.
+      episode_id: the ID of the episode, uint64.
+      start: the index of the first frame in its episode.
     """
     count = len(columns[0])
     contents = [np.ascontiguousarray(column).reshape(-1).view(np.uint8).data for column in columns]
@@ -141,11 +139,11 @@ def chunks(keys: Keys, columns: Sequence[Array], length: int, episode_id: int, s
     result, heads, after, n = [], list[bytes](), b"", 0
     for i, begin in enumerate(range(0, count, length)):
         end = min(begin + length, count)
-        if end - begin != n:  # the first chunk, and perhaps the last one
+        if end - begin != n:  # the first chunk, and the last one if shorter
             n = end - begin
             heads = [_tensor_head(column.dtype, (n, *column.shape[1:])) for column in columns]
             after = integer(6, len(columns)) + integer(7, n * sum(widths))
-        # Not joined here: a chunk of a whole episode is megabytes, and each copy of it counts.
+        # Not joined here: a chunk of a whole episode has megabytes, and copies are expensive.
         tensors: list[bytes] = []
         for head, content, width in zip(heads, contents, widths, strict=True):
             raw = content[begin * width : end * width]
@@ -164,15 +162,15 @@ def chunks(keys: Keys, columns: Sequence[Array], length: int, episode_id: int, s
 
 
 def items(table: str, keys: Keys, priorities: Array, slices: Slices, columns: int, *, squeeze: bool = False) -> Array:
-    """Items of one table, as elements of a request: uint8 [K, W], one a row.
+    """Encodes items of one table as elements of a request, one per row: uint8 [K, W].
 
     Args:
-      table: its name.
-      keys: uint64 [K].
-      priorities: float64 [K].
-      slices: of the K items.
-      columns: how many columns (tensors of each chunk) an item has.
-      squeeze: give single frames without a time axis (one slice of length 1).
+      table: the table's name.
+      keys: the items' keys, uint64 [K].
+      priorities: the items' priorities, float64 [K].
+      slices: the items' slices of chunks.
+      columns: the number of columns of an item (tensors of a chunk).
+      squeeze: writes single frames without a time axis (one slice of length 1).
     """
     count, spread = slices.offsets.shape
     width = varint_width(max(int(slices.offsets.max()), int(slices.lengths.max()), columns))
@@ -181,10 +179,10 @@ def items(table: str, keys: Keys, priorities: Array, slices: Slices, columns: in
     rows[:] = template.row
     rows[:, template.key : template.key + _KEY_WIDTH] = fixed_varints(keys, _KEY_WIDTH)
     rows[:, template.priority : template.priority + 8] = priorities.astype("<f8")[:, None].view(np.uint8)
-    # All columns take the same slices; only the index of the tensor differs, and that is in the template.
+    # All columns have the same slices; only the tensor's index differs, which is in the template.
     cells = rows[:, template.slices :].reshape(count, columns, -1)
     for i, place in enumerate(template.places):
-        cut = np.empty((count, _KEY_WIDTH + 2 * (1 + width)), np.uint8)  # one write to all columns, not one a number
+        cut = np.empty((count, _KEY_WIDTH + 2 * (1 + width)), np.uint8)  # one write to all columns, not one per number
         cut[:, :_KEY_WIDTH] = fixed_varints(slices.chunk_keys[:, i], _KEY_WIDTH)
         for at, tag, values in ((_KEY_WIDTH, 0x10, slices.offsets), (_KEY_WIDTH + 1 + width, 0x18, slices.lengths)):
             cut[:, at] = tag
@@ -194,10 +192,10 @@ def items(table: str, keys: Keys, priorities: Array, slices: Slices, columns: in
 
 
 def acknowledged_keys(response: bytes) -> bytes:
-    """The keys in a serialised InsertStreamResponse, as varints end to end.
+    """The keys in a serialized InsertStreamResponse, as concatenated varints.
 
     Raises:
-      MalformedError: the bytes are no such message.
+      MalformedError: the bytes are not such a message.
     """
     packed = []
     for number, wire, start, end in fields(response, 0, len(response)):
@@ -209,15 +207,15 @@ def acknowledged_keys(response: bytes) -> bytes:
 
 
 def count_keys(packed: bytes) -> int:
-    """How many keys `acknowledged_keys` found."""
+    """The number of keys in the result of `acknowledged_keys`."""
     return int(np.count_nonzero(np.frombuffer(packed, np.uint8) < 0x80))
 
 
 def decode_keys(packed: Iterable[bytes]) -> Keys:
-    """What `acknowledged_keys` found, in several responses perhaps: uint64 [n].
+    """Decodes results of `acknowledged_keys`: uint64 [n].
 
     Raises:
-      MalformedError: a key is longer than a number may be.
+      MalformedError: a key is longer than a 64-bit varint.
     """
     return decode_varints(b"".join(packed), np.uint64)
 
@@ -230,23 +228,23 @@ def _tensor(head: bytes, raw: bytes | memoryview) -> tuple[bytes, bytes, bytes]:
 
 @functools.lru_cache(maxsize=1024)
 def _small_tensor(head: bytes, raw: bytes) -> bytes:
-    """Many are the same: step types, discounts, rewards where they are rare."""
+    """Encodes a small tensor, cached because many are equal: step types, discounts, sparse rewards."""
     return b"".join(_tensor(head, raw))
 
 
 @functools.lru_cache(maxsize=4096)
 def _tensor_head(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
-    """A TensorProto but for its content, which is compressed as reverb/cc/tensor_compression.cc does."""
+    """A TensorProto without its content, which is compressed as in reverb/cc/tensor_compression.cc."""
     dims = b"".join(delimited(2, integer(1, size)) for size in shape)
     return integer(1, DATA_TYPES[dtype.name]) + delimited(2, dims)
 
 
 @dataclasses.dataclass(frozen=True)
 class _ItemTemplate:
-    """An item with holes: `row` is its bytes, the rest say where the holes are.
+    """An encoded item with placeholders, and their positions in `row`.
 
-    `places` are those of the chunk keys within one column's stretch of bytes; offset and length follow each, after
-    their tags.
+    `places` are the positions of the chunk keys in one column's bytes; each is followed by the offset and the length,
+    after their tags.
     """
 
     row: Array

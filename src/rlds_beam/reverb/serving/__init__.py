@@ -1,4 +1,4 @@
-"""Reverb servers in processes of their own, with tables that fit a dataset."""
+"""Reverb servers in separate processes, with tables that match a dataset."""
 
 from typing import TYPE_CHECKING
 

@@ -1,9 +1,9 @@
-"""Directories of Reverb checkpoints: what is in them, and what Reverb would do to them.
+"""Directories of Reverb checkpoints.
 
-A server has a root directory. A checkpoint is a directory in it, named by its time, whose `DONE` file is
-written last; a server that starts loads the latest one with a `DONE`. Two things to know before a directory
-is given to it (both in tfrecord_checkpointer.cc): where no checkpoint has a `DONE`, it silently
-starts empty; and after each checkpoint it deletes everything else in the root.
+A server has a root directory. A checkpoint is a directory in it, named by its time, whose `DONE` file is written last;
+a server that starts loads the latest one with a `DONE`. Two dangers (both in tfrecord_checkpointer.cc): if no
+checkpoint has a `DONE`, the server silently starts empty; and after each checkpoint it deletes everything else in the
+root.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ _CHECKPOINT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?[+-]\d\d:\d\d")
 
 
 def find_checkpoint(path: str) -> str:
-    """The finished checkpoint at `path`: that directory itself, or the latest one in it.
+    """Finds the finished checkpoint at `path`: the directory itself, or the latest one in it.
 
     Raises:
-      UsageError: there is none. Reverb would start empty, and say nothing.
+      UsageError: there is none. Reverb would silently start empty.
     """
     path = os.path.abspath(path)
     checkpoint = path if os.path.exists(os.path.join(path, DONE)) else latest_checkpoint(path)
     if checkpoint is None:
         raise UsageError(
-            f"{path} holds no finished checkpoint: a Reverb checkpoint is a directory with a file {DONE}, "
-            "or holds such directories"
+            f"{path} has no finished checkpoint: expected a directory with a file {DONE}, or a directory of such "
+            "directories"
         )
     return checkpoint
 
 
 def latest_checkpoint(root: str) -> str | None:
-    """The checkpoint that a server with this root would load."""
+    """The checkpoint that a server with this root would load, if any."""
     if not os.path.isdir(root):
         return None
     finished = [name for name in os.listdir(root) if os.path.exists(os.path.join(root, name, DONE))]
@@ -46,13 +46,13 @@ def latest_checkpoint(root: str) -> str | None:
 
 
 def open_root(root: str) -> str:
-    """Makes `root` ready to take a server's checkpoints; returns its absolute path.
+    """Prepares `root` for a server's checkpoints; returns its absolute path.
 
     Raises:
-      UsageError: it holds something else, which Reverb would delete; or it cannot be written to.
+      UsageError: the directory contains other files, which Reverb would delete, or cannot be written to.
     """
     if storage.scheme(root) is not None or any(c in root for c in "*?[]\\"):
-        raise UsageError(f"{root}: checkpoints go to a directory of this machine, without any of *?[]\\ in its name")
+        raise UsageError(f"{root}: expected a local directory for checkpoints, without any of *?[]\\ in its name")
     root = os.path.abspath(root)
     try:
         os.makedirs(root, exist_ok=True)
@@ -63,8 +63,8 @@ def open_root(root: str) -> str:
     except OSError as error:
         raise UsageError(f"{root} cannot take checkpoints: {error.strerror}") from error
     raise UsageError(
-        f"{root} holds {foreign[0]}, which is not a Reverb checkpoint. Reverb deletes everything in its checkpoint "
-        "directory but the latest checkpoint: name an empty directory, or a new one"
+        f"{root} contains {foreign[0]}, which is not a Reverb checkpoint. Reverb deletes everything in its checkpoint "
+        "directory except the latest checkpoint: name an empty or new directory"
     )
 
 
@@ -72,7 +72,7 @@ def read_tables(checkpoint: str) -> dict[str, TableInfo]:
     """The tables of a finished checkpoint, by name.
 
     Raises:
-      UsageError: it cannot be read.
+      UsageError: the checkpoint cannot be read.
     """
     try:
         with open(os.path.join(checkpoint, TABLES), "rb") as file:
@@ -82,36 +82,38 @@ def read_tables(checkpoint: str) -> dict[str, TableInfo]:
 
 
 def sizes_of(tables: Mapping[str, TableInfo]) -> dict[str, int]:
-    """Items in each table."""
+    """The number of items in each table."""
     return {name: table.current_size for name, table in tables.items()}
 
 
 def check_sizes(where: str, tables: Mapping[str, TableInfo], expected: Mapping[str, int]) -> None:
-    """Raises NotVerifiedError where a table is missing or does not hold what is expected of it."""
+    """Raises NotVerifiedError if a table is missing or does not have the expected number of items."""
     sizes = sizes_of(tables)
     for name, size in expected.items():
         if name not in sizes:
-            raise NotVerifiedError(f"{where} has no table {name!r}; there are: {', '.join(sizes) or 'none'}")
+            raise NotVerifiedError(f"{where} has no table {name!r}; it has: {', '.join(sizes) or 'none'}")
         if sizes[name] != size:
             raise NotVerifiedError(f"{where} holds {sizes[name]:,} items in table {name!r}, not {size:,}")
 
 
 def settle(checkpoint: str) -> None:
-    """Writes a checkpoint of the server through to the disk.
+    """Flushes a server's checkpoint to the disk.
 
     Raises:
-      NotVerifiedError: it is incomplete.
+      NotVerifiedError: the checkpoint is incomplete.
     """
     names = set(os.listdir(checkpoint)) if os.path.isdir(checkpoint) else set()
     missing = sorted(FILES - names)
     if missing:
-        raise NotVerifiedError(f"{checkpoint}: the server says that this checkpoint is written; it lacks {missing[0]}")
+        raise NotVerifiedError(
+            f"{checkpoint}: the server reported this checkpoint as written, but it lacks {missing[0]}"
+        )
     storage.sync(checkpoint)
 
 
 def _is_checkpoint(root: str, name: str) -> bool:
-    """Whether it is one, finished or not."""
+    """Whether `name` is a checkpoint, finished or not."""
     path = os.path.join(root, name)
-    if os.path.islink(path):  # Reverb would delete what it leads to
+    if os.path.islink(path):  # Reverb would delete its target
         return False
     return bool(_CHECKPOINT.fullmatch(name)) and os.path.isdir(path) and FILES.issuperset(os.listdir(path))

@@ -1,15 +1,14 @@
-"""A Reverb server on loopback alone.
+"""Restricts a Reverb server to loopback.
 
-Reverb has no passwords: every client that reaches its port can read and destroy all tables. It always
-listens on `[::]:port` (reverb/cc/platform/default/server.cc), and has no option for another
-address. So, in the server's process:
+Reverb has no passwords: every client that reaches its port can read and delete all tables. It always listens on
+`[::]:port` (reverb/cc/platform/default/server.cc), without an option for another address. So, in the server's process:
 
-- the port is first bound exclusively. gRPC binds with SO_REUSEPORT, so that Reverb by itself would
-  share a port with another server that listens already, and each would get some of the clients.
-- as soon as Reverb listens, its socket is bound to the device `lo` (SO_BINDTODEVICE, socket(7): since Linux
-  5.7 without privileges). From then on the kernel answers connections from elsewhere as if no process listened.
-- a connection that came from elsewhere in the milliseconds between would be one of those that exist now
-  (/proc/net/tcp, tcp6): if there is one, the server does not start.
+- The port is first bound exclusively. gRPC binds with SO_REUSEPORT, so Reverb alone would share a port with another
+  server, and each would get some of the clients.
+- As soon as Reverb listens, its socket is bound to the device `lo` (SO_BINDTODEVICE, socket(7): without privileges
+  since Linux 5.7). From then on the kernel refuses connections from elsewhere as if no process listened.
+- A connection from elsewhere in the milliseconds in between would still be open now (/proc/net/tcp, tcp6): if there is
+  one, the server does not start.
 """
 
 from __future__ import annotations
@@ -25,19 +24,19 @@ from rlds_beam.errors import RldsBeamError, UsageError
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 EVERYWHERE = ("0.0.0.0", "::")
-"""The hosts that can be listened on: the two that the kernel can distinguish for a socket on `[::]`."""
+"""The hosts to listen on: the kernel can distinguish only these two for a socket on `[::]`."""
 
 _ESTABLISHED = "01"
 
 
 def reserve_port(port: int | None) -> socket.socket:
-    """Takes a port, which Reverb can then listen on while the socket is open.
+    """Reserves a port, on which Reverb can then listen while the socket is open.
 
     Args:
-      port: a free one, if None.
+      port: the port; None for a free one.
 
     Raises:
-      UsageError: another process listens on it, or it cannot be bound.
+      UsageError: another process listens on the port, or it cannot be bound.
     """
     dual = socket.has_dualstack_ipv6()
     reserved = socket.socket(socket.AF_INET6 if dual else socket.AF_INET)
@@ -49,19 +48,17 @@ def reserve_port(port: int | None) -> socket.socket:
     except OSError as error:
         reserved.close()
         if error.errno == errno.EADDRINUSE:
-            raise UsageError(
-                f"--port={port}: another process listens on it; leave --port out to get a free one"
-            ) from error
+            raise UsageError(f"--port={port}: another process listens on it; omit --port to use a free one") from error
         raise UsageError(f"--port={port}: {error.strerror}") from error
     reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     return reserved
 
 
 def keep_to_loopback(port: int) -> None:
-    """Lets nothing but loopback reach the sockets of this process that listen on `port`.
+    """Restricts the sockets of this process that listen on `port` to loopback.
 
     Raises:
-      RldsBeamError: the kernel does not let us, or another machine was connected already.
+      RldsBeamError: the kernel does not allow it, or another machine is already connected.
     """
     listeners = _listeners(port)
     try:
@@ -69,21 +66,21 @@ def keep_to_loopback(port: int) -> None:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, b"lo\0")
     except OSError as error:
         raise RldsBeamError(
-            f"this kernel does not let Reverb be kept to loopback ({error.strerror}; Linux 5.7 or newer does). "
-            "--host=0.0.0.0 serves every client that can reach this machine, without a password"
+            f"this kernel cannot restrict Reverb to loopback ({error.strerror}; Linux 5.7 or newer can). Use "
+            "--host=0.0.0.0 to serve every client that can reach this machine, without a password"
         ) from error
     finally:
         for listener in listeners:
             listener.close()
     if not listeners:
-        raise RldsBeamError(f"Reverb's socket on port {port} was not found, so it could not be kept to loopback")
+        raise RldsBeamError(f"Reverb's socket on port {port} was not found, so it could not be restricted to loopback")
     for peer in connected(port):
         if not peer.is_loopback:
             raise RldsBeamError(f"{peer} connected while the server was starting; start it again")
 
 
 def connected(port: int) -> Iterator[ipaddress.IPv4Address | ipaddress.IPv6Address]:
-    """The remote addresses that are connected to a port of this machine."""
+    """The remote addresses connected to a port of this machine."""
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         if not os.path.exists(table):  # IPv6 is switched off
             continue
@@ -95,7 +92,7 @@ def connected(port: int) -> Iterator[ipaddress.IPv4Address | ipaddress.IPv6Addre
 
 
 def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
-    """An address as /proc/net writes it: words of four bytes, each in this machine's order."""
+    """Parses an address of /proc/net: words of four bytes, each in this machine's byte order."""
     words = [bytes.fromhex(text[i : i + 8])[::-1] for i in range(0, len(text), 8)]
     address = ipaddress.ip_address(b"".join(words))
     mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
@@ -103,14 +100,14 @@ def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
 
 
 def _listeners(port: int) -> list[socket.socket]:
-    """The sockets of this process that listen on a port, each as a duplicate to be closed."""
+    """Duplicates of this process's sockets that listen on a port; the caller closes them."""
     listeners = []
     for descriptor in map(int, os.listdir("/proc/self/fd")):
         try:
             if not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
                 continue
             candidate = socket.socket(fileno=os.dup(descriptor))
-        except OSError:  # closed meanwhile
+        except OSError:  # already closed
             continue
         inet = candidate.family in (socket.AF_INET, socket.AF_INET6)
         listens = inet and candidate.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)

@@ -1,8 +1,8 @@
 """The process of a Reverb server: `python -m rlds_beam.reverb.serving.process`, started by `serving.EmbeddedServer`.
 
-Reads a `ServerConfig` as JSON from its standard input and answers with one line of JSON: `{"port": 8000}`
-when it is up, or `{"error": "...", "exit_code": 2}`. Serves until its parent has ended; of signals, only SIGKILL ends
-it: its parent handles signals, and has a checkpoint written before the end.
+Reads a `ServerConfig` as JSON from standard input and answers with one line of JSON: `{"port": 8000}` once it is up, or
+`{"error": "...", "exit_code": 2}`. Serves until its parent ends. It ignores all signals except SIGKILL: its parent
+handles them, and requests a checkpoint before the end.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ class ServerConfig:
     """The configuration of a server process.
 
     Attributes:
-      parent: its process id.
+      parent: the process ID of the parent.
       tables: the tables.
-      leaves: of the frames that the tables are for; None leaves their signatures to the checkpoint.
-      port: a free one, if None.
-      loopback: be reachable from this machine alone.
-      root: directory for checkpoints; the latest one in it is loaded. Set before the process is started.
-      load: the checkpoint to load where the root holds none.
+      leaves: the leaves of the tables' frames; None takes the signatures from the checkpoint.
+      port: the port; None for a free one.
+      loopback: whether only this machine can connect.
+      root: the directory for checkpoints; the latest one in it is loaded. Set before the process starts.
+      load: the checkpoint to load if the root has none.
     """
 
     parent: int
@@ -60,7 +60,7 @@ class ServerConfig:
 
 
 def main() -> None:
-    # What anything else prints must not get between the lines of the answer.
+    # Other output must not mix with the answer.
     answer = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -81,9 +81,9 @@ def start(config: ServerConfig) -> Any:
     """Starts the `reverb.Server` in this process.
 
     Raises:
-      UsageError: the port is taken.
+      UsageError: the port is in use.
       MissingExtraError: Reverb or TF-Agents is not installed.
-      RldsBeamError: it cannot be kept to loopback.
+      RldsBeamError: the server cannot be restricted to loopback.
     """
     with needs("agents", "a Reverb server needs Reverb, TensorFlow and TF-Agents"):
         import reverb
@@ -99,13 +99,13 @@ def start(config: ServerConfig) -> Any:
 
 
 def make_tables(config: ServerConfig) -> list[Any]:
-    """The tables, as `reverb.Table`."""
+    """Creates the `reverb.Table` objects."""
     signature = None if config.leaves is None else make_signature(config.leaves)
     return [_make_table(table, signature) for table in config.tables]
 
 
 def make_signature(leaves: tuple[SpecLeaf, ...]) -> Any:
-    """What TF-Agents' observers and `push_rlds_to_reverb` expect of a table: a `Trajectory` of shapes [None, ...]."""
+    """The signature that TF-Agents' observers and `push_rlds_to_reverb` need: a `Trajectory` of shapes [None, ...]."""
     from tf_agents.specs import tensor_spec
 
     return tensor_spec.add_outer_dim(TrajectorySpec(leaves, ()).to_tf(per_frame=True))

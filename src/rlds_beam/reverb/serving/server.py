@@ -1,4 +1,4 @@
-"""Reverb servers of our own: tables that fit a dataset, in a separate process."""
+"""Reverb servers in a separate process, with tables that match a dataset."""
 
 from __future__ import annotations
 
@@ -26,35 +26,34 @@ from rlds_beam.reverb.serving.served_tables import ServedTable, kind_of
 from rlds_beam.trajectories.spec import TrajectorySpec
 
 START_SECONDS = 120.0
-"""How long a server may take to start: most of it is importing TensorFlow, some 3 to 7 seconds."""
+"""Maximum seconds for a server to start, which is mostly importing TensorFlow (3 to 7 seconds)."""
 
 CHECKPOINT_SECONDS = 3600.0
-"""How long a checkpoint may take to be written, or to be loaded."""
+"""Maximum seconds to write or load a checkpoint."""
 
 
 class EmbeddedServer:
-    """A Reverb server in a process of its own, which is gone when the context is left, or when this process is.
+    """A Reverb server in a separate process, which ends with the context or with this process.
 
-    Entering the context starts the process and does not wait for it: do other work, then call
-    `wait_ready`. The tables' signatures are a TF-Agents `Trajectory` of shapes [None, ...]: they take items of any
-    number of frames.
+    Entering the context starts the process without waiting; call `wait_ready` when you need it. The tables' signatures
+    are a TF-Agents `Trajectory` of shapes [None, ...], so they accept items of any number of frames.
 
     Args:
-      tables: to serve. Tables that the checkpoint has besides are served as they are there.
-      spec: of the frames; None where all tables come from the checkpoint.
-      host: one of `loopback.LOOPBACK` (this machine alone) or `loopback.EVERYWHERE` (every client that can reach it:
+      tables: the tables to serve, in addition to those of the checkpoint.
+      spec: the spec of the frames; None if all tables come from the checkpoint.
+      host: one of `loopback.LOOPBACK` (this machine only) or `loopback.EVERYWHERE` (every client that can reach it:
         Reverb has no passwords).
-      port: to listen on; a free one, if None.
-      checkpoint: directory for checkpoints; if it holds one already, the server starts from that.
-      load: the checkpoint to start from, or a directory of checkpoints, of which the latest is taken.
+      port: the port to listen on; None for a free one.
+      checkpoint: the directory for checkpoints; the server starts from the latest one in it, if any.
+      load: the checkpoint to start from, or a directory of checkpoints, whose latest is used.
 
     Attributes:
-      loaded_from: the checkpoint that it starts from; None: it starts empty.
+      loaded_from: the checkpoint that the server starts from; None if it starts empty.
       loaded: the tables of that checkpoint.
 
     Raises:
-      UsageError: the tables or directories cannot be used as they are, or a table of the checkpoint is not what
-        is asked for; nothing was started.
+      UsageError: the tables or directories cannot be used, or a table of the checkpoint differs from the requested one;
+        nothing was started.
     """
 
     def __init__(
@@ -69,20 +68,20 @@ class EmbeddedServer:
     ):
         if host not in (*LOOPBACK, *EVERYWHERE):
             raise UsageError(
-                f"--host={host}: Reverb listens on loopback ({LOOPBACK[0]}) or everywhere ({EVERYWHERE[0]})"
+                f"--host={host}: expected {LOOPBACK[0]} (this machine only) or {EVERYWHERE[0]} (every client)"
             )
         if port is not None and not 0 < port < 1 << 16:
-            raise UsageError(f"--port={port}: a port is between 1 and 65535")
+            raise UsageError(f"--port={port}: expected 1 to 65535")
         self._root = None if checkpoint is None else checkpoints.open_root(checkpoint)
         self.loaded_from = _start_from(self._root, load)
         self.loaded = {} if self.loaded_from is None else checkpoints.read_tables(self.loaded_from)
         self._asked, self._spec = tuple(tables), spec
         new = [table.name for table in tables if table.name not in self.loaded]
         if new and spec is None:
-            where = "" if self.loaded_from is None else f"{self.loaded_from} has no such table, and "
-            raise UsageError(f"table {new[0]!r}: {where}nothing says what it is to hold; --like=INPUT does")
+            where = "" if self.loaded_from is None else f"{self.loaded_from} has no such table; "
+            raise UsageError(f"table {new[0]!r}: {where}name a dataset for its signature with --like=INPUT")
         if not tables and not self.loaded:
-            raise UsageError("no tables to serve: --like=INPUT and --tables=replay:uniform, or --load=DIR")
+            raise UsageError("no tables to serve: add --like=INPUT and --tables=replay:uniform, or --load=DIR")
         for table in tables:
             if table.name in self.loaded:
                 self._check_table(table, self.loaded[table.name])
@@ -113,15 +112,15 @@ class EmbeddedServer:
         self._process = self._connection = None
 
     def wait_ready(self, timeout: float | None = None) -> ServerInfo:
-        """Waits until the server is up, and sees that it holds what the checkpoint does.
+        """Waits until the server is up, and verifies that it loaded the checkpoint.
 
         Args:
-          timeout: seconds; `START_SECONDS` by default, or `CHECKPOINT_SECONDS` where it loads a checkpoint.
+          timeout: the seconds to wait; by default `START_SECONDS`, or `CHECKPOINT_SECONDS` with a checkpoint.
 
         Raises:
-          UsageError: the port is taken.
-          NotVerifiedError: the server did not load what the checkpoint holds.
-          RldsBeamError: the server ended, or is not up in time.
+          UsageError: the port is in use.
+          NotVerifiedError: the server's tables differ from the checkpoint.
+          RldsBeamError: the server ended, or was not up in time.
         """
         timeout = timeout or (CHECKPOINT_SECONDS if self.loaded_from else START_SECONDS)
         if self._connection is not None:
@@ -141,7 +140,7 @@ class EmbeddedServer:
         return self._connected.address
 
     def info(self, timeout: float) -> ServerInfo:
-        """The tables at this moment; raises as `Connection.info`."""
+        """The current state of the server; raises as `Connection.info` does."""
         return self._connected.info(timeout)
 
     def check(self) -> None:
@@ -149,14 +148,14 @@ class EmbeddedServer:
         self._started.check()
 
     def checkpoint(self, timeout: float = CHECKPOINT_SECONDS) -> str:
-        """Has the server write a checkpoint; its path, when it is on the disk. Earlier ones there are deleted.
+        """Makes the server write a checkpoint and returns its path once it is on the disk. Deletes earlier ones.
 
         Raises:
-          NotVerifiedError: it is not all there.
+          NotVerifiedError: the checkpoint is incomplete.
           RldsBeamError: the server could not write it within `timeout` seconds.
         """
         if self._root is None:
-            raise UsageError("a server without --checkpoint=DIR has nowhere to write one")
+            raise UsageError("the server was started without --checkpoint=DIR, so it cannot write a checkpoint")
         path = self._connected.checkpoint(timeout)
         checkpoints.settle(path)
         return path
@@ -164,7 +163,7 @@ class EmbeddedServer:
     @property
     def _started(self) -> _ServerProcess:
         if self._process is None:
-            raise RldsBeamError("the Reverb server is not running: it does only inside of its context")
+            raise RldsBeamError("the Reverb server is not running: enter its context first")
         return self._process
 
     @property
@@ -175,7 +174,7 @@ class EmbeddedServer:
         return self._connection
 
     def _check_table(self, asked: ServedTable, actual: TableInfo) -> None:
-        """Compares a table with what was requested: a checkpoint's own settings win over ours."""
+        """Compares a table of the checkpoint, whose settings would win, with the requested one."""
         differences = []
         if kind_of(actual) != asked.kind:
             differences.append(f"is {kind_of(actual)}, not {asked.kind}")
@@ -185,13 +184,13 @@ class EmbeddedServer:
             differences.append(f"holds other items: {_difference(signature_leaves(self._spec), actual.signature)}")
         if differences:
             raise UsageError(
-                f"table {asked.name!r} of {self.loaded_from} {differences[0]}; request its settings, or give the "
-                "new one another name"
+                f"table {asked.name!r} of {self.loaded_from} {differences[0]}; request the same settings, or use "
+                "another name"
             )
 
 
 class _ServerProcess:
-    """A server process, and its output."""
+    """A server process and its output."""
 
     def __init__(self, config: ServerConfig):
         self._home = tempfile.TemporaryDirectory(prefix="rlds-beam-reverb-", ignore_cleanup_errors=True)
@@ -207,7 +206,7 @@ class _ServerProcess:
             stdin.write(config.to_json())
 
     def answer(self, timeout: float) -> int:
-        """The port that the server listens on; raises as `EmbeddedServer.wait_ready`."""
+        """Waits for the server's port; raises as `EmbeddedServer.wait_ready` does."""
         stdout, poll = _pipe(self._process.stdout), select.poll()
         poll.register(stdout, select.POLLIN)
         if not poll.poll(timeout * 1000):
@@ -222,10 +221,10 @@ class _ServerProcess:
 
     def check(self) -> None:
         if self._process.poll() is not None:
-            raise RldsBeamError(f"the Reverb server ended, and what it held is gone: {self._last_words()}")
+            raise RldsBeamError(f"the Reverb server ended, and its items are lost: {self._last_words()}")
 
     def close(self) -> None:
-        self._process.kill()  # it has nothing to finish, and ignores other signals
+        self._process.kill()  # it has nothing to clean up, and ignores other signals
         self._process.wait()
         _pipe(self._process.stdout).close()
         self._home.cleanup()
@@ -239,7 +238,7 @@ class _ServerProcess:
             lines = [line.strip() for line in log if line.strip()]
         code = self._process.poll()
         ended = "it is still running" if code is None else f"exit code {code}"
-        return f"{ended}; it last said: {lines[-1]}" if lines else ended
+        return f"{ended}; its last output: {lines[-1]}" if lines else ended
 
 
 def _pipe(pipe: IO[str] | None) -> IO[str]:
@@ -248,17 +247,17 @@ def _pipe(pipe: IO[str] | None) -> IO[str]:
 
 
 def verify_checkpoint(path: str, expected: Mapping[str, int], timeout: float = CHECKPOINT_SECONDS) -> None:
-    """Verifies a checkpoint: a new server loads it, and has the tables and sizes expected.
+    """Verifies a checkpoint by loading it in a new server and comparing the sizes of its tables.
 
-    That server holds all of it in memory: end the one that wrote it first.
+    The new server holds the whole checkpoint in memory, so end the server that wrote it first.
 
     Args:
-      path: of the checkpoint itself.
-      expected: items by table.
-      timeout: seconds to load it.
+      path: the path of the checkpoint.
+      expected: the number of items by table.
+      timeout: the seconds to load it.
 
     Raises:
-      NotVerifiedError: it is not finished, does not load, or holds something else.
+      NotVerifiedError: the checkpoint is not finished, does not load, or has other sizes.
     """
     try:
         with EmbeddedServer((), None, load=path) as server:
@@ -267,11 +266,11 @@ def verify_checkpoint(path: str, expected: Mapping[str, int], timeout: float = C
     except NotVerifiedError:
         raise
     except RldsBeamError as error:
-        raise NotVerifiedError(f"the checkpoint {path} cannot be relied on: {error}") from error
+        raise NotVerifiedError(f"the checkpoint {path} could not be verified: {error}") from error
 
 
 def signature_leaves(spec: TrajectorySpec) -> tuple[SignatureLeaf, ...]:
-    """The signature of the tables that are served for `spec`."""
+    """The signature of tables served for `spec`."""
     return tuple(SignatureLeaf(leaf.path, leaf.dtype, (None, *leaf.shape)) for leaf in spec.leaves)
 
 
@@ -283,8 +282,8 @@ def _difference(asked: Sequence[SignatureLeaf], actual: Sequence[SignatureLeaf] 
         if there.get(leaf.path) != leaf:
             other = there.get(leaf.path)
             is_ = "missing" if other is None else f"{other.dtype}{_shape(other)}"
-            return f"{leaf.path} is {is_}, where --like has {leaf.dtype}{_shape(leaf)}"
-    return f"it has {(there.keys() - {leaf.path for leaf in asked}).pop()} besides"
+            return f"{leaf.path} is {is_}, but --like has {leaf.dtype}{_shape(leaf)}"
+    return f"it also has {(there.keys() - {leaf.path for leaf in asked}).pop()}"
 
 
 def _shape(leaf: SignatureLeaf) -> str:
@@ -292,12 +291,12 @@ def _shape(leaf: SignatureLeaf) -> str:
 
 
 def _start_from(root: str | None, load: str | None) -> str | None:
-    """The checkpoint that a server will load, which the root's own is where it has one."""
+    """The checkpoint that a server will load: the root's latest one, if any, else `load`."""
     resumed = None if root is None else checkpoints.latest_checkpoint(root)
     requested = None if load is None else checkpoints.find_checkpoint(load)
     if resumed is None or requested is None or os.path.realpath(resumed) == os.path.realpath(requested):
         return resumed or requested
     raise UsageError(
-        f"--checkpoint={root} holds a checkpoint already, and Reverb continues from that, not from --load={load}; "
-        "leave --load out, or name an empty directory"
+        f"--checkpoint={root} already has a checkpoint, from which Reverb continues instead of --load={load}; omit "
+        "--load, or name an empty directory"
     )
