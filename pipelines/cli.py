@@ -24,7 +24,7 @@ from rlds_beam.runners import quiet
 from rlds_beam.runners.kernels import choose_kernels
 from rlds_beam.text import did_you_mean
 
-_RESUMES = "what is finished is kept, run the same command to resume"
+_RESUMES = "finished work is kept, run the same command to resume"
 _LEFT = {
     "convert": _RESUMES,
     "record": _RESUMES,

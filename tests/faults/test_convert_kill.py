@@ -161,7 +161,7 @@ def test_interrupted_by_the_user(tmp_path, source, undisturbed, number, workers)
         (kill if number == signal.SIGINT else subprocess.Popen.send_signal)(process, number)
         out, err = process.communicate(timeout=DEADLINE)
     assert (process.returncode, out) == (130, ""), err
-    assert complaints(err) == ["rlds-beam: interrupted; what is finished is kept, run the same command to resume"]
+    assert complaints(err) == ["rlds-beam: interrupted; finished work is kept, run the same command to resume"]
     if (output / "manifest.json").exists():  # the workers had finished before the signal came
         assert bytes_of(output) == undisturbed
     assert main(["convert", str(source), str(output), *FLAGS]) == 0

@@ -62,7 +62,7 @@ def _interrupted(command, tmp_path):
         kill(process, signal.SIGINT)
         out, err = process.communicate(timeout=DEADLINE)
     assert (process.returncode, out) == (130, ""), err
-    assert complaints(err) == ["rlds-beam: interrupted; what is finished is kept, run the same command to resume"]
+    assert complaints(err) == ["rlds-beam: interrupted; finished work is kept, run the same command to resume"]
     assert not (output / "manifest.json").exists()
     arguments = [str(argument) for argument in (*command, "--progress=none")]
     assert main(arguments) == 0

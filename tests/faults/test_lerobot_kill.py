@@ -43,7 +43,7 @@ def disturb(command: list[Any], out: Path, rng: random.Random, how: str) -> None
     code = {"parent": -signal.SIGKILL, "worker": 1, "Ctrl-C": 130}[how]
     assert process.returncode in (code, 3), err  # 3: it was done before, with a record that was rejected
     if process.returncode == 130:
-        assert complaints(err) == ["rlds-beam: interrupted; what is finished is kept, run the same command to resume"]
+        assert complaints(err) == ["rlds-beam: interrupted; finished work is kept, run the same command to resume"]
 
 
 @pytest.mark.parametrize(("version", "first"), [("3.0", "worker"), ("2.1", "Ctrl-C")])

@@ -191,7 +191,7 @@ def test_interrupted(cluster, gate, source, undisturbed, tmp_path) -> None:
         os.killpg(process.pid, signal.SIGINT)
         out, err = process.communicate(timeout=JOB_SECONDS)
         assert (process.returncode, out) == (130, "")
-        interrupted = "rlds-beam: interrupted; what is finished is kept, run the same command to resume"
+        interrupted = "rlds-beam: interrupted; finished work is kept, run the same command to resume"
         assert complaints(err) == [interrupted]
     gate.open()
     cluster.wait_until(lambda: cluster.jobs()[0]["state"] == "CANCELED")
