@@ -130,7 +130,7 @@ def test_frame_options_are_in_the_signature(dataset):
         (["--host=10.0.0.1"], ["--host=10.0.0.1", "127.0.0.1", "0.0.0.0"]),
         (["--port=65536"], ["--port=65536"]),
         (["--load=nowhere"], ["nowhere", "no finished checkpoint"]),
-        (["--checkpoint=s3://bucket/checkpoints"], ["s3://bucket/checkpoints", "directory of this machine"]),
+        (["--checkpoint=s3://bucket/checkpoints"], ["s3://bucket/checkpoints", "local directory"]),
     ],
 )
 def test_wrong_flags(dataset, capsys, monkeypatch, tmp_path, flags, mentioned):

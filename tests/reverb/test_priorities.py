@@ -231,7 +231,7 @@ def test_a_function_that_returns_no_priorities_is_told_before_work(function, ret
 
 def test_a_function_that_fails_on_zeros(function):
     name = function("return 1 / 0")
-    with pytest.raises(UsageError, match=f"--priority={name}: called with 2 items of zeros.*ZeroDivisionError"):
+    with pytest.raises(UsageError, match=f"--priority={name}: a dry run with 2 items of zeros.*ZeroDivisionError"):
         resolve_priority(name).check(spec_of())
 
 

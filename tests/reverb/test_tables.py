@@ -89,7 +89,7 @@ class TestSignature:
         }
         assert squeezed == {"frames": True, "one": False, "any_length": False, "unsigned": True, "open": True}
         assert check_tables([address], ["unsigned", "one"], spec, None, TIMEOUT).squeeze is False
-        with pytest.raises(UsageError, match=r"table 'frames' wants single frames .* others .* one by one"):
+        with pytest.raises(UsageError, match=r"table 'frames' needs single frames .* other tables .* separately"):
             check_tables([address], ["one", "frames"], spec, None, TIMEOUT)
 
     @pytest.mark.parametrize(("name", "outer", "flag"), [
@@ -175,13 +175,13 @@ class TestRoom:
     def test_below_the_minimum_size_nothing_waits(self, address):
         # 5 items never make the 50 that sampling takes: inserts are never blocked, and drop.
         look(address, "deep", predicted=1000, allow_eviction=True)
-        assert "it would drop 995" in refused(address, "deep", predicted=1000, allow_blocking=True)
+        assert "would silently drop 995" in refused(address, "deep", predicted=1000, allow_blocking=True)
         # At 5 of 5 the next insert makes 6 for a moment, and the limiter holds from there on.
         assert push(address, "brim", range(20)) == 20
         assert "lets 0 of the 1 items in" in refused(address, "brim", predicted=1, allow_eviction=True)
 
     def test_only_a_queue_waits_instead_of_dropping(self, address):
-        assert "'once' holds 100 items" in refused(address, "once", predicted=101, allow_blocking=True)
+        assert "'once' has 0 of at most 100 items" in refused(address, "once", predicted=101, allow_blocking=True)
 
     def test_have_room(self, address):
         for name, room in {"queue": 10, "ratio": 10, "full": 10}.items():
